@@ -1,0 +1,1 @@
+"""Pure functions from Captures to findings: importers, wait graph, grouping, signatures."""

@@ -1,0 +1,89 @@
+"""What analyzers found in captures: the value that reporters print.
+
+`stallscope.reporters.json` turns it into the schema ``stallscope.analysis/1``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stallscope.model import Capture, Lock
+
+__all__ = ["Analysis", "Blocker", "Edge", "Finding", "Group", "Link", "State", "WaiterGroup"]
+
+State = str
+"""``idle``, ``running`` or ``waiting``."""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Threads with one stack. ``frames`` are names for people, innermost first."""
+
+    count: int
+    state: State
+    frames: tuple[str, ...]
+    threads: tuple[int, ...] = ()
+    """Indexes into Capture.threads."""
+    idle: bool = False
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """``waiter`` waits for ``owner`` (indexes into Capture.threads); ``source`` says who says so."""
+
+    waiter: int
+    owner: int
+    lock: int | None
+    source: str
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    tid: int
+    name: str
+    frames: tuple[str, ...]
+    state: State = "?"
+    sql: str | None = None
+    source: str = "futex"
+
+
+class WaiterGroup(msgspec.Struct, frozen=True):
+    count: int
+    frames: tuple[str, ...]
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One link of the chain from the victims to the root."""
+
+    signature: str
+    threads: int
+    tid: int | None = None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    signature: str | None
+    """None: a stall that no signature knows."""
+    title: str
+    confidence: float
+    threads: int
+    blocker: Blocker | None
+    waiters: tuple[WaiterGroup, ...]
+    locks: tuple[Lock, ...]
+    chain: tuple[Link, ...]
+    evidence: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    """What speaks against it, or is unknown."""
+
+
+class Analysis(msgspec.Struct, frozen=True):
+    capture: Capture
+    findings: tuple[Finding, ...]
+    groups: tuple[Group, ...]
+    states: tuple[State, ...]
+    """One per thread of the capture."""
+    edges: tuple[Edge, ...] = ()
+    cycles: tuple[tuple[int, ...], ...] = ()
+    """TIDs of threads that wait for each other in a ring; one TID: it waits for itself."""
+    server: str | None = None
+    """``mysql``, ``mariadb``, ``postgres``, ``mongodb`` or None."""
+    version: str | None = None
+    inputs: tuple[dict[str, str | int], ...] = ()

@@ -1,0 +1,1 @@
+"""Sources of Captures and of data about the server: the probe, gdb, /proc."""

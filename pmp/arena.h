@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory shared between the probe and its unprivileged worker at one address: stack copies go in
+// once and are unwound in place. Reserved at start, backed by pages only as they are used.
+#ifndef STALL_ARENA_H
+#define STALL_ARENA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+
+struct stall_arena {
+	uint8_t *base;
+	size_t size; // reserved
+	size_t used;
+	size_t high; // highest `used` since pages were last given back
+};
+
+struct stall_error *stall_arena_init(struct stall_arena *arena, size_t size);
+void stall_arena_deinit(struct stall_arena *arena);
+// 16-byte aligned; NULL when the arena is full. Not zeroed.
+void *stall_arena_alloc(struct stall_arena *arena, size_t size);
+// Forgets everything; gives pages back where more than `keep` bytes had been in use.
+void stall_arena_reset(struct stall_arena *arena, size_t keep);
+
+#endif

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ways to fill a snapshot. Each fills threads, futexes, notes, snapshot_ns and labels.
+#ifndef STALL_BACKEND_H
+#define STALL_BACKEND_H
+
+#include <stdbool.h>
+
+#include "error.h"
+#include "snapshot.h"
+
+struct stall_backend {
+	const char *name;
+	bool stops_threads;
+	// NULL when it would work here for this user; else why not, and what would make it work.
+	struct stall_error *(*probe)(const struct stall_snapshot_options *options);
+	// State kept between captures (loaded BPF programs, buffers); may set *ret to NULL.
+	struct stall_error *(*open)(const struct stall_snapshot_options *options, void **ret);
+	struct stall_error *(*capture)(void *state, struct stall_snapshot *snapshot,
+				       const struct stall_snapshot_options *options);
+	void (*close)(void *state);
+};
+
+extern const struct stall_backend stall_backend_bpf;	// snap_bpf.c
+extern const struct stall_backend stall_backend_proc;	// snap_proc.c
+extern const struct stall_backend stall_backend_ptrace; // snap_ptrace.c
+
+// `name` is "auto" or a backend's. Auto takes the first that works, never one that stops threads
+// unless allow_stop; *ret_reason says why that one (free it).
+struct stall_error *stall_backend_choose(const char *name, bool allow_stop,
+					 const struct stall_snapshot_options *options,
+					 const struct stall_backend **ret, char **ret_reason);
+
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decoding of lock words: which lock a thread waits for, of what kind, and who owns it.
+// Layouts: glibc 2.4 to 2.43 on x86-64 (nptl/pthreadtypes, sysdeps/nptl/bits/struct_mutex.h,
+// struct_rwlock.h).
+#ifndef STALL_LOCK_H
+#define STALL_LOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "snapshot.h"
+#include "worker.h"
+
+enum stall_lock_kind {
+	STALL_LOCK_UNKNOWN, // a futex of the program's own
+	STALL_LOCK_MUTEX,
+	STALL_LOCK_RWLOCK,
+	STALL_LOCK_COND,
+	STALL_LOCK_SEM,
+	STALL_LOCK_JOIN,    // pthread_join: the word is the TID of the thread waited for
+	STALL_LOCK_INTERNAL, // a lock of libc's own (malloc arena, time zone): no owner kept
+};
+const char *stall_lock_kind_name(enum stall_lock_kind kind);
+
+struct stall_lock {
+	uint32_t process;
+	uint64_t address; // of the lock object, not of the futex word
+	uint64_t futex;	  // a word that threads wait on
+	enum stall_lock_kind kind;
+	pid_t owner_tid;    // in our pid namespace; 0 none or unknown
+	pid_t owner_raw;    // as it stands in memory
+	uint32_t readers;   // rwlock: how many hold it for reading
+	bool stable;	    // the word did not change while it was looked at
+	uint32_t waiters;   // threads of this capture
+	char *symbol;	    // NULL: not a global
+	uint64_t symbol_offset;
+};
+
+struct stall_locks {
+	struct stall_lock *locks;
+	size_t count;
+	uint32_t *thread_lock; // per thread of the snapshot: index into locks, or UINT32_MAX
+};
+
+struct stall_error *stall_locks_init(struct stall_locks *locks,
+				     const struct stall_snapshot *snapshot,
+				     const struct stall_unwound *unwound);
+void stall_locks_deinit(struct stall_locks *locks);
+
+// Names the locks through the worker's data symbols.
+struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_worker *worker,
+				     const struct stall_snapshot *snapshot);
+
+#endif

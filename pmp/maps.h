@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory mappings of a process and the ELF modules in them.
+#ifndef STALL_MAPS_H
+#define STALL_MAPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "error.h"
+#include "target.h"
+
+#define STALL_NO_MODULE UINT32_MAX
+#define STALL_MAX_MAPPINGS 1000000
+#define STALL_MAX_MODULES 16384
+
+struct stall_mapping {
+	uint64_t start, end; // end is exclusive
+	uint64_t offset;     // in the file
+	bool executable, readable;
+	uint32_t module; // index into stall_maps.modules, or STALL_NO_MODULE
+};
+
+// A file mapped executable, or the vdso.
+struct stall_module {
+	char *path;	     // as the target sees it, without " (deleted)"; "[vdso]"
+	uint64_t start, end; // of its executable mapping, lowest to highest
+	uint64_t offset;     // file offset of the mapping at `start`
+	uint64_t dev, ino;   // 0 for the vdso
+	bool deleted;	     // the path was unlinked or replaced since it was mapped
+	int fd;		     // open for reading, -1 where that failed (see `error`)
+	char *error;	     // why fd is -1, or NULL
+};
+
+struct stall_maps {
+	struct stall_mapping *mappings; // sorted by start
+	size_t mapping_count;
+	struct stall_module *modules;
+	size_t module_count;
+};
+
+// Reads /proc/PID/maps and opens each module: /proc/PID/map_files first (right for deleted and
+// upgraded files and for other mount namespaces), then /proc/PID/root + path when its dev and ino
+// match. The vdso is copied from memory into a memfd. With `previous` (may be NULL) the open files
+// of modules that have not changed are taken over instead of being opened again; `previous` must
+// still be destroyed by the caller.
+struct stall_error *stall_maps_create(const struct stall_target *target,
+				      struct stall_maps *previous, struct stall_maps **ret);
+void stall_maps_destroy(struct stall_maps *maps);
+
+// The mapping that holds the address, or NULL.
+const struct stall_mapping *stall_maps_find(const struct stall_maps *maps, uint64_t address);
+
+#endif

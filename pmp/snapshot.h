@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a backend takes from a process: registers, stacks and lock words of every thread, raw.
+// Nothing here is unwound or named yet.
+#ifndef STALL_SNAPSHOT_H
+#define STALL_SNAPSHOT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "arena.h"
+#include "error.h"
+#include "maps.h"
+#include "target.h"
+
+// x86-64 DWARF numbers: 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8-15 r8-r15,
+// 16 the return address column, that is the PC. (System V ABI, AMD64 supplement, figure 3.36.)
+#define STALL_REGS 17
+#define STALL_REG_RBX 3
+#define STALL_REG_RBP 6
+#define STALL_REG_SP 7
+#define STALL_REG_PC 16
+#define STALL_KERNEL_FRAMES 48
+#define STALL_COMM 16
+
+struct stall_regs {
+	uint64_t value[STALL_REGS];
+	uint32_t valid; // bit N: value[N] is known
+};
+
+// How far a stack can be trusted. The label travels with the stack everywhere.
+enum stall_label {
+	STALL_VERIFIED,	 // the thread did not run while its registers and stack were copied
+	STALL_RACED,	 // it ran in between, every time: the copy may be torn
+	STALL_RUNNING,	 // on a CPU: sampled there (exact), or, without frames, could not be sampled
+	STALL_TRUNCATED, // verified, but the copy ends before the stack does
+};
+const char *stall_label_name(enum stall_label label);
+
+struct stall_thread {
+	pid_t tid;	  // in our pid namespace
+	pid_t ns_tid;	  // in the target's innermost pid namespace: what gettid() and lock words hold
+	uint32_t process; // index into stall_snapshot.processes
+	char comm[STALL_COMM];
+	char state;  // R S D T t Z X I, as in /proc/PID/stat; '?' unknown
+	bool on_cpu; // at the last read
+	uint64_t switches;   // nvcsw + nivcsw at the last read
+	uint64_t fs_base;    // pthread_self(); 0 unknown
+	uint64_t stopped_ns; // how long this tool kept the thread stopped, measured
+	uint32_t passes;     // reads that were needed
+	enum stall_label label;
+
+	struct stall_regs regs;
+	bool in_syscall;
+	int64_t syscall; // number, valid if in_syscall
+	uint64_t args[6];
+
+	uint64_t stack_address; // of the copy's first byte; usually SP
+	size_t stack_size;
+	uint8_t *stack; // in the snapshot's arena
+
+	uint64_t kernel_frames[STALL_KERNEL_FRAMES]; // innermost first
+	uint32_t kernel_frame_count;
+};
+
+// The memory around a futex word, read while its waiters were asleep on it.
+#define STALL_FUTEX_BEFORE 16
+#define STALL_FUTEX_AFTER 64
+struct stall_futex {
+	uint32_t process;
+	uint64_t address;
+	bool readable; // all bytes were read
+	bool stable;   // two reads around the capture gave the same bytes
+	uint8_t bytes[STALL_FUTEX_BEFORE + STALL_FUTEX_AFTER]; // address - BEFORE onwards
+};
+
+struct stall_process {
+	struct stall_target target;
+	pid_t ppid;
+	char comm[STALL_COMM];
+	char *exe;	  // as the target sees it; NULL unknown
+	bool exe_deleted; // unlinked or replaced since it was started
+	struct stall_maps *maps;
+	size_t thread_count;
+	size_t threads_lost; // ended during the capture, or beyond the limit
+};
+
+// Something that could not be read or done: shown to the user, makes exit code 3.
+struct stall_note {
+	const char *code; // static, e.g. "module-unreadable", "threads-lost", "kernel-stacks"
+	char *message;
+};
+
+struct stall_snapshot {
+	struct stall_arena *arena; // not owned
+	const char *backend;	   // static: "bpf", "ptrace", "proc", "core"
+	char *backend_reason;	   // why this one, or NULL
+	uint64_t wall_ns;	   // CLOCK_REALTIME at its start
+	uint64_t snapshot_ns;	   // time from the first to the last read of the target
+	struct stall_process *processes;
+	size_t process_count;
+	struct stall_thread *threads; // by process, then tid
+	size_t thread_count;
+	struct stall_futex *futexes; // distinct words that threads wait on, sorted by process, address
+	size_t futex_count;
+	struct stall_note *notes;
+	size_t note_count;
+};
+
+struct stall_snapshot_options {
+	size_t max_stack;     // bytes of stack a thread, default STALL_DEFAULT_MAX_STACK
+	size_t max_threads;   // default STALL_DEFAULT_MAX_THREADS
+	unsigned int passes;  // at most, default STALL_DEFAULT_PASSES
+	unsigned int deadline_ms;
+	bool kernel_stacks;
+	bool stop_reads; // ptrace: stop threads blocked in read/recv too
+	bool force;	 // go on where the kernel is known to crash under BPF iterators
+};
+#define STALL_DEFAULT_MAX_STACK (128 * 1024)
+#define STALL_DEFAULT_MAX_THREADS 65536
+#define STALL_DEFAULT_PASSES 8
+#define STALL_DEFAULT_DEADLINE_MS 10000
+
+void stall_snapshot_options_init(struct stall_snapshot_options *options);
+
+// Makes an empty snapshot of the given processes: holds each by pidfd, reads its maps.
+// `previous` (may be NULL) is the last snapshot of the same processes, for its open files.
+struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t *pids,
+					  size_t count, struct stall_snapshot *previous,
+					  struct stall_snapshot **ret);
+void stall_snapshot_destroy(struct stall_snapshot *snapshot);
+
+struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,
+					const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+// Where the thread waits in futex(2), the address of the word; else 0. Takes wait, wait_bitset,
+// lock_pi, lock_pi2 and wait_requeue_pi (linux/futex.h).
+uint64_t stall_thread_futex(const struct stall_thread *thread);
+
+// Fills snapshot->futexes with every word that threads wait on. Called twice by backends: before
+// and after the copy; the second call sets `stable`.
+struct stall_error *stall_snapshot_read_futexes(struct stall_snapshot *snapshot);
+
+// The upper end of the stack that holds sp: the mapping's end, or less where fs_base lies between
+// (glibc keeps struct pthread at the top of a thread's stack).
+uint64_t stall_stack_end(const struct stall_maps *maps, uint64_t sp, uint64_t fs_base);
+
+#endif

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process, held so that a reused pid is never mistaken for it.
+#ifndef STALL_TARGET_H
+#define STALL_TARGET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "error.h"
+
+struct stall_target {
+	pid_t pid;
+	int pidfd;	     // pidfd_open(2); -1 where the kernel has none (before 5.3)
+	int procfd;	     // O_PATH directory /proc/PID; its files read as gone once the process is
+	uint64_t start_time; // /proc/PID/stat field 22, clock ticks since boot
+};
+
+struct stall_error *stall_target_init(struct stall_target *target, pid_t pid);
+void stall_target_deinit(struct stall_target *target);
+
+// NULL while the very process that was opened still runs (not a zombie, not another one).
+struct stall_error *stall_target_check(const struct stall_target *target);
+
+// TIDs from /proc/PID/task, sorted, at most `max` (STALL_ERROR_LIMIT above it). Free *ret.
+struct stall_error *stall_target_tids(const struct stall_target *target, size_t max, pid_t **ret,
+				      size_t *ret_count);
+
+// Reads target memory: process_vm_readv(2), /proc/PID/mem where that is missing.
+// Returns the bytes read from the start of the range on (0 where nothing is readable).
+size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,
+			 size_t size);
+
+// Many ranges in as few system calls as possible. A range that fails does not spoil the others:
+// its `done` says how much of it was read.
+struct stall_read {
+	uint64_t address;
+	void *buf;
+	size_t size;
+	size_t done;
+};
+struct stall_error *stall_target_read_many(const struct stall_target *target,
+					   struct stall_read *reads, size_t count);
+
+#endif
