@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for snap_bpf.c where the program was built without BPF.
+#include "backend.h"
+
+static struct stall_error *nobpf_probe(const struct stall_snapshot_options *options)
+{
+	(void)options;
+	return stall_error_create(STALL_ERROR_UNSUPPORTED,
+				  "backend bpf: this stallscope-probe was built without BPF; build it "
+				  "with -Dbpf=enabled where clang, bpftool and libbpf are installed");
+}
+
+static struct stall_error *nobpf_open(const struct stall_snapshot_options *options, void **ret)
+{
+	(void)ret;
+	return nobpf_probe(options);
+}
+
+static struct stall_error *nobpf_capture(void *state, struct stall_snapshot *snapshot,
+					 const struct stall_snapshot_options *options)
+{
+	(void)state;
+	(void)snapshot;
+	return nobpf_probe(options);
+}
+
+static void nobpf_close(void *state)
+{
+	(void)state;
+}
+
+const struct stall_backend stall_backend_bpf = {
+	.name = "bpf",
+	.probe = nobpf_probe,
+	.open = nobpf_open,
+	.capture = nobpf_capture,
+	.close = nobpf_close,
+};
