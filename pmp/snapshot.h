@@ -92,8 +92,16 @@ struct stall_note {
 	char *message;
 };
 
+// Where memory outside the copies comes from when there is no live process (a core file).
+struct stall_memory {
+	size_t (*read)(void *arg, uint32_t process, uint64_t address, void *buf, size_t size);
+	void (*destroy)(void *arg);
+	void *arg;
+};
+
 struct stall_snapshot {
 	struct stall_arena *arena; // not owned
+	struct stall_memory memory; // all NULL: the live processes; destroyed with the snapshot
 	const char *backend;	   // static: "bpf", "ptrace", "proc", "core"
 	char *backend_reason;	   // why this one, or NULL
 	uint64_t wall_ns;	   // CLOCK_REALTIME at its start
@@ -134,6 +142,15 @@ void stall_snapshot_destroy(struct stall_snapshot *snapshot);
 struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,
 					const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+// Reads memory of one of its processes, live or from the core file. Returns the bytes read.
+static inline size_t stall_snapshot_read(const struct stall_snapshot *snapshot, uint32_t process,
+					 uint64_t address, void *buf, size_t size)
+{
+	if (snapshot->memory.read)
+		return snapshot->memory.read(snapshot->memory.arg, process, address, buf, size);
+	return stall_target_read(&snapshot->processes[process].target, address, buf, size);
+}
 
 // Where the thread waits in futex(2), the address of the word; else 0. Takes wait, wait_bitset,
 // lock_pi, lock_pi2 and wait_requeue_pi (linux/futex.h).
