@@ -38,6 +38,7 @@ struct stall_maps {
 	size_t mapping_count;
 	struct stall_module *modules;
 	size_t module_count;
+	size_t modules_lost; // executable mappings beyond STALL_MAX_MODULES
 };
 
 // Reads /proc/PID/maps and opens each module: /proc/PID/map_files first (right for deleted and

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "maps.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "maps_line.h"
+#include "module_file.h"
+
+#define MAX_LINE (64 * 1024) // a path is at most one page, four times that when escaped
+
+// A file mapping without code (data, read-only data) awaiting its module.
+struct data_mapping {
+	size_t mapping;
+	uint64_t dev, ino;
+};
+
+struct builder {
+	struct stall_maps *maps;
+	size_t mapping_capacity, module_capacity;
+	struct data_mapping *data;
+	size_t data_count, data_capacity;
+	pid_t pid;
+};
+
+static bool grow(void *array, size_t count, size_t *capacity, size_t size)
+{
+	if (count < *capacity)
+		return true;
+	size_t wanted = *capacity ? *capacity * 2 : 256;
+	void *grown = reallocarray(*(void **)array, wanted, size);
+	if (!grown)
+		return false;
+	*(void **)array = grown;
+	*capacity = wanted;
+	return true;
+}
+
+static bool is_vdso(const struct stall_maps_line *line)
+{
+	return line->path_size == 6 && !memcmp(line->path, "[vdso]", 6);
+}
+
+// The module of an executable mapping: the same file at the same distance from its offsets.
+static uint32_t find_module(const struct stall_maps *maps, const struct stall_maps_line *line)
+{
+	for (size_t i = maps->module_count; i-- > 0;) {
+		const struct stall_module *module = &maps->modules[i];
+
+		if (module->ino == line->ino && module->dev == line->dev && line->ino &&
+		    module->start - module->offset == line->start - line->offset)
+			return i;
+	}
+	return STALL_NO_MODULE;
+}
+
+static struct stall_error *add_module(struct builder *builder, const struct stall_maps_line *line,
+				      uint32_t *ret)
+{
+	struct stall_maps *maps = builder->maps;
+	struct stall_module module = {
+		.start = line->start,
+		.end = line->end,
+		.offset = line->offset,
+		.dev = line->dev,
+		.ino = line->ino,
+		.fd = -1,
+	};
+
+	if (maps->module_count == STALL_MAX_MODULES) {
+		maps->modules_lost++;
+		*ret = STALL_NO_MODULE;
+		return NULL;
+	}
+	if (!grow(&maps->modules, maps->module_count, &builder->module_capacity,
+		  sizeof(*maps->modules)))
+		return &stall_enomem;
+	module.path = stall_maps_line_path(line, &module.deleted);
+	if (!module.path)
+		return &stall_enomem;
+	*ret = maps->module_count;
+	maps->modules[maps->module_count++] = module;
+	return NULL;
+}
+
+static struct stall_error *set_module(struct builder *builder, const struct stall_maps_line *line,
+				      struct stall_mapping *mapping)
+{
+	struct stall_maps *maps = builder->maps;
+	uint32_t found;
+
+	if (!line->executable && line->ino) {
+		if (!grow(&builder->data, builder->data_count, &builder->data_capacity,
+			  sizeof(*builder->data)))
+			return &stall_enomem;
+		builder->data[builder->data_count++] = (struct data_mapping){
+			.mapping = mapping - maps->mappings,
+			.dev = line->dev,
+			.ino = line->ino,
+		};
+		return NULL;
+	}
+	if (!line->executable || (!line->ino && !is_vdso(line)))
+		return NULL;
+	found = find_module(maps, line);
+	if (found == STALL_NO_MODULE)
+		return add_module(builder, line, &mapping->module);
+	maps->modules[found].end = line->end;
+	mapping->module = found;
+	return NULL;
+}
+
+static struct stall_error *add_line(struct builder *builder, const char *text, size_t size)
+{
+	struct stall_maps *maps = builder->maps;
+	struct stall_maps_line line;
+
+	if (!stall_maps_line_parse(text, size, &line))
+		return stall_error_create(STALL_ERROR_FORMAT, "/proc/%d/maps: cannot read \"%.*s\"",
+					  builder->pid, size > 100 ? 100 : (int)size, text);
+	// Mappings change while the file is read in pieces: keep them sorted and apart.
+	if (maps->mapping_count && line.start < maps->mappings[maps->mapping_count - 1].end)
+		return NULL;
+	if (maps->mapping_count == STALL_MAX_MAPPINGS)
+		return stall_error_create(STALL_ERROR_LIMIT,
+					  "process %d has more than %d memory mappings, the limit",
+					  builder->pid, STALL_MAX_MAPPINGS);
+	if (!grow(&maps->mappings, maps->mapping_count, &builder->mapping_capacity,
+		  sizeof(*maps->mappings)))
+		return &stall_enomem;
+	struct stall_mapping *mapping = &maps->mappings[maps->mapping_count++];
+	*mapping = (struct stall_mapping){
+		.start = line.start,
+		.end = line.end,
+		.offset = line.offset,
+		.executable = line.executable,
+		.readable = line.readable,
+		.module = STALL_NO_MODULE,
+	};
+	return set_module(builder, &line, mapping);
+}
+
+static struct stall_error *read_lines(struct builder *builder, int fd)
+{
+	_cleanup_free_ char *buf = malloc(MAX_LINE);
+	size_t used = 0;
+
+	if (!buf)
+		return &stall_enomem;
+	for (;;) {
+		ssize_t n = read(fd, buf + used, MAX_LINE - used);
+		if (n < 0)
+			return stall_error_os(errno, "cannot read /proc/%d/maps", builder->pid);
+		if (n == 0)
+			break;
+		used += n;
+
+		char *line = buf, *newline;
+		while ((newline = memchr(line, '\n', buf + used - line))) {
+			struct stall_error *err = add_line(builder, line, newline - line);
+			if (err)
+				return err;
+			line = newline + 1;
+		}
+		used = buf + used - line;
+		memmove(buf, line, used);
+		if (used == MAX_LINE)
+			return stall_error_create(STALL_ERROR_LIMIT, "/proc/%d/maps has a line of more than %d bytes",
+						  builder->pid, MAX_LINE);
+	}
+	return NULL;
+}
+
+struct module_key {
+	uint64_t dev, ino, start;
+	uint32_t index;
+};
+
+static int compare_keys(const void *a, const void *b)
+{
+	const struct module_key *x = a, *y = b;
+
+	if (x->dev != y->dev)
+		return x->dev < y->dev ? -1 : 1;
+	if (x->ino != y->ino)
+		return x->ino < y->ino ? -1 : 1;
+	return (x->start > y->start) - (x->start < y->start);
+}
+
+static bool same_file(const struct module_key *key, const struct data_mapping *data)
+{
+	return key->dev == data->dev && key->ino == data->ino;
+}
+
+// A loaded file is laid out headers, code, data: of several copies, the one that starts last before
+// the data is meant, or for what lies before the code, the one that starts next after it.
+static uint32_t module_of_data(const struct module_key *keys, size_t count,
+			       const struct data_mapping *data, const struct stall_mapping *mapping)
+{
+	struct module_key wanted = { data->dev, data->ino, mapping->start, 0 };
+	size_t low = 0, high = count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (compare_keys(&keys[middle], &wanted) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	bool before = low > 0 && same_file(&keys[low - 1], data);
+	bool after = low < count && same_file(&keys[low], data);
+	if (before && (!after || mapping->offset > 0))
+		return keys[low - 1].index;
+	return after ? keys[low].index : STALL_NO_MODULE;
+}
+
+static struct stall_error *set_data_modules(struct builder *builder)
+{
+	struct stall_maps *maps = builder->maps;
+	_cleanup_free_ struct module_key *keys = calloc(maps->module_count + 1, sizeof(*keys));
+
+	if (!keys)
+		return &stall_enomem;
+	for (size_t i = 0; i < maps->module_count; i++) {
+		const struct stall_module *module = &maps->modules[i];
+
+		keys[i] = (struct module_key){ module->dev, module->ino, module->start, i };
+	}
+	qsort(keys, maps->module_count, sizeof(*keys), compare_keys);
+	for (size_t i = 0; i < builder->data_count; i++) {
+		const struct data_mapping *data = &builder->data[i];
+		struct stall_mapping *mapping = &maps->mappings[data->mapping];
+
+		mapping->module = module_of_data(keys, maps->module_count, data, mapping);
+	}
+	return NULL;
+}
+
+static bool is_same_module(const struct stall_module *a, const struct stall_module *b)
+{
+	return a->start == b->start && a->end == b->end && a->offset == b->offset &&
+	       a->dev == b->dev && a->ino == b->ino && a->deleted == b->deleted &&
+	       !strcmp(a->path, b->path);
+}
+
+// Both lists are sorted by start, so one walk finds what stayed.
+static void take_over(struct stall_maps *maps, struct stall_maps *previous)
+{
+	size_t old = 0;
+
+	for (size_t i = 0; i < maps->module_count; i++) {
+		struct stall_module *module = &maps->modules[i];
+
+		while (old < previous->module_count && previous->modules[old].start < module->start)
+			old++;
+		if (old == previous->module_count)
+			return;
+		if (previous->modules[old].fd >= 0 && is_same_module(module, &previous->modules[old])) {
+			module->fd = previous->modules[old].fd;
+			previous->modules[old].fd = -1;
+		}
+	}
+}
+
+// map_files has one link per mapping, not per module.
+static struct stall_error *open_modules(const struct stall_target *target, struct stall_maps *maps)
+{
+	for (size_t i = 0; i < maps->module_count; i++) {
+		struct stall_module *module = &maps->modules[i];
+		const struct stall_mapping *mapping = stall_maps_find(maps, module->start);
+
+		if (module->fd >= 0 || !mapping)
+			continue;
+		struct stall_error *err =
+			stall_module_open(target, module, mapping->start, mapping->end);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
+static struct stall_error *build(struct builder *builder, const struct stall_target *target,
+				 struct stall_maps *previous)
+{
+	_cleanup_close_ int fd = openat(target->procfd, "maps", O_RDONLY | O_CLOEXEC);
+	struct stall_error *err;
+
+	if (fd < 0 && (errno == ENOENT || errno == ESRCH))
+		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", target->pid);
+	if (fd < 0)
+		return stall_error_os(errno, "cannot open /proc/%d/maps (needs its user, or CAP_SYS_PTRACE)",
+				      target->pid);
+	err = read_lines(builder, fd);
+	if (err)
+		return err;
+	if (builder->maps->mapping_count == 0)
+		return stall_error_create(STALL_ERROR_UNSUPPORTED,
+					  "process %d has no memory of its own: it is a kernel thread, or its main thread has ended",
+					  target->pid);
+	err = set_data_modules(builder);
+	if (err)
+		return err;
+	if (previous)
+		take_over(builder->maps, previous);
+	return open_modules(target, builder->maps);
+}
+
+struct stall_error *stall_maps_create(const struct stall_target *target,
+				      struct stall_maps *previous, struct stall_maps **ret)
+{
+	struct builder builder = { .pid = target->pid };
+
+	builder.maps = calloc(1, sizeof(*builder.maps));
+	if (!builder.maps)
+		return &stall_enomem;
+	struct stall_error *err = build(&builder, target, previous);
+	free(builder.data);
+	if (err) {
+		stall_maps_destroy(builder.maps);
+		return err;
+	}
+	*ret = builder.maps;
+	return NULL;
+}
+
+void stall_maps_destroy(struct stall_maps *maps)
+{
+	if (!maps)
+		return;
+	for (size_t i = 0; i < maps->module_count; i++) {
+		if (maps->modules[i].fd >= 0)
+			close(maps->modules[i].fd);
+		free(maps->modules[i].path);
+		free(maps->modules[i].error);
+	}
+	free(maps->modules);
+	free(maps->mappings);
+	free(maps);
+}
+
+const struct stall_mapping *stall_maps_find(const struct stall_maps *maps, uint64_t address)
+{
+	size_t low = 0, high = maps->mapping_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct stall_mapping *mapping = &maps->mappings[middle];
+
+		if (address < mapping->start)
+			high = middle;
+		else if (address >= mapping->end)
+			low = middle + 1;
+		else
+			return mapping;
+	}
+	return NULL;
+}

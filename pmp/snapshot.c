@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "snapshot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "cleanup.h"
+
+#define SYS_FUTEX_WAITV 449 // one address of many: not decoded
+#define SYS_FUTEX_WAIT 455  // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
+#ifndef FUTEX_LOCK_PI2
+#define FUTEX_LOCK_PI2 13
+#endif
+
+const char *stall_label_name(enum stall_label label)
+{
+	static const char *const names[] = {
+		[STALL_VERIFIED] = "verified",
+		[STALL_RACED] = "raced",
+		[STALL_RUNNING] = "running",
+		[STALL_TRUNCATED] = "truncated",
+	};
+
+	return names[label];
+}
+
+void stall_snapshot_options_init(struct stall_snapshot_options *options)
+{
+	*options = (struct stall_snapshot_options){
+		.max_stack = STALL_DEFAULT_MAX_STACK,
+		.max_threads = STALL_DEFAULT_MAX_THREADS,
+		.passes = STALL_DEFAULT_PASSES,
+		.deadline_ms = STALL_DEFAULT_DEADLINE_MS,
+		.kernel_stacks = true,
+	};
+}
+
+// From /proc/PID/stat: "PID (COMM) STATE PPID ...".
+static struct stall_error *read_stat(struct stall_process *process)
+{
+	const struct stall_target *target = &process->target;
+	_cleanup_close_ int fd = openat(target->procfd, "stat", O_RDONLY | O_CLOEXEC);
+	char text[1024];
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+	if (n < 0 && (errno == ESRCH || errno == ENOENT))
+		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", target->pid);
+	if (n < 0)
+		return stall_error_os(errno, "cannot read /proc/%d/stat", target->pid);
+	text[n] = 0;
+	char *name = strchr(text, '('), *end = strrchr(text, ')');
+	int ppid;
+	if (!name || !end || end < name || sscanf(end + 1, " %*c %d", &ppid) != 1)
+		return stall_error_create(STALL_ERROR_FORMAT, "cannot read /proc/%d/stat", target->pid);
+	*end = 0;
+	strncpy(process->comm, name + 1, STALL_COMM - 1);
+	process->ppid = ppid;
+	return NULL;
+}
+
+static struct stall_error *read_exe(struct stall_process *process)
+{
+	static const char suffix[] = " (deleted)";
+	char path[PATH_MAX];
+	ssize_t n = readlinkat(process->target.procfd, "exe", path, sizeof(path) - 1);
+
+	if (n < 0) // needs ptrace access; the maps say so with an error
+		return NULL;
+	path[n] = 0;
+	if ((size_t)n > strlen(suffix) && !strcmp(path + n - strlen(suffix), suffix)) {
+		path[n - strlen(suffix)] = 0;
+		process->exe_deleted = true;
+	}
+	process->exe = strdup(path);
+	return process->exe ? NULL : &stall_enomem;
+}
+
+static struct stall_maps *previous_maps(struct stall_snapshot *previous,
+					const struct stall_target *target)
+{
+	for (size_t i = 0; previous && i < previous->process_count; i++) {
+		const struct stall_process *process = &previous->processes[i];
+
+		if (process->target.pid == target->pid &&
+		    process->target.start_time == target->start_time)
+			return process->maps;
+	}
+	return NULL;
+}
+
+static bool is_repeated(const pid_t *pids, size_t i)
+{
+	for (size_t j = 0; j < i; j++) {
+		if (pids[j] == pids[i])
+			return true;
+	}
+	return false;
+}
+
+// What stays unread in the files of the modules is said once per file, since names and frames from
+// it will be missing.
+static struct stall_error *note_modules(struct stall_snapshot *snapshot,
+					const struct stall_process *process)
+{
+	const struct stall_maps *maps = process->maps;
+
+	if (maps->modules_lost) {
+		struct stall_error *err = stall_snapshot_note(
+			snapshot, "modules-limit",
+			"process %d has %zu more code mappings than the limit of %d: frames in them stay unnamed",
+			process->target.pid, maps->modules_lost, STALL_MAX_MODULES);
+		if (err)
+			return err;
+	}
+	for (size_t i = 0; i < maps->module_count; i++) {
+		const struct stall_module *module = &maps->modules[i];
+
+		if (!module->error)
+			continue;
+		struct stall_error *err =
+			stall_snapshot_note(snapshot, "module-unreadable",
+					    "%s of process %d cannot be opened: %s", module->path,
+					    process->target.pid, module->error);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
+static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pid,
+				       struct stall_snapshot *previous)
+{
+	struct stall_process *process = &snapshot->processes[snapshot->process_count];
+	struct stall_error *err = stall_target_init(&process->target, pid);
+
+	if (err)
+		return err;
+	snapshot->process_count++; // from here on destroy takes care of it
+	err = read_stat(process);
+	if (!err)
+		err = read_exe(process);
+	if (!err)
+		err = stall_maps_create(&process->target, previous_maps(previous, &process->target),
+					&process->maps);
+	return err ? err : note_modules(snapshot, process);
+}
+
+struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t *pids,
+					  size_t count, struct stall_snapshot *previous,
+					  struct stall_snapshot **ret)
+{
+	struct stall_snapshot *snapshot = calloc(1, sizeof(*snapshot));
+	struct timespec now;
+
+	if (!snapshot)
+		return &stall_enomem;
+	clock_gettime(CLOCK_REALTIME, &now);
+	snapshot->wall_ns = (uint64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+	snapshot->arena = arena;
+	snapshot->processes = calloc(count, sizeof(*snapshot->processes));
+	struct stall_error *err = snapshot->processes ? NULL : &stall_enomem;
+	for (size_t i = 0; !err && i < count; i++) {
+		if (!is_repeated(pids, i))
+			err = add_process(snapshot, pids[i], previous);
+	}
+	if (err) {
+		stall_snapshot_destroy(snapshot);
+		return err;
+	}
+	*ret = snapshot;
+	return NULL;
+}
+
+void stall_snapshot_destroy(struct stall_snapshot *snapshot)
+{
+	if (!snapshot)
+		return;
+	for (size_t i = 0; i < snapshot->process_count; i++) {
+		stall_target_deinit(&snapshot->processes[i].target);
+		stall_maps_destroy(snapshot->processes[i].maps);
+		free(snapshot->processes[i].exe);
+	}
+	for (size_t i = 0; i < snapshot->note_count; i++)
+		free(snapshot->notes[i].message);
+	free(snapshot->notes);
+	free(snapshot->processes);
+	free(snapshot->threads);
+	free(snapshot->futexes);
+	free(snapshot->backend_reason);
+	free(snapshot);
+}
+
+struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,
+					const char *format, ...)
+{
+	struct stall_note *grown = reallocarray(snapshot->notes, snapshot->note_count + 1,
+						sizeof(*grown));
+	va_list args;
+	char *message;
+	int rc;
+
+	if (!grown)
+		return &stall_enomem;
+	snapshot->notes = grown;
+	va_start(args, format);
+	rc = vasprintf(&message, format, args);
+	va_end(args);
+	if (rc < 0)
+		return &stall_enomem;
+	snapshot->notes[snapshot->note_count++] = (struct stall_note){ code, message };
+	return NULL;
+}
+
+uint64_t stall_thread_futex(const struct stall_thread *thread)
+{
+	if (!thread->in_syscall)
+		return 0;
+	if (thread->syscall == SYS_FUTEX_WAIT)
+		return thread->args[0];
+	if (thread->syscall != SYS_futex)
+		return 0;
+	switch (thread->args[1] & FUTEX_CMD_MASK) {
+	case FUTEX_WAIT:
+	case FUTEX_WAIT_BITSET:
+	case FUTEX_LOCK_PI:
+	case FUTEX_LOCK_PI2:
+	case FUTEX_WAIT_REQUEUE_PI:
+		return thread->args[0];
+	default:
+		return 0;
+	}
+}
+
+static int compare_futexes(const void *a, const void *b)
+{
+	const struct stall_futex *x = a, *y = b;
+
+	if (x->process != y->process)
+		return x->process < y->process ? -1 : 1;
+	return (x->address > y->address) - (x->address < y->address);
+}
+
+// The distinct words that threads wait on, sorted.
+static struct stall_error *collect_futexes(const struct stall_snapshot *snapshot,
+					   struct stall_futex **ret, size_t *ret_count)
+{
+	struct stall_futex *futexes = calloc(snapshot->thread_count + 1, sizeof(*futexes));
+	size_t count = 0, distinct = 0;
+
+	if (!futexes)
+		return &stall_enomem;
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		uint64_t address = stall_thread_futex(&snapshot->threads[i]);
+
+		if (address < STALL_FUTEX_BEFORE || address > UINT64_MAX - STALL_FUTEX_AFTER)
+			continue;
+		futexes[count].process = snapshot->threads[i].process;
+		futexes[count++].address = address;
+	}
+	qsort(futexes, count, sizeof(*futexes), compare_futexes);
+	for (size_t i = 0; i < count; i++) {
+		if (!distinct || compare_futexes(&futexes[distinct - 1], &futexes[i]))
+			futexes[distinct++] = futexes[i];
+	}
+	*ret = futexes;
+	*ret_count = distinct;
+	return NULL;
+}
+
+static struct stall_error *read_words(const struct stall_snapshot *snapshot,
+				      struct stall_futex *futexes, size_t count)
+{
+	_cleanup_free_ struct stall_read *reads = calloc(count + 1, sizeof(*reads));
+
+	if (!reads)
+		return &stall_enomem;
+	for (size_t first = 0; first < count;) {
+		uint32_t process = futexes[first].process;
+		size_t n = 0;
+
+		for (; first + n < count && futexes[first + n].process == process; n++)
+			reads[n] = (struct stall_read){
+				.address = futexes[first + n].address - STALL_FUTEX_BEFORE,
+				.buf = futexes[first + n].bytes,
+				.size = sizeof(futexes[first + n].bytes),
+			};
+		struct stall_error *err = stall_target_read_many(
+			&snapshot->processes[process].target, reads, n);
+		if (err)
+			return err;
+		for (size_t i = 0; i < n; i++)
+			futexes[first + i].readable = reads[i].done == reads[i].size;
+		first += n;
+	}
+	return NULL;
+}
+
+struct stall_error *stall_snapshot_read_futexes(struct stall_snapshot *snapshot)
+{
+	_cleanup_free_ struct stall_futex *futexes = NULL;
+	size_t count;
+	struct stall_error *err = collect_futexes(snapshot, &futexes, &count);
+
+	if (!err)
+		err = read_words(snapshot, futexes, count);
+	if (err)
+		return err;
+	for (size_t i = 0; snapshot->futexes && i < count; i++) {
+		const struct stall_futex *before =
+			bsearch(&futexes[i], snapshot->futexes, snapshot->futex_count,
+				sizeof(*futexes), compare_futexes);
+
+		futexes[i].stable = before && before->readable && futexes[i].readable &&
+				    !memcmp(before->bytes, futexes[i].bytes, sizeof(before->bytes));
+	}
+	free(snapshot->futexes);
+	snapshot->futexes = no_cleanup_ptr(futexes);
+	snapshot->futex_count = count;
+	return NULL;
+}
+
+uint64_t stall_stack_end(const struct stall_maps *maps, uint64_t sp, uint64_t fs_base)
+{
+	const struct stall_mapping *mapping = stall_maps_find(maps, sp);
+
+	if (!mapping || !mapping->readable)
+		return sp;
+	return fs_base > sp && fs_base < mapping->end ? fs_base : mapping->end;
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "target.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include "cleanup.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+static struct stall_error *process_ended(pid_t pid)
+{
+	return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", pid);
+}
+
+// /proc/PID/stat: what a target is told by. The name may hold blanks and parentheses, so fields
+// are counted from the last ')'. (Linux man-pages, proc_pid_stat(5).)
+struct stat_fields {
+	char state;
+	long threads;
+	uint64_t start_time;
+};
+
+static int parse_stat(char *text, struct stat_fields *ret)
+{
+	char *p = strrchr(text, ')');
+	struct stat_fields fields;
+
+	if (!p)
+		return EINVAL;
+	// 3 state, 4-19 skipped, 20 num_threads, 21 itrealvalue, 22 starttime
+	if (sscanf(p + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s "
+		   "%" SCNu64, &fields.state, &fields.threads, &fields.start_time) != 3)
+		return EINVAL;
+	*ret = fields;
+	return 0;
+}
+
+static int read_stat(int procfd, struct stat_fields *ret)
+{
+	char text[1024];
+	_cleanup_close_ int fd = openat(procfd, "stat", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno;
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+	if (n < 0)
+		return errno;
+	text[n] = 0;
+	return parse_stat(text, ret);
+}
+
+// A zombie leader with other threads left is a live process (its main thread called pthread_exit).
+static bool has_ended(const struct stat_fields *fields)
+{
+	return (fields->state == 'Z' && fields->threads <= 1) || fields->state == 'X';
+}
+
+// A TID opens as /proc/TID too, though it is not listed there.
+static struct stall_error *check_is_leader(int procfd, pid_t pid)
+{
+	char text[4096];
+	_cleanup_close_ int fd = openat(procfd, "status", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return stall_error_os(errno, "cannot read /proc/%d/status", pid);
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+	if (n < 0)
+		return stall_error_os(errno, "cannot read /proc/%d/status", pid);
+	text[n] = 0;
+	char *line = strstr(text, "\nTgid:");
+	int tgid = 0;
+	if (!line || sscanf(line, "\nTgid: %d", &tgid) != 1)
+		return stall_error_create(STALL_ERROR_FORMAT, "/proc/%d/status has no Tgid", pid);
+	if (tgid != pid)
+		return stall_error_create(STALL_ERROR_USAGE,
+					  "%d is a thread of process %d: use --pid %d", pid, tgid, tgid);
+	return NULL;
+}
+
+struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
+{
+	char path[32];
+	struct stat_fields fields, again;
+	int rc;
+
+	if (pid <= 0)
+		return stall_error_create(STALL_ERROR_USAGE, "%d is not a process id", pid);
+	snprintf(path, sizeof(path), "/proc/%d", pid);
+	_cleanup_close_ int procfd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (procfd < 0 && errno == ENOENT)
+		return stall_error_create(STALL_ERROR_NO_PROCESS, "no process %d", pid);
+	if (procfd < 0)
+		return stall_error_os(errno, "cannot open %s", path);
+	rc = read_stat(procfd, &fields);
+	if (rc == ENOENT || rc == ESRCH || (!rc && has_ended(&fields)))
+		return process_ended(pid);
+	if (rc)
+		return stall_error_os(rc, "cannot read %s/stat", path);
+	struct stall_error *err = check_is_leader(procfd, pid);
+	if (err)
+		return err;
+	// pidfd_open takes a number; that procfd still reads afterwards proves that the number
+	// had not been reused by then.
+	_cleanup_close_ int pidfd = syscall(SYS_pidfd_open, pid, 0);
+	if (pidfd < 0 && errno != ENOSYS && errno != EPERM)
+		return errno == ESRCH ? process_ended(pid)
+				      : stall_error_os(errno, "cannot hold process %d by pidfd_open", pid);
+	if (read_stat(procfd, &again) || again.start_time != fields.start_time)
+		return process_ended(pid);
+	*target = (struct stall_target){
+		.pid = pid,
+		.pidfd = pidfd,
+		.procfd = procfd,
+		.start_time = fields.start_time,
+	};
+	pidfd = procfd = -1;
+	return NULL;
+}
+
+void stall_target_deinit(struct stall_target *target)
+{
+	if (target->pidfd >= 0)
+		close(target->pidfd);
+	if (target->procfd >= 0)
+		close(target->procfd);
+	target->pidfd = target->procfd = -1;
+}
+
+struct stall_error *stall_target_check(const struct stall_target *target)
+{
+	struct pollfd pollfd = { .fd = target->pidfd, .events = POLLIN };
+	struct stat_fields fields;
+
+	// A pidfd reads as ready once the whole thread group has exited.
+	if (target->pidfd >= 0)
+		return poll(&pollfd, 1, 0) > 0 ? process_ended(target->pid) : NULL;
+	if (read_stat(target->procfd, &fields) || has_ended(&fields) ||
+	    fields.start_time != target->start_time)
+		return process_ended(target->pid);
+	return NULL;
+}
+
+static void closedirp(DIR **dir)
+{
+	if (*dir)
+		closedir(*dir);
+}
+
+static int compare_pids(const void *a, const void *b)
+{
+	pid_t x = *(const pid_t *)a, y = *(const pid_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+struct stall_error *stall_target_tids(const struct stall_target *target, size_t max, pid_t **ret,
+				      size_t *ret_count)
+{
+	_cleanup_free_ pid_t *tids = NULL;
+	size_t count = 0, capacity = 0;
+	int fd = openat(target->procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 && (errno == ENOENT || errno == ESRCH))
+		return process_ended(target->pid);
+	if (fd < 0)
+		return stall_error_os(errno, "cannot open /proc/%d/task", target->pid);
+	_cleanup_(closedirp) DIR *dir = fdopendir(fd);
+	if (!dir) {
+		close(fd);
+		return &stall_enomem;
+	}
+	for (struct dirent *entry; (entry = readdir(dir));) {
+		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
+			continue;
+		if (count == max)
+			return stall_error_create(STALL_ERROR_LIMIT,
+						  "process %d has more than %zu threads: raise --max-threads",
+						  target->pid, max);
+		if (count == capacity) {
+			capacity = capacity ? capacity * 2 : 256;
+			pid_t *grown = reallocarray(tids, capacity, sizeof(*tids));
+			if (!grown)
+				return &stall_enomem;
+			tids = grown;
+		}
+		tids[count++] = atoi(entry->d_name);
+	}
+	if (count == 0)
+		return process_ended(target->pid);
+	qsort(tids, count, sizeof(*tids), compare_pids);
+	*ret = no_cleanup_ptr(tids);
+	*ret_count = count;
+	return NULL;
+}
+
+// Where process_vm_readv(2) is missing or filtered by seccomp. Returns 0 or an errno.
+static int read_by_mem(const struct stall_target *target, struct stall_read *reads, size_t count)
+{
+	_cleanup_close_ int fd = openat(target->procfd, "mem", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT ? ESRCH : errno;
+	for (size_t i = 0; i < count; i++) {
+		while (reads[i].done < reads[i].size) {
+			ssize_t n = pread(fd, (char *)reads[i].buf + reads[i].done,
+					  reads[i].size - reads[i].done,
+					  (off_t)(reads[i].address + reads[i].done));
+			if (n <= 0)
+				break;
+			reads[i].done += (size_t)n;
+		}
+	}
+	return 0;
+}
+
+#define BATCH 512 // ranges a call; the kernel takes 1024 (UIO_MAXIOV)
+
+// One call. Marks what was read and returns how many ranges are settled (at least one, since the
+// range that a call stopped in cannot be read further), or 0 with errno.
+static size_t read_batch(pid_t pid, struct stall_read *reads, size_t count)
+{
+	struct iovec local[BATCH], remote[BATCH];
+	size_t settled = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		local[i] = (struct iovec){ reads[i].buf, reads[i].size };
+		remote[i] = (struct iovec){ (void *)(uintptr_t)reads[i].address, reads[i].size };
+	}
+	ssize_t n = process_vm_readv(pid, local, count, remote, count, 0);
+	if (n < 0 && errno != EFAULT)
+		return 0;
+	for (size_t left = n < 0 ? 0 : (size_t)n; settled < count; settled++) {
+		struct stall_read *read = &reads[settled];
+
+		if (left < read->size) {
+			read->done = left;
+			return settled + 1;
+		}
+		read->done = read->size;
+		left -= read->size;
+	}
+	return settled;
+}
+
+struct stall_error *stall_target_read_many(const struct stall_target *target,
+					   struct stall_read *reads, size_t count)
+{
+	int errnum = 0;
+
+	for (size_t i = 0; i < count; i++)
+		reads[i].done = 0;
+	for (size_t i = 0; i < count;) {
+		size_t n = count - i < BATCH ? count - i : BATCH;
+		size_t settled = read_batch(target->pid, reads + i, n);
+
+		if (settled == 0) {
+			errnum = errno;
+			if (errnum == ENOSYS || errnum == EPERM)
+				errnum = read_by_mem(target, reads + i, count - i);
+			break;
+		}
+		i += settled;
+	}
+	if (errnum == ESRCH)
+		return process_ended(target->pid);
+	if (errnum)
+		return stall_error_os(errnum,
+				      "cannot read the memory of process %d (needs its user, or CAP_SYS_PTRACE)",
+				      target->pid);
+	return NULL;
+}
+
+size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,
+			 size_t size)
+{
+	struct stall_read read = { .address = address, .buf = buf, .size = size };
+
+	stall_error_destroy(stall_target_read_many(target, &read, 1));
+	return read.done;
+}
