@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real servers and real stalls for the demo, the tests and the benchmarks.
+
+Each server is a context manager that starts one of its own in a temporary folder and ends it.
+"""
+
+from __future__ import annotations
+
+from servers.cache import Unavailable, cache_folder, why_missing
+from servers.child import Child, ChildEnded, program
+from servers.mariadb import MariaDB
+from servers.mysql55 import MySQL55
+from servers.mysql97 import MySQL97
+from servers.postgres import Postgres
+from servers.sql import SqlServer
+from servers.waiting import Late, wait_until
+
+__all__ = [
+    "Child",
+    "ChildEnded",
+    "Late",
+    "MariaDB",
+    "MySQL55",
+    "MySQL97",
+    "Postgres",
+    "SqlServer",
+    "Unavailable",
+    "cache_folder",
+    "program",
+    "wait_until",
+    "why_missing",
+]

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where scripts/setup keeps what is costly to get, and why something could not be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["Unavailable", "cache_folder", "why_missing"]
+
+
+class Unavailable(Exception):
+    """A server cannot be had on this machine; the text is the reason."""
+
+
+def cache_folder() -> Path:
+    """Return the folder that all checkouts of one user share (STALLSCOPE_CACHE overrides it).
+
+    Root's is in /var/cache, where the unprivileged user that servers run as can read it.
+    """
+    if folder := os.environ.get("STALLSCOPE_CACHE"):
+        return Path(folder)
+    if os.geteuid() == 0:
+        return Path("/var/cache/stallscope")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stallscope"
+
+
+def why_missing(name: str) -> str:
+    """Return the reason that scripts/setup recorded for ``name``, or what to do about it."""
+    try:
+        return (cache_folder() / "unavailable" / name).read_text().strip()
+    except OSError:
+        return "not set up: run scripts/setup --tests"

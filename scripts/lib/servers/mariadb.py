@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MariaDB as Debian packages it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from servers.child import Child, program
+from servers.sql import UNPRIVILEGED, SqlServer
+
+__all__ = ["MariaDB"]
+
+
+class MariaDB(SqlServer):
+    """The installed mariadbd (or, where ``executable`` is set, a copy of it)."""
+
+    name: ClassVar[str] = "mariadb"
+
+    def __init__(self, *options: str, executable: str | None = None) -> None:
+        super().__init__(*options)
+        self.executable = executable
+
+    @classmethod
+    def missing(cls) -> str | None:
+        for name in ("mariadbd", "mariadb-install-db", "setpriv"):
+            if program(name) is None:
+                return f"no {name} here: run scripts/setup"
+        return None
+
+    def _create_data(self) -> None:
+        self.give_to_server(self.folder)
+        command = [
+            str(program("mariadb-install-db")),
+            "--no-defaults",
+            f"--datadir={self.data}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--innodb-log-file-size=16M",
+        ]
+        Child(command, self.log, user=UNPRIVILEGED).succeed("mariadb-install-db")
+
+    def _start(self) -> Child:
+        command = [
+            self.executable or str(program("mariadbd")),
+            "--no-defaults",
+            f"--datadir={self.data}",
+            f"--socket={self.socket}",
+            f"--pid-file={self.folder / 'server.pid'}",
+            "--innodb-log-file-size=16M",
+            *self.common_options,
+            *self.options,
+        ]
+        return Child(command, self.log, user=UNPRIVILEGED)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MySQL 9.7 of Debian sid under chroot: its files are not where its maps say, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from servers.cache import cache_folder, why_missing
+from servers.child import Child
+from servers.sql import UNPRIVILEGED, SqlServer
+
+__all__ = ["MySQL97"]
+
+DATA_OPTIONS = ("--innodb-redo-log-capacity=16M", "--innodb-undo-log-truncate=OFF")
+
+
+def root_folder() -> Path:
+    """Return the folder of the sid installation that debootstrap made."""
+    return cache_folder() / "sid"
+
+
+class MySQL97(SqlServer):
+    """Stripped but for ``.dynsym``, with a build-id, PIE."""
+
+    name: ClassVar[str] = "mysql97"
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if os.geteuid() != 0:
+            return "chroot needs root"
+        return None if (root_folder() / "usr/sbin/mysqld").is_file() else why_missing(cls.name)
+
+    def __enter__(self) -> Self:
+        self._home = tempfile.mkdtemp(prefix="stallscope-", dir=root_folder() / "tmp")
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def data(self) -> Path:
+        return Path(self._home) / "data"
+
+    @property
+    def socket(self) -> Path:
+        return Path(self._home) / "s.sock"
+
+    def _create_data(self) -> None:
+        self.give_to_server(Path(self._home))
+        self._inside("--initialize-insecure", *DATA_OPTIONS).succeed("mysqld --initialize")
+
+    def _start(self) -> Child:
+        home = "/" + str(Path(self._home).relative_to(root_folder()))
+        return self._inside(
+            "--secure-file-priv=",
+            "--mysqlx=OFF",
+            "--skip-log-bin",
+            f"--socket={home}/s.sock",
+            f"--pid-file={home}/server.pid",
+            *DATA_OPTIONS,
+            *self.common_options,
+            *self.options,
+        )
+
+    def _inside(self, *options: str) -> Child:
+        # The setpriv inside, since only root may chroot and a change of user clears the signal.
+        home = "/" + str(Path(self._home).relative_to(root_folder()))
+        become = [f"--reuid={UNPRIVILEGED}", "--regid=nogroup", "--clear-groups"]
+        command = ["chroot", str(root_folder()), "setpriv", "--pdeathsig", "KILL", *become]
+        return Child(
+            [*command, "mysqld", "--no-defaults", f"--datadir={home}/data", *options], self.log
+        )

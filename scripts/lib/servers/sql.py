@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the servers that speak MySQL's protocol have in common."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import pymysql
+from pymysql.connections import Connection
+
+from servers.cache import Unavailable
+from servers.child import Child
+
+__all__ = ["Connection", "Row", "SqlServer", "UNPRIVILEGED"]
+
+Row = tuple[Any, ...]
+
+UNPRIVILEGED = "nobody"
+"""Owner of server and data when root starts them."""
+
+PROCESSLIST_IDS = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
+WAITING_STATE = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE %s"
+
+
+class SqlServer(ABC):
+    """A server of its own: empty data in a temporary folder, reached by a socket alone.
+
+    Use it as a context manager. ``options`` are added to the server's command line.
+    """
+
+    name: ClassVar[str]
+    """What STALLSCOPE_REQUIRE calls it."""
+
+    common_options: ClassVar[tuple[str, ...]] = (
+        "--skip-networking",
+        "--max-connections=2000",
+        "--innodb-buffer-pool-size=64M",
+        "--innodb-flush-log-at-trx-commit=0",
+    )
+
+    def __init__(self, *options: str) -> None:
+        self.options: Sequence[str] = options
+        self.folder = Path()
+        self._child: Child | None = None
+
+    @classmethod
+    @abstractmethod
+    def missing(cls) -> str | None:
+        """Return why this server cannot be started here, or None."""
+
+    @abstractmethod
+    def _create_data(self) -> None:
+        """Make the data folder and what else the server needs."""
+
+    @abstractmethod
+    def _start(self) -> Child:
+        """Start the server on its data."""
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "s.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    @property
+    def child(self) -> Child:
+        assert self._child is not None, f"{self.name} was not started"
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    def __enter__(self) -> Self:
+        if reason := self.missing():
+            raise Unavailable(f"{self.name}: {reason}")
+        self.folder = Path(tempfile.mkdtemp(prefix=f"stallscope-{self.name}-"))
+        try:
+            self._create_data()
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        self._child = self._start()
+        self._child.wait_until(self.answers, f"{self.name} answers")
+
+    def stop(self) -> None:
+        """End the server at once: nobody needs its data afterwards."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def give_to_server(self, path: Path) -> None:
+        """Make the unprivileged user the owner of a new path, when root runs this."""
+        if os.geteuid() == 0:
+            shutil.chown(path, UNPRIVILEGED, "nogroup")
+
+    def connect(self, database: str | None = None) -> Connection[Any]:
+        """Return a connection in autocommit mode."""
+        return pymysql.connect(
+            unix_socket=str(self.socket),
+            user="root",
+            database=database,
+            autocommit=True,
+            connect_timeout=30,
+        )
+
+    def answers(self) -> bool:
+        """Say whether a new connection gets an answer to a query."""
+        try:
+            return self.query("SELECT 1") == ((1,),)
+        except pymysql.err.OperationalError:
+            return False
+
+    def query(self, sql: str, arguments: Sequence[object] = ()) -> tuple[Row, ...]:
+        """Return all rows of one statement on a connection of its own."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(sql, arguments or None)
+            return tuple(cursor.fetchall())
+
+    def execute(self, *statements: str, database: str | None = None) -> None:
+        """Run statements one after the other on one connection."""
+        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def connection_ids(self) -> frozenset[int]:
+        """Return the ids of all connections but the one that asks."""
+        return frozenset(int(row[0]) for row in self.query(PROCESSLIST_IDS))
+
+    def in_state(self, pattern: str) -> int:
+        """Return how many connections are in a state LIKE ``pattern``."""
+        return int(self.query(WAITING_STATE, (pattern,))[0][0])
+
+    def status(self, variable: str) -> int:
+        """Return a counter of SHOW GLOBAL STATUS."""
+        rows = self.query("SHOW GLOBAL STATUS LIKE %s", (variable,))
+        return int(rows[0][1])
+
+    def version(self) -> str:
+        return str(self.query("SELECT VERSION()")[0][0])
