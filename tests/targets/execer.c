@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// execer MICROSECONDS OTHER: lives that long with a few blocked threads, then executes OTHER with
+// itself as the other, again and again, until stdin closes.
+#include "levels.h"
+#include "waits.h"
+
+static NOIPA void *execer_thread(void *arg)
+{
+	(void)arg;
+	levels_descend(6, wait_pause, NULL);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+	char self[4096];
+	ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	if (argc < 3 || length < 0) {
+		fprintf(stderr, "usage: execer MICROSECONDS OTHER\n");
+		return 2;
+	}
+	self[length] = '\0';
+	for (int i = 0; i < 4; i++)
+		pthread_detach(target_thread(execer_thread, NULL, 65536));
+	if (!getenv("EXECER_READY")) {
+		setenv("EXECER_READY", "1", 1);
+		target_ready();
+	}
+	// ppoll takes nanoseconds; whatever arrives on stdin, its end included, ends this.
+	if (ppoll(&input, 1, &(struct timespec){ .tv_nsec = atol(argv[1]) * 1000 % 1000000000 },
+		  NULL))
+		return 0;
+	execl(argv[2], argv[2], argv[1], self, (char *)NULL);
+	target_die("execl");
+}
