@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -102,10 +103,8 @@ class Child:
         """End it and what shares its session; ``polite`` is tried first."""
         if polite is not None and self.running():
             self._process.send_signal(polite)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                pass
         if self.running():
             # Not waited for yet, so the number cannot belong to anyone else.
             os.killpg(self.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from servers.child import Child, program
@@ -16,8 +17,10 @@ class MariaDB(SqlServer):
 
     name: ClassVar[str] = "mariadb"
 
-    def __init__(self, *options: str, executable: str | None = None) -> None:
-        super().__init__(*options)
+    def __init__(
+        self, *options: str, parent: Path | None = None, executable: str | None = None
+    ) -> None:
+        super().__init__(*options, parent=parent)
         self.executable = executable
 
     @classmethod

@@ -27,8 +27,10 @@ class MySQL55(SqlServer):
 
     name: ClassVar[str] = "mysql55"
 
-    def __init__(self, *options: str, template: Path | None = None) -> None:
-        super().__init__(*options)
+    def __init__(
+        self, *options: str, parent: Path | None = None, template: Path | None = None
+    ) -> None:
+        super().__init__(*options, parent=parent)
         self.template = template
 
     @classmethod

@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 from servers.cache import Unavailable
 from servers.child import Child
 
-__all__ = ["Connection", "Row", "SqlServer", "UNPRIVILEGED"]
+__all__ = ["UNPRIVILEGED", "Connection", "Row", "SqlServer"]
 
 Row = tuple[Any, ...]
 
@@ -33,7 +33,8 @@ WAITING_STATE = "SELECT COUNT(*) FROM information_schema.processlist WHERE state
 class SqlServer(ABC):
     """A server of its own: empty data in a temporary folder, reached by a socket alone.
 
-    Use it as a context manager. ``options`` are added to the server's command line.
+    Use it as a context manager. ``options`` are added to the server's command line; ``parent``
+    is the folder to make the temporary folder in.
     """
 
     name: ClassVar[str]
@@ -46,8 +47,9 @@ class SqlServer(ABC):
         "--innodb-flush-log-at-trx-commit=0",
     )
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, parent: Path | None = None) -> None:
         self.options: Sequence[str] = options
+        self.parent = parent
         self.folder = Path()
         self._child: Child | None = None
 
@@ -88,7 +90,7 @@ class SqlServer(ABC):
     def __enter__(self) -> Self:
         if reason := self.missing():
             raise Unavailable(f"{self.name}: {reason}")
-        self.folder = Path(tempfile.mkdtemp(prefix=f"stallscope-{self.name}-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"stallscope-{self.name}-", dir=self.parent))
         try:
             self._create_data()
             self.start()

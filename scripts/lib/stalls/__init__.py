@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real stalls in real servers.
+
+Each is a context manager that makes the stall, waits until it is there, and undoes it.
+"""
+
+from __future__ import annotations
+
+from stalls.index_lock import INDEX_LOCK_OPTIONS, index_lock
+from stalls.load import sysbench_load
+from stalls.redo_sync import REDO_SYNC_OPTIONS, device_missing, loop_device, redo_sync
+from stalls.row_locks import deadlock_check_storm, row_lock_convoy
+from stalls.sql_layer import global_read_lock, metadata_lock_pileup
+from stalls.table_storm import TABLE_STORM_OPTIONS, create_tables, table_open_storm
+
+__all__ = [
+    "INDEX_LOCK_OPTIONS",
+    "REDO_SYNC_OPTIONS",
+    "TABLE_STORM_OPTIONS",
+    "create_tables",
+    "deadlock_check_storm",
+    "device_missing",
+    "global_read_lock",
+    "index_lock",
+    "loop_device",
+    "metadata_lock_pileup",
+    "redo_sync",
+    "row_lock_convoy",
+    "sysbench_load",
+    "table_open_storm",
+]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stalls on one hot row: a convoy behind an open transaction, and deadlock checking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from servers.clients import load_program, open_transaction, running_statements, slap
+from servers.sql import SqlServer
+from servers.waiting import wait_until
+
+__all__ = ["deadlock_check_storm", "row_lock_convoy"]
+
+UPDATE = "UPDATE t1 SET b = b + 1 WHERE a = 1"
+HOT_ROW = (
+    "CREATE DATABASE IF NOT EXISTS rows_",
+    "CREATE TABLE IF NOT EXISTS rows_.t1 (a INT PRIMARY KEY, b BIGINT) ENGINE=InnoDB",
+    "REPLACE INTO rows_.t1 VALUES (1, 0)",
+    # A row-lock wait must outlast the slowest of the backends that look at it.
+    "SET GLOBAL innodb_lock_wait_timeout = 3600",
+)
+LOCK_WAITS = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+UPDATING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'UPDATE t1 %'"
+
+
+@contextmanager
+def row_lock_convoy(server: SqlServer, waiters: int = 40) -> Iterator[int]:
+    """Let connections wait for a row of an idle transaction; yield that one's connection id."""
+    server.execute(*HOT_ROW)
+    with (
+        open_transaction(server, "rows_", UPDATE) as holder,
+        running_statements(server, "rows_", [UPDATE] * waiters),
+    ):
+        wait_until(
+            lambda: int(server.query(LOCK_WAITS)[0][0]) >= waiters, f"{waiters} row-lock waits"
+        )
+        yield holder
+
+
+@contextmanager
+def deadlock_check_storm(server: SqlServer, connections: int = 190) -> Iterator[None]:
+    """Update one row from many connections, as fast as they can.
+
+    On MySQL 5.5 each new waiter walks the queue of all others under the kernel mutex.
+    """
+    server.execute(*HOT_ROW)
+    load = slap(server, "rows_", UPDATE, concurrency=connections, queries=100_000_000)
+    most = connections * 3 // 4
+    with load_program(
+        server,
+        load,
+        "storm",
+        lambda: int(server.query(UPDATING)[0][0]) >= most,
+        f"{most} connections update one row",
+    ):
+        yield

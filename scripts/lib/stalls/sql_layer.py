@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stalls above the storage engine: metadata locks and the global read lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from servers.clients import connection_id, idle_connections, open_transaction, running_statements
+from servers.sql import SqlServer
+from servers.waiting import wait_until
+
+__all__ = ["global_read_lock", "metadata_lock_pileup"]
+
+TABLE = (
+    "CREATE DATABASE IF NOT EXISTS shop",
+    "CREATE TABLE IF NOT EXISTS shop.orders (id INT PRIMARY KEY, total INT) ENGINE=InnoDB",
+    "REPLACE INTO shop.orders VALUES (1, 10), (2, 20)",
+)
+READ = "SELECT SUM(total) FROM orders"
+ALTER = "ALTER TABLE orders ADD COLUMN note INT"
+WRITE = "UPDATE orders SET total = total + 1 WHERE id = 1"
+METADATA_WAIT = "Waiting for table metadata lock"
+# MySQL 5.5 to 8.4 and MariaDB word the wait of a writer in three ways.
+READ_LOCK_WAITS = ("Waiting for global read lock", "Waiting for backup lock")
+
+
+@contextmanager
+def metadata_lock_pileup(server: SqlServer, waiters: int = 20) -> Iterator[int]:
+    """Let SELECTs queue behind an ALTER TABLE that waits for an idle transaction.
+
+    Yields the connection id of the idle transaction.
+    """
+    server.execute(*TABLE)
+    with (
+        open_transaction(server, "shop", READ) as holder,
+        running_statements(server, "shop", [ALTER]),
+    ):
+        wait_until(lambda: server.in_state(METADATA_WAIT) == 1, "ALTER TABLE waits")
+        with running_statements(server, "shop", [READ] * waiters):
+            wait_until(
+                lambda: server.in_state(METADATA_WAIT) == waiters + 1,
+                f"{waiters} SELECTs wait behind ALTER TABLE",
+            )
+            yield holder
+
+
+@contextmanager
+def global_read_lock(server: SqlServer, waiters: int = 20) -> Iterator[int]:
+    """Let writers pile up behind FLUSH TABLES WITH READ LOCK; yield its connection id."""
+    server.execute(*TABLE)
+    with idle_connections(server, 1) as (connection,):
+        with connection.cursor() as cursor:
+            cursor.execute("FLUSH TABLES WITH READ LOCK")
+        with running_statements(server, "shop", [WRITE] * waiters):
+            wait_until(
+                lambda: sum(server.in_state(state) for state in READ_LOCK_WAITS) >= waiters,
+                f"{waiters} writers wait for the global read lock",
+            )
+            yield connection_id(connection)
