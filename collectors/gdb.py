@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take a Capture with gdb: the last resort, since it stops every thread for as long as it looks.
+
+What is done about its dangers: no init files, no auto-loaded scripts, no debuginfod, no reading
+from a terminal; symbols are read before the attach; a deadline. gdb is ended with SIGTERM, upon
+which it detaches. Only where it does not react within some seconds is it killed; then the kernel
+may leave the target stopped, since the SIGSTOP of PTRACE_ATTACH can still be pending in it
+(ptrace(2), "Attaching and detaching"). So afterwards the target gets SIGCONT, if it is stopped and
+was not before. A kill -9 of stallscope itself leaves gdb alone: it writes to a file, not to a pipe
+that breaks, and detaches when it is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope.analyzers import importers
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture, Lock, Module, Note, Process, Thread
+from stallscope.text import one_line
+
+__all__ = ["capture", "find"]
+
+_TERM_SECONDS = 10.0
+"""How long gdb has to detach when it is asked to end."""
+_RESUME_SECONDS = 2.0
+_POLL_MS = 1
+_MAX_OUTPUT = 256 << 20
+
+_QUIET = (
+    "set auto-load off",
+    "set auto-load safe-path",
+    "set debuginfod enabled off",
+    "set confirm off",
+    "set pagination off",
+    "set width 0",
+    "set height 0",
+    "set breakpoint pending off",
+)
+_PRINTING = (
+    "set print thread-events off",
+    "set print inferior-events off",
+    "set print elements 4",  # strings among the arguments can be SQL
+    "set backtrace limit 1000",
+)
+
+
+def find() -> str:
+    """Return the path of gdb."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        raise StallscopeError("gdb is not installed: apt-get install gdb, or another --backend")
+    return gdb
+
+
+def capture(pids: Sequence[int], *, seconds: float, reason: str | None = None) -> Capture:
+    """Stop the processes one after the other and take their stacks.
+
+    ``seconds`` is the deadline of each. ``stopped_ns`` of its threads is the whole time that gdb
+    was attached to it, measured from outside.
+    """
+    gdb = find()
+    begin = time.time_ns()
+    start = time.monotonic_ns()
+    parts = [_capture_one(gdb, pid, seconds) for pid in pids]
+    processes: list[Process] = []
+    threads: list[Thread] = []
+    notes: list[Note] = []
+    locks: list[Lock] = []
+    modules: list[Module] = []
+    for part in parts:
+        moved = len(processes)
+        first_lock = len(locks)
+        processes += part.processes
+        notes += part.notes
+        modules += part.modules
+        locks += [msgspec.structs.replace(lock, process=moved) for lock in part.locks]
+        threads += [
+            msgspec.structs.replace(
+                thread,
+                process=moved,
+                lock=None if thread.lock is None else thread.lock + first_lock,
+            )
+            for thread in part.threads
+        ]
+    elapsed = time.monotonic_ns() - start
+    return Capture(
+        backend="gdb",
+        backend_reason=reason,
+        processes=tuple(processes),
+        threads=tuple(threads),
+        locks=tuple(locks),
+        modules=tuple(modules),
+        notes=tuple(notes),
+        time_ns=begin,
+        snapshot_ns=sum(part.stopped_ns for part in parts),
+        elapsed_ns=elapsed,
+        stopped_ns=max(part.stopped_ns for part in parts),
+        host=_host(),
+    )
+
+
+def _host() -> dict[str, str | int]:
+    name = os.uname()
+    return {
+        "name": name.nodename,
+        "kernel": name.release,
+        "arch": name.machine,
+        "cpus": os.cpu_count() or 1,
+    }
+
+
+def command(gdb: str, pid: int, root: str | None) -> list[str]:
+    """Return gdb's command line: settings, then symbols, then the attach, as short as it gets."""
+    args = [gdb, "-nx", "-nh", "-batch"]
+    settings = list(_QUIET)
+    if root is not None:
+        settings.append(f"set sysroot {root}")
+    for setting in settings:
+        args += ["-iex", setting]
+    steps = [*_PRINTING, f"file /proc/{pid}/exe", f"attach {pid}"]
+    for step in (*steps, "thread apply all backtrace", "detach"):
+        args += ["-ex", step]
+    return args
+
+
+def _capture_one(gdb: str, pid: int, seconds: float) -> Capture:
+    target = _Target(pid)
+    try:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            args = command(gdb, pid, target.root)
+            stopped_ns = _run(args, target, seconds, out.fileno(), err.fileno())
+            out.seek(0)
+            err.seek(0)
+            text = out.read(_MAX_OUTPUT)
+            complaint = _complaint(err.read(1 << 20))
+        tids = target.tids
+    finally:
+        target.close()
+    try:
+        found = importers.load(text, f"gdb -p {pid}")[0]
+    except StallscopeError as error:
+        raise StallscopeError(
+            f"gdb could not take the stacks of process {pid}: {complaint or error}"
+        ) from error
+    names = dict(target.names)
+    threads = tuple(
+        msgspec.structs.replace(
+            thread,
+            tid=thread.tid or (pid if len(found.threads) == 1 else 0),
+            name=thread.name or names.get(thread.tid or pid, ""),
+            stopped_ns=stopped_ns,
+        )
+        for thread in found.threads
+    )
+    lost = len(tids - {thread.tid for thread in threads})
+    notes = list(found.notes)
+    if lost:
+        notes.append(Note("threads-lost", f"gdb shows no stack of {lost} threads of process {pid}"))
+    if target.continued:
+        what = f"gdb had to be killed and left process {pid} stopped; SIGCONT was sent"
+        notes.append(Note("gdb-killed", what))
+    return msgspec.structs.replace(
+        found,
+        processes=(target.process(threads_lost=lost),),
+        threads=threads,
+        notes=tuple(notes),
+        stopped_ns=stopped_ns,
+    )
+
+
+def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -> int:
+    """Run gdb to its end; return for how long it traced the target, in ns, to about 1 ms."""
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LC_ALL": "C.UTF-8",
+        "TERM": "dumb",
+        "HOME": "/nonexistent",
+    }
+    process = subprocess.Popen(
+        args,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        env=environment,
+        cwd="/",
+        # Ctrl-C is for stallscope: it then ends gdb in order.
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + seconds
+    watch = _StopWatch(target)
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        while not poll.poll(_POLL_MS):
+            watch.look()
+            if time.monotonic() > deadline:
+                _end(process, target)
+                raise StallscopeError(
+                    f"gdb on process {target.pid} took more than {seconds:g} s and was ended;"
+                    f" it was stopped for {watch.stop() / 1e9:.3f} s; give a longer --deadline"
+                )
+        process.wait()
+    except BaseException:
+        _end(process, target)
+        raise
+    finally:
+        os.close(pidfd)
+    return watch.stop()
+
+
+def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
+    """End gdb so that the target runs on."""
+    if process.poll() is not None:
+        return
+    process.terminate()  # gdb detaches and exits
+    try:
+        process.wait(_TERM_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        target.resume()
+
+
+class _StopWatch:
+    """Measure from outside for how long the target is traced: an upper bound of its stop."""
+
+    def __init__(self, target: _Target) -> None:
+        self._target = target
+        self._before = time.monotonic_ns()
+        self._begin: int | None = None
+        self._total = 0
+
+    def look(self) -> None:
+        now = time.monotonic_ns()
+        if self._target.is_traced():
+            if self._begin is None:
+                self._begin = self._before
+        elif self._begin is not None:
+            self._total += now - self._begin
+            self._begin = None
+        self._before = now
+
+    def stop(self) -> int:
+        """Return the nanoseconds so far; gdb is gone or detached."""
+        if self._begin is not None:
+            self._total += time.monotonic_ns() - self._begin
+            self._begin = None
+        return self._total
+
+
+class _Target:
+    """The process, held by a pidfd, so that no signal ever meets a stranger with its number."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.continued = False
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError as error:
+            raise StallscopeError(f"no process {pid}: {error.strerror}") from error
+        tracer = self._status("TracerPid")
+        if tracer not in (None, "0"):
+            os.close(self._pidfd)
+            raise StallscopeError(f"process {pid} is traced already, by process {tracer}")
+        self._stopped_before = self._is_stopped()
+        self.root = self._other_root()
+        self.tids = self._tids()
+        self.names = [(tid, self._comm(tid)) for tid in self.tids]
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+
+    def is_traced(self) -> bool:
+        return self._status("TracerPid") not in (None, "0")
+
+    def resume(self) -> None:
+        """Send SIGCONT where a killed tracer left the process stopped, and only there."""
+        deadline = time.monotonic() + _RESUME_SECONDS
+        pause = 0.001
+        while time.monotonic() < deadline:
+            if self._is_stopped() and not self.is_traced():
+                if not self._stopped_before:
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+                        self.continued = True
+                return
+            # The kernel makes a thread stop after its tracer died, not at once; nothing tells.
+            time.sleep(pause)
+            pause = min(pause * 2, 0.1)
+
+    def process(self, threads_lost: int) -> Process:
+        from stallscope.collectors import processes
+
+        info = processes.read(self.pid)
+        if info is None:
+            return Process(pid=self.pid, threads_lost=threads_lost)
+        return Process(
+            pid=self.pid,
+            ppid=info.ppid,
+            start_time=info.start_time,
+            comm=info.comm,
+            exe=info.exe,
+            exe_deleted=info.exe_deleted,
+            cmdline=processes.hide_passwords(info.argv),
+            threads_lost=threads_lost,
+        )
+
+    def _other_root(self) -> str | None:
+        """Return the sysroot for gdb where the process has a root directory of its own."""
+        with contextlib.suppress(OSError):
+            if not os.path.samefile(f"/proc/{self.pid}/root/", "/"):
+                return f"/proc/{self.pid}/root"
+        return None
+
+    def _tids(self) -> set[int]:
+        with contextlib.suppress(OSError):
+            return {int(tid) for tid in os.listdir(f"/proc/{self.pid}/task")}
+        return set()
+
+    def _comm(self, tid: int) -> str:
+        with contextlib.suppress(OSError):
+            data = Path(f"/proc/{self.pid}/task/{tid}/comm").read_bytes()
+            return data.decode("utf-8", "backslashreplace").rstrip("\n")
+        return ""
+
+    def _is_stopped(self) -> bool:
+        return self._status("State") == "T"
+
+    def _status(self, name: str) -> str | None:
+        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(name.encode() + b":"):
+                    return line.split()[1].decode("ascii", "replace")
+        return None
+
+
+def _complaint(err: bytes) -> str:
+    """Return gdb's own word on why it failed."""
+    lines = [line.strip() for line in err.decode("utf-8", "backslashreplace").splitlines()]
+    for word in ("ptrace:", "Could not attach", "No such process", "Operation not permitted"):
+        for line in lines:
+            if word in line:
+                return one_line(line)
+    real = [line for line in lines if line and not line.startswith("warning:")]
+    return one_line(real[0]) if real else ""

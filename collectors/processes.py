@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the server that the user means, by /proc alone.
+
+A server is a process and those of its descendants that run the same program: PostgreSQL's
+postmaster with its backends is one server, mysqld below the shell script mysqld_safe is another
+program and stands alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope.errors import StallscopeError, UsageError
+
+__all__ = [
+    "MAX_PROCESSES",
+    "ProcessInfo",
+    "Selector",
+    "Server",
+    "family",
+    "find_server",
+    "hide_passwords",
+    "read",
+    "resolve",
+]
+
+PROC = Path("/proc")
+MAX_PROCESSES = 1024
+"""Processes of one server in one capture; the rest is left out, and said so."""
+
+_DELETED = " (deleted)"
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h; field 9 of /proc/PID/stat
+_SO_ACCEPTCON = 0x10000  # include/uapi/linux/net.h; Flags of /proc/net/unix: listening
+_TCP_LISTEN = "0A"  # include/net/tcp_states.h; st of /proc/net/tcp
+_MAX_TABLE = 64 << 20  # bytes of one file below /proc that are read
+
+_FAMILIES = {
+    "mysqld": "mysql",
+    "mysqld-debug": "mysql",
+    "mariadbd": "mariadb",
+    "postgres": "postgres",
+    "postmaster": "postgres",
+    "mongod": "mongodb",
+    "mongos": "mongodb",
+}
+
+
+class ProcessInfo(msgspec.Struct, frozen=True):
+    """One line of /proc: what tells processes apart without looking into them."""
+
+    pid: int
+    ppid: int
+    comm: str
+    state: str
+    start_time: int
+    kernel: bool
+    exe: str | None
+    """As /proc shows it, without ``(deleted)``; None where it may not be read."""
+    program: tuple[int, int] | None
+    """Device and inode of the executable."""
+    argv: tuple[str, ...]
+    exe_deleted: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names that it answers to: of its program, of its thread, of its first argument."""
+        names = {self.comm}
+        if self.exe is not None:
+            names.add(os.path.basename(self.exe))
+        elif self.argv:
+            names.add(os.path.basename(self.argv[0]))
+        return frozenset(names)
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """What the user said about the server besides its name."""
+
+    socket: str | None = None
+    port: int | None = None
+    datadir: str | None = None
+
+    def __bool__(self) -> bool:
+        return self.socket is not None or self.port is not None or self.datadir is not None
+
+    def __str__(self) -> str:
+        given = (("socket", self.socket), ("port", self.port), ("datadir", self.datadir))
+        return ", ".join(f"{name} {value}" for name, value in given if value is not None)
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A server: its main process, and all processes of it that are to be captured."""
+
+    main: ProcessInfo
+    pids: tuple[int, ...]
+    left_out: int = 0
+    """Processes beyond MAX_PROCESSES."""
+    sockets: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    datadir: str | None = None
+    """As the server itself sees it."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its program."""
+        exe = self.main.exe
+        return os.path.basename(exe) if exe is not None else self.main.comm
+
+    def __str__(self) -> str:
+        parts = [f"pid {self.main.pid}"]
+        parts += [f"socket {socket}" for socket in self.sockets[:2]]
+        parts += [f"port {port}" for port in self.ports[:2]]
+        if self.datadir is not None:
+            parts.append(f"datadir {self.datadir}")
+        return " ".join(parts)
+
+
+def family(exe: str | None, comm: str | None = None) -> str | None:
+    """Return ``mysql``, ``mariadb``, ``postgres`` or ``mongodb`` by the program's name."""
+    for name in (os.path.basename(exe) if exe else None, comm):
+        if name in _FAMILIES:
+            return _FAMILIES[name]
+    return None
+
+
+def resolve(
+    targets: Sequence[str], selector: Selector, *, proc: Path = PROC
+) -> tuple[tuple[int, ...], tuple[Server, ...]]:
+    """Turn the user's words into process ids, and the servers that they belong to.
+
+    Several numbers are one capture. Raises StallscopeError where nothing or more than one server
+    answers to a name.
+    """
+    if not targets:
+        if not selector:
+            raise UsageError("which server? give -p PID or -p NAME, or --socket, --port, --datadir")
+        servers = [find_server(None, selector, proc=proc)]
+    else:
+        servers = [find_server(target, selector, proc=proc) for target in targets]
+    pids = dict.fromkeys(pid for server in servers for pid in server.pids)
+    return tuple(pids), tuple(servers)
+
+
+def find_server(target: str | None, selector: Selector, *, proc: Path = PROC) -> Server:
+    """Find the one server that a number or a name and the selector stand for."""
+    if target is not None and re.fullmatch(r"[0-9]+", target):
+        return _by_pid(target, selector, proc)
+    if target is not None and (not target or "/" in target or target.startswith("-")):
+        raise UsageError(f"-p takes a process id or the name of a program, not {target!r}")
+    return _by_name(target, selector, proc)
+
+
+def _by_pid(target: str, selector: Selector, proc: Path) -> Server:
+    pid = int(target) if len(target) < 10 else -1
+    info = read(pid, proc) if pid > 0 else None
+    if info is None:
+        raise StallscopeError(f"no process {target}: it has ended or never was; see `ps -e`")
+    leader = _status_field(proc / str(pid) / "status", "Tgid")
+    if leader is not None and int(leader) != pid:
+        raise StallscopeError(f"{pid} is a thread of process {leader}: give -p {leader}")
+    if info.kernel:
+        raise StallscopeError(f"{pid} ({info.comm}) is a kernel thread: it has no user stack")
+    if info.state in "ZX":
+        raise StallscopeError(
+            f"process {pid} ({info.comm}) has ended and waits for its parent {info.ppid}"
+            " to take note (zombie): nothing of it is left to see"
+        )
+    server = _server(proc, info, [info, *_descendants(info, list(_processes(proc)))])
+    if not _matches(proc, server, selector):
+        raise StallscopeError(f"process {pid} has no {selector}; it is {server}")
+    return server
+
+
+def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
+    everything = list(_processes(proc))
+    if name is None:
+        found = [p for p in everything if family(p.exe, p.comm) is not None]
+    else:
+        found = [p for p in everything if name in p.names]
+    servers = [_server(proc, top, [top, *_descendants(top, everything)]) for top in _tops(found)]
+    what = name or "database server"
+    if not servers:
+        raise StallscopeError(f"no process named {what}{_running_servers(everything)}")
+    matching = [server for server in servers if _matches(proc, server, selector)]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        those = "; ".join(map(str, servers))
+        raise StallscopeError(f"no {what} with {selector}; running: {those}")
+    those = "; ".join(map(str, matching))
+    raise StallscopeError(
+        f"{len(matching)} servers answer to {what}: {those}."
+        " Give -p PID, or --socket, --port or --datadir"
+    )
+
+
+def _running_servers(everything: Sequence[ProcessInfo]) -> str:
+    known = _tops([p for p in everything if family(p.exe, p.comm) is not None])
+    if not known:
+        return "; give -p PID"
+    those = ", ".join(f"{os.path.basename(p.exe or p.comm)} (pid {p.pid})" for p in known[:8])
+    return f"; running: {those}"
+
+
+def _tops(found: Sequence[ProcessInfo]) -> list[ProcessInfo]:
+    """Drop those whose parent runs the same program: they belong to its server."""
+    by_pid = {p.pid: p for p in found}
+    return [p for p in found if p.ppid not in by_pid or not _same_program(p, by_pid[p.ppid])]
+
+
+def _descendants(top: ProcessInfo, everything: Sequence[ProcessInfo]) -> list[ProcessInfo]:
+    children: dict[int, list[ProcessInfo]] = {}
+    for process in everything:
+        children.setdefault(process.ppid, []).append(process)
+    out: list[ProcessInfo] = []
+    todo = [top]
+    while todo:
+        for child in children.pop(todo.pop().pid, ()):
+            if child.pid != top.pid and _same_program(child, top):
+                out.append(child)
+                todo.append(child)
+    return sorted(out, key=lambda p: p.pid)
+
+
+def _same_program(a: ProcessInfo, b: ProcessInfo) -> bool:
+    if a.program is not None and b.program is not None:
+        return a.program == b.program
+    return a.exe is None and b.exe is None and a.comm == b.comm
+
+
+def _server(proc: Path, main: ProcessInfo, members: Sequence[ProcessInfo]) -> Server:
+    ports, sockets = _listening(proc, main.pid)
+    return Server(
+        main=main,
+        pids=tuple(p.pid for p in members[:MAX_PROCESSES]),
+        left_out=max(0, len(members) - MAX_PROCESSES),
+        sockets=sockets or _absolute(proc, main, _option(main.argv, "--socket", "-S")),
+        ports=ports or _as_port(_option(main.argv, "--port", "-P")),
+        datadir=_datadir(proc, main),
+    )
+
+
+def _matches(proc: Path, server: Server, selector: Selector) -> bool:
+    pid = server.main.pid
+    if selector.port is not None and selector.port not in server.ports:
+        return False
+    if selector.socket is not None and not any(
+        _same_path(proc, pid, socket, selector.socket) for socket in server.sockets
+    ):
+        return False
+    return selector.datadir is None or (
+        server.datadir is not None and _same_path(proc, pid, server.datadir, selector.datadir)
+    )
+
+
+def _same_path(proc: Path, pid: int, theirs: str, ours: str) -> bool:
+    """Compare a path as the server sees it with one as the user sees it, or wrote it."""
+    if os.path.normpath(theirs) == os.path.normpath(ours):
+        return True
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.samefile(f"{proc}/{pid}/root/{theirs}", ours)
+    return False
+
+
+def _processes(proc: Path) -> Iterator[ProcessInfo]:
+    """Yield the user processes that are alive, by pid."""
+    try:
+        pids = sorted(int(name) for name in os.listdir(proc) if name.isascii() and name.isdigit())
+    except OSError as error:
+        raise StallscopeError(f"cannot read {proc}: {error.strerror}") from error
+    for pid in pids:
+        info = read(pid, proc)
+        if info is not None and not info.kernel and info.state not in "ZX":
+            yield info
+
+
+def read(pid: int, proc: Path = PROC) -> ProcessInfo | None:
+    """Read one process; None where there is none, or it ended meanwhile."""
+    base = proc / str(pid)
+    stat = _read(base / "stat")
+    # The name in parentheses may itself hold blanks and parentheses.
+    head, _, tail = stat.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 20 or "(" not in head:
+        return None
+    exe = _link(base / "exe")
+    program = None
+    with contextlib.suppress(OSError):
+        status = os.stat(base / "exe")
+        program = (status.st_dev, status.st_ino)
+    argv = _read(base / "cmdline").split("\0")
+    return ProcessInfo(
+        pid=pid,
+        ppid=int(fields[1]),
+        comm=head.partition("(")[2],
+        state=fields[0],
+        start_time=int(fields[19]),
+        kernel=bool(int(fields[6]) & _PF_KTHREAD),
+        exe=None if exe is None else exe.removesuffix(_DELETED),
+        program=program,
+        argv=tuple(argv[:-1] if argv[-1] == "" else argv),
+        exe_deleted=exe is not None and exe.endswith(_DELETED),
+    )
+
+
+_HIDDEN_WORD = r"(?:passw|pwd|passphrase|secret|sst[_-]auth)"
+_SECRET = re.compile(rf"({_HIDDEN_WORD}[^=]*=).*", re.IGNORECASE | re.DOTALL)
+_SECRET_NAME = re.compile(rf"-[^=]*{_HIDDEN_WORD}[^=]*", re.IGNORECASE | re.DOTALL)
+_URL_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^/?#]*@")
+
+
+def hide_passwords(argv: Sequence[str]) -> tuple[str, ...]:
+    """Replace the values of arguments that hold a password by ``***``."""
+    out: list[str] = []
+    for i, arg in enumerate(argv):
+        if i and _SECRET_NAME.fullmatch(argv[i - 1]) and not arg.startswith("-"):
+            out.append("***")
+        elif i and re.match(r"-p.", arg, re.DOTALL):
+            out.append("-p***")
+        else:
+            out.append(_URL_PASSWORD.sub(r"\1***@", _SECRET.sub(r"\1***", arg)))
+    return tuple(out)
+
+
+def _listening(proc: Path, pid: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the TCP ports and the socket paths on which the process itself listens."""
+    inodes = _socket_inodes(proc, pid)
+    if not inodes:
+        return (), ()
+    net = proc / str(pid) / "net"
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in _read(net / table).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == _TCP_LISTEN and fields[9] in inodes:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
+    sockets = []
+    for line in _read(net / "unix").splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and int(fields[3], 16) & _SO_ACCEPTCON and fields[6] in inodes:
+            sockets.append(fields[7])
+    return tuple(sorted(ports)), tuple(sorted(sockets))
+
+
+def _socket_inodes(proc: Path, pid: int) -> frozenset[str]:
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(proc / str(pid) / "fd"):
+            link = _link(proc / str(pid) / "fd" / entry) or ""
+            if link.startswith("socket:["):
+                inodes.add(link[len("socket:[") : -1])
+    return frozenset(inodes)
+
+
+def _datadir(proc: Path, info: ProcessInfo) -> str | None:
+    """Return the data directory: as it was asked for, else where the server works.
+
+    mysqld (mysqld.cc, my_setwd to mysql_real_data_home) and postgres (ChangeToDataDir) both change
+    into it.
+    """
+    server = family(info.exe, info.comm)
+    if server is None:
+        return None
+    short = "-D" if server == "postgres" else "-h"
+    asked = _absolute(proc, info, _option(info.argv, "--datadir", "--data-directory", short))
+    if asked:
+        return asked[0].rstrip("/") or "/"
+    cwd = _link(proc / str(info.pid) / "cwd")
+    root = _link(proc / str(info.pid) / "root")
+    if cwd is None or server == "mongodb":
+        return None
+    if root and root != "/" and cwd.startswith(root + "/"):
+        return cwd[len(root) :]
+    return cwd
+
+
+def _absolute(proc: Path, info: ProcessInfo, path: str | None) -> tuple[str, ...]:
+    if not path:
+        return ()
+    if path.startswith("/"):
+        return (path,)
+    cwd = _link(proc / str(info.pid) / "cwd")
+    return () if cwd is None else (os.path.normpath(os.path.join(cwd, path)),)
+
+
+def _option(argv: Sequence[str], *names: str) -> str | None:
+    """Return the last value of an option: ``--name=value``, ``--name value``, ``-nvalue``."""
+    value = None
+    for i, arg in enumerate(argv[1:], 1):
+        for name in names:
+            if arg == name and i + 1 < len(argv):
+                value = argv[i + 1]
+            elif name.startswith("--") and arg.startswith(name + "="):
+                value = arg[len(name) + 1 :]
+            elif not name.startswith("--") and arg.startswith(name) and arg != name:
+                value = arg[len(name) :]
+    return value
+
+
+def _as_port(text: str | None) -> tuple[int, ...]:
+    return (int(text),) if text and text.isascii() and text.isdigit() and len(text) < 6 else ()
+
+
+def _status_field(path: Path, name: str) -> str | None:
+    for line in _read(path).splitlines():
+        if line.startswith(name + ":"):
+            return line.split()[1]
+    return None
+
+
+def _read(path: Path) -> str:
+    """Read a file below /proc; empty where it is gone or forbidden."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_TABLE).decode("utf-8", "backslashreplace")
+    except OSError:
+        return ""
+
+
+def _link(path: Path) -> str | None:
+    try:
+        return os.fsencode(os.readlink(path)).decode("utf-8", "backslashreplace")
+    except OSError:
+        return None

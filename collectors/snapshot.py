@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take one Capture of a live server or of a core file, by the backend that was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stallscope import capturefile, probe
+from stallscope.collectors import gdb, processes
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture, Note, Process
+
+__all__ = ["BACKENDS", "Options", "take", "take_core"]
+
+BACKENDS = ("auto", "bpf", "proc", "ptrace", "gdb", "core")
+
+_GRACE_SECONDS = 30.0
+"""What the probe may need beyond its deadline: it reads symbols of large files once."""
+_READ_STRINGS = ("server_version",)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the user said about the capture."""
+
+    backend: str = "auto"
+    allow_stop: bool = False
+    stop_blocked_reads: bool = False
+    kernel_stacks: bool = True
+    max_threads: int | None = None
+    max_stack: int | None = None
+    passes: int | None = None
+    seconds: float = 10.0
+    debug_dir: Path | None = None
+    force_kernel: bool = False
+
+
+def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: Options) -> Capture:
+    """Capture the processes; what is known of their servers goes in too."""
+    if options.backend == "gdb":
+        capture = gdb.capture(pids, seconds=_gdb_seconds(options), reason="asked for by name")
+    else:
+        capture = _by_probe(pids, options)
+    return _with_server_facts(capture, servers)
+
+
+def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Options) -> Capture:
+    """Make a Capture of a core file."""
+    if not core.is_file():
+        raise StallscopeError(f"no core file {core}")
+    args = ["core", "--core", str(core)]
+    for name, path in (("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir)):
+        if path is not None:
+            args += [name, str(path)]
+    return _parse(probe.run([*args, *_read_strings()], seconds=options.seconds + _GRACE_SECONDS))
+
+
+def _by_probe(pids: tuple[int, ...], options: Options) -> Capture:
+    try:
+        data = probe.run(arguments(pids, options), seconds=options.seconds + _GRACE_SECONDS)
+    except probe.ProbeError as error:
+        if not (options.backend == "auto" and options.allow_stop):
+            raise
+        return _by_gdb_at_last(pids, options, error)
+    except probe.ProbeMissingError as error:
+        if not (options.backend == "auto" and options.allow_stop):
+            raise
+        return _by_gdb_at_last(pids, options, error)
+    return _parse(data)
+
+
+def _by_gdb_at_last(pids: tuple[int, ...], options: Options, error: StallscopeError) -> Capture:
+    """Take gdb where the user allowed stops and nothing else works."""
+    try:
+        gdb.find()
+    except StallscopeError:
+        raise error from None
+    if all(processes.read(pid) is None for pid in pids):
+        raise error
+    return gdb.capture(
+        pids, seconds=_gdb_seconds(options), reason=f"the last that is left: {error}"
+    )
+
+
+def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
+    """Return the probe's command line."""
+    args = ["snap", "--backend", options.backend, "--deadline", str(round(options.seconds * 1000))]
+    for pid in pids:
+        args += ["--pid", str(pid)]
+    for flag, given in (
+        ("--allow-stop", options.allow_stop),
+        ("--stop-blocked-reads", options.stop_blocked_reads),
+        ("--no-kernel-stacks", not options.kernel_stacks),
+        ("--force", options.force_kernel),
+    ):
+        if given:
+            args.append(flag)
+    for name, value in (
+        ("--max-threads", options.max_threads),
+        ("--max-stack", options.max_stack),
+        ("--passes", options.passes),
+        ("--debug-dir", options.debug_dir),
+    ):
+        if value is not None:
+            args += [name, str(value)]
+    return args + _read_strings()
+
+
+def _read_strings() -> list[str]:
+    return [word for name in _READ_STRINGS for word in ("--read-string", name)]
+
+
+def _gdb_seconds(options: Options) -> float:
+    return options.seconds + _GRACE_SECONDS
+
+
+def _parse(data: bytes) -> Capture:
+    capture = capturefile.loads(data, probe.PROBE)
+    return msgspec.structs.replace(capture, path=None)
+
+
+def _with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -> Capture:
+    """Add what only the file system knows: a data directory's PG_VERSION, processes left out."""
+    versions = {server.main.pid: _pg_version(server) for server in servers}
+
+    def completed(process: Process) -> Process:
+        version = versions.get(process.pid)
+        if version is None:
+            return process
+        return msgspec.structs.replace(process, strings={**process.strings, "PG_VERSION": version})
+
+    notes = [
+        Note(
+            "processes-left-out",
+            f"server {server.main.pid} has {server.left_out} processes beyond the"
+            f" {processes.MAX_PROCESSES} that are captured; give -p for others",
+        )
+        for server in servers
+        if server.left_out
+    ]
+    return msgspec.structs.replace(
+        capture,
+        processes=tuple(completed(process) for process in capture.processes),
+        notes=(*capture.notes, *notes),
+    )
+
+
+def _pg_version(server: processes.Server) -> str | None:
+    """Read PG_VERSION of a PostgreSQL data directory, as the server sees it."""
+    if processes.family(server.main.exe, server.main.comm) != "postgres" or not server.datadir:
+        return None
+    try:
+        with open(f"/proc/{server.main.pid}/root/{server.datadir}/PG_VERSION", "rb") as file:
+            text = file.read(64).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return text if text.replace(".", "").isdigit() else None

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a file so that it is whole or absent, and readable by its owner alone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from stallscope.errors import StallscopeError
+
+__all__ = ["check_can_create", "write"]
+
+
+def check_can_create(path: Path, *, force: bool) -> None:
+    """Fail now rather than after the work, where ``write`` could not create the file."""
+    if path.is_dir():
+        raise StallscopeError(f"cannot write {path}: it is a directory; name a file")
+    if path.exists() and not path.is_file():
+        # As root, replacing /dev/null or /dev/stdout by a file would break the machine.
+        raise StallscopeError(f"cannot write {path}: it is not a regular file")
+    if not path.parent.is_dir():
+        raise StallscopeError(f"cannot write {path}: there is no directory {path.parent}")
+    if not force and (path.exists() or path.is_symlink()):
+        raise StallscopeError(f"{path} exists; give --force to replace it")
+
+
+def write(path: Path, chunks: Iterable[bytes], *, force: bool = False) -> None:
+    """Write the chunks aside with mode 0600, sync, then give the file its name.
+
+    Without ``force`` an existing file is never replaced, not even one that appears meanwhile.
+    """
+    check_can_create(path, force=force)
+    # A symbolic link is not followed: with force, it is replaced by the file.
+    aside = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.tmp"
+    try:
+        _write_aside(aside, chunks)
+        _publish(aside, path, force=force)
+    except FileExistsError:
+        raise StallscopeError(f"{path} exists; give --force to replace it") from None
+    except OSError as error:
+        raise StallscopeError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+
+
+def _write_aside(aside: Path, chunks: Iterable[bytes]) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _publish(aside: Path, path: Path, *, force: bool) -> None:
+    if force:
+        os.replace(aside, path)
+    else:
+        try:
+            os.link(aside, path)  # unlike rename(2), fails where the name is taken
+        except OSError as error:
+            # File systems without hard links (vfat, some FUSE).
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            check_can_create(path, force=False)
+            os.rename(aside, path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot sync a directory
+            raise
+    finally:
+        os.close(directory)

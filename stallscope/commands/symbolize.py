@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name the frames of a capture by build-id, on a machine that has the debug files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from stallscope import capturefile, symbols
+from stallscope.errors import Exit, UsageError
+from stallscope.text import one_line
+
+__all__ = ["EPILOG", "HELP", "add_arguments", "run"]
+
+HELP = "name the frames of a capture from debug files, by build-id"
+EPILOG = """\
+examples:
+  stallscope symbolize stall.jsonl.zst --debug-dir /usr/lib/debug -o named.jsonl.zst
+  DEBUGINFOD_URLS=https://debuginfod.debian.net stallscope symbolize stall.jsonl --debuginfod \\
+      -o named.jsonl
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("capture", type=Path, metavar="CAPTURE")
+    parser.add_argument(
+        "--debug-dir",
+        type=Path,
+        metavar="DIR",
+        help="has .build-id/xx/….debug, as /usr/lib/debug does",
+    )
+    parser.add_argument(
+        "--debuginfod",
+        action="store_true",
+        help="fetch debug files by debuginfod-find from $DEBUGINFOD_URLS",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="name again what has a name already, not only the rest"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the capture here")
+    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Rewrite the capture; say what could not be named on stderr."""
+    if args.debug_dir is None and not args.debuginfod:
+        raise UsageError("where are the debug files? give --debug-dir DIR or --debuginfod")
+    if args.debug_dir is not None and not args.debug_dir.is_dir():
+        raise UsageError(f"no directory {args.debug_dir}")
+    capture = capturefile.read(args.capture)
+    fetch = symbols.Debuginfod() if args.debuginfod else None
+    result = symbols.symbolize(capture, debug_dir=args.debug_dir, fetch=fetch, again=args.all)
+    if args.output is not None:
+        capturefile.write(result.capture, args.output, force=args.force)
+    else:
+        sys.stdout.buffer.write(capturefile.dumps(result.capture))
+    for problem in result.problems:
+        print(f"stallscope: {one_line(problem)}", file=sys.stderr)
+    print(
+        f"stallscope: {result.named} of {result.wanted} frames named"
+        f" in {result.files} of {result.modules} files",
+        file=sys.stderr,
+    )
+    return Exit.PARTIAL if result.problems else Exit.DONE

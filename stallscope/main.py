@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line; the one place that prints errors."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn, Protocol, cast
+
+from stallscope.errors import Exit, StallscopeError, UsageError
+from stallscope.text import one_line
+
+__all__ = ["entry_point", "main"]
+
+COMMANDS = ("snap", "analyze", "symbolize", "signatures", "doctor")
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+_EPILOG = """\
+exit codes:
+  0 done   1 failed   2 wrong usage   3 done in part (the output says what is missing)
+  4 a stall was found and --fail-on-stall was given
+
+`stallscope COMMAND --help` has examples.
+"""
+
+
+class Command(Protocol):
+    """What a module of stallscope.commands has."""
+
+    HELP: str
+    EPILOG: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> Exit: ...
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="stallscope",
+        description="Names the stall of a live database server without stopping it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name in COMMANDS:
+        command = _command(name)
+        sub = commands.add_parser(
+            name,
+            help=command.HELP,
+            description=command.HELP[0].upper() + command.HELP[1:] + ".",
+            epilog=command.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_arguments(sub)
+        sub.add_argument("--debug", action="store_true", help="print the traceback of errors")
+    return parser
+
+
+def _command(name: str) -> Command:
+    return cast(Command, importlib.import_module(f"stallscope.commands.{name}"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code. Nothing is raised but SystemExit of ``--help``."""
+    argv = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader, `head` for one, has seen enough. Python would complain at exit otherwise.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED, debug=debug)
+    except StallscopeError as error:
+        return _fail(str(error), error.exit_code, debug=debug)
+    except OSError as error:
+        return _fail(_os_error(error), Exit.FAILED, debug=debug)
+    except MemoryError:
+        return _fail("out of memory", Exit.FAILED, debug=debug)
+    except Exception as error:
+        what = f"internal error: {type(error).__name__}: {error}; please report it with --debug"
+        return _fail(what, Exit.FAILED, debug=debug)
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.version:
+        from stallscope import __version__
+
+        print(f"stallscope {__version__}")
+        return Exit.DONE
+    if args.command is None:
+        raise UsageError("which command? see `stallscope --help`")
+    return _command(args.command).run(args)
+
+
+def _os_error(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def _fail(message: str, code: int, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"stallscope: {one_line(message, 2000)}", file=sys.stderr)
+    return code
+
+
+def entry_point() -> NoReturn:
+    """Run as a program."""
+    sys.exit(main())

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find and run ``stallscope-probe``, the one program that may look into other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from stallscope.errors import StallscopeError
+from stallscope.text import one_line
+
+__all__ = ["PROBE", "ProbeError", "ProbeMissingError", "find", "run"]
+
+PROBE = "stallscope-probe"
+_TERM_SECONDS = 3.0
+"""How long the probe has to let go of its target when it is asked to end."""
+
+
+class ProbeError(StallscopeError):
+    """The probe said in one line why it could not do it."""
+
+
+class ProbeMissingError(StallscopeError):
+    """There is no probe to run."""
+
+
+def find() -> Path:
+    """Return the probe: $STALLSCOPE_PROBE, the checkout's build, the package's own, PATH."""
+    named = os.environ.get("STALLSCOPE_PROBE")
+    if named:
+        path = Path(named)
+        if not _is_program(path):
+            raise ProbeMissingError(
+                f"STALLSCOPE_PROBE={named}: no program there; unset it, or build"
+            )
+        return path
+    package = Path(__file__).resolve().parent
+    candidates = [*_built(package.parent), package / "_bin" / PROBE]
+    for path in candidates:
+        if _is_program(path):
+            return path
+    on_path = shutil.which(PROBE)
+    if on_path is not None:
+        return Path(on_path)
+    raise ProbeMissingError(
+        f"{PROBE} not found: run ./scripts/setup, or meson setup build && meson compile -C build,"
+        " or set STALLSCOPE_PROBE"
+    )
+
+
+def _built(checkout: Path) -> list[Path]:
+    """Return what the checkout's build directories hold: ``build`` first, then the newest."""
+    if not (checkout / "meson.build").is_file():
+        return []
+    built = [*checkout.glob(f"build*/{PROBE}"), *checkout.glob(f"build*/pmp/{PROBE}")]
+    newest = sorted(built, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(newest, key=lambda path: "build" not in path.relative_to(checkout).parts)
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def run(
+    args: Sequence[str], *, seconds: float, stdin: bytes | None = None, partial: bool = True
+) -> bytes:
+    """Run the probe and return its standard output.
+
+    ``seconds`` is the deadline for everything. Exit code 3, done in part, is a success where
+    ``partial``: the output itself says what is missing.
+    """
+    probe = find()
+    try:
+        process = subprocess.Popen(
+            [str(probe), *args],
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    except OSError as error:
+        raise ProbeMissingError(f"cannot run {probe}: {error.strerror or error}") from error
+    with process:
+        try:
+            out, err = process.communicate(stdin, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            raise ProbeError(
+                f"{PROBE} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
+                " give a longer --deadline"
+            ) from None
+        except BaseException:  # Ctrl-C among them: never leave it behind
+            _end(process)
+            raise
+    if process.returncode == 0 or (partial and process.returncode == 3):
+        return out
+    raise ProbeError(_message(process.returncode, err))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the probe to end, so that it lets go of its target in order, then make it."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        process.communicate(timeout=_TERM_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def _message(code: int, err: bytes) -> str:
+    """Return the probe's own line, or what can be said without one."""
+    lines = [line for line in err.decode("utf-8", "backslashreplace").splitlines() if line.strip()]
+    if lines:
+        return one_line(lines[-1].removeprefix(f"{PROBE}: "))
+    if code < 0:
+        return f"{PROBE} was killed by signal {-code}; try again, or another --backend"
+    return f"{PROBE} failed with exit code {code} and said nothing"

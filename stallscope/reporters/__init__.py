@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reporters: what analyzers found, as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from stallscope.reporters.groups import fold
+
+__all__ = ["fold"]

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report for people: verdict first, then what it rests on, then what is not known."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+import msgspec
+
+from stallscope.analyzers.analysis import Analysis, Finding, Group
+from stallscope.analyzers.names import bare
+from stallscope.model import Lock
+from stallscope.reporters.groups import (
+    count_labels,
+    count_states,
+    count_threads,
+    target_process,
+)
+from stallscope.text import clean
+
+__all__ = ["Line", "Options", "print_lines", "render"]
+
+_MAX_NAME = 100
+"""Characters of one function's name, unless all is asked for."""
+_BLOCKER_FRAMES = 30
+_OTHER_FINDINGS = 5
+_LOCKS = 8
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of output and how it looks on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How much is shown."""
+
+    width: int = 80
+    top: int = 10
+    """Groups; 0 is all."""
+    full: bool = False
+    """Whole names and stacks."""
+
+
+def render(analysis: Analysis, options: Options) -> list[Line]:
+    """Return the whole report; nothing in it can steer a terminal."""
+    return list(_Report(analysis, options).lines())
+
+
+def print_lines(lines: Sequence[Line], stream: TextIO) -> None:
+    """Print plain text, or colours where the stream is a terminal that wants them."""
+    plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if plain:
+        for line in lines:
+            stream.write(line.text + "\n")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    for line in lines:
+        console.print(Text(line.text, style=line.style), soft_wrap=True)
+
+
+class _Report:
+    def __init__(self, analysis: Analysis, options: Options) -> None:
+        self.analysis = analysis
+        self.capture = analysis.capture
+        self.options = options
+        self.total = count_threads(analysis)
+        self.names = {t.tid: t.name for t in self.capture.threads if t.tid}
+
+    def lines(self) -> Iterator[Line]:
+        findings = self.analysis.findings
+        yield from self._wrap(self._verdict(), style="bold red" if findings else "bold green")
+        if findings:
+            yield from self._why(findings[0])
+        yield from self._cycles()
+        if len(findings) > 1:
+            yield from self._others(findings[1:])
+        yield from self._groups()
+        yield from self._facts()
+        yield from self._unread()
+
+    def _verdict(self) -> str:
+        if not self.total:
+            return f"{self._server()}: no thread in it: nothing to say."
+        if not self.analysis.findings:
+            return f"{self._server()}: no stall found; {self._states()}."
+        finding = self.analysis.findings[0]
+        what = f"{finding.title} [{finding.signature}]" if finding.signature else finding.title
+        blocker = finding.blocker
+        by = (
+            f"; blocked by {self._thread(blocker.tid, blocker.name)}, {blocker.state}"
+            if blocker is not None
+            else "; the blocker is not known"
+        )
+        return (
+            f"{self._server()}: {finding.threads} of {self.total} threads: {what}"
+            f" ({finding.confidence:.0%} sure){by}."
+        )
+
+    def _server(self) -> str:
+        analysis = self.analysis
+        index = target_process(analysis)
+        process = None if index is None else self.capture.processes[index]
+        exe = process.exe.rsplit("/", 1)[-1] if process is not None and process.exe else None
+        comm = process.comm if process is not None else None
+        name = exe or comm or analysis.server or "this dump"
+        if analysis.version:
+            name += f" {analysis.version}"
+        if process is not None and process.pid:
+            name += f" (pid {process.pid})"
+        return name
+
+    def _thread(self, tid: int, name: str) -> str:
+        known = name or self.names.get(tid, "")
+        return f"thread {tid or '?'}" + (f' "{known}"' if known else "")
+
+    def _states(self) -> str:
+        states = count_states(self.analysis)
+        parts = [f"{states[name]} {name}" for name in ("waiting", "running", "idle")]
+        return f"{self.total} threads: " + ", ".join(parts)
+
+    def _why(self, finding: Finding) -> Iterator[Line]:
+        blocker = finding.blocker
+        if blocker is not None:
+            yield from self._title("Blocker")
+            head = f"{self._thread(blocker.tid, blocker.name)}, {blocker.state}"
+            yield from self._wrap(f"{head} (known from: {blocker.source})", indent="  ")
+            if blocker.sql:
+                yield from self._wrap(f"SQL: {blocker.sql}", indent="  ")
+            yield from self._stack(blocker.frames)
+        if finding.locks:
+            yield from self._title("Locks")
+            for lock in finding.locks[:_LOCKS]:
+                yield from self._wrap(self._lock(lock), indent="  ", hang="    ")
+            if len(finding.locks) > _LOCKS:
+                yield Line(f"  … and {len(finding.locks) - _LOCKS} more")
+        if finding.chain:
+            yield from self._title("Chain, root first")
+            for link in finding.chain:
+                at = f", at {self._thread(link.tid, '')}" if link.tid else ""
+                yield from self._wrap(f"{link.signature}: {link.threads} threads{at}", indent="  ")
+        for title, items in (
+            ("Evidence", finding.evidence),
+            ("Against it, or not known", finding.against),
+            ("What to do", finding.remedies),
+            ("References", finding.references),
+        ):
+            yield from self._items(title, items)
+
+    def _lock(self, lock: Lock) -> str:
+        name = lock.symbol or f"{lock.address:#x}"
+        where = f" at {lock.address:#x}" if lock.symbol else ""
+        if lock.owner_tid:
+            holder = f"held by {self._thread(lock.owner_tid, '')}"
+        elif lock.readers:
+            holder = f"held by {lock.readers} readers"
+        else:
+            holder = "holder not known"
+        unstable = "" if lock.stable else "; it changed while it was read"
+        waiters = f"{lock.waiters} wait [{lock.source}]"
+        return f"{name} ({lock.kind}{where}): {holder}, {waiters}{unstable}"
+
+    def _cycles(self) -> Iterator[Line]:
+        if self.analysis.cycles:
+            yield from self._title("Threads that wait for each other in a ring")
+        for cycle in self.analysis.cycles:
+            ring = " -> ".join(str(tid) for tid in (*cycle, cycle[0]))
+            yield from self._wrap(ring, indent="  ", style="bold red")
+
+    def _others(self, findings: Sequence[Finding]) -> Iterator[Line]:
+        yield from self._title("Also seen")
+        for finding in findings[:_OTHER_FINDINGS]:
+            what = f"{finding.title} [{finding.signature}]" if finding.signature else finding.title
+            yield from self._wrap(
+                f"{finding.threads} threads: {what} ({finding.confidence:.0%} sure)",
+                indent="  ",
+                hang="    ",
+            )
+        if len(findings) > _OTHER_FINDINGS:
+            yield Line(f"  … and {len(findings) - _OTHER_FINDINGS} more (--json has all)")
+
+    def _groups(self) -> Iterator[Line]:
+        busy = [group for group in self.analysis.groups if not group.idle]
+        idle = [group for group in self.analysis.groups if group.idle]
+        top = self.options.top or len(busy)
+        if busy or idle:
+            yield from self._title("Threads by stack, innermost frame first")
+        for group in busy[:top]:
+            yield from self._group(group)
+        if len(busy) > top:
+            rest = sum(group.count for group in busy[top:])
+            yield Line(f"  … {rest} threads in {len(busy) - top} more stacks (--top 0 shows all)")
+        if idle and self.options.full:
+            for group in idle:
+                yield from self._group(group)
+        elif idle:
+            count = sum(group.count for group in idle)
+            yield Line(f"  {count:5d} idle    in {len(idle)} stacks (--full shows them)", "dim")
+
+    def _group(self, group: Group) -> Iterator[Line]:
+        head = f"  {group.count:5d} {group.state:<7} "
+        if self.options.full:
+            yield Line(head.rstrip())
+            yield from self._stack(group.frames)
+            return
+        names = [self._name(frame) for frame in group.frames] or ["(no frame could be read)"]
+        yield from _flow(names, head, " " * 16, self.options.width)
+
+    def _stack(self, frames: Sequence[str]) -> Iterator[Line]:
+        shown = frames if self.options.full else frames[:_BLOCKER_FRAMES]
+        for i, frame in enumerate(shown):
+            yield from self._wrap(self._name(frame), indent=f"    #{i:<3} ", hang=" " * 9)
+        if len(frames) > len(shown):
+            yield Line(f"    … {len(frames) - len(shown)} more (--full shows them)")
+        if not frames:
+            yield Line("    (no frame could be read)")
+
+    def _name(self, frame: str) -> str:
+        if self.options.full:
+            return clean(frame)
+        name = clean(bare(frame))
+        if len(name) <= _MAX_NAME:
+            return name
+        # Both ends tell: the namespace, and the function.
+        return f"{name[: _MAX_NAME // 3]}…{name[-(_MAX_NAME - _MAX_NAME // 3 - 1) :]}"
+
+    def _facts(self) -> Iterator[Line]:
+        capture = self.capture
+        yield from self._title("Capture")
+        backend = f"backend: {capture.backend}"
+        if capture.backend_reason:
+            backend += f" ({capture.backend_reason})"
+        yield from self._wrap(backend, indent="  ", hang="    ")
+        yield from self._wrap(self._states(), indent="  ")
+        labels = count_labels(self.analysis)
+        if any(labels.values()):
+            text = ", ".join(f"{count} {label}" for label, count in labels.items())
+            yield from self._wrap(f"stacks: {text}", indent="  ")
+        else:
+            yield Line("  stacks: as the dump has them; it does not say how exact they are")
+        yield from self._wrap(self._stopped(), indent="  ", hang="    ")
+        times = [
+            f"{name} {value / 1e6:.1f} ms"
+            for name, value in (("snapshot", capture.snapshot_ns), ("capture", capture.elapsed_ns))
+            if value is not None
+        ]
+        if times:
+            yield Line(f"  {', '.join(times)}")
+        if capture.path is not None:
+            yield from self._wrap(f"file: {capture.path}", indent="  ")
+        elif self.analysis.inputs:
+            source = self.analysis.inputs[0]
+            yield from self._wrap(f"file: {source['path']} ({source['format']})", indent="  ")
+
+    def _stopped(self) -> str:
+        capture = self.capture
+        stopped = [t for t in capture.threads if t.stopped_ns > 0]
+        if stopped:
+            longest = max(capture.stopped_ns, *(t.stopped_ns for t in stopped)) / 1e6
+            count = sum(t.count for t in stopped)
+            return f"{count} threads were stopped, the longest for {longest:.3f} ms"
+        if not any(t.label is not None for t in capture.threads):
+            return "threads stopped: the dump does not say"
+        return "0 threads stopped (stopped_ns 0)"
+
+    def _unread(self) -> Iterator[Line]:
+        items = [f"{note.message} [{note.code}]" for note in self.capture.notes]
+        cut: dict[str, int] = {}
+        for thread in self.capture.threads:
+            if thread.unwind not in ("complete", "not-tried") or not thread.frames:
+                why = thread.unwind if thread.unwind != "complete" else "not-tried"
+                cut[why] = cut.get(why, 0) + thread.count
+        items += [
+            f"{count} stacks end before their outermost frame ({why})"
+            for why, count in sorted(cut.items())
+            if why != "not-tried"
+        ]
+        if cut.get("not-tried"):
+            items.append(f"{cut['not-tried']} threads have no stack")
+        yield from self._items("Not read, or not known", items)
+
+    def _title(self, title: str) -> Iterator[Line]:
+        yield Line("")
+        yield Line(title, "bold")
+
+    def _items(self, title: str, items: Sequence[str]) -> Iterator[Line]:
+        if items:
+            yield from self._title(title)
+        for item in items:
+            yield from self._wrap(item, indent="  - ", hang="    ")
+
+    def _wrap(
+        self, text: str, *, indent: str = "", hang: str | None = None, style: str = ""
+    ) -> Iterator[Line]:
+        for line in textwrap.wrap(
+            clean(" ".join(text.split())),
+            width=self.options.width,
+            initial_indent=indent,
+            subsequent_indent=" " * len(indent) if hang is None else hang,
+            break_on_hyphens=False,
+        ) or [indent]:
+            yield Line(line, style)
+
+
+def _flow(names: Sequence[str], head: str, hang: str, width: int) -> Iterator[Line]:
+    """Lay names out, comma between them, breaking after commas, or in a name that fills a line."""
+    line = head
+    empty = True
+    for i, name in enumerate(names):
+        word = name + ("," if i < len(names) - 1 else "")
+        if not empty and len(line) + len(word) > width:
+            yield Line(line)
+            line, empty = hang, True
+        while len(line) + len(word) > width:
+            room = width - len(line)
+            yield Line(line + word[:room])
+            word, line = word[room:], hang
+        line += word
+        empty = False
+    yield Line(line)
