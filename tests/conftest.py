@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: skipping with a reason, and failing instead where a need is insisted on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.needs import required, why_not
+
+__all__: list[str] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs(name, ...): skip, with the reason, where one of tests/needs.py is missing"
+    )
+    required()  # complain about a wrong name at once
+
+
+def check(name: str) -> None:
+    """Skip the running test where ``name`` cannot be had; fail it where it is required."""
+    reason = why_not(name)
+    if reason is None:
+        return
+    if name in required():
+        pytest.fail(f"{name} is in STALLSCOPE_REQUIRE, but: {reason}", pytrace=False)
+    pytest.skip(f"{name}: {reason}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        for name in marker.args:
+            check(name)
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[..., None]:
+    """Return a function that skips (or fails) unless all the named needs are met."""
+
+    def require_all(*names: str) -> None:
+        for name in names:
+            check(name)
+
+    return require_all

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test needs of the machine it runs on, and why that cannot be had.
+
+``python -m tests.needs`` prints one line a need: its name, a tab, and the reason where it is
+missing. .ci/run puts those that can be had into STALLSCOPE_REQUIRE, so that a test that is skipped
+for want of one of them fails instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from collections.abc import Callable
+
+from servers import MariaDB, MySQL55, MySQL97, Postgres, program
+from stalls import device_missing
+
+from stallscope import probe
+from stallscope.errors import StallscopeError
+
+__all__ = ["NEEDS", "required", "why_not"]
+
+FEATURES_SECONDS = 60
+
+
+@functools.cache
+def features() -> dict[str, dict[str, object]] | str:
+    """Return what the probe says works here, or why it cannot say."""
+    try:
+        found = probe.find()
+        done = subprocess.run(
+            [str(found), "features"], capture_output=True, timeout=FEATURES_SECONDS, check=False
+        )
+        if done.returncode != 0:
+            return f"{found} features: {done.stderr.decode(errors='replace').strip()}"
+        answer = json.loads(done.stdout)["features"]
+    except (StallscopeError, subprocess.TimeoutExpired, ValueError) as error:
+        return str(error)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def feature(name: str) -> Callable[[], str | None]:
+    """Return a question for one feature of the probe."""
+
+    def missing() -> str | None:
+        answer = features()
+        if isinstance(answer, str):
+            return answer
+        if name not in answer:
+            return f"the probe does not know of {name}"
+        return None if answer[name].get("ok") else str(answer[name].get("why") or "does not work")
+
+    return missing
+
+
+def tool(name: str) -> Callable[[], str | None]:
+    """Return a question for an installed program."""
+    return lambda: None if program(name) else f"no {name} here: run scripts/setup --tests"
+
+
+def built() -> str | None:
+    try:
+        probe.find()
+    except StallscopeError as error:
+        return str(error)
+    return None
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "root": lambda: None if os.geteuid() == 0 else "not root",
+    "probe": built,
+    "bpf": feature("bpf-iterator"),
+    "perf": feature("perf-sampling"),
+    "ptrace": feature("ptrace"),
+    "mariadb": MariaDB.missing,
+    "mysql55": MySQL55.missing,
+    "mysql97": MySQL97.missing,
+    "postgres": Postgres.missing,
+    "slap": tool("mariadb-slap"),
+    "sysbench": tool("sysbench"),
+    "gdb": tool("gdb"),
+    "eu-stack": tool("eu-stack"),
+    "pt-pmp": tool("pt-pmp"),
+    "freeze": device_missing,
+}
+
+
+@functools.cache
+def why_not(name: str) -> str | None:
+    """Return why a need cannot be met here, or None."""
+    return NEEDS[name]()
+
+
+def required() -> frozenset[str]:
+    """Return the needs that STALLSCOPE_REQUIRE (names separated by commas) insists on."""
+    names = os.environ.get("STALLSCOPE_REQUIRE", "").replace(",", " ").split()
+    unknown = sorted(set(names) - NEEDS.keys())
+    if unknown:
+        raise ValueError(f"STALLSCOPE_REQUIRE names no need of a test: {', '.join(unknown)}")
+    return frozenset(names)
+
+
+if __name__ == "__main__":
+    for need in NEEDS:
+        print(need, why_not(need) or "", sep="\t")
