@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run every kind of test there is, show what they say, and count."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+VENV = CHECKOUT / ".venv/bin"
+BUILD = CHECKOUT / "build"
+SANITIZER_BUILD = CHECKOUT / "build-sanitize"
+SANITIZERS = ("-Dtests=true", "-Db_sanitize=address,undefined", "-Db_lundef=false")
+C_FOLDERS = ("pmp", "ebpf", "tests/c", "tests/fuzz", "tests/targets")
+PYTHON_FOLDERS = ("stallscope", "scripts/lib", "tests")
+SHELL_FOLDERS = ("scripts", ".ci", "tests")
+
+
+class Count(NamedTuple):
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: tuple[object, ...]) -> Count:
+        assert isinstance(other, Count)
+        return Count(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Step(NamedTuple):
+    name: str
+    run: Callable[[], Count]
+    slow: bool = False
+    """Left out by --fast."""
+
+
+def shown(argv: Sequence[str | Path]) -> int:
+    """Run a command with its output in plain view and return its exit code."""
+    print("$", *argv, flush=True)
+    return subprocess.run([str(part) for part in argv], cwd=CHECKOUT, check=False).returncode
+
+
+def lint(*argv: str | Path) -> Count:
+    """Run a command that stands for one test."""
+    return Count(passed=1) if shown(argv) == 0 else Count(failed=1)
+
+
+def files(folders: Sequence[str], suffixes: Sequence[str]) -> list[Path]:
+    """Return the checkout's files in the folders that have one of the suffixes."""
+    found = (CHECKOUT / folder for folder in folders)
+    every = (path for folder in found for path in sorted(folder.rglob("*")))
+    return [path for path in every if path.suffix in suffixes and path.is_file()]
+
+
+def c_format() -> Count:
+    return lint("clang-format", "--dry-run", "-Werror", *files(C_FOLDERS, (".c", ".h", ".cc")))
+
+
+def shell_lint() -> Count:
+    """Check every file that begins like a shell script."""
+    scripts = []
+    for path in files(SHELL_FOLDERS, ("", ".sh")):
+        with path.open("rb") as file:
+            first = file.readline(100)
+        if first.startswith(b"#!") and b"sh" in first.split(b"/")[-1]:
+            scripts.append(path)
+    return lint("shellcheck", *scripts)
+
+
+def meson_test(build: Path, *options: str) -> Count:
+    """Run the tests of a build folder and count them from Meson's own log."""
+    log = build / "meson-logs/testlog.json"
+    log.unlink(missing_ok=True)
+    code = shown(["meson", "test", "-C", build, "--print-errorlogs", *options])
+    if not log.exists():
+        return Count(failed=1) if code != 0 else Count()
+    count = Count()
+    for line in log.read_text().splitlines():
+        test = json.loads(line)
+        result = test["result"]
+        if result == "SKIP":
+            reason = (test.get("stdout") or test.get("stderr") or "no reason given").strip()
+            print(f"SKIPPED {test['name']}: {reason.splitlines()[-1]}")
+            count += Count(skipped=1)
+        elif result in ("OK", "EXPECTEDFAIL"):
+            count += Count(passed=1)
+        else:
+            count += Count(failed=1)
+    return count if code == 0 or count.failed else count + Count(failed=1)
+
+
+def sanitizers() -> Count:
+    """Build with sanitizers aside and run the C tests there."""
+    if not (SANITIZER_BUILD / "build.ninja").exists():
+        shutil.rmtree(SANITIZER_BUILD, ignore_errors=True)
+        if shown(["meson", "setup", *SANITIZERS, SANITIZER_BUILD]) != 0:
+            return Count(failed=1)
+    if shown(["ninja", "-C", SANITIZER_BUILD]) != 0:
+        return Count(failed=1)
+    return meson_test(SANITIZER_BUILD, "--no-suite", "fuzz", "--timeout-multiplier", "4")
+
+
+def pytest(folder: str, expression: str | None) -> Count:
+    """Run the tests of one folder and count them from the JUnit report."""
+    if not files([folder], (".py",)):
+        print(f"no tests in {folder}")
+        return Count()
+    report = BUILD / f"{Path(folder).name}.xml"
+    report.unlink(missing_ok=True)
+    argv: list[str | Path] = [
+        VENV / "python",
+        "-m",
+        "pytest",
+        folder,
+        "-rs",
+        "--durations=5",
+        f"--junitxml={report}",
+    ]
+    if expression:
+        argv += ["-k", expression]
+    code = shown(argv)
+    if code == 5:  # pytest: no test was collected
+        return Count()
+    if not report.exists():
+        return Count(failed=1)
+    count = Count()
+    for suite in ElementTree.parse(report).iter("testsuite"):
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        total = int(suite.get("tests", 0))
+        count += Count(max(total - failed - skipped, 0), failed, skipped)
+    return count if code == 0 or count.failed else count + Count(failed=1)
+
+
+def steps(expression: str | None) -> list[Step]:
+    python_tests = [
+        Step("unit tests", lambda: pytest("tests/unit", expression)),
+        Step("tests as root", lambda: pytest("tests/root", expression)),
+        Step("tests on real servers", lambda: pytest("tests/live", expression), slow=True),
+    ]
+    if expression:
+        return python_tests
+    return [
+        Step("C: format", c_format),
+        Step("Python: lint", lambda: lint(VENV / "ruff", "check", ".")),
+        Step("Python: format", lambda: lint(VENV / "ruff", "format", "--check", ".")),
+        Step("Python: types", lambda: lint(VENV / "mypy", *PYTHON_FOLDERS)),
+        Step("shell: lint", shell_lint),
+        Step("C: tests", lambda: meson_test(BUILD, "--no-suite", "fuzz")),
+        Step("C: tests under sanitizers", sanitizers, slow=True),
+        *python_tests,
+        Step("fuzz, shortly", lambda: meson_test(BUILD, "--suite", "fuzz"), slow=True),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
+    parser.add_argument("-k", metavar="EXPR", help="only the Python tests that match")
+    parser.add_argument("--fast", action="store_true", help="leave out what takes long")
+    arguments = parser.parse_args()
+    total = Count()
+    summary = []
+    for step in steps(arguments.k):
+        if step.slow and arguments.fast:
+            continue
+        print(f"\n=== {step.name}", flush=True)
+        start = time.monotonic()
+        count = step.run()
+        total += count
+        seconds = time.monotonic() - start
+        summary.append(
+            f"{step.name:28} {count.passed:5} passed {count.failed:4} failed"
+            f" {count.skipped:4} skipped  {seconds:6.1f} s"
+        )
+    print("\n=== summary", *summary, "", sep="\n")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    return 1 if total.failed or not total.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
