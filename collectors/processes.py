@@ -239,7 +239,7 @@ def _server(proc: Path, main: ProcessInfo, members: Sequence[ProcessInfo]) -> Se
         main=main,
         pids=tuple(p.pid for p in members[:MAX_PROCESSES]),
         left_out=max(0, len(members) - MAX_PROCESSES),
-        sockets=sockets or _absolute(proc, main, _option(main.argv, "--socket", "-S")),
+        sockets=sockets or _absolute(proc, main.pid, _option(main.argv, "--socket", "-S")),
         ports=ports or _as_port(_option(main.argv, "--port", "-P")),
         datadir=_datadir(proc, main),
     )
@@ -343,7 +343,7 @@ def _listening(proc: Path, pid: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
     for line in _read(net / "unix").splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and int(fields[3], 16) & _SO_ACCEPTCON and fields[6] in inodes:
-            sockets.append(fields[7])
+            sockets += _absolute(proc, pid, fields[7])
     return tuple(sorted(ports)), tuple(sorted(sockets))
 
 
@@ -367,7 +367,7 @@ def _datadir(proc: Path, info: ProcessInfo) -> str | None:
     if server is None:
         return None
     short = "-D" if server == "postgres" else "-h"
-    asked = _absolute(proc, info, _option(info.argv, "--datadir", "--data-directory", short))
+    asked = _absolute(proc, info.pid, _option(info.argv, "--datadir", "--data-directory", short))
     if asked:
         return asked[0].rstrip("/") or "/"
     cwd = _link(proc / str(info.pid) / "cwd")
@@ -379,12 +379,12 @@ def _datadir(proc: Path, info: ProcessInfo) -> str | None:
     return cwd
 
 
-def _absolute(proc: Path, info: ProcessInfo, path: str | None) -> tuple[str, ...]:
+def _absolute(proc: Path, pid: int, path: str | None) -> tuple[str, ...]:
     if not path:
         return ()
-    if path.startswith("/"):
+    if path.startswith(("/", "@")):  # @: in the abstract namespace, no file
         return (path,)
-    cwd = _link(proc / str(info.pid) / "cwd")
+    cwd = _link(proc / str(pid) / "cwd")
     return () if cwd is None else (os.path.normpath(os.path.join(cwd, path)),)
 
 

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from backports import zstd
+
+from stallscope import capturefile
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture, LockKind
+from tests.unit.captures import convoy
+
+
+def lines_of(capture: Capture) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capturefile.dumps(capture).splitlines()]
+
+
+def text_of(records: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def changed(kind: str, /, **fields: Any) -> bytes:
+    """Return a good file with fields of its first record of this type replaced."""
+    records = lines_of(convoy())
+    next(record for record in records if record["type"] == kind).update(fields)
+    return text_of(records)
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    capture = convoy()
+    again = capturefile.loads(capturefile.dumps(capture), "x")
+    assert msgspec.structs.replace(again, path=None) == capture
+
+
+def test_threads_share_their_frames() -> None:
+    capture = capturefile.loads(capturefile.dumps(convoy(3)), "x")
+    assert capture.threads[1].frames is capture.threads[3].frames
+
+
+def test_records_are_written_before_they_are_referred_to() -> None:
+    kinds = [record["type"] for record in lines_of(convoy())]
+    assert kinds[0] == "capture"
+    assert kinds[-1] == "end"
+    order = ["capture", "process", "module", "frame", "stack", "lock", "thread", "note", "end"]
+    assert list(dict.fromkeys(kinds)) == order
+
+
+def test_the_time_is_rfc_3339_in_utc() -> None:
+    assert lines_of(convoy())[0]["time"] == "2025-11-21T08:46:36.123456Z"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst"])
+def test_file_is_private_and_whole(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    os.umask(0)
+    capturefile.write(convoy(), path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+    assert capturefile.read(path).path == str(path)
+    assert path.read_bytes().startswith(capturefile.ZSTD_MAGIC) == name.endswith(".zst")
+
+
+def test_compression_is_found_by_magic_not_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "plain-name"
+    path.write_bytes(zstd.compress(capturefile.dumps(convoy())))
+    assert len(capturefile.read(path).threads) == 5
+
+
+def test_existing_file_is_kept_without_force(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("precious")
+    with pytest.raises(StallscopeError, match="--force"):
+        capturefile.write(convoy(), path)
+    assert path.read_text() == "precious"
+    capturefile.write(convoy(), path, force=True)
+    assert len(capturefile.read(path).threads) == 5
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_torn_anywhere_is_refused(cut: int) -> None:
+    data = capturefile.dumps(convoy())
+    with pytest.raises(capturefile.CaptureFileError, match=r"torn|not a capture|empty"):
+        capturefile.loads(data[: len(data) * cut // 60], "x")
+
+
+def test_torn_at_a_line_end_names_the_end_record() -> None:
+    data = text_of(lines_of(convoy())[:-1])
+    with pytest.raises(capturefile.CaptureFileError, match="no end record"):
+        capturefile.loads(data, "x")
+
+
+def test_torn_zstd_is_refused() -> None:
+    data = zstd.compress(capturefile.dumps(convoy()))
+    with pytest.raises(capturefile.CaptureFileError, match="torn"):
+        capturefile.loads(data[:-10], "x")
+
+
+def test_damaged_zstd_is_refused() -> None:
+    data = bytearray(zstd.compress(capturefile.dumps(convoy())))
+    data[4:30] = b"\xff" * 26
+    with pytest.raises(capturefile.CaptureFileError, match=r"damaged|torn"):
+        capturefile.loads(bytes(data), "x")
+
+
+def test_a_second_zstd_frame_is_refused() -> None:
+    frame = zstd.compress(capturefile.dumps(convoy()))
+    with pytest.raises(capturefile.CaptureFileError, match="one frame"):
+        capturefile.loads(frame + frame, "x")
+
+
+def test_zstd_bomb_is_refused_without_being_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturefile, "MAX_BYTES", 1 << 20)
+    bomb = zstd.compress(b" " * (64 << 20))
+    assert len(bomb) < 10_000
+    with pytest.raises(capturefile.CaptureFileError, match="decompresses to more"):
+        capturefile.loads(bomb, "x")
+
+
+def test_window_beyond_what_zstd_accepts_is_refused() -> None:
+    options = {int(zstd.CompressionParameter.window_log): 31}
+    huge = zstd.compress(b"x" * 100, options=options)
+    # Small input is given a small window whatever was asked for: set the descriptor by hand.
+    forged = huge[:4] + bytes([huge[4] & ~0x20, 0xF8]) + huge[5:]
+    with pytest.raises(capturefile.CaptureFileError):
+        capturefile.loads(forged, "x")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\n",
+        b"{}\n",
+        b"[1]\n",
+        b"\x7fELF\x02\x01\x01" + b"\0" * 100,
+        b'{"schema":"other/1","type":"capture"}\n',
+        b'{"type":"thread","schema":"stallscope.capture/1"}\n',
+        b"\xff\xfe\x00{\n",
+        b"[" * 100_000,
+        b'{"schema":' + b"[" * 100_000,
+    ],
+)
+def test_foreign_file_is_refused(data: bytes) -> None:
+    with pytest.raises(capturefile.CaptureFileError, match="not a capture of stallscope"):
+        capturefile.loads(data, "x")
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"   "])
+def test_empty_file_is_refused(data: bytes) -> None:
+    with pytest.raises(capturefile.CaptureFileError, match="empty"):
+        capturefile.loads(data, "x")
+
+
+@pytest.mark.parametrize("schema", ["stallscope.capture/2", "stallscope.capture/1.1"])
+def test_other_version_is_refused_by_name(schema: str) -> None:
+    with pytest.raises(capturefile.CaptureFileError, match="cannot be read, only"):
+        capturefile.loads(changed("capture", schema=schema), "x")
+
+
+def test_unknown_records_and_fields_are_ignored() -> None:
+    records = lines_of(convoy())
+    records[0]["weather"] = {"sun": [1]}
+    records.insert(2, {"type": "sql", "text": "select 1"})
+    capture = capturefile.loads(text_of(records), "x")
+    assert msgspec.structs.replace(capture, path=None) == convoy()
+
+
+def test_unknown_kind_of_lock_is_unknown() -> None:
+    assert capturefile.loads(changed("lock", kind="spin"), "x").locks[0].kind is LockKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (changed("stack", frames=[0, 99]), "frame 99"),
+        (changed("stack", frames=[-1]), "frames"),
+        (changed("frame", module=4), "module 4"),
+        (changed("frame", pc="0xG"), "pc"),
+        (changed("frame", pc=12), "pc"),
+        (changed("frame", pc="0x" + "f" * 17), "pc"),
+        (changed("frame", id=7), "id 7"),
+        (changed("module", process=1), "process 1"),
+        (changed("thread", stack=12), "stack 12"),
+        (changed("thread", lock=3), "lock 3"),
+        (changed("thread", process=3), "process 3"),
+        (changed("thread", label="certain"), "certain"),
+        (changed("thread", tid=-1), "tid"),
+        (changed("thread", tid=2**40), "tid"),
+        (changed("thread", count=0), "count"),
+        (changed("thread", state=""), "state"),
+        (changed("lock", address=None), "address"),
+        (changed("process", pid=10**30), "pid"),
+        (changed("process", pid="1"), "pid"),
+        (changed("end", threads=6), "counts 6 threads"),
+        (changed("note", message=None), "message"),
+        (text_of([*lines_of(convoy()), {"type": "note"}]), "after the end"),
+        (text_of([lines_of(convoy())[0], *lines_of(convoy())]), "second capture"),
+    ],
+)
+def test_damage_is_named_with_its_line(data: bytes, message: str) -> None:
+    with pytest.raises(capturefile.CaptureFileError, match=message) as error:
+        capturefile.loads(data, "the-file")
+    assert "the-file: line " in str(error.value)
+
+
+def test_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = capturefile.dumps(convoy())
+    for name, value in (
+        ("MAX_LINE", 200),
+        ("MAX_RECORDS", 5),
+        ("MAX_STACK", 2),
+        ("MAX_STACKED", 3),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(capturefile, name, value)
+            with pytest.raises(capturefile.CaptureFileError):
+                capturefile.loads(data, "x")
+
+
+def test_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturefile, "MAX_BYTES", 10)
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 11)
+    with pytest.raises(StallscopeError, match="larger"):
+        capturefile.read(path)
+
+
+def test_endless_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturefile, "MAX_BYTES", 1 << 20)
+    with pytest.raises(StallscopeError, match="larger"):
+        capturefile.read(Path("/dev/zero"))
+
+
+def test_unreadable_is_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(StallscopeError, match="cannot read"):
+            capturefile.read(path)
+
+
+def test_imported_capture_keeps_its_origin() -> None:
+    capture = Capture(backend="gdb", processes=(), threads=(), path="dump.txt")
+    records = lines_of(capture)
+    assert records[0]["origin"] == "dump.txt"
+    assert capturefile.loads(text_of(records), "x").backend == "gdb"
