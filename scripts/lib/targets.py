@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start the small programs of tests/targets, and know what their threads are doing.
+
+A target prints what it knows about its threads, then ``ready``; it answers commands and ends when
+its stdin is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+__all__ = ["Fact", "Target", "TargetError", "build_folder", "target_path", "trouble"]
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+READY_SECONDS = 120.0
+ANSWER_SECONDS = 20.0
+MAX_LINE = 16 << 20
+
+
+class TargetError(Exception):
+    """A target did not start, or stopped answering."""
+
+
+class Fact(msgspec.Struct):
+    """One line that a target printed before it was ready; what is meant depends on ``fact``."""
+
+    fact: str
+    tid: int = 0
+    wait: str = ""
+    syscall: int | None = None
+    leaf: str = ""
+    depth: int = 0
+    root: str = ""
+    frames: list[str] | None = None
+    spin: str = ""
+    kind: str = ""
+    sp: str = ""
+    name_hex: str = ""
+    seed: int = 0
+    count: int = 0
+
+    def expected(self) -> list[str]:
+        """Return the names of the target's own functions, innermost first."""
+        if self.frames is not None:
+            return self.frames
+        levels = [f"level_{nr % 25}" for nr in range(self.depth)]
+        return [self.leaf, *reversed(levels), self.root]
+
+
+def is_static(name: str) -> bool:
+    """Say whether a stripped target has no name for this function (tests/targets/levels.h)."""
+    if name.startswith("level_"):
+        return int(name.removeprefix("level_")) % 2 == 1
+    return not name.startswith("wait_") and name != "main"
+
+
+def build_folder() -> Path:
+    """Return the Meson build folder: STALLSCOPE_BUILD, or ``build`` of this checkout."""
+    return Path(os.environ.get("STALLSCOPE_BUILD") or CHECKOUT / "build").resolve()
+
+
+def target_path(name: str) -> Path:
+    """Return the path of a built target; ``name`` is without the prefix ``target-``."""
+    path = build_folder() / "tests" / "targets" / f"target-{name}"
+    if not path.exists():
+        raise TargetError(f"{path} is not built: run scripts/setup")
+    return path
+
+
+class Target:
+    """One running target; use it as a context manager.
+
+    ``executable`` is a path to run in place of the built target of that name, ``wrapper`` what to
+    put before it on the command line (it must execute it in place, or ``pid`` has to be set).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *arguments: str,
+        executable: Path | None = None,
+        wrapper: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.executable = executable or target_path(name)
+        self.argv = [*wrapper, str(self.executable), *arguments]
+        self.env = {**os.environ, **(env or {})}
+        self.facts: list[Fact] = []
+        self.pid = 0
+        self._buffer = b""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self.argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self.env,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        try:
+            while (line := self._line(READY_SECONDS)) != b"ready":
+                self.facts.append(msgspec.json.decode(line, type=Fact))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def threads(self) -> list[Fact]:
+        """Facts about threads with known frames."""
+        return [fact for fact in self.facts if fact.fact == "thread"]
+
+    def fact(self, name: str) -> Fact:
+        """Return the one fact of that name."""
+        (found,) = [fact for fact in self.facts if fact.fact == name]
+        return found
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """Send a command and return the answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._line(ANSWER_SECONDS))
+        assert isinstance(answer, dict)
+        return answer
+
+    def send(self, command: str) -> None:
+        """Send a command that has no answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, seconds: float) -> int:
+        """Return the exit code of a target that ends by itself."""
+        return self._process.wait(seconds)
+
+    def close(self) -> int:
+        """Let the target end by itself, or else end it; return its exit code."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return self._process.returncode
+
+    def _line(self, seconds: float) -> bytes:
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([output], [], [], left)[0]:
+                raise TargetError(f"{self.name}: nothing said for {seconds:g} s")
+            data = os.read(output, 1 << 20)
+            if not data or len(self._buffer) > MAX_LINE:
+                raise TargetError(f"{self.name} ended with {self._process.wait()}")
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return line
+
+
+def trouble(pid: int) -> list[str]:
+    """Return what a capture has left behind in a process: tracers, stopped threads. Empty is well.
+
+    States are those of /proc/PID/stat: T is stopped, t is stopped by a tracer.
+    """
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for line in (task / "status").read_text(errors="replace").splitlines():
+                key, _, value = line.partition(":")
+                if key == "TracerPid" and value.strip() != "0":
+                    found.append(f"{task.name}: traced by {value.strip()}")
+                if key == "State" and value.strip()[0] in "Tt":
+                    found.append(f"{task.name}: {value.strip()}")
+    return found
