@@ -20,7 +20,7 @@ from targets import target_path
 from benches.heartbeat import Heartbeat
 from benches.stats import BenchError
 
-__all__ = ["SERVERS", "Latency", "run_sysbench", "server_with_heartbeat"]
+__all__ = ["SERVERS", "TEST", "Latency", "run_sysbench", "server_with_heartbeat"]
 
 SERVERS: dict[str, type[SqlServer]] = {"mariadb": MariaDB, "mysql97": MySQL97}
 PROGRAMS = {"mariadb": "mariadbd", "mysql97": "mysqld"}
