@@ -27,7 +27,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """``waiter`` waits for ``owner`` (indexes into Capture.threads); ``source`` says who says so."""
+    """``waiter`` waits for ``owner`` (indexes into Capture.threads), as ``source`` says."""
 
     waiter: int
     owner: int
@@ -50,7 +50,7 @@ class WaiterGroup(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One link of the chain from the victims to the root."""
+    """One link of the chain, the farthest victims first, the root last. ``tid``: its blocker."""
 
     signature: str
     threads: int
@@ -72,6 +72,9 @@ class Finding(msgspec.Struct, frozen=True):
     references: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     """What speaks against it, or is unknown."""
+    meaning: str = ""
+    victim_of: str | None = None
+    """The finding whose waiters this one's blocker is among."""
 
 
 class Analysis(msgspec.Struct, frozen=True):

@@ -33,15 +33,15 @@ _AFTER_ARGUMENTS = re.compile(r"(?: const| volatile| &&?| noexcept)*::")
 
 # glibc gives one entry point several names, and a debugger takes any of them.
 _LIBC = frozenset(
-    """
-    accept accept4 calloc clock_nanosleep clone clone3 close connect epoll_pwait epoll_wait
-    fallocate fallocate64 fdatasync free fsync ftruncate ftruncate64 futex io_getevents ioctl
-    localtime_r lseek madvise malloc mmap mprotect msync munmap nanosleep open open64 openat poll
-    posix_fallocate posix_fallocate64 ppoll pread pread64 preadv preadv64 pselect pwrite pwrite64
-    pwritev pwritev64 read readv realloc recv recvfrom recvmsg rename select semop semtimedop send
-    sendmsg sendto sigtimedwait sigwait sigwaitinfo sleep start_thread sync_file_range syscall
-    tz_convert unlink usleep wait4 waitpid write writev
-    """.split()
+    (
+        "accept accept4 calloc clock_nanosleep clone clone3 close connect epoll_pwait epoll_wait "
+        "fallocate fallocate64 fdatasync free fsync ftruncate ftruncate64 futex io_getevents ioctl "
+        "localtime_r lseek madvise malloc mmap mmap64 mprotect msync munmap nanosleep open open64 "
+        "openat poll posix_fallocate posix_fallocate64 ppoll pread pread64 preadv preadv64 pselect "
+        "pwrite pwrite64 pwritev pwritev64 read readv realloc recv recvfrom recvmsg rename select "
+        "semop semtimedop send sendmsg sendto sigtimedwait sigwait sigwaitinfo sleep start_thread "
+        "sync_file_range syscall tz_convert unlink usleep wait4 waitpid write writev"
+    ).split()
 )
 _LIBC_PREFIX = re.compile(r"__(?:GI_)?(?:__)?(?:libc_)?")
 
@@ -69,30 +69,30 @@ def _cpp(symbol: str) -> str:
     while position < length:
         match = _TOKEN.match(symbol, position)
         assert match is not None
-        token = match.group()
+        piece = match.group()
         end = match.end()
-        if token == "operator" and (not out or not out[-1][-1:].isalnum()):
+        if piece == "operator" and (not out or not out[-1][-1:].isalnum()):
             operator = _OPERATOR.match(symbol, end)
             assert operator is not None
             text = operator.group()
-            out.append(token + text)
+            out.append(piece + text)
             end += len(text)
             if not text.strip():  # a conversion, `operator bool`: all up to the arguments
                 stop = symbol.find("(", end)
                 out.append(symbol[end : stop if stop >= 0 else length])
                 end = stop if stop >= 0 else length
-        elif token == "<":
+        elif piece == "<":
             angle += 1
-            out.append(token)
-        elif token == ">":
+            out.append(piece)
+        elif piece == ">":
             angle = max(0, angle - 1)
             if out and out[-1] == " ":
                 out.pop()
-            out.append(token)
+            out.append(piece)
         elif angle:
-            if not (token == " " and out[-1] in (",", "<")):
-                out.append(token)
-        elif token == "(":
+            if not (piece == " " and out[-1] in (",", "<")):
+                out.append(piece)
+        elif piece == "(":
             end = _close(symbol, position)
             if not out or out[-1] != "decltype":
                 local = _AFTER_ARGUMENTS.match(symbol, end)
@@ -100,28 +100,28 @@ def _cpp(symbol: str) -> str:
                     break
                 out.append("::")
                 end = local.end()
-        elif token == "{":
+        elif piece == "{":
             stop = _close_brace(symbol, position)
             out.append(_local_name(symbol[position:stop]))
             end = stop
-        elif token == "[":
+        elif piece == "[":
             if out and out[-1] == " ":
                 break
             stop = symbol.find("]", end)
             if stop < 0:
                 break
             end = stop + 1
-        elif token == "@":
+        elif piece == "@":
             break
-        elif token == " ":
+        elif piece == " ":
             if symbol.startswith("[", end):
                 break
-            out.append(token)
+            out.append(piece)
             start = len(out)
-        elif token == "." and _SUFFIX.match(symbol, position) and len(out) > start:
+        elif piece == "." and _SUFFIX.match(symbol, position) and len(out) > start:
             break
         else:
-            out.append(token)
+            out.append(piece)
         position = end
     if start == len(out) and start:  # a trailing blank is no return type
         return "".join(out).strip()

@@ -23,7 +23,9 @@ MAX_LOGICAL = 262_144
 """Characters of one frame over all its lines."""
 
 _FRAME = re.compile(r"\s*#(\d{1,7})\s+(\S.*)")
-_SNIFF = re.compile(r"^[ \t]*#\d{1,7}[ \t]+(?:0x[0-9a-f]+ in \S|(?!0x)[^\s(][^\n]{0,2000}? \()", re.M)
+_SNIFF = re.compile(
+    r"^[ \t]*#\d{1,7}[ \t]+(?:0x[0-9a-f]+ in \S|(?!0x)[^\s(][^\n]{0,2000}? \()", re.M
+)
 _HEADER = re.compile(
     r"\s*(?:\[Switching to )?[Tt]hread (?:\d{1,9}(?:\.\d{1,9})?|0x[0-9a-f]{1,16}) \("
 )
@@ -186,7 +188,11 @@ class _Reader:
             self.end_frame()
             self.start_frame(int(frame.group(1)), frame.group(2))
             return
-        if "hread " in line and _HEADER.match(line) and ("LWP" in line or line.rstrip()[-1:] in ":)"):
+        if (
+            "hread " in line
+            and _HEADER.match(line)
+            and ("LWP" in line or line.rstrip()[-1:] in ":)")
+        ):
             self.end_frame()
             self.header(line)
             return
@@ -259,7 +265,12 @@ class _Reader:
         rest = text[end:]
         source = _SOURCE.search(rest) if " at " in rest else None
         library = _LIBRARY.search(rest) if source is None and " from " in rest else None
-        key = (symbol, pc, source.group(1) if source else None, library.group(1) if library else None)
+        key = (
+            symbol,
+            pc,
+            source.group(1) if source else None,
+            library.group(1) if library else None,
+        )
         frame = self.frame_cache.get(key)
         if frame is None:
             module = self.module(key[3]) if key[3] else None
@@ -365,7 +376,7 @@ class _Reader:
 
 
 def _name_end(text: str, start: int) -> int:
-    """Return where the function's name ends: before the blank and parenthesis of gdb's arguments."""
+    """Return where the name ends: before the blank and parenthesis of gdb's arguments."""
     angle = paren = 0
     at = start
     length = min(len(text), MAX_LINE)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a Capture to an Analysis: who waits, for whom, and which signature that is.
+
+How the confidence comes about is written in docs/signatures.md; keep both in step.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stallscope.analyzers import generic, graph, groups, server, verdict, waits
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.stacks import Stacks
+from stallscope.model import Capture
+
+__all__ = ["Options", "analyze"]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """``group_frames``: frames that make a group, None for all. ``min_confidence``: of findings."""
+
+    group_frames: int | None = None
+    min_confidence: float = 0.0
+    max_findings: int = 20
+
+
+def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = None) -> Analysis:
+    """Name the stall of one capture; no finding is a normal answer."""
+    options = options or Options()
+    stacks = Stacks(capture, catalog)
+    states = tuple(
+        waits.state(
+            thread,
+            shape.wait or waits.syscall_wait(thread, catalog),
+            idle=shape.idle is not None,
+        )
+        for thread, shape in zip(capture.threads, stacks.shapes, strict=True)
+    )
+    links = graph.build(capture)
+    rings = links.cycles()
+    name, version = server.identify(capture, stacks, catalog)
+
+    scene = verdict.Scene(
+        capture=capture, catalog=catalog, stacks=stacks, states=states, graph=links, rings=rings
+    )
+    findings = [*verdict.findings(scene), *generic.findings(scene)]
+    findings = verdict.order(findings, options.min_confidence)
+    return Analysis(
+        capture=capture,
+        findings=tuple(findings[: options.max_findings]),
+        groups=groups.group(capture, stacks, states, frames=options.group_frames),
+        states=states,
+        edges=links.edges,
+        cycles=tuple(tuple(capture.threads[i].tid for i in ring) for ring in rings),
+        server=name,
+        version=version,
+    )

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings that need no server's frames: rings, convoys, syncs, CPUs, and the unknown stall."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from stallscope.analyzers.analysis import Finding, Link
+from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.verdict import CAP, WEAK_CAP, Candidate, Scene, by_lock, waiter_groups
+from stallscope.analyzers.waits import IDLE, RUNNING, WAITING
+from stallscope.model import Capture
+
+__all__ = ["findings"]
+
+LEAST_UNKNOWN = 5
+UNKNOWN_SHARE = 0.3
+UNKNOWN_CAP = 0.6
+"""Nobody has named such a stall before: it is shown, and never as sure."""
+
+OWNED_KINDS = frozenset({"mutex", "rwlock", "futex", "spin"})
+
+
+def findings(scene: Scene) -> list[Finding]:
+    """Return what can be said of any program."""
+    out = _rings(scene)
+    left = _unexplained(scene)
+    convoy = _convoy(scene, left)
+    if convoy is not None:
+        out.append(convoy[0])
+        left = [index for index in left if index not in convoy[1]]
+    for found in (_syncs(scene, left), _cpus(scene)):
+        if found is not None:
+            out.append(found)
+    unknown = _unknown(scene, left)
+    if unknown is not None:
+        out.append(unknown)
+    return out
+
+
+def _unexplained(scene: Scene) -> list[int]:
+    in_rings = {index for ring in scene.rings for index in ring}
+    return [
+        index
+        for index in scene.active
+        if scene.states[index] == WAITING and index not in scene.assigned and index not in in_rings
+    ]
+
+
+def _make(
+    signature: Signature,
+    scene: Scene,
+    threads: Sequence[int],
+    confidence: float,
+    evidence: Sequence[str],
+    *,
+    blocker: Candidate | None = None,
+    against: Sequence[str] = (),
+) -> Finding:
+    count = scene.weight(threads)
+    return Finding(
+        signature=signature.id,
+        title=signature.title,
+        confidence=round(confidence, 2),
+        threads=count,
+        blocker=scene.blocker(blocker) if blocker else None,
+        waiters=waiter_groups(scene, threads),
+        locks=scene.locks_of(threads),
+        chain=(
+            Link(
+                signature.id, count, scene.capture.threads[blocker.thread].tid if blocker else None
+            ),
+        ),
+        evidence=tuple(evidence),
+        remedies=signature.remedies,
+        references=signature.references,
+        against=tuple(against),
+        meaning=" ".join(signature.meaning.split()),
+    )
+
+
+def _rings(scene: Scene) -> list[Finding]:
+    """Find rings whose lock words held still: threads that wait for each other for ever."""
+    signature = scene.catalog.by_id.get("mutex-deadlock")
+    if signature is None:
+        return []
+    out = []
+    for ring in scene.rings:
+        edges = [scene.graph.by_waiter[index] for index in ring]
+        if any(scene.states[index] == RUNNING for index in ring):
+            continue
+        shaky = any(edge.lock in scene.graph.unstable for edge in edges)
+        members = set(ring)
+        queue = [
+            index
+            for index in scene.graph.by_waiter
+            if index in members or members.intersection(scene.graph.path(index))
+        ]
+        says = []
+        for edge in edges:
+            lock = scene.lock_of(edge.waiter)
+            assert lock is not None
+            name = lock.symbol or f"{lock.address:#x}"
+            owner = "itself" if edge.owner == edge.waiter else scene.say(edge.owner)
+            says.append(
+                f"{scene.say(edge.waiter)} waits for the {lock.kind} {name}, which {owner} owns: "
+                f"it {scene.doing(edge.waiter)}"
+            )
+        others = scene.weight(queue) - scene.weight(ring)
+        if others:
+            says.append(f"{others} more threads wait behind the ring")
+        out.append(
+            _make(
+                signature,
+                scene,
+                queue,
+                0.55 if shaky else 0.95,
+                says,
+                blocker=Candidate(ring[0], edges[0].source, "is in the ring", 0.0, chains=False),
+                against=("a lock of the ring changed while it was read",) if shaky else (),
+            )
+        )
+    return out
+
+
+def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | None:
+    """Find the lock that most of the unexplained threads wait for."""
+    signature = scene.catalog.by_id.get("futex-convoy")
+    if signature is None:
+        return None
+    counts: Counter[int] = Counter()
+    for index in left:
+        number = scene.capture.threads[index].lock
+        wait = scene.shape(index).wait
+        if number is not None and (wait is None or wait.kind in OWNED_KINDS or wait.contends):
+            lock = scene.lock_of(index)
+            if lock is not None and lock.kind not in ("cond", "join"):
+                counts[number] += scene.capture.threads[index].count
+    if not counts:
+        return None
+    number, count = counts.most_common(1)[0]
+    share = count / max(1, scene.weight(scene.active))
+    if count < signature.min_waiters or share < UNKNOWN_SHARE:
+        return None
+    threads = [i for i in left if scene.capture.threads[i].lock == number]
+    lock = scene.capture.locks[number]
+    name = lock.symbol or f"{lock.address:#x}"
+    blocker = by_lock(scene, threads)
+    says = [f"{count} threads wait for the {lock.kind} {name} ({lock.address:#x})"]
+    sites = Counter(scene.shape(i).site() for i in threads).most_common(3)
+    says.append("they come from " + ", ".join(f"{site} ({number})" for site, number in sites))
+    against = []
+    if blocker is not None:
+        says.append(f"{scene.say(blocker.thread)} owns it: it {scene.doing(blocker.thread)}")
+    else:
+        against.append("the lock word names no owner that is in this capture")
+    score = 0.35 + 0.25 * share + (blocker.strength if blocker else 0.0)
+    finding = _make(
+        signature, scene, threads, min(score, CAP), says, blocker=blocker, against=against
+    )
+    return finding, set(threads)
+
+
+def _syncs(scene: Scene, left: Sequence[int]) -> Finding | None:
+    """Find threads that are in fsync together without a signature that knows them."""
+    signature = scene.catalog.by_id.get("fsync-stall")
+    if signature is None:
+        return None
+    known = {
+        index
+        for name, threads in scene.holders.items()
+        if scene.waiters.get(name)
+        for index in threads
+    }
+    threads = []
+    for index in left:
+        wait = scene.shape(index).wait
+        if wait is not None and wait.kind == "sync" and index not in known:
+            threads.append(index)
+    count = scene.weight(threads)
+    share = count / max(1, scene.weight(scene.active))
+    if count < signature.min_waiters or share < UNKNOWN_SHARE:
+        return None
+    sites = Counter(scene.shape(i).excerpt() for i in threads).most_common(3)
+    says = [f"{count} threads are in a sync of a file at once"]
+    says += [f"{number} of them in {site}" for site, number in sites]
+    score = (0.35 + 0.35 * share) * count / (count + 2)
+    return _make(signature, scene, threads, score, says)
+
+
+def _cpus(scene: Scene) -> Finding | None:
+    """Say when twice as many threads want to run as there are CPUs; only where states are known."""
+    signature = scene.catalog.by_id.get("cpu-saturated")
+    cpus = scene.capture.host.get("cpus")
+    if signature is None or not isinstance(cpus, int) or cpus < 1:
+        return None
+    threads = [
+        index
+        for index, item in enumerate(scene.capture.threads)
+        if item.state == "R" and scene.states[index] == RUNNING
+    ]
+    count = scene.weight(threads)
+    share = count / max(1, scene.weight(scene.active))
+    if count < max(signature.min_waiters, 2 * cpus) or share < 0.5:
+        return None
+    sites = Counter(scene.shape(i).site() for i in threads).most_common(3)
+    says = [
+        f"{count} threads of this process are runnable, the host has {cpus} CPUs",
+        "most of them in " + ", ".join(f"{site} ({number})" for site, number in sites),
+    ]
+    score = min(0.3 + 0.3 * share + 0.05 * min(4.0, count / cpus), 0.75)
+    return _make(signature, scene, threads, score, says)
+
+
+def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
+    """Show a stall that no signature knows: what the waiters share, and who differs."""
+    places: dict[str, list[int]] = {}
+    for index in left:
+        shape = scene.shape(index)
+        if shape.session or (shape.wait is not None and shape.wait.contends):
+            places.setdefault(shape.site(), []).append(index)
+    if not places:
+        return None
+    site, threads = max(places.items(), key=lambda item: scene.weight(item[1]))
+    count = scene.weight(threads)
+    share = count / max(1, scene.weight(scene.active))
+    if count < LEAST_UNKNOWN or share < UNKNOWN_SHARE:
+        return None
+    blocker = by_lock(scene, threads)
+    if blocker is None:
+        blocker = _differs(scene, threads)
+    says = [f"{count} threads wait in {site}", f"they share {_shared(scene, threads)}"]
+    against = ["no signature of the catalog knows this wait"]
+    if blocker is not None:
+        says.append(f"{scene.say(blocker.thread)} {blocker.role}: it {scene.doing(blocker.thread)}")
+    if _nameless(scene.capture):
+        against.append("many frames have no names: debug symbols of the server would show more")
+    score = min((0.35 + 0.3 * share) * count / (count + 2), UNKNOWN_CAP)
+    return Finding(
+        signature=None,
+        title=f"{count} threads wait in {site}, for a reason that no signature knows",
+        confidence=round(max(score, 0.0), 2) if not scene.excerpt else min(score, WEAK_CAP),
+        threads=count,
+        blocker=scene.blocker(blocker) if blocker else None,
+        waiters=waiter_groups(scene, threads),
+        locks=scene.locks_of(threads),
+        chain=(),
+        evidence=tuple(says),
+        remedies=(
+            "Take two more captures and compare: does the same thread stay in the way?",
+            "Look at the statements of these threads in the server's process list.",
+        ),
+        against=tuple(against),
+    )
+
+
+def _differs(scene: Scene, threads: Sequence[int]) -> Candidate | None:
+    """Return the one session that is neither idle nor among the waiters."""
+    mine = set(threads)
+    others = [
+        index
+        for index in scene.active
+        if index not in mine and scene.shape(index).session and scene.states[index] != IDLE
+    ]
+    if scene.weight(others) != 1:
+        return None
+    return Candidate(others[0], "frames", "is the one session that does something else", 0.1, False)
+
+
+def _shared(scene: Scene, threads: Sequence[int]) -> str:
+    """Return the frames that all of the threads have in common from the wait outwards."""
+    stacks = [scene.shape(index).frames[scene.shape(index).depth :] for index in threads]
+    common = 0
+    for rank in zip(*stacks, strict=False):
+        if len(set(rank)) > 1:
+            break
+        common += 1
+    frames = stacks[0][:common]
+    if not frames:
+        return "no frame next to the wait"
+    return " < ".join(frames[:8])
+
+
+def _nameless(capture: Capture) -> bool:
+    total = unnamed = 0
+    for thread in capture.threads[:200]:
+        for frame in thread.frames:
+            total += 1
+            unnamed += frame.symbol is None
+    return unnamed * 5 > total

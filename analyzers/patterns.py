@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pattern language of signatures; docs/signatures.md is its manual.
+
+Each alternative of each pattern gets one bit. A frame's mask says which of them its name
+satisfies, so that matching a stack is integer arithmetic, linear in its frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from stallscope.analyzers.names import bare
+
+__all__ = ["Pattern", "PatternError", "Step", "Vocabulary"]
+
+ANY = -1
+"""Gap of a step: any number of frames may stand between."""
+
+MAX_STEPS = 24
+MAX_STARS = 3
+_NAME_CACHE = 200_000
+
+
+class PatternError(ValueError):
+    """A pattern that cannot be understood: what is wrong with it."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One frame of a pattern: the bit of its alternatives, and the gap before it."""
+
+    bit: int
+    gap: int
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """A sequence of frames, innermost first. ``anchored``: it starts where the waiting ends."""
+
+    text: str
+    steps: tuple[Step, ...]
+    need: int
+    without: int
+    anchored: bool
+
+    def match(self, masks: Sequence[int], helpers: Sequence[bool]) -> tuple[int, int] | None:
+        """Return the indexes of the first and last frame that matched, None where it does not.
+
+        ``helpers`` says which frames only carry a wait out: they may stand between any two
+        frames of a pattern, and before an anchored one.
+        """
+        if self.without and any(mask & self.without for mask in masks):
+            return None
+        first = 1 << self.steps[0].bit
+        at: dict[int, int] = {}
+        for index, mask in enumerate(masks):
+            if mask & first:
+                at[index] = index
+            if self.anchored and not helpers[index]:
+                break
+        for step in self.steps[1:]:
+            if not at:
+                return None
+            at = _advance(at, step, masks, helpers)
+        if not at:
+            return None
+        end = min(at)
+        return at[end], end
+
+
+def _advance(
+    at: dict[int, int], step: Step, masks: Sequence[int], helpers: Sequence[bool]
+) -> dict[int, int]:
+    """Return where the next step can stand, with the start that each place belongs to."""
+    bit = 1 << step.bit
+    found: dict[int, int] = {}
+    if step.gap == ANY:
+        earliest = min(at)
+        for index in range(earliest + 1, len(masks)):
+            if masks[index] & bit:
+                found[index] = at[earliest]
+        return found
+    for place, start in at.items():
+        skipped = 0
+        for index in range(place + 1, len(masks)):
+            if masks[index] & bit and index not in found:
+                found[index] = start
+            if not helpers[index]:
+                skipped += 1
+                if skipped > step.gap:
+                    break
+    return found
+
+
+class Vocabulary:
+    """All alternatives of a catalog, and which of them a name satisfies."""
+
+    def __init__(self, sets: Mapping[str, Sequence[str]]) -> None:
+        self._sets = {name: tuple(members) for name, members in sets.items()}
+        self._bits: dict[tuple[str, ...], int] = {}
+        self._exact: dict[str, int] = {}
+        self._globs: dict[str, list[tuple[tuple[str, ...], bool, int]]] = {}
+        self._short_globs: list[tuple[tuple[str, ...], bool, int]] = []
+        self._unnamed = 0
+        self._cache: dict[str | None, int] = {}
+
+    def element(self, alternatives: Iterable[str]) -> int:
+        """Return the bit of a list of names, globs and ``@sets``."""
+        names = tuple(sorted(set(self._expand(alternatives, ()))))
+        if not names:
+            raise PatternError("no name between two commas")
+        if names not in self._bits:
+            bit = len(self._bits)
+            self._bits[names] = bit
+            for name in names:
+                self._add(name, 1 << bit)
+            self._cache.clear()
+        return self._bits[names]
+
+    def _expand(self, alternatives: Iterable[str], inside: tuple[str, ...]) -> Iterable[str]:
+        for name in alternatives:
+            name = name.strip()
+            if not name.startswith("@"):
+                _check_name(name)
+                yield name
+                continue
+            if name[1:] not in self._sets:
+                raise PatternError(f"no set is called {name}")
+            if name in inside:
+                raise PatternError(f"the set {name} contains itself")
+            yield from self._expand(self._sets[name[1:]], (*inside, name))
+
+    def _add(self, name: str, mask: int) -> None:
+        if name == "??":
+            self._unnamed |= mask
+        elif "*" in name:
+            parts = tuple(name.split("*"))
+            entry = (parts, "<" in name, mask)
+            if len(parts[0]) >= 2:
+                self._globs.setdefault(parts[0][:2], []).append(entry)
+            else:
+                self._short_globs.append(entry)
+        else:
+            self._exact[name] = self._exact.get(name, 0) | mask
+
+    def mask(self, name: str | None) -> int:
+        """Return the bits that a frame of this normalized name satisfies; None has no name."""
+        known = self._cache.get(name)
+        if known is not None:
+            return known
+        mask = self._unnamed if name is None else self._mask(name)
+        if len(self._cache) > _NAME_CACHE:
+            self._cache.clear()
+        self._cache[name] = mask
+        return mask
+
+    def _mask(self, name: str) -> int:
+        short = bare(name)
+        mask = self._exact.get(name, 0)
+        if short != name:
+            mask |= self._exact.get(short, 0)
+        for parts, templates, bit in (*self._globs.get(name[:2], ()), *self._short_globs):
+            if _glob(parts, name if templates else short):
+                mask |= bit
+        return mask
+
+    def pattern(self, text: str, *, anchored: bool) -> Pattern:
+        """Compile ``a, b|c, ..., d ! e|f``; raises PatternError."""
+        body, bang, without = text.partition("!")
+        steps: list[Step] = []
+        gap = 0
+        for part in body.split(","):
+            part = part.strip()
+            if part.startswith("..."):
+                if gap or not steps:
+                    raise PatternError(f"{part!r} must stand between two names")
+                gap = _gap(part)
+                continue
+            steps.append(Step(bit=self.element(part.split("|")), gap=gap))
+            gap = 0
+        if gap:
+            raise PatternError("it ends with '...'")
+        if len(steps) > MAX_STEPS:
+            raise PatternError(f"it has {len(steps)} frames, the limit is {MAX_STEPS}")
+        need = 0
+        for step in steps:
+            need |= 1 << step.bit
+        return Pattern(
+            text=text,
+            steps=tuple(steps),
+            need=need,
+            without=1 << self.element(without.split("|")) if bang else 0,
+            anchored=anchored,
+        )
+
+
+def _gap(part: str) -> int:
+    count = part[3:].strip()
+    if not count:
+        return ANY
+    if not count.isdecimal() or not 1 <= int(count) <= 99:
+        raise PatternError(f"{part!r}: '...' takes a number from 1 to 99, or none")
+    return int(count)
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise PatternError("an empty name")
+    if any(char.isspace() for char in name) and not name.startswith("operator"):
+        raise PatternError(f"{name!r} has a blank in it: names are written without arguments")
+    if "(" in name.replace("operator()", "").replace("(anonymous namespace)", ""):
+        raise PatternError(f"{name!r} has arguments: names are written without them")
+    if name.count("*") > MAX_STARS:
+        raise PatternError(f"{name!r} has more than {MAX_STARS} '*'")
+    if name.strip("*") == "":
+        raise PatternError(f"{name!r} matches everything: '...' is the word for that")
+
+
+def _glob(parts: tuple[str, ...], name: str) -> bool:
+    """Match literal parts with anything between them; linear, since the first fit is enough."""
+    if not name.startswith(parts[0]) or not name.endswith(parts[-1]):
+        return False
+    at = len(parts[0])
+    end = len(name) - len(parts[-1])
+    for part in parts[1:-1]:
+        at = name.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return at <= end

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which server a capture is of: by its own version string, its program, else its frames."""
+
+from __future__ import annotations
+
+import re
+
+from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.stacks import Stacks
+from stallscope.model import Capture
+
+__all__ = ["identify"]
+
+_NUMBER = re.compile(r"(?:^|[^\d.])(?:5\.5\.5-)?(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?)")
+
+
+def identify(capture: Capture, stacks: Stacks, catalog: Catalog) -> tuple[str | None, str | None]:
+    """Return (server, version), None for what nothing in the capture says."""
+    version = None
+    text = ""
+    for process in capture.processes:
+        text = process.strings.get("server_version", "")
+        match = _NUMBER.search(text)
+        if match:
+            version = match.group(1)
+            break
+    if "mariadb" in text.lower():
+        return "mariadb", version
+    for process in capture.processes:
+        program = (process.exe or process.comm or "").removesuffix(" (deleted)")
+        program = program.rsplit("/", 1)[-1]
+        for server in catalog.servers:
+            if program in server.programs and not (
+                server.name == "mysql" and _mariadb(stacks, catalog)
+            ):
+                return server.name, version
+    for server in catalog.servers:
+        if any(shape.present & server.marks for shape in stacks.distinct()):
+            return server.name, version
+    return None, version
+
+
+def _mariadb(stacks: Stacks, catalog: Catalog) -> bool:
+    """Say whether a program called mysqld is MariaDB's: frames that MySQL has not."""
+    marks = 0
+    for server in catalog.servers:
+        if server.name == "mariadb":
+            marks |= server.marks
+    return any(shape.present & marks for shape in stacks.distinct())

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks as analyzers see them: equal ones once, with names, patterns and waits worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stallscope.analyzers import waits
+from stallscope.analyzers.catalog import Catalog, Idle, Signature
+from stallscope.analyzers.names import display, normalize
+from stallscope.model import Capture, Frame, Thread
+
+__all__ = ["Shape", "Stacks"]
+
+MAX_FRAMES = 1024
+"""Frames of one stack that patterns look at."""
+
+
+class Shape(msgspec.Struct, frozen=True, eq=False):
+    """One distinct stack, innermost first. ``names`` has None where there is no symbol."""
+
+    names: tuple[str | None, ...]
+    frames: tuple[str, ...]
+    """The same for people."""
+    masks: tuple[int, ...]
+    present: int
+    helpers: tuple[bool, ...]
+    wait: waits.Wait | None
+    depth: int
+    """Index of the first frame that says what the thread wants, after those that carry the wait."""
+    idle: Idle | None
+    session: bool
+    waiter_of: tuple[Signature, ...]
+    """Signatures whose waiters look like this, in order of precedence."""
+    holder_of: dict[str, tuple[int, ...]]
+    """Signature id → indexes of its holder entries that fit."""
+
+    def site(self) -> str:
+        """Return the frame that says what the thread wants, for people."""
+        for name in self.names[self.depth :]:
+            if name is not None:
+                return name
+        return self.frames[min(self.depth, len(self.frames) - 1)] if self.frames else "??"
+
+    def excerpt(self, count: int = 4) -> str:
+        """Return the frames that tell most, innermost first, for a sentence."""
+        start = max(0, self.depth - 1)
+        return " < ".join(self.frames[start : start + count]) or "no frames"
+
+
+class Stacks:
+    """The shapes of all threads of a capture; ``shapes[i]`` belongs to ``capture.threads[i]``."""
+
+    def __init__(self, capture: Capture, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._names: dict[int, tuple[str | None, str]] = {}
+        self._by_frames: dict[int, Shape] = {}
+        self._by_key: dict[tuple[str, ...], Shape] = {}
+        self.shapes = tuple(self._of(thread) for thread in capture.threads)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def distinct(self) -> Sequence[Shape]:
+        """Return each shape once."""
+        return tuple(self._by_key.values())
+
+    def _of(self, thread: Thread) -> Shape:
+        # Threads with one stack share the tuple of frames, and the capture keeps it alive.
+        shape = self._by_frames.get(id(thread.frames))
+        if shape is None:
+            pairs = [self._name(frame) for frame in thread.frames]
+            key = tuple(text for _, text in pairs)
+            shape = self._by_key.get(key)
+            if shape is None:
+                shape = _shape(tuple(name for name, _ in pairs), key, self._catalog)
+                self._by_key[key] = shape
+            self._by_frames[id(thread.frames)] = shape
+        return shape
+
+    def _name(self, frame: Frame) -> tuple[str | None, str]:
+        pair = self._names.get(id(frame))
+        if pair is None:
+            name = normalize(frame.symbol) if frame.symbol else None
+            pair = self._names[id(frame)] = (name, name or display(frame))
+        return pair
+
+
+def _shape(names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Catalog) -> Shape:
+    vocabulary = catalog.vocabulary
+    masks = tuple(vocabulary.mask(name) for name in names[:MAX_FRAMES])
+    present = 0
+    for mask in masks:
+        present |= mask
+    helpers = tuple(bool(mask & catalog.helpers) for mask in masks)
+    wait, depth = waits.find(names, masks, helpers, catalog)
+
+    idle = None
+    for candidate in catalog.idles:
+        pattern = candidate.pattern
+        if pattern.need & present == pattern.need and pattern.match(masks, helpers):
+            idle = candidate
+            break
+
+    waiter_of: list[Signature] = []
+    holder_of: dict[str, tuple[int, ...]] = {}
+    for signature in catalog.signatures:
+        for pattern in signature.waiters:
+            if pattern.need & present == pattern.need and pattern.match(masks, helpers):
+                waiter_of.append(signature)
+                break
+        fits = []
+        for index, holder in enumerate(signature.holders):
+            for pattern in holder.patterns:
+                if pattern.need & present == pattern.need and pattern.match(masks, helpers):
+                    fits.append(index)
+                    break
+        if fits:
+            holder_of[signature.id] = tuple(fits)
+    return Shape(
+        names=names,
+        frames=frames,
+        masks=masks,
+        present=present,
+        helpers=helpers,
+        wait=wait,
+        depth=depth,
+        idle=idle,
+        session=bool(present & catalog.sessions),
+        waiter_of=tuple(waiter_of),
+        holder_of=holder_of,
+    )
