@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo shows what it says, and leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import wait_until
+
+from tests.live.shots import CHECKOUT
+
+pytestmark = pytest.mark.needs("root", "bpf", "slap")
+
+DEMO = [sys.executable, str(CHECKOUT / "scripts/lib/demo.py")]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT / "scripts/lib")}
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return an environment whose temporary folder is ours to look at."""
+    folder.chmod(0o755)
+    return {**ENVIRONMENT, "TMPDIR": str(folder)}
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Return a folder that a server's unprivileged user can enter, short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="stallscope-demo-", dir="/tmp"))
+    yield folder
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("mariadb", marks=pytest.mark.needs("mariadb")),
+        pytest.param("mysql55", marks=pytest.mark.needs("mysql55")),
+    ],
+)
+def test_shows_the_verdict(kind: str, short_folder: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, "--server", kind],
+        env=environment(short_folder),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all " in done.stdout
+    assert "connections are still there" in done.stdout
+
+
+@pytest.mark.needs("mariadb")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_cleans_up_after_a_signal(number: signal.Signals, short_folder: Path) -> None:
+    with subprocess.Popen(
+        [*DEMO, "--keep"], env=environment(short_folder), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "until Ctrl-C" in line:
+                break
+        (folder,) = short_folder.iterdir()
+        server = int((folder / "server.pid").read_text())
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    wait_until(lambda: not Path(f"/proc/{server}").exists(), "the server is gone", 10)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PostgreSQL, a process per connection, is one capture."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from servers import Child, Postgres, wait_until
+from targets import trouble
+
+from tests.live.shots import take, threads_with
+
+pytestmark = pytest.mark.needs("root", "bpf")
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
+def test_one_capture_of_all_processes(postgres: Postgres, tmp_path: Path) -> None:
+    postgres.query("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    postgres.query("INSERT INTO t VALUES (1, 1)")
+    with ExitStack() as stack:
+        hold = postgres.psql("BEGIN; UPDATE t SET v = 2; SELECT pg_sleep(3600)")
+        log = postgres.folder / "clients.log"
+        stack.callback(Child(hold, log).end)
+        update = "UPDATE t SET v = 3"
+        wait_until(lambda: len(postgres.backends()) == 1, "the holder is connected")
+        sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        wait_until(lambda: postgres.query(sleeping) == "1\n", "the holder sleeps")
+        for _ in range(5):
+            stack.callback(Child(postgres.psql(update), log).end)
+        wait_until(lambda: postgres.query(WAITING) == "5\n", "5 backends wait")
+        backends = postgres.backends()
+        shot = take(tmp_path, "-p", postgres.pid)
+        assert {postgres.pid, *backends} <= {p.pid for p in shot.capture.processes}
+        assert {postgres.pid, *backends} <= {t.tid for t in shot.capture.threads}
+        assert len(threads_with(shot.capture, "ProcSleep", "PostgresMain")) == 5
+        assert [trouble(pid) for pid in backends] == [[]] * len(backends)
+        assert set(postgres.backends()) == set(backends)

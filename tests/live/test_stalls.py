@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real stalls get their names, and their blockers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import MariaDB, MySQL55, MySQL97, SqlServer
+from stalls import (
+    INDEX_LOCK_OPTIONS,
+    REDO_SYNC_OPTIONS,
+    TABLE_STORM_OPTIONS,
+    deadlock_check_storm,
+    global_read_lock,
+    index_lock,
+    loop_device,
+    metadata_lock_pileup,
+    redo_sync,
+    row_lock_convoy,
+    table_open_storm,
+)
+
+from tests.live.shots import Shot, take, threads_with, unharmed
+
+pytestmark = pytest.mark.needs("root", "bpf")
+
+TRIES = 60
+"""Captures at most, until one catches a moment that comes and goes."""
+
+SERVERS = ["mariadb", "mysql55", "mysql97"]
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> SqlServer:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, SqlServer)
+    return found
+
+
+def shots(server: SqlServer, folder: Path, tries: int = TRIES) -> Iterator[Shot]:
+    for _ in range(tries):
+        yield take(folder, "-p", server.pid, "--backend", "bpf")
+
+
+def test_row_lock_convoy(server: SqlServer, tmp_path: Path) -> None:
+    with row_lock_convoy(server, 30), unharmed(server):
+        shot = take(tmp_path, "-p", server.pid)
+    assert shot.signatures[0] == "innodb-row-lock"
+    assert shot.analysis["findings"][0]["threads"] >= 30
+
+
+def test_global_read_lock(server: SqlServer, tmp_path: Path) -> None:
+    with global_read_lock(server, 20), unharmed(server):
+        shot = take(tmp_path, "-p", server.pid)
+    assert shot.signatures[0] == "global-read-lock"
+
+
+def test_metadata_lock(server: SqlServer, tmp_path: Path) -> None:
+    with metadata_lock_pileup(server, 20), unharmed(server):
+        shot = take(tmp_path, "-p", server.pid)
+    assert shot.signatures[0] == "metadata-lock"
+
+
+def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
+    """The checker holds the kernel mutex: it is the blocker of each capture that catches it."""
+    with deadlock_check_storm(mysql55, 190), unharmed(mysql55):
+        for shot in shots(mysql55, tmp_path):
+            assert shot.signatures[0] in ("innodb-deadlock-check", "innodb-row-lock")
+            assert shot.analysis["findings"][0]["threads"] >= 100
+            if shot.signatures[0] != "innodb-deadlock-check":
+                continue
+            checkers = threads_with(shot.capture, "lock_deadlock_recursive")
+            blocker = shot.analysis["findings"][0]["blocker"]
+            if checkers and blocker is not None:
+                assert blocker["tid"] in {thread.tid for thread in checkers}
+                assert any("lock_deadlock_recursive" in frame for frame in blocker["frames"])
+                return
+    pytest.fail(f"none of {TRIES} captures caught the deadlock checker at work")
+
+
+def test_table_open(tmp_path: Path) -> None:
+    with MySQL55(*TABLE_STORM_OPTIONS) as server, table_open_storm(server), unharmed(server):
+        tids = {int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()}
+        owned = 0
+        for shot in shots(server, tmp_path, 10):
+            assert "table-open-lock" in shot.signatures
+            locks = [lock for lock in shot.capture.locks if lock.symbol == "LOCK_open"]
+            owned += any(lock.owner_tid in tids and lock.stable for lock in locks)
+            if shot.signatures[0] == "table-open-lock" and owned:
+                assert shot.analysis["findings"][0]["locks"][0]["symbol"] == "LOCK_open"
+                return
+    pytest.fail("no capture named table-open-lock first, with an owner of LOCK_open")
+
+
+def test_index_lock(tmp_path: Path) -> None:
+    with MySQL55(*INDEX_LOCK_OPTIONS) as server, index_lock(server), unharmed(server):
+        for shot in shots(server, tmp_path, 10):
+            if "innodb-index-lock" in shot.named:
+                return
+    pytest.fail("no capture named innodb-index-lock")
+
+
+@pytest.mark.needs("freeze")
+@pytest.mark.parametrize("kind", [MariaDB, MySQL55])
+def test_redo_sync(kind: type[MariaDB | MySQL55], tmp_path: Path) -> None:
+    """A thread in state D is no obstacle: nothing waits for it to stop."""
+    with loop_device() as device, kind(*REDO_SYNC_OPTIONS, parent=device) as server:
+        with redo_sync(server, device, 20), unharmed(server):
+            shot = take(tmp_path, "-p", server.pid)
+        assert "D" in {thread.state for thread in shot.capture.threads}
+        assert shot.signatures[0] == "innodb-redo-sync"
+
+
+def test_mysql97_is_named_though_its_files_are_elsewhere(mysql97: MySQL97, tmp_path: Path) -> None:
+    """The path of the server's maps is another program, or none, outside its root."""
+    with row_lock_convoy(mysql97, 10):
+        capture = take(tmp_path, "-p", mysql97.pid).capture
+    (module,) = {m for m in capture.modules if m.path == "/usr/sbin/mysqld"}
+    assert module.error is None
+    assert module.symbols == ".dynsym"
+    assert len(threads_with(capture, "lock_wait_suspend_thread", "do_command")) == 10
