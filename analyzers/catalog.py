@@ -13,7 +13,7 @@ import msgspec
 from stallscope.analyzers.patterns import Pattern, PatternError, Vocabulary
 from stallscope.errors import StallscopeError
 
-__all__ = ["Catalog", "CatalogError", "Holder", "Idle", "Signature", "WaitKind", "load"]
+__all__ = ["Catalog", "CatalogError", "Holder", "Idle", "Signature", "WaitKind", "check", "load"]
 
 PACKAGE_DATA = Path(__file__).resolve().parent / "signatures"
 
@@ -183,6 +183,19 @@ def load(extra_dirs: Sequence[Path] = ()) -> Catalog:
             raise CatalogError(f"{folder}: not a folder of signature files (*.toml)")
         paths.extend(sorted(folder.glob("*.toml")))
     return compile_files([(path, _read(path)) for path in paths])
+
+
+def check(path: Path) -> tuple[Signature, ...]:
+    """Return the signatures of one file, compiled with the package's own.
+
+    Raises: CatalogError naming file, key and what is wrong.
+    """
+    files = [(item, _read(item)) for item in sorted(PACKAGE_DATA.glob("*.toml"))]
+    own = _read(path)
+    if not any(path.samefile(item) for item, _ in files):
+        files.append((path, own))
+    by_id = compile_files(files).by_id
+    return tuple(by_id[entry.id] for entry in own.signature)
 
 
 def _read(path: Path) -> _File:

@@ -33,15 +33,16 @@ _AFTER_ARGUMENTS = re.compile(r"(?: const| volatile| &&?| noexcept)*::")
 
 # glibc gives one entry point several names, and a debugger takes any of them.
 _LIBC = frozenset(
-    (
+    re.findall(
+        r"\S+",
         "accept accept4 calloc clock_nanosleep clone clone3 close connect epoll_pwait epoll_wait "
         "fallocate fallocate64 fdatasync free fsync ftruncate ftruncate64 futex io_getevents ioctl "
         "localtime_r lseek madvise malloc mmap mmap64 mprotect msync munmap nanosleep open open64 "
         "openat poll posix_fallocate posix_fallocate64 ppoll pread pread64 preadv preadv64 pselect "
         "pwrite pwrite64 pwritev pwritev64 read readv realloc recv recvfrom recvmsg rename select "
         "semop semtimedop send sendmsg sendto sigtimedwait sigwait sigwaitinfo sleep start_thread "
-        "sync_file_range syscall tz_convert unlink usleep wait4 waitpid write writev"
-    ).split()
+        "sync_file_range syscall tz_convert unlink usleep wait4 waitpid write writev",
+    )
 )
 _LIBC_PREFIX = re.compile(r"__(?:GI_)?(?:__)?(?:libc_)?")
 
