@@ -71,6 +71,12 @@ void stall_json_key(struct stall_json *json, const char *key)
 	json->comma = false;
 }
 
+void stall_json_colon(struct stall_json *json)
+{
+	put(json, ":", 1);
+	json->comma = false;
+}
+
 void stall_json_null(struct stall_json *json)
 {
 	separate(json);

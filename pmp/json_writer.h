@@ -23,6 +23,9 @@ void stall_json_close(struct stall_json *json, char bracket);
 // The key of the next value: a literal of ours, not escaped.
 void stall_json_key(struct stall_json *json, const char *key);
 
+// Turns the string just written into the key of the next value.
+void stall_json_colon(struct stall_json *json);
+
 void stall_json_null(struct stall_json *json);
 void stall_json_bool(struct stall_json *json, bool value);
 void stall_json_int(struct stall_json *json, int64_t value);

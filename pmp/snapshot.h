@@ -66,7 +66,7 @@ struct stall_thread {
 
 // The memory around a futex word, read while its waiters were asleep on it.
 #define STALL_FUTEX_BEFORE 16
-#define STALL_FUTEX_AFTER 64
+#define STALL_FUTEX_AFTER 32
 struct stall_futex {
 	uint32_t process;
 	uint64_t address;
@@ -81,6 +81,8 @@ struct stall_process {
 	char comm[STALL_COMM];
 	char *exe;	  // as the target sees it; NULL unknown
 	bool exe_deleted; // unlinked or replaced since it was started
+	// Where its first stack and its heap began: another program, another place. 0 unknown.
+	uint64_t start_stack, start_brk;
 	struct stall_maps *maps;
 	size_t thread_count;
 	size_t threads_lost; // ended during the capture, or beyond the limit

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes one capture as docs/capture-format.md describes it.
+#ifndef STALL_CAPTURE_H
+#define STALL_CAPTURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "capture_stacks.h"
+#include "error.h"
+#include "lock.h"
+#include "output.h"
+#include "snapshot.h"
+#include "worker.h"
+
+// Text of a global variable of the target.
+struct stall_capture_string {
+	uint32_t process;
+	const char *name;
+	char *text;
+};
+
+struct stall_capture {
+	const struct stall_snapshot *snapshot;
+	const struct stall_unwound *unwound;
+	const struct stall_locks *locks;
+	const struct stall_capture_stacks *stacks;
+	const struct stall_capture_string *strings;
+	size_t string_count;
+	uint64_t started_ns; // CLOCK_MONOTONIC
+	uint64_t attach_ns, unwind_ns, locks_ns;
+};
+
+struct stall_error *stall_capture_write(const struct stall_capture *capture,
+					struct stall_output *output);
+
+#endif

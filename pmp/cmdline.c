@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cmdline.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+
+#define HIDDEN "***"
+
+// wsrep_sst_auth holds "user:password".
+static const char *const secret_words[] = {"passw",  "pwd",	 "passphrase",
+					   "secret", "sst_auth", "sst-auth"};
+
+static const char *find_secret_word(const char *argument)
+{
+	for (size_t i = 0; i < sizeof(secret_words) / sizeof(secret_words[0]); i++) {
+		const char *found = strcasestr(argument, secret_words[i]);
+		if (found)
+			return found;
+	}
+	return NULL;
+}
+
+// user:password@ in a URL.
+static char *hide_url(const char *argument)
+{
+	const char *scheme = strstr(argument, "://");
+	if (!scheme)
+		return NULL;
+	const char *user = scheme + 3;
+	size_t authority = strcspn(user, "/?#");
+	const char *at = memrchr(user, '@', authority);
+	const char *colon = at ? memchr(user, ':', at - user) : NULL;
+	char *hidden = NULL;
+	if (colon && asprintf(&hidden, "%.*s:" HIDDEN "%s", (int)(colon - argument), argument,
+			      at) < 0)
+		hidden = NULL;
+	return hidden;
+}
+
+// What may be shown of the argument. `*secret_next` says that the value is the next argument.
+static char *redact(const char *argument, bool *secret_next)
+{
+	char *shown;
+
+	if (*secret_next && argument[0] != '-') {
+		*secret_next = false;
+		return strdup(HIDDEN);
+	}
+	*secret_next = false;
+	const char *word = find_secret_word(argument);
+	if (word) {
+		const char *equals = strchr(word, '=');
+		if (!equals) {
+			*secret_next = argument[0] == '-';
+			return strdup(argument);
+		}
+		// Everything after it: a value may hold blanks and more "name=value".
+		if (asprintf(&shown, "%.*s=" HIDDEN, (int)(equals - argument), argument) < 0)
+			return NULL;
+		return shown;
+	}
+	if (argument[0] == '-' && argument[1] == 'p' && argument[2])
+		return strdup("-p" HIDDEN);
+	shown = hide_url(argument);
+	return shown ? shown : strdup(argument);
+}
+
+static void cmdline_deinitp(struct stall_cmdline *cmdline)
+{
+	stall_cmdline_deinit(cmdline);
+}
+
+struct stall_error *stall_cmdline_parse(const char *text, size_t size, struct stall_cmdline *ret)
+{
+	__attribute__((__cleanup__(cmdline_deinitp))) struct stall_cmdline cmdline = {};
+	_cleanup_free_ char *copy = malloc(size + 1);
+	size_t capacity = 0;
+	bool secret_next = false;
+
+	if (!copy)
+		return &stall_enomem;
+	memcpy(copy, text, size);
+	copy[size] = '\0';
+	for (size_t at = 0; at < size; at += strlen(copy + at) + 1) {
+		if (cmdline.count == capacity) {
+			capacity = capacity ? capacity * 2 : 32;
+			char **grown = reallocarray(cmdline.arguments, capacity, sizeof(*grown));
+			if (!grown)
+				return &stall_enomem;
+			cmdline.arguments = grown;
+		}
+		char *shown = redact(copy + at, &secret_next);
+		if (!shown)
+			return &stall_enomem;
+		cmdline.arguments[cmdline.count++] = shown;
+	}
+	*ret = cmdline;
+	cmdline = (struct stall_cmdline){};
+	return NULL;
+}
+
+void stall_cmdline_deinit(struct stall_cmdline *cmdline)
+{
+	for (size_t i = 0; i < cmdline->count; i++)
+		free(cmdline->arguments[i]);
+	free(cmdline->arguments);
+	*cmdline = (struct stall_cmdline){};
+}
+
+struct stall_error *stall_cmdline_read(const struct stall_target *target,
+				       struct stall_cmdline *ret)
+{
+	_cleanup_free_ char *text = malloc(STALL_MAX_CMDLINE);
+	size_t size = 0;
+
+	if (!text)
+		return &stall_enomem;
+	_cleanup_close_ int fd = openat(target->procfd, "cmdline", O_RDONLY | O_CLOEXEC);
+	while (fd >= 0 && size < STALL_MAX_CMDLINE) {
+		ssize_t n = read(fd, text + size, STALL_MAX_CMDLINE - size);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		size += n;
+	}
+	return stall_cmdline_parse(text, size, ret);
+}

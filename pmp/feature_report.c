@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "feature_report.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "backend.h"
+#include "cleanup.h"
+#include "json_writer.h"
+#include "kernel_symbols.h"
+#include "output.h"
+
+// Errors say what is wrong, then, behind "; ", what to do about it.
+static void write_feature(struct stall_json *json, const char *name, struct stall_error *err)
+{
+	stall_json_key(json, name);
+	stall_json_open(json, '{');
+	stall_json_member_bool(json, "ok", !err);
+	if (err) {
+		const char *mend = strstr(err->message, "; ");
+		size_t length = mend ? (size_t)(mend - err->message) : strlen(err->message);
+		stall_json_key(json, "why");
+		stall_json_string_n(json, err->message, length);
+		stall_json_member_string(json, "mend", mend ? mend + 2 : NULL);
+	}
+	stall_json_close(json, '}');
+	stall_error_destroy(err);
+}
+
+static struct stall_error *probe_backend(const struct stall_backend *backend)
+{
+	struct stall_snapshot_options options;
+	void *state = NULL;
+
+	stall_snapshot_options_init(&options);
+	struct stall_error *err = backend->probe(&options);
+	if (!err)
+		err = backend->open(&options, &state);
+	if (!err && state)
+		backend->close(state);
+	return err;
+}
+
+// Whether kernel frames get names: this one's own address is as good as any.
+static struct stall_error *probe_kernel_symbols(void)
+{
+	struct stall_kernel_symbols *symbols;
+	struct stall_kernel_symbol query = {.address = UINT64_C(0xffffffff81000001)};
+	struct stall_error *err = stall_kernel_symbols_create(&symbols);
+
+	if (err)
+		return err;
+	err = stall_kernel_symbols_find(symbols, &query, 1);
+	stall_kernel_symbols_destroy(symbols);
+	return err;
+}
+
+static void output_destroyp(struct stall_output **output)
+{
+	stall_output_destroy(*output);
+}
+
+struct stall_error *stall_features_write(int fd)
+{
+	_cleanup_(stall_json_deinit) struct stall_json json = {};
+	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	struct utsname name = {};
+
+	uname(&name);
+	stall_json_open(&json, '{');
+	stall_json_member_string(&json, "schema", "stallscope.features/1");
+	stall_json_member_string(&json, "kernel", name.release);
+	stall_json_key(&json, "features");
+	stall_json_open(&json, '{');
+	write_feature(&json, "bpf-iterator", probe_backend(&stall_backend_bpf));
+	write_feature(&json, "ptrace", probe_backend(&stall_backend_ptrace));
+	write_feature(&json, "proc", probe_backend(&stall_backend_proc));
+	write_feature(&json, "kernel-symbols", probe_kernel_symbols());
+	stall_json_close(&json, '}');
+	stall_json_close(&json, '}');
+	stall_json_newline(&json);
+	if (json.failed)
+		return &stall_enomem;
+	struct stall_error *err = stall_output_create_fd(fd, &output);
+	return err ? err : stall_output_write(output, json.data, json.size);
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "finish.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture.h"
+#include "capture_stacks.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "lock.h"
+
+#define MAX_STRING 256
+
+struct strings {
+	struct stall_capture_string *strings;
+	size_t count;
+};
+
+static void strings_deinit(struct strings *strings)
+{
+	for (size_t i = 0; i < strings->count; i++)
+		free(strings->strings[i].text);
+	free(strings->strings);
+}
+
+static size_t printable_length(const char *text, size_t size)
+{
+	size_t length = 0;
+
+	while (length < size && isascii(text[length]) && isprint(text[length]))
+		length++;
+	return length;
+}
+
+// The text at an array of characters, or at a pointer to one. NULL where there is none.
+static char *read_text(const struct stall_target *target, uint64_t address, uint64_t size)
+{
+	char text[MAX_STRING];
+	size_t wanted = size && size < sizeof(text) ? size : sizeof(text);
+	uint64_t pointer;
+
+	wanted = stall_target_read(target, address, text, wanted);
+	size_t length = printable_length(text, wanted);
+	if (!length && size == sizeof(pointer) && wanted == sizeof(pointer)) {
+		memcpy(&pointer, text, sizeof(pointer));
+		length = printable_length(text, stall_target_read(target, pointer, text, sizeof(text)));
+	}
+	return length ? strndup(text, length) : NULL;
+}
+
+static struct stall_error *read_string(const struct stall_finish *finish, uint32_t process,
+				       const char *name, char **ret)
+{
+	const struct stall_target *target = &finish->snapshot->processes[process].target;
+	uint64_t address, size;
+
+	struct stall_error *err = stall_worker_find_data(finish->worker, finish->snapshot, process,
+							 name, &address, &size);
+	if (err)
+		return err;
+	*ret = address ? read_text(target, address, size) : NULL;
+	return NULL;
+}
+
+static struct stall_error *read_strings(const struct stall_finish *finish, struct strings *ret)
+{
+	size_t processes = finish->snapshot->process_count;
+
+	ret->strings = calloc(processes * finish->string_count + 1, sizeof(*ret->strings));
+	if (!ret->strings)
+		return &stall_enomem;
+	for (size_t i = 0; i < processes; i++) {
+		for (size_t j = 0; j < finish->string_count; j++) {
+			char *text = NULL;
+			struct stall_error *err = read_string(finish, i, finish->strings[j], &text);
+			if (err)
+				return err;
+			if (text)
+				ret->strings[ret->count++] = (struct stall_capture_string){
+					i, finish->strings[j], text};
+		}
+	}
+	return NULL;
+}
+
+// Takes the error over: it is the capture's to tell.
+static struct stall_error *note_error(struct stall_snapshot *snapshot, const char *code,
+				      struct stall_error *err)
+{
+	if (!err)
+		return NULL;
+	if (err->code == STALL_ERROR_NO_MEMORY)
+		return err;
+	struct stall_error *failed = stall_snapshot_note(snapshot, code, "%s", err->message);
+	stall_error_destroy(err);
+	return failed;
+}
+
+static bool has_note(const struct stall_snapshot *snapshot, const char *code)
+{
+	for (size_t i = 0; i < snapshot->note_count; i++)
+		if (!strcmp(snapshot->notes[i].code, code))
+			return true;
+	return false;
+}
+
+static struct stall_error *note_modules(struct stall_snapshot *snapshot,
+					const struct stall_unwound *unwound)
+{
+	for (size_t i = 0; i < unwound->module_count; i++) {
+		const struct stall_module_info *info = &unwound->modules[i];
+		if (!info->error || info->process >= snapshot->process_count)
+			continue;
+		const struct stall_maps *maps = snapshot->processes[info->process].maps;
+		if (!maps || info->module >= maps->module_count)
+			continue;
+		struct stall_error *err =
+			stall_snapshot_note(snapshot, "module-unreadable", "%s: %s; its frames have no names",
+					    maps->modules[info->module].path, info->error);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
+static struct stall_error *note_truncated(struct stall_snapshot *snapshot)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		count += snapshot->threads[i].label == STALL_TRUNCATED;
+	if (!count || has_note(snapshot, "stacks-truncated"))
+		return NULL;
+	return stall_snapshot_note(snapshot, "stacks-truncated",
+				   "%zu stacks are deeper than was copied; give a larger --max-stack",
+				   count);
+}
+
+static struct stall_error *note_lost(struct stall_snapshot *snapshot)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < snapshot->process_count; i++)
+		count += snapshot->processes[i].threads_lost;
+	if (!count || has_note(snapshot, "threads-lost"))
+		return NULL;
+	return stall_snapshot_note(snapshot, "threads-lost",
+				   "%zu threads ended during the capture or are beyond --max-threads",
+				   count);
+}
+
+static struct stall_error *note_missing(struct stall_snapshot *snapshot,
+					const struct stall_unwound *unwound)
+{
+	struct stall_error *err = NULL;
+
+	if (unwound->partial && !has_note(snapshot, "worker-died"))
+		err = stall_snapshot_note(snapshot, "worker-died",
+					  "the unwinding child died or was late: some stacks are not unwound");
+	if (!err)
+		err = note_modules(snapshot, unwound);
+	if (!err)
+		err = note_truncated(snapshot);
+	if (!err)
+		err = note_lost(snapshot);
+	return err;
+}
+
+struct stall_error *stall_finish(const struct stall_finish *finish, struct stall_output *output,
+				 bool *ret_partial)
+{
+	struct stall_snapshot *snapshot = finish->snapshot;
+	_cleanup_(stall_unwound_deinit) struct stall_unwound unwound = {};
+	_cleanup_(stall_locks_deinit) struct stall_locks locks = {};
+	_cleanup_(stall_capture_stacks_deinit) struct stall_capture_stacks stacks = {};
+	_cleanup_(strings_deinit) struct strings strings = {};
+	struct stall_capture capture = {
+		.snapshot = snapshot,
+		.unwound = &unwound,
+		.locks = &locks,
+		.stacks = &stacks,
+		.started_ns = finish->started_ns,
+		.attach_ns = finish->attach_ns,
+	};
+	struct stall_error *err;
+
+	uint64_t before = stall_clock_ns(CLOCK_MONOTONIC);
+	err = stall_worker_unwind(finish->worker, snapshot, &unwound);
+	if (err)
+		return err;
+	err = stall_capture_stacks_init(&stacks, snapshot, &unwound);
+	if (err)
+		return err;
+	if (finish->kernel_symbols && stacks.kernel_frame_count)
+		err = note_error(snapshot, "kernel-symbols",
+				 stall_kernel_symbols_find(finish->kernel_symbols, stacks.kernel_frames,
+							   stacks.kernel_frame_count));
+	if (err)
+		return err;
+	uint64_t unwound_at = stall_clock_ns(CLOCK_MONOTONIC);
+	capture.unwind_ns = unwound_at - before;
+
+	err = stall_locks_init(&locks, snapshot, &unwound);
+	if (err)
+		return err;
+	err = note_error(snapshot, "lock-names",
+			 stall_locks_name(&locks, finish->worker, snapshot));
+	if (!err)
+		err = note_error(snapshot, "strings", read_strings(finish, &strings));
+	if (!err)
+		err = note_missing(snapshot, &unwound);
+	if (err)
+		return err;
+	capture.strings = strings.strings;
+	capture.string_count = strings.count;
+	capture.locks_ns = stall_clock_ns(CLOCK_MONOTONIC) - unwound_at;
+
+	err = stall_capture_write(&capture, output);
+	if (err)
+		return err;
+	*ret_partial = snapshot->note_count > 0;
+	return NULL;
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a raw snapshot to a written capture: unwinding, locks, names, records.
+#ifndef STALL_FINISH_H
+#define STALL_FINISH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "kernel_symbols.h"
+#include "output.h"
+#include "snapshot.h"
+#include "worker.h"
+
+struct stall_finish {
+	struct stall_snapshot *snapshot;
+	struct stall_worker *worker;
+	struct stall_kernel_symbols *kernel_symbols; // NULL: none are wanted
+	const char *const *strings;
+	size_t string_count;
+	uint64_t started_ns; // CLOCK_MONOTONIC
+	uint64_t attach_ns;
+};
+
+// *ret_partial: a note in the capture says what is missing.
+struct stall_error *stall_finish(const struct stall_finish *finish, struct stall_output *output,
+				 bool *ret_partial);
+
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernel_names_bpf.h"
+
+#ifdef STALL_HAVE_BPF
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+
+#include "ksym.skel.h"
+
+// The skeleton itself: it is allocated by libbpf.
+struct stall_kernel_names_bpf {
+	struct ksym ksym;
+};
+
+struct stall_error *stall_kernel_names_bpf_create(struct stall_kernel_names_bpf **ret)
+{
+	struct ksym *ksym = ksym__open();
+
+	if (!ksym)
+		return stall_error_os(errno, "BPF program name_address: cannot open");
+	int failed = ksym__load(ksym);
+	if (failed) {
+		ksym__destroy(ksym);
+		return stall_error_os(-failed, "BPF program name_address: cannot load");
+	}
+	*ret = (struct stall_kernel_names_bpf *)ksym;
+	return NULL;
+}
+
+void stall_kernel_names_bpf_destroy(struct stall_kernel_names_bpf *names)
+{
+	ksym__destroy((struct ksym *)names);
+}
+
+struct stall_error *stall_kernel_names_bpf_find(struct stall_kernel_names_bpf *names,
+						uint64_t address, const char **ret)
+{
+	struct ksym *ksym = &names->ksym;
+	LIBBPF_OPTS(bpf_test_run_opts, options);
+
+	ksym->bss->address = address;
+	int failed = bpf_prog_test_run_opts(bpf_program__fd(ksym->progs.name_address), &options);
+	if (failed)
+		return stall_error_os(-failed, "BPF program name_address: cannot run");
+	if ((int)options.retval < 0)
+		return stall_error_os(-(int)options.retval, "bpf_snprintf");
+	ksym->bss->name[sizeof(ksym->bss->name) - 1] = '\0';
+	*ret = ksym->bss->name;
+	return NULL;
+}
+
+#else
+
+struct stall_error *stall_kernel_names_bpf_create(struct stall_kernel_names_bpf **ret)
+{
+	(void)ret;
+	return stall_error_create(STALL_ERROR_UNSUPPORTED, "built without BPF");
+}
+
+void stall_kernel_names_bpf_destroy(struct stall_kernel_names_bpf *names)
+{
+	(void)names;
+}
+
+struct stall_error *stall_kernel_names_bpf_find(struct stall_kernel_names_bpf *names,
+						uint64_t address, const char **ret)
+{
+	(void)names;
+	(void)address;
+	(void)ret;
+	return stall_error_create(STALL_ERROR_UNSUPPORTED, "built without BPF");
+}
+
+#endif

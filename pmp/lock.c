@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lock.h"
+
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "lock_layout.h"
+#include "lock_names.h"
+
+// libc's own frames between a wait and the function that was called: no more than this.
+#define MAX_LIBC_FRAMES 12
+
+// Sizes of pthread_cond_t, and of mysql_cond_t, which begins with one.
+#define COND_SIZE 48
+#define MYSQL_COND_SIZE 56
+
+static const char *const kind_names[] = {
+	[STALL_LOCK_UNKNOWN] = "unknown", [STALL_LOCK_MUTEX] = "mutex",
+	[STALL_LOCK_RWLOCK] = "rwlock",	  [STALL_LOCK_COND] = "cond",
+	[STALL_LOCK_SEM] = "sem",	  [STALL_LOCK_JOIN] = "join",
+	[STALL_LOCK_INTERNAL] = "internal",
+};
+
+const char *stall_lock_kind_name(enum stall_lock_kind kind)
+{
+	return kind_names[kind];
+}
+
+// A thread that waits, and on what.
+struct waiter {
+	uint32_t thread;
+	uint32_t process;
+	uint64_t futex;
+	struct stall_lock_decoded lock;
+	bool stable;
+};
+
+// What the innermost frames say: libc's functions up to the first that is somebody else's. Frames
+// without a name are passed over as long as they are in the file of the innermost one.
+static enum stall_wait_name wait_name(const struct stall_unwound *unwound,
+				      const struct stall_stack *stack)
+{
+	for (uint32_t i = 0; i < stack->count && i < MAX_LIBC_FRAMES; i++) {
+		const struct stall_frame *frame = &unwound->frames[stack->frames[i]];
+		if (!frame->symbol) {
+			if (frame->module != unwound->frames[stack->frames[0]].module)
+				return STALL_WAIT_FOREIGN;
+			continue;
+		}
+		enum stall_wait_name name = stall_wait_name(frame->symbol);
+		if (name != STALL_WAIT_HELPER)
+			return name;
+	}
+	return STALL_WAIT_FOREIGN;
+}
+
+static int compare_futex(const void *a, const void *b)
+{
+	const struct stall_futex *x = a, *y = b;
+
+	if (x->process != y->process)
+		return x->process < y->process ? -1 : 1;
+	return (x->address > y->address) - (x->address < y->address);
+}
+
+static const struct stall_futex *find_futex(const struct stall_snapshot *snapshot,
+					    uint32_t process, uint64_t address)
+{
+	struct stall_futex key = {.process = process, .address = address};
+
+	if (!snapshot->futex_count)
+		return NULL;
+	return bsearch(&key, snapshot->futexes, snapshot->futex_count, sizeof(key), compare_futex);
+}
+
+static bool decode_waiter(const struct stall_snapshot *snapshot,
+			  const struct stall_unwound *unwound, const struct stall_lock_tids *tids,
+			  uint32_t index, struct waiter *ret)
+{
+	const struct stall_thread *thread = &snapshot->threads[index];
+	uint64_t address = stall_thread_futex(thread);
+
+	if (!address)
+		return false;
+	const struct stall_lock_wait wait = {
+		.process = thread->process,
+		.address = address,
+		.operation = thread->args[1] & FUTEX_CMD_MASK,
+		.private = thread->args[1] & FUTEX_PRIVATE_FLAG,
+		.value = thread->args[2],
+	};
+	const struct stall_futex *futex = find_futex(snapshot, thread->process, address);
+	*ret = (struct waiter){
+		.thread = index,
+		.process = thread->process,
+		.futex = address,
+		.lock = stall_lock_decode(&wait, wait_name(unwound, &unwound->stacks[index]),
+					  futex, tids),
+		.stable = futex && futex->stable,
+	};
+	return true;
+}
+
+static int compare_by_futex(const void *a, const void *b)
+{
+	const struct waiter *x = a, *y = b;
+
+	if (x->process != y->process)
+		return x->process < y->process ? -1 : 1;
+	if (x->futex != y->futex)
+		return x->futex < y->futex ? -1 : 1;
+	// Those that know what it is come first.
+	return (x->lock.kind == STALL_LOCK_UNKNOWN) - (y->lock.kind == STALL_LOCK_UNKNOWN);
+}
+
+static int compare_by_lock(const void *a, const void *b)
+{
+	const struct waiter *x = a, *y = b;
+
+	if (x->process != y->process)
+		return x->process < y->process ? -1 : 1;
+	if (x->lock.address != y->lock.address)
+		return x->lock.address < y->lock.address ? -1 : 1;
+	if (x->lock.kind != y->lock.kind)
+		return x->lock.kind < y->lock.kind ? -1 : 1;
+	return (x->thread > y->thread) - (x->thread < y->thread);
+}
+
+// Who waits on the same word waits for the same lock, even if its own frames do not say so.
+static void share_kinds(struct waiter *waiters, size_t count)
+{
+	qsort(waiters, count, sizeof(*waiters), compare_by_futex);
+	for (size_t i = 1; i < count; i++) {
+		const struct waiter *before = &waiters[i - 1];
+		if (waiters[i].lock.kind == STALL_LOCK_UNKNOWN &&
+		    waiters[i].process == before->process && waiters[i].futex == before->futex)
+			waiters[i].lock = before->lock;
+	}
+}
+
+static void add_waiter(struct stall_locks *locks, const struct waiter *waiter,
+		       const struct stall_lock_tids *tids)
+{
+	struct stall_lock *lock = locks->count ? &locks->locks[locks->count - 1] : NULL;
+
+	if (!lock || lock->process != waiter->process || lock->address != waiter->lock.address ||
+	    lock->kind != waiter->lock.kind) {
+		const struct stall_thread *owner =
+			stall_lock_tids_find(tids, waiter->process, waiter->lock.owner);
+		lock = &locks->locks[locks->count++];
+		*lock = (struct stall_lock){
+			.process = waiter->process,
+			.address = waiter->lock.address,
+			.futex = waiter->futex,
+			.kind = waiter->lock.kind,
+			.owner_raw = waiter->lock.owner,
+			.owner_tid = owner ? owner->tid : 0,
+			.readers = waiter->lock.readers,
+			.stable = waiter->stable,
+		};
+	}
+	// A rwlock has two words to wait on, read one after the other.
+	lock->stable = lock->stable && waiter->stable && lock->owner_raw == waiter->lock.owner;
+	lock->waiters++;
+	locks->thread_lock[waiter->thread] = locks->count - 1;
+}
+
+struct stall_error *stall_locks_init(struct stall_locks *locks,
+				     const struct stall_snapshot *snapshot,
+				     const struct stall_unwound *unwound)
+{
+	_cleanup_(stall_lock_tids_deinit) struct stall_lock_tids tids = {};
+	_cleanup_free_ struct waiter *waiters = calloc(snapshot->thread_count + 1, sizeof(*waiters));
+	size_t count = 0;
+
+	*locks = (struct stall_locks){};
+	struct stall_error *err = stall_lock_tids_init(&tids, snapshot);
+	if (err)
+		return err;
+	locks->locks = calloc(snapshot->thread_count + 1, sizeof(*locks->locks));
+	locks->thread_lock = malloc((snapshot->thread_count + 1) * sizeof(*locks->thread_lock));
+	if (!waiters || !locks->locks || !locks->thread_lock) {
+		stall_locks_deinit(locks);
+		return &stall_enomem;
+	}
+	memset(locks->thread_lock, 0xff, snapshot->thread_count * sizeof(*locks->thread_lock));
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		count += decode_waiter(snapshot, unwound, &tids, i, &waiters[count]);
+	share_kinds(waiters, count);
+	qsort(waiters, count, sizeof(*waiters), compare_by_lock);
+	for (size_t i = 0; i < count; i++)
+		add_waiter(locks, &waiters[i], &tids);
+	return NULL;
+}
+
+void stall_locks_deinit(struct stall_locks *locks)
+{
+	for (size_t i = 0; i < locks->count; i++)
+		free(locks->locks[i].symbol);
+	free(locks->locks);
+	free(locks->thread_lock);
+	*locks = (struct stall_locks){};
+}
+
+// Where __g_signals lies in a condition variable differs between versions of glibc; a global
+// object of just its size shows where it begins.
+static struct stall_error *find_cond_start(struct stall_lock *lock, struct stall_worker *worker,
+					   const struct stall_snapshot *snapshot)
+{
+	uint64_t address, size;
+
+	if (lock->kind != STALL_LOCK_COND || !lock->symbol || !lock->symbol_offset ||
+	    lock->symbol_offset >= COND_SIZE)
+		return NULL;
+	struct stall_error *err = stall_worker_find_data(worker, snapshot, lock->process,
+							 lock->symbol, &address, &size);
+	if (err || address != lock->address - lock->symbol_offset)
+		return err;
+	if (size == COND_SIZE || size == MYSQL_COND_SIZE) {
+		lock->address = address;
+		lock->symbol_offset = 0;
+	}
+	return NULL;
+}
+
+struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_worker *worker,
+				     const struct stall_snapshot *snapshot)
+{
+	_cleanup_free_ struct stall_data_query *queries = calloc(locks->count + 1, sizeof(*queries));
+
+	if (!queries)
+		return &stall_enomem;
+	for (size_t i = 0; i < locks->count; i++)
+		queries[i] = (struct stall_data_query){
+			.process = locks->locks[i].process,
+			.address = locks->locks[i].address,
+		};
+	struct stall_error *err = stall_worker_name_data(worker, snapshot, queries, locks->count);
+	if (err)
+		return err;
+	for (size_t i = 0; i < locks->count; i++) {
+		locks->locks[i].symbol = queries[i].name;
+		locks->locks[i].symbol_offset = queries[i].offset;
+	}
+	for (size_t i = 0; !err && i < locks->count; i++)
+		err = find_cond_start(&locks->locks[i], worker, snapshot);
+	return err;
+}

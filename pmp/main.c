@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "core_capture.h"
+#include "error.h"
+#include "feature_report.h"
+#include "options.h"
+#include "output.h"
+#include "probe.h"
+#include "serve.h"
+#include "symbolize_lines.h"
+
+enum exit_status {
+	EXIT_DONE = 0,
+	EXIT_FAILED = 1,
+	EXIT_USAGE = 2,
+	EXIT_PARTIAL = 3,
+};
+
+static void probe_destroyp(struct stall_probe **probe)
+{
+	stall_probe_destroy(*probe);
+}
+
+static void output_destroyp(struct stall_output **output)
+{
+	stall_output_destroy(*output);
+}
+
+static struct stall_error *snap(const struct stall_options *options, bool *ret_partial)
+{
+	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(probe_destroyp) struct stall_probe *probe = NULL;
+	bool partial = false;
+
+	// First, so that a name that cannot be had costs the target nothing.
+	struct stall_error *err =
+		stall_output_create(options->output, options->force_overwrite, &output);
+	if (!err)
+		err = stall_probe_create(&options->probe, &probe);
+	if (!err)
+		err = stall_probe_capture(probe, output, &partial);
+	if (!err)
+		err = stall_output_commit(output);
+	if (!err)
+		*ret_partial = partial;
+	return err;
+}
+
+static struct stall_error *core(const struct stall_options *options, bool *ret_partial)
+{
+	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	const struct stall_core_capture_options core_options = {
+		.core = options->core,
+		.exe = options->exe,
+		.sysroot = options->sysroot,
+		.snapshot = options->probe.snapshot,
+		.worker = options->probe.worker,
+		.strings = options->probe.strings,
+		.string_count = options->probe.string_count,
+	};
+	bool partial = false;
+
+	struct stall_error *err =
+		stall_output_create(options->output, options->force_overwrite, &output);
+	if (!err)
+		err = stall_core_capture(&core_options, output, &partial);
+	if (!err)
+		err = stall_output_commit(output);
+	if (!err)
+		*ret_partial = partial;
+	return err;
+}
+
+static struct stall_error *run(const struct stall_options *options, bool *ret_partial)
+{
+	switch (options->command) {
+	case STALL_COMMAND_HELP:
+		fputs(stall_help, stdout);
+		return NULL;
+	case STALL_COMMAND_VERSION:
+		puts("stallscope-probe " STALL_VERSION);
+		return NULL;
+	case STALL_COMMAND_SNAP:
+		return snap(options, ret_partial);
+	case STALL_COMMAND_CORE:
+		return core(options, ret_partial);
+	case STALL_COMMAND_SERVE:
+		return stall_serve(&options->probe, options->force_overwrite, STDIN_FILENO,
+				   STDOUT_FILENO);
+	case STALL_COMMAND_SYMBOLIZE:
+		return stall_symbolize_lines(options->debug_dirs, options->debug_dir_count,
+					     STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_FEATURES:
+		return stall_features_write(STDOUT_FILENO);
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	_cleanup_(stall_options_deinit) struct stall_options options = {};
+	bool partial = false;
+
+	// Stacks of the target are in our memory: no core dump of it. (The sanitizers' leak check
+	// must be able to look at its own process.)
+#ifndef __SANITIZE_ADDRESS__
+	prctl(PR_SET_DUMPABLE, 0);
+#endif
+	// A reader that went away is an error of write(2).
+	signal(SIGPIPE, SIG_IGN);
+
+	struct stall_error *err = stall_options_init(&options, argc, argv);
+	if (!err)
+		err = run(&options, &partial);
+	if (!err && (fflush(stdout) || ferror(stdout)))
+		err = stall_error_os(errno, "standard output");
+	if (!err)
+		return partial ? EXIT_PARTIAL : EXIT_DONE;
+	fprintf(stderr, "stallscope-probe: %s\n", err->message);
+	int status = err->code == STALL_ERROR_USAGE ? EXIT_USAGE : EXIT_FAILED;
+	stall_error_destroy(err);
+	return status;
+}
