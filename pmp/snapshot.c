@@ -41,6 +41,15 @@ void stall_snapshot_options_init(struct stall_snapshot_options *options)
 	};
 }
 
+// The field of /proc/PID/stat by its number in proc_pid_stat(5), counted from the state, field 3.
+static uint64_t stat_field(const char *fields, int number)
+{
+	for (int i = 3; i < number && fields; i++) {
+		fields = strchr(fields + 1, ' ');
+	}
+	return fields ? strtoull(fields, NULL, 10) : 0;
+}
+
 // From /proc/PID/stat: "PID (COMM) STATE PPID ...".
 static struct stall_error *read_stat(struct stall_process *process)
 {
@@ -61,6 +70,8 @@ static struct stall_error *read_stat(struct stall_process *process)
 	*end = 0;
 	strncpy(process->comm, name + 1, STALL_COMM - 1);
 	process->ppid = ppid;
+	process->start_stack = stat_field(end + 1, 28);
+	process->start_brk = stat_field(end + 1, 47);
 	return NULL;
 }
 

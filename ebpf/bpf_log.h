@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps what libbpf would print: a library does not write to the terminal.
+#ifndef STALL_BPF_LOG_H
+#define STALL_BPF_LOG_H
+
+#include <bpf/libbpf.h>
+
+#define STALL_PROBE_CAPABILITIES "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep"
+
+struct stall_bpf_log {
+	char text[512]; // the line that tells most, "" where nothing was said
+	libbpf_print_fn_t previous;
+};
+
+// Not to be nested.
+void stall_bpf_log_begin(struct stall_bpf_log *log);
+void stall_bpf_log_end(struct stall_bpf_log *log);
+
+#endif

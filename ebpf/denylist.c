@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "denylist.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/utsname.h>
+
+const struct stall_denied_kernel stall_denylist[] = {
+	{
+		.use = STALL_DENY_TASK_STACK,
+		.first = { 5, 9, 0 },
+		.fixed = { { 5, 10, 30 }, { 5, 11, 14 }, { 5, 12, 0 } },
+		.what = "bpf_get_task_stack uses the stack of a thread that is ending after it was freed, and the kernel oopses",
+		.reference = "Linux commit 06ab134ce8ec, \"bpf: Refcount task stack in bpf_get_task_stack\"",
+	},
+	{
+		.use = STALL_DENY_USER_READ_IN_IRQ,
+		.first = { 5, 19, 0 },
+		.fixed = { { 6, 1, 36 }, { 6, 3, 10 }, { 6, 4, 0 } },
+		.what = "bpf_probe_read_user in an interrupt takes a lock that the interrupted code may hold, and the machine locks up",
+		.reference = "Linux commit d319f344561d, Debian bug 1033398, parca-agent issue 1675",
+	},
+};
+const unsigned int stall_denylist_count = sizeof(stall_denylist) / sizeof(stall_denylist[0]);
+
+static int compare(const struct stall_kernel_version *a, const struct stall_kernel_version *b)
+{
+	if (a->major != b->major)
+		return a->major < b->major ? -1 : 1;
+	if (a->minor != b->minor)
+		return a->minor < b->minor ? -1 : 1;
+	return (a->patch > b->patch) - (a->patch < b->patch);
+}
+
+static bool is_denied(const struct stall_denied_kernel *entry,
+		      const struct stall_kernel_version *version)
+{
+	const struct stall_kernel_version *end = &entry->first;
+
+	if (compare(version, &entry->first) < 0)
+		return false;
+	for (int i = 0; i < STALL_DENY_MAX_FIXED && entry->fixed[i].major; i++) {
+		end = &entry->fixed[i];
+		if (end->major == version->major && end->minor == version->minor)
+			return version->patch < end->patch;
+	}
+	return compare(version, end) < 0;
+}
+
+const struct stall_denied_kernel *stall_denylist_find(const char *release, unsigned int uses)
+{
+	struct stall_kernel_version version = {};
+
+	if (sscanf(release, "%d.%d.%d", &version.major, &version.minor, &version.patch) < 2)
+		return NULL;
+	for (unsigned int i = 0; i < stall_denylist_count; i++) {
+		if ((stall_denylist[i].use & uses) && is_denied(&stall_denylist[i], &version))
+			return &stall_denylist[i];
+	}
+	return NULL;
+}
+
+struct stall_error *stall_denylist_check(unsigned int uses, bool force)
+{
+	struct utsname name;
+
+	if (force || uname(&name) < 0)
+		return NULL;
+	const struct stall_denied_kernel *entry = stall_denylist_find(name.release, uses);
+	if (!entry)
+		return NULL;
+	return stall_error_create(STALL_ERROR_UNSUPPORTED,
+				  "kernel %s is on the list of those that do not survive this: %s (%s); --force goes on all the same",
+				  name.release, entry->what, entry->reference);
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+// One record for each thread of the wanted processes.
+#include "vmlinux.h"
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+#include "threads.h"
+
+#define TS_COMPAT 0x0002 // arch/x86/include/asm/thread_info.h
+#define MAX_LEVEL 32	 // MAX_PID_NS_LEVEL, include/linux/pid_namespace.h
+
+// The pid namespace of the reader, as in /proc/self/ns/pid.
+const volatile __u32 reader_pidns = 0;
+// Whether the kernel has bpf_get_task_stack (5.9) and may be trusted with it.
+const volatile __u32 have_kernel_stacks = 1;
+
+// Set between two runs.
+__u32 want_kernel_stacks = 0;
+__u32 chosen_only = 0; // leave out threads that are not in `chosen`
+// Told by a run.
+__u32 saw_last = 0;   // the end of the process's list of threads was met
+__u64 lost_hidden = 0; // threads that the reader's pid namespace has no number for
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STALL_BPF_MAX_PROCESSES);
+	__type(key, __s32);
+	__type(value, __u8);
+} wanted SEC(".maps");
+
+// Threads, by tid.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STALL_BPF_MAX_CHOSEN);
+	__type(key, __s32);
+	__type(value, __u8);
+} chosen SEC(".maps");
+
+struct scratch {
+	struct stall_bpf_thread thread;
+	__u64 kernel_frames[STALL_BPF_KERNEL_FRAMES];
+};
+
+// Too large for the BPF stack. One reader: nothing else runs this program from these maps.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+// struct pid ends in one struct upid for each level; its declared length changed over time
+// (b69f0aeb0689), so it is addressed by hand.
+static __always_inline __s32 upid_number(struct pid *pid, __u32 level)
+{
+	struct upid *upid = (void *)&pid->numbers + level * bpf_core_type_size(struct upid);
+
+	return BPF_CORE_READ(upid, nr);
+}
+
+static __always_inline __u32 upid_namespace(struct pid *pid, __u32 level)
+{
+	struct upid *upid = (void *)&pid->numbers + level * bpf_core_type_size(struct upid);
+
+	return BPF_CORE_READ(upid, ns, ns.inum);
+}
+
+// The number of the pid in the reader's namespace, 0 where it has none.
+static __always_inline __s32 number_for_reader(struct pid *pid)
+{
+	__u32 level = pid->level;
+
+	for (__u32 i = 0; i < MAX_LEVEL && i <= level; i++) {
+		if (upid_namespace(pid, i) == reader_pidns)
+			return upid_number(pid, i);
+	}
+	return 0;
+}
+
+// In the order of the source: user space draws conclusions from what was read first and last.
+#define barrier() asm volatile("" ::: "memory")
+
+static __always_inline __u64 count_switches(struct task_struct *task)
+{
+	barrier();
+	__u64 count = task->nvcsw + task->nivcsw;
+	barrier();
+	return count;
+}
+
+static __always_inline __u32 is_on_cpu(struct task_struct *task)
+{
+	barrier();
+	__u32 on_cpu = task->on_cpu;
+	barrier();
+	return on_cpu;
+}
+
+static __always_inline __u32 task_state(struct task_struct *task)
+{
+	struct task_struct___before_5_14 *old = (void *)task;
+
+	if (bpf_core_field_exists(task->__state))
+		return task->__state;
+	return BPF_CORE_READ(old, state);
+}
+
+static __always_inline bool is_last(struct task_struct *task)
+{
+	struct signal_struct *signal = task->signal;
+
+	return task->thread_node.next == (void *)signal + bpf_core_field_offset(signal->thread_head);
+}
+
+static __always_inline void read_regs(struct task_struct *task, struct stall_bpf_thread *thread)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
+
+	// What the entry code saved lies at the top of the kernel stack, which goes when the
+	// thread ends: a read that can fail, not a dereference.
+	if (regs && !bpf_probe_read_kernel(thread->regs, sizeof(thread->regs), regs))
+		thread->flags |= STALL_BPF_REGS;
+}
+
+static __always_inline void fill(struct task_struct *task, struct stall_bpf_thread *thread)
+{
+	struct pid *pid = task->thread_pid;
+	struct mm_struct *mm = task->mm;
+
+	thread->magic = STALL_BPF_MAGIC;
+	thread->ns_tid = upid_number(pid, pid->level & (MAX_LEVEL - 1));
+	thread->state = task_state(task);
+	thread->exit_state = task->exit_state;
+	thread->runtime = task->se.sum_exec_runtime;
+	thread->exec_id = task->self_exec_id;
+	thread->start_stack = mm->start_stack; // reads as 0 through NULL
+	thread->start_brk = mm->start_brk;
+	thread->fs_base = task->thread.fsbase;
+	BPF_CORE_READ_STR_INTO(&thread->comm, task, comm);
+	if (task->thread_info.status & TS_COMPAT)
+		thread->flags |= STALL_BPF_COMPAT;
+	read_regs(task, thread);
+}
+
+static __always_inline __u32 read_kernel_stack(struct task_struct *task, __u64 *frames)
+{
+	// The stack of a thread that is on a CPU changes under the unwinder.
+	if (!have_kernel_stacks || !want_kernel_stacks || is_on_cpu(task))
+		return 0;
+	long size = bpf_get_task_stack(task, frames, STALL_BPF_KERNEL_FRAMES * sizeof(*frames), 0);
+	if (size <= 0)
+		return 0;
+	return (__u32)size / sizeof(*frames);
+}
+
+static __always_inline int handle_task(struct seq_file *seq, struct task_struct *task)
+{
+	__u64 switches = count_switches(task);
+	struct pid *leader = task->group_leader->thread_pid;
+	__s32 tgid = number_for_reader(leader);
+	__u32 zero = 0;
+
+	if (!tgid || !bpf_map_lookup_elem(&wanted, &tgid))
+		return 0;
+	if (is_last(task))
+		saw_last = 1;
+	__s32 tid = number_for_reader(task->thread_pid);
+	if (!tid) {
+		lost_hidden++;
+		return 0;
+	}
+	if (chosen_only && !bpf_map_lookup_elem(&chosen, &tid))
+		return 0;
+	struct scratch *out = bpf_map_lookup_elem(&scratch, &zero);
+	if (!out) // an array has all its elements
+		return 0;
+	struct stall_bpf_thread *thread = &out->thread;
+	__builtin_memset(thread, 0, sizeof(*thread));
+	thread->switches_before = switches;
+	thread->tgid = tgid;
+	thread->tid = tid;
+	fill(task, thread);
+	__u32 frames = read_kernel_stack(task, out->kernel_frames);
+	if (frames > STALL_BPF_KERNEL_FRAMES)
+		frames = STALL_BPF_KERNEL_FRAMES;
+	thread->kernel_frame_count = frames;
+	thread->on_cpu = is_on_cpu(task);
+	thread->switches_after = count_switches(task);
+	bpf_seq_write(seq, out, sizeof(*thread) + frames * sizeof(__u64));
+	return 0;
+}
+
+SEC("iter/task")
+int stall_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	if (!task)
+		return 0;
+	return handle_task(ctx->meta->seq, task);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "threads_loader.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "bpf_log.h"
+#include "cleanup.h"
+#include "threads.skel.h"
+
+#define CHUNK (64 * 1024) // the kernel hands out 32 KiB a read (PAGE_SIZE << 3, kernel/bpf/bpf_iter.c)
+
+struct stall_bpf_threads {
+	struct threads *skeleton;
+	struct bpf_link *whole;	  // all tasks of the system, filtered by the program
+	struct bpf_link *limited; // to the one process; NULL: not possible, or several are wanted
+	pid_t *tgids;
+	size_t tgid_count;
+	bool no_limit; // the kernel refused to limit it
+	pid_t chosen[STALL_BPF_MAX_CHOSEN];
+	size_t chosen_count;
+};
+
+const struct stall_bpf_thread *stall_bpf_records_next(const struct stall_bpf_records *records,
+						      size_t *offset)
+{
+	const struct stall_bpf_thread *thread = (void *)(records->data + *offset);
+	size_t left = records->size - *offset;
+
+	if (left < sizeof(*thread) || thread->magic != STALL_BPF_MAGIC ||
+	    thread->kernel_frame_count > STALL_BPF_KERNEL_FRAMES)
+		return NULL;
+	size_t size = sizeof(*thread) + thread->kernel_frame_count * sizeof(uint64_t);
+	if (left < size)
+		return NULL;
+	*offset += size;
+	return thread;
+}
+
+void stall_bpf_records_deinit(struct stall_bpf_records *records)
+{
+	free(records->data);
+	*records = (struct stall_bpf_records){};
+}
+
+static struct stall_error *load_error(int errnum, const char *log)
+{
+	if (errnum == EPERM)
+		return stall_error_create(
+			STALL_ERROR_PERMISSION,
+			"cannot load BPF programs: this takes CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE to read stacks: run as root, or setcap " STALL_PROBE_CAPABILITIES " stallscope-probe");
+	if (errnum == EACCES || errnum == EINVAL)
+		return stall_error_create(STALL_ERROR_UNSUPPORTED,
+					  "this kernel does not take the BPF task iterator (it needs Linux 5.15 with bpf_task_pt_regs): %s",
+					  log);
+	return stall_error_os(errnum, "cannot load the BPF task iterator: %s", log);
+}
+
+static int load(bool kernel_stacks, uint32_t pidns, struct threads **ret)
+{
+	struct threads *skeleton = threads__open();
+
+	if (!skeleton)
+		return errno ? errno : ENOMEM;
+	skeleton->rodata->reader_pidns = pidns;
+	skeleton->rodata->have_kernel_stacks = kernel_stacks;
+	int rc = threads__load(skeleton);
+	if (rc) {
+		threads__destroy(skeleton);
+		return -rc;
+	}
+	*ret = skeleton;
+	return 0;
+}
+
+static struct stall_error *load_skeleton(struct threads **ret)
+{
+	struct stall_bpf_log log;
+	struct stat pidns;
+	int rc;
+
+	if (stat("/proc/self/ns/pid", &pidns) < 0)
+		return stall_error_os(errno, "cannot read /proc/self/ns/pid: is /proc mounted?");
+	stall_bpf_log_begin(&log);
+	rc = load(true, pidns.st_ino, ret);
+	// Before 5.9 the verifier knows no bpf_get_task_stack: the branch is left out then.
+	if (rc == EINVAL)
+		rc = load(false, pidns.st_ino, ret);
+	stall_bpf_log_end(&log);
+	return rc ? load_error(rc, log.text) : NULL;
+}
+
+static struct bpf_link *attach(struct stall_bpf_threads *threads, pid_t pid)
+{
+	union bpf_iter_link_info info = { .task.pid = pid };
+	LIBBPF_OPTS(bpf_iter_attach_opts, opts, .link_info = &info, .link_info_len = sizeof(info));
+
+	return bpf_program__attach_iter(threads->skeleton->progs.stall_threads, pid ? &opts : NULL);
+}
+
+struct stall_error *stall_bpf_threads_create(struct stall_bpf_threads **ret)
+{
+	struct stall_bpf_threads *threads = calloc(1, sizeof(*threads));
+
+	if (!threads)
+		return &stall_enomem;
+	struct stall_error *err = load_skeleton(&threads->skeleton);
+	if (!err) {
+		threads->whole = attach(threads, 0);
+		if (!threads->whole)
+			err = stall_error_os(errno, "cannot attach the BPF task iterator");
+	}
+	if (err) {
+		stall_bpf_threads_destroy(threads);
+		return err;
+	}
+	*ret = threads;
+	return NULL;
+}
+
+void stall_bpf_threads_destroy(struct stall_bpf_threads *threads)
+{
+	if (!threads)
+		return;
+	bpf_link__destroy(threads->limited);
+	bpf_link__destroy(threads->whole);
+	threads__destroy(threads->skeleton);
+	free(threads->tgids);
+	free(threads);
+}
+
+bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads)
+{
+	return threads->limited != NULL;
+}
+
+bool stall_bpf_threads_has_kernel_stacks(const struct stall_bpf_threads *threads)
+{
+	return threads->skeleton->rodata->have_kernel_stacks;
+}
+
+static struct stall_error *set_wanted(struct stall_bpf_threads *threads, const pid_t *tgids,
+				      size_t count)
+{
+	int fd = bpf_map__fd(threads->skeleton->maps.wanted);
+	uint8_t one = 1;
+
+	for (size_t i = 0; i < threads->tgid_count; i++)
+		bpf_map_delete_elem(fd, &threads->tgids[i]);
+	threads->tgid_count = 0;
+	pid_t *copy = reallocarray(threads->tgids, count + 1, sizeof(*copy));
+	if (!copy)
+		return &stall_enomem;
+	threads->tgids = copy;
+	for (size_t i = 0; i < count; i++) {
+		if (bpf_map_update_elem(fd, &tgids[i], &one, BPF_ANY) < 0)
+			return stall_error_os(errno, "cannot choose process %d in the BPF map", tgids[i]);
+		threads->tgids[threads->tgid_count++] = tgids[i];
+	}
+	return NULL;
+}
+
+struct stall_error *stall_bpf_threads_want(struct stall_bpf_threads *threads, const pid_t *tgids,
+					   size_t count)
+{
+	if (count > STALL_BPF_MAX_PROCESSES)
+		return stall_error_create(STALL_ERROR_LIMIT, "more than %d processes in one capture",
+					  STALL_BPF_MAX_PROCESSES);
+	if (count == threads->tgid_count && !memcmp(tgids, threads->tgids, count * sizeof(*tgids)))
+		return NULL;
+	bpf_link__destroy(threads->limited);
+	threads->limited = NULL;
+	struct stall_error *err = set_wanted(threads, tgids, count);
+	if (err)
+		return err;
+	// Several processes are seen at one moment only in one walk over all tasks.
+	if (count == 1 && !threads->no_limit) {
+		struct stall_bpf_log log;
+
+		stall_bpf_log_begin(&log);
+		threads->limited = attach(threads, tgids[0]);
+		stall_bpf_log_end(&log);
+		threads->no_limit = !threads->limited;
+	}
+	return NULL;
+}
+
+static struct stall_error *set_chosen(struct stall_bpf_threads *threads,
+				      const struct stall_bpf_run *run)
+{
+	int fd = bpf_map__fd(threads->skeleton->maps.chosen);
+	uint8_t one = 1;
+
+	threads->skeleton->bss->chosen_only = run->tids != NULL;
+	if (!run->tids || (run->tid_count == threads->chosen_count &&
+			   !memcmp(run->tids, threads->chosen, run->tid_count * sizeof(pid_t))))
+		return NULL;
+	for (size_t i = 0; i < threads->chosen_count; i++)
+		bpf_map_delete_elem(fd, &threads->chosen[i]);
+	threads->chosen_count = 0;
+	for (size_t i = 0; i < run->tid_count && i < STALL_BPF_MAX_CHOSEN; i++) {
+		if (bpf_map_update_elem(fd, &run->tids[i], &one, BPF_ANY) < 0)
+			return stall_error_os(errno, "cannot choose thread %d in the BPF map",
+					      run->tids[i]);
+		threads->chosen[threads->chosen_count++] = run->tids[i];
+	}
+	return NULL;
+}
+
+static struct stall_error *make_room(struct stall_bpf_records *records)
+{
+	if (records->capacity - records->size >= CHUNK)
+		return NULL;
+	size_t capacity = records->capacity ? records->capacity * 2 : 8 * CHUNK;
+	uint8_t *data = realloc(records->data, capacity);
+	if (!data)
+		return &stall_enomem;
+	records->data = data;
+	records->capacity = capacity;
+	return NULL;
+}
+
+static struct stall_error *read_all(struct bpf_link *link, size_t max_bytes,
+				    struct stall_bpf_records *records)
+{
+	_cleanup_close_ int fd = bpf_iter_create(bpf_link__fd(link));
+
+	records->size = 0;
+	records->cut = false;
+	if (fd < 0)
+		return stall_error_os(-fd, "cannot start the BPF task iterator");
+	for (;;) {
+		struct stall_error *err = make_room(records);
+		if (err)
+			return err;
+		ssize_t n = read(fd, records->data + records->size, records->capacity - records->size);
+		if (n == 0)
+			return NULL;
+		// EAGAIN: a million tasks in a row were not ours (MAX_ITER_OBJECTS).
+		if (n < 0 && errno != EINTR && errno != EAGAIN)
+			return stall_error_os(errno, "cannot read the BPF task iterator");
+		if (n > 0)
+			records->size += n;
+		if (records->size > max_bytes) {
+			records->cut = true;
+			return NULL;
+		}
+	}
+}
+
+struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
+					  const struct stall_bpf_run *run,
+					  struct stall_bpf_records *records)
+{
+	struct threads__bss *bss = threads->skeleton->bss;
+	struct stall_error *err = set_chosen(threads, run);
+
+	if (err)
+		return err;
+	bss->want_kernel_stacks = run->kernel_stacks;
+	bss->saw_last = 0;
+	if (!threads->limited)
+		return read_all(threads->whole, run->max_bytes, records);
+	err = read_all(threads->limited, run->max_bytes, records);
+	// Limited to a process, the kernel goes from thread to thread by number and stops early when
+	// the one it stands on ends meanwhile (task_group_seq_get_next, kernel/bpf/task_iter.c). The
+	// walk over all tasks does not.
+	if (!err && !records->cut && !*(volatile __u32 *)&bss->saw_last)
+		err = read_all(threads->whole, run->max_bytes, records);
+	return err;
+}

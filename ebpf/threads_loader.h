@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads threads.bpf.c and reads what it says of the threads of some processes.
+#ifndef STALL_THREADS_LOADER_H
+#define STALL_THREADS_LOADER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "error.h"
+#include "threads.h"
+
+// The records of one run, back to back.
+struct stall_bpf_records {
+	uint8_t *data;
+	size_t size, capacity;
+	bool cut; // there was more than `max_bytes`
+};
+
+static inline const uint64_t *stall_bpf_kernel_frames(const struct stall_bpf_thread *thread)
+{
+	return (const uint64_t *)(thread + 1);
+}
+
+// The record at *offset, which moves on to the next; NULL at the end.
+const struct stall_bpf_thread *stall_bpf_records_next(const struct stall_bpf_records *records,
+						      size_t *offset);
+void stall_bpf_records_deinit(struct stall_bpf_records *records);
+
+struct stall_bpf_threads;
+
+// Loads the program; one object serves any number of captures.
+struct stall_error *stall_bpf_threads_create(struct stall_bpf_threads **ret);
+void stall_bpf_threads_destroy(struct stall_bpf_threads *threads);
+
+// Chooses the processes. Cheap where they are those of the last time.
+struct stall_error *stall_bpf_threads_want(struct stall_bpf_threads *threads, const pid_t *tgids,
+					   size_t count);
+
+// Whether this kernel limits the iterator to one process (bpf_iter_link_info.task.pid, 6.1).
+bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads);
+// Whether kernel stacks can be had (bpf_get_task_stack, 5.9).
+bool stall_bpf_threads_has_kernel_stacks(const struct stall_bpf_threads *threads);
+
+struct stall_bpf_run {
+	bool kernel_stacks;
+	const pid_t *tids; // only these, at most STALL_BPF_MAX_CHOSEN; NULL: all
+	size_t tid_count;
+	size_t max_bytes; // of records
+};
+struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
+					  const struct stall_bpf_run *run,
+					  struct stall_bpf_records *records);
+
+#endif

@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stacks without stopping: a BPF iterator reads the registers of all threads, process_vm_readv their
+// stacks, and the iterator again tells which threads did not run in between.
+#include "backend.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "cleanup.h"
+#include "denylist.h"
+#include "sample.h"
+#include "stack_copy.h"
+#include "thread_record.h"
+#include "threads_loader.h"
+
+#define CHUNK_THREADS 64 // read again together: fewer make a shorter window, and more calls
+#define SAMPLE_US 2000	    // a thread on a CPU is interrupted within 20 us
+#define LAST_SAMPLE_US 4000 // two cores can be busy with others
+
+struct state {
+	struct stall_bpf_threads *threads;
+	struct stall_bpf_records records;
+};
+
+enum outcome {
+	PENDING,
+	SETTLED, // the copy is exact
+	SAMPLED, // on a CPU, caught there
+	LOST,	 // ended
+};
+
+struct work {
+	struct stall_bpf_thread before; // at the start of the window that is open now
+	struct stall_stack_copy copy;
+	enum outcome outcome;
+	bool seen; // in this run
+	unsigned int on_cpu_runs;
+};
+
+struct capture {
+	struct state *state;
+	struct stall_snapshot *snapshot;
+	const struct stall_snapshot_options *options;
+	struct work *work; // one for each thread of the snapshot
+	struct stall_stack_copy **copies; // room for the arguments of stall_stacks_copy
+	int64_t deadline_us;
+	size_t arena_full;
+	bool sampling_refused;
+};
+
+static int64_t now_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static struct stall_error *bpf_probe(const struct stall_snapshot_options *options)
+{
+	struct stall_bpf_threads *threads;
+	struct stall_error *err = stall_denylist_check(STALL_DENY_TASK_STACK, options->force);
+
+	if (err)
+		return err;
+	err = stall_bpf_threads_create(&threads);
+	if (err)
+		return err;
+	stall_bpf_threads_destroy(threads);
+	return NULL;
+}
+
+static void bpf_close(void *arg)
+{
+	struct state *state = arg;
+
+	if (!state)
+		return;
+	stall_bpf_threads_destroy(state->threads);
+	stall_bpf_records_deinit(&state->records);
+	free(state);
+}
+
+static struct stall_error *bpf_open(const struct stall_snapshot_options *options, void **ret)
+{
+	struct state *state = calloc(1, sizeof(*state));
+
+	(void)options;
+	if (!state)
+		return &stall_enomem;
+	struct stall_error *err = stall_bpf_threads_create(&state->threads);
+	if (err) {
+		bpf_close(state);
+		return err;
+	}
+	*ret = state;
+	return NULL;
+}
+
+// Threads are few and records come in almost their order; processes are in the order of the command
+// line.
+static uint32_t find_process(const struct stall_snapshot *snapshot, pid_t tgid)
+{
+	for (size_t i = 0; i < snapshot->process_count; i++) {
+		if (snapshot->processes[i].target.pid == tgid)
+			return i;
+	}
+	return UINT32_MAX;
+}
+
+struct found {
+	uint32_t process;
+	const struct stall_bpf_thread *record;
+};
+
+static int compare_found(const void *a, const void *b)
+{
+	const struct found *x = a, *y = b;
+
+	if (x->process != y->process)
+		return x->process < y->process ? -1 : 1;
+	return (x->record->tid > y->record->tid) - (x->record->tid < y->record->tid);
+}
+
+// All records of the run, by process and tid; dead threads are left out but for a leader, which
+// stays as long as its process.
+static struct stall_error *sort_records(struct capture *capture, struct found **ret, size_t *ret_count)
+{
+	const struct stall_bpf_records *records = &capture->state->records;
+	size_t capacity = records->size / sizeof(struct stall_bpf_thread) + 1, count = 0;
+	struct found *found = calloc(capacity, sizeof(*found));
+	const struct stall_bpf_thread *record;
+
+	if (!found)
+		return &stall_enomem;
+	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
+		uint32_t process = find_process(capture->snapshot, record->tgid);
+
+		if (process == UINT32_MAX)
+			continue;
+		if (stall_record_is_dead(record) && record->tid != record->tgid) {
+			capture->snapshot->processes[process].threads_lost++;
+			continue;
+		}
+		found[count++] = (struct found){ process, record };
+	}
+	qsort(found, count, sizeof(*found), compare_found);
+	*ret = found;
+	*ret_count = count;
+	return NULL;
+}
+
+static void fill_thread(struct capture *capture, size_t index, const struct stall_bpf_thread *record)
+{
+	struct work *work = &capture->work[index];
+
+	stall_record_fill(record, stall_bpf_kernel_frames(record), &capture->snapshot->threads[index]);
+	work->before = *record;
+	work->on_cpu_runs = record->on_cpu ? work->on_cpu_runs + 1 : 0;
+	// An older copy does not belong to these registers.
+	capture->snapshot->threads[index].stack_size = 0;
+}
+
+static struct stall_error *run(struct capture *capture, const struct stall_bpf_run *run)
+{
+	struct stall_bpf_run with_limit = *run;
+
+	with_limit.max_bytes = capture->options->max_threads *
+			       (sizeof(struct stall_bpf_thread) +
+				STALL_BPF_KERNEL_FRAMES * sizeof(uint64_t));
+	return stall_bpf_threads_run(capture->state->threads, &with_limit, &capture->state->records);
+}
+
+static struct stall_error *exec_error(const struct stall_process *process)
+{
+	return stall_error_create(STALL_ERROR_NO_PROCESS,
+				  "process %d (%s) executed another program during the capture: capture it again",
+				  process->target.pid, process->comm);
+}
+
+// The maps were read before the threads: both must be of one program.
+static struct stall_error *check_image(const struct capture *capture, size_t index,
+				       const struct stall_bpf_thread *record)
+{
+	const struct stall_process *process =
+		&capture->snapshot->processes[capture->snapshot->threads[index].process];
+
+	// A thread that is exiting has no memory any more; without ptrace access /proc tells none.
+	if (!record->start_stack || !process->start_stack)
+		return NULL;
+	if (record->start_stack != process->start_stack || record->start_brk != process->start_brk ||
+	    record->exec_id != capture->work[index].before.exec_id)
+		return exec_error(process);
+	return NULL;
+}
+
+// The first look: which threads there are.
+static struct stall_error *find_threads(struct capture *capture)
+{
+	struct stall_snapshot *snapshot = capture->snapshot;
+	_cleanup_free_ struct found *found = NULL;
+	struct stall_error *err;
+	size_t count;
+
+	err = run(capture, &(struct stall_bpf_run){ .kernel_stacks = capture->options->kernel_stacks });
+	if (!err)
+		err = sort_records(capture, &found, &count);
+	if (err)
+		return err;
+	for (; count > capture->options->max_threads; count--)
+		snapshot->processes[found[count - 1].process].threads_lost++;
+	snapshot->threads = calloc(count + 1, sizeof(*snapshot->threads));
+	capture->work = calloc(count + 1, sizeof(*capture->work));
+	capture->copies = calloc(count + 1, sizeof(*capture->copies));
+	if (!snapshot->threads || !capture->work || !capture->copies)
+		return &stall_enomem;
+	snapshot->thread_count = count;
+	for (size_t i = 0; i < count; i++) {
+		snapshot->threads[i].process = found[i].process;
+		capture->work[i].copy.thread = &snapshot->threads[i];
+		fill_thread(capture, i, found[i].record);
+		err = check_image(capture, i, found[i].record);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
+static struct stall_error *copy_stacks(struct capture *capture, const uint32_t *indexes, size_t count)
+{
+	size_t chosen = 0, full;
+
+	for (size_t i = 0; i < count; i++) {
+		struct work *work = &capture->work[indexes[i]];
+
+		// What is saved of a thread on a CPU is where it last entered the kernel: worth nothing.
+		if (work->outcome != PENDING || work->before.on_cpu)
+			continue;
+		capture->snapshot->threads[indexes[i]].passes++;
+		capture->copies[chosen++] = &work->copy;
+	}
+	struct stall_error *err = stall_stacks_copy(capture->snapshot, capture->copies, chosen,
+						    capture->options->max_stack + STALL_RED_ZONE, &full);
+	if (!err)
+		capture->arena_full += full;
+	return err;
+}
+
+static size_t find_thread(const struct stall_snapshot *snapshot, uint32_t process, pid_t tid)
+{
+	size_t low = 0, high = snapshot->thread_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct stall_thread *thread = &snapshot->threads[middle];
+
+		if (thread->process < process || (thread->process == process && thread->tid < tid))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low == snapshot->thread_count || snapshot->threads[low].process != process ||
+	    snapshot->threads[low].tid != tid)
+		return SIZE_MAX;
+	return low;
+}
+
+// Closes the windows: settles what did not run, and keeps what is known now of the rest.
+static struct stall_error *compare_records(struct capture *capture)
+{
+	const struct stall_bpf_records *records = &capture->state->records;
+	const struct stall_bpf_thread *record;
+
+	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
+		uint32_t process = find_process(capture->snapshot, record->tgid);
+		size_t index = process == UINT32_MAX ?
+				       SIZE_MAX :
+				       find_thread(capture->snapshot, process, record->tid);
+
+		if (index == SIZE_MAX || capture->work[index].outcome != PENDING)
+			continue;
+		struct work *work = &capture->work[index];
+		struct stall_error *err = check_image(capture, index, record);
+		if (err)
+			return err;
+		work->seen = true;
+		if (stall_record_did_not_run(&work->before, record)) {
+			work->outcome = SETTLED;
+			continue;
+		}
+		if (stall_record_is_dead(record) && record->tid != record->tgid) {
+			work->outcome = LOST;
+			continue;
+		}
+		// What is copied already stays with the registers it was copied with.
+		work->on_cpu_runs = record->on_cpu ? work->on_cpu_runs + 1 : 0;
+	}
+	return NULL;
+}
+
+// Those that the run should have told of and did not have ended.
+static void mark_lost(struct capture *capture, const uint32_t *indexes, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct work *work = &capture->work[indexes[i]];
+
+		if (work->outcome == PENDING && !work->seen)
+			work->outcome = LOST;
+		work->seen = false;
+	}
+}
+
+// Opens new windows on threads that ran.
+static void reopen(struct capture *capture)
+{
+	const struct stall_bpf_records *records = &capture->state->records;
+	const struct stall_bpf_thread *record;
+
+	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
+		uint32_t process = find_process(capture->snapshot, record->tgid);
+		size_t index = process == UINT32_MAX ?
+				       SIZE_MAX :
+				       find_thread(capture->snapshot, process, record->tid);
+
+		if (index != SIZE_MAX && capture->work[index].outcome == PENDING) {
+			capture->work[index].seen = true;
+			fill_thread(capture, index, record);
+		}
+	}
+}
+
+// One window over a few threads: registers, copies, registers.
+static struct stall_error *read_again(struct capture *capture, const uint32_t *indexes, size_t count)
+{
+	pid_t tids[CHUNK_THREADS];
+	struct stall_bpf_run first = { .tids = tids, .tid_count = count };
+
+	for (size_t i = 0; i < count; i++)
+		tids[i] = capture->snapshot->threads[indexes[i]].tid;
+	struct stall_bpf_run second = first;
+	first.kernel_stacks = capture->options->kernel_stacks;
+	struct stall_error *err = run(capture, &first);
+	if (err)
+		return err;
+	reopen(capture);
+	mark_lost(capture, indexes, count);
+	err = copy_stacks(capture, indexes, count);
+	if (!err)
+		err = run(capture, &second);
+	if (!err)
+		err = compare_records(capture);
+	if (!err)
+		mark_lost(capture, indexes, count);
+	return err;
+}
+
+static size_t list_pending(const struct capture *capture, uint32_t *ret)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < capture->snapshot->thread_count; i++) {
+		if (capture->work[i].outcome == PENDING)
+			ret[count++] = i;
+	}
+	return count;
+}
+
+// Samples threads that were on a CPU in `runs` looks in a row.
+static struct stall_error *sample_running(struct capture *capture, const uint32_t *indexes,
+					  size_t count, unsigned int runs, unsigned int timeout_us)
+{
+	struct stall_sample samples[STALL_MAX_SAMPLED];
+	uint32_t sampled[STALL_MAX_SAMPLED];
+	size_t chosen = 0;
+
+	for (size_t i = 0; i < count && chosen < STALL_MAX_SAMPLED; i++) {
+		const struct work *work = &capture->work[indexes[i]];
+
+		if (work->outcome != PENDING || work->on_cpu_runs < runs)
+			continue;
+		sampled[chosen] = indexes[i];
+		samples[chosen++] = (struct stall_sample){
+			.thread = &capture->snapshot->threads[indexes[i]],
+		};
+	}
+	if (!chosen || capture->sampling_refused)
+		return NULL;
+	struct stall_error *err = stall_sample_threads(capture->snapshot->arena, samples, chosen,
+						       capture->options->max_stack, timeout_us);
+	if (err) {
+		capture->sampling_refused = true;
+		struct stall_error *note_err = stall_snapshot_note(capture->snapshot,
+								   "running-unsampled", "%s", err->message);
+		stall_error_destroy(err);
+		return note_err;
+	}
+	for (size_t i = 0; i < chosen; i++) {
+		if (!samples[i].taken)
+			continue;
+		capture->work[sampled[i]].outcome = SAMPLED;
+		samples[i].thread->state = 'R';
+		samples[i].thread->on_cpu = true;
+		samples[i].thread->in_syscall = false;
+	}
+	return NULL;
+}
+
+static struct stall_error *settle_rest(struct capture *capture, uint32_t *pending)
+{
+	size_t count = list_pending(capture, pending);
+	struct stall_error *err = NULL;
+
+	for (unsigned int pass = 1; count && pass < capture->options->passes; pass++) {
+		if (now_us() > capture->deadline_us)
+			return stall_snapshot_note(capture->snapshot, "deadline",
+						   "%zu threads kept running until the deadline of %u ms",
+						   count, capture->options->deadline_ms);
+		for (size_t i = 0; !err && i < count; i += CHUNK_THREADS)
+			err = read_again(capture, pending + i,
+					 count - i < CHUNK_THREADS ? count - i : CHUNK_THREADS);
+		if (!err)
+			err = sample_running(capture, pending, count, 4, SAMPLE_US);
+		if (err)
+			return err;
+		count = list_pending(capture, pending);
+	}
+	return sample_running(capture, pending, count, 1, LAST_SAMPLE_US);
+}
+
+static struct stall_error *read_threads(struct capture *capture)
+{
+	struct stall_snapshot *snapshot = capture->snapshot;
+	_cleanup_free_ uint32_t *pending = NULL;
+	struct stall_error *err = find_threads(capture);
+
+	if (err)
+		return err;
+	pending = calloc(snapshot->thread_count + 1, sizeof(*pending));
+	if (!pending)
+		return &stall_enomem;
+	size_t count = list_pending(capture, pending);
+	err = stall_snapshot_read_futexes(snapshot);
+	if (!err)
+		err = copy_stacks(capture, pending, count);
+	if (!err)
+		err = run(capture, &(struct stall_bpf_run){});
+	if (!err)
+		err = compare_records(capture);
+	if (err)
+		return err;
+	mark_lost(capture, pending, count);
+	err = settle_rest(capture, pending);
+	return err ? err : stall_snapshot_read_futexes(snapshot);
+}
+
+static void set_label(struct stall_thread *thread, const struct work *work)
+{
+	if (work->outcome == SAMPLED) {
+		thread->label = STALL_RUNNING;
+	} else if (work->outcome == SETTLED) {
+		thread->label = work->copy.truncated ? STALL_TRUNCATED : STALL_VERIFIED;
+	} else if (thread->stack_size) {
+		thread->label = STALL_RACED;
+	} else {
+		thread->label = STALL_RUNNING;
+		thread->on_cpu = true;
+		thread->regs.valid = 0;
+		thread->in_syscall = false;
+	}
+}
+
+// Labels, counts, and closes the gaps that threads left which ended.
+static void finish_threads(struct capture *capture)
+{
+	struct stall_snapshot *snapshot = capture->snapshot;
+	size_t kept = 0;
+
+	for (size_t i = 0; i < snapshot->process_count; i++)
+		snapshot->processes[i].thread_count = 0;
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		struct stall_process *process = &snapshot->processes[snapshot->threads[i].process];
+
+		if (capture->work[i].outcome == LOST) {
+			process->threads_lost++;
+			continue;
+		}
+		set_label(&snapshot->threads[i], &capture->work[i]);
+		process->thread_count++;
+		if (kept != i)
+			snapshot->threads[kept] = snapshot->threads[i];
+		kept++;
+	}
+	snapshot->thread_count = kept;
+}
+
+static struct stall_error *note_losses(struct capture *capture)
+{
+	struct stall_snapshot *snapshot = capture->snapshot;
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < snapshot->process_count; i++) {
+		const struct stall_process *process = &snapshot->processes[i];
+
+		if (process->threads_lost)
+			err = stall_snapshot_note(snapshot, "threads-lost",
+						  "%zu threads of process %d ended during the capture or are beyond the limit of %zu",
+						  process->threads_lost, process->target.pid,
+						  capture->options->max_threads);
+	}
+	if (!err && capture->arena_full)
+		err = stall_snapshot_note(snapshot, "arena-full",
+					  "no room for the stacks of %zu threads: lower --max-stack",
+					  capture->arena_full);
+	if (!err && capture->options->kernel_stacks &&
+	    !stall_bpf_threads_has_kernel_stacks(capture->state->threads))
+		err = stall_snapshot_note(snapshot, "kernel-stacks",
+					  "this kernel gives no kernel stacks of other threads (bpf_get_task_stack, Linux 5.9)");
+	return err;
+}
+
+// A process that ended meanwhile leaves a snapshot without it; the last one leaves an error.
+static struct stall_error *check_targets(const struct stall_snapshot *snapshot)
+{
+	for (size_t i = 0; i < snapshot->process_count; i++) {
+		struct stall_error *err = stall_target_check(&snapshot->processes[i].target);
+
+		if (err)
+			return err;
+		if (!snapshot->processes[i].thread_count)
+			return stall_error_create(STALL_ERROR_NO_PROCESS,
+						  "process %d shows no threads: it is ending",
+						  snapshot->processes[i].target.pid);
+	}
+	return NULL;
+}
+
+static struct stall_error *choose_processes(struct state *state,
+					    const struct stall_snapshot *snapshot)
+{
+	_cleanup_free_ pid_t *tgids = calloc(snapshot->process_count + 1, sizeof(*tgids));
+
+	if (!tgids)
+		return &stall_enomem;
+	for (size_t i = 0; i < snapshot->process_count; i++)
+		tgids[i] = snapshot->processes[i].target.pid;
+	return stall_bpf_threads_want(state->threads, tgids, snapshot->process_count);
+}
+
+static struct stall_error *bpf_capture(void *arg, struct stall_snapshot *snapshot,
+				       const struct stall_snapshot_options *options)
+{
+	int64_t start = now_us();
+	struct capture capture = {
+		.state = arg,
+		.snapshot = snapshot,
+		.options = options,
+		.deadline_us = start + (int64_t)options->deadline_ms * 1000,
+	};
+
+	struct stall_error *err = choose_processes(capture.state, snapshot);
+	if (!err) {
+		start = now_us();
+		err = read_threads(&capture);
+	}
+	snapshot->snapshot_ns = (now_us() - start) * 1000;
+	if (!err) {
+		finish_threads(&capture);
+		err = check_targets(snapshot);
+	}
+	if (!err)
+		err = note_losses(&capture);
+	free(capture.work);
+	free(capture.copies);
+	return err;
+}
+
+const struct stall_backend stall_backend_bpf = {
+	.name = "bpf",
+	.stops_threads = false,
+	.probe = bpf_probe,
+	.open = bpf_open,
+	.capture = bpf_capture,
+	.close = bpf_close,
+};
