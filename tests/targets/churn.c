@@ -9,7 +9,7 @@ static unsigned int rate;
 
 static NOIPA void churn_work(void *arg)
 {
-	struct timespec nap = { .tv_nsec = 200000 };
+	struct timespec nap = {.tv_nsec = 200000};
 
 	(void)arg;
 	nanosleep(&nap, NULL);
@@ -44,7 +44,7 @@ static NOIPA void *maker_main(void *arg)
 		pthread_t thread;
 
 		if (due > now) {
-			struct timespec nap = { .tv_nsec = (long)((due - now) % 1000000000) };
+			struct timespec nap = {.tv_nsec = (long)((due - now) % 1000000000)};
 
 			nanosleep(&nap, NULL);
 		}
@@ -64,8 +64,8 @@ static void answer(const char *command)
 {
 	(void)command;
 	printf("{\"made\":%lu,\"refused\":%lu,\"ns\":%llu}\n",
-	       __atomic_load_n(&made, __ATOMIC_RELAXED), __atomic_load_n(&refused, __ATOMIC_RELAXED),
-	       (unsigned long long)target_now());
+	       __atomic_load_n(&made, __ATOMIC_RELAXED),
+	       __atomic_load_n(&refused, __ATOMIC_RELAXED), (unsigned long long)target_now());
 }
 
 int main(int argc, char **argv)

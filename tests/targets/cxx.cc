@@ -103,7 +103,8 @@ NOIPA void operated()
 NOIPA void in_lambda()
 {
 	int turn = 3;
-	auto wait = [&turn](long more) __attribute__((noipa)) {
+	auto wait = [&turn](long more) __attribute__((noipa))
+	{
 		turn += static_cast<int>(more);
 		park();
 		KEEP_FRAME();
@@ -123,23 +124,23 @@ const struct {
 	void (*run)();
 	const char *frames;
 } shapes[] = {
-	{ "template", stall::templated,
-	  "\"stall::park()\",\"stall::Holder<std::__cxx11::basic_string<char, "
-	  "std::char_traits<char>, std::allocator<char> >, 7>::wait(std::map<"
-	  "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >, "
-	  "std::vector<int, std::allocator<int> >, std::less<std::__cxx11::basic_string<char, "
-	  "std::char_traits<char>, std::allocator<char> > >, std::allocator<std::pair<"
-	  "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > const, "
-	  "std::vector<int, std::allocator<int> > > > > const&) const\",\"stall::templated()\"" },
-	{ "catch", stall::caught, "\"stall::park()\",\"stall::caught()\"" },
-	{ "unwinding", stall::unwinding,
-	  "\"stall::park()\",\"stall::Guard::~Guard()\",\"stall::unwinding()\"" },
-	{ "operator", stall::operated,
-	  "\"stall::park()\",\"stall::operator+(stall::Guard const&, int)\","
-	  "\"stall::operated()\"" },
-	{ "lambda", stall::in_lambda,
-	  "\"stall::park()\",\"stall::in_lambda()::{lambda(long)#1}::operator()(long) const\","
-	  "\"stall::in_lambda()\"" },
+	{"template", stall::templated,
+	 "\"stall::park()\",\"stall::Holder<std::__cxx11::basic_string<char, "
+	 "std::char_traits<char>, std::allocator<char> >, 7>::wait(std::map<"
+	 "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >, "
+	 "std::vector<int, std::allocator<int> >, std::less<std::__cxx11::basic_string<char, "
+	 "std::char_traits<char>, std::allocator<char> > >, std::allocator<std::pair<"
+	 "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > const, "
+	 "std::vector<int, std::allocator<int> > > > > const&) const\",\"stall::templated()\""},
+	{"catch", stall::caught, "\"stall::park()\",\"stall::caught()\""},
+	{"unwinding", stall::unwinding,
+	 "\"stall::park()\",\"stall::Guard::~Guard()\",\"stall::unwinding()\""},
+	{"operator", stall::operated,
+	 "\"stall::park()\",\"stall::operator+(stall::Guard const&, int)\","
+	 "\"stall::operated()\""},
+	{"lambda", stall::in_lambda,
+	 "\"stall::park()\",\"stall::in_lambda()::{lambda(long)#1}::operator()(long) const\","
+	 "\"stall::in_lambda()\""},
 };
 
 NOIPA void *shape_main(void *arg)

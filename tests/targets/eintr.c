@@ -21,7 +21,7 @@ static NOIPA int sleep_epoll(void)
 
 static NOIPA int sleep_semop(void)
 {
-	struct sembuf down = { .sem_num = 0, .sem_op = -1 };
+	struct sembuf down = {.sem_num = 0, .sem_op = -1};
 	int got = semop(waits.semid, &down, 1);
 
 	KEEP_FRAME();
@@ -38,7 +38,7 @@ static NOIPA int sleep_poll(void)
 
 static NOIPA int sleep_nanosleep(void)
 {
-	struct timespec day = { .tv_sec = 86400 };
+	struct timespec day = {.tv_sec = 86400};
 	int got = nanosleep(&day, NULL);
 
 	KEEP_FRAME();
@@ -68,13 +68,13 @@ static const struct {
 	int (*sleep)(void);
 	long syscall[2]; // either
 } kinds[] = {
-	{ "epoll_wait", sleep_epoll, { SYS_epoll_wait, SYS_epoll_wait } },
+	{"epoll_wait", sleep_epoll, {SYS_epoll_wait, SYS_epoll_wait}},
 	// glibc picks one of the two by the kernel that it was built for.
-	{ "semop", sleep_semop, { SYS_semtimedop, SYS_semop } },
-	{ "poll", sleep_poll, { SYS_poll, SYS_poll } },
-	{ "nanosleep", sleep_nanosleep, { SYS_clock_nanosleep, SYS_nanosleep } },
-	{ "read", sleep_read, { SYS_read, SYS_read } },
-	{ "recv", sleep_recv, { SYS_recvfrom, SYS_recvfrom } },
+	{"semop", sleep_semop, {SYS_semtimedop, SYS_semop}},
+	{"poll", sleep_poll, {SYS_poll, SYS_poll}},
+	{"nanosleep", sleep_nanosleep, {SYS_clock_nanosleep, SYS_nanosleep}},
+	{"read", sleep_read, {SYS_read, SYS_read}},
+	{"recv", sleep_recv, {SYS_recvfrom, SYS_recvfrom}},
 };
 #define KINDS ((int)(sizeof(kinds) / sizeof(kinds[0])))
 
@@ -121,7 +121,7 @@ static void wait_asleep(const struct sleeper *sleeper)
 	pid_t tid = target_wait_set(&sleeper->tid);
 
 	for (uint64_t start = target_now(); target_now() - start < 60000000000u;) {
-		struct timespec nap = { .tv_nsec = 50000 };
+		struct timespec nap = {.tv_nsec = 50000};
 
 		if (target_is_blocked(tid, nr[0], 0, 0) || target_is_blocked(tid, nr[1], 0, 0))
 			return;

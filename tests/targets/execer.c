@@ -13,7 +13,7 @@ static NOIPA void *execer_thread(void *arg)
 
 int main(int argc, char **argv)
 {
-	struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+	struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
 	char self[4096];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 		target_ready();
 	}
 	// ppoll takes nanoseconds; whatever arrives on stdin, its end included, ends this.
-	if (ppoll(&input, 1, &(struct timespec){ .tv_nsec = atol(argv[1]) * 1000 % 1000000000 },
+	if (ppoll(&input, 1, &(struct timespec){.tv_nsec = atol(argv[1]) * 1000 % 1000000000},
 		  NULL))
 		return 0;
 	execl(argv[2], argv[2], argv[1], self, (char *)NULL);

@@ -19,7 +19,7 @@ static void answer(const char *command)
 
 int main(int argc, char **argv)
 {
-	int tids[16] = { 0 };
+	int tids[16] = {0};
 
 	for (int i = 0; i < 16; i++)
 		pthread_detach(target_thread(exiter_thread, &tids[i], 65536));

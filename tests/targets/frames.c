@@ -66,8 +66,8 @@ static NOIPA void on_alternate(int signal)
 
 static NOIPA void *shape_sigaltstack(void *arg)
 {
-	struct sigaction action = { .sa_handler = on_alternate, .sa_flags = SA_ONSTACK };
-	stack_t stack = { .ss_size = 65536, .ss_sp = arg };
+	struct sigaction action = {.sa_handler = on_alternate, .sa_flags = SA_ONSTACK};
+	stack_t stack = {.ss_size = 65536, .ss_sp = arg};
 
 	if (sigaltstack(&stack, NULL))
 		target_die("sigaltstack");
@@ -284,26 +284,25 @@ static const struct {
 	long syscall;
 	const char *frames; // of the program and its module, innermost first
 } shapes[] = {
-	{ "signal", shape_signal, 0, SYS_pause,
-	  "\"park\",\"on_signal\",\"signal_raise\",\"shape_signal\"" },
-	{ "fault", shape_fault, 0, SYS_pause,
-	  "\"park\",\"on_signal\",\"signal_first\",\"shape_fault\"" },
-	{ "sigaltstack", shape_sigaltstack, 0, SYS_pause,
-	  "\"park\",\"on_alternate\",\"shape_sigaltstack\"" },
-	{ "alloca", shape_alloca, 3000, SYS_pause, "\"park\",\"alloca_frame\",\"shape_alloca\"" },
-	{ "vla", shape_vla, 5000, SYS_pause, "\"park\",\"vla_frame\",\"shape_vla\"" },
-	{ "aligned", shape_aligned, 100, SYS_pause,
-	  "\"park\",\"aligned_frame\",\"shape_aligned\"" },
-	{ "large", shape_large, 0, SYS_pause, "\"park\",\"large_frame\",\"shape_large\"" },
-	{ "callback", shape_callback, 0, SYS_pause,
-	  "\"park\",\"compare\",\"sort\",\"shape_callback\"" },
-	{ "ifunc", shape_ifunc, 0, SYS_pause, "\"park\",\"ifunc_chosen\",\"shape_ifunc\"" },
-	{ "noreturn", shape_noreturn, 0, SYS_pause,
-	  "\"park\",\"never_returns\",\"ends_with_call\",\"shape_noreturn\"" },
-	{ "module", shape_module, 0, SYS_pause,
-	  "\"park\",\"called_back\",\"module_hidden\",\"module_exported\",\"shape_module\"" },
-	{ "vfork", shape_vfork, 0, SYS_vfork, "\"vfork_parent\",\"shape_vfork\"" },
-	{ "recursion", shape_recursion, 200, SYS_pause, NULL },
+	{"signal", shape_signal, 0, SYS_pause,
+	 "\"park\",\"on_signal\",\"signal_raise\",\"shape_signal\""},
+	{"fault", shape_fault, 0, SYS_pause,
+	 "\"park\",\"on_signal\",\"signal_first\",\"shape_fault\""},
+	{"sigaltstack", shape_sigaltstack, 0, SYS_pause,
+	 "\"park\",\"on_alternate\",\"shape_sigaltstack\""},
+	{"alloca", shape_alloca, 3000, SYS_pause, "\"park\",\"alloca_frame\",\"shape_alloca\""},
+	{"vla", shape_vla, 5000, SYS_pause, "\"park\",\"vla_frame\",\"shape_vla\""},
+	{"aligned", shape_aligned, 100, SYS_pause, "\"park\",\"aligned_frame\",\"shape_aligned\""},
+	{"large", shape_large, 0, SYS_pause, "\"park\",\"large_frame\",\"shape_large\""},
+	{"callback", shape_callback, 0, SYS_pause,
+	 "\"park\",\"compare\",\"sort\",\"shape_callback\""},
+	{"ifunc", shape_ifunc, 0, SYS_pause, "\"park\",\"ifunc_chosen\",\"shape_ifunc\""},
+	{"noreturn", shape_noreturn, 0, SYS_pause,
+	 "\"park\",\"never_returns\",\"ends_with_call\",\"shape_noreturn\""},
+	{"module", shape_module, 0, SYS_pause,
+	 "\"park\",\"called_back\",\"module_hidden\",\"module_exported\",\"shape_module\""},
+	{"vfork", shape_vfork, 0, SYS_vfork, "\"vfork_parent\",\"shape_vfork\""},
+	{"recursion", shape_recursion, 200, SYS_pause, NULL},
 };
 
 int main(int argc, char **argv)
@@ -321,8 +320,8 @@ int main(int argc, char **argv)
 	if (!module_through || !alternate)
 		target_die("dlsym");
 	for (size_t i = 0; i < count; i++) {
-		void *arg = shapes[i].main == shape_sigaltstack ? (void *)alternate :
-								  (void *)shapes[i].arg;
+		void *arg = shapes[i].main == shape_sigaltstack ? (void *)alternate
+								: (void *)shapes[i].arg;
 
 		__atomic_store_n(&parked_tid, 0, __ATOMIC_RELEASE);
 		pthread_detach(target_thread(shapes[i].main, arg, 1 << 20));

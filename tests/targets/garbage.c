@@ -85,19 +85,19 @@ int main(int argc, char **argv)
 	uint64_t *self = garbage_map(GARBAGE_SIZE, PROT_READ | PROT_WRITE);
 	uint64_t *hole = garbage_map(GARBAGE_SIZE, PROT_READ | PROT_WRITE);
 	struct nonsense kinds[] = {
-		{ .name = "random", .sp = (uintptr_t)(bytes + words / 2) },
-		{ .name = "code", .sp = (uintptr_t)(code + words / 2) },
-		{ .name = "self", .sp = (uintptr_t)(self + words / 2) },
-		{ .name = "odd", .sp = (uintptr_t)(bytes + words / 4) + 3 },
-		{ .name = "last-byte", .sp = (uintptr_t)(bytes + words) - 1 },
-		{ .name = "hole", .sp = (uintptr_t)(hole + words / 2) - 64 },
-		{ .name = "forbidden", .sp = (uintptr_t)garbage_map(4096, PROT_NONE) + 8 },
-		{ .name = "huge",
-		  .sp = (uintptr_t)garbage_map(64ul << 30, PROT_READ | PROT_WRITE) + 4096 },
-		{ .name = "null", .sp = 0 },
-		{ .name = "top", .sp = UINTPTR_MAX - 7 },
-		{ .name = "non-canonical", .sp = 0x8000000000000000u },
-		{ .name = "text", .sp = (uintptr_t)garbage_pause },
+		{.name = "random", .sp = (uintptr_t)(bytes + words / 2)},
+		{.name = "code", .sp = (uintptr_t)(code + words / 2)},
+		{.name = "self", .sp = (uintptr_t)(self + words / 2)},
+		{.name = "odd", .sp = (uintptr_t)(bytes + words / 4) + 3},
+		{.name = "last-byte", .sp = (uintptr_t)(bytes + words) - 1},
+		{.name = "hole", .sp = (uintptr_t)(hole + words / 2) - 64},
+		{.name = "forbidden", .sp = (uintptr_t)garbage_map(4096, PROT_NONE) + 8},
+		{.name = "huge",
+		 .sp = (uintptr_t)garbage_map(64ul << 30, PROT_READ | PROT_WRITE) + 4096},
+		{.name = "null", .sp = 0},
+		{.name = "top", .sp = UINTPTR_MAX - 7},
+		{.name = "non-canonical", .sp = 0x8000000000000000u},
+		{.name = "text", .sp = (uintptr_t)garbage_pause},
 	};
 	int count = sizeof(kinds) / sizeof(kinds[0]), sound = 0;
 
@@ -106,15 +106,15 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < words; i++) {
 		bytes[i] = garbage_random();
 		// Return addresses all over this program's text, and frame addresses.
-		code[i] = i % 3 ? (uintptr_t)main + garbage_random() % 4096 - 2048 :
-				  (uintptr_t)(code + garbage_random() % words);
+		code[i] = i % 3 ? (uintptr_t)main + garbage_random() % 4096 - 2048
+				: (uintptr_t)(code + garbage_random() % words);
 		self[i] = (uintptr_t)(self + i);
 	}
 	munmap((char *)hole + GARBAGE_SIZE / 2, 4096);
 	for (int i = 0; i < count; i++) {
 		for (int reg = 0; reg < 6; reg++)
-			kinds[i].regs[reg] = reg % 2 ? garbage_random() :
-						       (uintptr_t)(code + garbage_random() % words);
+			kinds[i].regs[reg] = reg % 2 ? garbage_random()
+						     : (uintptr_t)(code + garbage_random() % words);
 		pthread_detach(target_thread(garbage_thread, &kinds[i], 65536));
 	}
 	pthread_detach(target_thread(sound_thread, &sound, 65536));

@@ -27,7 +27,7 @@ static int heartbeat_tid;
 
 static NOIPA void heartbeat_beat(void)
 {
-	struct timespec nap = { .tv_nsec = 100000 };
+	struct timespec nap = {.tv_nsec = 100000};
 	uint64_t last = target_now();
 
 	for (;;) {

@@ -18,21 +18,21 @@ struct descent {
 typedef void (*level_fn)(struct descent *);
 extern const level_fn level_next[LEVELS];
 
-#define LEVEL(storage, nr, bytes)                                                            \
-	storage NOIPA void level_##nr(struct descent *descent);                              \
-	storage NOIPA void level_##nr(struct descent *descent)                               \
-	{                                                                                    \
-		volatile char pad[bytes];                                                    \
-                                                                                             \
-		pad[0] = pad[(bytes)-1] = (char)descent->left;                               \
-		if (descent->left) {                                                         \
-			descent->left--;                                                     \
-			level_next[nr](descent);                                             \
-		} else {                                                                     \
-			descent->leaf(descent->arg);                                         \
-		}                                                                            \
-		pad[0] = pad[(bytes)-1];                                                     \
-		KEEP_FRAME();                                                                \
+#define LEVEL(storage, nr, bytes)                                                                  \
+	storage NOIPA void level_##nr(struct descent *descent);                                    \
+	storage NOIPA void level_##nr(struct descent *descent)                                     \
+	{                                                                                          \
+		volatile char pad[bytes];                                                          \
+                                                                                                   \
+		pad[0] = pad[(bytes)-1] = (char)descent->left;                                     \
+		if (descent->left) {                                                               \
+			descent->left--;                                                           \
+			level_next[nr](descent);                                                   \
+		} else {                                                                           \
+			descent->leaf(descent->arg);                                               \
+		}                                                                                  \
+		pad[0] = pad[(bytes)-1];                                                           \
+		KEEP_FRAME();                                                                      \
 	}
 
 LEVEL(, 0, 8)
@@ -71,7 +71,7 @@ const level_fn level_next[LEVELS] = {
 // Calls `leaf(arg)` from `depth` levels down, level_0 outermost.
 static inline void levels_descend(unsigned int depth, void (*leaf)(void *), void *arg)
 {
-	struct descent descent = { .leaf = leaf, .arg = arg, .left = depth ? depth - 1 : 0 };
+	struct descent descent = {.leaf = leaf, .arg = arg, .left = depth ? depth - 1 : 0};
 
 	if (depth)
 		level_0(&descent);

@@ -21,7 +21,9 @@ int main(int argc, char **argv)
 		// Neighbours of one protection would be merged; every 16th is of the file, and
 		// executable, as a module's are.
 		bool file = i % 16 == 0;
-		int prot = file ? PROT_READ | PROT_EXEC : i % 2 ? PROT_READ : PROT_READ | PROT_WRITE;
+		int prot = file	   ? PROT_READ | PROT_EXEC
+			   : i % 2 ? PROT_READ
+				   : PROT_READ | PROT_WRITE;
 
 		if (mmap(NULL, (size_t)page, prot, MAP_PRIVATE | (file ? 0 : MAP_ANONYMOUS),
 			 file ? self : -1, 0) == MAP_FAILED)

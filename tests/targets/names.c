@@ -5,9 +5,23 @@
 #include <sys/prctl.h>
 
 static const char *const names[] = {
-	"\x1b[31mred\x1b[0m", "a\"b\\c", "new\nline", "\xff\xfe\xfd", "ok\xe2\x82", "<script>x</b>",
-	"", "tab\tcr\r", "\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80", "}{][\",",
-	"\xe2\x80\xae" "rtl", "\xed\xa0\x80", "(paren) S 1 2", "\x7f\x01\x02", "%s%n%x", "&amp;'`",
+	"\x1b[31mred\x1b[0m",
+	"a\"b\\c",
+	"new\nline",
+	"\xff\xfe\xfd",
+	"ok\xe2\x82",
+	"<script>x</b>",
+	"",
+	"tab\tcr\r",
+	"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80",
+	"}{][\",",
+	"\xe2\x80\xae"
+	"rtl",
+	"\xed\xa0\x80",
+	"(paren) S 1 2",
+	"\x7f\x01\x02",
+	"%s%n%x",
+	"&amp;'`",
 };
 #define NAMES (sizeof(names) / sizeof(names[0]))
 
@@ -31,7 +45,7 @@ int main(void)
 	struct named all[NAMES];
 
 	for (size_t i = 0; i < NAMES; i++) {
-		all[i] = (struct named){ .name = names[i] };
+		all[i] = (struct named){.name = names[i]};
 		pthread_detach(target_thread(named_main, &all[i], 65536));
 	}
 	for (size_t i = 0; i < NAMES; i++) {

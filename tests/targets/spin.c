@@ -79,9 +79,9 @@ int main(int argc, char **argv)
 	       blocked);
 	for (int i = 1; i < argc; i++) {
 		spinners[i].kind = argv[i];
-		spinners[i].spin = !strcmp(argv[i], "user")    ? spin_user :
-				   !strcmp(argv[i], "syscall") ? spin_syscall :
-								 spin_vdso;
+		spinners[i].spin = !strcmp(argv[i], "user")	 ? spin_user
+				   : !strcmp(argv[i], "syscall") ? spin_syscall
+								 : spin_vdso;
 		pthread_detach(target_thread(spinner_main, &spinners[i], 65536));
 		printf("{\"fact\":\"thread\",\"tid\":%d,\"spin\":\"%s\",\"leaf\":\"spin_%s\","
 		       "\"depth\":6,\"root\":\"spinner_main\"}\n",

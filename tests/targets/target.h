@@ -68,7 +68,7 @@ static inline bool target_is_blocked(pid_t tid, long nr, uintptr_t low, uintptr_
 // Returns when the thread is blocked there; gives up, and ends the target, after a minute.
 static inline void target_wait_blocked(pid_t tid, long nr, uintptr_t low, uintptr_t high)
 {
-	struct timespec nap = { .tv_nsec = 20000 };
+	struct timespec nap = {.tv_nsec = 20000};
 
 	for (uint64_t start = target_now(); !target_is_blocked(tid, nr, low, high);) {
 		if (target_now() - start > 60000000000u) {
@@ -85,7 +85,7 @@ static inline void target_wait_blocked(pid_t tid, long nr, uintptr_t low, uintpt
 // Returns the value once another thread has stored one that is not 0.
 static inline int target_wait_set(const int *value)
 {
-	struct timespec nap = { .tv_nsec = 20000 };
+	struct timespec nap = {.tv_nsec = 20000};
 	int got;
 
 	while (!(got = __atomic_load_n(value, __ATOMIC_ACQUIRE)))
@@ -136,7 +136,8 @@ static NOIPA __attribute__((unused)) void target_read_command(char *line, size_t
 }
 
 // Answers commands for ever. `answer` prints one line of JSON.
-static NOIPA void __attribute__((noreturn, unused)) target_serve(void (*answer)(const char *command))
+static NOIPA void __attribute__((noreturn, unused))
+target_serve(void (*answer)(const char *command))
 {
 	char line[128];
 

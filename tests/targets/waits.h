@@ -35,15 +35,15 @@ static struct {
 };
 
 // Calls again whatever ended the call: nothing here is ever satisfied.
-#define WAIT(name, ...)                            \
-	NOIPA void wait_##name(void *arg);         \
-	NOIPA void wait_##name(void *arg)          \
-	{                                          \
-		(void)arg;                         \
-		for (;;) {                         \
-			__VA_ARGS__;               \
-			KEEP_FRAME();              \
-		}                                  \
+#define WAIT(name, ...)                                                                            \
+	NOIPA void wait_##name(void *arg);                                                         \
+	NOIPA void wait_##name(void *arg)                                                          \
+	{                                                                                          \
+		(void)arg;                                                                         \
+		for (;;) {                                                                         \
+			__VA_ARGS__;                                                               \
+			KEEP_FRAME();                                                              \
+		}                                                                                  \
 	}
 
 WAIT(mutex, pthread_mutex_lock(&waits.held_mutex))
@@ -62,7 +62,7 @@ WAIT(epoll, {
 })
 WAIT(poll, poll(NULL, 0, -1))
 WAIT(nanosleep, {
-	struct timespec day = { .tv_sec = 86400 };
+	struct timespec day = {.tv_sec = 86400};
 	nanosleep(&day, NULL);
 })
 WAIT(read, {
@@ -89,7 +89,7 @@ WAIT(flock, {
 	close(fd);
 })
 WAIT(semop, {
-	struct sembuf down = { .sem_num = 0, .sem_op = -1 };
+	struct sembuf down = {.sem_num = 0, .sem_op = -1};
 	semtimedop(waits.semid, &down, 1, NULL);
 })
 WAIT(msgrcv, {
@@ -116,9 +116,9 @@ struct wait_kind {
 	size_t size;
 };
 
-#define KIND(name, nr, object, size)                        \
-	{                                                   \
-		#name, wait_##name, (SYS_##nr), object, size \
+#define KIND(name, nr, object, size)                                                               \
+	{                                                                                          \
+#name, wait_##name, (SYS_##nr), object, size                                       \
 	}
 static const struct wait_kind wait_kinds[] = {
 	KIND(mutex, futex, &waits.held_mutex, sizeof(waits.held_mutex)),
@@ -154,7 +154,7 @@ static inline const struct wait_kind *waits_find(const char *name)
 // Takes every lock and makes every object that the waits need. The calling thread is the owner.
 static inline void waits_init(void)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	sigset_t set;
 
 	// SysV objects outlive a process that was killed, unless their namespace dies with it.
