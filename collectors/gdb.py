@@ -2,11 +2,11 @@
 """Take a Capture with gdb: the last resort, since it stops every thread for as long as it looks.
 
 What is done about its dangers: no init files, no auto-loaded scripts, no debuginfod, no reading
-from a terminal; symbols are read before the attach; a deadline. gdb is ended with SIGTERM, upon
-which it detaches. Only where it does not react within some seconds is it killed; then the kernel
-may leave the target stopped, since the SIGSTOP of PTRACE_ATTACH can still be pending in it
-(ptrace(2), "Attaching and detaching"). So afterwards the target gets SIGCONT, if it is stopped and
-was not before. A kill -9 of stallscope itself leaves gdb alone: it writes to a file, not to a pipe
+from a terminal; symbols are read before the attach; a deadline. gdb is ended with SIGTERM, and
+killed only where it does not react within some seconds. Either way, in the middle of its attach
+(seen with gdb 13), it can leave the target stopped by the SIGSTOP of PTRACE_ATTACH (ptrace(2),
+"Attaching and detaching"). So afterwards the target gets SIGCONT, if it is stopped and was not
+before. A kill -9 of stallscope itself leaves gdb alone: it writes to a file, not to a pipe
 that breaks, and detaches when it is done.
 """
 
@@ -169,8 +169,8 @@ def _capture_one(gdb: str, pid: int, seconds: float) -> Capture:
     if lost:
         notes.append(Note("threads-lost", f"gdb shows no stack of {lost} threads of process {pid}"))
     if target.continued:
-        what = f"gdb had to be killed and left process {pid} stopped; SIGCONT was sent"
-        notes.append(Note("gdb-killed", what))
+        what = f"gdb left process {pid} stopped; SIGCONT was sent"
+        notes.append(Note("gdb-left-stopped", what))
     return msgspec.structs.replace(
         found,
         processes=(target.process(threads_lost=lost),),
@@ -213,6 +213,7 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
                     f" it was stopped for {watch.stop() / 1e9:.3f} s; give a longer --deadline"
                 )
         process.wait()
+        target.resume(0)
     except BaseException:
         _end(process, target)
         raise
@@ -231,7 +232,7 @@ def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        target.resume()
+    target.resume(_RESUME_SECONDS)
 
 
 class _StopWatch:
@@ -286,16 +287,19 @@ class _Target:
     def is_traced(self) -> bool:
         return self._status("TracerPid") not in (None, "0")
 
-    def resume(self) -> None:
-        """Send SIGCONT where a killed tracer left the process stopped, and only there."""
-        deadline = time.monotonic() + _RESUME_SECONDS
+    def resume(self, seconds: float) -> None:
+        """Send SIGCONT where an ended tracer left the process stopped, and only there."""
+        if self._stopped_before:
+            return
+        deadline = time.monotonic() + seconds
         pause = 0.001
-        while time.monotonic() < deadline:
+        while True:
             if self._is_stopped() and not self.is_traced():
-                if not self._stopped_before:
-                    with contextlib.suppress(ProcessLookupError):
-                        signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
-                        self.continued = True
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+                    self.continued = True
+                return
+            if time.monotonic() >= deadline:
                 return
             # The kernel makes a thread stop after its tracer died, not at once; nothing tells.
             time.sleep(pause)
@@ -337,10 +341,12 @@ class _Target:
         return ""
 
     def _is_stopped(self) -> bool:
-        return self._status("State") == "T"
+        """Tell whether any thread is in a group stop; ``t``, a stop by a tracer, is not one."""
+        return any(self._status("State", tid) == "T" for tid in self._tids())
 
-    def _status(self, name: str) -> str | None:
-        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/status", "rb") as file:
+    def _status(self, name: str, tid: int | None = None) -> str | None:
+        path = f"/proc/{self.pid}/task/{tid or self.pid}/status"
+        with contextlib.suppress(OSError), open(path, "rb") as file:
             for line in file:
                 if line.startswith(name.encode() + b":"):
                     return line.split()[1].decode("ascii", "replace")

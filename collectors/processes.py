@@ -339,7 +339,7 @@ def _listening(proc: Path, pid: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
             fields = line.split()
             if len(fields) > 9 and fields[3] == _TCP_LISTEN and fields[9] in inodes:
                 ports.add(int(fields[1].rpartition(":")[2], 16))
-    sockets = []
+    sockets: list[str] = []
     for line in _read(net / "unix").splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and int(fields[3], 16) & _SO_ACCEPTCON and fields[6] in inodes:

@@ -14,7 +14,7 @@ from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
 from stallscope.errors import Exit
 from stallscope.model import Capture
-from stallscope.reporters import fold, json, terminal
+from stallscope.reporters import json, terminal
 
 __all__ = [
     "add_report_arguments",
@@ -102,11 +102,10 @@ def analyze(
     lines: int | None,
     inputs: tuple[dict[str, str | int], ...],
 ) -> Analysis:
-    """Analyze one capture and fold its groups as the user asked."""
-    analysis = engine.analyze(capture, signatures)
-    return msgspec.structs.replace(
-        analysis, inputs=inputs, groups=fold(analysis.groups, lines or None)
-    )
+    """Analyze one capture and group its threads as the user asked."""
+    options = engine.Options(group_frames=lines or None)
+    analysis = engine.analyze(capture, signatures, options=options)
+    return msgspec.structs.replace(analysis, inputs=inputs)
 
 
 def print_report(

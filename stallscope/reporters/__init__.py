@@ -1,8 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reporters: what analyzers found, as text for people and as JSON for programs."""
-
-from __future__ import annotations
-
-from stallscope.reporters.groups import fold
-
-__all__ = ["fold"]

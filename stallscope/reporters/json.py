@@ -9,7 +9,7 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group
 from stallscope.model import Lock
-from stallscope.reporters.groups import (
+from stallscope.reporters.counts import (
     count_labels,
     count_states,
     count_threads,

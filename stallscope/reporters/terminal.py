@@ -13,7 +13,7 @@ import msgspec
 from stallscope.analyzers.analysis import Analysis, Finding, Group
 from stallscope.analyzers.names import bare
 from stallscope.model import Lock
-from stallscope.reporters.groups import (
+from stallscope.reporters.counts import (
     count_labels,
     count_states,
     count_threads,

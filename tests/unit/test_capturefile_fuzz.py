@@ -26,8 +26,9 @@ def read(data: bytes) -> Capture | None:
     try:
         return capturefile.loads(data, "fuzz")
     except capturefile.CaptureFileError as error:
-        assert str(error).startswith("fuzz: ")
-        return None
+        message = str(error)
+    assert message.startswith("fuzz: ")
+    return None
 
 
 @settings(print_blob=True, deadline=None)

@@ -1,35 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fold groups of threads and count threads, for every reporter alike."""
+"""Count threads, for every reporter alike."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
-from stallscope.analyzers.analysis import Analysis, Group
+from stallscope.analyzers.analysis import Analysis
 from stallscope.model import Label
 
-__all__ = ["count_labels", "count_states", "count_threads", "fold", "target_process"]
-
-
-def fold(groups: Sequence[Group], lines: int | None) -> tuple[Group, ...]:
-    """Make groups equal that agree in their first ``lines`` frames; the largest first."""
-    if lines is None:
-        return tuple(groups)
-    merged: dict[tuple[bool, str, tuple[str, ...]], list[Group]] = {}
-    for group in groups:
-        merged.setdefault((group.idle, group.state, group.frames[:lines]), []).append(group)
-    folded = [
-        Group(
-            count=sum(group.count for group in parts),
-            state=state,
-            frames=frames,
-            threads=tuple(thread for group in parts for thread in group.threads),
-            idle=idle,
-        )
-        for (idle, state, frames), parts in merged.items()
-    ]
-    return tuple(sorted(folded, key=lambda group: -group.count))
+__all__ = ["count_labels", "count_states", "count_threads", "target_process"]
 
 
 def count_threads(analysis: Analysis) -> int:

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gdb backend on real processes: they run on afterwards, whatever happens to gdb."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stallscope.collectors import gdb
+from stallscope.errors import StallscopeError
+from tests.unit.programs import python_program
+
+pytestmark = pytest.mark.needs("gdb")
+
+_THREADS = 4
+_TARGET = f"""
+import sys, threading
+for _ in range({_THREADS}):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("ready", flush=True)
+for line in sys.stdin:
+    print("echo", flush=True)
+"""
+
+
+@pytest.fixture
+def target() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TARGET], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def answers(process: subprocess.Popen[str]) -> bool:
+    """Tell whether the process runs on; the test's timeout ends the wait for one that does not."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("x\n")
+    process.stdin.flush()
+    return process.stdout.readline() == "echo\n"
+
+
+def fake_gdb(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_program(folder / "gdb", code)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_capture_of_a_running_process(target: subprocess.Popen[str]) -> None:
+    capture = gdb.capture([target.pid], seconds=60, reason="asked for by name")
+    assert answers(target)
+    assert len(capture.threads) == _THREADS + 1
+    assert target.pid in {thread.tid for thread in capture.threads}
+    assert all(thread.frames for thread in capture.threads)
+    assert any("wait" in str(frame) for frame in capture.threads[0].frames)
+    assert capture.processes[0].pid == target.pid
+    assert capture.processes[0].exe == os.path.realpath(sys.executable)
+    assert capture.notes == ()
+
+
+def test_the_stop_is_measured_not_assumed(target: subprocess.Popen[str]) -> None:
+    capture = gdb.capture([target.pid], seconds=60)
+    assert capture.elapsed_ns is not None
+    assert 0 < capture.stopped_ns < capture.elapsed_ns
+    assert {thread.stopped_ns for thread in capture.threads} == {capture.stopped_ns}
+
+
+def test_several_processes_are_one_capture(target: subprocess.Popen[str]) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        try:
+            capture = gdb.capture([target.pid, other.pid], seconds=60)
+        finally:
+            other.kill()
+    assert [process.pid for process in capture.processes] == [target.pid, other.pid]
+    assert [thread.process for thread in capture.threads] == [0] * (_THREADS + 1) + [1]
+    assert capture.threads[-1].tid == other.pid
+
+
+def test_a_stopped_process_stays_stopped() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            os.kill(process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            gdb.capture([process.pid], seconds=60)
+            assert "T (stopped)" in Path(f"/proc/{process.pid}/status").read_text()
+        finally:
+            process.kill()
+
+
+_ATTACH_AND_HANG = """\
+import ctypes, os, signal, sys
+pid = int([word for word in sys.argv if word.startswith("attach ")][0].split()[1])
+libc = ctypes.CDLL(None, use_errno=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for tid in os.listdir(f"/proc/{pid}/task"):
+    libc.ptrace(16, int(tid), None, None)  # PTRACE_ATTACH
+    os.waitpid(int(tid), 0x40000000)  # __WALL
+while True:
+    signal.pause()
+"""
+
+
+def test_a_killed_gdb_does_not_leave_the_target_stopped(
+    target: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gdb(tmp_path, _ATTACH_AND_HANG, monkeypatch)
+    monkeypatch.setattr(gdb, "_TERM_SECONDS", 0.5)
+    with pytest.raises(StallscopeError, match=r"it was stopped for [0-9.]+ s") as error:
+        gdb.capture([target.pid], seconds=2)
+    assert "stopped for 0.000 s" not in str(error.value)
+    assert answers(target)
+
+
+def test_ctrl_c_does_not_leave_the_target_stopped(
+    target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real gdb, interrupted as soon as it has stopped the target."""
+    look = gdb._StopWatch.look
+
+    def interrupt(watch: gdb._StopWatch) -> None:
+        look(watch)
+        if watch._begin is not None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(gdb._StopWatch, "look", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        gdb.capture([target.pid], seconds=60)
+    assert answers(target)
+    assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
+
+
+def test_no_init_file_and_no_script_is_run(
+    target: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / ".gdbinit").write_text(f"shell touch {ran}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    gdb.capture([target.pid], seconds=60)
+    assert not ran.exists()
+
+
+def test_a_traced_process_is_refused(
+    target: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = python_program(tmp_path / "hang", _ATTACH_AND_HANG + "")
+    with subprocess.Popen([hang, f"attach {target.pid}"]) as tracer:
+        attached = threading.Event()
+        while not attached.is_set():
+            if f"TracerPid:\t{tracer.pid}" in Path(f"/proc/{target.pid}/status").read_text():
+                attached.set()
+        try:
+            with pytest.raises(StallscopeError, match="traced already"):
+                gdb.capture([target.pid], seconds=60)
+        finally:
+            tracer.kill()
+    os.kill(target.pid, signal.SIGCONT)
+
+
+def test_no_such_process() -> None:
+    with pytest.raises(StallscopeError, match="no process"):
+        gdb.capture([2**22 + 1], seconds=10)
+
+
+def test_what_gdb_says_is_the_error(
+    target: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import sys; sys.stderr.write('warning: x\\nptrace: Operation not permitted.\\n')"
+    fake_gdb(tmp_path, code, monkeypatch)
+    with pytest.raises(StallscopeError, match="Operation not permitted"):
+        gdb.capture([target.pid], seconds=60)
+
+
+def test_without_gdb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(StallscopeError, match="apt-get install gdb"):
+        gdb.capture([1], seconds=60)

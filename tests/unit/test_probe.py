@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stallscope import probe
+from stallscope.errors import StallscopeError
+from tests.unit.programs import python_program
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "stallscope-probe"
+    monkeypatch.setenv("STALLSCOPE_PROBE", str(path))
+    return path
+
+
+def test_output_and_input_pass_through(program: Path) -> None:
+    python_program(program, "import sys; print(sys.argv[1:], sys.stdin.read())")
+    assert probe.run(["a", "b"], seconds=30, stdin=b"in") == b"['a', 'b'] in\n"
+
+
+def test_more_than_a_pipe_holds_passes(program: Path) -> None:
+    python_program(program, "import sys; sys.stdout.write(sys.stdin.read())")
+    data = b"x" * (4 << 20)
+    assert probe.run([], seconds=60, stdin=data) == data
+
+
+def test_partial_success_is_success(program: Path) -> None:
+    python_program(program, "import sys; print('part'); sys.exit(3)")
+    assert probe.run([], seconds=30) == b"part\n"
+    with pytest.raises(probe.ProbeError, match="exit code 3"):
+        probe.run([], seconds=30, partial=False)
+
+
+def test_its_own_line_is_the_error(program: Path) -> None:
+    line = "stallscope-probe: no process 7: \\x1b[31m\\n"
+    python_program(program, f"import sys; sys.stderr.write('note\\n{line}'); sys.exit(1)")
+    with pytest.raises(probe.ProbeError) as error:
+        probe.run([], seconds=30)
+    assert str(error.value) == "no process 7: \\x1b[31m"
+
+
+def test_silent_failure_and_death_have_a_line(program: Path) -> None:
+    python_program(program, "import sys; sys.exit(1)")
+    with pytest.raises(probe.ProbeError, match="exit code 1"):
+        probe.run([], seconds=30)
+    python_program(program, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(probe.ProbeError, match="killed by signal 9"):
+        probe.run([], seconds=30)
+
+
+def test_deadline_ends_it_even_where_it_will_not(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_TERM_SECONDS", 0.2)
+    pid_file = tmp_path / "pid"
+    python_program(
+        program,
+        f"""\
+        import os, signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open({str(pid_file)!r}, "w").write(str(os.getpid()))
+        while True:
+            signal.pause()
+        """,
+    )
+    with pytest.raises(probe.ProbeError, match="more than 1 s"):
+        probe.run(["snap"], seconds=1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+
+
+def test_ctrl_c_ends_it_in_order(program: Path, tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    python_program(
+        program,
+        f"""\
+        import os, signal, sys
+        def end(*_):
+            open({str(ended)!r}, "w").close()
+            os._exit(0)
+        signal.signal(signal.SIGTERM, end)
+        sys.stderr.write("ready")
+        os.kill(os.getppid(), signal.SIGINT)
+        while True:
+            signal.pause()
+        """,
+    )
+    code = "from stallscope import probe; probe.run(['snap'], seconds=60)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(Path(probe.__file__).parent.parent)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGINT
+    assert ended.exists()
+
+
+def test_a_named_probe_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("STALLSCOPE_PROBE", str(tmp_path / "absent"))
+    with pytest.raises(probe.ProbeMissingError, match="no program there"):
+        probe.find()
+
+
+def test_a_probe_that_is_no_program(program: Path) -> None:
+    program.write_bytes(b"\x7fELF nonsense")
+    program.chmod(0o755)
+    with pytest.raises(StallscopeError, match="cannot run"):
+        probe.run([], seconds=5)
+
+
+def fake_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("STALLSCOPE_PROBE", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    package = tmp_path / "checkout" / "stallscope"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(probe, "__file__", str(package / "probe.py"))
+    return package.parent
+
+
+def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = fake_checkout(tmp_path, monkeypatch)
+    with pytest.raises(probe.ProbeMissingError, match="scripts/setup"):
+        probe.find()
+
+    def add(folder: Path, age: int) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = python_program(folder / "stallscope-probe", "")
+        os.utime(path, (time.time() - age, time.time() - age))
+        return path
+
+    on_path = add(tmp_path / "bin", 0)
+    assert probe.find() == on_path
+    packaged = add(checkout / "stallscope" / "_bin", 0)
+    assert probe.find() == packaged
+    old = add(checkout / "build-old", 100)
+    assert probe.find() == packaged  # not a checkout without meson.build
+    (checkout / "meson.build").touch()
+    assert probe.find() == old
+    newer = add(checkout / "build-new" / "pmp", 50)
+    assert probe.find() == newer
+    usual = add(checkout / "build", 200)
+    assert probe.find() == usual
