@@ -9,8 +9,9 @@
 #include "error.h"
 
 struct stall_sandbox_options {
-	bool keep_uid;	     // root stays uid 0 (its own files stay readable), without capabilities
-	size_t memory_limit; // RLIMIT_AS, 0 none
+	bool keep_uid;	      // root stays uid 0 (its own files stay readable), without capabilities
+	bool die_with_parent; // SIGKILL when the parent ends
+	size_t memory_limit;  // RLIMIT_AS, 0 none
 };
 
 // Drops every capability, becomes nobody when root, forbids new privileges, core dumps and file

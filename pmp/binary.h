@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// One ELF file with all that is known of it: symbols, unwind rows, and for each address that was
+// asked for the answer, kept.
+#ifndef STALL_BINARY_H
+#define STALL_BINARY_H
+
+#include "cfi.h"
+#include "debug_file.h"
+#include "elf_file.h"
+#include "symbols.h"
+
+// A function as it is shown. One per function of the file, shared by its addresses.
+struct stall_name {
+	char *symbol;  // demangled
+	char *linkage; // NULL: the same
+	uint64_t address;
+	struct stall_name *next;
+	uint64_t stamp; // for the caller's own numbering
+	uint32_t symbol_at, linkage_at;
+};
+
+// What an address of the file means.
+struct stall_site {
+	uint64_t key; // address * 2 + exact; 0: free slot
+	const struct stall_row *row;
+	struct stall_name *name; // NULL: nothing covers it
+	bool bad_cfi;
+};
+
+struct stall_binary {
+	struct stall_elf *elf;
+	struct stall_elf *debug;
+	char *debug_path;
+	struct stall_symbols *symbols;
+	struct stall_cfi *cfi; // NULL where libelf refuses the file
+	struct stall_site *sites;
+	size_t site_count, site_capacity; // capacity is a power of two
+	struct stall_name **names;	  // by address of the function
+	size_t name_count, name_capacity;
+};
+
+// Takes `elf` over, on failure too. Reads the symbol tables.
+struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_debug_dirs *dirs,
+					const char *path, struct stall_binary **ret);
+void stall_binary_destroy(struct stall_binary *binary);
+
+// `exact`: the address is that of an instruction to be executed next (the innermost frame, or one
+// that a signal interrupted). Otherwise it is a return address, and the call before it counts.
+// NULL: out of memory.
+const struct stall_site *stall_binary_site(struct stall_binary *binary, uint64_t address,
+					   bool exact);
+
+#endif

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "debug_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+
+#define SYSTEM_DIR "/usr/lib/debug"
+#define MAX_CRC_FILE (256U << 20) // half a second to check
+
+int stall_open_file_at(int dir, const char *name)
+{
+	struct stat st;
+	// O_NONBLOCK: a FIFO must not hold us.
+	int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+	if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
+		close(fd);
+		errno = EINVAL;
+		return -1;
+	}
+	return fd;
+}
+
+static struct stall_error *add_dir(struct stall_debug_dirs *dirs, const char *path)
+{
+	size_t max = sizeof(dirs->dirs) / sizeof(dirs->dirs[0]);
+	int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0)
+		return NULL;
+	char *copy = dirs->count < max ? strdup(path) : NULL;
+	if (!copy) {
+		close(fd);
+		return dirs->count < max
+			       ? &stall_enomem
+			       : stall_error_create(STALL_ERROR_USAGE,
+						    "more than %zu debug directories", max - 1);
+	}
+	dirs->dirs[dirs->count].fd = fd;
+	dirs->dirs[dirs->count++].path = copy;
+	return NULL;
+}
+
+struct stall_error *stall_debug_dirs_init(struct stall_debug_dirs *dirs, const char *const *paths,
+					  size_t count)
+{
+	struct stall_debug_dirs made = {};
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < count; i++)
+		err = add_dir(&made, paths[i]);
+	if (!err)
+		err = add_dir(&made, SYSTEM_DIR);
+	if (err) {
+		stall_debug_dirs_deinit(&made);
+		return err;
+	}
+	*dirs = made;
+	return NULL;
+}
+
+void stall_debug_dirs_deinit(struct stall_debug_dirs *dirs)
+{
+	for (size_t i = 0; i < dirs->count; i++) {
+		close(dirs->dirs[i].fd);
+		free(dirs->dirs[i].path);
+	}
+	dirs->count = 0;
+}
+
+static bool same_build_id(const struct stall_elf *a, const struct stall_elf *b)
+{
+	return a->build_id_size && a->build_id_size == b->build_id_size &&
+	       memcmp(a->build_id, b->build_id, a->build_id_size) == 0;
+}
+
+// The CRC of .gnu_debuglink is that of zlib (polynomial 0xedb88320, reflected).
+static uint32_t crc32_step(uint32_t crc, const uint8_t *data, size_t size)
+{
+	static uint32_t table[256];
+
+	if (!table[1]) {
+		for (uint32_t i = 0; i < 256; i++) {
+			uint32_t c = i;
+
+			for (int bit = 0; bit < 8; bit++)
+				c = c & 1 ? 0xedb88320U ^ (c >> 1) : c >> 1;
+			table[i] = c;
+		}
+	}
+	for (size_t i = 0; i < size; i++)
+		crc = table[(crc ^ data[i]) & 255] ^ (crc >> 8);
+	return crc;
+}
+
+static bool has_crc(const struct stall_elf *elf, uint32_t wanted)
+{
+	uint8_t buf[65536];
+	uint32_t crc = ~0U;
+
+	if (elf->size > MAX_CRC_FILE)
+		return false;
+	for (uint64_t at = 0; at < elf->size; at += sizeof(buf)) {
+		size_t size = elf->size - at < sizeof(buf) ? (size_t)(elf->size - at) : sizeof(buf);
+		struct stall_error *err = stall_elf_read(elf, at, buf, size);
+
+		if (err) {
+			stall_error_destroy(err);
+			return false;
+		}
+		crc = crc32_step(crc, buf, size);
+	}
+	return ~crc == wanted;
+}
+
+static struct stall_elf *open_candidate(int dir, const char *name)
+{
+	struct stall_elf *elf = NULL;
+	int fd = stall_open_file_at(dir, name);
+
+	if (fd >= 0)
+		stall_error_destroy(stall_elf_open(fd, &elf));
+	return elf;
+}
+
+static struct stall_elf *find_by_build_id(const struct stall_debug_dirs *dirs,
+					  const struct stall_elf *elf, char **ret_path)
+{
+	char hex[2 * STALL_BUILD_ID_MAX + 1], name[PATH_MAX];
+
+	if (elf->build_id_size < 2)
+		return NULL;
+	stall_elf_build_id_text(elf, hex);
+	snprintf(name, sizeof(name), ".build-id/%.2s/%s.debug", hex, hex + 2);
+	for (size_t i = 0; i < dirs->count; i++) {
+		struct stall_elf *found = open_candidate(dirs->dirs[i].fd, name);
+
+		if (found && same_build_id(elf, found)) {
+			if (asprintf(ret_path, "%s/%s", dirs->dirs[i].path, name) < 0)
+				*ret_path = NULL;
+			return found;
+		}
+		stall_elf_destroy(found);
+	}
+	return NULL;
+}
+
+struct link {
+	char name[NAME_MAX + 1];
+	uint32_t crc;
+};
+
+// The section: a file name, NUL, padding to four bytes, CRC. Hostile: a name with a slash would
+// lead anywhere.
+static bool read_link(const struct stall_elf *elf, struct link *ret)
+{
+	const Elf64_Shdr *section = stall_elf_section(elf, ".gnu_debuglink");
+	_cleanup_free_ uint8_t *data = NULL;
+
+	if (!section || section->sh_type == SHT_NOBITS)
+		return false;
+	struct stall_error *err =
+		stall_elf_load(elf, section->sh_offset, section->sh_size, PATH_MAX, &data);
+	if (err) {
+		stall_error_destroy(err);
+		return false;
+	}
+	size_t length = strlen((char *)data), at = (length + 4) & ~(size_t)3;
+	if (length == 0 || length > NAME_MAX || strchr((char *)data, '/') ||
+	    strcmp((char *)data, "..") == 0 || at + 4 > section->sh_size)
+		return false;
+	memcpy(ret->name, data, length + 1);
+	memcpy(&ret->crc, data + at, sizeof(ret->crc));
+	return true;
+}
+
+static bool belongs(const struct stall_elf *elf, const struct stall_elf *found, uint32_t crc)
+{
+	// With a build-id on both sides the (slow) sum adds nothing.
+	if (elf->build_id_size && found->build_id_size)
+		return same_build_id(elf, found);
+	return has_crc(found, crc);
+}
+
+static struct stall_elf *find_by_link(const struct stall_debug_dirs *dirs,
+				      const struct stall_elf *elf, const char *path,
+				      char **ret_path)
+{
+	const char *slash = strrchr(path, '/');
+	char name[2 * PATH_MAX];
+	struct link link;
+
+	if (path[0] != '/' || !slash || slash - path >= PATH_MAX || strstr(path, "/../") ||
+	    !read_link(elf, &link))
+		return NULL;
+	int folder = (int)(slash - path) - 1; // without the first slash
+	for (size_t i = 0; i < dirs->count; i++) {
+		if (folder > 0)
+			snprintf(name, sizeof(name), "%.*s/%s", folder, path + 1, link.name);
+		else
+			snprintf(name, sizeof(name), "%s", link.name);
+		struct stall_elf *found = open_candidate(dirs->dirs[i].fd, name);
+		if (found && belongs(elf, found, link.crc)) {
+			if (asprintf(ret_path, "%s/%s", dirs->dirs[i].path, name) < 0)
+				*ret_path = NULL;
+			return found;
+		}
+		stall_elf_destroy(found);
+	}
+	snprintf(name, sizeof(name), "%.*s/.debug/%s", folder + 1, path, link.name);
+	struct stall_elf *found = open_candidate(AT_FDCWD, name);
+	if (found && belongs(elf, found, link.crc)) {
+		*ret_path = strdup(name);
+		return found;
+	}
+	stall_elf_destroy(found);
+	return NULL;
+}
+
+struct stall_error *stall_debug_file_open(const struct stall_debug_dirs *dirs,
+					  const struct stall_elf *elf, const char *path,
+					  struct stall_elf **ret, char **ret_path)
+{
+	char *found_path = NULL;
+	struct stall_elf *found = find_by_build_id(dirs, elf, &found_path);
+
+	if (!found && path)
+		found = find_by_link(dirs, elf, path, &found_path);
+	if (!found)
+		return NULL;
+	if (!found_path) {
+		stall_elf_destroy(found);
+		return &stall_enomem;
+	}
+	*ret = found;
+	*ret_path = found_path;
+	return NULL;
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finding the separate debug file of an ELF file, as gdb does: by build-id, then by .gnu_debuglink.
+#ifndef STALL_DEBUG_FILE_H
+#define STALL_DEBUG_FILE_H
+
+#include "elf_file.h"
+#include "error.h"
+
+// Directories are held open: they may lie where an unprivileged process cannot get by path.
+struct stall_debug_dirs {
+	struct {
+		int fd;
+		char *path;
+	} dirs[8];
+	size_t count;
+};
+
+// A directory that is missing is skipped; /usr/lib/debug comes last by itself.
+struct stall_error *stall_debug_dirs_init(struct stall_debug_dirs *dirs, const char *const *paths,
+					  size_t count);
+void stall_debug_dirs_deinit(struct stall_debug_dirs *dirs);
+
+// Leaves *ret and *ret_path alone where there is none. `path` is the file's own, for debuglink;
+// may be NULL.
+struct stall_error *stall_debug_file_open(const struct stall_debug_dirs *dirs,
+					  const struct stall_elf *elf, const char *path,
+					  struct stall_elf **ret, char **ret_path);
+
+// Opens name under the directory if it is a regular file, without blocking on anything else.
+int stall_open_file_at(int dir, const char *name);
+
+#endif

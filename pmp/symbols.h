@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The symbols of one ELF file (and of its separate debug file) in sorted tables.
+#ifndef STALL_SYMBOLS_H
+#define STALL_SYMBOLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "elf_file.h"
+#include "error.h"
+
+#define STALL_MAX_LINKAGE 8192 // bytes of a name in a string table
+
+struct stall_symbols;
+
+struct stall_symbol {
+	char *linkage; // as in the table, without "@version"; free it
+	uint64_t address, size;
+};
+
+// Reads the tables: .symtab of the file or of `debug` (may be NULL), else .dynsym and
+// .gnu_debugdata. Both files must live as long as the result. Torn tables give an empty result.
+struct stall_error *stall_symbols_create(const struct stall_elf *elf,
+					 const struct stall_elf *debug,
+					 struct stall_symbols **ret);
+void stall_symbols_destroy(struct stall_symbols *symbols);
+
+// ".symtab", ".dynsym", ".gnu_debugdata", "separate", "none": the best that was found.
+const char *stall_symbols_source(const struct stall_symbols *symbols);
+size_t stall_symbols_count(const struct stall_symbols *symbols);
+
+// The function, or the object, that covers the address. False where nothing does: a symbol is
+// believed within its st_size only.
+bool stall_symbols_find_function(struct stall_symbols *symbols, uint64_t address,
+				 struct stall_symbol *ret);
+bool stall_symbols_find_object(struct stall_symbols *symbols, uint64_t address,
+			       struct stall_symbol *ret);
+
+// An object by its name: of C, or of C++ with or without namespaces ("a::b").
+bool stall_symbols_find_name(struct stall_symbols *symbols, const char *name,
+			     struct stall_symbol *ret);
+
+#endif

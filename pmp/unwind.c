@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "unwind.h"
+
+#include "expression.h"
+
+// Callee-saved registers (System V ABI, AMD64 supplement, 3.2.1): a caller's value survives a call
+// unless a rule says where it went. Rows carry explicit rules for what libdw knows; nothing else
+// survives.
+static void set(struct stall_regs *regs, uint8_t reg, uint64_t value)
+{
+	regs->value[reg] = value;
+	regs->valid |= 1U << reg;
+}
+
+static enum stall_step compute_cfa(const struct stall_row *row, const struct stall_regs *regs,
+				   const struct stall_stack_memory *memory, uint64_t *ret)
+{
+	if (row->cfa_is_expression)
+		return stall_expression_evaluate(row->cfa_expression, regs, NULL, memory, ret);
+	if (!(regs->valid & (1U << row->cfa_reg)))
+		return STALL_STEP_NO_REGISTERS;
+	*ret = regs->value[row->cfa_reg] + (uint64_t)row->cfa_offset;
+	return STALL_STEP_CALLER;
+}
+
+static enum stall_step apply_expression(const struct stall_expression *expression,
+					const struct stall_regs *regs, uint64_t cfa,
+					const struct stall_stack_memory *memory, uint64_t *ret)
+{
+	uint64_t value;
+	enum stall_step step = stall_expression_evaluate(expression, regs, &cfa, memory, &value);
+
+	if (step != STALL_STEP_CALLER)
+		return step;
+	if (expression->is_value) {
+		*ret = value;
+		return STALL_STEP_CALLER;
+	}
+	return stall_stack_read(memory, value, ret) ? STALL_STEP_CALLER : STALL_STEP_NO_MEMORY;
+}
+
+static enum stall_step apply(const struct stall_rule *rule, const struct stall_regs *regs,
+			     uint64_t cfa, const struct stall_stack_memory *memory, uint64_t *ret)
+{
+	uint8_t from = rule->reg;
+
+	switch (rule->kind) {
+	case STALL_RULE_OFFSET:
+		return stall_stack_read(memory, cfa + (uint64_t)rule->offset, ret)
+			       ? STALL_STEP_CALLER
+			       : STALL_STEP_NO_MEMORY;
+	case STALL_RULE_VAL_OFFSET:
+		*ret = cfa + (uint64_t)rule->offset;
+		return STALL_STEP_CALLER;
+	case STALL_RULE_REGISTER:
+		from = rule->other;
+		// fall through
+	case STALL_RULE_SAME:
+		if (!(regs->valid & (1U << from)))
+			return STALL_STEP_NO_REGISTERS;
+		*ret = regs->value[from];
+		return STALL_STEP_CALLER;
+	case STALL_RULE_EXPRESSION:
+		return apply_expression(rule->expression, regs, cfa, memory, ret);
+	default:
+		return STALL_STEP_OUTERMOST;
+	}
+}
+
+enum stall_step stall_unwind_step(const struct stall_row *row, const struct stall_regs *regs,
+				  const struct stall_stack_memory *memory, struct stall_regs *ret)
+{
+	struct stall_regs caller;
+	uint64_t cfa, value;
+	enum stall_step step = compute_cfa(row, regs, memory, &cfa);
+
+	if (step != STALL_STEP_CALLER)
+		return step;
+	// A call pushes: without growth the walk would never end. A signal may have switched stacks.
+	if (!row->signal && (regs->valid & (1U << STALL_REG_SP)) &&
+	    cfa <= regs->value[STALL_REG_SP])
+		return STALL_STEP_BAD;
+	caller.valid = 0;
+	for (uint8_t i = 0; i < row->rule_count; i++) {
+		const struct stall_rule *rule = &row->rules[i];
+
+		step = apply(rule, regs, cfa, memory, &value);
+		if (step == STALL_STEP_CALLER)
+			set(&caller, rule->reg, value);
+		else if (rule->reg == STALL_REG_PC)
+			return step;
+	}
+	// No rule for the return address means undefined, too.
+	if (!(caller.valid & (1U << STALL_REG_PC)) || caller.value[STALL_REG_PC] == 0)
+		return STALL_STEP_OUTERMOST;
+	if (!(caller.valid & (1U << STALL_REG_SP)))
+		set(&caller, STALL_REG_SP, cfa);
+	*ret = caller;
+	return STALL_STEP_CALLER;
+}

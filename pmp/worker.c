@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "worker_child.h"
+#include "worker_probe.h"
+
+#define MAX_POISONED 64
+#define MAX_ATTEMPTS 4 // workers used up by one job
+#define GRACE_NS UINT64_C(200000000) // for a worker to notice its deadline
+#define START_NS UINT64_C(5000000000)
+#define MAX_READS 16384 // pages of target memory a job
+#define MANY_THREADS 4096
+
+struct stall_worker {
+	struct stall_arena *arena;
+	char *debug_dir;
+	unsigned int deadline_ms;
+	uint8_t *region;
+	pid_t pid; // 0: none
+	int socket;
+	struct stall_wire_key poisoned[MAX_POISONED];
+	size_t poisoned_count;
+	size_t reads; // of this job
+};
+
+const char *stall_unwind_end_name(enum stall_unwind_end end)
+{
+	static const char *const names[] = {
+		[STALL_UNWIND_COMPLETE] = "complete",	[STALL_UNWIND_NO_REGISTERS] = "no-registers",
+		[STALL_UNWIND_NO_CFI] = "no-cfi",	[STALL_UNWIND_NO_MEMORY] = "no-memory",
+		[STALL_UNWIND_BAD_CFI] = "bad-cfi",	[STALL_UNWIND_LIMIT] = "limit",
+		[STALL_UNWIND_NOT_TRIED] = "not-tried",
+	};
+
+	return names[end];
+}
+
+// The child is ours and not waited for yet, so its pid is its own.
+static void stop_child(struct stall_worker *worker)
+{
+	if (worker->pid > 0) {
+		kill(worker->pid, SIGKILL);
+		while (waitpid(worker->pid, NULL, 0) < 0 && errno == EINTR)
+			;
+	}
+	if (worker->socket >= 0)
+		close(worker->socket);
+	worker->pid = 0;
+	worker->socket = -1;
+}
+
+static bool send_answer(struct stall_worker *worker, const struct stall_wire_message *message,
+			const void *data, size_t size, int fd)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {};
+	struct iovec iov[2] = { { (void *)message, sizeof(*message) }, { (void *)data, size } };
+	struct msghdr header = { .msg_iov = iov, .msg_iovlen = size ? 2 : 1 };
+
+	if (fd >= 0) {
+		header.msg_control = &control;
+		header.msg_controllen = sizeof(control);
+		control.header.cmsg_level = SOL_SOCKET;
+		control.header.cmsg_type = SCM_RIGHTS;
+		control.header.cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
+	}
+	// Not blocking: a worker that floods us with questions fills its own queue.
+	return sendmsg(worker->socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+}
+
+enum outcome { OUTCOME_MESSAGE, OUTCOME_DIED, OUTCOME_LATE };
+
+static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
+			    struct stall_wire_message *ret)
+{
+	for (;;) {
+		struct pollfd pollfd = { .fd = worker->socket, .events = POLLIN };
+		uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
+
+		if (now >= until_ns)
+			return OUTCOME_LATE;
+		int rc = poll(&pollfd, 1, (int)((until_ns - now) / 1000000 + 1));
+		if (rc == 0 || (rc < 0 && errno == EINTR))
+			continue;
+		if (rc < 0)
+			return OUTCOME_DIED;
+		// Without room for control data, descriptors that a worker may send are dropped.
+		ssize_t n = recv(worker->socket, ret, sizeof(*ret), MSG_DONTWAIT);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
+		return n == (ssize_t)sizeof(*ret) ? OUTCOME_MESSAGE : OUTCOME_DIED;
+	}
+}
+
+static struct stall_error *start_child(struct stall_worker *worker)
+{
+	int sockets[2];
+	struct stall_wire_message message;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
+		return stall_error_os(errno, "cannot make a socket for the unwinding process");
+	struct stall_worker_child child = {
+		.arena = worker->arena,
+		.region = worker->region,
+		.region_size = STALL_WORKER_REGION,
+		.socket = sockets[1],
+		.parent = getpid(),
+		.debug_dir = worker->debug_dir,
+	};
+	pid_t pid = fork();
+	if (pid == 0)
+		stall_worker_child_main(&child);
+	int errnum = errno;
+	close(sockets[1]);
+	worker->socket = sockets[0];
+	if (pid < 0) {
+		stop_child(worker);
+		return stall_error_os(errnum, "cannot fork the unwinding process");
+	}
+	worker->pid = pid;
+	enum outcome outcome = receive(worker, stall_clock_ns(CLOCK_MONOTONIC) + START_NS, &message);
+	if (outcome == OUTCOME_MESSAGE && message.type == STALL_WIRE_READY && message.status == 0)
+		return NULL;
+	stop_child(worker);
+	if (outcome == OUTCOME_MESSAGE && message.status > 0)
+		return stall_error_os(message.status, "cannot take privileges from the unwinding process");
+	return stall_error_create(STALL_ERROR_OTHER, "the unwinding process ended at its start");
+}
+
+static void worker_destroyp(struct stall_worker **worker)
+{
+	stall_worker_destroy(*worker);
+}
+
+struct stall_error *stall_worker_create(struct stall_arena *arena,
+					const struct stall_worker_options *options,
+					struct stall_worker **ret)
+{
+	_cleanup_(worker_destroyp) struct stall_worker *worker = calloc(1, sizeof(*worker));
+
+	if (!worker)
+		return &stall_enomem;
+	worker->socket = -1;
+	worker->arena = arena;
+	worker->deadline_ms = options->deadline_ms ? options->deadline_ms : STALL_DEFAULT_DEADLINE_MS;
+	worker->debug_dir = options->debug_dir ? strdup(options->debug_dir) : NULL;
+	if (options->debug_dir && !worker->debug_dir)
+		return &stall_enomem;
+	void *region = mmap(NULL, STALL_WORKER_REGION, PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (region == MAP_FAILED)
+		return stall_error_os(errno, "cannot reserve memory for the unwinding process");
+	worker->region = region;
+	madvise(region, STALL_WORKER_REGION, MADV_DONTDUMP);
+	struct stall_error *err = start_child(worker);
+	if (err)
+		return err;
+	*ret = no_cleanup_ptr(worker);
+	return NULL;
+}
+
+void stall_worker_destroy(struct stall_worker *worker)
+{
+	if (!worker)
+		return;
+	stop_child(worker);
+	if (worker->region)
+		munmap(worker->region, STALL_WORKER_REGION);
+	free(worker->debug_dir);
+	free(worker);
+}
+
+static bool answer_file(struct stall_worker *worker, const struct stall_job_layout *layout,
+			const struct stall_wire_message *question)
+{
+	struct stall_wire_message answer = { .type = STALL_WIRE_FILE, .status = ENOENT };
+	uint32_t process, module;
+	int fd = -1;
+
+	if (stall_job_module(layout, question->module, &process, &module))
+		fd = layout->snapshot->processes[process].maps->modules[module].fd;
+	if (fd >= 0)
+		answer.status = 0;
+	return send_answer(worker, &answer, NULL, 0, fd);
+}
+
+static bool answer_read(struct stall_worker *worker, const struct stall_snapshot *snapshot,
+			const struct stall_wire_message *question)
+{
+	struct stall_wire_message answer = { .type = STALL_WIRE_READ };
+	uint8_t page[STALL_WIRE_PAGE];
+
+	if (question->process < snapshot->process_count && ++worker->reads <= MAX_READS)
+		answer.size = stall_snapshot_read(snapshot, question->process, question->address,
+						  page, sizeof(page));
+	return send_answer(worker, &answer, page, answer.size, -1);
+}
+
+static enum outcome serve(struct stall_worker *worker, const struct stall_job_layout *layout)
+{
+	struct stall_wire_message message = { .type = STALL_WIRE_JOB };
+	uint64_t until = layout->job.deadline_ns + GRACE_NS;
+
+	worker->reads = 0;
+	if (!send_answer(worker, &message, NULL, 0, -1))
+		return OUTCOME_DIED;
+	for (;;) {
+		enum outcome outcome = receive(worker, until, &message);
+		bool answered = false;
+
+		if (outcome != OUTCOME_MESSAGE)
+			return outcome;
+		if (message.type == STALL_WIRE_DONE)
+			return OUTCOME_MESSAGE;
+		if (message.type == STALL_WIRE_FILE)
+			answered = answer_file(worker, layout, &message);
+		else if (message.type == STALL_WIRE_READ)
+			answered = answer_read(worker, layout->snapshot, &message);
+		if (!answered)
+			return OUTCOME_DIED;
+	}
+}
+
+// Keeps the file that the worker was busy with away from the next one.
+static void poison(struct stall_worker *worker, const struct stall_job_layout *layout)
+{
+	const volatile struct stall_wire_job *live = (void *)worker->region;
+	uint32_t at_work_on = live->at_work_on, process, module;
+	struct stall_wire_key key;
+
+	if (at_work_on == 0 || worker->poisoned_count == MAX_POISONED ||
+	    !stall_job_module(layout, at_work_on - 1, &process, &module))
+		return;
+	if (stall_wire_key_read(&layout->snapshot->processes[process].maps->modules[module], &key))
+		worker->poisoned[worker->poisoned_count++] = key;
+}
+
+typedef struct stall_error *fill_function(struct stall_job_layout *layout, void *arg);
+
+// Has the job done, by several workers if need be. *ret_partial: it is not done whole. The caller
+// deinits the layout.
+static struct stall_error *run(struct stall_worker *worker, struct stall_job_layout *layout,
+			       enum stall_wire_kind kind, fill_function *fill, void *arg,
+			       bool *ret_partial)
+{
+	uint64_t deadline = stall_clock_ns(CLOCK_MONOTONIC) + worker->deadline_ms * UINT64_C(1000000);
+	struct stall_error *err;
+
+	*ret_partial = true;
+	for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+		stall_job_deinit(layout);
+		err = stall_job_fill(layout, kind, worker->poisoned, worker->poisoned_count);
+		if (!err)
+			err = fill(layout, arg);
+		if (!err)
+			err = stall_job_finish(layout, deadline);
+		if (!err && !worker->pid)
+			err = start_child(worker);
+		if (err)
+			return err;
+		enum outcome outcome = serve(worker, layout);
+		if (outcome == OUTCOME_MESSAGE) {
+			*ret_partial = false;
+			return NULL;
+		}
+		poison(worker, layout);
+		stop_child(worker);
+		if (outcome == OUTCOME_LATE)
+			break;
+	}
+	// The next job finds a worker that is ready. What this one left behind is worth having even
+	// where that fails now.
+	stall_error_destroy(start_child(worker));
+	return NULL;
+}
+
+// Pages that one huge job needed are not kept for the small ones after it.
+static void give_back(struct stall_worker *worker, const struct stall_job_layout *layout)
+{
+	if (layout->job.thread_count > MANY_THREADS || layout->job.module_count > MANY_THREADS)
+		madvise(worker->region, STALL_WORKER_REGION, MADV_REMOVE);
+}
+
+static struct stall_error *fill_threads(struct stall_job_layout *layout, void *arg)
+{
+	return stall_job_fill_threads(layout);
+}
+
+struct stall_error *stall_worker_unwind(struct stall_worker *worker,
+					const struct stall_snapshot *snapshot,
+					struct stall_unwound *ret)
+{
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = {
+		.region = worker->region, .size = STALL_WORKER_REGION, .snapshot = snapshot
+	};
+	struct stall_unwound unwound = {};
+	bool partial;
+	struct stall_error *err =
+		run(worker, &layout, STALL_WIRE_UNWIND, fill_threads, NULL, &partial);
+
+	if (!err)
+		err = stall_result_read(&layout, &unwound);
+	if (err)
+		return err;
+	unwound.partial |= partial;
+	give_back(worker, &layout);
+	*ret = unwound;
+	return NULL;
+}
+
+struct queries {
+	struct stall_wire_query *wire;
+	size_t count;
+	const char *name; // FIND_DATA
+};
+
+static struct stall_error *fill_queries(struct stall_job_layout *layout, void *arg)
+{
+	struct queries *queries = arg;
+
+	if (queries->name)
+		queries->wire->name = stall_job_string(layout, queries->name);
+	return stall_job_fill_queries(layout, queries->wire, queries->count);
+}
+
+// Reads the answers back into `wire`.
+static void read_queries(const struct stall_job_layout *layout, struct queries *queries)
+{
+	memcpy(queries->wire, layout->region + layout->job.queries,
+	       queries->count * sizeof(*queries->wire));
+}
+
+struct stall_error *stall_worker_name_data(struct stall_worker *worker,
+					   const struct stall_snapshot *snapshot,
+					   struct stall_data_query *queries, size_t count)
+{
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = {
+		.region = worker->region, .size = STALL_WORKER_REGION, .snapshot = snapshot
+	};
+	_cleanup_free_ struct stall_wire_query *wire = calloc(count + 1, sizeof(*wire));
+	_cleanup_free_ char *strings = NULL;
+	struct queries job = { wire, count, NULL };
+	size_t size;
+	bool partial;
+
+	if (!wire)
+		return &stall_enomem;
+	for (size_t i = 0; i < count; i++) {
+		wire[i].process = queries[i].process;
+		wire[i].address = queries[i].address;
+		queries[i].name = NULL;
+		queries[i].offset = 0;
+	}
+	if (!count)
+		return NULL;
+	struct stall_error *err =
+		run(worker, &layout, STALL_WIRE_NAME_DATA, fill_queries, &job, &partial);
+	if (!err)
+		err = stall_result_strings(&layout, &strings, &size);
+	if (err)
+		return err;
+	read_queries(&layout, &job);
+	for (size_t i = 0; i < count; i++) {
+		const char *name = stall_result_string(strings, size, wire[i].found);
+
+		if (!name)
+			continue;
+		queries[i].name = strndup(name, STALL_MAX_SYMBOL);
+		queries[i].offset = wire[i].offset;
+		if (!queries[i].name)
+			return &stall_enomem;
+	}
+	return NULL;
+}
+
+struct stall_error *stall_worker_find_data(struct stall_worker *worker,
+					   const struct stall_snapshot *snapshot, uint32_t process,
+					   const char *name, uint64_t *ret_address,
+					   uint64_t *ret_size)
+{
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = {
+		.region = worker->region, .size = STALL_WORKER_REGION, .snapshot = snapshot
+	};
+	struct stall_wire_query wire = { .process = process };
+	struct queries job = { &wire, 1, name };
+	bool partial;
+	struct stall_error *err =
+		run(worker, &layout, STALL_WIRE_FIND_DATA, fill_queries, &job, &partial);
+
+	if (err)
+		return err;
+	read_queries(&layout, &job);
+	*ret_address = wire.found ? wire.address : 0;
+	*ret_size = wire.found ? wire.size : 0;
+	return NULL;
+}

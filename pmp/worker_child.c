@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker_child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "sandbox.h"
+#include "worker_state.h"
+
+#define SOCKET 3
+#define MEMORY_LIMIT ((size_t)4 << 30) // beside the shared regions
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+static void close_from(int first)
+{
+	if (syscall(SYS_close_range, first, ~0U, 0) == 0)
+		return;
+	for (int fd = first; fd < 65536; fd++) // before Linux 5.9
+		close(fd);
+}
+
+// Nothing that the probe has open may stay within reach.
+static void keep_only(int socket)
+{
+	int null = open("/dev/null", O_RDWR);
+
+	for (int fd = 0; fd < 3; fd++)
+		dup2(null, fd);
+	if (socket != SOCKET)
+		dup2(socket, SOCKET);
+	close_from(SOCKET + 1);
+}
+
+// The probe decides when the worker ends, also after a Ctrl-C that the terminal sends to both.
+static void set_signals(void)
+{
+	for (int signal_number = 1; signal_number < NSIG; signal_number++)
+		signal(signal_number, SIG_DFL);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGQUIT, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+static struct stall_error *enter(struct stall_worker_child *child, struct stall_worker_state *state)
+{
+	struct rlimit no_files = { 0, 0 };
+	struct stall_sandbox_options options = {
+		.die_with_parent = true,
+		.memory_limit = MEMORY_LIMIT + child->arena->size + child->region_size,
+	};
+
+	set_signals();
+	keep_only(child->socket);
+	child->socket = SOCKET;
+	mprotect(child->arena->base, child->arena->size, PROT_READ);
+	struct stall_error *err =
+		stall_debug_dirs_init(&state->dirs, &child->debug_dir, child->debug_dir ? 1 : 0);
+	if (err)
+		return err;
+	state->pages = calloc(STALL_LIVE_PAGES, sizeof(*state->pages));
+	if (!state->pages)
+		return &stall_enomem;
+	setrlimit(RLIMIT_FSIZE, &no_files);
+	err = stall_sandbox_enter(&options);
+	// The parent may have ended before the sandbox tied this process to it.
+	if (!err && getppid() != child->parent)
+		_exit(0);
+	return err;
+}
+
+bool stall_worker_late(const struct stall_worker_state *state)
+{
+	return stall_clock_ns(CLOCK_MONOTONIC) >= state->job->deadline_ns;
+}
+
+uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
+{
+	struct stall_wire_job *job = state->job;
+	size_t size = strlen(text) + 1;
+
+	if (size > job->string_capacity - job->string_bytes)
+		return 0;
+	memcpy(state->strings + job->string_bytes, text, size);
+	uint32_t at = (uint32_t)job->string_bytes;
+	job->string_bytes += size;
+	return at + 1;
+}
+
+static bool send_message(const struct stall_wire_message *message)
+{
+	struct iovec iov = { (void *)message, sizeof(*message) };
+	struct msghdr header = { .msg_iov = &iov, .msg_iovlen = 1 };
+	ssize_t n;
+
+	do {
+		n = sendmsg(SOCKET, &header, MSG_NOSIGNAL);
+	} while (n < 0 && errno == EINTR);
+	return n == (ssize_t)sizeof(*message);
+}
+
+// `page` (may be NULL) receives what follows the message.
+static bool receive_message(struct stall_wire_message *message, uint8_t *page, int *ret_fd)
+{
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	uint8_t unused[8];
+	struct iovec iov[2] = {
+		{ message, sizeof(*message) },
+		{ page ? page : unused, page ? STALL_WIRE_PAGE : sizeof(unused) },
+	};
+	struct msghdr header = {
+		.msg_iov = iov,
+		.msg_iovlen = 2,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	ssize_t n;
+
+	*ret_fd = -1;
+	do {
+		n = recvmsg(SOCKET, &header, MSG_CMSG_CLOEXEC);
+	} while (n < 0 && errno == EINTR);
+	struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&header) : NULL;
+	if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
+		memcpy(ret_fd, CMSG_DATA(cmsg), sizeof(int));
+	return n >= (ssize_t)sizeof(*message);
+}
+
+bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,
+		      struct stall_wire_message *ret, uint8_t *page, int *ret_fd)
+{
+	// Without an answer there is nobody left to work for.
+	if (!send_message(question) || !receive_message(ret, page, ret_fd))
+		_exit(0);
+	return ret->status == 0;
+}
+
+static bool begin(struct stall_worker_state *state)
+{
+	uint8_t *region = state->child->region;
+	struct stall_wire_job *job = (struct stall_wire_job *)region;
+
+	state->jobs++;
+	state->job = job;
+	state->processes = (struct stall_wire_process *)(region + job->processes);
+	state->mappings = (struct stall_wire_mapping *)(region + job->mappings);
+	state->modules = (struct stall_wire_module *)(region + job->modules);
+	state->threads = (struct stall_wire_thread *)(region + job->threads);
+	state->queries = (struct stall_wire_query *)(region + job->queries);
+	state->frames = (struct stall_wire_frame *)(region + job->frames);
+	state->stacks = (struct stall_wire_stack *)(region + job->stacks);
+	state->indexes = (uint32_t *)(region + job->indexes);
+	state->infos = (struct stall_wire_module_info *)(region + job->infos);
+	state->strings = (char *)(region + job->strings);
+	state->pages_read = 0;
+	state->states = calloc(job->module_count + 1, sizeof(*state->states));
+	return state->states;
+}
+
+static void do_job(struct stall_worker_state *state)
+{
+	if (!begin(state))
+		return;
+	switch (state->job->kind) {
+	case STALL_WIRE_UNWIND:
+		stall_worker_unwind_all(state);
+		break;
+	case STALL_WIRE_NAME_DATA:
+		stall_worker_name_all(state);
+		break;
+	case STALL_WIRE_FIND_DATA:
+		stall_worker_find(state);
+		break;
+	}
+	free(state->states);
+	state->states = NULL;
+	stall_worker_trim_files(state);
+}
+
+_Noreturn void stall_worker_child_main(struct stall_worker_child *child)
+{
+	static struct stall_worker_state state;
+	struct stall_wire_message message = { .type = STALL_WIRE_READY };
+	int fd;
+
+	state.child = child;
+	struct stall_error *err = enter(child, &state);
+	if (err)
+		message.status = err->errnum ? err->errnum : EINVAL;
+	if (!send_message(&message) || err)
+		_exit(1);
+	while (receive_message(&message, NULL, &fd) && message.type == STALL_WIRE_JOB) {
+		do_job(&state);
+		message = (struct stall_wire_message){ .type = STALL_WIRE_DONE };
+		if (!send_message(&message))
+			break;
+	}
+	_exit(0);
+}

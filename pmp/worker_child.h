@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker's side.
+#ifndef STALL_WORKER_CHILD_H
+#define STALL_WORKER_CHILD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "arena.h"
+#include "worker.h"
+
+struct stall_worker_child {
+	const struct stall_arena *arena;
+	uint8_t *region;
+	size_t region_size;
+	int socket;
+	pid_t parent;
+	const char *debug_dir; // may be NULL
+};
+
+// In the forked child: gives up its privileges and does jobs until the socket closes.
+_Noreturn void stall_worker_child_main(struct stall_worker_child *child);
+
+#endif

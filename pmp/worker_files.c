@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "worker_state.h"
+
+// More than any sound program has; a core file is not opened here.
+#define MAX_PROGRAM_HEADERS 4096
+#define KEEP_FILES 256
+#define KEEP_JOBS 16
+
+static bool same_key(const struct stall_wire_key *a, const struct stall_wire_key *b)
+{
+	return a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
+	       a->mtime_ns == b->mtime_ns;
+}
+
+static struct stall_worker_file *find_file(struct stall_worker_state *state,
+					   const struct stall_wire_key *key)
+{
+	for (size_t i = 0; i < state->file_count; i++) {
+		if (same_key(&state->files[i].key, key))
+			return &state->files[i];
+	}
+	return NULL;
+}
+
+void stall_worker_trim_files(struct stall_worker_state *state)
+{
+	size_t kept = 0;
+
+	if (state->file_count <= KEEP_FILES)
+		return;
+	for (size_t i = 0; i < state->file_count; i++) {
+		if (state->files[i].job + KEEP_JOBS < state->jobs)
+			stall_binary_destroy(state->files[i].binary);
+		else
+			state->files[kept++] = state->files[i];
+	}
+	state->file_count = kept;
+}
+
+static struct stall_error *ask_for_file(struct stall_worker_state *state, uint32_t module,
+					int *ret_fd)
+{
+	struct stall_wire_message question = { .type = STALL_WIRE_FILE, .module = module }, answer;
+
+	if (!stall_worker_ask(state, &question, &answer, NULL, ret_fd) || *ret_fd < 0)
+		return stall_error_create(STALL_ERROR_OTHER, "the file did not arrive");
+	return NULL;
+}
+
+static struct stall_error *open_binary(struct stall_worker_state *state, uint32_t module,
+				       struct stall_binary **ret)
+{
+	const char *path = (char *)state->child->region + state->modules[module].path;
+	struct stall_elf *elf = NULL;
+	int fd = -1;
+	struct stall_error *err = ask_for_file(state, module, &fd);
+
+	if (!err)
+		err = stall_elf_open(fd, &elf);
+	if (err)
+		return err;
+	if (elf->segment_count > MAX_PROGRAM_HEADERS) {
+		err = stall_error_create(STALL_ERROR_LIMIT, "%zu program headers",
+					 elf->segment_count);
+		stall_elf_destroy(elf);
+		return err;
+	}
+	return stall_binary_create(elf, &state->dirs, path, ret);
+}
+
+static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t module,
+				      struct stall_binary **ret)
+{
+	const struct stall_wire_module *wire = &state->modules[module];
+	struct stall_worker_file *file = find_file(state, &wire->key);
+
+	if (wire->poisoned)
+		return stall_error_create(STALL_ERROR_FORMAT,
+					  "reading it ended the process that reads ELF files");
+	if (!wire->has_fd)
+		return stall_error_create(STALL_ERROR_OTHER, "the file could not be opened");
+	if (!file) {
+		struct stall_binary *binary;
+
+		if (state->file_count == state->file_capacity) {
+			size_t capacity = state->file_capacity ? state->file_capacity * 2 : 64;
+			struct stall_worker_file *grown =
+				reallocarray(state->files, capacity, sizeof(*grown));
+
+			if (!grown)
+				return &stall_enomem;
+			state->files = grown;
+			state->file_capacity = capacity;
+		}
+		struct stall_error *err = open_binary(state, module, &binary);
+		if (err)
+			return err;
+		file = &state->files[state->file_count++];
+		*file = (struct stall_worker_file){ .key = wire->key, .binary = binary };
+	}
+	file->job = state->jobs;
+	*ret = file->binary;
+	return NULL;
+}
+
+static uint32_t symbols_code(const char *source)
+{
+	if (strcmp(source, ".symtab") == 0)
+		return STALL_WIRE_SYMTAB;
+	if (strcmp(source, ".dynsym") == 0)
+		return STALL_WIRE_DYNSYM;
+	if (strcmp(source, ".gnu_debugdata") == 0)
+		return STALL_WIRE_MINIDEBUG;
+	return strcmp(source, "separate") == 0 ? STALL_WIRE_SEPARATE : STALL_WIRE_SYMBOLS_NONE;
+}
+
+static uint32_t cfi_code(const char *source)
+{
+	if (strcmp(source, "both") == 0)
+		return STALL_WIRE_BOTH;
+	if (strcmp(source, ".eh_frame") == 0)
+		return STALL_WIRE_EH;
+	return strcmp(source, ".debug_frame") == 0 ? STALL_WIRE_DEBUG : STALL_WIRE_CFI_NONE;
+}
+
+static void describe(struct stall_worker_state *state, const struct stall_binary *binary,
+		     struct stall_wire_module_info *info)
+{
+	info->symbols = symbols_code(stall_symbols_source(binary->symbols));
+	info->cfi = binary->cfi ? cfi_code(stall_cfi_source(binary->cfi)) : STALL_WIRE_CFI_NONE;
+	stall_elf_build_id_text(binary->elf, info->build_id);
+	if (binary->debug_path)
+		info->debug_file = stall_worker_string(state, binary->debug_path);
+}
+
+struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint32_t module)
+{
+	struct stall_worker_module *known = &state->states[module];
+	const struct stall_wire_module *wire = &state->modules[module];
+	struct stall_wire_module_info *info = &state->infos[module];
+	struct stall_binary *binary = NULL;
+
+	if (known->tried)
+		return known->binary;
+	known->tried = true;
+	state->job->at_work_on = module + 1;
+	*info = (struct stall_wire_module_info){ .looked_at = 1 };
+	// Where headers say nothing, the file offset stands for the address.
+	known->bias = wire->start - wire->offset;
+	_cleanup_error_ struct stall_error *err = get_binary(state, module, &binary);
+	if (!err) {
+		describe(state, binary, info);
+		err = stall_elf_bias(binary->elf, wire->start, wire->offset, &known->bias);
+	}
+	info->bias = known->bias;
+	if (err)
+		info->error = stall_worker_string(state, err->message);
+	else
+		known->binary = binary;
+	state->job->at_work_on = 0;
+	return known->binary;
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "worker_probe.h"
+
+static void *take(struct stall_job_layout *layout, size_t count, size_t size, uint64_t *ret_at)
+{
+	size_t at = (layout->used + 15) & ~(size_t)15;
+	size_t bytes;
+
+	if (__builtin_mul_overflow(count, size, &bytes) || at > layout->size ||
+	    bytes > layout->size - at)
+		return NULL;
+	layout->used = at + bytes;
+	*ret_at = at;
+	return layout->region + at;
+}
+
+static struct stall_error *too_large(void)
+{
+	return stall_error_create(STALL_ERROR_LIMIT,
+				  "the snapshot is too large for the unwinding process: lower "
+				  "--max-threads");
+}
+
+uint64_t stall_job_string(struct stall_job_layout *layout, const char *text)
+{
+	uint64_t at = 0;
+	size_t size = strlen(text) + 1;
+	char *copy = take(layout, size, 1, &at);
+
+	if (copy)
+		memcpy(copy, text, size);
+	return at;
+}
+
+bool stall_wire_key_read(const struct stall_module *module, struct stall_wire_key *ret)
+{
+	struct stat st;
+
+	// The file's own numbers: those in /proc/PID/maps differ from them on overlayfs and btrfs.
+	if (module->fd < 0 || fstat(module->fd, &st) < 0)
+		return false;
+	*ret = (struct stall_wire_key){
+		.dev = st.st_dev,
+		.ino = st.st_ino,
+		.size = (uint64_t)st.st_size,
+		.mtime_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec,
+	};
+	return true;
+}
+
+static bool is_poisoned(const struct stall_wire_key *key, const struct stall_wire_key *poisoned,
+			size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (memcmp(key, &poisoned[i], sizeof(*key)) == 0)
+			return true;
+	}
+	return false;
+}
+
+static size_t count_mappings(const struct stall_maps *maps)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < maps->mapping_count; i++)
+		count += maps->mappings[i].executable && maps->mappings[i].module != STALL_NO_MODULE;
+	return count;
+}
+
+static void fill_mappings(const struct stall_maps *maps, uint32_t first_module,
+			  struct stall_wire_mapping *wire)
+{
+	for (size_t i = 0; i < maps->mapping_count; i++) {
+		const struct stall_mapping *mapping = &maps->mappings[i];
+
+		if (!mapping->executable || mapping->module == STALL_NO_MODULE)
+			continue;
+		*wire++ = (struct stall_wire_mapping){
+			.start = mapping->start,
+			.end = mapping->end,
+			.offset = mapping->offset,
+			.module = first_module + mapping->module,
+		};
+	}
+}
+
+struct filling {
+	struct stall_job_layout *layout;
+	struct stall_wire_process *processes;
+	struct stall_wire_mapping *mappings;
+	struct stall_wire_module *modules;
+	const struct stall_wire_key *poisoned;
+	size_t poisoned_count;
+};
+
+static bool fill_module(struct filling *f, uint32_t process, uint32_t index)
+{
+	const struct stall_snapshot *snapshot = f->layout->snapshot;
+	const struct stall_module *module = &snapshot->processes[process].maps->modules[index];
+	struct stall_wire_module *wire = &f->modules[f->layout->first_module[process] + index];
+
+	*wire = (struct stall_wire_module){
+		.process = process,
+		.module = index,
+		.start = module->start,
+		.end = module->end,
+		.offset = module->offset,
+		.path = stall_job_string(f->layout, module->path),
+	};
+	wire->has_fd = stall_wire_key_read(module, &wire->key);
+	wire->poisoned = is_poisoned(&wire->key, f->poisoned, f->poisoned_count);
+	return wire->path;
+}
+
+static bool fill_process(struct filling *f, uint32_t index)
+{
+	const struct stall_process *process = &f->layout->snapshot->processes[index];
+	const struct stall_maps *maps = process->maps;
+	struct stall_wire_process *wire = &f->processes[index];
+	struct stall_wire_job *job = &f->layout->job;
+
+	*wire = (struct stall_wire_process){
+		.first_mapping = job->mapping_count,
+		.mapping_count = (uint32_t)count_mappings(maps),
+		.first_module = f->layout->first_module[index],
+		.module_count = (uint32_t)maps->module_count,
+		.main_module = UINT32_MAX,
+	};
+	fill_mappings(maps, wire->first_module, f->mappings + job->mapping_count);
+	job->mapping_count += wire->mapping_count;
+	for (uint32_t i = 0; i < maps->module_count; i++) {
+		if (!fill_module(f, index, i))
+			return false;
+		if (process->exe && wire->main_module == UINT32_MAX &&
+		    strcmp(maps->modules[i].path, process->exe) == 0)
+			wire->main_module = wire->first_module + i;
+	}
+	return true;
+}
+
+struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_wire_kind kind,
+				   const struct stall_wire_key *poisoned, size_t poisoned_count)
+{
+	const struct stall_snapshot *snapshot = layout->snapshot;
+	struct stall_wire_job *job = &layout->job;
+	struct filling f = { layout, .poisoned = poisoned, .poisoned_count = poisoned_count };
+	size_t modules = 0, mappings = 0;
+
+	layout->used = sizeof(*job);
+	*job = (struct stall_wire_job){ .kind = kind,
+					.process_count = (uint32_t)snapshot->process_count };
+	layout->first_module = calloc(snapshot->process_count + 1, sizeof(*layout->first_module));
+	if (!layout->first_module)
+		return &stall_enomem;
+	for (size_t i = 0; i < snapshot->process_count; i++) {
+		layout->first_module[i] = (uint32_t)modules;
+		modules += snapshot->processes[i].maps->module_count;
+		mappings += count_mappings(snapshot->processes[i].maps);
+	}
+	layout->first_module[snapshot->process_count] = (uint32_t)modules;
+	f.processes = take(layout, snapshot->process_count, sizeof(*f.processes), &job->processes);
+	f.mappings = take(layout, mappings, sizeof(*f.mappings), &job->mappings);
+	f.modules = take(layout, modules, sizeof(*f.modules), &job->modules);
+	if (!f.processes || !f.mappings || !f.modules)
+		return too_large();
+	job->module_count = (uint32_t)modules;
+	for (uint32_t i = 0; i < snapshot->process_count; i++) {
+		if (!fill_process(&f, i))
+			return too_large();
+	}
+	return NULL;
+}
+
+struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout)
+{
+	const struct stall_snapshot *snapshot = layout->snapshot;
+	struct stall_wire_thread *threads = take(layout, snapshot->thread_count, sizeof(*threads),
+						 &layout->job.threads);
+
+	if (!threads)
+		return too_large();
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		const struct stall_thread *thread = &snapshot->threads[i];
+
+		threads[i] = (struct stall_wire_thread){
+			.process = thread->process,
+			.regs = thread->regs,
+			.stack_address = thread->stack_address,
+		};
+		if (thread->stack) {
+			threads[i].stack_size = thread->stack_size;
+			threads[i].stack = (uint64_t)(thread->stack - snapshot->arena->base);
+		}
+	}
+	layout->job.thread_count = (uint32_t)snapshot->thread_count;
+	return NULL;
+}
+
+struct stall_error *stall_job_fill_queries(struct stall_job_layout *layout,
+					   const struct stall_wire_query *queries, size_t count)
+{
+	struct stall_wire_query *copy =
+		take(layout, count, sizeof(*copy), &layout->job.queries);
+
+	if (!copy)
+		return too_large();
+	memcpy(copy, queries, count * sizeof(*copy));
+	layout->job.query_count = (uint32_t)count;
+	return NULL;
+}
+
+// A name of a function is 100 bytes or so, a stack of a server 25 frames.
+struct stall_error *stall_job_finish(struct stall_job_layout *layout, uint64_t deadline_ns)
+{
+	struct stall_wire_job *job = &layout->job;
+
+	job->deadline_ns = deadline_ns;
+	void *stacks = take(layout, job->thread_count, sizeof(struct stall_wire_stack),
+			    &job->stacks);
+	void *infos = take(layout, job->module_count, sizeof(struct stall_wire_module_info),
+			   &job->infos);
+	if (!stacks || !infos || layout->size - layout->used < (1U << 20))
+		return too_large();
+	memset(stacks, 0, job->thread_count * sizeof(struct stall_wire_stack));
+	memset(infos, 0, job->module_count * sizeof(struct stall_wire_module_info));
+	size_t rest = layout->size - layout->used - 4096;
+	job->frame_capacity = rest / 4 / sizeof(struct stall_wire_frame);
+	job->index_capacity = rest / 4 / sizeof(uint32_t);
+	job->string_capacity = rest / 4;
+	take(layout, job->frame_capacity, sizeof(struct stall_wire_frame), &job->frames);
+	take(layout, job->index_capacity, sizeof(uint32_t), &job->indexes);
+	take(layout, job->string_capacity, 1, &job->strings);
+	memcpy(layout->region, job, sizeof(*job));
+	return NULL;
+}
+
+void stall_job_deinit(struct stall_job_layout *layout)
+{
+	free(layout->first_module);
+	layout->first_module = NULL;
+}
+
+bool stall_job_module(const struct stall_job_layout *layout, uint32_t index, uint32_t *ret_process,
+		      uint32_t *ret_module)
+{
+	uint32_t low = 0, high = (uint32_t)layout->snapshot->process_count;
+
+	if (index >= layout->job.module_count)
+		return false;
+	while (high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+
+		if (layout->first_module[middle] <= index)
+			low = middle;
+		else
+			high = middle;
+	}
+	*ret_process = low;
+	*ret_module = index - layout->first_module[low];
+	return true;
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The probe's side of the worker: making jobs and checking results.
+#ifndef STALL_WORKER_PROBE_H
+#define STALL_WORKER_PROBE_H
+
+#include <stdbool.h>
+
+#include "worker.h"
+#include "worker_wire.h"
+
+// Backed by pages only as they are used.
+#define STALL_WORKER_REGION ((size_t)512 << 20)
+
+// What is needed to make a job, and after it to read the result.
+struct stall_job_layout {
+	uint8_t *region;
+	size_t size, used;
+	const struct stall_snapshot *snapshot;
+	// Where things went; the region itself is not believed after the worker had it.
+	struct stall_wire_job job;
+	uint32_t *first_module; // per process: its first job module
+};
+
+// Lays out processes, mappings and modules; with `threads` these too. `poisoned` are files that
+// workers died of.
+struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_wire_kind kind,
+				   const struct stall_wire_key *poisoned, size_t poisoned_count);
+struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout);
+struct stall_error *stall_job_fill_queries(struct stall_job_layout *layout,
+					   const struct stall_wire_query *queries, size_t count);
+// A string into the region; 0 where there is no room.
+uint64_t stall_job_string(struct stall_job_layout *layout, const char *text);
+// Gives the rest of the region to the results and writes the job's header.
+struct stall_error *stall_job_finish(struct stall_job_layout *layout, uint64_t deadline_ns);
+void stall_job_deinit(struct stall_job_layout *layout);
+
+// The snapshot's module of a job module. False: there is no such one.
+bool stall_job_module(const struct stall_job_layout *layout, uint32_t index, uint32_t *ret_process,
+		      uint32_t *ret_module);
+bool stall_wire_key_read(const struct stall_module *module, struct stall_wire_key *ret);
+
+// A checked copy of what the worker wrote, finished or not.
+struct stall_error *stall_result_read(const struct stall_job_layout *layout,
+				      struct stall_unwound *ret);
+// The strings of a result: a private copy, NUL-terminated, without control characters.
+struct stall_error *stall_result_strings(const struct stall_job_layout *layout, char **ret,
+					 size_t *ret_size);
+const char *stall_result_string(const char *strings, size_t size, uint32_t at);
+
+#endif

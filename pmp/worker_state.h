@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the worker keeps, and the parts of it.
+#ifndef STALL_WORKER_STATE_H
+#define STALL_WORKER_STATE_H
+
+#include <stdbool.h>
+
+#include "binary.h"
+#include "worker_child.h"
+#include "worker_wire.h"
+
+#define STALL_LIVE_PAGES 256 // kept during a job; a power of two
+
+struct stall_live_page {
+	uint64_t address; // of the page; UINT64_MAX: free
+	uint32_t process;
+	uint32_t size; // how much of it could be read
+	uint8_t data[STALL_WIRE_PAGE];
+};
+
+// A file that was opened once, under its key; kept between jobs while it is in use.
+struct stall_worker_file {
+	struct stall_wire_key key;
+	struct stall_binary *binary;
+	uint64_t job; // the last one that used it
+};
+
+// A module of the current job.
+struct stall_worker_module {
+	bool tried;
+	struct stall_binary *binary; // NULL: see `error`
+	uint64_t bias;
+};
+
+struct stall_worker_state {
+	const struct stall_worker_child *child;
+	struct stall_debug_dirs dirs;
+	uint64_t jobs;
+	struct stall_worker_file *files;
+	size_t file_count, file_capacity;
+	struct stall_live_page *pages;
+
+	// The current job.
+	struct stall_wire_job *job;
+	struct stall_wire_process *processes;
+	struct stall_wire_mapping *mappings;
+	struct stall_wire_module *modules;
+	struct stall_wire_thread *threads;
+	struct stall_wire_query *queries;
+	struct stall_wire_frame *frames;
+	struct stall_wire_stack *stacks;
+	uint32_t *indexes;
+	struct stall_wire_module_info *infos;
+	char *strings;
+	struct stall_worker_module *states;
+	size_t pages_read;
+	struct stall_site_table *sites;
+};
+
+// worker_child.c
+bool stall_worker_late(const struct stall_worker_state *state);
+// A string of the result + 1; 0 where there is no room.
+uint32_t stall_worker_string(struct stall_worker_state *state, const char *text);
+// Asks the probe. *ret_fd is -1 unless a file came along.
+bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,
+		      struct stall_wire_message *ret, uint8_t *page, int *ret_fd);
+
+// worker_files.c
+// The file of a module, opened now or earlier. NULL: it cannot be read; its info says why.
+struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint32_t module);
+// Forgets files that no recent job used.
+void stall_worker_trim_files(struct stall_worker_state *state);
+
+// worker_unwind.c
+void stall_worker_unwind_all(struct stall_worker_state *state);
+
+// worker_data.c
+void stall_worker_name_all(struct stall_worker_state *state);
+void stall_worker_find(struct stall_worker_state *state);
+
+#endif

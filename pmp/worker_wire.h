@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the probe and its worker say to each other. Jobs and results lie in a shared region; short
+// messages over a SOCK_SEQPACKET socket say that they are there, ask for files (answered with a
+// descriptor) and for memory.
+//
+// The worker believes the probe. The probe believes nothing: it copies results out and checks each
+// number in its copy.
+#ifndef STALL_WORKER_WIRE_H
+#define STALL_WORKER_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "elf_file.h"
+#include "snapshot.h"
+
+#define STALL_WIRE_PAGE 4096
+
+enum stall_wire_type {
+	STALL_WIRE_READY = 1, // worker: the sandbox is up; `status` 0 or an errno
+	STALL_WIRE_JOB,	      // probe: do the job in the region
+	STALL_WIRE_DONE,      // worker: the result is in the region
+	STALL_WIRE_FILE,      // worker: wants the file of job module `module`; the answer has it
+	STALL_WIRE_READ,      // worker: wants the page at `address`; the answer holds `size` bytes
+};
+
+struct stall_wire_message {
+	uint32_t type;
+	uint32_t module;
+	uint32_t process;
+	int32_t status;
+	uint64_t address;
+	uint64_t size;
+};
+
+enum stall_wire_kind { STALL_WIRE_UNWIND, STALL_WIRE_NAME_DATA, STALL_WIRE_FIND_DATA };
+
+struct stall_wire_process {
+	uint32_t first_mapping, mapping_count; // executable ones, sorted by start
+	uint32_t first_module, module_count;
+	uint32_t main_module; // of the job; UINT32_MAX unknown
+};
+
+struct stall_wire_mapping {
+	uint64_t start, end, offset;
+	uint32_t module; // of the job
+};
+
+// Tells whether a file is one that is known already.
+struct stall_wire_key {
+	uint64_t dev, ino, size, mtime_ns;
+};
+
+struct stall_wire_module {
+	uint32_t process, module; // of the snapshot
+	uint64_t start, end, offset;
+	uint64_t path;	 // offset of a string in the region
+	uint8_t has_fd;	 // else there is no file to ask for
+	uint8_t poisoned; // a worker died of it
+	struct stall_wire_key key;
+};
+
+struct stall_wire_thread {
+	uint32_t process;
+	struct stall_regs regs;
+	uint64_t stack_address, stack_size;
+	uint64_t stack; // offset in the arena
+};
+
+struct stall_wire_query {
+	uint32_t process;
+	uint64_t address; // NAME_DATA: in. FIND_DATA: out
+	uint64_t name;	  // FIND_DATA: offset of a string in the region
+	// Out:
+	uint32_t found; // NAME_DATA: a string of the result + 1; FIND_DATA: 1; 0: none
+	uint64_t offset, size;
+};
+
+struct stall_wire_frame {
+	uint64_t pc, offset, symbol_offset;
+	uint32_t process, module;  // module of the snapshot, or STALL_NO_MODULE
+	uint32_t symbol, linkage; // strings of the result + 1; 0: none
+};
+
+struct stall_wire_stack {
+	uint64_t first; // index into the result's indexes
+	uint32_t count;
+	uint32_t end; // enum stall_unwind_end
+	uint32_t live_reads;
+	uint32_t done;
+};
+
+enum stall_wire_symbols {
+	STALL_WIRE_SYMBOLS_NONE,
+	STALL_WIRE_SYMTAB,
+	STALL_WIRE_DYNSYM,
+	STALL_WIRE_MINIDEBUG,
+	STALL_WIRE_SEPARATE,
+};
+
+enum stall_wire_cfi { STALL_WIRE_CFI_NONE, STALL_WIRE_EH, STALL_WIRE_DEBUG, STALL_WIRE_BOTH };
+
+struct stall_wire_module_info {
+	uint32_t looked_at;
+	uint32_t symbols, cfi;
+	uint64_t bias;
+	char build_id[2 * STALL_BUILD_ID_MAX + 1];
+	uint32_t debug_file, error; // strings of the result + 1; 0: none
+};
+
+// At the start of the region. Arrays are offsets in the region; the worker fills the last five.
+struct stall_wire_job {
+	uint32_t kind;
+	uint32_t process_count, mapping_count, module_count, thread_count, query_count;
+	uint64_t deadline_ns; // CLOCK_MONOTONIC: give up what is left by then
+	uint64_t processes, mappings, modules, threads, queries;
+	uint64_t frames, stacks, indexes, infos, strings;
+	uint64_t frame_capacity, index_capacity, string_capacity;
+	// Written by the worker as it goes, so that what it finished outlives it:
+	uint64_t frame_count, index_count, string_bytes;
+	uint32_t at_work_on; // job module + 1; 0: none
+};
+
+#endif
