@@ -50,7 +50,7 @@ class WaiterGroup(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One link of the chain, the farthest victims first, the root last. ``tid``: its blocker."""
+    """One link of the chain, the root first, the farthest victims last. ``tid``: its blocker."""
 
     signature: str
     threads: int

@@ -32,6 +32,8 @@ class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     frames: list[str]
     contends: bool = False
+    queues: bool = False
+    """It is the lock's own routine: also a thread that is idle by its stack waits there."""
     running: bool = False
     """The thread spins: it waits although it is on a CPU."""
 
@@ -59,6 +61,7 @@ class _HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: str = ""
     role: str = ""
     unique: bool = False
+    running: bool = False
     waiting: bool = False
     alone: bool = False
 
@@ -99,6 +102,7 @@ class Holder(msgspec.Struct, frozen=True):
     versions: str
     role: str
     unique: bool
+    running: bool
     waiting: bool
     alone: bool
 
@@ -313,6 +317,7 @@ class _Builder:
                 versions=item.versions,
                 role=item.role,
                 unique=item.unique,
+                running=item.running,
                 waiting=item.waiting,
                 alone=item.alone,
             )

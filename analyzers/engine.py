@@ -18,10 +18,13 @@ __all__ = ["Options", "analyze"]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """``group_frames``: frames that make a group, None for all. ``min_confidence``: of findings."""
+    """``group_frames``: frames that make a group, None for all.
+
+    ``min_confidence``: findings below it are not worth a reader's time.
+    """
 
     group_frames: int | None = None
-    min_confidence: float = 0.0
+    min_confidence: float = 0.3
     max_findings: int = 20
 
 

@@ -52,7 +52,8 @@ def _libc(name: str) -> str:
     if name.startswith("__GI_"):
         name = name[5:]
     if name.startswith(("___pthread_", "__pthread_")):
-        return name.lstrip("_")
+        name = name.lstrip("_")
+        return name[:-2] if name.endswith("wait64") else name  # 64-bit time, on all hosts now
     short = name.removesuffix("_nocancel")
     match = _LIBC_PREFIX.match(short)
     if match is not None:

@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
 
     def excerpt(self, count: int = 4) -> str:
         """Return the frames that tell most, innermost first, for a sentence."""
-        start = max(0, self.depth - 1)
+        start = min(self.depth, max(0, len(self.frames) - 1))
         return " < ".join(self.frames[start : start + count]) or "no frames"
 
 

@@ -23,6 +23,7 @@ EXCERPT = 3
 
 WEAK_CAP = 0.45
 EXCERPT_CAP = 0.6
+FEW_CAP = 0.25
 CAP = 0.98
 
 MAX_WAITER_GROUPS = 10
@@ -260,6 +261,8 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
         ]
         if holder.waiting:
             fit = [index for index in fit if index in mine] or fit
+        if holder.running:
+            fit = [index for index in fit if scene.states[index] == RUNNING]
         if not fit or (holder.unique and scene.weight(fit) > 1):
             continue
         if holder.unique and not scene.shape(fit[0]).session:
@@ -353,12 +356,12 @@ def _link(scene: Scene, cases: dict[str, _Case]) -> None:
 
 
 def _victims(cases: dict[str, _Case], name: str) -> list[_Case]:
-    """Return the cases that end in this one, the farthest first."""
+    """Return the cases that end in this one, the nearest first."""
     out: list[_Case] = []
     level = [name]
     while level:
         nearer = [case for case in cases.values() if case.root in level]
-        out = nearer + out
+        out += nearer
         level = [case.signature.id for case in nearer]
     return out
 
@@ -379,7 +382,7 @@ def _finding(scene: Scene, cases: dict[str, _Case], case: _Case) -> Finding:
             threads=scene.weight(item.waiters),
             tid=scene.capture.threads[item.blocker.thread].tid if item.blocker else None,
         )
-        for item in (*victims, case)
+        for item in (case, *victims)
     ]
     return Finding(
         signature=signature.id,
@@ -412,8 +415,12 @@ def _confidence(scene: Scene, case: _Case, blocked: set[int]) -> float:
         score += case.blocker.strength
     elif signature.idle_holder:
         score += 0.05
+    if signature.explains:
+        # What it explains waits for something else as well: its own queue has to show.
+        score *= 0.7 + 0.3 * min(1.0, scene.weight(case.waiters) / 5)
     if scene.excerpt:
-        return min(score + 0.05, EXCERPT_CAP)
+        few = count < signature.min_waiters and case.blocker is None
+        return min(score + 0.05, FEW_CAP if few else EXCERPT_CAP)
     if not count:
         return min(score, WEAK_CAP)
     steady = 0.3 if signature.min_waiters == 1 else 2.0
@@ -475,7 +482,9 @@ def _evidence(
             against.append("the blocker ran while its stack was copied: its frames may be mixed")
     else:
         against.append(_nobody(scene, case))
-    if case.root is not None:
+    if case.root is not None and case.signature.id in scene.catalog.by_id[case.root].explains:
+        against.append(f"{case.root} makes these waits longer, and is nearer to the cause")
+    elif case.root is not None:
         against.append(f"its blocker waits itself: {case.root} is nearer to the cause")
     return says, against
 
@@ -488,10 +497,13 @@ def _nobody(scene: Scene, case: _Case) -> str:
     )
     if case.signature.idle_holder and idle:
         return (
-            f"stacks do not show who holds it; probably one of the {idle} idle connections, "
-            "in an open transaction"
+            f"stacks do not show who holds it; it can be {_one_of(idle)}, with a transaction open"
         )
     return "no thread of this capture is seen holding it"
+
+
+def _one_of(count: int) -> str:
+    return "the one idle connection" if count == 1 else f"one of the {count} idle connections"
 
 
 def order(found: Sequence[Finding], least: float) -> list[Finding]:

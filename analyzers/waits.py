@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.catalog import Catalog, WaitKind
 from stallscope.model import Thread
 
 __all__ = ["IDLE", "RUNNING", "WAITING", "Wait", "find", "state", "syscall_wait"]
@@ -28,6 +28,8 @@ class Wait(msgspec.Struct, frozen=True):
 
     kind: str
     contends: bool
+    queues: bool
+    """It waits in a lock's own routine, whatever thread it is: never idle."""
     spins: bool
     frame: str
     """The frame that said so."""
@@ -47,20 +49,19 @@ def find(
     if start and (start >= len(helpers) or not helpers[start]):
         start = 0
     depth = start
-    wait: Wait | None = None
-    contends = spins = False
+    last: WaitKind | None = None
+    frame = ""
+    queues = spins = False
     while depth < len(helpers) and helpers[depth]:
         for mask, kind in catalog.waits:
             if masks[depth] & mask:
-                contends = contends or (kind.contends and kind.kind != "futex")
+                queues = queues or kind.queues
                 spins = spins or kind.running
-                wait = Wait(kind.kind, kind.contends, spins, names[depth] or "??")
+                last, frame = kind, names[depth] or "??"
         depth += 1
-    if wait is None:
+    if last is None:
         return None, 0 if start == depth else depth
-    if wait.kind == "cond" and not contends:
-        return wait, depth
-    return Wait(wait.kind, wait.contends or contends, spins, wait.frame), depth
+    return Wait(last.kind, last.contends or queues, queues, spins, frame), depth
 
 
 def syscall_wait(thread: Thread, catalog: Catalog) -> Wait | None:
@@ -71,7 +72,7 @@ def syscall_wait(thread: Thread, catalog: Catalog) -> Wait | None:
     found = catalog.vocabulary.mask(name)
     for mask, kind in catalog.waits:
         if found & mask:
-            return Wait(kind.kind, kind.contends, kind.running, name)
+            return Wait(kind.kind, kind.contends, kind.queues, kind.running, name)
     return None
 
 
@@ -79,8 +80,9 @@ def state(thread: Thread, wait: Wait | None, *, idle: bool) -> str:
     """Say whether the thread is idle, running or waiting.
 
     Dumps do not give a state (``?``): there the frames decide. A thread that spins for a lock
-    waits, although it runs.
+    waits, although it runs; one that queues for a lock is not idle, whatever thread it is.
     """
+    idle = idle and not (wait is not None and wait.queues)
     if thread.state in ("Z", "X"):
         return IDLE
     if thread.on_cpu or thread.state == "R":
