@@ -519,20 +519,43 @@ static struct stall_error *note_losses(struct capture *capture)
 	return err;
 }
 
-// A process that ended meanwhile leaves a snapshot without it; the last one leaves an error.
-static struct stall_error *check_targets(const struct stall_snapshot *snapshot)
+// What was read by the number of a process that ended meanwhile may be another's: its threads go.
+static void drop_threads(struct stall_snapshot *snapshot, uint32_t process)
 {
-	for (size_t i = 0; i < snapshot->process_count; i++) {
-		struct stall_error *err = stall_target_check(&snapshot->processes[i].target);
+	size_t kept = 0;
 
-		if (err)
-			return err;
-		if (!snapshot->processes[i].thread_count)
-			return stall_error_create(STALL_ERROR_NO_PROCESS,
-						  "process %d shows no threads: it is ending",
-						  snapshot->processes[i].target.pid);
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		if (snapshot->threads[i].process == process)
+			continue;
+		if (kept != i)
+			snapshot->threads[kept] = snapshot->threads[i];
+		kept++;
 	}
-	return NULL;
+	snapshot->processes[process].threads_lost += snapshot->thread_count - kept;
+	snapshot->processes[process].thread_count = 0;
+	snapshot->thread_count = kept;
+}
+
+// A process that ended meanwhile leaves a note; the last one an error.
+static struct stall_error *check_targets(struct stall_snapshot *snapshot)
+{
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < snapshot->process_count; i++) {
+		struct stall_error *ended = stall_target_check(&snapshot->processes[i].target);
+
+		if (!ended)
+			continue;
+		drop_threads(snapshot, i);
+		if (!snapshot->thread_count)
+			return ended;
+		err = stall_snapshot_note(snapshot, "process-lost", "%s", ended->message);
+		stall_error_destroy(ended);
+	}
+	if (!err && !snapshot->thread_count)
+		err = stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
+					 snapshot->processes[0].target.pid);
+	return err;
 }
 
 static struct stall_error *choose_processes(struct state *state,

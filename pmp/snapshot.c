@@ -144,6 +144,14 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 	return NULL;
 }
 
+static void process_deinit(struct stall_process *process)
+{
+	stall_target_deinit(&process->target);
+	stall_maps_destroy(process->maps);
+	free(process->exe);
+	*process = (struct stall_process){};
+}
+
 static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pid,
 				       struct stall_snapshot *previous)
 {
@@ -162,6 +170,21 @@ static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pi
 	return err ? err : note_modules(snapshot, process);
 }
 
+// Of several processes, those that have ended are left out: a server's connections come and go.
+static struct stall_error *skip_ended(struct stall_snapshot *snapshot, size_t count_before,
+				      struct stall_error *reason)
+{
+	struct stall_error *err =
+		stall_snapshot_note(snapshot, "process-lost", "%s", reason->message);
+
+	stall_error_destroy(reason);
+	if (snapshot->process_count > count_before) {
+		process_deinit(&snapshot->processes[count_before]);
+		snapshot->process_count = count_before;
+	}
+	return err;
+}
+
 struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t *pids,
 					  size_t count, struct stall_snapshot *previous,
 					  struct stall_snapshot **ret)
@@ -177,9 +200,16 @@ struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t
 	snapshot->processes = calloc(count, sizeof(*snapshot->processes));
 	struct stall_error *err = snapshot->processes ? NULL : &stall_enomem;
 	for (size_t i = 0; !err && i < count; i++) {
-		if (!is_repeated(pids, i))
-			err = add_process(snapshot, pids[i], previous);
+		size_t before = snapshot->process_count;
+
+		if (is_repeated(pids, i))
+			continue;
+		err = add_process(snapshot, pids[i], previous);
+		if (err && err->code == STALL_ERROR_NO_PROCESS && count > 1)
+			err = skip_ended(snapshot, before, err);
 	}
+	if (!err && !snapshot->process_count)
+		err = stall_error_create(STALL_ERROR_NO_PROCESS, "none of the processes runs any more");
 	if (err) {
 		stall_snapshot_destroy(snapshot);
 		return err;
@@ -192,11 +222,8 @@ void stall_snapshot_destroy(struct stall_snapshot *snapshot)
 {
 	if (!snapshot)
 		return;
-	for (size_t i = 0; i < snapshot->process_count; i++) {
-		stall_target_deinit(&snapshot->processes[i].target);
-		stall_maps_destroy(snapshot->processes[i].maps);
-		free(snapshot->processes[i].exe);
-	}
+	for (size_t i = 0; i < snapshot->process_count; i++)
+		process_deinit(&snapshot->processes[i]);
 	for (size_t i = 0; i < snapshot->note_count; i++)
 		free(snapshot->notes[i].message);
 	free(snapshot->notes);
@@ -303,6 +330,10 @@ static struct stall_error *read_words(const struct stall_snapshot *snapshot,
 			};
 		struct stall_error *err = stall_target_read_many(
 			&snapshot->processes[process].target, reads, n);
+		if (err && err->code == STALL_ERROR_NO_PROCESS) { // nothing was read
+			stall_error_destroy(err);
+			err = NULL;
+		}
 		if (err)
 			return err;
 		for (size_t i = 0; i < n; i++)

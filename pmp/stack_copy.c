@@ -68,6 +68,11 @@ static struct stall_error *read_process(const struct stall_snapshot *snapshot, u
 	struct stall_error *err =
 		stall_target_read_many(&snapshot->processes[process].target, reads, count);
 
+	// It ended: its threads get empty copies, those of other processes their own.
+	if (err && err->code == STALL_ERROR_NO_PROCESS) {
+		stall_error_destroy(err);
+		err = NULL;
+	}
 	if (err)
 		return err;
 	for (size_t i = 0; i < count; i++) {

@@ -87,6 +87,60 @@ static struct stall_error *check_is_leader(int procfd, pid_t pid)
 	return NULL;
 }
 
+static void closedirp(DIR **dir)
+{
+	if (*dir)
+		closedir(*dir);
+}
+
+// A thread that lives where the leader does not: 0 when there is none any more.
+static pid_t find_survivor(int procfd, pid_t pid)
+{
+	int fd = openat(procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_(closedirp) DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!dir) {
+		if (fd >= 0)
+			close(fd);
+		return 0;
+	}
+	for (struct dirent *entry; (entry = readdir(dir));) {
+		pid_t tid = atoi(entry->d_name);
+		struct stat_fields fields;
+		char path[32];
+
+		if (tid <= 0 || tid == pid)
+			continue;
+		snprintf(path, sizeof(path), "task/%d", tid);
+		_cleanup_close_ int thread = openat(procfd, path, O_PATH | O_CLOEXEC);
+		if (thread >= 0 && read_stat(thread, &fields) == 0 && fields.state != 'Z' &&
+		    fields.state != 'X')
+			return tid;
+	}
+	return 0;
+}
+
+// A zombie leader has no memory; /proc/TID of any other thread shows all that /proc/PID would.
+static struct stall_error *choose_reader(struct stall_target *target)
+{
+	char path[32];
+	pid_t tid = find_survivor(target->procfd, target->pid);
+
+	snprintf(path, sizeof(path), "/proc/%d", tid);
+	int procfd = tid ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+	struct stall_error *err = procfd < 0 ? process_ended(target->pid) :
+					       stall_target_check(target);
+	if (err) {
+		if (procfd >= 0)
+			close(procfd);
+		return err;
+	}
+	close(target->procfd);
+	target->procfd = procfd;
+	target->reader = tid;
+	return NULL;
+}
+
 struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 {
 	char path[32];
@@ -117,13 +171,22 @@ struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 				      : stall_error_os(errno, "cannot hold process %d by pidfd_open", pid);
 	if (read_stat(procfd, &again) || again.start_time != fields.start_time)
 		return process_ended(pid);
-	*target = (struct stall_target){
+	struct stall_target opened = {
 		.pid = pid,
 		.pidfd = pidfd,
 		.procfd = procfd,
+		.reader = pid,
 		.start_time = fields.start_time,
 	};
 	pidfd = procfd = -1;
+	if (fields.state == 'Z') {
+		err = choose_reader(&opened);
+		if (err) {
+			stall_target_deinit(&opened);
+			return err;
+		}
+	}
+	*target = opened;
 	return NULL;
 }
 
@@ -144,16 +207,10 @@ struct stall_error *stall_target_check(const struct stall_target *target)
 	// A pidfd reads as ready once the whole thread group has exited.
 	if (target->pidfd >= 0)
 		return poll(&pollfd, 1, 0) > 0 ? process_ended(target->pid) : NULL;
-	if (read_stat(target->procfd, &fields) || has_ended(&fields) ||
-	    fields.start_time != target->start_time)
+	// The directory belongs to one process: files in it never speak of a later one.
+	if (read_stat(target->procfd, &fields) || has_ended(&fields))
 		return process_ended(target->pid);
 	return NULL;
-}
-
-static void closedirp(DIR **dir)
-{
-	if (*dir)
-		closedir(*dir);
 }
 
 static int compare_pids(const void *a, const void *b)
@@ -227,7 +284,7 @@ static int read_by_mem(const struct stall_target *target, struct stall_read *rea
 
 // One call. Marks what was read and returns how many ranges are settled (at least one, since the
 // range that a call stopped in cannot be read further), or 0 with errno.
-static size_t read_batch(pid_t pid, struct stall_read *reads, size_t count)
+static size_t read_batch(pid_t reader, struct stall_read *reads, size_t count)
 {
 	struct iovec local[BATCH], remote[BATCH];
 	size_t settled = 0;
@@ -236,7 +293,7 @@ static size_t read_batch(pid_t pid, struct stall_read *reads, size_t count)
 		local[i] = (struct iovec){ reads[i].buf, reads[i].size };
 		remote[i] = (struct iovec){ (void *)(uintptr_t)reads[i].address, reads[i].size };
 	}
-	ssize_t n = process_vm_readv(pid, local, count, remote, count, 0);
+	ssize_t n = process_vm_readv(reader, local, count, remote, count, 0);
 	if (n < 0 && errno != EFAULT)
 		return 0;
 	for (size_t left = n < 0 ? 0 : (size_t)n; settled < count; settled++) {
@@ -261,7 +318,7 @@ struct stall_error *stall_target_read_many(const struct stall_target *target,
 		reads[i].done = 0;
 	for (size_t i = 0; i < count;) {
 		size_t n = count - i < BATCH ? count - i : BATCH;
-		size_t settled = read_batch(target->pid, reads + i, n);
+		size_t settled = read_batch(target->reader, reads + i, n);
 
 		if (settled == 0) {
 			errnum = errno;
