@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run stallscope-probe on targets and look at what it gives and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from servers import wait_until
+from targets import Fact, trouble
+
+from stallscope import capturefile, probe
+from stallscope.model import Capture, Frame, Thread
+
+__all__ = [
+    "BACKENDS",
+    "ONE_LINE",
+    "Snap",
+    "assert_frames",
+    "assert_unharmed",
+    "by_tid",
+    "own_frames",
+    "run_probe",
+    "snap",
+]
+
+DEADLINE = 60.0
+
+BACKENDS = (
+    pytest.param("bpf", marks=pytest.mark.needs("root", "bpf")),
+    pytest.param("proc", marks=pytest.mark.needs("root", "probe")),
+    pytest.param("ptrace", marks=pytest.mark.needs("root", "ptrace")),
+)
+
+ONE_LINE = re.compile(r"\Astallscope-probe: [^\n]+\n\Z")
+CLONE = re.compile(r" \[clone [^\]]*\]")
+
+
+class Snap(NamedTuple):
+    """What one run of the probe gave."""
+
+    code: int
+    capture: Capture | None
+    stdout: bytes
+    stderr: str
+    seconds: float
+
+    @property
+    def whole(self) -> Capture:
+        """The capture of a run that must have given one."""
+        assert self.capture is not None, f"exit {self.code}: {self.stderr}"
+        return self.capture
+
+
+def session_members(leader: int) -> list[str]:
+    """Return the processes of a session that still run."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == leader and fields[0] not in "ZX":
+                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+def run_probe(*arguments: str, prefix: Sequence[str] = (), seconds: float = DEADLINE) -> Snap:
+    """Run the probe to its end; whatever it started must be gone by then."""
+    argv = [*prefix, str(probe.find()), *arguments]
+    start = time.monotonic()
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    taken = time.monotonic() - start
+    wait_until(lambda: not session_members(process.pid), "nothing is left of the probe", 5)
+    text = err.decode()
+    assert process.returncode in (0, 1, 2, 3), f"exit {process.returncode}: {text}"
+    capture = None
+    if process.returncode in (0, 3) and out.startswith(b'{"type"'):
+        capture = capturefile.loads(out, "stdout")
+    return Snap(process.returncode, capture, out, text, taken)
+
+
+def snap(
+    pid: int,
+    *options: str,
+    backend: str = "bpf",
+    prefix: Sequence[str] = (),
+    seconds: float = DEADLINE,
+) -> Snap:
+    """Capture one process; with ptrace threads blocked in a read are not left out."""
+    more = ["--stop-blocked-reads"] if backend == "ptrace" else []
+    return run_probe(
+        "snap",
+        "--pid",
+        str(pid),
+        "--backend",
+        backend,
+        *more,
+        *options,
+        prefix=prefix,
+        seconds=seconds,
+    )
+
+
+def by_tid(capture: Capture) -> dict[int, Thread]:
+    """Return the threads of a capture of one process."""
+    return {thread.tid: thread for thread in capture.threads}
+
+
+def own_frames(thread: Thread, *modules: str) -> list[str]:
+    """Return the names of the frames in these files (by their last name), innermost first."""
+    return [
+        CLONE.sub("", str(frame))
+        for frame in thread.frames
+        if not frame.kernel and frame.symbol != "_start" and basename(frame) in modules
+    ]
+
+
+def basename(frame: Frame) -> str:
+    return frame.module.path.rsplit("/", 1)[-1] if frame.module else ""
+
+
+def assert_frames(capture: Capture, facts: Sequence[Fact], *modules: str) -> None:
+    """Assert that every known thread is there, with exactly the frames that it says it has."""
+    threads = by_tid(capture)
+    for fact in facts:
+        thread = threads[fact.tid]
+        assert own_frames(thread, *modules) == fact.expected(), (fact.wait, thread)
+
+
+def assert_unharmed(pid: int) -> None:
+    """Assert that no thread is stopped or traced; the end of a tracer takes the kernel a moment."""
+    os.kill(pid, 0)
+    deadline = time.monotonic() + 5
+    while (left := trouble(pid)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert not left
