@@ -11,6 +11,7 @@ import msgspec
 from stallscope.analyzers import generic, graph, groups, server, verdict, waits
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.scene import Scene
 from stallscope.analyzers.stacks import Stacks
 from stallscope.model import Capture
 
@@ -44,7 +45,7 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
     rings = links.cycles()
     name, version = server.identify(capture, stacks, catalog)
 
-    scene = verdict.Scene(
+    scene = Scene(
         capture=capture, catalog=catalog, stacks=stacks, states=states, graph=links, rings=rings
     )
     findings = [*verdict.findings(scene), *generic.findings(scene)]

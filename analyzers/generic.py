@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stallscope.analyzers.analysis import Finding, Link
+from stallscope.analyzers.blocker import by_lock
 from stallscope.analyzers.catalog import Signature
-from stallscope.analyzers.verdict import CAP, WEAK_CAP, Candidate, Scene, by_lock, waiter_groups
+from stallscope.analyzers.scene import Candidate, Scene, waiter_groups
+from stallscope.analyzers.verdict import CAP, WEAK_CAP
 from stallscope.analyzers.waits import IDLE, RUNNING, WAITING
 from stallscope.model import Capture
 

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who blocks: the owner that a lock word names, before a thread that stands where holders stand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.scene import Candidate, Scene
+from stallscope.analyzers.waits import DISK, RUNNING
+from stallscope.model import Label
+
+__all__ = ["by_frames", "by_lock", "choose"]
+
+
+def _rank(scene: Scene, thread: int) -> tuple[int, int]:
+    """Order candidates: on a CPU, running, at the disk, waiting otherwise."""
+    item = scene.capture.threads[thread]
+    wait = scene.shape(thread).wait
+    if item.on_cpu:
+        return 0, thread
+    if scene.states[thread] == RUNNING:
+        return 1, thread
+    if wait is not None and wait.kind in DISK:
+        return 2, thread
+    return 3, thread
+
+
+def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
+    """Return the root of the chain of owners that most of the waiters end in."""
+    roots: Counter[int] = Counter()
+    paths: dict[int, tuple[int, ...]] = {}
+    for index in waiters:
+        path = scene.graph.path(index)
+        if path:
+            roots[path[-1]] += scene.capture.threads[index].count
+            if path[-1] not in paths or len(path) < len(paths[path[-1]]):
+                paths[path[-1]] = path
+    if not roots:
+        return None
+    root, count = roots.most_common(1)[0]
+    edge = scene.graph.by_waiter.get(
+        next(i for i in waiters if scene.graph.path(i)[-1:] == (root,))
+    )
+    share = count / max(1, scene.weight(waiters))
+    strength = 0.10 + 0.10 * share
+    if edge is not None and edge.lock in scene.graph.unstable:
+        strength /= 2
+    if scene.capture.threads[root].label is Label.RACED:
+        strength *= 0.75
+    return Candidate(
+        thread=root,
+        source=edge.source if edge is not None else "futex",
+        role="owns the lock",
+        strength=strength,
+        chains=True,
+        via=paths[root][:-1],
+    )
+
+
+def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
+    """Return the thread that stands in the signature's first fitting holder entry."""
+    mine = set(waiters)
+    threads = scene.holders.get(signature.id, ())
+    for number, holder in enumerate(signature.holders):
+        fit = [
+            index
+            for index in threads
+            if number in scene.shape(index).holder_of[signature.id]
+            and (holder.waiting or index not in mine)
+        ]
+        if holder.waiting:
+            fit = [index for index in fit if index in mine] or fit
+        if holder.running:
+            fit = [index for index in fit if scene.states[index] == RUNNING]
+        if not fit or (holder.unique and scene.weight(fit) > 1):
+            continue
+        if holder.unique and not scene.shape(fit[0]).session:
+            continue
+        best = min(fit, key=lambda index: _rank(scene, index))
+        strength = 0.10 if holder.unique else 0.15 if holder.waiting else 0.20
+        return Candidate(
+            thread=best,
+            source="frames",
+            role=holder.role or "stands where the holder stands",
+            strength=strength,
+            chains=not holder.unique and not holder.waiting,
+        )
+    return None
+
+
+def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
+    """Return the blocker: the lock's owner before frames, both together best."""
+    owner = by_lock(scene, waiters)
+    stands = by_frames(scene, signature, waiters)
+    if owner is None:
+        return stands
+    fits = signature.id in scene.shape(owner.thread).holder_of
+    named = any(
+        lock.symbol and lock.symbol.partition("+")[0] in signature.locks
+        for lock in scene.locks_of(waiters)[:1]
+    )
+    bonus = 0.08 if fits or named else 0.0
+    role = owner.role
+    if stands is not None and fits:
+        role = f"{owner.role} and {stands.role}" if stands.thread == owner.thread else owner.role
+    return msgspec.structs.replace(owner, strength=owner.strength + bonus, role=role)

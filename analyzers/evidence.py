@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evidence in sentences: what speaks for a case, and what against it or is not known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.scene import Candidate, Scene
+from stallscope.analyzers.waits import IDLE, WAITING
+from stallscope.model import Label
+
+__all__ = ["Case", "collect"]
+
+
+class Case(msgspec.Struct):
+    """A signature that has waiters, or a holder that speaks for itself."""
+
+    signature: Signature
+    waiters: tuple[int, ...]
+    blocker: Candidate | None
+    root: str | None = None
+    """Id of the signature that blocks this one's blocker."""
+
+
+def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str], list[str]]:
+    """Return what speaks for the case, and what against it or is unknown."""
+    says: list[str] = []
+    against: list[str] = []
+    own = scene.weight(case.waiters)
+    waiting = scene.weight(i for i in scene.active if scene.states[i] == WAITING)
+    if case.waiters:
+        sites = Counter[str]()
+        for index in case.waiters:
+            sites[scene.shape(index).excerpt()] += scene.capture.threads[index].count
+        site, most = sites.most_common(1)[0]
+        says.append(
+            f"{own} of {max(waiting, own)} waiting threads wait here; {most} of them in {site}"
+        )
+    for victim in victims:
+        says.append(
+            f"{scene.weight(victim.waiters)} threads wait in {victim.signature.id}, "
+            "whose blocker waits here"
+            if victim.signature.id not in case.signature.explains
+            else f"{scene.weight(victim.waiters)} threads wait in {victim.signature.id}, "
+            "which this makes longer"
+        )
+    for lock in scene.locks_of(case.waiters)[:3]:
+        name = lock.symbol or f"{lock.address:#x}"
+        where = f" ({lock.address:#x})" if lock.symbol else ""
+        owner = f", owned by thread {lock.owner_tid}" if lock.owner_tid else ""
+        if not owner and lock.readers:
+            owner = f", held by {lock.readers} readers that it does not name"
+        says.append(f"{lock.waiters} threads wait for the {lock.kind} {name}{where}{owner}")
+        if not lock.stable:
+            against.append(
+                f"the owner of {name} changed while it was read: it is passed on quickly"
+            )
+    if case.blocker is not None:
+        thread = case.blocker.thread
+        says.append(f"{scene.say(thread)} {case.blocker.role}: it {scene.doing(thread)}")
+        if case.blocker.via:
+            says.append(
+                "between the waiters and it: "
+                + ", ".join(
+                    f"{scene.say(i)} in {scene.shape(i).site()}" for i in case.blocker.via[:5]
+                )
+            )
+        if case.blocker.source == "frames" and not case.blocker.chains:
+            against.append("no lock word names the blocker: it is chosen by what it does")
+        label = scene.capture.threads[case.blocker.thread].label
+        if label is Label.RACED:
+            against.append("the blocker ran while its stack was copied: its frames may be mixed")
+    else:
+        against.append(_nobody(scene, case))
+    if case.root is not None and case.signature.id in scene.catalog.by_id[case.root].explains:
+        against.append(f"{case.root} makes these waits longer, and is nearer to the cause")
+    elif case.root is not None:
+        against.append(f"its blocker waits itself: {case.root} is nearer to the cause")
+    return says, against
+
+
+def _nobody(scene: Scene, case: Case) -> str:
+    idle = scene.weight(
+        i
+        for i, shape in enumerate(scene.stacks.shapes)
+        if scene.states[i] == IDLE and shape.idle is not None and shape.idle.session
+    )
+    if case.signature.idle_holder and idle:
+        return (
+            f"stacks do not show who holds it; it can be {_one_of(idle)}, with a transaction open"
+        )
+    return "no thread of this capture is seen holding it"
+
+
+def _one_of(count: int) -> str:
+    return "the one idle connection" if count == 1 else f"one of the {count} idle connections"
