@@ -231,6 +231,8 @@ void stall_snapshot_destroy(struct stall_snapshot *snapshot)
 	free(snapshot->threads);
 	free(snapshot->futexes);
 	free(snapshot->backend_reason);
+	if (snapshot->memory.destroy)
+		snapshot->memory.destroy(snapshot->memory.arg);
 	free(snapshot);
 }
 
@@ -311,6 +313,19 @@ static struct stall_error *collect_futexes(const struct stall_snapshot *snapshot
 	return NULL;
 }
 
+static void read_words_of_core(const struct stall_snapshot *snapshot, struct stall_futex *futexes,
+			       size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct stall_futex *futex = &futexes[i];
+
+		futex->readable = stall_snapshot_read(snapshot, futex->process,
+						      futex->address - STALL_FUTEX_BEFORE,
+						      futex->bytes,
+						      sizeof(futex->bytes)) == sizeof(futex->bytes);
+	}
+}
+
 static struct stall_error *read_words(const struct stall_snapshot *snapshot,
 				      struct stall_futex *futexes, size_t count)
 {
@@ -318,6 +333,10 @@ static struct stall_error *read_words(const struct stall_snapshot *snapshot,
 
 	if (!reads)
 		return &stall_enomem;
+	if (snapshot->memory.read) {
+		read_words_of_core(snapshot, futexes, count);
+		return NULL;
+	}
 	for (size_t first = 0; first < count;) {
 		uint32_t process = futexes[first].process;
 		size_t n = 0;

@@ -4,7 +4,7 @@
 #ifndef STALL_FROZEN_H
 #define STALL_FROZEN_H
 
-#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
@@ -33,6 +33,21 @@ static inline void frozen_regs(const struct user_regs_struct *user, struct stall
 		frozen_set(regs, i, values[i]);
 }
 
+// A thread in state D (the parent of a vfork) would not stop before it wakes.
+static inline bool frozen_can_stop(pid_t tid)
+{
+	char path[64], text[512], state = '?';
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", tid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return false;
+	text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+	fclose(file);
+	const char *end = strrchr(text, ')');
+	return end && sscanf(end + 1, " %c", &state) == 1 && state != 'D' && state != 'Z';
+}
+
 static inline bool frozen_thread(struct stall_snapshot *snapshot, pid_t tid, size_t max_stack,
 				 struct stall_thread *thread)
 {
@@ -41,6 +56,8 @@ static inline bool frozen_thread(struct stall_snapshot *snapshot, pid_t tid, siz
 	int status;
 
 	*thread = (struct stall_thread){ .tid = tid, .ns_tid = tid, .state = 'S' };
+	if (!frozen_can_stop(tid))
+		return false;
 	if (ptrace(PTRACE_SEIZE, tid, 0, 0) < 0 || ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 ||
 	    waitpid(tid, &status, __WALL) != tid || ptrace(PTRACE_GETREGS, tid, 0, &user) < 0)
 		return false;
