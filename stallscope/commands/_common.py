@@ -117,7 +117,7 @@ def print_report(
         return
     width = 80
     if sys.stdout.isatty():
-        width = max(40, min(shutil.get_terminal_size().columns, 200))
+        width = max(60, min(shutil.get_terminal_size().columns, 200))
     options = terminal.Options(width=width, top=args.top, full=args.full)
     terminal.print_lines(terminal.render(analysis, options), sys.stdout)
 

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> Exit:
             except StallscopeError as error:
                 _complain(error, outcome)
     if not outcome.reports:
-        raise StallscopeError("nothing could be analyzed")
+        return Exit.FAILED
     return _common.exit_code(
         partial=outcome.partial or outcome.failed > 0,
         stall=outcome.stall,
@@ -94,10 +94,11 @@ def _directory(
             foreign += 1
         except StallscopeError as error:
             _complain(error, outcome)
-    if foreign:
-        print(f"stallscope: {top}: {foreign} files hold no stacks, passed over", file=sys.stderr)
     if outcome.reports == before and outcome.failed == failed:
-        _complain(StallscopeError(f"{one_line(str(top))}: no file in it holds stacks"), outcome)
+        _complain(StallscopeError(f"{top}: none of its {foreign} files holds stacks"), outcome)
+    elif foreign:
+        what = f"{top}: passed over {foreign} files that hold no stacks"
+        print(f"stallscope: {one_line(what)}", file=sys.stderr)
 
 
 def _files(top: Path) -> Iterator[Path]:
@@ -127,7 +128,7 @@ def _file(
         "format": "stallscope" if own else captures[0].backend,
         "captures": len(captures),
     }
-    for capture in captures:
+    for number, capture in enumerate(captures, 1):
         analysis = _common.analyze(
             # Only a capture of our own is a file that `capture` can name.
             msgspec.structs.replace(capture, path=name if own and name != "-" else None),
@@ -136,7 +137,7 @@ def _file(
             inputs=(source,),
         )
         if not args.json:
-            _heading(name, captures.index(capture) + 1, len(captures), args, outcome)
+            _heading(name, number, len(captures), args, outcome)
         _common.print_report(analysis, args, elapsed_ns=time.monotonic_ns() - start)
         outcome.reports += 1
         outcome.partial |= bool(capture.notes)

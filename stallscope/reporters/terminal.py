@@ -93,17 +93,23 @@ class _Report:
         if not self.analysis.findings:
             return f"{self._server()}: no stall found; {self._states()}."
         finding = self.analysis.findings[0]
-        what = f"{finding.title} [{finding.signature}]" if finding.signature else finding.title
         blocker = finding.blocker
         by = (
             f"; blocked by {self._thread(blocker.tid, blocker.name)}, {blocker.state}"
             if blocker is not None
             else "; the blocker is not known"
         )
-        return (
-            f"{self._server()}: {finding.threads} of {self.total} threads: {what}"
-            f" ({finding.confidence:.0%} sure){by}."
-        )
+        return f"{self._server()}: {self._finding(finding)}{by}."
+
+    def _finding(self, finding: Finding) -> str:
+        if finding.signature is None:  # its title counts the threads itself
+            what = f"{finding.title}, {finding.threads} of {self.total} threads"
+        else:
+            what = (
+                f"{finding.threads} of {_threads(self.total)}: {finding.title}"
+                f" [{finding.signature}]"
+            )
+        return f"{what} ({finding.confidence:.0%} sure)"
 
     def _server(self) -> str:
         analysis = self.analysis
@@ -125,7 +131,7 @@ class _Report:
     def _states(self) -> str:
         states = count_states(self.analysis)
         parts = [f"{states[name]} {name}" for name in ("waiting", "running", "idle")]
-        return f"{self.total} threads: " + ", ".join(parts)
+        return f"{_threads(self.total)}: " + ", ".join(parts)
 
     def _why(self, finding: Finding) -> Iterator[Line]:
         blocker = finding.blocker
@@ -146,7 +152,9 @@ class _Report:
             yield from self._title("Chain, root first")
             for link in finding.chain:
                 at = f", at {self._thread(link.tid, '')}" if link.tid else ""
-                yield from self._wrap(f"{link.signature}: {link.threads} threads{at}", indent="  ")
+                yield from self._wrap(
+                    f"{link.signature}: {_threads(link.threads)}{at}", indent="  "
+                )
         for title, items in (
             ("Evidence", finding.evidence),
             ("Against it, or not known", finding.against),
@@ -178,12 +186,7 @@ class _Report:
     def _others(self, findings: Sequence[Finding]) -> Iterator[Line]:
         yield from self._title("Also seen")
         for finding in findings[:_OTHER_FINDINGS]:
-            what = f"{finding.title} [{finding.signature}]" if finding.signature else finding.title
-            yield from self._wrap(
-                f"{finding.threads} threads: {what} ({finding.confidence:.0%} sure)",
-                indent="  ",
-                hang="    ",
-            )
+            yield from self._wrap(self._finding(finding), indent="  ", hang="    ")
         if len(findings) > _OTHER_FINDINGS:
             yield Line(f"  … and {len(findings) - _OTHER_FINDINGS} more (--json has all)")
 
@@ -197,13 +200,14 @@ class _Report:
             yield from self._group(group)
         if len(busy) > top:
             rest = sum(group.count for group in busy[top:])
-            yield Line(f"  … {rest} threads in {len(busy) - top} more stacks (--top 0 shows all)")
+            yield Line(f"  … {_threads(rest)} in {len(busy) - top} more (--top 0 shows all)")
         if idle and self.options.full:
             for group in idle:
                 yield from self._group(group)
         elif idle:
             count = sum(group.count for group in idle)
-            yield Line(f"  {count:5d} idle    in {len(idle)} stacks (--full shows them)", "dim")
+            stacks = "1 stack" if len(idle) == 1 else f"{len(idle)} stacks"
+            yield Line(f"  {count:5d} idle    in {stacks} (--full shows them)", "dim")
 
     def _group(self, group: Group) -> Iterator[Line]:
         head = f"  {group.count:5d} {group.state:<7} "
@@ -245,7 +249,8 @@ class _Report:
             text = ", ".join(f"{count} {label}" for label, count in labels.items())
             yield from self._wrap(f"stacks: {text}", indent="  ")
         else:
-            yield Line("  stacks: as the dump has them; it does not say how exact they are")
+            text = "stacks: as the dump has them; it does not say how exact they are"
+            yield from self._wrap(text, indent="  ")
         yield from self._wrap(self._stopped(), indent="  ", hang="    ")
         times = [
             f"{name} {value / 1e6:.1f} ms"
@@ -266,7 +271,7 @@ class _Report:
         if stopped:
             longest = max(capture.stopped_ns, *(t.stopped_ns for t in stopped)) / 1e6
             count = sum(t.count for t in stopped)
-            return f"{count} threads were stopped, the longest for {longest:.3f} ms"
+            return f"{_threads(count)} stopped, the longest for {longest:.3f} ms"
         if not any(t.label is not None for t in capture.threads):
             return "threads stopped: the dump does not say"
         return "0 threads stopped (stopped_ns 0)"
@@ -284,7 +289,7 @@ class _Report:
             if why != "not-tried"
         ]
         if cut.get("not-tried"):
-            items.append(f"{cut['not-tried']} threads have no stack")
+            items.append(f"{_threads(cut['not-tried'])} without a stack")
         yield from self._items("Not read, or not known", items)
 
     def _title(self, title: str) -> Iterator[Line]:
@@ -308,6 +313,10 @@ class _Report:
             break_on_hyphens=False,
         ) or [indent]:
             yield Line(line, style)
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _flow(names: Sequence[str], head: str, hang: str, width: int) -> Iterator[Line]:

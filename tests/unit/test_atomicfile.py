@@ -31,7 +31,7 @@ def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StallscopeError, match="cannot write .*No space left"):
+    with pytest.raises(StallscopeError, match=r"cannot write .*No space left"):
         atomicfile.write(tmp_path / "a", [b"x"])
     assert names(tmp_path) == []
 

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports: an analysis in, exactly this text out.
+
+``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_reporters.py`` writes the files anew: read the
+difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallscope.analyzers.analysis import (
+    Analysis,
+    Blocker,
+    Edge,
+    Finding,
+    Group,
+    Link,
+    WaiterGroup,
+)
+from stallscope.model import Capture, Frame, Lock, LockKind, Note, Process, Thread
+from stallscope.reporters import json as json_reporter
+from stallscope.reporters import terminal
+from tests.unit.captures import convoy
+
+GOLDEN = Path(__file__).parent.parent / "data" / "reports"
+WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table")
+HOLDING = ("pread64", "dict_update_statistics", "open_table")
+HOSTILE = "evil\x1b[2J\x1b]0;owned\x07\u202e\nname"
+
+
+def stalled() -> Analysis:
+    capture = convoy()
+    finding = Finding(
+        signature="table-open-lock",
+        title="Tables cannot be opened: the table cache's lock is held",
+        confidence=0.9312,
+        threads=3,
+        blocker=Blocker(
+            tid=100,
+            name="mysqld",
+            frames=HOLDING,
+            state="waiting",
+            sql="SELECT *\n  FROM t WHERE a = 1",
+        ),
+        waiters=(WaiterGroup(3, WAITING),),
+        locks=capture.locks,
+        chain=(Link("table-open-lock", 3, 100),),
+        evidence=("3 of 3 waiting threads wait here",),
+        remedies=("Raise table_open_cache above the number of tables in use.",),
+        references=("https://dom.as/2010/02/26/opening-tables-v2/",),
+        against=("one stack is not known",),
+    )
+    other = msgspec.structs.replace(
+        finding, signature=None, title="1 thread waits in nothing known", confidence=0.2, threads=1
+    )
+    return Analysis(
+        capture=msgspec.structs.replace(capture, path="/tmp/stall.jsonl"),
+        findings=(finding, other),
+        groups=(
+            Group(3, "waiting", WAITING, (1, 2, 3)),
+            Group(1, "waiting", HOLDING, (0,)),
+            Group(1, "idle", ("poll", "handle_connections_sockets", "main"), (4,), idle=True),
+        ),
+        states=("waiting", "waiting", "waiting", "waiting", "idle"),
+        edges=(Edge(1, 0, 0, "futex"),),
+        cycles=((100, 101),),
+        server="mysql",
+        version="5.5.9",
+        inputs=({"path": "/tmp/stall.jsonl", "format": "stallscope", "captures": 1},),
+    )
+
+
+def healthy() -> Analysis:
+    capture = msgspec.structs.replace(convoy(0), notes=(), locks=())
+    return Analysis(
+        capture=capture,
+        findings=(),
+        groups=(Group(2, "idle", ("poll", "main"), (0, 1), idle=True),),
+        states=("idle", "idle"),
+        server="mysql",
+        version="26.7.0",
+    )
+
+
+def imported() -> Analysis:
+    thread = Thread(tid=0, frames=(Frame(symbol="select"),), count=40)
+    return Analysis(
+        capture=Capture(backend="gdb", processes=(), threads=(thread,)),
+        findings=(),
+        groups=(Group(40, "waiting", ("select",), (0,)),),
+        states=("waiting",),
+        inputs=({"path": "dump.txt", "format": "gdb", "captures": 1},),
+    )
+
+
+def stopped() -> Analysis:
+    base = stalled()
+    threads = tuple(
+        msgspec.structs.replace(thread, stopped_ns=1_500_000 + i)
+        for i, thread in enumerate(base.capture.threads)
+    )
+    capture = msgspec.structs.replace(
+        base.capture, backend="ptrace", threads=threads, stopped_ns=1_500_004
+    )
+    return msgspec.structs.replace(base, capture=capture)
+
+
+def hostile() -> Analysis:
+    """Everything that a target can choose holds escapes and line breaks."""
+    base = stalled()
+    long = "std::vector<" * 60 + "int" + ">" * 60 + "::push_back"
+    finding = msgspec.structs.replace(
+        base.findings[0],
+        title=HOSTILE,
+        blocker=Blocker(tid=1, name=HOSTILE, frames=(HOSTILE, long), state="running", sql=HOSTILE),
+        locks=(Lock(0, 1, LockKind.MUTEX, symbol=HOSTILE, readers=2, stable=False),),
+        evidence=(HOSTILE,),
+        remedies=(HOSTILE,),
+        chain=(Link(HOSTILE, 1, None),),
+    )
+    threads = tuple(msgspec.structs.replace(t, name=HOSTILE) for t in base.capture.threads)
+    capture = msgspec.structs.replace(
+        base.capture,
+        processes=(Process(pid=1, exe=f"/bin/{HOSTILE}", comm=HOSTILE),),
+        threads=threads,
+        backend_reason=HOSTILE,
+        path=HOSTILE,
+        notes=(Note(HOSTILE, HOSTILE),),
+    )
+    groups = (Group(3, "waiting", (HOSTILE, long, "a" * 500), (0,)),)
+    return msgspec.structs.replace(
+        base, capture=capture, findings=(finding,), groups=groups, version=HOSTILE
+    )
+
+
+ANALYSES = {
+    "stalled": stalled,
+    "healthy": healthy,
+    "imported": imported,
+    "stopped": stopped,
+    "hostile": hostile,
+}
+
+
+def text(analysis: Analysis, **options: int) -> str:
+    lines = terminal.render(analysis, terminal.Options(**options))  # type: ignore[arg-type]
+    stream = io.StringIO()
+    terminal.print_lines(lines, stream)
+    return stream.getvalue()
+
+
+def check(path: Path, actual: str) -> None:
+    if os.environ.get("STALLSCOPE_UPDATE_GOLDEN"):
+        path.write_text(actual, encoding="utf-8")
+    assert actual == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_text(name: str) -> None:
+    check(GOLDEN / f"{name}.txt", text(ANALYSES[name]()))
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_full_text(name: str) -> None:
+    check(GOLDEN / f"{name}-full.txt", text(ANALYSES[name](), full=True))
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_json(name: str) -> None:
+    value = json.loads(json_reporter.dumps(ANALYSES[name](), elapsed_ns=12_345_678))
+    check(GOLDEN / f"{name}.json", json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_nothing_steers_the_terminal_or_is_wider(name: str, full: int, width: int) -> None:
+    for line in text(ANALYSES[name](), full=full, width=width).split("\n"):
+        assert line.isprintable()
+        assert len(line) <= width
+
+
+def test_the_verdict_is_the_first_line() -> None:
+    first = text(stalled(), width=200).splitlines()[0]
+    for part in ("mysqld 5.5.9", "pid 100", "3 of 5 threads", "table-open-lock", "thread 100"):
+        assert part in first
+
+
+def test_proof_that_nothing_was_stopped() -> None:
+    assert "0 threads stopped (stopped_ns 0)" in text(stalled())
+    assert "5 threads stopped, the longest for 1.500 ms" in text(stopped())
+    assert "0 threads stopped" not in text(imported())
+
+
+def test_top_limits_the_groups_but_not_the_json() -> None:
+    assert "dict_update_statistics" not in text(stalled(), top=1).split("Threads by stack")[1]
+    assert "1 thread in 1 more (--top 0" in text(stalled(), top=1)
+    assert "--top" not in text(stalled(), top=0)
+    assert len(json_reporter.render(stalled())["groups"]) == 3
+
+
+def test_json_is_one_line_and_survives_lone_surrogates() -> None:
+    base = stalled()
+    capture = msgspec.structs.replace(base.capture, path="/tmp/\udcff")
+    out = json_reporter.dumps(msgspec.structs.replace(base, capture=capture))
+    assert "\n" not in out
+    assert json.loads(out)["capture"] == "/tmp/\\udcff"
+
+
+def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    lines = [terminal.Line("verdict [bold]x[/bold]", "bold red")]
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    stream = Terminal()
+    terminal.print_lines(lines, stream)
+    assert "\x1b[" in stream.getvalue()
+    assert "[bold]x[/bold]" in stream.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    terminal.print_lines(lines, stream)
+    assert stream.getvalue() == "verdict [bold]x[/bold]\n"
