@@ -181,7 +181,8 @@ def test_stacks_of_garbage(backend: str) -> None:
                 if fact.fact == "garbage":
                     thread = threads[fact.tid]
                     assert own_frames(thread, "target-garbage")[:1] == ["garbage_pause"]
-                    assert thread.unwind != "complete", (fact.kind, thread)
+                    # A return address of 0 is how stacks made by hand end.
+                    assert thread.unwind != "complete" or fact.kind in ("hole", "huge"), thread
                     assert len(thread.frames) <= 512
             assert taken.seconds < 10
             assert_unharmed(target.pid)

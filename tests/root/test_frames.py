@@ -85,7 +85,14 @@ def test_names_of_cxx(backend: str) -> None:
 def test_kinds_of_binaries(kind: str) -> None:
     with Target(f"threads-{kind}", "18", "25") as target:
         capture = snap(target.pid).whole
-        assert_frames(capture, target.threads, f"target-threads-{kind}")
+        if kind.startswith("static"):
+            # libc's frames are in the same file.
+            own = {name for fact in target.threads for name in fact.expected()}
+            for fact in target.threads:
+                names = own_frames(by_tid(capture)[fact.tid], f"target-threads-{kind}")
+                assert [name for name in names if name in own] == fact.expected()
+        else:
+            assert_frames(capture, target.threads, f"target-threads-{kind}")
         assert {t.unwind for t in capture.threads} == {"complete"}
 
 
@@ -153,7 +160,8 @@ def test_chroot_in_a_mount_namespace(tmp_path: Path, backend: str) -> None:
     with Target("threads", executable=Path(inside), wrapper=wrapper) as target:
         capture = snap(target.pid, backend=backend).whole
         assert_frames(capture, target.threads, "target-threads")
-        assert capture.processes[0].exe == inside
+        # The kernel gives the path as the reader's root shows it.
+        assert (capture.processes[0].exe or "").endswith(inside)
         assert_unharmed(target.pid)
 
 

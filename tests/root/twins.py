@@ -64,7 +64,7 @@ def function_ranges(path: Path) -> dict[str, range]:
 
 SECTION = struct.Struct("<IIQQQQIIQQ")
 SHT_NOBITS = 8
-LOADED_AND_NEEDED = (".text", ".init", ".fini", ".plt", ".data", ".rodata", ".got", ".tdata")
+PT_LOAD = 1
 
 
 def sections(data: bytes) -> dict[str, tuple[int, int, int]]:
@@ -82,8 +82,20 @@ def sections(data: bytes) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+def end_of_loads(data: bytes) -> int:
+    """Return the end of what the kernel maps."""
+    offset = struct.unpack_from("<Q", data, 0x20)[0]
+    size, count = struct.unpack_from("<HH", data, 0x36)
+    ends = []
+    for nr in range(count):
+        kind, _, start, _, _, length = struct.unpack_from("<IIQQQQ", data, offset + nr * size)
+        if kind == PT_LOAD:
+            ends.append(start + length)
+    return max(ends)
+
+
 def damages() -> list[str]:
-    """Return the kinds of damage that leave a static program able to run."""
+    """Return the kinds of damage that leave a program able to run."""
     return [
         "section-count",
         "section-offset",
@@ -101,7 +113,7 @@ def damages() -> list[str]:
 
 
 def damage(source: Path, twin: Path, kind: str, rng: random.Random) -> None:
-    """Copy a static program and spoil what only debuggers read."""
+    """Copy a program and spoil what only debuggers read."""
     data = bytearray(source.read_bytes())
     found = sections(bytes(data))
     headers = struct.unpack_from("<Q", data, 0x28)[0]
@@ -135,7 +147,6 @@ def damage(source: Path, twin: Path, kind: str, rng: random.Random) -> None:
             struct.pack_into("<Q", data, at + 16, rng.choice([2**64 - 1, 2**63, 0]))
     else:
         assert kind == "cut-after-loads", kind
-        ends = (o + s for n, (o, s, _) in found.items() if n.startswith(LOADED_AND_NEEDED))
-        del data[max(ends) + rng.randrange(64) :]
+        del data[end_of_loads(bytes(data)) + rng.randrange(64) :]
     twin.write_bytes(data)
     shutil.copymode(source, twin)
