@@ -43,6 +43,8 @@ class SqlServer(ABC):
     common_options: ClassVar[tuple[str, ...]] = (
         "--skip-networking",
         "--max-connections=2000",
+        # Hundreds of clients connect at once.
+        "--back-log=1000",
         "--innodb-buffer-pool-size=64M",
         "--innodb-flush-log-at-trx-commit=0",
     )
