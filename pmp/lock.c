@@ -75,6 +75,24 @@ static const struct stall_futex *find_futex(const struct stall_snapshot *snapsho
 	return bsearch(&key, snapshot->futexes, snapshot->futex_count, sizeof(key), compare_futex);
 }
 
+// Around a lock lies what has nothing to do with it: what counts is that both reads mean the same.
+static bool is_stable(const struct stall_lock_wait *wait, enum stall_wait_name name,
+		      const struct stall_futex *futex, const struct stall_lock_tids *tids,
+		      const struct stall_lock_decoded *decoded)
+{
+	struct stall_futex first;
+	struct stall_lock_decoded before;
+
+	if (!futex || futex->stable || !futex->read_twice)
+		return futex && futex->stable;
+	first = *futex;
+	memcpy(first.bytes, futex->first, sizeof(first.bytes));
+	before = stall_lock_decode(wait, name, &first, tids);
+	return decoded->kind != STALL_LOCK_UNKNOWN && before.kind == decoded->kind &&
+	       before.address == decoded->address && before.owner == decoded->owner &&
+	       before.readers == decoded->readers;
+}
+
 static bool decode_waiter(const struct stall_snapshot *snapshot,
 			  const struct stall_unwound *unwound, const struct stall_lock_tids *tids,
 			  uint32_t index, struct waiter *ret)
@@ -92,14 +110,14 @@ static bool decode_waiter(const struct stall_snapshot *snapshot,
 		.value = thread->args[2],
 	};
 	const struct stall_futex *futex = find_futex(snapshot, thread->process, address);
+	const enum stall_wait_name name = wait_name(unwound, &unwound->stacks[index]);
 	*ret = (struct waiter){
 		.thread = index,
 		.process = thread->process,
 		.futex = address,
-		.lock = stall_lock_decode(&wait, wait_name(unwound, &unwound->stacks[index]),
-					  futex, tids),
-		.stable = futex && futex->stable,
+		.lock = stall_lock_decode(&wait, name, futex, tids),
 	};
+	ret->stable = is_stable(&wait, name, futex, tids, &ret->lock);
 	return true;
 }
 

@@ -297,9 +297,8 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 	if (err)
 		return err;
 	if (builder->maps->mapping_count == 0)
-		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "process %d has no memory of its own: it is a kernel thread, or its main thread has ended",
-					  target->pid);
+		// An exiting process gives up its memory before it becomes a zombie.
+		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", target->pid);
 	err = set_data_modules(builder);
 	if (err)
 		return err;

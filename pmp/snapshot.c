@@ -377,8 +377,12 @@ struct stall_error *stall_snapshot_read_futexes(struct stall_snapshot *snapshot)
 			bsearch(&futexes[i], snapshot->futexes, snapshot->futex_count,
 				sizeof(*futexes), compare_futexes);
 
-		futexes[i].stable = before && before->readable && futexes[i].readable &&
-				    !memcmp(before->bytes, futexes[i].bytes, sizeof(before->bytes));
+		if (!before || !before->readable || !futexes[i].readable)
+			continue;
+		futexes[i].read_twice = true;
+		memcpy(futexes[i].first, before->bytes, sizeof(before->bytes));
+		futexes[i].stable =
+			!memcmp(before->bytes, futexes[i].bytes, sizeof(before->bytes));
 	}
 	free(snapshot->futexes);
 	snapshot->futexes = no_cleanup_ptr(futexes);

@@ -72,7 +72,9 @@ struct stall_futex {
 	uint64_t address;
 	bool readable; // all bytes were read
 	bool stable;   // two reads around the capture gave the same bytes
+	bool read_twice;
 	uint8_t bytes[STALL_FUTEX_BEFORE + STALL_FUTEX_AFTER]; // address - BEFORE onwards
+	uint8_t first[STALL_FUTEX_BEFORE + STALL_FUTEX_AFTER]; // the earlier read, if read_twice
 };
 
 struct stall_process {

@@ -22,10 +22,13 @@ static struct stall_error *process_ended(pid_t pid)
 	return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", pid);
 }
 
+#define PF_KTHREAD 0x00200000 // include/linux/sched.h
+
 // /proc/PID/stat: what a target is told by. The name may hold blanks and parentheses, so fields
 // are counted from the last ')'. (Linux man-pages, proc_pid_stat(5).)
 struct stat_fields {
 	char state;
+	unsigned long flags;
 	long threads;
 	uint64_t start_time;
 };
@@ -37,9 +40,11 @@ static int parse_stat(char *text, struct stat_fields *ret)
 
 	if (!p)
 		return EINVAL;
-	// 3 state, 4-19 skipped, 20 num_threads, 21 itrealvalue, 22 starttime
-	if (sscanf(p + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s "
-		   "%" SCNu64, &fields.state, &fields.threads, &fields.start_time) != 3)
+	// 3 state, 9 flags, 20 num_threads, 22 starttime
+	if (sscanf(p + 1,
+		   " %c %*s %*s %*s %*s %*s %lu %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s "
+		   "%" SCNu64,
+		   &fields.state, &fields.flags, &fields.threads, &fields.start_time) != 4)
 		return EINVAL;
 	*ret = fields;
 	return 0;
@@ -160,6 +165,10 @@ struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 		return process_ended(pid);
 	if (rc)
 		return stall_error_os(rc, "cannot read %s/stat", path);
+	if (fields.flags & PF_KTHREAD)
+		return stall_error_create(STALL_ERROR_UNSUPPORTED,
+					  "process %d is a thread of the kernel: it has no stack of its own to show",
+					  pid);
 	struct stall_error *err = check_is_leader(procfd, pid);
 	if (err)
 		return err;
