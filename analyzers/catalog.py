@@ -40,8 +40,9 @@ class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _IdleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     what: str
-    stack: list[str]
+    stack: list[str] = []
     session: bool = False
+    nameless: bool = False
 
 
 class _ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +91,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sets: dict[str, list[str]] = {}
     wait: list[WaitKind] = []
     helpers: list[str] = []
+    thread_start: list[str] = []
     server: list[_ServerEntry] = []
     idle: list[_IdleEntry] = []
     signature: list[_SignatureEntry] = []
@@ -111,7 +113,8 @@ class Idle(msgspec.Struct, frozen=True):
     """A stack of a thread that has nothing to do. ``session``: a client's connection."""
 
     what: str
-    pattern: Pattern
+    pattern: Pattern | None
+    """None: the entry for threads of which only the wait and the start have names."""
     session: bool
 
 
@@ -157,6 +160,7 @@ class Catalog:
         signatures: Sequence[Signature],
         waits: Sequence[tuple[int, WaitKind]],
         helpers: int,
+        thread_start: int,
         servers: Sequence[Server],
         idles: Sequence[Idle],
     ) -> None:
@@ -165,11 +169,13 @@ class Catalog:
         self.by_id = {signature.id: signature for signature in signatures}
         self.waits = tuple(waits)
         self.helpers = helpers
+        self.thread_start = thread_start
         self.servers = tuple(servers)
         self.sessions = 0
         for server in servers:
             self.sessions |= server.sessions
-        self.idles = tuple(idles)
+        self.idles = tuple((idle, idle.pattern) for idle in idles if idle.pattern is not None)
+        self.nameless = next((idle for idle in idles if idle.pattern is None), None)
         self.lock_names = {lock: s.id for s in signatures for lock in s.locks}
 
     def __len__(self) -> int:
@@ -251,6 +257,7 @@ class _Builder:
         self.signatures: dict[str, Signature] = {}
         self.waits: list[tuple[int, WaitKind]] = []
         self.helpers = 0
+        self.thread_start = 0
         self.servers: list[Server] = []
         self.idles: list[Idle] = []
 
@@ -261,6 +268,7 @@ class _Builder:
             self.helpers |= mask
         if file.helpers:
             self.helpers |= self.element(path, "helpers", file.helpers)
+        self.thread_start |= self.element(path, "thread_start", file.thread_start)
         for number, server in enumerate(file.server):
             where = f"server[{number}]"
             self.servers.append(
@@ -273,6 +281,8 @@ class _Builder:
                 )
             )
         for number, idle in enumerate(file.idle):
+            if idle.nameless:
+                self.idles.append(Idle(what=idle.what, pattern=None, session=False))
             for text in idle.stack:
                 pattern = self.pattern(path, f"idle[{number}].stack", text, anchored=False)
                 self.idles.append(Idle(what=idle.what, pattern=pattern, session=idle.session))
@@ -358,6 +368,7 @@ class _Builder:
             sorted(self.signatures.values(), key=lambda s: s.precedence),
             self.waits,
             self.helpers,
+            self.thread_start,
             self.servers,
             self.idles,
         )

@@ -76,6 +76,8 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             against.append("the blocker ran while its stack was copied: its frames may be mixed")
     else:
         against.append(_nobody(scene, case))
+    for rival in scene.rivals(case.waiters, case.signature):
+        against.append(f"the same frames can be {rival}, and no other thread decides between them")
     if case.root is not None and case.signature.id in scene.catalog.by_id[case.root].explains:
         against.append(f"{case.root} makes these waits longer, and is nearer to the cause")
     elif case.root is not None:

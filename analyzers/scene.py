@@ -85,25 +85,47 @@ class Scene:
         return {name: tuple(threads) for name, threads in out.items()}
 
     @cached_property
+    def _fitting(self) -> dict[int, tuple[Signature, ...]]:
+        """Waiting thread → the signatures that it can belong to; one where its lock has a name."""
+        out: dict[int, tuple[Signature, ...]] = {}
+        for index, state in enumerate(self.states):
+            if state != WAITING:
+                continue
+            lock = self.lock_of(index)
+            name = lock.symbol.partition("+")[0] if lock is not None and lock.symbol else ""
+            by_lock = self.catalog.lock_names.get(name)
+            if by_lock is not None and self._usable(self.catalog.by_id[by_lock], index):
+                out[index] = (self.catalog.by_id[by_lock],)
+                continue
+            fits = tuple(s for s in self.shape(index).waiter_of if self._usable(s, index))
+            if fits:
+                out[index] = fits
+        return out
+
+    @cached_property
+    def support(self) -> dict[str, int]:
+        """Signature id → how many threads can be nothing else: they decide for those that can."""
+        out: dict[str, int] = {}
+        for index, fits in self._fitting.items():
+            if len(fits) == 1:
+                out[fits[0].id] = out.get(fits[0].id, 0) + self.capture.threads[index].count
+        return out
+
+    @cached_property
     def assigned(self) -> dict[int, Signature]:
         """Waiting thread → the signature that its wait belongs to."""
-        out: dict[int, Signature] = {}
-        for index, thread in enumerate(self.capture.threads):
-            if self.states[index] != WAITING:
-                continue
-            by_lock = None
-            if thread.lock is not None and thread.lock < len(self.capture.locks):
-                symbol = self.capture.locks[thread.lock].symbol
-                if symbol:
-                    by_lock = self.catalog.lock_names.get(symbol.partition("+")[0])
-            if by_lock is not None and self._usable(self.catalog.by_id[by_lock], index):
-                out[index] = self.catalog.by_id[by_lock]
-                continue
-            for signature in self.shape(index).waiter_of:
-                if self._usable(signature, index):
-                    out[index] = signature
-                    break
-        return out
+        return {
+            index: max(fits, key=lambda s: (self.support.get(s.id, 0) > 0, -s.precedence))
+            for index, fits in self._fitting.items()
+        }
+
+    def rivals(self, threads: Iterable[int], signature: Signature) -> tuple[str, ...]:
+        """Return the signatures that fit some of these waiters as well, nothing deciding."""
+        if self.support.get(signature.id):
+            return ()
+        return tuple(
+            sorted({s.id for i in threads for s in self._fitting[i] if s is not signature})
+        )
 
     def _usable(self, signature: Signature, thread: int) -> bool:
         if signature.holder_use != "required":

@@ -94,12 +94,13 @@ def _shape(names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Cata
     present = 0
     for mask in masks:
         present |= mask
-    helpers = tuple(bool(mask & catalog.helpers) for mask in masks)
+    helpers = [bool(mask & catalog.helpers) for mask in masks]
+    for index in range(waits.skip_unnamed(names, helpers)):
+        helpers[index] = True
     wait, depth = waits.find(names, masks, helpers, catalog)
 
-    idle = None
-    for candidate in catalog.idles:
-        pattern = candidate.pattern
+    idle = _nameless(names, masks, depth, wait, catalog)
+    for candidate, pattern in catalog.idles if idle is None else ():
         if pattern.need & present == pattern.need and pattern.match(masks, helpers):
             idle = candidate
             break
@@ -124,7 +125,7 @@ def _shape(names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Cata
         frames=frames,
         masks=masks,
         present=present,
-        helpers=helpers,
+        helpers=tuple(helpers),
         wait=wait,
         depth=depth,
         idle=idle,
@@ -132,3 +133,19 @@ def _shape(names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Cata
         waiter_of=tuple(waiter_of),
         holder_of=holder_of,
     )
+
+
+def _nameless(
+    names: Sequence[str | None],
+    masks: Sequence[int],
+    depth: int,
+    wait: waits.Wait | None,
+    catalog: Catalog,
+) -> Idle | None:
+    """Return the idle entry of a thread that waits, and of which nothing else has a name."""
+    if wait is None or wait.contends or wait.kind in waits.DISK or catalog.nameless is None:
+        return None
+    for name, mask in zip(names[depth:], masks[depth:], strict=False):
+        if name is not None and not mask & catalog.thread_start:
+            return None
+    return catalog.nameless

@@ -128,6 +128,8 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
         score += case.blocker.strength
     elif signature.idle_holder:
         score += 0.05
+    if scene.rivals(case.waiters, signature):
+        score -= 0.1
     if signature.explains:
         # What it explains waits for something else as well: its own queue has to show.
         score *= 0.7 + 0.3 * min(1.0, scene.weight(case.waiters) / 5)

@@ -10,7 +10,7 @@ import msgspec
 from stallscope.analyzers.catalog import Catalog, WaitKind
 from stallscope.model import Thread
 
-__all__ = ["IDLE", "RUNNING", "WAITING", "Wait", "find", "state", "syscall_wait"]
+__all__ = ["IDLE", "RUNNING", "WAITING", "Wait", "find", "skip_unnamed", "state", "syscall_wait"]
 
 IDLE = "idle"
 RUNNING = "running"
@@ -19,8 +19,11 @@ WAITING = "waiting"
 DISK = frozenset({"read", "write", "sync", "allocate"})
 """Kinds of wait that end when a device has done its work."""
 
-_UNNAMED_LEAVES = 2
-"""Innermost frames without a name that may stand before libc's function: its inner parts."""
+MAX_UNNAMED_LEAVES = 8
+"""Innermost frames without a name that may stand before libc's function: its inner parts.
+
+glibc without its static symbols has three of them before pthread_cond_wait.
+"""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -35,6 +38,16 @@ class Wait(msgspec.Struct, frozen=True):
     """The frame that said so."""
 
 
+def skip_unnamed(names: Sequence[str | None], helpers: Sequence[bool]) -> int:
+    """Return how many innermost frames without names belong to the function that waits."""
+    start = 0
+    while start < len(names) and names[start] is None:
+        start += 1
+    if start >= len(helpers) or start > MAX_UNNAMED_LEAVES or not helpers[start]:
+        return 0
+    return start
+
+
 def find(
     names: Sequence[str | None], masks: Sequence[int], helpers: Sequence[bool], catalog: Catalog
 ) -> tuple[Wait | None, int]:
@@ -43,12 +56,7 @@ def find(
     The outermost of the waiting frames decides: a mutex's routine calls an event's, which calls
     a condition variable's, which calls futex.
     """
-    start = 0
-    while start < min(_UNNAMED_LEAVES, len(names)) and names[start] is None:
-        start += 1
-    if start and (start >= len(helpers) or not helpers[start]):
-        start = 0
-    depth = start
+    depth = 0
     last: WaitKind | None = None
     frame = ""
     queues = spins = False
@@ -60,7 +68,7 @@ def find(
                 last, frame = kind, names[depth] or "??"
         depth += 1
     if last is None:
-        return None, 0 if start == depth else depth
+        return None, depth
     return Wait(last.kind, last.contends or queues, queues, spins, frame), depth
 
 
