@@ -67,6 +67,20 @@ static enum stall_step apply(const struct stall_rule *rule, const struct stall_r
 	}
 }
 
+// A call pushes: without growth the walk would never end. A signal may have switched stacks, and
+// glibc's vfork has popped its return address into a register while it waits for the child.
+static bool grows(const struct stall_row *row, const struct stall_regs *regs, uint64_t cfa)
+{
+	if (!(regs->valid & (1U << STALL_REG_SP)) || cfa > regs->value[STALL_REG_SP])
+		return true;
+	if (cfa < regs->value[STALL_REG_SP])
+		return false;
+	for (uint8_t i = 0; i < row->rule_count; i++)
+		if (row->rules[i].reg == STALL_REG_PC)
+			return row->rules[i].kind == STALL_RULE_REGISTER;
+	return false;
+}
+
 enum stall_step stall_unwind_step(const struct stall_row *row, const struct stall_regs *regs,
 				  const struct stall_stack_memory *memory, struct stall_regs *ret)
 {
@@ -76,9 +90,7 @@ enum stall_step stall_unwind_step(const struct stall_row *row, const struct stal
 
 	if (step != STALL_STEP_CALLER)
 		return step;
-	// A call pushes: without growth the walk would never end. A signal may have switched stacks.
-	if (!row->signal && (regs->valid & (1U << STALL_REG_SP)) &&
-	    cfa <= regs->value[STALL_REG_SP])
+	if (!row->signal && !grows(row, regs, cfa))
 		return STALL_STEP_BAD;
 	caller.valid = 0;
 	for (uint8_t i = 0; i < row->rule_count; i++) {
