@@ -180,7 +180,11 @@ def test_stacks_of_garbage(backend: str) -> None:
             for fact in target.facts:
                 if fact.fact == "garbage":
                     thread = threads[fact.tid]
-                    assert own_frames(thread, "target-garbage")[:1] == ["garbage_pause"]
+                    if fact.kind == "null" and not thread.frames:
+                        assert thread.unwind == "not-tried"
+                        continue
+                    first = own_frames(thread, "target-garbage")[:1]
+                    assert first == ["garbage_pause"], (fact.kind, thread)
                     # A return address of 0 is how stacks made by hand end.
                     assert thread.unwind != "complete" or fact.kind in ("hole", "huge"), thread
                     assert len(thread.frames) <= 512

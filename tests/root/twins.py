@@ -90,7 +90,7 @@ def end_of_loads(data: bytes) -> int:
     for nr in range(count):
         kind, _, start, _, _, length = struct.unpack_from("<IIQQQQ", data, offset + nr * size)
         if kind == PT_LOAD:
-            ends.append(start + length)
+            ends.append(int(start + length))
     return max(ends)
 
 
