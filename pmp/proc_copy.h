@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of blocked threads without any help of the kernel's but /proc: stack pointer and program
+// counter from /proc/PID/task/TID/syscall before and after; the same twice, with no context switch
+// in between, is exact.
+#ifndef STALL_PROC_COPY_H
+#define STALL_PROC_COPY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "error.h"
+#include "snapshot.h"
+
+// Fills and labels the threads of the snapshot with these indexes, in as many passes as the
+// options allow until the deadline (CLOCK_MONOTONIC). gone[i] says that threads[i] has ended.
+// *ret_full counts the threads for whose stacks the arena had no room.
+struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_t *threads,
+				    size_t count, const struct stall_snapshot_options *options,
+				    uint64_t deadline_ns, bool *gone, size_t *ret_full);
+
+// Takes the threads out of the snapshot for which gone[i] is set, and counts them as lost.
+void stall_proc_drop_gone(struct stall_snapshot *snapshot, const bool *gone);
+
+#endif

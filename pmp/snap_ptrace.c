@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stops one thread at a time, copies its registers and stack, lets it go. What may not or cannot be
+// stopped is copied as the backend proc does it.
+#include "backend.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "proc_copy.h"
+#include "proc_thread.h"
+#include "tracer.h"
+
+// A tracer that gets no further for so long is killed, and with it its hold on the target.
+#define STUCK_MS 500
+
+static struct stall_error *refused(int errnum)
+{
+	return stall_error_os(errnum,
+			      "ptrace is refused here; give CAP_SYS_PTRACE, set "
+			      "kernel.yama.ptrace_scope below 3, allow ptrace in the seccomp filter");
+}
+
+// Tries it on a child of ours.
+static struct stall_error *ptrace_probe(const struct stall_snapshot_options *options)
+{
+	int errnum = 0;
+	pid_t pid = fork();
+
+	(void)options;
+	if (pid < 0)
+		return stall_error_os(errno, "fork");
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	if (ptrace(PTRACE_SEIZE, pid, 0, 0) < 0)
+		errnum = errno;
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, __WALL);
+	return errnum ? refused(errnum) : NULL;
+}
+
+static struct stall_error *ptrace_open(const struct stall_snapshot_options *options, void **ret)
+{
+	(void)options;
+	*ret = NULL;
+	return NULL;
+}
+
+static void ptrace_close(void *state)
+{
+	(void)state;
+}
+
+struct capture {
+	struct stall_snapshot *snapshot;
+	const struct stall_snapshot_options *options;
+	struct stall_trace *trace;
+	size_t trace_size;
+	uint64_t deadline_ns;
+};
+
+static void capture_deinit(struct capture *capture)
+{
+	if (capture->trace)
+		munmap(capture->trace, capture->trace_size);
+}
+
+static struct stall_error *map_trace(struct capture *capture)
+{
+	size_t count = capture->snapshot->thread_count;
+
+	capture->trace_size =
+		sizeof(*capture->trace) + count * sizeof(capture->trace->slots[0]);
+	void *memory = mmap(NULL, capture->trace_size, PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED)
+		return stall_error_os(errno, "mmap of %zu bytes", capture->trace_size);
+	capture->trace = memory;
+	capture->trace->count = count;
+	return NULL;
+}
+
+static void run_tracer(const struct capture *capture, pid_t parent)
+{
+	// The target must not stay stopped because somebody kills the parent.
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() == parent)
+		stall_tracer_run(capture->snapshot, capture->options, capture->trace);
+	_exit(0);
+}
+
+// Returns when the tracer is gone: by itself, or killed because it got stuck or time is over.
+static void supervise(const struct capture *capture, pid_t pid, int ended)
+{
+	struct pollfd pollfd = {.fd = ended, .events = POLLIN};
+	uint64_t now_ns;
+
+	while ((now_ns = stall_clock_ns(CLOCK_MONOTONIC)) < capture->deadline_ns) {
+		uint64_t left_ms = (capture->deadline_ns - now_ns) / 1000000 + 1;
+		size_t before = capture->trace->next;
+		int ready = poll(&pollfd, 1, left_ms < STUCK_MS ? left_ms : STUCK_MS);
+		if (ready > 0 || (ready == 0 && before == capture->trace->next))
+			break;
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, __WALL);
+}
+
+// Lets one tracer work until it is done or gives up on a thread.
+static struct stall_error *trace_some(struct capture *capture)
+{
+	struct stall_trace *trace = capture->trace;
+	struct stall_arena *arena = capture->snapshot->arena;
+	pid_t parent = getpid();
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return stall_error_os(errno, "pipe");
+	_cleanup_close_ int ended = fds[0];
+	pid_t pid = fork();
+	if (pid < 0) {
+		close(fds[1]);
+		return stall_error_os(errno, "fork");
+	}
+	if (pid == 0)
+		run_tracer(capture, parent);
+	close(fds[1]);
+	size_t before = trace->next;
+	supervise(capture, pid, ended);
+	if (arena->used < trace->arena_used)
+		arena->used = trace->arena_used;
+	if (arena->high < arena->used)
+		arena->high = arena->used;
+	// It gave up on the last thread, or it was killed at the next, which is not tried again.
+	size_t at = trace->next;
+	bool gave_up = at > before && trace->slots[at - 1].outcome == STALL_TRACE_LATE;
+	if (at < trace->count && !gave_up) {
+		if (trace->slots[at].outcome == STALL_TRACE_PENDING)
+			trace->slots[at].outcome = STALL_TRACE_LATE;
+		trace->next = at + 1;
+	}
+	return NULL;
+}
+
+static struct stall_error *trace_all(struct capture *capture)
+{
+	struct stall_error *err = map_trace(capture);
+
+	while (!err && capture->trace->next < capture->trace->count &&
+	       stall_clock_ns(CLOCK_MONOTONIC) < capture->deadline_ns)
+		err = trace_some(capture);
+	return err;
+}
+
+struct tally {
+	size_t refused, late, pending;
+	int errnum; // of the first that was refused
+};
+
+// Takes over what the tracer found; the rest is listed in *threads.
+static size_t take_over(struct capture *capture, bool *gone, size_t *threads, struct tally *tally)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < capture->trace->count; i++) {
+		const struct stall_trace_slot *slot = &capture->trace->slots[i];
+		switch (slot->outcome) {
+		case STALL_TRACE_TAKEN:
+			capture->snapshot->threads[i] = slot->thread;
+			continue;
+		case STALL_TRACE_GONE:
+			gone[i] = true;
+			continue;
+		case STALL_TRACE_LEFT:
+			break;
+		case STALL_TRACE_REFUSED:
+			if (!tally->refused++)
+				tally->errnum = slot->errnum;
+			break;
+		case STALL_TRACE_LATE:
+			tally->late++;
+			break;
+		case STALL_TRACE_PENDING:
+			tally->pending++;
+			break;
+		}
+		threads[count++] = i;
+	}
+	return count;
+}
+
+static struct stall_error *note(const struct capture *capture, const struct tally *tally,
+				size_t full)
+{
+	struct stall_snapshot *snapshot = capture->snapshot;
+	struct stall_error *err = NULL;
+
+	if (tally->refused)
+		err = stall_snapshot_note(snapshot, "ptrace-refused",
+					  "%zu threads could not be stopped (%s) and were read from /proc",
+					  tally->refused, strerror(tally->errnum));
+	if (!err && tally->late)
+		err = stall_snapshot_note(snapshot, "thread-unresponsive",
+					  "%zu threads did not stop in time and were read from /proc",
+					  tally->late);
+	if (!err && tally->pending)
+		err = stall_snapshot_note(snapshot, "deadline",
+					  "the deadline of %u ms was over before %zu threads were stopped; "
+					  "they were read from /proc",
+					  capture->options->deadline_ms, tally->pending);
+	if (!err && full)
+		err = stall_snapshot_note(snapshot, "arena-full",
+					  "no room for the stacks of %zu threads: lower --max-stack",
+					  full);
+	return err;
+}
+
+// Threads that were not stopped. Lock words are read before and after.
+static struct stall_error *copy_rest(struct capture *capture)
+{
+	struct stall_snapshot *snapshot = capture->snapshot;
+	size_t count = snapshot->thread_count, full = 0;
+	_cleanup_free_ size_t *threads = calloc(count + 1, sizeof(*threads));
+	_cleanup_free_ bool *gone = calloc(count + 1, sizeof(*gone));
+	_cleanup_free_ bool *rest_gone = calloc(count + 1, sizeof(*rest_gone));
+	struct tally tally = {};
+
+	if (!threads || !gone || !rest_gone)
+		return &stall_enomem;
+	size_t rest = take_over(capture, gone, threads, &tally);
+	struct stall_error *err = stall_snapshot_read_futexes(snapshot);
+	if (!err)
+		err = stall_proc_copy(snapshot, threads, rest, capture->options,
+				      capture->deadline_ns, rest_gone, &full);
+	if (err)
+		return err;
+	for (size_t i = 0; i < rest; i++)
+		gone[threads[i]] = rest_gone[i];
+	stall_proc_drop_gone(snapshot, gone);
+	err = stall_snapshot_read_futexes(snapshot);
+	return err ? err : note(capture, &tally, full + capture->trace->full);
+}
+
+static struct stall_error *ptrace_capture(void *state, struct stall_snapshot *snapshot,
+					  const struct stall_snapshot_options *options)
+{
+	uint64_t started_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	_cleanup_(capture_deinit) struct capture capture = {
+		.snapshot = snapshot,
+		.options = options,
+		.deadline_ns = started_ns + options->deadline_ms * UINT64_C(1000000),
+	};
+
+	(void)state;
+	struct stall_error *err = stall_proc_list_threads(snapshot, options);
+	if (!err)
+		err = trace_all(&capture);
+	if (!err)
+		err = copy_rest(&capture);
+	snapshot->snapshot_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns;
+	for (size_t i = 0; !err && i < snapshot->process_count; i++)
+		err = stall_target_check(&snapshot->processes[i].target);
+	return err;
+}
+
+const struct stall_backend stall_backend_ptrace = {
+	.name = "ptrace",
+	.stops_threads = true,
+	.probe = ptrace_probe,
+	.open = ptrace_open,
+	.capture = ptrace_capture,
+	.close = ptrace_close,
+};
