@@ -139,7 +139,7 @@ static bool take_regs(struct record *record, struct stall_thread *thread)
 }
 
 static bool take_stack(struct record *record, struct stall_arena *arena,
-		       struct stall_thread *thread)
+		       const struct stall_maps *maps, struct stall_thread *thread)
 {
 	uint64_t size, used;
 	const uint8_t *bytes;
@@ -151,8 +151,12 @@ static bool take_stack(struct record *record, struct stall_arena *arena,
 	// What could be copied of `size`; the rest is filler.
 	if (!size || !take(record, &used, sizeof(used)) || used > size)
 		return false;
+	// Neighbouring mappings may follow.
+	uint64_t sp = thread->regs.value[STALL_REG_SP], end = stall_stack_end(maps, sp, thread->fs_base);
+	if (end > sp && end - sp < used)
+		used = end - sp;
 	thread->stack = stall_arena_alloc(arena, used);
-	thread->stack_address = thread->regs.value[STALL_REG_SP];
+	thread->stack_address = sp;
 	thread->stack_size = thread->stack ? used : 0;
 	if (thread->stack)
 		memcpy(thread->stack, bytes, used);
@@ -160,17 +164,17 @@ static bool take_stack(struct record *record, struct stall_arena *arena,
 }
 
 // The order of the parts: perf_event_open(2), PERF_RECORD_SAMPLE.
-static bool take_sample(struct record *record, struct stall_arena *arena,
+static bool take_sample(struct record *record, const struct stall_snapshot *snapshot,
 			struct stall_thread *thread)
 {
 	uint32_t ids[2]; // pid, tid
 
 	return take(record, ids, sizeof(ids)) && (pid_t)ids[1] == thread->tid &&
 	       take_callchain(record, thread) && take_regs(record, thread) &&
-	       take_stack(record, arena, thread);
+	       take_stack(record, snapshot->arena, snapshot->processes[thread->process].maps, thread);
 }
 
-static bool read_ring(const struct sampler *sampler, struct stall_arena *arena,
+static bool read_ring(const struct sampler *sampler, const struct stall_snapshot *snapshot,
 		      struct stall_thread *thread)
 {
 	const struct perf_event_mmap_page *page = sampler->ring;
@@ -187,7 +191,7 @@ static bool read_ring(const struct sampler *sampler, struct stall_arena *arena,
 			struct record record = { data + at + sizeof(header), data + at + header.size };
 			struct stall_thread taken = *thread;
 
-			if (!take_sample(&record, arena, &taken))
+			if (!take_sample(&record, snapshot, &taken))
 				return false;
 			*thread = taken;
 			return true;
@@ -205,7 +209,7 @@ static int64_t now_us(void)
 	return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-static void wait_for_samples(struct stall_arena *arena, struct stall_sample *samples,
+static void wait_for_samples(const struct stall_snapshot *snapshot, struct stall_sample *samples,
 			     struct sampler *samplers, size_t count, unsigned int timeout_us)
 {
 	struct pollfd fds[STALL_MAX_SAMPLED];
@@ -226,7 +230,7 @@ static void wait_for_samples(struct stall_arena *arena, struct stall_sample *sam
 			if (!fds[i].revents)
 				continue;
 			// A wake-up without a record: the thread has ended.
-			samples[i].taken = read_ring(&samplers[i], arena, samples[i].thread);
+			samples[i].taken = read_ring(&samplers[i], snapshot, samples[i].thread);
 			fds[i].fd = -1;
 			fds[i].revents = 0;
 			open--;
@@ -234,7 +238,7 @@ static void wait_for_samples(struct stall_arena *arena, struct stall_sample *sam
 	}
 }
 
-struct stall_error *stall_sample_threads(struct stall_arena *arena, struct stall_sample *samples,
+struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot, struct stall_sample *samples,
 					 size_t count, size_t max_stack, unsigned int timeout_us)
 {
 	struct sampler samplers[STALL_MAX_SAMPLED];
@@ -258,7 +262,7 @@ struct stall_error *stall_sample_threads(struct stall_arena *arena, struct stall
 			ioctl(samplers[i].fd, PERF_EVENT_IOC_REFRESH, 1);
 	}
 	if (open)
-		wait_for_samples(arena, samples, samplers, count, timeout_us);
+		wait_for_samples(snapshot, samples, samplers, count, timeout_us);
 	for (size_t i = 0; i < count; i++)
 		sampler_deinit(&samplers[i]);
 	if (!open && refused)

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "arena.h"
 #include "error.h"
 #include "snapshot.h"
 
@@ -20,7 +19,7 @@ struct stall_sample {
 
 // Waits at most timeout_us for all of them. A thread that leaves its CPU meanwhile, or ends, is not
 // taken. Fails where none could be sampled because perf events are refused.
-struct stall_error *stall_sample_threads(struct stall_arena *arena, struct stall_sample *samples,
+struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot, struct stall_sample *samples,
 					 size_t count, size_t max_stack, unsigned int timeout_us);
 
 #endif

@@ -57,18 +57,17 @@ static int64_t now_us(void)
 	return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
+// Loading takes tens of milliseconds, most of them for the kernel's types: what a probe loaded is
+// kept for the open that usually follows.
+static struct stall_bpf_threads *probed;
+
 static struct stall_error *bpf_probe(const struct stall_snapshot_options *options)
 {
-	struct stall_bpf_threads *threads;
 	struct stall_error *err = stall_denylist_check(STALL_DENY_TASK_STACK, options->force);
 
-	if (err)
+	if (err || probed)
 		return err;
-	err = stall_bpf_threads_create(&threads);
-	if (err)
-		return err;
-	stall_bpf_threads_destroy(threads);
-	return NULL;
+	return stall_bpf_threads_create(&probed);
 }
 
 static void bpf_close(void *arg)
@@ -89,11 +88,14 @@ static struct stall_error *bpf_open(const struct stall_snapshot_options *options
 	(void)options;
 	if (!state)
 		return &stall_enomem;
-	struct stall_error *err = stall_bpf_threads_create(&state->threads);
-	if (err) {
-		bpf_close(state);
-		return err;
+	if (!probed) {
+		struct stall_error *err = stall_bpf_threads_create(&probed);
+		if (err) {
+			bpf_close(state);
+			return err;
+		}
 	}
+	state->threads = no_cleanup_ptr(probed);
 	*ret = state;
 	return NULL;
 }
@@ -386,7 +388,7 @@ static struct stall_error *sample_running(struct capture *capture, const uint32_
 	}
 	if (!chosen || capture->sampling_refused)
 		return NULL;
-	struct stall_error *err = stall_sample_threads(capture->snapshot->arena, samples, chosen,
+	struct stall_error *err = stall_sample_threads(capture->snapshot, samples, chosen,
 						       capture->options->max_stack, timeout_us);
 	if (err) {
 		capture->sampling_refused = true;

@@ -54,8 +54,11 @@ static uint64_t stat_field(const char *fields, int number)
 static struct stall_error *read_stat(struct stall_process *process)
 {
 	const struct stall_target *target = &process->target;
-	_cleanup_close_ int fd = openat(target->procfd, "stat", O_RDONLY | O_CLOEXEC);
-	char text[1024];
+	char path[32], text[1024];
+
+	// Of one thread: that of the process sums up all of them.
+	snprintf(path, sizeof(path), "task/%d/stat", target->reader);
+	_cleanup_close_ int fd = openat(target->procfd, path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 
 	if (n < 0 && (errno == ESRCH || errno == ENOENT))

@@ -50,11 +50,14 @@ static int parse_stat(char *text, struct stat_fields *ret)
 	return 0;
 }
 
-static int read_stat(int procfd, struct stat_fields *ret)
+// task/PID/stat, since the kernel walks over all threads to sum up times for the PID/stat above it
+// (do_task_stat, fs/proc/array.c).
+static int read_stat(int procfd, pid_t tid, struct stat_fields *ret)
 {
-	char text[1024];
-	_cleanup_close_ int fd = openat(procfd, "stat", O_RDONLY | O_CLOEXEC);
+	char text[1024], path[32];
 
+	snprintf(path, sizeof(path), "task/%d/stat", tid);
+	_cleanup_close_ int fd = openat(procfd, path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno;
 	ssize_t n = read(fd, text, sizeof(text) - 1);
@@ -112,14 +115,9 @@ static pid_t find_survivor(int procfd, pid_t pid)
 	for (struct dirent *entry; (entry = readdir(dir));) {
 		pid_t tid = atoi(entry->d_name);
 		struct stat_fields fields;
-		char path[32];
 
-		if (tid <= 0 || tid == pid)
-			continue;
-		snprintf(path, sizeof(path), "task/%d", tid);
-		_cleanup_close_ int thread = openat(procfd, path, O_PATH | O_CLOEXEC);
-		if (thread >= 0 && read_stat(thread, &fields) == 0 && fields.state != 'Z' &&
-		    fields.state != 'X')
+		if (tid > 0 && tid != pid && read_stat(procfd, tid, &fields) == 0 &&
+		    fields.state != 'Z' && fields.state != 'X')
 			return tid;
 	}
 	return 0;
@@ -160,7 +158,7 @@ struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "no process %d", pid);
 	if (procfd < 0)
 		return stall_error_os(errno, "cannot open %s", path);
-	rc = read_stat(procfd, &fields);
+	rc = read_stat(procfd, pid, &fields);
 	if (rc == ENOENT || rc == ESRCH || (!rc && has_ended(&fields)))
 		return process_ended(pid);
 	if (rc)
@@ -178,7 +176,7 @@ struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 	if (pidfd < 0 && errno != ENOSYS && errno != EPERM)
 		return errno == ESRCH ? process_ended(pid)
 				      : stall_error_os(errno, "cannot hold process %d by pidfd_open", pid);
-	if (read_stat(procfd, &again) || again.start_time != fields.start_time)
+	if (read_stat(procfd, pid, &again) || again.start_time != fields.start_time)
 		return process_ended(pid);
 	struct stall_target opened = {
 		.pid = pid,
@@ -217,7 +215,7 @@ struct stall_error *stall_target_check(const struct stall_target *target)
 	if (target->pidfd >= 0)
 		return poll(&pollfd, 1, 0) > 0 ? process_ended(target->pid) : NULL;
 	// The directory belongs to one process: files in it never speak of a later one.
-	if (read_stat(target->procfd, &fields) || has_ended(&fields))
+	if (read_stat(target->procfd, target->reader, &fields) || has_ended(&fields))
 		return process_ended(target->pid);
 	return NULL;
 }
