@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 
 #include "cleanup.h"
@@ -23,6 +24,7 @@ struct builder {
 	struct data_mapping *data;
 	size_t data_count, data_capacity;
 	pid_t pid;
+	char root[PATH_MAX]; // of the process, to cut off its paths
 };
 
 static bool grow(void *array, size_t count, size_t *capacity, size_t size)
@@ -80,6 +82,8 @@ static struct stall_error *add_module(struct builder *builder, const struct stal
 	module.path = stall_maps_line_path(line, &module.deleted);
 	if (!module.path)
 		return &stall_enomem;
+	const char *inside = stall_path_in_root(module.path, builder->root);
+	memmove(module.path, inside, strlen(inside) + 1);
 	*ret = maps->module_count;
 	maps->modules[maps->module_count++] = module;
 	return NULL;
@@ -293,6 +297,7 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 	if (fd < 0)
 		return stall_error_os(errno, "cannot open /proc/%d/maps (needs its user, or CAP_SYS_PTRACE)",
 				      target->pid);
+	stall_target_root(target, builder->root, sizeof(builder->root));
 	err = read_lines(builder, fd);
 	if (err)
 		return err;
@@ -310,7 +315,7 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 struct stall_error *stall_maps_create(const struct stall_target *target,
 				      struct stall_maps *previous, struct stall_maps **ret)
 {
-	struct builder builder = { .pid = target->pid };
+	struct builder builder = { .pid = target->pid, .root = "" };
 
 	builder.maps = calloc(1, sizeof(*builder.maps));
 	if (!builder.maps)

@@ -81,7 +81,7 @@ static struct stall_error *read_stat(struct stall_process *process)
 static struct stall_error *read_exe(struct stall_process *process)
 {
 	static const char suffix[] = " (deleted)";
-	char path[PATH_MAX];
+	char path[PATH_MAX], root[PATH_MAX];
 	ssize_t n = readlinkat(process->target.procfd, "exe", path, sizeof(path) - 1);
 
 	if (n < 0) // needs ptrace access; the maps say so with an error
@@ -91,7 +91,8 @@ static struct stall_error *read_exe(struct stall_process *process)
 		path[n - strlen(suffix)] = 0;
 		process->exe_deleted = true;
 	}
-	process->exe = strdup(path);
+	stall_target_root(&process->target, root, sizeof(root));
+	process->exe = strdup(stall_path_in_root(path, root));
 	return process->exe ? NULL : &stall_enomem;
 }
 

@@ -220,6 +220,20 @@ struct stall_error *stall_target_check(const struct stall_target *target)
 	return NULL;
 }
 
+void stall_target_root(const struct stall_target *target, char *ret, size_t size)
+{
+	ssize_t n = readlinkat(target->procfd, "root", ret, size - 1);
+
+	ret[n > 1 ? n : 0] = 0; // "/" is as good as none
+}
+
+const char *stall_path_in_root(const char *path, const char *root)
+{
+	size_t length = strlen(root);
+
+	return length && !strncmp(path, root, length) && path[length] == '/' ? path + length : path;
+}
+
 static int compare_pids(const void *a, const void *b)
 {
 	pid_t x = *(const pid_t *)a, y = *(const pid_t *)b;

@@ -30,6 +30,12 @@ struct stall_error *stall_target_check(const struct stall_target *target);
 struct stall_error *stall_target_tids(const struct stall_target *target, size_t max, pid_t **ret,
 				      size_t *ret_count);
 
+// The kernel shows paths of another process from our root, not from its own. Returns the path as the
+// process sees it: without the root that stall_target_root told, "" for none or for one that is not
+// below ours (a container's).
+void stall_target_root(const struct stall_target *target, char *ret, size_t size);
+const char *stall_path_in_root(const char *path, const char *root);
+
 // Reads target memory: process_vm_readv(2), /proc/PID/mem where that is missing.
 // Returns the bytes read from the start of the range on (0 where nothing is readable).
 size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,
