@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ __all__ = ["Debuginfod", "Result", "symbolize"]
 
 _SECONDS = 300.0
 _FETCH_SECONDS = 600.0
+_BUILD_ID = re.compile("[0-9a-f]{4,128}")
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -47,6 +50,9 @@ class _Answer(msgspec.Struct):
     file: str | None = None
     error: str | None = None
     symbols: list[_Symbol | None] = []
+
+
+_NO_ANSWER = _Answer(id=-1, error="no answer of the probe")
 
 
 class Debuginfod:
@@ -94,42 +100,38 @@ def symbolize(
     Only modules with a build-id are looked up: a path alone can be another file on this machine.
     """
     wanted = _wanted(capture, again=again)
-    problems: list[str] = []
-    queries: list[bytes] = []
-    asked: list[tuple[Module, list[Frame]]] = []
+    problems = [
+        f"{module.path}: no build-id in the capture: {len(frames)} frames stay"
+        for module, frames in wanted.items()
+        if not module.build_id
+    ]
+    asked = [(module, frames) for module, frames in wanted.items() if module.build_id]
     innermost = {id(thread.frames[0]) for thread in capture.threads if thread.frames}
-    for module, frames in wanted.items():
-        if not module.build_id:
-            problems.append(f"{module.path}: no build-id in the capture: {len(frames)} frames stay")
-            continue
-        path = None
+    queries = [_query(i, module, frames, innermost) for i, (module, frames) in enumerate(asked)]
+    with tempfile.TemporaryDirectory(prefix="stallscope-") as folder:
+        fetched = Path(folder)
         if fetch is not None:
-            try:
-                path = str(fetch(module.build_id))
-            except StallscopeError as error:
-                problems.append(f"{module.path} ({module.build_id}): {error}")
-        query = {
-            "id": len(asked),
-            "build_id": module.build_id,
-            "path": path,
-            # A caller's address is where it goes on, which can be behind its last instruction.
-            "offsets": [f"{_offset(frame) - (id(frame) not in innermost):#x}" for frame in frames],
-        }
-        queries.append(msgspec.json.encode(query))
-        asked.append((module, frames))
-    answers = _ask(queries, debug_dir) if queries else {}
+            problems += _fetch_all([module for module, _ in asked], fetch, fetched)
+        answers = _ask(queries, [fetched] if debug_dir is None else [debug_dir, fetched])
+        for answer in answers.values():
+            if answer.file is not None and Path(answer.file).is_relative_to(fetched):
+                answer.file = os.path.realpath(answer.file)
     frames_new: dict[int, Frame] = {}
     files: dict[Module, str | None] = {}
     for i, (module, frames) in enumerate(asked):
-        answer = answers.get(i)
-        if answer is None or len(answer.symbols) != len(frames):
-            why = answer.error if answer is not None and answer.error else "no answer of the probe"
-            problems.append(f"{module.path} ({module.build_id}): {why}")
+        found = answers.get(i, _NO_ANSWER)
+        if found.error is not None or len(found.symbols) != len(frames):
+            problems.append(f"{module.path} ({module.build_id}): {found.error or 'no answer'}")
             continue
-        files[module] = answer.file
-        for frame, found in zip(frames, answer.symbols, strict=True):
-            if found is not None:
-                frames_new[id(frame)] = _named(frame, found, caller=id(frame) not in innermost)
+        files[module] = found.file
+        for frame, symbol in zip(frames, found.symbols, strict=True):
+            if symbol is not None:
+                frames_new[id(frame)] = msgspec.structs.replace(
+                    frame,
+                    symbol=symbol.symbol,
+                    linkage=symbol.linkage,
+                    symbol_offset=symbol.symbol_offset,
+                )
     return Result(
         capture=_rebuild(capture, frames_new, files),
         wanted=sum(map(len, wanted.values())),
@@ -155,25 +157,43 @@ def _wanted(capture: Capture, *, again: bool) -> dict[Module, list[Frame]]:
     return wanted
 
 
-def _offset(frame: Frame) -> int:
-    assert frame.offset is not None
-    return frame.offset
-
-
-def _named(frame: Frame, found: _Symbol, *, caller: bool) -> Frame:
-    offset = found.symbol_offset
-    return msgspec.structs.replace(
-        frame,
-        symbol=found.symbol,
-        linkage=found.linkage,
-        symbol_offset=None if offset is None else offset + caller,
+def _query(number: int, module: Module, frames: list[Frame], innermost: set[int]) -> bytes:
+    return msgspec.json.encode(
+        {
+            "id": number,
+            "build_id": module.build_id,
+            "path": None,
+            "offsets": [f"{frame.offset:#x}" for frame in frames],
+            # Of a caller we know where it goes on, which can be behind its last instruction.
+            "callers": [id(frame) not in innermost for frame in frames],
+        }
     )
 
 
-def _ask(queries: list[bytes], debug_dir: Path | None) -> dict[int, _Answer]:
-    args = ["symbolize"]
-    if debug_dir is not None:
-        args += ["--debug-dir", str(debug_dir)]
+def _fetch_all(modules: list[Module], fetch: Callable[[str], Path], folder: Path) -> list[str]:
+    """Lay fetched files out by build-id in the folder; return what could not be fetched."""
+    problems = []
+    for module in modules:
+        build_id = module.build_id
+        if build_id is None or not _BUILD_ID.fullmatch(build_id):
+            problems.append(f"{module.path}: {build_id} is not a build-id")
+            continue
+        try:
+            found = fetch(build_id)
+        except StallscopeError as error:
+            problems.append(f"{module.path} ({build_id}): {error}")
+            continue
+        link = folder / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(found)
+    return problems
+
+
+def _ask(queries: list[bytes], debug_dirs: list[Path]) -> dict[int, _Answer]:
+    if not queries:
+        return {}
+    args = ["symbolize", *(word for path in debug_dirs for word in ("--debug-dir", str(path)))]
     out = probe.run(args, seconds=_SECONDS, stdin=b"\n".join(queries) + b"\n")
     try:
         answers = [msgspec.json.decode(line, type=_Answer) for line in out.splitlines() if line]
