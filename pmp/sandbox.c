@@ -88,8 +88,12 @@ static const struct sock_filter filter[] = {
 	LOAD(nr), // x32 numbers have bit 30 set and match nothing
 	ALLOW(pread64),
 	ALLOW(read),
+	ALLOW(recvfrom),
 	ALLOW(recvmsg),
+	ALLOW(sendto),
 	ALLOW(sendmsg),
+	ALLOW(poll),
+	ALLOW(wait4),
 	ALLOW(write),
 	ALLOW(close),
 	ALLOW(brk),
@@ -113,6 +117,7 @@ static const struct sock_filter filter[] = {
 	ALLOW(getppid),
 	ALLOW(gettid),
 	ALLOW(getrandom),
+	ALLOW(memfd_create), // the vdso of a core file
 	ALLOW(rt_sigaction),
 	ALLOW(rt_sigprocmask),
 	ALLOW(rt_sigreturn),

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core_modules.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "debug_file.h"
+
+#define MAX_VDSO ((size_t)256 << 10)
+#define FIRST_PAGE 4096
+#define MAX_HEADER_DISTANCE 64 // mappings of one file: five or so
+
+// What is being put together.
+struct builder {
+	const struct stall_core_memory *memory;
+	const struct stall_core_notes *notes;
+	const struct stall_core_options *options;
+	struct stall_maps *maps;
+	uint32_t main;
+};
+
+static int compare_files(const void *a, const void *b)
+{
+	const struct stall_core_file *x = a, *y = b;
+
+	return (x->start > y->start) - (x->start < y->start);
+}
+
+static const struct stall_core_file *find_file(const struct stall_core_notes *notes,
+					       uint64_t address)
+{
+	size_t low = 0, high = notes->file_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (notes->files[middle].start <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low && address < notes->files[low - 1].end ? &notes->files[low - 1] : NULL;
+}
+
+// The mapping of the file's first page belongs to the same loaded object when it lies below, and
+// nothing else of that file lies between.
+static const struct stall_core_file *find_header(const struct stall_core_notes *notes,
+						 const struct stall_core_file *code)
+{
+	size_t back = (size_t)(code - notes->files);
+
+	if (back > MAX_HEADER_DISTANCE)
+		back = MAX_HEADER_DISTANCE;
+	for (size_t i = 0; i <= back; i++) {
+		if (strcmp(code[-(ptrdiff_t)i].path, code->path) == 0 &&
+		    code[-(ptrdiff_t)i].offset == 0)
+			return &code[-(ptrdiff_t)i];
+	}
+	return NULL;
+}
+
+static struct stall_error *set_error(struct stall_module *module, const char *why)
+{
+	if (module->fd >= 0)
+		close(module->fd);
+	module->fd = -1;
+	free(module->error);
+	module->error = strdup(why);
+	return module->error ? NULL : &stall_enomem;
+}
+
+static bool differs(const struct stall_elf *dumped, const struct stall_elf *file)
+{
+	if (dumped->build_id_size && file->build_id_size)
+		return dumped->build_id_size != file->build_id_size ||
+		       memcmp(dumped->build_id, file->build_id, file->build_id_size) != 0;
+	// Without build-ids: two builds of one program hardly have segments of the same sizes.
+	return dumped->segment_count != file->segment_count ||
+	       memcmp(dumped->segments, file->segments,
+		      file->segment_count * sizeof(*file->segments)) != 0;
+}
+
+// Compares the file with its first page, which the kernel dumps by default (core(5),
+// /proc/PID/coredump_filter bit 4). Without that page the file is believed.
+static struct stall_error *check_module(const struct builder *b, struct stall_module *module,
+					const struct stall_core_file *code)
+{
+	const struct stall_core_file *header = find_header(b->notes, code);
+	_cleanup_(stall_elf_destroyp) struct stall_elf *file = NULL, *dumped = NULL;
+	uint8_t page[FIRST_PAGE];
+	int fd = fcntl(module->fd, F_DUPFD_CLOEXEC, 3);
+
+	if (fd < 0)
+		return set_error(module, "too many open files");
+	struct stall_error *err = stall_elf_open(fd, &file);
+	if (err) {
+		struct stall_error *failed = set_error(module, err->message);
+
+		stall_error_destroy(err);
+		return failed;
+	}
+	if (!header || stall_core_memory_read(b->memory, header->start, page, sizeof(page)) !=
+			       sizeof(page))
+		return NULL;
+	stall_error_destroy(stall_elf_open_image(page, sizeof(page), false, &dumped));
+	if (dumped && differs(dumped, file))
+		return set_error(module, "it is not the file that ran when the core was dumped: "
+					 "give the right one with --sysroot or --exe");
+	return NULL;
+}
+
+static int open_under_root(const struct builder *b, const char *path)
+{
+	if (path[0] != '/' || strstr(path, "/../")) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (b->options->sysroot_fd < 0)
+		return stall_open_file_at(AT_FDCWD, path);
+	return stall_open_file_at(b->options->sysroot_fd, path + strspn(path, "/"));
+}
+
+static struct stall_error *open_module(struct builder *b, struct stall_module *module,
+				       const struct stall_core_file *code, bool is_main)
+{
+	char buf[128];
+
+	if (is_main && b->options->exe_fd >= 0)
+		module->fd = fcntl(b->options->exe_fd, F_DUPFD_CLOEXEC, 3);
+	else
+		module->fd = open_under_root(b, module->path);
+	if (module->fd < 0)
+		return set_error(module, strerror_r(errno, buf, sizeof(buf)));
+	return check_module(b, module, code);
+}
+
+static uint32_t known_module(const struct stall_maps *maps, const char *path, uint64_t distance)
+{
+	for (size_t i = maps->module_count; i-- > 0;) {
+		const struct stall_module *module = &maps->modules[i];
+
+		if (module->start - module->offset == distance && strcmp(module->path, path) == 0)
+			return (uint32_t)i;
+	}
+	return STALL_NO_MODULE;
+}
+
+static const char deleted_suffix[] = " (deleted)";
+
+static char *copy_path(const char *path, bool *ret_deleted)
+{
+	size_t length = strlen(path), suffix = strlen(deleted_suffix);
+
+	*ret_deleted = length > suffix && strcmp(path + length - suffix, deleted_suffix) == 0;
+	return strndup(path, *ret_deleted ? length - suffix : length);
+}
+
+static struct stall_error *add_module(struct builder *b, const struct stall_mapping *mapping,
+				      const struct stall_core_file *file, uint32_t *ret)
+{
+	struct stall_maps *maps = b->maps;
+	struct stall_module *module = &maps->modules[maps->module_count];
+
+	if (maps->module_count == STALL_MAX_MODULES) {
+		maps->modules_lost++;
+		*ret = STALL_NO_MODULE;
+		return NULL;
+	}
+	*module = (struct stall_module){
+		.start = mapping->start, .end = mapping->end, .offset = mapping->offset, .fd = -1
+	};
+	module->path = copy_path(file->path, &module->deleted);
+	if (!module->path)
+		return &stall_enomem;
+	*ret = (uint32_t)maps->module_count++;
+	bool is_main = b->notes->entry >= mapping->start && b->notes->entry < mapping->end;
+	if (is_main)
+		b->main = *ret;
+	return open_module(b, module, file, is_main);
+}
+
+static struct stall_error *add_file_mapping(struct builder *b, struct stall_mapping *mapping)
+{
+	const struct stall_core_file *file = find_file(b->notes, mapping->start);
+
+	if (!file || !mapping->executable)
+		return NULL;
+	mapping->offset = file->offset + (mapping->start - file->start);
+	mapping->module = known_module(b->maps, file->path, mapping->start - mapping->offset);
+	if (mapping->module == STALL_NO_MODULE)
+		return add_module(b, mapping, file, &mapping->module);
+	struct stall_module *module = &b->maps->modules[mapping->module];
+	if (mapping->end > module->end)
+		module->end = mapping->end;
+	return NULL;
+}
+
+// The vdso has no file; its pages are dumped like any other.
+static struct stall_error *add_vdso(struct builder *b, struct stall_mapping *mapping)
+{
+	struct stall_maps *maps = b->maps;
+	uint64_t size = mapping->end - mapping->start;
+	struct stall_module *module = &maps->modules[maps->module_count];
+
+	if (size > MAX_VDSO || maps->module_count == STALL_MAX_MODULES)
+		return NULL;
+	_cleanup_free_ uint8_t *image = malloc(size);
+	if (!image)
+		return &stall_enomem;
+	*module = (struct stall_module){ .start = mapping->start, .end = mapping->end, .fd = -1 };
+	module->path = strdup("[vdso]");
+	if (!module->path)
+		return &stall_enomem;
+	mapping->module = (uint32_t)maps->module_count++;
+	if (stall_core_memory_read(b->memory, mapping->start, image, size) != size)
+		return set_error(module, "the core does not hold it");
+	module->fd = memfd_create("vdso", MFD_CLOEXEC);
+	if (module->fd < 0 || write(module->fd, image, size) != (ssize_t)size)
+		return set_error(module, "cannot keep a copy of it");
+	return NULL;
+}
+
+static struct stall_error *add_mapping(struct builder *b, const struct stall_core_segment *segment)
+{
+	struct stall_mapping *mapping = &b->maps->mappings[b->maps->mapping_count++];
+
+	*mapping = (struct stall_mapping){
+		.start = segment->start,
+		.end = segment->end,
+		.executable = segment->flags & PF_X,
+		.readable = segment->flags & PF_R,
+		.module = STALL_NO_MODULE,
+	};
+	if (b->notes->vdso && b->notes->vdso == segment->start)
+		return add_vdso(b, mapping);
+	return add_file_mapping(b, mapping);
+}
+
+static void maps_destroyp(struct stall_maps **maps)
+{
+	stall_maps_destroy(*maps);
+}
+
+struct stall_error *stall_core_maps_create(const struct stall_core_memory *memory,
+					   const struct stall_core_notes *notes,
+					   const struct stall_core_options *options,
+					   struct stall_maps **ret, uint32_t *ret_main)
+{
+	_cleanup_(maps_destroyp) struct stall_maps *maps = calloc(1, sizeof(*maps));
+	struct builder b = { memory, notes, options, maps, STALL_NO_MODULE };
+	size_t modules = notes->file_count < STALL_MAX_MODULES ? notes->file_count
+							       : STALL_MAX_MODULES;
+
+	if (!maps)
+		return &stall_enomem;
+	maps->mappings = calloc(memory->count + 1, sizeof(*maps->mappings));
+	maps->modules = calloc(modules + 2, sizeof(*maps->modules));
+	if (!maps->mappings || !maps->modules)
+		return &stall_enomem;
+	qsort(notes->files, notes->file_count, sizeof(*notes->files), compare_files);
+	for (size_t i = 0; i < memory->count; i++) {
+		struct stall_error *err = add_mapping(&b, &memory->segments[i]);
+
+		if (err)
+			return err;
+	}
+	*ret = no_cleanup_ptr(maps);
+	*ret_main = b.main;
+	return NULL;
+}
