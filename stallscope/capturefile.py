@@ -133,6 +133,7 @@ class _LockRecord(msgspec.Struct):
     kind: str
     futex: _Hex | None = None
     owner_tid: _Pid | None = None
+    owner_raw: _Int | None = None
     readers: _Int | None = None
     waiters: _Int = 0
     symbol: str | None = None

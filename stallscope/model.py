@@ -91,6 +91,8 @@ class Lock(msgspec.Struct, frozen=True):
     kind: LockKind
     futex: int | None = None
     owner_tid: int | None = None
+    owner_raw: int | None = None
+    """The TID in memory, where it is no thread of the process."""
     readers: int | None = None
     waiters: int = 0
     symbol: str | None = None

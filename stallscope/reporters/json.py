@@ -120,6 +120,7 @@ def _lock(lock: Lock) -> dict[str, Any]:
         "symbol": lock.symbol,
         "kind": str(lock.kind),
         "owner_tid": lock.owner_tid,
+        "owner_raw": lock.owner_raw,
         "waiters": lock.waiters,
         "source": lock.source,
         "stable": lock.stable,

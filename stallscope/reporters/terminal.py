@@ -168,6 +168,8 @@ class _Report:
         where = f" at {lock.address:#x}" if lock.symbol else ""
         if lock.owner_tid:
             holder = f"held by {self._thread(lock.owner_tid, '')}"
+        elif lock.owner_raw:
+            holder = f"its word names {lock.owner_raw}, which is no thread of the process"
         elif lock.readers:
             holder = f"held by {lock.readers} readers"
         else:
@@ -241,7 +243,8 @@ class _Report:
         yield from self._title("Capture")
         backend = f"backend: {capture.backend}"
         if capture.backend_reason:
-            backend += f" ({capture.backend_reason})"
+            reason = capture.backend_reason.removeprefix(f"{capture.backend}: ")
+            backend += f" ({reason})"
         yield from self._wrap(backend, indent="  ", hang="    ")
         yield from self._wrap(self._states(), indent="  ")
         labels = count_labels(self.analysis)
