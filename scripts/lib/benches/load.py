@@ -82,7 +82,7 @@ def prepare(server: SqlServer) -> None:
     )
 
 
-def run_sysbench(server: SqlServer, threads: int, seconds: float, rate: int) -> Latency:
+def run_sysbench(server: SqlServer, threads: int, seconds: int, rate: int) -> Latency:
     """Run sysbench once. ``rate`` is transactions a second, arriving whether or not the server
     keeps up, so that a pause delays all that arrive during it; 0 is as fast as possible.
     """
@@ -92,7 +92,7 @@ def run_sysbench(server: SqlServer, threads: int, seconds: float, rate: int) -> 
         server,
         TEST,
         f"--threads={threads}",
-        f"--time={seconds:g}",
+        f"--time={seconds}",
         "--percentile=99",
         f"--rate={rate}",
     )
@@ -100,7 +100,9 @@ def run_sysbench(server: SqlServer, threads: int, seconds: float, rate: int) -> 
         [*command, "run"], capture_output=True, text=True, timeout=seconds + 120, check=False
     )
     if done.returncode != 0:
-        raise BenchError(f"sysbench ended with {done.returncode}: {done.stdout[-500:]}")
+        raise BenchError(
+            f"sysbench ended with {done.returncode}: {done.stdout[-300:]} {done.stderr[-300:]}"
+        )
     return Latency(
         p99_ms=reported(r"99th percentile:\s+([\d.]+)", done.stdout),
         max_ms=reported(r"max:\s+([\d.]+)", done.stdout),

@@ -38,7 +38,7 @@ class Sizes:
     threads: int = 200
     load_threads: int = 16
     latency_rounds: int = 9
-    latency_seconds: float = 10.0
+    latency_seconds: int = 10
     latency_peers: tuple[str, ...] = ("gdb", "eu-stack", "eu-stack -q")
 
 
@@ -48,7 +48,7 @@ QUICK = Sizes(
     threads=100,
     load_threads=4,
     latency_rounds=2,
-    latency_seconds=5.0,
+    latency_seconds=5,
     latency_peers=(),
 )
 
@@ -272,7 +272,7 @@ def half_rate(server: SqlServer, sizes: Sizes) -> int:
     """Return half of the transactions a second that the server can do: it must not be the CPUs'
     queue that is measured.
     """
-    fastest = run_sysbench(server, sizes.load_threads, sizes.latency_seconds / 2, 0)
+    fastest = run_sysbench(server, sizes.load_threads, sizes.latency_seconds, 0)
     return max(1, int(fastest.transactions_per_s / 2))
 
 
@@ -306,7 +306,7 @@ def latency_section(
     title = (
         f"sysbench p99 with one capture a second: {server.name}, {sizes.load_threads} threads,"
         f" {rate} transactions/s arriving, {sizes.latency_rounds} rounds of"
-        f" {sizes.latency_seconds:g} s each"
+        f" {sizes.latency_seconds} s each"
     )
     return Section("latency", title, tuple(rows), (), tuple(goals))
 
