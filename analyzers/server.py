@@ -7,11 +7,13 @@ import re
 
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.stacks import Stacks
-from stallscope.model import Capture
+from stallscope.families import family
+from stallscope.model import Capture, Process
 
 __all__ = ["identify"]
 
 _NUMBER = re.compile(r"(?:^|[^\d.])(?:5\.5\.5-)?(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?)")
+_POSTGRES_PATH = re.compile(r"/(?:postgresql/|pgsql-)(\d{1,2}(?:\.\d{1,2})?)/bin/")
 
 
 def identify(capture: Capture, stacks: Stacks, catalog: Catalog) -> tuple[str | None, str | None]:
@@ -37,7 +39,17 @@ def identify(capture: Capture, stacks: Stacks, catalog: Catalog) -> tuple[str | 
     for server in catalog.servers:
         if any(shape.present & server.marks for shape in stacks.distinct()):
             return server.name, version
+    for process in capture.processes:
+        name = family((process.exe or "").removesuffix(" (deleted)"), process.comm)
+        if name is not None:
+            return name, version or (_postgres(process) if name == "postgres" else None)
     return None, version
+
+
+def _postgres(process: Process) -> str | None:
+    """Return the major version: of the data directory, else of the path Debian gives it."""
+    path = _POSTGRES_PATH.search(process.exe or "")
+    return process.strings.get("PG_VERSION") or (path.group(1) if path else None)
 
 
 def _mariadb(stacks: Stacks, catalog: Catalog) -> bool:

@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 from stallscope.errors import StallscopeError, UsageError
+from stallscope.families import family
 
 __all__ = [
     "MAX_PROCESSES",
     "ProcessInfo",
     "Selector",
     "Server",
-    "family",
     "find_server",
     "hide_passwords",
     "read",
@@ -39,16 +39,6 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h; field 9 of /proc/PID/stat
 _SO_ACCEPTCON = 0x10000  # include/uapi/linux/net.h; Flags of /proc/net/unix: listening
 _TCP_LISTEN = "0A"  # include/net/tcp_states.h; st of /proc/net/tcp
 _MAX_TABLE = 64 << 20  # bytes of one file below /proc that are read
-
-_FAMILIES = {
-    "mysqld": "mysql",
-    "mysqld-debug": "mysql",
-    "mariadbd": "mariadb",
-    "postgres": "postgres",
-    "postmaster": "postgres",
-    "mongod": "mongodb",
-    "mongos": "mongodb",
-}
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
@@ -118,14 +108,6 @@ class Server(msgspec.Struct, frozen=True):
         if self.datadir is not None:
             parts.append(f"datadir {self.datadir}")
         return " ".join(parts)
-
-
-def family(exe: str | None, comm: str | None = None) -> str | None:
-    """Return ``mysql``, ``mariadb``, ``postgres`` or ``mongodb`` by the program's name."""
-    for name in (os.path.basename(exe) if exe else None, comm):
-        if name in _FAMILIES:
-            return _FAMILIES[name]
-    return None
 
 
 def resolve(

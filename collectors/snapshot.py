@@ -10,6 +10,7 @@ import msgspec
 from stallscope import capturefile, probe
 from stallscope.collectors import gdb, processes
 from stallscope.errors import StallscopeError
+from stallscope.families import family
 from stallscope.model import Capture, Note, Process
 
 __all__ = ["BACKENDS", "Options", "take", "take_core"]
@@ -148,7 +149,7 @@ def _with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) 
 
 def _pg_version(server: processes.Server) -> str | None:
     """Read PG_VERSION of a PostgreSQL data directory, as the server sees it."""
-    if processes.family(server.main.exe, server.main.comm) != "postgres" or not server.datadir:
+    if family(server.main.exe, server.main.comm) != "postgres" or not server.datadir:
         return None
     try:
         with open(f"/proc/{server.main.pid}/root/{server.datadir}/PG_VERSION", "rb") as file:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors import processes
-from stallscope.collectors.processes import Selector, family, hide_passwords, resolve
+from stallscope.collectors.processes import Selector, hide_passwords, resolve
 from stallscope.errors import StallscopeError, UsageError
+from stallscope.families import family
 
 NOBODY = Selector()
 
@@ -321,6 +322,7 @@ def test_an_ended_process_is_a_zombie_until_it_is_waited_for() -> None:
         ("/usr/lib/postgresql/15/bin/postgres", None, "postgres"),
         ("/usr/bin/mongod", None, "mongodb"),
         (None, "mysqld", "mysql"),
+        ("/usr/bin/python3", "mysqld", None),
         ("/bin/cat", None, None),
         (None, None, None),
     ],
