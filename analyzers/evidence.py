@@ -11,9 +11,18 @@ import msgspec
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.analyzers.waits import IDLE, WAITING
-from stallscope.model import Label
+from stallscope.model import Label, Lock, LockKind
 
-__all__ = ["Case", "collect"]
+__all__ = ["Case", "collect", "lock_words"]
+
+_KINDS = {
+    LockKind.MUTEX: "the mutex",
+    LockKind.RWLOCK: "the read-write lock",
+    LockKind.COND: "the condition variable",
+    LockKind.SEM: "the semaphore",
+    LockKind.JOIN: "the end of a thread,",
+    LockKind.INTERNAL: "the server's own lock",
+}
 
 
 class Case(msgspec.Struct):
@@ -49,15 +58,11 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             "which this makes longer"
         )
     for lock in scene.locks_of(case.waiters)[:3]:
-        name = lock.symbol or f"{lock.address:#x}"
-        where = f" ({lock.address:#x})" if lock.symbol else ""
-        owner = f", owned by thread {lock.owner_tid}" if lock.owner_tid else ""
-        if not owner and lock.readers:
-            owner = f", held by {lock.readers} readers that it does not name"
-        says.append(f"{lock.waiters} threads wait for the {lock.kind} {name}{where}{owner}")
+        says.append(f"{lock.waiters} threads wait for {lock_words(lock)}")
         if not lock.stable:
             against.append(
-                f"the owner of {name} changed while it was read: it is passed on quickly"
+                f"the owner of {lock.symbol or hex(lock.address)} changed while it was read: "
+                "the lock is passed on quickly"
             )
     if case.blocker is not None:
         thread = case.blocker.thread
@@ -85,6 +90,17 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     return says, against
 
 
+def lock_words(lock: Lock) -> str:
+    """Name a lock in a sentence, and who has it."""
+    kind = _KINDS.get(lock.kind, "the lock")
+    name = f"{lock.symbol} ({lock.address:#x})" if lock.symbol else f"{lock.address:#x}"
+    if lock.owner_tid:
+        return f"{kind} {name}, owned by thread {lock.owner_tid}"
+    if lock.readers:
+        return f"{kind} {name}, held by {lock.readers} readers, which it does not name"
+    return f"{kind} {name}"
+
+
 def _nobody(scene: Scene, case: Case) -> str:
     idle = scene.weight(
         i
@@ -92,9 +108,7 @@ def _nobody(scene: Scene, case: Case) -> str:
         if scene.states[i] == IDLE and shape.idle is not None and shape.idle.session
     )
     if case.signature.idle_holder and idle:
-        return (
-            f"stacks do not show who holds it; it can be {_one_of(idle)}, with a transaction open"
-        )
+        return f"stacks do not show who holds it; it can be {_one_of(idle)}"
     return "no thread of this capture is seen holding it"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from stallscope.analyzers.analysis import Finding, Link
 from stallscope.analyzers.blocker import by_lock
 from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.evidence import lock_words
 from stallscope.analyzers.scene import Candidate, Scene, waiter_groups
 from stallscope.analyzers.verdict import CAP, WEAK_CAP
 from stallscope.analyzers.waits import IDLE, RUNNING, WAITING
@@ -103,10 +104,9 @@ def _rings(scene: Scene) -> list[Finding]:
         for edge in edges:
             lock = scene.lock_of(edge.waiter)
             assert lock is not None
-            name = lock.symbol or f"{lock.address:#x}"
-            owner = "itself" if edge.owner == edge.waiter else scene.say(edge.owner)
+            itself = ", which is itself" if edge.owner == edge.waiter else ""
             says.append(
-                f"{scene.say(edge.waiter)} waits for the {lock.kind} {name}, which {owner} owns: "
+                f"{scene.say(edge.waiter)} waits for {lock_words(lock)}{itself}: "
                 f"it {scene.doing(edge.waiter)}"
             )
         others = scene.weight(queue) - scene.weight(ring)
@@ -147,9 +147,8 @@ def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | Non
         return None
     threads = [i for i in left if scene.capture.threads[i].lock == number]
     lock = scene.capture.locks[number]
-    name = lock.symbol or f"{lock.address:#x}"
     blocker = by_lock(scene, threads)
-    says = [f"{count} threads wait for the {lock.kind} {name} ({lock.address:#x})"]
+    says = [f"{count} threads wait for {lock_words(lock)}"]
     sites = Counter(scene.shape(i).site() for i in threads).most_common(3)
     says.append("they come from " + ", ".join(f"{site} ({number})" for site, number in sites))
     against = []

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalog: what the package ships is sound, and mistakes in a user's file are explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stallscope.analyzers import catalog
+from stallscope.analyzers.catalog import CatalogError
+
+SIGNATURE = """\
+[[signature]]
+id = "own-stall"
+title = "A stall of our own"
+servers = ["any"]
+versions = "any"
+precedence = 70
+meaning = "Something waits."
+remedies = ["Do something."]
+references = ["https://example.com/"]
+"""
+WAITER = '[[signature.waiter]]\nstack = ["own_wait"]\n'
+SOUND = f'family = "own"\n{SIGNATURE}{WAITER}'
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "own.toml"
+    path.write_text(text)
+    return path
+
+
+def test_what_the_package_ships() -> None:
+    shipped = catalog.load()
+    assert {
+        "innodb-index-lock",
+        "table-open-lock",
+        "innodb-deadlock-check",
+        "innodb-row-lock",
+        "metadata-lock",
+        "global-read-lock",
+        "innodb-redo-sync",
+        "mutex-deadlock",
+        "futex-convoy",
+        "fsync-stall",
+        "cpu-saturated",
+    } <= set(shipped.by_id)
+
+
+@pytest.mark.parametrize("signature", catalog.load().signatures, ids=lambda s: s.id)
+def test_each_signature_helps_its_reader(signature: catalog.Signature) -> None:
+    assert len(signature.meaning) > 80
+    assert len(signature.remedies) >= 2
+    assert signature.references
+    assert all(reference.startswith("https://") for reference in signature.references)
+    assert signature.title[0].isupper()
+    assert not signature.title.endswith(".")
+    assert signature.versions
+
+
+def test_a_users_folder_adds_and_replaces(tmp_path: Path) -> None:
+    write(tmp_path, SOUND)
+    assert "own-stall" in catalog.load([tmp_path]).by_id
+    write(tmp_path, SOUND.replace("own-stall", "metadata-lock"))
+    assert catalog.load([tmp_path]).by_id["metadata-lock"].title == "A stall of our own"
+
+
+def test_check_tells_the_files_own(tmp_path: Path) -> None:
+    assert [s.id for s in catalog.check(write(tmp_path, SOUND))] == ["own-stall"]
+
+
+def test_check_of_a_file_of_the_package() -> None:
+    path = catalog.PACKAGE_DATA / "common.toml"
+    assert "mutex-deadlock" in [s.id for s in catalog.check(path)]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("family = ", "not valid TOML"),
+        (SIGNATURE + WAITER, "missing required field `family`"),
+        (SOUND.replace("own-stall", "Own Stall"), r"signature 'Own Stall'.id: lower-case"),
+        (SOUND.replace('title = "A stall of our own"\n', ""), "missing required field `title`"),
+        (SOUND.replace("precedence = 70", 'precedence = "high"'), r"'own-stall'.*precedence"),
+        (SOUND.replace("precedence", "precedent"), "unknown field `precedent`"),
+        (SOUND.replace("own_wait", "own wait"), r"'own-stall'.waiter: 'own wait': .*blank"),
+        (SOUND.replace("own_wait", "@nothing"), "no set is called @nothing"),
+        (f'family = "own"\n{SIGNATURE}', "nothing to find"),
+        (SOUND.replace("precedence = 70", 'precedence = 70\nholders = "maybe"'), "one of optional"),
+        (
+            SOUND.replace("precedence = 70", 'precedence = 70\nholders = "required"'),
+            "there is none",
+        ),
+        (
+            SOUND.replace("precedence = 70", 'precedence = 70\nexplains = ["nothing-such"]'),
+            "no signature is called 'nothing-such'",
+        ),
+        (SOUND + '[sets]\nftwrl = ["other"]\n', "sets.ftwrl: another file has a set"),
+        (f'{SOUND}[[idle]]\nwhat = "x"\nstack = ["a, ..."]\n', r"idle\[0\].stack: 'a, ...'"),
+    ],
+)
+def test_mistakes_name_file_key_and_what_is_wrong(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(CatalogError, match=complaint) as caught:
+        catalog.load([tmp_path])
+    assert str(caught.value).startswith(f"{path}: ") or "own.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(CatalogError):
+        catalog.check(path)
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="not a folder"):
+        catalog.load([tmp_path / "nowhere"])
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="cannot be read"):
+        catalog.check(tmp_path / "nowhere.toml")
