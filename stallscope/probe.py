@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stallscope.errors import StallscopeError
+from stallscope.errors import StallscopeError, UsageError
 from stallscope.text import one_line
 
 __all__ = ["PROBE", "ProbeError", "ProbeMissingError", "find", "run"]
@@ -18,6 +18,12 @@ __all__ = ["PROBE", "ProbeError", "ProbeMissingError", "find", "run"]
 PROBE = "stallscope-probe"
 _TERM_SECONDS = 3.0
 """How long the probe has to let go of its target when it is asked to end."""
+
+# Where its advice is to be read as the options of this command line.
+_WORDS = (
+    (f"{PROBE} --help", "`stallscope snap --help`"),
+    ("--force goes on", "--force-kernel goes on"),
+)
 
 
 class ProbeError(StallscopeError):
@@ -97,7 +103,8 @@ def run(
             raise
     if process.returncode == 0 or (partial and process.returncode == 3):
         return out
-    raise ProbeError(_message(process.returncode, err))
+    message = _message(process.returncode, err)
+    raise UsageError(message) if process.returncode == 2 else ProbeError(message)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -115,7 +122,10 @@ def _message(code: int, err: bytes) -> str:
     """Return the probe's own line, or what can be said without one."""
     lines = [line for line in err.decode("utf-8", "backslashreplace").splitlines() if line.strip()]
     if lines:
-        return one_line(lines[-1].removeprefix(f"{PROBE}: "))
+        line = lines[-1].removeprefix(f"{PROBE}: ")
+        for theirs, ours in _WORDS:
+            line = line.replace(theirs, ours)
+        return one_line(line)
     if code < 0:
         return f"{PROBE} was killed by signal {-code}; try again, or another --backend"
     return f"{PROBE} failed with exit code {code} and said nothing"

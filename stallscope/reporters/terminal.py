@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
@@ -280,7 +281,8 @@ class _Report:
         return "0 threads stopped (stopped_ns 0)"
 
     def _unread(self) -> Iterator[Line]:
-        items = [f"{note.message} [{note.code}]" for note in self.capture.notes]
+        notes = Counter(f"{note.message} [{note.code}]" for note in self.capture.notes)
+        items = [text if n == 1 else f"{text} ({n} times)" for text, n in notes.items()]
         cut: dict[str, int] = {}
         for thread in self.capture.threads:
             if thread.unwind not in ("complete", "not-tried") or not thread.frames:

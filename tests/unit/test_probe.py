@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stallscope import probe
-from stallscope.errors import StallscopeError
+from stallscope.errors import StallscopeError, UsageError
 from tests.unit.programs import python_program
 
 
@@ -46,6 +46,13 @@ def test_its_own_line_is_the_error(program: Path) -> None:
     with pytest.raises(probe.ProbeError) as error:
         probe.run([], seconds=30)
     assert str(error.value) == "no process 7: \\x1b[31m"
+
+
+def test_its_advice_names_our_options(program: Path) -> None:
+    line = "kernel 6 crashes; --force goes on all the same; see stallscope-probe --help"
+    python_program(program, f"import sys; sys.stderr.write({line!r}); sys.exit(2)")
+    with pytest.raises(UsageError, match=r"--force-kernel goes on .* see `stallscope snap --help`"):
+        probe.run([], seconds=30)
 
 
 def test_silent_failure_and_death_have_a_line(program: Path) -> None:
