@@ -5,8 +5,6 @@
 
 #include <bpf/libbpf.h>
 
-#define STALL_PROBE_CAPABILITIES "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep"
-
 struct stall_bpf_log {
 	char text[512]; // the line that tells most, "" where nothing was said
 	libbpf_print_fn_t previous;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "bpf_log.h"
+#include "capabilities.h"
 #include "cleanup.h"
 #include "threads.skel.h"
 
@@ -48,15 +49,24 @@ void stall_bpf_records_deinit(struct stall_bpf_records *records)
 
 static struct stall_error *load_error(int errnum, const char *log)
 {
+	static const enum stall_capability wanted[] = { STALL_CAP_BPF, STALL_CAP_PERFMON,
+							STALL_CAP_SYS_PTRACE };
+	char missing[128];
+
+	stall_missing_capabilities(wanted, sizeof(wanted) / sizeof(wanted[0]), missing,
+				   sizeof(missing));
+	if (errnum == EPERM && missing[0])
+		return stall_error_create(STALL_ERROR_PERMISSION,
+					  "cannot load BPF programs and read stacks without %s; %s", missing,
+					  STALL_MEND_CAPABILITIES);
 	if (errnum == EPERM)
-		return stall_error_create(
-			STALL_ERROR_PERMISSION,
-			"cannot load BPF programs: this takes CAP_BPF and CAP_PERFMON, and CAP_SYS_PTRACE to read stacks: run as root, or setcap " STALL_PROBE_CAPABILITIES " stallscope-probe");
-	if (errnum == EACCES || errnum == EINVAL)
+		return stall_error_create(STALL_ERROR_PERMISSION,
+					  "the kernel refuses BPF programs: a user namespace, seccomp or lockdown is in the way; run it outside the container");
+	if (errnum == EACCES || errnum == EINVAL || errnum == ESRCH)
 		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "this kernel does not take the BPF task iterator (it needs Linux 5.15 with bpf_task_pt_regs): %s",
+					  "this kernel does not take the BPF task iterator (%s); Linux 5.15 with BTF does",
 					  log);
-	return stall_error_os(errnum, "cannot load the BPF task iterator: %s", log);
+	return stall_error_os(errnum, "cannot load the BPF task iterator (%s)", log);
 }
 
 static int load(bool kernel_stacks, uint32_t pidns, struct threads **ret)

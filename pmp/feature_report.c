@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "cleanup.h"
+#include "feature_probes.h"
 #include "json_writer.h"
 #include "kernel_symbols.h"
 #include "output.h"
@@ -77,6 +78,12 @@ struct stall_error *stall_features_write(int fd)
 	write_feature(&json, "ptrace", probe_backend(&stall_backend_ptrace));
 	write_feature(&json, "proc", probe_backend(&stall_backend_proc));
 	write_feature(&json, "kernel-symbols", probe_kernel_symbols());
+	for (size_t i = 0; i < stall_feature_count; i++)
+		write_feature(&json, stall_features[i].name, stall_features[i].probe());
+#ifdef STALL_HAVE_BPF
+	for (size_t i = 0; i < stall_bpf_feature_count; i++)
+		write_feature(&json, stall_bpf_features[i].name, stall_bpf_features[i].probe());
+#endif
 	stall_json_close(&json, '}');
 	stall_json_close(&json, '}');
 	stall_json_newline(&json);

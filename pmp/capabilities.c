@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capabilities.h"
+
+#include <linux/capability.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static uint64_t effective(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct data[2] = {};
+
+	if (syscall(SYS_capget, &header, data) < 0)
+		return 0;
+	return (uint64_t)data[1].effective << 32 | data[0].effective;
+}
+
+bool stall_has_capability(enum stall_capability capability)
+{
+	uint64_t wanted = 1ULL << capability;
+
+	if (capability >= STALL_CAP_PERFMON)
+		wanted |= 1ULL << STALL_CAP_SYS_ADMIN;
+	return effective() & wanted;
+}
+
+static const char *capability_name(enum stall_capability capability)
+{
+	switch (capability) {
+	case STALL_CAP_SYS_PTRACE:
+		return "CAP_SYS_PTRACE";
+	case STALL_CAP_SYS_ADMIN:
+		return "CAP_SYS_ADMIN";
+	case STALL_CAP_PERFMON:
+		return "CAP_PERFMON";
+	case STALL_CAP_BPF:
+		return "CAP_BPF";
+	case STALL_CAP_CHECKPOINT_RESTORE:
+		return "CAP_CHECKPOINT_RESTORE";
+	}
+	return "?";
+}
+
+void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,
+				size_t size)
+{
+	ret[0] = 0;
+	for (size_t i = 0; i < count; i++) {
+		size_t used = strlen(ret);
+
+		if (!stall_has_capability(wanted[i]))
+			snprintf(ret + used, size - used, "%s%s", used ? ", " : "",
+				 capability_name(wanted[i]));
+	}
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "feature_probes.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/perf_event.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include "capabilities.h"
+#include "cleanup.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+static struct stall_error *probe_pidfd(void)
+{
+	_cleanup_close_ int fd = syscall(SYS_pidfd_open, getpid(), 0);
+
+	if (fd >= 0)
+		return NULL;
+	return stall_error_create(STALL_ERROR_UNSUPPORTED,
+				  "no pidfd_open here (%s): processes are held by their /proc directory; Linux 5.3 has it",
+				  strerror(errno));
+}
+
+// Of another process: of oneself it is always allowed.
+static ssize_t read_child(const void *address, void *buf, size_t size)
+{
+	pid_t child = fork();
+
+	if (child < 0)
+		return -1;
+	if (child == 0) {
+		for (;;)
+			pause();
+	}
+	struct iovec local = { buf, size }, remote = { (void *)address, size };
+	ssize_t n = process_vm_readv(child, &local, 1, &remote, 1, 0);
+	int errnum = errno;
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	errno = errnum;
+	return n;
+}
+
+static struct stall_error *probe_readv(void)
+{
+	static const char known[] = "stallscope";
+	char copy[sizeof(known)] = "";
+
+	if (read_child(known, copy, sizeof(copy)) == sizeof(copy) && !strcmp(copy, known))
+		return NULL;
+	return stall_error_create(STALL_ERROR_UNSUPPORTED,
+				  "process_vm_readv does not read another process (%s), /proc/PID/mem is slower; allow it in the seccomp filter, or build the kernel with CONFIG_CROSS_MEMORY_ATTACH",
+				  strerror(errno));
+}
+
+static struct stall_error *probe_map_files(void)
+{
+	_cleanup_close_ int maps = open("/proc/self/map_files", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = maps < 0 ? NULL : opendir("/proc/self/map_files");
+	int errnum = errno;
+
+	if (dir) {
+		struct dirent *entry;
+		do {
+			entry = readdir(dir);
+		} while (entry && entry->d_name[0] == '.');
+		_cleanup_close_ int fd =
+			entry ? openat(maps, entry->d_name, O_PATH | O_CLOEXEC) : -1;
+		errnum = errno;
+		closedir(dir);
+		if (fd >= 0)
+			return NULL;
+	}
+	return stall_error_create(STALL_ERROR_PERMISSION,
+				  "files of deleted or upgraded programs cannot be opened through /proc/PID/map_files (%s), which takes CAP_CHECKPOINT_RESTORE; %s",
+				  strerror(errnum), STALL_MEND_CAPABILITIES);
+}
+
+static struct stall_error *probe_perf(void)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_SOFTWARE,
+		.size = sizeof(attr),
+		.config = PERF_COUNT_SW_TASK_CLOCK,
+		.sample_period = 1000000,
+		.sample_type = PERF_SAMPLE_TID | PERF_SAMPLE_CALLCHAIN | PERF_SAMPLE_REGS_USER |
+			       PERF_SAMPLE_STACK_USER,
+		.sample_regs_user = 1,
+		.sample_stack_user = 4096,
+		.disabled = 1,
+		.exclude_callchain_user = 1,
+	};
+	_cleanup_close_ int fd = syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+
+	if (fd >= 0)
+		return NULL;
+	return stall_error_create(STALL_ERROR_PERMISSION,
+				  "threads on a CPU cannot be sampled by perf_event_open with registers and stack (%s), which takes CAP_PERFMON; %s",
+				  strerror(errno), STALL_MEND_CAPABILITIES);
+}
+
+static struct stall_error *probe_capabilities(void)
+{
+	static const enum stall_capability wanted[] = { STALL_CAP_BPF, STALL_CAP_PERFMON,
+							STALL_CAP_SYS_PTRACE,
+							STALL_CAP_CHECKPOINT_RESTORE };
+	char missing[128];
+
+	stall_missing_capabilities(wanted, sizeof(wanted) / sizeof(wanted[0]), missing,
+				   sizeof(missing));
+	if (!missing[0])
+		return NULL;
+	return stall_error_create(STALL_ERROR_PERMISSION, "missing: %s; %s", missing,
+				  STALL_MEND_CAPABILITIES);
+}
+
+// The first line of the file, or -1.
+static int read_line(const char *path, char *ret, size_t size)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
+
+	if (n < 0)
+		return -1;
+	ret[n] = 0;
+	ret[strcspn(ret, "\n")] = 0;
+	return 0;
+}
+
+static struct stall_error *probe_lockdown(void)
+{
+	char modes[128];
+
+	// No file: no lockdown in this kernel, or securityfs is not mounted.
+	if (read_line("/sys/kernel/security/lockdown", modes, sizeof(modes)) < 0 ||
+	    !strstr(modes, "[confidentiality]"))
+		return NULL;
+	return stall_error_create(STALL_ERROR_PERMISSION,
+				  "the kernel is locked down for confidentiality, so BPF programs cannot read it; boot with lockdown=integrity, or take the backend proc or ptrace");
+}
+
+static struct stall_error *probe_yama(void)
+{
+	char scope[16];
+
+	if (read_line("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) < 0 ||
+	    scope[0] == '0')
+		return NULL;
+	if (scope[0] != '3' && stall_has_capability(STALL_CAP_SYS_PTRACE))
+		return NULL;
+	return stall_error_create(STALL_ERROR_PERMISSION,
+				  "kernel.yama.ptrace_scope is %s, so reading other processes %s; %s", scope,
+				  scope[0] == '3' ? "is refused to everybody" : "takes CAP_SYS_PTRACE",
+				  scope[0] == '3' ? "set it lower and reboot" : STALL_MEND_CAPABILITIES);
+}
+
+const struct stall_feature stall_features[] = {
+	{ "capabilities", probe_capabilities },
+	{ "lockdown", probe_lockdown },
+	{ "yama", probe_yama },
+	{ "pidfd", probe_pidfd },
+	{ "process-vm-readv", probe_readv },
+	{ "map-files", probe_map_files },
+	{ "perf-events", probe_perf },
+};
+const size_t stall_feature_count = sizeof(stall_features) / sizeof(stall_features[0]);
