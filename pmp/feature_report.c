@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "feature_report.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 
 #include "backend.h"
 #include "cleanup.h"
+#include "feature_probes.h"
 #include "feature_probes.h"
 #include "json_writer.h"
 #include "kernel_symbols.h"
@@ -29,6 +29,7 @@ static void write_feature(struct stall_json *json, const char *name, struct stal
 	stall_error_destroy(err);
 }
 
+// A backend works where it can be opened.
 static struct stall_error *probe_backend(const struct stall_backend *backend)
 {
 	struct stall_snapshot_options options;
@@ -43,7 +44,7 @@ static struct stall_error *probe_backend(const struct stall_backend *backend)
 	return err;
 }
 
-// Whether kernel frames get names: this one's own address is as good as any.
+// Whether kernel frames get names. Any address will do.
 static struct stall_error *probe_kernel_symbols(void)
 {
 	struct stall_kernel_symbols *symbols;
@@ -55,6 +56,13 @@ static struct stall_error *probe_kernel_symbols(void)
 	err = stall_kernel_symbols_find(symbols, &query, 1);
 	stall_kernel_symbols_destroy(symbols);
 	return err;
+}
+
+static void write_features(struct stall_json *json, const struct stall_feature *features,
+			   size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		write_feature(json, features[i].name, features[i].probe());
 }
 
 static void output_destroyp(struct stall_output **output)
@@ -74,15 +82,14 @@ struct stall_error *stall_features_write(int fd)
 	stall_json_member_string(&json, "kernel", name.release);
 	stall_json_key(&json, "features");
 	stall_json_open(&json, '{');
+	// The three backends as a whole, then what they are made of.
 	write_feature(&json, "bpf-iterator", probe_backend(&stall_backend_bpf));
 	write_feature(&json, "ptrace", probe_backend(&stall_backend_ptrace));
 	write_feature(&json, "proc", probe_backend(&stall_backend_proc));
 	write_feature(&json, "kernel-symbols", probe_kernel_symbols());
-	for (size_t i = 0; i < stall_feature_count; i++)
-		write_feature(&json, stall_features[i].name, stall_features[i].probe());
+	write_features(&json, stall_features, stall_feature_count);
 #ifdef STALL_HAVE_BPF
-	for (size_t i = 0; i < stall_bpf_feature_count; i++)
-		write_feature(&json, stall_bpf_features[i].name, stall_bpf_features[i].probe());
+	write_features(&json, stall_bpf_features, stall_bpf_feature_count);
 #endif
 	stall_json_close(&json, '}');
 	stall_json_close(&json, '}');

@@ -53,7 +53,6 @@ static struct stall_error *snap(const struct stall_options *options, bool *ret_p
 	return err;
 }
 
-#ifdef STALL_HAVE_CORE
 static struct stall_error *core(const struct stall_options *options, bool *ret_partial)
 {
 	_cleanup_(output_destroyp) struct stall_output *output = NULL;
@@ -79,8 +78,6 @@ static struct stall_error *core(const struct stall_options *options, bool *ret_p
 	return err;
 }
 
-#endif
-
 static struct stall_error *run(const struct stall_options *options, bool *ret_partial)
 {
 	switch (options->command) {
@@ -92,14 +89,13 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 		return NULL;
 	case STALL_COMMAND_SNAP:
 		return snap(options, ret_partial);
-#ifdef STALL_HAVE_CORE
 	case STALL_COMMAND_CORE:
 		return core(options, ret_partial);
+#ifdef STALL_HAVE_SYMBOLIZE
 	case STALL_COMMAND_SYMBOLIZE:
 		return stall_symbolize_lines(options->debug_dirs, options->debug_dir_count,
 					     STDIN_FILENO, STDOUT_FILENO);
 #else
-	case STALL_COMMAND_CORE:
 	case STALL_COMMAND_SYMBOLIZE:
 		return stall_error_create(STALL_ERROR_UNSUPPORTED, "not in this build yet");
 #endif

@@ -73,7 +73,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "root": lambda: None if os.geteuid() == 0 else "not root",
     "probe": built,
     "bpf": feature("bpf-iterator"),
-    "perf": feature("perf-sampling"),
+    "perf": feature("perf-events"),
     "ptrace": feature("ptrace"),
     "mariadb": MariaDB.missing,
     "mysql55": MySQL55.missing,
