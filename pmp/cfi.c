@@ -55,7 +55,10 @@ struct stall_error *stall_cfi_create(const struct stall_elf *elf, const struct s
 			      : elf_begin(elf->fd, ELF_C_READ, NULL);
 	if (!cfi->elf)
 		return stall_error_create(STALL_ERROR_FORMAT, "libelf: %s", elf_errmsg(-1));
-	cfi->eh_frame = dwarf_getcfi_elf(cfi->elf);
+	// In a separate debug file the program headers still tell of .eh_frame, and lead elsewhere.
+	const Elf64_Shdr *eh_frame = stall_elf_section(elf, ".eh_frame");
+	if (!eh_frame || eh_frame->sh_type != SHT_NOBITS)
+		cfi->eh_frame = dwarf_getcfi_elf(cfi->elf);
 	cfi->debug_frame_file = has_section(elf, ".debug_frame")     ? elf
 				: has_section(debug, ".debug_frame") ? debug
 								      : NULL;

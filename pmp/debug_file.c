@@ -131,23 +131,23 @@ static struct stall_elf *open_candidate(int dir, const char *name)
 	return elf;
 }
 
-static struct stall_elf *find_by_build_id(const struct stall_debug_dirs *dirs,
-					  const struct stall_elf *elf, char **ret_path)
+struct stall_elf *stall_debug_dirs_find(const struct stall_debug_dirs *dirs, const char *build_id,
+					char **ret_path)
 {
-	char hex[2 * STALL_BUILD_ID_MAX + 1], name[PATH_MAX];
+	char name[PATH_MAX], hex[2 * STALL_BUILD_ID_MAX + 1];
 
-	if (elf->build_id_size < 2)
+	if (strlen(build_id) < 3 || strlen(build_id) >= sizeof(hex))
 		return NULL;
-	stall_elf_build_id_text(elf, hex);
-	snprintf(name, sizeof(name), ".build-id/%.2s/%s.debug", hex, hex + 2);
+	snprintf(name, sizeof(name), ".build-id/%.2s/%s.debug", build_id, build_id + 2);
 	for (size_t i = 0; i < dirs->count; i++) {
 		struct stall_elf *found = open_candidate(dirs->dirs[i].fd, name);
 
-		if (found && same_build_id(elf, found)) {
-			if (asprintf(ret_path, "%s/%s", dirs->dirs[i].path, name) < 0)
-				*ret_path = NULL;
+		if (!found)
+			continue;
+		stall_elf_build_id_text(found, hex);
+		if (strcmp(hex, build_id) == 0 &&
+		    asprintf(ret_path, "%s/%s", dirs->dirs[i].path, name) >= 0)
 			return found;
-		}
 		stall_elf_destroy(found);
 	}
 	return NULL;
@@ -229,8 +229,10 @@ struct stall_error *stall_debug_file_open(const struct stall_debug_dirs *dirs,
 					  const struct stall_elf *elf, const char *path,
 					  struct stall_elf **ret, char **ret_path)
 {
-	char *found_path = NULL;
-	struct stall_elf *found = find_by_build_id(dirs, elf, &found_path);
+	char *found_path = NULL, build_id[2 * STALL_BUILD_ID_MAX + 1];
+
+	stall_elf_build_id_text(elf, build_id);
+	struct stall_elf *found = stall_debug_dirs_find(dirs, build_id, &found_path);
 
 	if (!found && path)
 		found = find_by_link(dirs, elf, path, &found_path);

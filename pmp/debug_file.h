@@ -26,6 +26,10 @@ struct stall_error *stall_debug_file_open(const struct stall_debug_dirs *dirs,
 					  const struct stall_elf *elf, const char *path,
 					  struct stall_elf **ret, char **ret_path);
 
+// By build-id in hex alone, which must have no character but hex digits. NULL: there is none.
+struct stall_elf *stall_debug_dirs_find(const struct stall_debug_dirs *dirs, const char *build_id,
+					char **ret_path);
+
 // Opens name under the directory if it is a regular file, without blocking on anything else.
 int stall_open_file_at(int dir, const char *name);
 
