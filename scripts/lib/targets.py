@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from servers import wait_until
 
 __all__ = ["Fact", "Target", "TargetError", "build_folder", "target_path", "trouble"]
 
@@ -82,7 +83,8 @@ class Target:
     """One running target; use it as a context manager.
 
     ``executable`` is a path to run in place of the built target of that name, ``wrapper`` what to
-    put before it on the command line (it must execute it in place, or ``pid`` has to be set).
+    put before it on the command line, which must execute it in place. ``listens`` says that the
+    main thread waits for commands, as all do but those that execute or exit by themselves.
     """
 
     def __init__(
@@ -92,11 +94,13 @@ class Target:
         executable: Path | None = None,
         wrapper: Sequence[str] = (),
         env: dict[str, str] | None = None,
+        listens: bool = True,
     ) -> None:
         self.name = name
         self.executable = executable or target_path(name)
         self.argv = [*wrapper, str(self.executable), *arguments]
         self.env = {**os.environ, **(env or {})}
+        self.listens = listens
         self.facts: list[Fact] = []
         self.pid = 0
         self._buffer = b""
@@ -113,6 +117,7 @@ class Target:
         try:
             while (line := self._line(READY_SECONDS)) != b"ready":
                 self.facts.append(msgspec.json.decode(line, type=Fact))
+            self._settle()
         except BaseException:
             self.close()
             raise
@@ -143,6 +148,7 @@ class Target:
         self._process.stdin.flush()
         answer = json.loads(self._line(ANSWER_SECONDS))
         assert isinstance(answer, dict)
+        self._settle()
         return answer
 
     def send(self, command: str) -> None:
@@ -172,6 +178,11 @@ class Target:
         self._process.stdout.close()
         return self._process.returncode
 
+    def _settle(self) -> None:
+        """Wait until the main thread, which has just written a line, sleeps again."""
+        if self.listens:
+            wait_until(lambda: is_asleep(self.pid), f"{self.name} listens", ANSWER_SECONDS)
+
     def _line(self, seconds: float) -> bytes:
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
@@ -186,6 +197,15 @@ class Target:
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
+
+
+def is_asleep(pid: int) -> bool:
+    """Say whether the main thread is in a system call other than write, or has ended."""
+    try:
+        text = Path(f"/proc/{pid}/syscall").read_text()
+    except OSError:
+        return True
+    return not text.startswith(("running", "1 "))
 
 
 def trouble(pid: int) -> list[str]:

@@ -108,7 +108,7 @@ def test_target_exits_during_captures(backend: str) -> None:
     rng = random.Random(new_seed())
     codes = set()
     for _ in range(25):
-        with Target("exiter", str(rng.randrange(0, 40_000))) as target:
+        with Target("exiter", str(rng.randrange(40_000)), listens=False) as target:
             taken = snap(target.pid, backend=backend)
             codes.add(taken.code)
             if taken.code == 1:
@@ -124,7 +124,8 @@ def test_target_exits_during_captures(backend: str) -> None:
 def test_target_execs_during_captures(backend: str) -> None:
     """No frame is given a name of the program that was there before."""
     for microseconds in (300, 3000, 20000):
-        with Target("execer", str(microseconds), str(target_path("execer2"))) as target:
+        other = str(target_path("execer2"))
+        with Target("execer", str(microseconds), other, listens=False) as target:
             for _ in range(8):
                 taken = snap(target.pid, backend=backend)
                 assert taken.code in (0, 1, 3)
