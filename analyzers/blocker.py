@@ -32,32 +32,31 @@ def _rank(scene: Scene, thread: int) -> tuple[int, int]:
 def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
     """Return the root of the chain of owners that most of the waiters end in."""
     roots: Counter[int] = Counter()
-    paths: dict[int, tuple[int, ...]] = {}
+    nearest: dict[int, tuple[int, int]] = {}
     for index in waiters:
-        path = scene.graph.path(index)
-        if path:
-            roots[path[-1]] += scene.capture.threads[index].count
-            if path[-1] not in paths or len(path) < len(paths[path[-1]]):
-                paths[path[-1]] = path
+        end = scene.graph.ends.get(index)
+        if end is not None:
+            root, depth = end
+            roots[root] += scene.capture.threads[index].count
+            nearest[root] = min(nearest.get(root, (depth, index)), (depth, index))
     if not roots:
         return None
     root, count = roots.most_common(1)[0]
-    edge = scene.graph.by_waiter.get(
-        next(i for i in waiters if scene.graph.path(i)[-1:] == (root,))
-    )
+    first = nearest[root][1]
+    edge = scene.graph.by_waiter[first]
     share = count / max(1, scene.weight(waiters))
     strength = 0.10 + 0.10 * share
-    if edge is not None and edge.lock in scene.graph.unstable:
+    if edge.lock in scene.graph.unstable:
         strength /= 2
     if scene.capture.threads[root].label is Label.RACED:
         strength *= 0.75
     return Candidate(
         thread=root,
-        source=edge.source if edge is not None else "futex",
+        source=edge.source,
         role="owns the lock",
         strength=strength,
         chains=True,
-        via=paths[root][:-1],
+        via=scene.graph.path(first)[:-1],
     )
 
 

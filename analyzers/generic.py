@@ -95,11 +95,7 @@ def _rings(scene: Scene) -> list[Finding]:
             continue
         shaky = any(edge.lock in scene.graph.unstable for edge in edges)
         members = set(ring)
-        queue = [
-            index
-            for index in scene.graph.by_waiter
-            if index in members or members.intersection(scene.graph.path(index))
-        ]
+        queue = [index for index in scene.graph.by_waiter if scene.graph.ends[index][0] in members]
         says = []
         for edge in edges:
             lock = scene.lock_of(edge.waiter)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from stallscope.analyzers.analysis import Edge
 from stallscope.model import Capture, LockKind
@@ -25,14 +26,31 @@ class Graph:
         self.unstable = unstable
         """Locks whose two reads differed: an owner that may have been another's moment."""
 
+    @cached_property
+    def ends(self) -> dict[int, tuple[int, int]]:
+        """Waiter → (root, how many owners away it is); the root of a ring is its least member."""
+        ends: dict[int, tuple[int, int]] = {}
+        for ring in self.cycles():
+            for member in ring:
+                ends[member] = (min(ring), 1)
+        for start in self.by_waiter:
+            trail: list[int] = []
+            node = start
+            while node in self.by_waiter and node not in ends:
+                trail.append(node)
+                node = self.by_waiter[node].owner
+            root, depth = ends.get(node, (node, 0))
+            for passed in reversed(trail):
+                depth += 1
+                ends[passed] = (root, depth)
+        return ends
+
     def path(self, thread: int) -> tuple[int, ...]:
         """Return the owners from the thread's own to the root; ends early in a ring."""
         seen = {thread}
         out: list[int] = []
         edge = self.by_waiter.get(thread)
-        while edge is not None:
-            if edge.owner in seen:
-                break
+        while edge is not None and edge.owner not in seen:
             seen.add(edge.owner)
             out.append(edge.owner)
             edge = self.by_waiter.get(edge.owner)

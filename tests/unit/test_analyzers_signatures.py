@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501  a stack reads best on few lines
+"""Each signature in each generation of the servers: stacks as their sources and builds make them.
+
+Inlined frames are left out in some and spelt out in others, since builds differ in that.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stallscope.analyzers import catalog, engine
+from tests.unit.scenes import IDLE_SESSION, Scenery
+
+SESSION = "mysql_execute_command, mysql_parse, dispatch_command, do_command, handle_one_connection"
+SESSION8 = (
+    "mysql_execute_command, dispatch_sql_command, dispatch_command, do_command, handle_connection"
+)
+SESSION55 = "mysql_execute_command, mysql_parse, dispatch_command, do_handle_one_connection"
+
+COND51 = "pthread_cond_wait@@GLIBC_2.3.2"
+COND = (
+    "__futex_abstimed_wait_common64, __GI___futex_abstimed_wait_cancelable64, "
+    "__pthread_cond_wait_common, ___pthread_cond_wait"
+)
+TIMED = (
+    "__futex_abstimed_wait_common64, __GI___futex_abstimed_wait_cancelable64, "
+    "__pthread_cond_wait_common, ___pthread_cond_timedwait64"
+)
+CANCEL = "__syscall_cancel_arch, __internal_syscall_cancel, __futex_abstimed_wait_common, "
+STRIPPED = "??, ??, ??, pthread_cond_timedwait"
+LLL51 = "__lll_lock_wait, _L_lock_854, pthread_mutex_lock"
+LLL = "futex_wait, __GI___lll_lock_wait, ___pthread_mutex_lock"
+
+MUTEX51 = f"{COND51}, os_event_wait_low, sync_array_wait_event, mutex_spin_wait"
+MUTEX55 = f"{MUTEX51}, mutex_enter_func, pfs_mutex_enter_func"
+MUTEX57 = (
+    f"{COND}, os_event::wait_low, sync_array_wait_event, TTASEventMutex<GenericPolicy>::wait, "
+    "PolicyMutex<TTASEventMutex<GenericPolicy> >::enter"
+)
+MUTEX57_INLINED = f"{COND}, os_event::wait_low, sync_array_wait_event"
+RWS = f"{COND51}, os_event_wait_low, sync_array_wait_event, rw_lock_s_lock_spin"
+RWX = f"{COND51}, os_event_wait_low, sync_array_wait_event, rw_lock_x_lock_func"
+RWSX = f"{COND}, os_event::wait_low, sync_array_wait_event, rw_lock_sx_lock_func"
+SSUX_RD = "syscall, ssux_lock_impl<true>::rd_wait, ssux_lock::psi_rd_lock"
+SSUX_U = "syscall, srw_mutex_impl<true>::wait_and_lock, ssux_lock::psi_u_lock"
+
+
+class Case(msgspec.Struct):
+    name: str
+    signature: str
+    waiters: tuple[str, ...]
+    holder: str | None = None
+    holder_state: str = "R"
+    confidence: float = 0.5
+
+
+INSERT55 = "row_ins_index_entry_low, row_ins, row_insert_for_mysql, ha_innobase::write_row"
+READ55 = "row_search_for_mysql, ha_innobase::index_read, handler::read_range_first"
+
+CASES = (
+    # --- index lock -----------------------------------------------------------------------------
+    Case(
+        "index-lock 5.1, 5.5",
+        "innodb-index-lock",
+        (
+            f"{RWS}, btr_cur_search_to_nth_level, {READ55}, {SESSION55}",
+            f"{RWX}, btr_cur_search_to_nth_level, {INSERT55}, {SESSION55}",
+        ),
+        "pread64, os_file_pread, os_file_read_func, os_aio_func, fil_io, buf_read_page_low, "
+        "buf_read_page, buf_page_get_gen, btr_cur_latch_leaves.clone.24, btr_compress, "
+        f"btr_cur_pessimistic_delete, {INSERT55}, {SESSION55}",
+        "D",
+    ),
+    Case(
+        "index-lock 5.6, spelt out",
+        "innodb-index-lock",
+        (
+            f"{RWX}, pfs_rw_lock_x_lock_func, mtr_x_lock_func, btr_cur_search_to_nth_level, "
+            f"row_ins_sec_index_entry_low, {SESSION}",
+        ),
+        "page_copy_rec_list_end, btr_page_split_and_insert, btr_cur_pessimistic_insert, "
+        f"row_ins_clust_index_entry_low, {SESSION}",
+    ),
+    Case(
+        "index-lock 8.0, 9.x: SX",
+        "innodb-index-lock",
+        (
+            f"{RWSX}, mtr_t::sx_lock, btr_cur_search_to_nth_level, row_ins_sec_index_entry_low, "
+            f"{SESSION8}",
+            f"{RWSX}, btr_cur_search_to_nth_level, row_purge_remove_sec_if_poss_tree, srv_worker_thread",
+        ),
+        f"page_cur_insert_rec_low, btr_cur_pessimistic_insert, row_ins_clust_index_entry_low, {SESSION8}",
+    ),
+    Case(
+        "index-lock MariaDB 10.6+",
+        "innodb-index-lock",
+        (
+            f"{SSUX_RD}, btr_cur_t::search_leaf, row_search_mvcc, {SESSION55}",
+            f"{SSUX_U}, btr_cur_t::search_leaf, row_ins_clust_index_entry_low, {SESSION55}",
+        ),
+        f"btr_page_split_and_insert, btr_cur_pessimistic_insert, row_ins_clust_index_entry_low, {SESSION55}",
+    ),
+    Case(
+        "index-lock MariaDB 10.6.7",
+        "innodb-index-lock",
+        (
+            f"{SSUX_RD}, mtr_t::s_lock, btr_cur_search_to_nth_level_func, row_search_mvcc, {SESSION55}",
+        ),
+        f"btr_cur_t::pessimistic_search_leaf, row_ins_clust_index_entry_low, {SESSION55}",
+    ),
+    # --- table cache ----------------------------------------------------------------------------
+    Case(
+        "table-open 5.1",
+        "table-open-lock",
+        (
+            f"{LLL51}, open_table, open_tables, open_and_lock_tables, {SESSION}",
+            f"{LLL51}, close_thread_tables, dispatch_command, do_command, handle_one_connection",
+        ),
+        "pread64, os_file_pread, buf_read_page, btr_estimate_number_of_different_key_vals, "
+        "dict_update_statistics, ha_innobase::open, handler::ha_open, open_table_from_share, "
+        f"open_unireg_entry, open_table, open_tables, {SESSION}",
+        "D",
+    ),
+    Case(
+        "table-open 5.5",
+        "table-open-lock",
+        (f"{LLL}, inline_mysql_mutex_lock, open_table, open_tables, {SESSION55}",),
+        f"open64, my_open, open_table_def, get_table_share, open_table, open_tables, {SESSION55}",
+    ),
+    Case(
+        "table-open 5.6, 5.7: one instance of the cache",
+        "table-open-lock",
+        (
+            f"{LLL}, Table_cache::lock, open_table, {SESSION}",
+            f"{LLL}, native_mutex_lock, my_mutex_lock, inline_mysql_mutex_lock, "
+            f"check_if_table_exists, open_table, {SESSION}",
+        ),
+        f"munmap, ha_innobase::close, closefrm, intern_close_table, open_table, {SESSION}",
+    ),
+    Case(
+        "table-open 8.0: one share",
+        "table-open-lock",
+        (f"{COND}, get_table_share, open_table, open_tables, {SESSION8}",),
+        "pread64, dd::cache::Storage_adapter::get, dd::cache::Dictionary_client::acquire, "
+        f"get_table_share, open_table, {SESSION8}",
+        "D",
+    ),
+    Case(
+        "table-open MariaDB 10.1+",
+        "table-open-lock",
+        (
+            f"{LLL}, psi_mutex_lock, tdc_acquire_share, open_table, {SESSION55}",
+            f"{LLL}, inline_mysql_mutex_lock, tc_release_table, close_thread_table, {SESSION55}",
+        ),
+        f"open, my_open, open_table_def, tdc_acquire_share, open_table, {SESSION55}",
+    ),
+    # --- deadlock check -------------------------------------------------------------------------
+    Case(
+        "deadlock-check 5.1, 5.5: kernel_mutex",
+        "innodb-deadlock-check",
+        (
+            f"{MUTEX51}, lock_clust_rec_read_check_and_lock, sel_set_rec_lock, {READ55}, {SESSION55}",
+            f"{MUTEX55}, trx_start_if_not_started, {READ55}, {SESSION55}",
+            f"{MUTEX55}, srv_suspend_mysql_thread, row_mysql_handle_errors, {READ55}, {SESSION55}",
+            f"ut_delay, mutex_spin_wait, trx_commit_off_kernel, innobase_commit, {SESSION55}",
+        ),
+        "lock_deadlock_recursive, lock_deadlock_recursive, lock_deadlock_occurs, "
+        f"lock_rec_enqueue_waiting, lock_rec_lock, sel_set_rec_lock, {READ55}, {SESSION55}",
+    ),
+    Case(
+        "deadlock-check 5.6: lock_sys->mutex",
+        "innodb-deadlock-check",
+        (
+            f"{MUTEX51}, lock_rec_lock, lock_clust_rec_modify_check_and_lock, row_upd_step, {SESSION}",
+        ),
+        "lock_deadlock_search, lock_deadlock_check_and_resolve, lock_rec_enqueue_waiting, "
+        f"lock_rec_lock, {SESSION}",
+    ),
+    Case(
+        "deadlock-check 5.7, 8.0.0 to 17, MariaDB 10.2 to 10.5",
+        "innodb-deadlock-check",
+        (
+            f"{MUTEX57}, lock_trx_release_locks, trx_commit_in_memory, {SESSION8}",
+            f"{MUTEX57_INLINED}, lock_rec_lock, lock_clust_rec_read_check_and_lock, {SESSION8}",
+        ),
+        "DeadlockChecker::search, DeadlockChecker::check_and_resolve, RecLock::deadlock_check, "
+        f"RecLock::add_to_waitq, lock_rec_lock_slow, {SESSION8}",
+    ),
+    Case(
+        "deadlock-check 8.0.18+: its own thread",
+        "innodb-deadlock-check",
+        (
+            f"{RWS}, locksys::Global_shared_latch_guard::Global_shared_latch_guard, lock_rec_lock, {SESSION8}",
+        ),
+        "lock_wait_build_wait_for_graph, lock_wait_update_schedule_and_check_for_deadlocks, "
+        "lock_wait_timeout_thread, start_thread",
+    ),
+    Case(
+        "deadlock-check MariaDB 10.6+: lock_sys.wait_mutex",
+        "innodb-deadlock-check",
+        (
+            f"{LLL}, psi_mutex_lock, lock_wait, row_mysql_handle_errors, row_search_mvcc, {SESSION55}",
+            f"{LLL}, lock_sys_t::deadlock_check, trx_t::commit, {SESSION55}",
+        ),
+        f"Deadlock::find_cycle, lock_wait, row_mysql_handle_errors, row_search_mvcc, {SESSION55}",
+    ),
+    # --- row locks ------------------------------------------------------------------------------
+    Case(
+        "row-lock 5.1, 5.5",
+        "innodb-row-lock",
+        (
+            f"{COND51}, os_cond_wait, os_event_wait_low, srv_suspend_mysql_thread, "
+            f"row_mysql_handle_errors, {READ55}, {SESSION55}",
+        ),
+    ),
+    Case(
+        "row-lock 5.6 to 9.x",
+        "innodb-row-lock",
+        (
+            f"{COND}, os_event::wait_low, lock_wait_suspend_thread, row_mysql_handle_errors, "
+            f"row_search_mvcc, {SESSION8}",
+            f"??, ??, ??, pthread_cond_wait, os_event::wait_low, lock_wait_suspend_thread, {SESSION8}",
+        ),
+    ),
+    Case(
+        "row-lock MariaDB 10.6+",
+        "innodb-row-lock",
+        (f"{TIMED}, psi_cond_timedwait, lock_wait, row_mysql_handle_errors, {SESSION55}",),
+    ),
+    Case(
+        "row-lock with one statement at work",
+        "innodb-row-lock",
+        (f"{COND51}, os_event_wait_low, srv_suspend_mysql_thread, {READ55}, {SESSION55}",),
+        f"row_upd_step, row_update_for_mysql, ha_innobase::update_row, mysql_update, {SESSION55}",
+    ),
+    # --- metadata locks -------------------------------------------------------------------------
+    Case(
+        "metadata-lock 5.5, MariaDB",
+        "metadata-lock",
+        (
+            f"{TIMED}, inline_mysql_cond_timedwait, MDL_wait::timed_wait, MDL_context::acquire_lock, "
+            f"open_table_get_mdl_lock, open_table, open_tables, {SESSION55}",
+        ),
+        f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, "
+        "MDL_context::upgrade_shared_lock_to_exclusive, wait_while_table_is_used, mysql_alter_table, "
+        f"{SESSION55}",
+        "S",
+    ),
+    Case(
+        "metadata-lock MariaDB without static symbols",
+        "metadata-lock",
+        (
+            f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, ??, open_table, open_tables, "
+            f"{SESSION55}",
+        ),
+        f"ha_innobase::rnd_next, handler::ha_rnd_next, sub_select, JOIN::exec, mysql_select, {SESSION55}",
+    ),
+    Case(
+        "metadata-lock 9.x, inlined",
+        "metadata-lock",
+        (
+            f"{STRIPPED}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table, open_tables, "
+            f"open_tables_for_query, Sql_cmd_dml::prepare, {SESSION8}",
+        ),
+        f"{STRIPPED}, MDL_wait::timed_wait, MDL_context::acquire_lock, "
+        f"MDL_context::upgrade_shared_lock, wait_while_table_is_used, ??, mysql_alter_table, {SESSION8}",
+        "S",
+    ),
+    Case(
+        "metadata-lock DROP TABLE alone",
+        "metadata-lock",
+        (
+            f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, MDL_context::acquire_locks, "
+            f"lock_table_names, mysql_rm_table, {SESSION55}",
+            f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table_get_mdl_lock, "
+            f"open_table, {SESSION55}",
+        ),
+    ),
+    # --- global read lock -----------------------------------------------------------------------
+    Case(
+        "global-read-lock 5.1",
+        "global-read-lock",
+        (f"{COND51}, wait_if_global_read_lock, mysql_lock_tables, lock_tables, {SESSION}",),
+    ),
+    Case(
+        "global-read-lock 5.5, MariaDB: writes and commits",
+        "global-read-lock",
+        (
+            f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table, open_tables, "
+            f"mysql_update, {SESSION55}",
+            f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, ha_commit_trans, trans_commit, "
+            f"{SESSION55}",
+        ),
+    ),
+    Case(
+        "global-read-lock: the FLUSH waits itself",
+        "global-read-lock",
+        (
+            f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table, open_tables, "
+            f"mysql_insert, {SESSION55}",
+        ),
+        f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, "
+        "Global_read_lock::make_global_read_lock_block_commit, reload_acl_and_cache, "
+        f"{SESSION55}",
+        "S",
+    ),
+    Case(
+        "global-read-lock 9.x, inlined, told by a commit",
+        "global-read-lock",
+        (
+            f"{STRIPPED}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table, open_tables, "
+            f"open_tables_for_query, Sql_cmd_dml::prepare, {SESSION8}",
+            f"{STRIPPED}, MDL_wait::timed_wait, MDL_context::acquire_lock, ha_commit_trans, "
+            f"trans_commit_stmt, {SESSION8}",
+        ),
+    ),
+    Case(
+        "global-read-lock MariaDB 10.4+: BACKUP STAGE",
+        "global-read-lock",
+        (
+            f"{TIMED}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table, open_tables, "
+            f"mysql_delete, {SESSION55}",
+        ),
+        f"{TIMED}, MDL_wait::timed_wait, MDL_context::upgrade_shared_lock, backup_block_ddl, "
+        f"run_backup_stage, {SESSION55}",
+        "S",
+    ),
+    # --- redo sync ------------------------------------------------------------------------------
+    Case(
+        "redo-sync 5.1 to 5.6",
+        "innodb-redo-sync",
+        (
+            f"{COND51}, os_event_wait_low, log_write_up_to, trx_commit_complete_for_mysql, "
+            f"innobase_commit, ha_commit_trans, {SESSION55}",
+            f"{MUTEX51}, log_write_up_to, trx_commit_complete_for_mysql, innobase_commit, {SESSION55}",
+        ),
+        "fsync, os_file_fsync, os_file_flush_func, fil_flush, log_write_up_to, "
+        f"trx_commit_complete_for_mysql, innobase_commit, {SESSION55}",
+        "D",
+    ),
+    Case(
+        "redo-sync 5.7, MariaDB 10.2 to 10.4",
+        "innodb-redo-sync",
+        (
+            f"{COND}, os_event::wait_low, os_event_wait_low, log_write_up_to, "
+            f"trx_flush_log_if_needed_low, trx_commit_complete_for_mysql, {SESSION8}",
+            f"{COND}, os_event::wait_low, fil_flush, log_write_flush_to_disk_low, log_write_up_to, "
+            f"trx_commit_complete_for_mysql, innobase_commit, {SESSION8}",
+        ),
+        "fsync, os_file_fsync_posix, os_file_flush_func, fil_flush, log_write_flush_to_disk_low, "
+        f"log_write_up_to, {SESSION8}",
+        "D",
+    ),
+    Case(
+        "redo-sync 8.0 to 9.x",
+        "innodb-redo-sync",
+        (
+            f"{TIMED}, os_event::timed_wait, os_event::wait_time_low, os_event_wait_time_low, "
+            f"log_write_up_to, trx_commit_complete_for_mysql, innobase_commit, {SESSION8}",
+            f"{STRIPPED}, os_event::timed_wait, os_event::wait_time_low, log_wait_for_flush, "
+            f"log_write_up_to, ha_innobase::flush, {SESSION8}",
+        ),
+        "fdatasync, os_file_flush_func, Log_file_handle::fsync, log_flusher, start_thread",
+        "D",
+    ),
+    Case(
+        "redo-sync MariaDB 10.5+",
+        "innodb-redo-sync",
+        (
+            f"syscall, group_commit_lock::acquire, log_write_up_to, trx_commit_complete_for_mysql, "
+            f"innobase_commit, {SESSION55}",
+        ),
+        f"fdatasync, os_file_flush_func, log_t::flush, log_write_up_to, innobase_commit, {SESSION55}",
+        "D",
+    ),
+    # --- table names, before metadata locks -----------------------------------------------------
+    Case(
+        "table-name-lock 5.1",
+        "table-name-lock",
+        (f"{COND51}, wait_for_condition, open_table, open_tables, {SESSION}",),
+        "row_insert_for_mysql, ha_innobase::write_row, copy_data_between_tables, mysql_alter_table, "
+        f"{SESSION}",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def signatures() -> catalog.Catalog:
+    return catalog.load()
+
+
+def background(scenery: Scenery) -> None:
+    """Add what every server has: idle connections, and threads that wait for their turn."""
+    scenery.add(IDLE_SESSION, times=20)
+    scenery.add("poll, handle_connections_sockets, mysqld_main, main, __libc_start_main")
+    scenery.add("sigwait, signal_hand, start_thread")
+    scenery.add(f"{COND51}, os_event_wait_low, os_aio_simulated_handle, fil_aio_wait", times=4)
+    scenery.add("select, os_thread_sleep, srv_master_thread, start_thread")
+    scenery.add(f"{COND}, ??, ??, start_thread, clone3", times=3)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_signature(case: Case, signatures: catalog.Catalog) -> None:
+    scenery = Scenery()
+    background(scenery)
+    for stack in case.waiters:
+        scenery.add(stack, times=12)
+    holder = None
+    if case.holder is not None:
+        (holder,) = scenery.add(case.holder, state=case.holder_state)
+    analysis = engine.analyze(scenery.capture(), signatures)
+    assert analysis.findings, [group.frames[:6] for group in analysis.groups if not group.idle]
+    verdict = analysis.findings[0]
+    assert verdict.signature == case.signature
+    assert verdict.confidence >= case.confidence
+    blocker_waits = verdict.blocker is not None and verdict.blocker.state == "waiting"
+    assert verdict.threads >= 12 * len(case.waiters) - blocker_waits
+    if holder is None:
+        assert verdict.blocker is None or verdict.blocker.state == "waiting"
+    else:
+        assert verdict.blocker is not None
+        assert verdict.blocker.tid == holder
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_states_that_dumps_do_not_give(case: Case, signatures: catalog.Catalog) -> None:
+    """A dump says nothing of states: the frames alone have to give the same verdict."""
+    scenery = Scenery()
+    background(scenery)
+    for stack in case.waiters:
+        scenery.add(stack, times=12, state="?")
+    if case.holder is not None:
+        scenery.add(case.holder, state="?")
+    analysis = engine.analyze(scenery.capture(), signatures)
+    assert analysis.findings
+    assert analysis.findings[0].signature == case.signature
+
+
+def test_a_server_at_rest(signatures: catalog.Catalog) -> None:
+    scenery = Scenery()
+    background(scenery)
+    analysis = engine.analyze(scenery.capture(), signatures)
+    assert analysis.findings == ()
+    assert set(analysis.states) == {"idle"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_one_waiter_for_a_moment_is_no_stall(case: Case, signatures: catalog.Catalog) -> None:
+    """Busy servers always have a thread at some latch: nothing sure is said of one."""
+    if signatures.by_id[case.signature].min_waiters == 1:
+        pytest.skip("one such wait is a stall: nothing else ends it soon")
+    scenery = Scenery()
+    background(scenery)
+    scenery.add(case.waiters[0])
+    work = f"row_sel_store_mysql_rec, row_search_mvcc, ha_innobase::general_fetch, {SESSION55}"
+    scenery.add(work, times=6, state="R")
+    for finding in engine.analyze(scenery.capture(), signatures).findings:
+        assert finding.confidence < 0.5
