@@ -9,16 +9,15 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from servers import wait_until
 from targets import Target
 
-from stallscope import capturefile, probe
-from stallscope.model import Capture, Label
+from stallscope import probe
+from stallscope.model import Label
+from tests.root.serving import ask, ask_snap, serving
 from tests.root.support import BACKENDS, assert_frames, assert_unharmed, run_probe, snap
 
 __all__: list[str] = []
@@ -139,40 +138,6 @@ def test_probe_killed_at_any_moment_of_a_ptrace_capture() -> None:
         assert hit > KILLS // 4
         # What runs on is still what it was.
         assert_frames(snap(target.pid).whole, target.threads, "target-threads")
-
-
-@contextmanager
-def serving(pid: int, backend: str) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [str(probe.find()), "serve", "--pid", str(pid), "--backend", backend]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline()) == {"type": "ready"}
-        try:
-            yield process
-        finally:
-            process.stdin.close()
-            process.stdin = None
-            try:
-                process.wait(10)
-            finally:
-                process.kill()
-
-
-def ask(process: subprocess.Popen[bytes], command: str) -> list[bytes]:
-    """Send one line and return the answer's lines."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(command.encode() + b"\n")
-    process.stdin.flush()
-    lines = [process.stdout.readline()]
-    while json.loads(lines[-1])["type"] not in ("end", "error", "written"):
-        lines.append(process.stdout.readline())
-    return lines
-
-
-def ask_snap(process: subprocess.Popen[bytes]) -> Capture:
-    return capturefile.loads(b"".join(ask(process, "snap")), "serve")
 
 
 def open_files(pid: int) -> int:
