@@ -36,6 +36,7 @@ _PAGER = re.compile(r"\s*---?Type <(?:return|RET)>[^-]*---?")
 _DUMP_START = re.compile(
     r"TS \d+\.\d+|Attaching to (?:program: \S+, )?process \d+|\[Thread debugging using"
 )
+_COUNTED = re.compile(r"\s*(\d{1,7}) threads? with (?:the following )?stack trace")
 _ATTACHED = re.compile(r"Attaching to (?:program: (\S+?), )?process (\d{1,9})")
 _PC = re.compile(r"0x([0-9a-f]{1,16}) in ")
 _SIMPLE = re.compile(r"([\w:~$.@*]+) \(")
@@ -175,6 +176,7 @@ class _Reader:
         self.last = -1
         self.tid = 0
         self.thread_name = ""
+        self.count = 1
         self.in_thread = False
         self.unwind = "complete"
         self.pid = 0
@@ -209,6 +211,12 @@ class _Reader:
             attached = _ATTACHED.match(line)
             if attached:
                 self.exe, self.pid = attached.group(1), int(attached.group(2))
+            return
+        counted = _COUNTED.match(line)
+        if counted:  # bt-aggregate's heads of equal stacks
+            self.end_thread()
+            self.count = max(1, int(counted.group(1)))
+            self.in_thread = True
             return
         for text, unwind in _STOPPED:
             if self.frames and text in line:
@@ -318,6 +326,7 @@ class _Reader:
                     frames=tuple(self.frames),
                     name=self.thread_name,
                     unwind=self.unwind,
+                    count=self.count,
                     lock=self.lock_index[self.lock] if self.lock is not None else None,
                 )
             )
@@ -330,6 +339,7 @@ class _Reader:
         self.last = -1
         self.tid = 0
         self.thread_name = ""
+        self.count = 1
         self.in_thread = False
         self.unwind = "complete"
 
@@ -337,7 +347,7 @@ class _Reader:
         waiters: dict[int, int] = {}
         for thread in self.threads:
             if thread.lock is not None:
-                waiters[thread.lock] = waiters.get(thread.lock, 0) + 1
+                waiters[thread.lock] = waiters.get(thread.lock, 0) + thread.count
         locks = tuple(
             Lock(
                 process=0,

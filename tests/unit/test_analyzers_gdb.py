@@ -289,6 +289,17 @@ def test_decorated_names() -> None:
     assert symbols(one("#0  0x01 in ***Wait*** () at s.c:200\n").threads[0]) == ["Wait"]
 
 
+def test_counted_stacks() -> None:
+    head = "threads with the following stack trace:"
+    capture = one(
+        f"2396 {head}\n\t#0  0x1 in a ()\n\t#1  0x2 in b ()\n\n4 {head}\n\t#0  0x1 in c ()\n"
+    )
+    assert [(thread.count, symbols(thread)) for thread in capture.threads] == [
+        (2396, ["a", "b"]),
+        (4, ["c"]),
+    ]
+
+
 def test_deep_stacks_are_cut_and_it_is_said() -> None:
     frames = "".join(f"#{n}  0x01 in recurse ()\n" for n in range(gdb.MAX_FRAMES + 5))
     capture = one("Thread 1 (LWP 7):\n" + frames)
