@@ -26,7 +26,8 @@ static struct stall_error *missing(const char *what, int errnum, const char *sin
 	if (errnum == EPERM || errnum == EACCES)
 		return stall_error_create(STALL_ERROR_PERMISSION, "%s: %s; %s", what,
 					  strerror(errnum), STALL_MEND_CAPABILITIES);
-	return stall_error_create(STALL_ERROR_UNSUPPORTED, "%s: %s; %s", what, strerror(errnum), since);
+	return stall_error_create(STALL_ERROR_UNSUPPORTED, "%s: %s; %s", what, strerror(errnum),
+				  since);
 }
 
 static struct stall_error *probe_known_good(void)
@@ -59,14 +60,15 @@ static struct stall_error *run_on_self(struct stall_bpf_threads *threads,
 	struct stall_error *err = stall_bpf_threads_want(threads, &self, 1);
 
 	if (!err)
-		err = stall_bpf_threads_run(threads, &(struct stall_bpf_run){ .max_bytes = SIZE_MAX },
+		err = stall_bpf_threads_run(threads, &(struct stall_bpf_run){.max_bytes = SIZE_MAX},
 					    &records);
 	const struct stall_bpf_thread *record = err ? NULL : stall_bpf_records_next(&records, &at);
 	if (record)
 		*ret = *record;
 	else if (!err)
 		err = stall_error_create(STALL_ERROR_UNSUPPORTED,
-					 "the BPF iterator does not show this process; is /proc that of its pid namespace?");
+					 "the BPF iterator does not show this process; is /proc "
+					 "that of its pid namespace?");
 	stall_bpf_records_deinit(&records);
 	return err;
 }
@@ -85,8 +87,9 @@ static struct stall_error *probe_registers(void)
 	if ((record.flags & STALL_BPF_REGS) && (record.regs[STALL_BPF_CS] & 0xffff) == USER64_CS &&
 	    record.regs[STALL_BPF_ORIG_AX] == SYS_read)
 		return NULL;
-	return stall_error_create(STALL_ERROR_UNSUPPORTED,
-				  "bpf_task_pt_regs does not show the registers of user space; Linux 5.15 has it");
+	return stall_error_create(
+		STALL_ERROR_UNSUPPORTED,
+		"bpf_task_pt_regs does not show the registers of user space; Linux 5.15 has it");
 }
 
 static struct stall_error *probe_pid_filter(void)
@@ -100,7 +103,8 @@ static struct stall_error *probe_pid_filter(void)
 	if (err || stall_bpf_threads_is_limited(threads))
 		return err;
 	return stall_error_create(STALL_ERROR_UNSUPPORTED,
-				  "the iterator cannot be limited to a process, so every capture walks over all threads of the machine; Linux 6.1 can");
+				  "the iterator cannot be limited to a process, so every capture "
+				  "walks over all threads of the machine; Linux 6.1 can");
 }
 
 static struct stall_error *probe_ring_buffer(void)
@@ -113,8 +117,8 @@ static struct stall_error *probe_ring_buffer(void)
 static int load_nothing(enum bpf_prog_type type)
 {
 	static const struct bpf_insn instructions[] = {
-		{ .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0 },
-		{ .code = BPF_JMP | BPF_EXIT },
+		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_0},
+		{.code = BPF_JMP | BPF_EXIT},
 	};
 
 	return bpf_prog_load(type, "nothing", "Dual BSD/GPL", instructions, 2, NULL);
@@ -127,7 +131,8 @@ static struct stall_error *probe_timer(void)
 
 	// libbpf takes a refusal for a yes.
 	if (program < 0)
-		return missing("cannot load a BPF program", errno, "take a kernel with CONFIG_BPF_SYSCALL");
+		return missing("cannot load a BPF program", errno,
+			       "take a kernel with CONFIG_BPF_SYSCALL");
 	stall_bpf_log_begin(&log);
 	int rc = libbpf_probe_bpf_helper(BPF_PROG_TYPE_SCHED_CLS, BPF_FUNC_timer_init, NULL);
 	stall_bpf_log_end(&log);
@@ -145,39 +150,38 @@ static struct stall_error *probe_tracepoints(void)
 			       "take a kernel with CONFIG_BPF_EVENTS");
 	// One that fires seldom.
 	_cleanup_close_ int fd = bpf_raw_tracepoint_open("sched_process_exec", program);
-	return fd >= 0 ? NULL : missing("cannot attach to tracepoints", errno,
-					"take a kernel with CONFIG_BPF_EVENTS");
+	return fd >= 0 ? NULL
+		       : missing("cannot attach to tracepoints", errno,
+				 "take a kernel with CONFIG_BPF_EVENTS");
 }
 
 static struct stall_error *probe_uprobes(void)
 {
-	struct perf_event_attr attr = { .size = sizeof(attr) };
+	struct perf_event_attr attr = {.size = sizeof(attr)};
 	_cleanup_fclose_ FILE *type = fopen("/sys/bus/event_source/devices/uprobe/type", "re");
 	char path[32];
 
 	if (!type || fscanf(type, "%u", &attr.type) != 1)
-		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "no uprobes in this kernel; take one with CONFIG_UPROBE_EVENTS");
+		return stall_error_create(
+			STALL_ERROR_UNSUPPORTED,
+			"no uprobes in this kernel; take one with CONFIG_UPROBE_EVENTS");
 	// A file of ours that nobody has mapped: no program's code is touched.
 	_cleanup_close_ int file = memfd_create("uprobe", MFD_CLOEXEC);
 	if (file < 0 || write(file, "\x90\x90\x90\x90", 4) != 4)
 		return stall_error_os(errno, "cannot make a file to probe");
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
 	attr.config1 = (uintptr_t)path;
-	_cleanup_close_ int fd = syscall(SYS_perf_event_open, &attr, getpid(), -1, -1,
-					 PERF_FLAG_FD_CLOEXEC);
-	return fd >= 0 ? NULL : missing("cannot set uprobes", errno,
-					"take a kernel with CONFIG_UPROBE_EVENTS");
+	_cleanup_close_ int fd =
+		syscall(SYS_perf_event_open, &attr, getpid(), -1, -1, PERF_FLAG_FD_CLOEXEC);
+	return fd >= 0 ? NULL
+		       : missing("cannot set uprobes", errno,
+				 "take a kernel with CONFIG_UPROBE_EVENTS");
 }
 
 const struct stall_feature stall_bpf_features[] = {
-	{ "kernel-known-good", probe_known_good },
-	{ "btf", probe_btf },
-	{ "bpf-task-registers", probe_registers },
-	{ "bpf-iterator-pid", probe_pid_filter },
-	{ "bpf-ring-buffer", probe_ring_buffer },
-	{ "bpf-timer", probe_timer },
-	{ "tracepoints", probe_tracepoints },
-	{ "uprobes", probe_uprobes },
+	{"kernel-known-good", probe_known_good}, {"btf", probe_btf},
+	{"bpf-task-registers", probe_registers}, {"bpf-iterator-pid", probe_pid_filter},
+	{"bpf-ring-buffer", probe_ring_buffer},	 {"bpf-timer", probe_timer},
+	{"tracepoints", probe_tracepoints},	 {"uprobes", probe_uprobes},
 };
 const size_t stall_bpf_feature_count = sizeof(stall_bpf_features) / sizeof(stall_bpf_features[0]);

@@ -32,7 +32,8 @@ static int keep(enum libbpf_print_level level, const char *format, va_list args)
 	if (strstr(text, "BEGIN PROG LOAD LOG"))
 		keep_verifier_line(current, text);
 	else if (!current->text[0])
-		snprintf(current->text, sizeof(current->text), "%.*s", (int)strcspn(text, "\n"), text);
+		snprintf(current->text, sizeof(current->text), "%.*s", (int)strcspn(text, "\n"),
+			 text);
 	return 0;
 }
 

@@ -8,17 +8,21 @@
 const struct stall_denied_kernel stall_denylist[] = {
 	{
 		.use = STALL_DENY_TASK_STACK,
-		.first = { 5, 9, 0 },
-		.fixed = { { 5, 10, 30 }, { 5, 11, 14 }, { 5, 12, 0 } },
-		.what = "bpf_get_task_stack uses the stack of a thread that is ending after it was freed, and the kernel oopses",
-		.reference = "Linux commit 06ab134ce8ec, \"bpf: Refcount task stack in bpf_get_task_stack\"",
+		.first = {5, 9, 0},
+		.fixed = {{5, 10, 30}, {5, 11, 14}, {5, 12, 0}},
+		.what = "bpf_get_task_stack uses the stack of a thread that is ending after it was "
+			"freed, and the kernel oopses",
+		.reference = "Linux commit 06ab134ce8ec, \"bpf: Refcount task stack in "
+			     "bpf_get_task_stack\"",
 	},
 	{
 		.use = STALL_DENY_USER_READ_IN_IRQ,
-		.first = { 5, 19, 0 },
-		.fixed = { { 6, 1, 36 }, { 6, 3, 10 }, { 6, 4, 0 } },
-		.what = "bpf_probe_read_user in an interrupt takes a lock that the interrupted code may hold, and the machine locks up",
-		.reference = "Linux commit d319f344561d, Debian bug 1033398, parca-agent issue 1675",
+		.first = {5, 19, 0},
+		.fixed = {{6, 1, 36}, {6, 3, 10}, {6, 4, 0}},
+		.what = "bpf_probe_read_user in an interrupt takes a lock that the interrupted "
+			"code may hold, and the machine locks up",
+		.reference =
+			"Linux commit d319f344561d, Debian bug 1033398, parca-agent issue 1675",
 	},
 };
 const unsigned int stall_denylist_count = sizeof(stall_denylist) / sizeof(stall_denylist[0]);
@@ -60,6 +64,15 @@ const struct stall_denied_kernel *stall_denylist_find(const char *release, unsig
 	return NULL;
 }
 
+struct stall_error *stall_denylist_error(const char *release,
+					 const struct stall_denied_kernel *entry)
+{
+	return stall_error_create(STALL_ERROR_UNSUPPORTED,
+				  "kernel %s is on the list of those that do not survive this: %s "
+				  "(%s); --force goes on all the same",
+				  release, entry->what, entry->reference);
+}
+
 struct stall_error *stall_denylist_check(unsigned int uses, bool force)
 {
 	struct utsname name;
@@ -67,9 +80,5 @@ struct stall_error *stall_denylist_check(unsigned int uses, bool force)
 	if (force || uname(&name) < 0)
 		return NULL;
 	const struct stall_denied_kernel *entry = stall_denylist_find(name.release, uses);
-	if (!entry)
-		return NULL;
-	return stall_error_create(STALL_ERROR_UNSUPPORTED,
-				  "kernel %s is on the list of those that do not survive this: %s (%s); --force goes on all the same",
-				  name.release, entry->what, entry->reference);
+	return entry ? stall_denylist_error(name.release, entry) : NULL;
 }

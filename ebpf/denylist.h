@@ -10,9 +10,8 @@
 
 // What a program does that some kernel does not survive.
 enum stall_deny_use {
-	STALL_DENY_TASK_STACK = 1 << 0, // bpf_get_task_stack in a task iterator
+	STALL_DENY_TASK_STACK = 1 << 0,	      // bpf_get_task_stack in a task iterator
 	STALL_DENY_USER_READ_IN_IRQ = 1 << 1, // bpf_probe_read_user in a perf event or a timer
-	STALL_DENY_USER_READ_IN_VMA_ITERATOR = 1 << 2,
 };
 
 #define STALL_DENY_MAX_FIXED 6
@@ -23,10 +22,10 @@ struct stall_kernel_version {
 
 struct stall_denied_kernel {
 	enum stall_deny_use use;
-	struct stall_kernel_version first; // that has the fault
+	struct stall_kernel_version first;			 // that has the fault
 	struct stall_kernel_version fixed[STALL_DENY_MAX_FIXED]; // of stable series, ascending; the
-								 // last also ends the range
-	const char *what;      // happens
+		// last also ends the range
+	const char *what; // happens
 	const char *reference;
 };
 
@@ -36,6 +35,9 @@ extern const unsigned int stall_denylist_count;
 // The entry that speaks against doing `uses` (or-ed) on a kernel of this release ("6.1.0-18-amd64"),
 // or NULL. A release that cannot be read is not denied.
 const struct stall_denied_kernel *stall_denylist_find(const char *release, unsigned int uses);
+
+struct stall_error *stall_denylist_error(const char *release,
+					 const struct stall_denied_kernel *entry);
 
 // For the running kernel; NULL where `force` is set.
 struct stall_error *stall_denylist_check(unsigned int uses, bool force);

@@ -2,8 +2,8 @@
 // One record for each thread of the wanted processes.
 #include "vmlinux.h"
 
-#include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
 
 #include "threads.h"
 
@@ -19,7 +19,7 @@ const volatile __u32 have_kernel_stacks = 1;
 __u32 want_kernel_stacks = 0;
 __u32 chosen_only = 0; // leave out threads that are not in `chosen`
 // Told by a run.
-__u32 saw_last = 0;   // the end of the process's list of threads was met
+__u32 saw_last = 0;    // the end of the process's list of threads was met
 __u64 lost_hidden = 0; // threads that the reader's pid namespace has no number for
 
 struct {
@@ -110,7 +110,8 @@ static __always_inline bool is_last(struct task_struct *task)
 {
 	struct signal_struct *signal = task->signal;
 
-	return task->thread_node.next == (void *)signal + bpf_core_field_offset(signal->thread_head);
+	return task->thread_node.next ==
+	       (void *)signal + bpf_core_field_offset(signal->thread_head);
 }
 
 static __always_inline void read_regs(struct task_struct *task, struct stall_bpf_thread *thread)

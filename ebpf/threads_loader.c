@@ -12,7 +12,8 @@
 #include "cleanup.h"
 #include "threads.skel.h"
 
-#define CHUNK (64 * 1024) // the kernel hands out 32 KiB a read (PAGE_SIZE << 3, kernel/bpf/bpf_iter.c)
+#define CHUNK                                                                                      \
+	(64 * 1024) // the kernel hands out 32 KiB a read (PAGE_SIZE << 3, kernel/bpf/bpf_iter.c)
 
 struct stall_bpf_threads {
 	struct threads *skeleton;
@@ -49,22 +50,25 @@ void stall_bpf_records_deinit(struct stall_bpf_records *records)
 
 static struct stall_error *load_error(int errnum, const char *log)
 {
-	static const enum stall_capability wanted[] = { STALL_CAP_BPF, STALL_CAP_PERFMON,
-							STALL_CAP_SYS_PTRACE };
+	static const enum stall_capability wanted[] = {STALL_CAP_BPF, STALL_CAP_PERFMON,
+						       STALL_CAP_SYS_PTRACE};
 	char missing[128];
 
 	stall_missing_capabilities(wanted, sizeof(wanted) / sizeof(wanted[0]), missing,
 				   sizeof(missing));
 	if (errnum == EPERM && missing[0])
 		return stall_error_create(STALL_ERROR_PERMISSION,
-					  "cannot load BPF programs and read stacks without %s; %s", missing,
-					  STALL_MEND_CAPABILITIES);
+					  "cannot load BPF programs and read stacks without %s; %s",
+					  missing, STALL_MEND_CAPABILITIES);
 	if (errnum == EPERM)
-		return stall_error_create(STALL_ERROR_PERMISSION,
-					  "the kernel refuses BPF programs: a user namespace, seccomp or lockdown is in the way; run it outside the container");
+		return stall_error_create(
+			STALL_ERROR_PERMISSION,
+			"the kernel refuses BPF programs: a user namespace, seccomp or lockdown is "
+			"in the way; run it outside the container");
 	if (errnum == EACCES || errnum == EINVAL || errnum == ESRCH)
 		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "this kernel does not take the BPF task iterator (%s); Linux 5.15 with BTF does",
+					  "this kernel does not take the BPF task iterator (%s); "
+					  "Linux 5.15 with BTF does",
 					  log);
 	return stall_error_os(errnum, "cannot load the BPF task iterator (%s)", log);
 }
@@ -105,7 +109,7 @@ static struct stall_error *load_skeleton(struct threads **ret)
 
 static struct bpf_link *attach(struct stall_bpf_threads *threads, pid_t pid)
 {
-	union bpf_iter_link_info info = { .task.pid = pid };
+	union bpf_iter_link_info info = {.task.pid = pid};
 	LIBBPF_OPTS(bpf_iter_attach_opts, opts, .link_info = &info, .link_info_len = sizeof(info));
 
 	return bpf_program__attach_iter(threads->skeleton->progs.stall_threads, pid ? &opts : NULL);
@@ -167,7 +171,8 @@ static struct stall_error *set_wanted(struct stall_bpf_threads *threads, const p
 	threads->tgids = copy;
 	for (size_t i = 0; i < count; i++) {
 		if (bpf_map_update_elem(fd, &tgids[i], &one, BPF_ANY) < 0)
-			return stall_error_os(errno, "cannot choose process %d in the BPF map", tgids[i]);
+			return stall_error_os(errno, "cannot choose process %d in the BPF map",
+					      tgids[i]);
 		threads->tgids[threads->tgid_count++] = tgids[i];
 	}
 	return NULL;
@@ -177,7 +182,8 @@ struct stall_error *stall_bpf_threads_want(struct stall_bpf_threads *threads, co
 					   size_t count)
 {
 	if (count > STALL_BPF_MAX_PROCESSES)
-		return stall_error_create(STALL_ERROR_LIMIT, "more than %d processes in one capture",
+		return stall_error_create(STALL_ERROR_LIMIT,
+					  "more than %d processes in one capture",
 					  STALL_BPF_MAX_PROCESSES);
 	if (count == threads->tgid_count && !memcmp(tgids, threads->tgids, count * sizeof(*tgids)))
 		return NULL;
@@ -246,7 +252,8 @@ static struct stall_error *read_all(struct bpf_link *link, size_t max_bytes,
 		struct stall_error *err = make_room(records);
 		if (err)
 			return err;
-		ssize_t n = read(fd, records->data + records->size, records->capacity - records->size);
+		ssize_t n =
+			read(fd, records->data + records->size, records->capacity - records->size);
 		if (n == 0)
 			return NULL;
 		// EAGAIN: a million tasks in a row were not ours (MAX_ITER_OBJECTS).

@@ -21,7 +21,7 @@ struct stall_error *stall_arena_init(struct stall_arena *arena, size_t size)
 		return stall_error_os(errno, "cannot reserve %zu bytes for stack copies", size);
 	// A core dump of the probe must not hold another process's memory.
 	madvise(base, page_up(size), MADV_DONTDUMP);
-	*arena = (struct stall_arena){ .base = base, .size = page_up(size) };
+	*arena = (struct stall_arena){.base = base, .size = page_up(size)};
 	return NULL;
 }
 

@@ -70,8 +70,8 @@ static struct stall_error *choose_auto(bool allow_stop,
 			continue;
 		}
 		if (!append_reason(&reasons, backend->name,
-				   backend->stops_threads ? "works here" :
-							    "works here and stops no thread"))
+				   backend->stops_threads ? "works here"
+							  : "works here and stops no thread"))
 			return &stall_enomem;
 		*ret = backend;
 		*ret_reason = no_cleanup_ptr(reasons);

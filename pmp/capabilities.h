@@ -10,14 +10,15 @@
 enum stall_capability {
 	STALL_CAP_SYS_PTRACE = 19,
 	STALL_CAP_SYS_ADMIN = 21,
-	STALL_CAP_PERFMON = 38,		 // since Linux 5.8, before that SYS_ADMIN
-	STALL_CAP_BPF = 39,		 // since Linux 5.8, before that SYS_ADMIN
+	STALL_CAP_PERFMON = 38,		   // since Linux 5.8, before that SYS_ADMIN
+	STALL_CAP_BPF = 39,		   // since Linux 5.8, before that SYS_ADMIN
 	STALL_CAP_CHECKPOINT_RESTORE = 40, // since Linux 5.9, before that SYS_ADMIN
 };
 
 #define STALL_PROBE_CAPABILITIES "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep"
-#define STALL_MEND_CAPABILITIES \
-	"run it as root, or give it capabilities: setcap " STALL_PROBE_CAPABILITIES " stallscope-probe"
+#define STALL_MEND_CAPABILITIES                                                                    \
+	"run it as root, or give it capabilities: setcap " STALL_PROBE_CAPABILITIES                \
+	" stallscope-probe"
 
 // SYS_ADMIN counts for PERFMON, BPF and CHECKPOINT_RESTORE, as it does for the kernel.
 bool stall_has_capability(enum stall_capability capability);

@@ -32,7 +32,7 @@ static struct stall_error *error_take(enum stall_error_code code, int errnum, ch
 		return &stall_enomem;
 	}
 	make_one_line(message);
-	*err = (struct stall_error){ .code = code, .errnum = errnum, .message = message };
+	*err = (struct stall_error){.code = code, .errnum = errnum, .message = message};
 	return err;
 }
 

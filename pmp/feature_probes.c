@@ -25,7 +25,8 @@ static struct stall_error *probe_pidfd(void)
 	if (fd >= 0)
 		return NULL;
 	return stall_error_create(STALL_ERROR_UNSUPPORTED,
-				  "no pidfd_open here (%s): processes are held by their /proc directory; Linux 5.3 has it",
+				  "no pidfd_open here (%s): processes are held by their /proc "
+				  "directory; Linux 5.3 has it",
 				  strerror(errno));
 }
 
@@ -40,7 +41,7 @@ static ssize_t read_child(const void *address, void *buf, size_t size)
 		for (;;)
 			pause();
 	}
-	struct iovec local = { buf, size }, remote = { (void *)address, size };
+	struct iovec local = {buf, size}, remote = {(void *)address, size};
 	ssize_t n = process_vm_readv(child, &local, 1, &remote, 1, 0);
 	int errnum = errno;
 	kill(child, SIGKILL);
@@ -57,7 +58,9 @@ static struct stall_error *probe_readv(void)
 	if (read_child(known, copy, sizeof(copy)) == sizeof(copy) && !strcmp(copy, known))
 		return NULL;
 	return stall_error_create(STALL_ERROR_UNSUPPORTED,
-				  "process_vm_readv does not read another process (%s), /proc/PID/mem is slower; allow it in the seccomp filter, or build the kernel with CONFIG_CROSS_MEMORY_ATTACH",
+				  "process_vm_readv does not read another process (%s), "
+				  "/proc/PID/mem is slower; allow it in the seccomp filter, or "
+				  "build the kernel with CONFIG_CROSS_MEMORY_ATTACH",
 				  strerror(errno));
 }
 
@@ -79,9 +82,11 @@ static struct stall_error *probe_map_files(void)
 		if (fd >= 0)
 			return NULL;
 	}
-	return stall_error_create(STALL_ERROR_PERMISSION,
-				  "files of deleted or upgraded programs cannot be opened through /proc/PID/map_files (%s), which takes CAP_CHECKPOINT_RESTORE; %s",
-				  strerror(errnum), STALL_MEND_CAPABILITIES);
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"files of deleted or upgraded programs cannot be opened through "
+		"/proc/PID/map_files (%s), which takes CAP_CHECKPOINT_RESTORE; %s",
+		strerror(errnum), STALL_MEND_CAPABILITIES);
 }
 
 static struct stall_error *probe_perf(void)
@@ -98,20 +103,22 @@ static struct stall_error *probe_perf(void)
 		.disabled = 1,
 		.exclude_callchain_user = 1,
 	};
-	_cleanup_close_ int fd = syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+	_cleanup_close_ int fd =
+		syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
 
 	if (fd >= 0)
 		return NULL;
 	return stall_error_create(STALL_ERROR_PERMISSION,
-				  "threads on a CPU cannot be sampled by perf_event_open with registers and stack (%s), which takes CAP_PERFMON; %s",
+				  "threads on a CPU cannot be sampled by perf_event_open with "
+				  "registers and stack (%s), which takes CAP_PERFMON; %s",
 				  strerror(errno), STALL_MEND_CAPABILITIES);
 }
 
 static struct stall_error *probe_capabilities(void)
 {
-	static const enum stall_capability wanted[] = { STALL_CAP_BPF, STALL_CAP_PERFMON,
-							STALL_CAP_SYS_PTRACE,
-							STALL_CAP_CHECKPOINT_RESTORE };
+	static const enum stall_capability wanted[] = {STALL_CAP_BPF, STALL_CAP_PERFMON,
+						       STALL_CAP_SYS_PTRACE,
+						       STALL_CAP_CHECKPOINT_RESTORE};
 	char missing[128];
 
 	stall_missing_capabilities(wanted, sizeof(wanted) / sizeof(wanted[0]), missing,
@@ -143,8 +150,10 @@ static struct stall_error *probe_lockdown(void)
 	if (read_line("/sys/kernel/security/lockdown", modes, sizeof(modes)) < 0 ||
 	    !strstr(modes, "[confidentiality]"))
 		return NULL;
-	return stall_error_create(STALL_ERROR_PERMISSION,
-				  "the kernel is locked down for confidentiality, so BPF programs cannot read it; boot with lockdown=integrity, or take the backend proc or ptrace");
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"the kernel is locked down for confidentiality, so BPF programs cannot read it; "
+		"boot with lockdown=integrity, or take the backend proc or ptrace");
 }
 
 static struct stall_error *probe_yama(void)
@@ -156,19 +165,20 @@ static struct stall_error *probe_yama(void)
 		return NULL;
 	if (scope[0] != '3' && stall_has_capability(STALL_CAP_SYS_PTRACE))
 		return NULL;
-	return stall_error_create(STALL_ERROR_PERMISSION,
-				  "kernel.yama.ptrace_scope is %s, so reading other processes %s; %s", scope,
-				  scope[0] == '3' ? "is refused to everybody" : "takes CAP_SYS_PTRACE",
-				  scope[0] == '3' ? "set it lower and reboot" : STALL_MEND_CAPABILITIES);
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"kernel.yama.ptrace_scope is %s, so reading other processes %s; %s", scope,
+		scope[0] == '3' ? "is refused to everybody" : "takes CAP_SYS_PTRACE",
+		scope[0] == '3' ? "set it lower and reboot" : STALL_MEND_CAPABILITIES);
 }
 
 const struct stall_feature stall_features[] = {
-	{ "capabilities", probe_capabilities },
-	{ "lockdown", probe_lockdown },
-	{ "yama", probe_yama },
-	{ "pidfd", probe_pidfd },
-	{ "process-vm-readv", probe_readv },
-	{ "map-files", probe_map_files },
-	{ "perf-events", probe_perf },
+	{"capabilities", probe_capabilities},
+	{"lockdown", probe_lockdown},
+	{"yama", probe_yama},
+	{"pidfd", probe_pidfd},
+	{"process-vm-readv", probe_readv},
+	{"map-files", probe_map_files},
+	{"perf-events", probe_perf},
 };
 const size_t stall_feature_count = sizeof(stall_features) / sizeof(stall_features[0]);

@@ -171,7 +171,8 @@ static struct stall_error *read_lines(struct builder *builder, int fd)
 		used = buf + used - line;
 		memmove(buf, line, used);
 		if (used == MAX_LINE)
-			return stall_error_create(STALL_ERROR_LIMIT, "/proc/%d/maps has a line of more than %d bytes",
+			return stall_error_create(STALL_ERROR_LIMIT,
+						  "/proc/%d/maps has a line of more than %d bytes",
 						  builder->pid, MAX_LINE);
 	}
 	return NULL;
@@ -203,7 +204,7 @@ static bool same_file(const struct module_key *key, const struct data_mapping *d
 static uint32_t module_of_data(const struct module_key *keys, size_t count,
 			       const struct data_mapping *data, const struct stall_mapping *mapping)
 {
-	struct module_key wanted = { data->dev, data->ino, mapping->start, 0 };
+	struct module_key wanted = {data->dev, data->ino, mapping->start, 0};
 	size_t low = 0, high = count;
 
 	while (low < high) {
@@ -231,7 +232,7 @@ static struct stall_error *set_data_modules(struct builder *builder)
 	for (size_t i = 0; i < maps->module_count; i++) {
 		const struct stall_module *module = &maps->modules[i];
 
-		keys[i] = (struct module_key){ module->dev, module->ino, module->start, i };
+		keys[i] = (struct module_key){module->dev, module->ino, module->start, i};
 	}
 	qsort(keys, maps->module_count, sizeof(*keys), compare_keys);
 	for (size_t i = 0; i < builder->data_count; i++) {
@@ -262,7 +263,8 @@ static void take_over(struct stall_maps *maps, struct stall_maps *previous)
 			old++;
 		if (old == previous->module_count)
 			return;
-		if (previous->modules[old].fd >= 0 && is_same_module(module, &previous->modules[old])) {
+		if (previous->modules[old].fd >= 0 &&
+		    is_same_module(module, &previous->modules[old])) {
 			module->fd = previous->modules[old].fd;
 			previous->modules[old].fd = -1;
 		}
@@ -293,17 +295,20 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 	struct stall_error *err;
 
 	if (fd < 0 && (errno == ENOENT || errno == ESRCH))
-		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", target->pid);
+		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
+					  target->pid);
 	if (fd < 0)
-		return stall_error_os(errno, "cannot open /proc/%d/maps (needs its user, or CAP_SYS_PTRACE)",
-				      target->pid);
+		return stall_error_os(
+			errno, "cannot open /proc/%d/maps (needs its user, or CAP_SYS_PTRACE)",
+			target->pid);
 	stall_target_root(target, builder->root, sizeof(builder->root));
 	err = read_lines(builder, fd);
 	if (err)
 		return err;
 	if (builder->maps->mapping_count == 0)
 		// An exiting process gives up its memory before it becomes a zombie.
-		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", target->pid);
+		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
+					  target->pid);
 	err = set_data_modules(builder);
 	if (err)
 		return err;
@@ -315,7 +320,7 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 struct stall_error *stall_maps_create(const struct stall_target *target,
 				      struct stall_maps *previous, struct stall_maps **ret)
 {
-	struct builder builder = { .pid = target->pid, .root = "" };
+	struct builder builder = {.pid = target->pid, .root = ""};
 
 	builder.maps = calloc(1, sizeof(*builder.maps));
 	if (!builder.maps)

@@ -41,7 +41,7 @@ static bool take_number(struct cursor *cursor, unsigned int base, char separator
 
 bool stall_maps_line_parse(const char *line, size_t size, struct stall_maps_line *ret)
 {
-	struct cursor cursor = { line, line + size };
+	struct cursor cursor = {line, line + size};
 	struct stall_maps_line parsed = {};
 	uint64_t major, minor;
 

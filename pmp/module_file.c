@@ -88,7 +88,7 @@ static bool is_mapped_file(int fd, const struct stall_module *module)
 static int open_in_root(const struct stall_target *target, const char *path)
 {
 	_cleanup_close_ int root = openat(target->procfd, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT };
+	struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT};
 
 	if (root < 0)
 		return -1;
@@ -147,11 +147,13 @@ struct stall_error *stall_module_open(const struct stall_target *target,
 		fd = open_in_root(target, module->path);
 		if (fd < 0 || !is_mapped_file(fd, module)) {
 			if (module->deleted || fd >= 0)
-				return set_error(module,
-						 errnum == EPERM ?
-							 "the mapped file was deleted or replaced: opening it takes CAP_CHECKPOINT_RESTORE" :
-							 "the mapped file was deleted or replaced",
-						 0);
+				return set_error(
+					module,
+					errnum == EPERM
+						? "the mapped file was deleted or replaced: "
+						  "opening it takes CAP_CHECKPOINT_RESTORE"
+						: "the mapped file was deleted or replaced",
+					0);
 			return set_error(module, NULL, errno);
 		}
 	}

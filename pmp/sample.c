@@ -15,19 +15,20 @@
 #define PAGE 4096UL
 #define DATA_SIZE (128 * 1024UL) // a record is at most 64 KiB, and the ring is never read twice
 #define RING_SIZE (PAGE + DATA_SIZE)
-#define PERIOD_NS 20000 // of CPU time; the kernel takes no less than 10000 (perf_swevent_start_hrtimer)
+#define PERIOD_NS                                                                                  \
+	20000 // of CPU time; the kernel takes no less than 10000 (perf_swevent_start_hrtimer)
 
 // Bits of asm/perf_regs.h with their DWARF numbers. The kernel writes them by ascending bit.
 static const struct {
 	int bit;
 	int dwarf;
 } sampled_regs[] = {
-	{ PERF_REG_X86_AX, 0 },	  { PERF_REG_X86_BX, 3 },   { PERF_REG_X86_CX, 2 },
-	{ PERF_REG_X86_DX, 1 },	  { PERF_REG_X86_SI, 4 },   { PERF_REG_X86_DI, 5 },
-	{ PERF_REG_X86_BP, 6 },	  { PERF_REG_X86_SP, 7 },   { PERF_REG_X86_IP, 16 },
-	{ PERF_REG_X86_R8, 8 },	  { PERF_REG_X86_R9, 9 },   { PERF_REG_X86_R10, 10 },
-	{ PERF_REG_X86_R11, 11 }, { PERF_REG_X86_R12, 12 }, { PERF_REG_X86_R13, 13 },
-	{ PERF_REG_X86_R14, 14 }, { PERF_REG_X86_R15, 15 },
+	{PERF_REG_X86_AX, 0},	{PERF_REG_X86_BX, 3},	{PERF_REG_X86_CX, 2},
+	{PERF_REG_X86_DX, 1},	{PERF_REG_X86_SI, 4},	{PERF_REG_X86_DI, 5},
+	{PERF_REG_X86_BP, 6},	{PERF_REG_X86_SP, 7},	{PERF_REG_X86_IP, 16},
+	{PERF_REG_X86_R8, 8},	{PERF_REG_X86_R9, 9},	{PERF_REG_X86_R10, 10},
+	{PERF_REG_X86_R11, 11}, {PERF_REG_X86_R12, 12}, {PERF_REG_X86_R13, 13},
+	{PERF_REG_X86_R14, 14}, {PERF_REG_X86_R15, 15},
 };
 #define SAMPLED_REGS (sizeof(sampled_regs) / sizeof(sampled_regs[0]))
 
@@ -51,7 +52,7 @@ static void sampler_deinit(struct sampler *sampler)
 		munmap(sampler->ring, RING_SIZE);
 	if (sampler->fd >= 0)
 		close(sampler->fd);
-	*sampler = (struct sampler){ .fd = -1 };
+	*sampler = (struct sampler){.fd = -1};
 }
 
 // 0 or an errno.
@@ -75,7 +76,7 @@ static int sampler_init(struct sampler *sampler, pid_t tid, size_t max_stack)
 		.wakeup_events = 1,
 	};
 
-	*sampler = (struct sampler){ .fd = -1 };
+	*sampler = (struct sampler){.fd = -1};
 	sampler->fd = syscall(SYS_perf_event_open, &attr, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
 	if (sampler->fd < 0)
 		return errno;
@@ -152,7 +153,8 @@ static bool take_stack(struct record *record, struct stall_arena *arena,
 	if (!size || !take(record, &used, sizeof(used)) || used > size)
 		return false;
 	// Neighbouring mappings may follow.
-	uint64_t sp = thread->regs.value[STALL_REG_SP], end = stall_stack_end(maps, sp, thread->fs_base);
+	uint64_t sp = thread->regs.value[STALL_REG_SP],
+		 end = stall_stack_end(maps, sp, thread->fs_base);
 	if (end > sp && end - sp < used)
 		used = end - sp;
 	thread->stack = stall_arena_alloc(arena, used);
@@ -171,7 +173,8 @@ static bool take_sample(struct record *record, const struct stall_snapshot *snap
 
 	return take(record, ids, sizeof(ids)) && (pid_t)ids[1] == thread->tid &&
 	       take_callchain(record, thread) && take_regs(record, thread) &&
-	       take_stack(record, snapshot->arena, snapshot->processes[thread->process].maps, thread);
+	       take_stack(record, snapshot->arena, snapshot->processes[thread->process].maps,
+			  thread);
 }
 
 static bool read_ring(const struct sampler *sampler, const struct stall_snapshot *snapshot,
@@ -188,7 +191,8 @@ static bool read_ring(const struct sampler *sampler, const struct stall_snapshot
 		if (header.size < sizeof(header) || header.size > head - at)
 			return false;
 		if (header.type == PERF_RECORD_SAMPLE) {
-			struct record record = { data + at + sizeof(header), data + at + header.size };
+			struct record record = {data + at + sizeof(header),
+						data + at + header.size};
 			struct stall_thread taken = *thread;
 
 			if (!take_sample(&record, snapshot, &taken))
@@ -217,12 +221,12 @@ static void wait_for_samples(const struct stall_snapshot *snapshot, struct stall
 	size_t open = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		fds[i] = (struct pollfd){ .fd = samplers[i].fd, .events = POLLIN };
+		fds[i] = (struct pollfd){.fd = samplers[i].fd, .events = POLLIN};
 		open += samplers[i].fd >= 0;
 	}
 	while (open > 0) {
 		int64_t left = deadline - now_us();
-		struct timespec timeout = { .tv_nsec = left * 1000 };
+		struct timespec timeout = {.tv_nsec = left * 1000};
 
 		if (left <= 0 || ppoll(fds, count, &timeout, NULL) <= 0)
 			return;
@@ -238,8 +242,9 @@ static void wait_for_samples(const struct stall_snapshot *snapshot, struct stall
 	}
 }
 
-struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot, struct stall_sample *samples,
-					 size_t count, size_t max_stack, unsigned int timeout_us)
+struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot,
+					 struct stall_sample *samples, size_t count,
+					 size_t max_stack, unsigned int timeout_us)
 {
 	struct sampler samplers[STALL_MAX_SAMPLED];
 	size_t open = 0;
@@ -266,6 +271,7 @@ struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot, 
 	for (size_t i = 0; i < count; i++)
 		sampler_deinit(&samplers[i]);
 	if (!open && refused)
-		return stall_error_os(refused, "cannot sample threads that are on a CPU by perf_event_open (it takes CAP_PERFMON)");
+		return stall_error_os(refused, "cannot sample threads that are on a CPU by "
+					       "perf_event_open (it takes CAP_PERFMON)");
 	return NULL;
 }

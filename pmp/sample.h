@@ -19,7 +19,8 @@ struct stall_sample {
 
 // Waits at most timeout_us for all of them. A thread that leaves its CPU meanwhile, or ends, is not
 // taken. Fails where none could be sampled because perf events are refused.
-struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot, struct stall_sample *samples,
-					 size_t count, size_t max_stack, unsigned int timeout_us);
+struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot,
+					 struct stall_sample *samples, size_t count,
+					 size_t max_stack, unsigned int timeout_us);
 
 #endif

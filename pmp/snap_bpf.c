@@ -14,7 +14,7 @@
 #include "thread_record.h"
 #include "threads_loader.h"
 
-#define CHUNK_THREADS 64 // read again together: fewer make a shorter window, and more calls
+#define CHUNK_THREADS 64    // read again together: fewer make a shorter window, and more calls
 #define SAMPLE_US 2000	    // a thread on a CPU is interrupted within 20 us
 #define LAST_SAMPLE_US 4000 // two cores can be busy with others
 
@@ -42,7 +42,7 @@ struct capture {
 	struct state *state;
 	struct stall_snapshot *snapshot;
 	const struct stall_snapshot_options *options;
-	struct work *work; // one for each thread of the snapshot
+	struct work *work;		  // one for each thread of the snapshot
 	struct stall_stack_copy **copies; // room for the arguments of stall_stacks_copy
 	int64_t deadline_us;
 	size_t arena_full;
@@ -127,7 +127,8 @@ static int compare_found(const void *a, const void *b)
 
 // All records of the run, by process and tid; dead threads are left out but for a leader, which
 // stays as long as its process.
-static struct stall_error *sort_records(struct capture *capture, struct found **ret, size_t *ret_count)
+static struct stall_error *sort_records(struct capture *capture, struct found **ret,
+					size_t *ret_count)
 {
 	const struct stall_bpf_records *records = &capture->state->records;
 	size_t capacity = records->size / sizeof(struct stall_bpf_thread) + 1, count = 0;
@@ -145,7 +146,7 @@ static struct stall_error *sort_records(struct capture *capture, struct found **
 			capture->snapshot->processes[process].threads_lost++;
 			continue;
 		}
-		found[count++] = (struct found){ process, record };
+		found[count++] = (struct found){process, record};
 	}
 	qsort(found, count, sizeof(*found), compare_found);
 	*ret = found;
@@ -153,11 +154,13 @@ static struct stall_error *sort_records(struct capture *capture, struct found **
 	return NULL;
 }
 
-static void fill_thread(struct capture *capture, size_t index, const struct stall_bpf_thread *record)
+static void fill_thread(struct capture *capture, size_t index,
+			const struct stall_bpf_thread *record)
 {
 	struct work *work = &capture->work[index];
 
-	stall_record_fill(record, stall_bpf_kernel_frames(record), &capture->snapshot->threads[index]);
+	stall_record_fill(record, stall_bpf_kernel_frames(record),
+			  &capture->snapshot->threads[index]);
 	work->before = *record;
 	work->on_cpu_runs = record->on_cpu ? work->on_cpu_runs + 1 : 0;
 	// An older copy does not belong to these registers.
@@ -168,17 +171,19 @@ static struct stall_error *run(struct capture *capture, const struct stall_bpf_r
 {
 	struct stall_bpf_run with_limit = *run;
 
-	with_limit.max_bytes = capture->options->max_threads *
-			       (sizeof(struct stall_bpf_thread) +
-				STALL_BPF_KERNEL_FRAMES * sizeof(uint64_t));
-	return stall_bpf_threads_run(capture->state->threads, &with_limit, &capture->state->records);
+	with_limit.max_bytes =
+		capture->options->max_threads *
+		(sizeof(struct stall_bpf_thread) + STALL_BPF_KERNEL_FRAMES * sizeof(uint64_t));
+	return stall_bpf_threads_run(capture->state->threads, &with_limit,
+				     &capture->state->records);
 }
 
 static struct stall_error *exec_error(const struct stall_process *process)
 {
-	return stall_error_create(STALL_ERROR_NO_PROCESS,
-				  "process %d (%s) executed another program during the capture: capture it again",
-				  process->target.pid, process->comm);
+	return stall_error_create(
+		STALL_ERROR_NO_PROCESS,
+		"process %d (%s) executed another program during the capture: capture it again",
+		process->target.pid, process->comm);
 }
 
 // The maps were read before the threads: both must be of one program.
@@ -191,7 +196,8 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 	// A thread that is exiting has no memory any more; without ptrace access /proc tells none.
 	if (!record->start_stack || !process->start_stack)
 		return NULL;
-	if (record->start_stack != process->start_stack || record->start_brk != process->start_brk ||
+	if (record->start_stack != process->start_stack ||
+	    record->start_brk != process->start_brk ||
 	    record->exec_id != capture->work[index].before.exec_id)
 		return exec_error(process);
 	return NULL;
@@ -205,7 +211,8 @@ static struct stall_error *find_threads(struct capture *capture)
 	struct stall_error *err;
 	size_t count;
 
-	err = run(capture, &(struct stall_bpf_run){ .kernel_stacks = capture->options->kernel_stacks });
+	err = run(capture,
+		  &(struct stall_bpf_run){.kernel_stacks = capture->options->kernel_stacks});
 	if (!err)
 		err = sort_records(capture, &found, &count);
 	if (err)
@@ -229,7 +236,8 @@ static struct stall_error *find_threads(struct capture *capture)
 	return NULL;
 }
 
-static struct stall_error *copy_stacks(struct capture *capture, const uint32_t *indexes, size_t count)
+static struct stall_error *copy_stacks(struct capture *capture, const uint32_t *indexes,
+				       size_t count)
 {
 	size_t chosen = 0, full;
 
@@ -242,8 +250,9 @@ static struct stall_error *copy_stacks(struct capture *capture, const uint32_t *
 		capture->snapshot->threads[indexes[i]].passes++;
 		capture->copies[chosen++] = &work->copy;
 	}
-	struct stall_error *err = stall_stacks_copy(capture->snapshot, capture->copies, chosen,
-						    capture->options->max_stack + STALL_RED_ZONE, &full);
+	struct stall_error *err =
+		stall_stacks_copy(capture->snapshot, capture->copies, chosen,
+				  capture->options->max_stack + STALL_RED_ZONE, &full);
 	if (!err)
 		capture->arena_full += full;
 	return err;
@@ -276,9 +285,9 @@ static struct stall_error *compare_records(struct capture *capture)
 
 	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
 		uint32_t process = find_process(capture->snapshot, record->tgid);
-		size_t index = process == UINT32_MAX ?
-				       SIZE_MAX :
-				       find_thread(capture->snapshot, process, record->tid);
+		size_t index = process == UINT32_MAX
+				       ? SIZE_MAX
+				       : find_thread(capture->snapshot, process, record->tid);
 
 		if (index == SIZE_MAX || capture->work[index].outcome != PENDING)
 			continue;
@@ -321,9 +330,9 @@ static void reopen(struct capture *capture)
 
 	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
 		uint32_t process = find_process(capture->snapshot, record->tgid);
-		size_t index = process == UINT32_MAX ?
-				       SIZE_MAX :
-				       find_thread(capture->snapshot, process, record->tid);
+		size_t index = process == UINT32_MAX
+				       ? SIZE_MAX
+				       : find_thread(capture->snapshot, process, record->tid);
 
 		if (index != SIZE_MAX && capture->work[index].outcome == PENDING) {
 			capture->work[index].seen = true;
@@ -333,10 +342,11 @@ static void reopen(struct capture *capture)
 }
 
 // One window over a few threads: registers, copies, registers.
-static struct stall_error *read_again(struct capture *capture, const uint32_t *indexes, size_t count)
+static struct stall_error *read_again(struct capture *capture, const uint32_t *indexes,
+				      size_t count)
 {
 	pid_t tids[CHUNK_THREADS];
-	struct stall_bpf_run first = { .tids = tids, .tid_count = count };
+	struct stall_bpf_run first = {.tids = tids, .tid_count = count};
 
 	for (size_t i = 0; i < count; i++)
 		tids[i] = capture->snapshot->threads[indexes[i]].tid;
@@ -392,8 +402,9 @@ static struct stall_error *sample_running(struct capture *capture, const uint32_
 						       capture->options->max_stack, timeout_us);
 	if (err) {
 		capture->sampling_refused = true;
-		struct stall_error *note_err = stall_snapshot_note(capture->snapshot,
-								   "running-unsampled", "%s", err->message);
+		struct stall_error *note_err =
+			stall_snapshot_note(capture->snapshot, "running-unsampled", "%s",
+					    err->message);
 		stall_error_destroy(err);
 		return note_err;
 	}
@@ -415,9 +426,10 @@ static struct stall_error *settle_rest(struct capture *capture, uint32_t *pendin
 
 	for (unsigned int pass = 1; count && pass < capture->options->passes; pass++) {
 		if (now_us() > capture->deadline_us)
-			return stall_snapshot_note(capture->snapshot, "deadline",
-						   "%zu threads kept running until the deadline of %u ms",
-						   count, capture->options->deadline_ms);
+			return stall_snapshot_note(
+				capture->snapshot, "deadline",
+				"%zu threads kept running until the deadline of %u ms", count,
+				capture->options->deadline_ms);
 		for (size_t i = 0; !err && i < count; i += CHUNK_THREADS)
 			err = read_again(capture, pending + i,
 					 count - i < CHUNK_THREADS ? count - i : CHUNK_THREADS);
@@ -506,18 +518,21 @@ static struct stall_error *note_losses(struct capture *capture)
 
 		if (process->threads_lost)
 			err = stall_snapshot_note(snapshot, "threads-lost",
-						  "%zu threads of process %d ended during the capture or are beyond the limit of %zu",
+						  "%zu threads of process %d ended during the "
+						  "capture or are beyond the limit of %zu",
 						  process->threads_lost, process->target.pid,
 						  capture->options->max_threads);
 	}
 	if (!err && capture->arena_full)
-		err = stall_snapshot_note(snapshot, "arena-full",
-					  "no room for the stacks of %zu threads: lower --max-stack",
-					  capture->arena_full);
+		err = stall_snapshot_note(
+			snapshot, "arena-full",
+			"no room for the stacks of %zu threads: lower --max-stack",
+			capture->arena_full);
 	if (!err && capture->options->kernel_stacks &&
 	    !stall_bpf_threads_has_kernel_stacks(capture->state->threads))
 		err = stall_snapshot_note(snapshot, "kernel-stacks",
-					  "this kernel gives no kernel stacks of other threads (bpf_get_task_stack, Linux 5.9)");
+					  "this kernel gives no kernel stacks of other threads "
+					  "(bpf_get_task_stack, Linux 5.9)");
 	return err;
 }
 

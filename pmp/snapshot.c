@@ -62,14 +62,16 @@ static struct stall_error *read_stat(struct stall_process *process)
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 
 	if (n < 0 && (errno == ESRCH || errno == ENOENT))
-		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", target->pid);
+		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
+					  target->pid);
 	if (n < 0)
 		return stall_error_os(errno, "cannot read /proc/%d/stat", target->pid);
 	text[n] = 0;
 	char *name = strchr(text, '('), *end = strrchr(text, ')');
 	int ppid;
 	if (!name || !end || end < name || sscanf(end + 1, " %*c %d", &ppid) != 1)
-		return stall_error_create(STALL_ERROR_FORMAT, "cannot read /proc/%d/stat", target->pid);
+		return stall_error_create(STALL_ERROR_FORMAT, "cannot read /proc/%d/stat",
+					  target->pid);
 	*end = 0;
 	strncpy(process->comm, name + 1, STALL_COMM - 1);
 	process->ppid = ppid;
@@ -126,10 +128,12 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 	const struct stall_maps *maps = process->maps;
 
 	if (maps->modules_lost) {
-		struct stall_error *err = stall_snapshot_note(
-			snapshot, "modules-limit",
-			"process %d has %zu more code mappings than the limit of %d: frames in them stay unnamed",
-			process->target.pid, maps->modules_lost, STALL_MAX_MODULES);
+		struct stall_error *err =
+			stall_snapshot_note(snapshot, "modules-limit",
+					    "process %d has %zu more code mappings than the limit "
+					    "of %d: frames in them stay unnamed",
+					    process->target.pid, maps->modules_lost,
+					    STALL_MAX_MODULES);
 		if (err)
 			return err;
 	}
@@ -213,7 +217,8 @@ struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t
 			err = skip_ended(snapshot, before, err);
 	}
 	if (!err && !snapshot->process_count)
-		err = stall_error_create(STALL_ERROR_NO_PROCESS, "none of the processes runs any more");
+		err = stall_error_create(STALL_ERROR_NO_PROCESS,
+					 "none of the processes runs any more");
 	if (err) {
 		stall_snapshot_destroy(snapshot);
 		return err;
@@ -243,8 +248,8 @@ void stall_snapshot_destroy(struct stall_snapshot *snapshot)
 struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,
 					const char *format, ...)
 {
-	struct stall_note *grown = reallocarray(snapshot->notes, snapshot->note_count + 1,
-						sizeof(*grown));
+	struct stall_note *grown =
+		reallocarray(snapshot->notes, snapshot->note_count + 1, sizeof(*grown));
 	va_list args;
 	char *message;
 	int rc;
@@ -257,7 +262,7 @@ struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const c
 	va_end(args);
 	if (rc < 0)
 		return &stall_enomem;
-	snapshot->notes[snapshot->note_count++] = (struct stall_note){ code, message };
+	snapshot->notes[snapshot->note_count++] = (struct stall_note){code, message};
 	return NULL;
 }
 
@@ -323,10 +328,10 @@ static void read_words_of_core(const struct stall_snapshot *snapshot, struct sta
 	for (size_t i = 0; i < count; i++) {
 		struct stall_futex *futex = &futexes[i];
 
-		futex->readable = stall_snapshot_read(snapshot, futex->process,
-						      futex->address - STALL_FUTEX_BEFORE,
-						      futex->bytes,
-						      sizeof(futex->bytes)) == sizeof(futex->bytes);
+		futex->readable =
+			stall_snapshot_read(snapshot, futex->process,
+					    futex->address - STALL_FUTEX_BEFORE, futex->bytes,
+					    sizeof(futex->bytes)) == sizeof(futex->bytes);
 	}
 }
 
@@ -351,8 +356,8 @@ static struct stall_error *read_words(const struct stall_snapshot *snapshot,
 				.buf = futexes[first + n].bytes,
 				.size = sizeof(futexes[first + n].bytes),
 			};
-		struct stall_error *err = stall_target_read_many(
-			&snapshot->processes[process].target, reads, n);
+		struct stall_error *err =
+			stall_target_read_many(&snapshot->processes[process].target, reads, n);
 		if (err && err->code == STALL_ERROR_NO_PROCESS) { // nothing was read
 			stall_error_destroy(err);
 			err = NULL;
@@ -385,8 +390,7 @@ struct stall_error *stall_snapshot_read_futexes(struct stall_snapshot *snapshot)
 			continue;
 		futexes[i].read_twice = true;
 		memcpy(futexes[i].first, before->bytes, sizeof(before->bytes));
-		futexes[i].stable =
-			!memcmp(before->bytes, futexes[i].bytes, sizeof(before->bytes));
+		futexes[i].stable = !memcmp(before->bytes, futexes[i].bytes, sizeof(before->bytes));
 	}
 	free(snapshot->futexes);
 	snapshot->futexes = no_cleanup_ptr(futexes);

@@ -30,8 +30,8 @@ static struct range stack_range(const struct stall_maps *maps, const struct stal
 			.end = stall_stack_end(maps, sp, fs_base),
 		};
 	if (fs_base > sp && fs_base - sp <= MAX_YOUNG_STACK)
-		return (struct range){ .start = sp, .end = fs_base };
-	return (struct range){ .start = sp, .end = sp + BLIND_SIZE, .blind = true };
+		return (struct range){.start = sp, .end = fs_base};
+	return (struct range){.start = sp, .end = sp + BLIND_SIZE, .blind = true};
 }
 
 // Makes room for the copy and says what to read; an empty read where there is nothing or no room.
@@ -58,7 +58,7 @@ static struct stall_read prepare(const struct stall_snapshot *snapshot,
 		thread->stack = stack;
 		copy->capacity = size;
 	}
-	return (struct stall_read){ .address = range.start, .buf = thread->stack, .size = size };
+	return (struct stall_read){.address = range.start, .buf = thread->stack, .size = size};
 }
 
 static struct stall_error *read_process(const struct stall_snapshot *snapshot, uint32_t process,

@@ -91,7 +91,8 @@ static struct stall_error *check_is_leader(int procfd, pid_t pid)
 		return stall_error_create(STALL_ERROR_FORMAT, "/proc/%d/status has no Tgid", pid);
 	if (tgid != pid)
 		return stall_error_create(STALL_ERROR_USAGE,
-					  "%d is a thread of process %d: use --pid %d", pid, tgid, tgid);
+					  "%d is a thread of process %d: use --pid %d", pid, tgid,
+					  tgid);
 	return NULL;
 }
 
@@ -131,8 +132,8 @@ static struct stall_error *choose_reader(struct stall_target *target)
 
 	snprintf(path, sizeof(path), "/proc/%d", tid);
 	int procfd = tid ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-	struct stall_error *err = procfd < 0 ? process_ended(target->pid) :
-					       stall_target_check(target);
+	struct stall_error *err =
+		procfd < 0 ? process_ended(target->pid) : stall_target_check(target);
 	if (err) {
 		if (procfd >= 0)
 			close(procfd);
@@ -164,9 +165,10 @@ struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 	if (rc)
 		return stall_error_os(rc, "cannot read %s/stat", path);
 	if (fields.flags & PF_KTHREAD)
-		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "process %d is a thread of the kernel: it has no stack of its own to show",
-					  pid);
+		return stall_error_create(
+			STALL_ERROR_UNSUPPORTED,
+			"process %d is a thread of the kernel: it has no stack of its own to show",
+			pid);
 	struct stall_error *err = check_is_leader(procfd, pid);
 	if (err)
 		return err;
@@ -174,8 +176,9 @@ struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 	// had not been reused by then.
 	_cleanup_close_ int pidfd = syscall(SYS_pidfd_open, pid, 0);
 	if (pidfd < 0 && errno != ENOSYS && errno != EPERM)
-		return errno == ESRCH ? process_ended(pid)
-				      : stall_error_os(errno, "cannot hold process %d by pidfd_open", pid);
+		return errno == ESRCH
+			       ? process_ended(pid)
+			       : stall_error_os(errno, "cannot hold process %d by pidfd_open", pid);
 	if (read_stat(procfd, pid, &again) || again.start_time != fields.start_time)
 		return process_ended(pid);
 	struct stall_target opened = {
@@ -208,7 +211,7 @@ void stall_target_deinit(struct stall_target *target)
 
 struct stall_error *stall_target_check(const struct stall_target *target)
 {
-	struct pollfd pollfd = { .fd = target->pidfd, .events = POLLIN };
+	struct pollfd pollfd = {.fd = target->pidfd, .events = POLLIN};
 	struct stat_fields fields;
 
 	// A pidfd reads as ready once the whole thread group has exited.
@@ -261,9 +264,10 @@ struct stall_error *stall_target_tids(const struct stall_target *target, size_t 
 		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
 			continue;
 		if (count == max)
-			return stall_error_create(STALL_ERROR_LIMIT,
-						  "process %d has more than %zu threads: raise --max-threads",
-						  target->pid, max);
+			return stall_error_create(
+				STALL_ERROR_LIMIT,
+				"process %d has more than %zu threads: raise --max-threads",
+				target->pid, max);
 		if (count == capacity) {
 			capacity = capacity ? capacity * 2 : 256;
 			pid_t *grown = reallocarray(tids, capacity, sizeof(*tids));
@@ -311,8 +315,8 @@ static size_t read_batch(pid_t reader, struct stall_read *reads, size_t count)
 	size_t settled = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		local[i] = (struct iovec){ reads[i].buf, reads[i].size };
-		remote[i] = (struct iovec){ (void *)(uintptr_t)reads[i].address, reads[i].size };
+		local[i] = (struct iovec){reads[i].buf, reads[i].size};
+		remote[i] = (struct iovec){(void *)(uintptr_t)reads[i].address, reads[i].size};
 	}
 	ssize_t n = process_vm_readv(reader, local, count, remote, count, 0);
 	if (n < 0 && errno != EFAULT)
@@ -352,16 +356,17 @@ struct stall_error *stall_target_read_many(const struct stall_target *target,
 	if (errnum == ESRCH)
 		return process_ended(target->pid);
 	if (errnum)
-		return stall_error_os(errnum,
-				      "cannot read the memory of process %d (needs its user, or CAP_SYS_PTRACE)",
-				      target->pid);
+		return stall_error_os(
+			errnum,
+			"cannot read the memory of process %d (needs its user, or CAP_SYS_PTRACE)",
+			target->pid);
 	return NULL;
 }
 
 size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,
 			 size_t size)
 {
-	struct stall_read read = { .address = address, .buf = buf, .size = size };
+	struct stall_read read = {.address = address, .buf = buf, .size = size};
 
 	stall_error_destroy(stall_target_read_many(target, &read, 1));
 	return read.done;

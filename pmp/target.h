@@ -12,8 +12,8 @@
 
 struct stall_target {
 	pid_t pid;
-	int pidfd;	     // pidfd_open(2); -1 where the kernel has none (before 5.3)
-	int procfd;	     // O_PATH directory /proc/READER; its files read as gone once that is
+	int pidfd;  // pidfd_open(2); -1 where the kernel has none (before 5.3)
+	int procfd; // O_PATH directory /proc/READER; its files read as gone once that is
 	// Its memory and maps are read through this thread: the leader, or where the leader has
 	// ended before the others, one of them (then a stat file is that thread's).
 	pid_t reader;

@@ -92,8 +92,8 @@ static bool is_in_syscall(const struct stall_bpf_thread *record)
 
 static void fill_syscall(const struct stall_bpf_thread *record, struct stall_thread *ret)
 {
-	static const uint8_t order[6] = { STALL_BPF_DI,	 STALL_BPF_SI, STALL_BPF_DX,
-					  STALL_BPF_R10, STALL_BPF_R8, STALL_BPF_R9 };
+	static const uint8_t order[6] = {STALL_BPF_DI,	STALL_BPF_SI, STALL_BPF_DX,
+					 STALL_BPF_R10, STALL_BPF_R8, STALL_BPF_R9};
 
 	ret->in_syscall = true;
 	ret->syscall = record->regs[STALL_BPF_ORIG_AX];

@@ -8,54 +8,53 @@
 
 static int check_passed, check_failed;
 
-#define CHECK(condition)                                                                  \
-	do {                                                                              \
-		if (condition) {                                                          \
-			check_passed++;                                                   \
-		} else {                                                                  \
-			check_failed++;                                                   \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-		}                                                                         \
+#define CHECK(condition)                                                                           \
+	do {                                                                                       \
+		if (condition) {                                                                   \
+			check_passed++;                                                            \
+		} else {                                                                           \
+			check_failed++;                                                            \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);    \
+		}                                                                                  \
 	} while (0)
 
-#define CHECK_INT(actual, expected)                                                        \
-	do {                                                                               \
-		long long check_a_ = (long long)(actual), check_e_ = (long long)(expected); \
-		if (check_a_ == check_e_) {                                                \
-			check_passed++;                                                    \
-		} else {                                                                   \
-			check_failed++;                                                    \
-			fprintf(stderr, "%s:%d: %s is %lld (%#llx), not %lld (%#llx)\n",   \
-				__FILE__, __LINE__, #actual, check_a_, check_a_, check_e_, \
-				check_e_);                                                 \
-		}                                                                          \
+#define CHECK_INT(actual, expected)                                                                \
+	do {                                                                                       \
+		long long check_a_ = (long long)(actual), check_e_ = (long long)(expected);        \
+		if (check_a_ == check_e_) {                                                        \
+			check_passed++;                                                            \
+		} else {                                                                           \
+			check_failed++;                                                            \
+			fprintf(stderr, "%s:%d: %s is %lld (%#llx), not %lld (%#llx)\n", __FILE__, \
+				__LINE__, #actual, check_a_, check_a_, check_e_, check_e_);        \
+		}                                                                                  \
 	} while (0)
 
-#define CHECK_STRING(actual, expected)                                                  \
-	do {                                                                            \
-		const char *check_a_ = (actual), *check_e_ = (expected);                \
-		if (check_a_ && check_e_ && !strcmp(check_a_, check_e_)) {              \
-			check_passed++;                                                 \
-		} else {                                                                \
-			check_failed++;                                                 \
-			fprintf(stderr, "%s:%d: %s is \"%s\", not \"%s\"\n", __FILE__,  \
-				__LINE__, #actual, check_a_ ? check_a_ : "(null)",      \
-				check_e_ ? check_e_ : "(null)");                        \
-		}                                                                       \
+#define CHECK_STRING(actual, expected)                                                             \
+	do {                                                                                       \
+		const char *check_a_ = (actual), *check_e_ = (expected);                           \
+		if (check_a_ && check_e_ && !strcmp(check_a_, check_e_)) {                         \
+			check_passed++;                                                            \
+		} else {                                                                           \
+			check_failed++;                                                            \
+			fprintf(stderr, "%s:%d: %s is \"%s\", not \"%s\"\n", __FILE__, __LINE__,   \
+				#actual, check_a_ ? check_a_ : "(null)",                           \
+				check_e_ ? check_e_ : "(null)");                                   \
+		}                                                                                  \
 	} while (0)
 
 // For use with functions that return struct stall_error *; prints what went wrong.
-#define CHECK_OK(call)                                                                  \
-	do {                                                                            \
-		struct stall_error *check_err_ = (call);                                \
-		if (!check_err_) {                                                      \
-			check_passed++;                                                 \
-		} else {                                                                \
-			check_failed++;                                                 \
-			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,   \
-				check_err_->message);                                   \
-			stall_error_destroy(check_err_);                                \
-		}                                                                       \
+#define CHECK_OK(call)                                                                             \
+	do {                                                                                       \
+		struct stall_error *check_err_ = (call);                                           \
+		if (!check_err_) {                                                                 \
+			check_passed++;                                                            \
+		} else {                                                                           \
+			check_failed++;                                                            \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,              \
+				check_err_->message);                                              \
+			stall_error_destroy(check_err_);                                           \
+		}                                                                                  \
 	} while (0)
 
 static inline int check_done(void)

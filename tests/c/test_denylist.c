@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "denylist.h"
+
+#include "check.h"
+
+static const struct {
+	const char *release;
+	unsigned int use;
+	bool denied;
+} cases[] = {
+	// Where the fault came in, its last kernel, and where stable kernels mended it.
+	{"5.8.18", STALL_DENY_TASK_STACK, false},
+	{"5.9.0", STALL_DENY_TASK_STACK, true},
+	{"5.10.0-8-amd64", STALL_DENY_TASK_STACK, true},
+	{"5.10.29", STALL_DENY_TASK_STACK, true},
+	{"5.10.30", STALL_DENY_TASK_STACK, false},
+	{"5.10.223-1", STALL_DENY_TASK_STACK, false},
+	{"5.11.13", STALL_DENY_TASK_STACK, true},
+	{"5.11.14", STALL_DENY_TASK_STACK, false},
+	{"5.12.0-rc7", STALL_DENY_TASK_STACK, false},
+	{"6.18.44", STALL_DENY_TASK_STACK, false},
+	{"5.18.19", STALL_DENY_USER_READ_IN_IRQ, false},
+	{"5.19.0-50-generic", STALL_DENY_USER_READ_IN_IRQ, true},
+	{"6.0.12", STALL_DENY_USER_READ_IN_IRQ, true},
+	{"6.1.25-37.47.amzn2023.x86_64", STALL_DENY_USER_READ_IN_IRQ, true},
+	{"6.1.36", STALL_DENY_USER_READ_IN_IRQ, false},
+	{"6.2.16", STALL_DENY_USER_READ_IN_IRQ, true},
+	{"6.3.9", STALL_DENY_USER_READ_IN_IRQ, true},
+	{"6.3.10", STALL_DENY_USER_READ_IN_IRQ, false},
+	{"6.4.0", STALL_DENY_USER_READ_IN_IRQ, false},
+	// What we do not do does not concern us.
+	{"6.1.25", STALL_DENY_TASK_STACK, false},
+	{"5.10.1", STALL_DENY_USER_READ_IN_IRQ, false},
+	{"5.10.1", 0, false},
+	// Both at once.
+	{"6.1.25", STALL_DENY_TASK_STACK | STALL_DENY_USER_READ_IN_IRQ, true},
+	// Two numbers, and no number at all.
+	{"5.9", STALL_DENY_TASK_STACK, true},
+	{"6", STALL_DENY_TASK_STACK, false},
+	{"", STALL_DENY_TASK_STACK, false},
+	{"unknown", STALL_DENY_TASK_STACK, false},
+};
+
+static void test_releases(void)
+{
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		bool denied = stall_denylist_find(cases[i].release, cases[i].use) != NULL;
+
+		if (denied != cases[i].denied)
+			fprintf(stderr, "release %s, use %u\n", cases[i].release, cases[i].use);
+		CHECK_INT(denied, cases[i].denied);
+	}
+}
+
+static void test_entries_say_why(void)
+{
+	for (unsigned int i = 0; i < stall_denylist_count; i++) {
+		const struct stall_denied_kernel *entry = &stall_denylist[i];
+
+		CHECK(entry->what && entry->what[0]);
+		CHECK(entry->reference && entry->reference[0]);
+		CHECK(entry->fixed[0].major > 0);
+	}
+}
+
+static void test_message(void)
+{
+	struct stall_error *err =
+		stall_denylist_error("5.9.1", stall_denylist_find("5.9.1", STALL_DENY_TASK_STACK));
+
+	CHECK_INT(err->code, STALL_ERROR_UNSUPPORTED);
+	CHECK(strstr(err->message, "5.9.1"));
+	CHECK(strstr(err->message, "bpf_get_task_stack"));
+	CHECK(strstr(err->message, "--force"));
+	stall_error_destroy(err);
+	CHECK_OK(stall_denylist_check(STALL_DENY_TASK_STACK, true));
+}
+
+int main(void)
+{
+	test_releases();
+	test_entries_say_why();
+	test_message();
+	return check_done();
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "target.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define PAGE 4096UL
+
+static uint8_t *pages; // [readable][unreadable][readable], the same in the child
+
+static pid_t start_child(void)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		for (;;)
+			pause();
+	}
+	return child;
+}
+
+static void end_child(pid_t child)
+{
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+}
+
+static void check_refused(pid_t pid, enum stall_error_code code)
+{
+	struct stall_target target;
+	struct stall_error *err = stall_target_init(&target, pid);
+
+	CHECK(err && err->code == code);
+	stall_error_destroy(err);
+}
+
+static void *tell_tid(void *arg)
+{
+	__atomic_store_n((pid_t *)arg, gettid(), __ATOMIC_RELEASE);
+	pause(); // until it is cancelled
+	return NULL;
+}
+
+static void test_refusals(void)
+{
+	pthread_t thread;
+	pid_t tid = 0;
+
+	check_refused(0, STALL_ERROR_USAGE);
+	check_refused(-1, STALL_ERROR_USAGE);
+	check_refused(0x3fffffff, STALL_ERROR_NO_PROCESS);
+	pthread_create(&thread, NULL, tell_tid, &tid);
+	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
+		sched_yield();
+	check_refused(tid, STALL_ERROR_USAGE);
+	pthread_cancel(thread);
+	pthread_join(thread, NULL);
+}
+
+static void test_reads(const struct stall_target *target)
+{
+	uint8_t a[64], b[2 * PAGE], c[64];
+	struct stall_read reads[] = {
+		{.address = (uintptr_t)pages + 100, .buf = a, .size = sizeof(a)},
+		{.address = (uintptr_t)pages + PAGE / 2, .buf = b, .size = sizeof(b)},
+		{.address = (uintptr_t)pages + PAGE, .buf = c, .size = sizeof(c)},
+		{.address = 0, .buf = c, .size = sizeof(c)},
+		{.address = UINT64_MAX - 8, .buf = c, .size = sizeof(c)},
+		{.address = (uintptr_t)pages + 2 * PAGE, .buf = c, .size = sizeof(c)},
+		{.address = (uintptr_t)pages, .buf = NULL, .size = 0},
+	};
+
+	CHECK_OK(stall_target_read_many(target, reads, sizeof(reads) / sizeof(reads[0])));
+	CHECK_INT(reads[0].done, sizeof(a));
+	CHECK_INT(a[0], 'a');
+	CHECK_INT(reads[1].done, PAGE / 2); // as far as it goes
+	CHECK_INT(b[PAGE / 2 - 1], 'a');
+	CHECK_INT(reads[2].done, 0);
+	CHECK_INT(reads[3].done, 0);
+	CHECK_INT(reads[4].done, 0);
+	CHECK_INT(reads[5].done, sizeof(c));
+	CHECK_INT(c[0], 'c');
+	CHECK_INT(reads[6].done, 0);
+	CHECK_INT(stall_target_read(target, (uintptr_t)pages + PAGE - 8, b, 16), 8);
+}
+
+// More ranges than go into one call, every third of them unreadable.
+static void test_many_reads(const struct stall_target *target)
+{
+	enum { COUNT = 3000 };
+	struct stall_read *reads = calloc(COUNT, sizeof(*reads));
+	uint32_t *bufs = calloc(COUNT, sizeof(*bufs));
+	int wrong = 0;
+
+	for (int i = 0; i < COUNT; i++)
+		reads[i] = (struct stall_read){
+			.address = (uintptr_t)pages + (i % 3 == 1 ? PAGE
+						       : i % 3	  ? 2 * PAGE
+								  : 0),
+			.buf = &bufs[i],
+			.size = sizeof(bufs[i]),
+		};
+	CHECK_OK(stall_target_read_many(target, reads, COUNT));
+	for (int i = 0; i < COUNT; i++) {
+		wrong += reads[i].done != (i % 3 == 1 ? 0 : sizeof(bufs[i]));
+		wrong += bufs[i] != (i % 3 == 1 ? 0 : i % 3 ? 0x63636363 : 0x61616161);
+	}
+	CHECK_INT(wrong, 0);
+	free(reads);
+	free(bufs);
+}
+
+static void test_child(void)
+{
+	pid_t child = start_child();
+	struct stall_target target;
+	pid_t *tids = NULL;
+	size_t count = 0;
+
+	CHECK_OK(stall_target_init(&target, child));
+	CHECK_INT(target.pid, child);
+	CHECK_INT(target.reader, child);
+	CHECK(target.start_time > 0);
+	CHECK_OK(stall_target_check(&target));
+	CHECK_OK(stall_target_tids(&target, 10, &tids, &count));
+	CHECK(count == 1 && tids[0] == child);
+	free(tids);
+	test_reads(&target);
+	test_many_reads(&target);
+
+	kill(child, SIGKILL);
+	siginfo_t info;
+	waitid(P_PID, child, &info, WEXITED | WNOWAIT);
+	struct stall_error *err = stall_target_check(&target); // a zombie
+	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
+	stall_error_destroy(err);
+	check_refused(child, STALL_ERROR_NO_PROCESS);
+	end_child(child);
+	err = stall_target_check(&target);
+	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
+	stall_error_destroy(err);
+	err = stall_target_tids(&target, 10, &tids, &count);
+	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
+	stall_error_destroy(err);
+	struct stall_read read = {.address = (uintptr_t)pages, .buf = &count, .size = 4};
+	err = stall_target_read_many(&target, &read, 1);
+	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
+	CHECK_INT(read.done, 0);
+	stall_error_destroy(err);
+	stall_target_deinit(&target);
+	CHECK(target.pidfd == -1 && target.procfd == -1);
+}
+
+static void test_thread_limit(void)
+{
+	struct stall_target self;
+	pid_t *tids = NULL, tid[3] = {};
+	pthread_t threads[3];
+	size_t count = 0;
+
+	for (int i = 0; i < 3; i++) {
+		pthread_create(&threads[i], NULL, tell_tid, &tid[i]);
+		while (!__atomic_load_n(&tid[i], __ATOMIC_ACQUIRE))
+			sched_yield();
+	}
+	CHECK_OK(stall_target_init(&self, getpid()));
+	CHECK_OK(stall_target_tids(&self, 4, &tids, &count));
+	CHECK_INT(count, 4);
+	for (size_t i = 1; i < count; i++)
+		CHECK(tids[i] > tids[i - 1]);
+	free(tids);
+	struct stall_error *err = stall_target_tids(&self, 3, &tids, &count);
+	CHECK(err && err->code == STALL_ERROR_LIMIT);
+	stall_error_destroy(err);
+	stall_target_deinit(&self);
+	for (int i = 0; i < 3; i++) {
+		pthread_cancel(threads[i]);
+		pthread_join(threads[i], NULL);
+	}
+}
+
+static void test_roots(void)
+{
+	CHECK_STRING(stall_path_in_root("/srv/x/usr/bin/a", "/srv/x"), "/usr/bin/a");
+	CHECK_STRING(stall_path_in_root("/srv/xy/a", "/srv/x"), "/srv/xy/a");
+	CHECK_STRING(stall_path_in_root("/usr/bin/a", ""), "/usr/bin/a");
+	CHECK_STRING(stall_path_in_root("/srv/x", "/srv/x"), "/srv/x");
+}
+
+int main(void)
+{
+	pages = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memset(pages, 'a', PAGE);
+	memset(pages + 2 * PAGE, 'c', PAGE);
+	mprotect(pages + PAGE, PAGE, PROT_NONE);
+	test_refusals();
+	test_child();
+	test_thread_limit();
+	test_roots();
+	return check_done();
+}
