@@ -50,6 +50,10 @@ class Fact(msgspec.Struct):
     name_hex: str = ""
     seed: int = 0
     count: int = 0
+    owner: int | None = None
+    readers: int | None = None
+    address: str = ""
+    symbol: str | None = None
 
     def expected(self) -> list[str]:
         """Return the names of the target's own functions, innermost first."""
