@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stallscope.analyzers.catalog import Signature
-from stallscope.analyzers.scene import Candidate, Scene
+from stallscope.analyzers.scene import Candidate, Scene, wait
 from stallscope.analyzers.waits import IDLE, WAITING
 from stallscope.model import Label, Lock, LockKind
 
@@ -47,18 +47,16 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             sites[scene.shape(index).excerpt()] += scene.capture.threads[index].count
         site, most = sites.most_common(1)[0]
         says.append(
-            f"{own} of {max(waiting, own)} waiting threads wait here; {most} of them in {site}"
+            f"{own} of {max(waiting, own)} waiting threads are in this wait; {most} of them in {site}"
         )
     for victim in victims:
+        explained = victim.signature.id in case.signature.explains
         says.append(
-            f"{scene.weight(victim.waiters)} threads wait in {victim.signature.id}, "
-            "whose blocker waits here"
-            if victim.signature.id not in case.signature.explains
-            else f"{scene.weight(victim.waiters)} threads wait in {victim.signature.id}, "
-            "which this makes longer"
+            f"{wait(scene.weight(victim.waiters))} in {victim.signature.id}, "
+            + ("which this makes longer" if explained else "whose blocker waits here")
         )
     for lock in scene.locks_of(case.waiters)[:3]:
-        says.append(f"{lock.waiters} threads wait for {lock_words(lock)}")
+        says.append(f"{wait(lock.waiters)} for {lock_words(lock)}")
         if not lock.stable:
             against.append(
                 f"the owner of {lock.symbol or hex(lock.address)} changed while it was read: "

@@ -10,7 +10,7 @@ from stallscope.analyzers.analysis import Finding, Link
 from stallscope.analyzers.blocker import by_lock
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.evidence import lock_words
-from stallscope.analyzers.scene import Candidate, Scene, waiter_groups
+from stallscope.analyzers.scene import Candidate, Scene, wait, waiter_groups
 from stallscope.analyzers.verdict import CAP, WEAK_CAP
 from stallscope.analyzers.waits import IDLE, RUNNING, WAITING
 from stallscope.model import Capture
@@ -107,7 +107,7 @@ def _rings(scene: Scene) -> list[Finding]:
             )
         others = scene.weight(queue) - scene.weight(ring)
         if others:
-            says.append(f"{others} more threads wait behind the ring")
+            says.append(f"{wait(others)} behind the ring")
         out.append(
             _make(
                 signature,

@@ -14,9 +14,9 @@ from stallscope.analyzers.catalog import Catalog, Signature
 from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING
-from stallscope.model import Capture, Lock
+from stallscope.model import Capture, Lock, LockKind
 
-__all__ = ["Candidate", "Scene", "waiter_groups"]
+__all__ = ["Candidate", "Scene", "wait", "waiter_groups"]
 
 EXCERPT = 3
 """A dump of so few threads is a piece of one: small counts do not speak against a stall."""
@@ -167,16 +167,23 @@ class Scene:
         return self.capture.locks[number]
 
     def locks_of(self, threads: Iterable[int]) -> tuple[Lock, ...]:
-        """Return the locks that the threads wait for, most waiters first, counted anew."""
+        """Return the locks that the threads wait for, most waiters first, counted anew.
+
+        A condition variable of one thread's own tells nothing and is left out.
+        """
         counts: Counter[int] = Counter()
         for index in threads:
             number = self.capture.threads[index].lock
             if number is not None and 0 <= number < len(self.capture.locks):
                 counts[number] += self.capture.threads[index].count
-        return tuple(
-            msgspec.structs.replace(self.capture.locks[number], waiters=count)
-            for number, count in counts.most_common(MAX_LOCKS)
-        )
+        out = []
+        for number, count in counts.most_common():
+            lock = self.capture.locks[number]
+            if count > 1 or lock.symbol or lock.owner_tid or lock.kind is not LockKind.COND:
+                out.append(msgspec.structs.replace(lock, waiters=count))
+            if len(out) == MAX_LOCKS:
+                break
+        return tuple(out)
 
     def say(self, thread: int) -> str:
         """Name a thread in a sentence."""
@@ -209,10 +216,15 @@ class Scene:
         return f"{where} in {shape.excerpt()}"
 
 
-def waiter_groups(scene: Scene, threads: Iterable[int]) -> tuple[WaiterGroup, ...]:
+def wait(count: int) -> str:
+    """Return ``1 thread waits`` or ``2 threads wait``, and so on."""
+    return "1 thread waits" if count == 1 else f"{count} threads wait"
+
+
+def waiter_groups(scene: Scene, members: Iterable[int]) -> tuple[WaiterGroup, ...]:
     """Group waiting threads by stack, largest first."""
     counts: Counter[tuple[str, ...]] = Counter()
-    for index in threads:
+    for index in members:
         counts[scene.shape(index).frames] += scene.capture.threads[index].count
     return tuple(
         WaiterGroup(count=count, frames=frames)
