@@ -46,11 +46,10 @@ void *stall_arena_alloc(struct stall_arena *arena, size_t size)
 
 void stall_arena_reset(struct stall_arena *arena, size_t keep)
 {
-	size_t from = page_up(keep);
-
 	arena->used = 0;
-	if (arena->high <= from)
+	if (arena->high <= keep)
 		return;
+	size_t from = page_up(keep);
 	// MADV_DONTNEED leaves the pages of a shared mapping in the page cache; REMOVE frees them.
 	if (madvise(arena->base + from, page_up(arena->high) - from, MADV_REMOVE) == 0)
 		arena->high = from;
