@@ -274,13 +274,26 @@ def test_reader_of_standard_output_goes_away() -> None:
 NOBODY = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--no-new-privs"]
 
 
+def open_to_all(folder: Path) -> None:
+    """Let everybody reach what is in pytest's temporary folder."""
+    for parent in (folder, *folder.parents):
+        if "pytest" in str(parent):
+            parent.chmod(0o755)
+
+
+def public_copy(folder: Path) -> Path:
+    """Copy the target of many waits to where nobody can execute it."""
+    open_to_all(folder)
+    copy = folder / "target-threads"
+    shutil.copy(target_path("threads"), copy)
+    return copy
+
+
 @pytest.fixture
 def public_probe(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a copy of the probe that everybody can reach."""
     folder = tmp_path_factory.mktemp("public")
-    for parent in (folder, *folder.parents):
-        if parent.owner() == "root" and parent != Path("/") and parent != Path("/tmp"):
-            parent.chmod(0o755)
+    open_to_all(folder)
     shutil.copy(probe.find(), folder / "stallscope-probe")
     monkeypatch.setenv("STALLSCOPE_PROBE", str(folder / "stallscope-probe"))
 
@@ -310,16 +323,32 @@ def test_without_privileges(backend: str, wanted: list[str]) -> None:
 @pytest.mark.usefixtures("public_probe")
 def test_own_process_without_privileges(tmp_path: Path) -> None:
     """Whoever may trace a process can capture it by proc."""
-    copy = tmp_path / "target-threads"
-    shutil.copy(target_path("threads"), copy)
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.owner() == "root" and parent != Path("/") and parent != Path("/tmp"):
-            parent.chmod(0o755)
+    copy = public_copy(tmp_path)
     with Target("threads", "18", "6", executable=copy, wrapper=NOBODY) as target:
         taken = run_probe("snap", "--pid", str(target.pid), prefix=NOBODY)
         assert taken.whole.backend == "proc"
         assert taken.whole.backend_reason
         assert_frames(taken.whole, target.threads, "target-threads")
+
+
+@pytest.mark.needs("root", "probe")
+@pytest.mark.usefixtures("public_probe")
+def test_binary_that_nobody_may_read(tmp_path: Path) -> None:
+    """Its frames have no names, and a note says why; its privileged reader has them all."""
+    copy = public_copy(tmp_path)
+    copy.chmod(0o711)
+    with Target("threads", "18", "6", executable=copy, wrapper=NOBODY) as target:
+        taken = run_probe("snap", "--pid", str(target.pid), prefix=NOBODY)
+        if taken.code == 1:  # where such a process may not be traced by its own user
+            assert ONE_LINE.match(taken.stderr), taken.stderr
+        else:
+            assert taken.code == 3
+            assert "module-unreadable" in {note.code for note in taken.whole.notes}
+            for fact in target.threads:
+                names = own_frames(by_tid(taken.whole)[fact.tid], "target-threads")
+                assert all(name.startswith("target-threads+0x") for name in names)
+        assert_frames(snap(target.pid, backend="auto").whole, target.threads, "target-threads")
+        assert_unharmed(target.pid)
 
 
 @pytest.mark.needs("root", "bpf")
