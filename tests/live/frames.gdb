@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-# Print the program counters of all frames of all threads, innermost first, as one line of JSON.
+# Print as one line of JSON, for each thread: the number of the system call that it is in, its first
+# argument, and the program counters of all frames, innermost first.
 set pagination off
 set backtrace past-main on
-set backtrace past-entry on
 python
 import json
+
+def register(name):
+    return int(gdb.newest_frame().read_register(name)) & 0xFFFFFFFFFFFFFFFF
 
 def counters():
     frames = []
     frame = gdb.newest_frame()
     try:
         while frame is not None and len(frames) < 512:
-            # An inlined function is no frame of its own: it has the counter of the one around it.
-            if frame.type() != gdb.INLINE_FRAME:
+            # Neither kind is on the stack: an inlined function is part of the one around it, and
+            # one that jumped to its last callee is gdb's conclusion from debug information.
+            if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
                 frames.append(frame.pc())
             frame = frame.older()
     except gdb.error:
@@ -22,6 +26,6 @@ def counters():
 threads = {}
 for thread in gdb.selected_inferior().threads():
     thread.switch()
-    threads[thread.ptid[1]] = counters()
+    threads[thread.ptid[1]] = [register("orig_rax"), register("rdi"), counters()]
 print("FRAMES " + json.dumps(threads))
 end

@@ -24,7 +24,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT / "scripts/lib")}
 
 def environment(folder: Path) -> dict[str, str]:
     """Return an environment whose temporary folder is ours to look at."""
-    folder.chmod(0o755)
+    folder.chmod(0o1777)
     return {**ENVIRONMENT, "TMPDIR": str(folder)}
 
 

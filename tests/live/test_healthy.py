@@ -15,6 +15,8 @@ from tests.live.shots import take, unharmed
 pytestmark = pytest.mark.needs("root", "bpf")
 
 CAPTURES = 5
+RATE = 20
+"""Transactions a second, of 20 statements each: a small part of what one CPU does."""
 
 
 @pytest.fixture(params=["mariadb", "mysql55", "mysql97"])
@@ -34,7 +36,7 @@ def test_idle(server: SqlServer, tmp_path: Path) -> None:
 
 @pytest.mark.needs("sysbench")
 def test_busy(server: SqlServer, tmp_path: Path) -> None:
-    with sysbench_load(server, 8), unharmed(server):
+    with sysbench_load(server, 8, "oltp_read_write", f"--rate={RATE}"), unharmed(server):
         for _ in range(CAPTURES):
             shot = take(tmp_path, "-p", server.pid)
             assert shot.analysis["findings"] == []

@@ -29,6 +29,9 @@ pytestmark = pytest.mark.needs("root", "bpf")
 TRIES = 60
 """Captures at most, until one catches a moment that comes and goes."""
 
+ENOUGH = 5
+"""Captures that are to name the stall before its test is content."""
+
 SERVERS = ["mariadb", "mysql55", "mysql97"]
 
 
@@ -44,10 +47,20 @@ def shots(server: SqlServer, folder: Path, tries: int = TRIES) -> Iterator[Shot]
         yield take(folder, "-p", server.pid, "--backend", "bpf")
 
 
-def test_row_lock_convoy(server: SqlServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["mysql55", "mysql97"])
+def test_row_lock_convoy(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server: SqlServer = request.getfixturevalue(kind)
     with row_lock_convoy(server, 30), unharmed(server):
         shot = take(tmp_path, "-p", server.pid)
     assert shot.signatures[0] == "innodb-row-lock"
+    assert shot.analysis["findings"][0]["threads"] >= 30
+
+
+def test_stall_without_names(mariadb: MariaDB, tmp_path: Path) -> None:
+    """Debian's MariaDB hides InnoDB's functions: a stall is seen, and no name is made up."""
+    with row_lock_convoy(mariadb, 30), unharmed(mariadb):
+        shot = take(tmp_path, "-p", mariadb.pid)
+    assert shot.signatures[0] in (None, "innodb-row-lock")
     assert shot.analysis["findings"][0]["threads"] >= 30
 
 
@@ -68,7 +81,7 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
     with deadlock_check_storm(mysql55, 190), unharmed(mysql55):
         for shot in shots(mysql55, tmp_path):
             assert shot.signatures[0] in ("innodb-deadlock-check", "innodb-row-lock")
-            assert shot.analysis["findings"][0]["threads"] >= 100
+            assert shot.analysis["findings"][0]["threads"] >= 40
             if shot.signatures[0] != "innodb-deadlock-check":
                 continue
             checkers = threads_with(shot.capture, "lock_deadlock_recursive")
@@ -82,16 +95,22 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
 
 def test_table_open(tmp_path: Path) -> None:
     with MySQL55(*TABLE_STORM_OPTIONS) as server, table_open_storm(server), unharmed(server):
-        tids = {int(task.name) for task in Path(f"/proc/{server.pid}/task").iterdir()}
-        owned = 0
-        for shot in shots(server, tmp_path, 10):
-            assert "table-open-lock" in shot.signatures
-            locks = [lock for lock in shot.capture.locks if lock.symbol == "LOCK_open"]
-            owned += any(lock.owner_tid in tids and lock.stable for lock in locks)
-            if shot.signatures[0] == "table-open-lock" and owned:
-                assert shot.analysis["findings"][0]["locks"][0]["symbol"] == "LOCK_open"
+        named = 0
+        for shot in shots(server, tmp_path, TRIES):
+            assert shot.analysis["cycles"] == []
+            if shot.signatures[0] != "table-open-lock":
+                continue
+            named += 1
+            (lock,) = [lock for lock in shot.capture.locks if lock.symbol == "LOCK_open"]
+            assert lock.waiters > 1
+            blocker = shot.analysis["findings"][0]["blocker"]
+            if lock.owner_tid is None or blocker is None:
+                continue  # between two owners
+            (owner,) = [t for t in shot.capture.threads if t.tid == lock.owner_tid]
+            assert blocker["tid"] == owner.tid
+            if threads_with(shot.capture, "open_table") and named >= ENOUGH:
                 return
-    pytest.fail("no capture named table-open-lock first, with an owner of LOCK_open")
+    pytest.fail(f"{named} of {TRIES} captures named table-open-lock first")
 
 
 def test_index_lock(tmp_path: Path) -> None:
@@ -105,16 +124,19 @@ def test_index_lock(tmp_path: Path) -> None:
 @pytest.mark.needs("freeze")
 @pytest.mark.parametrize("kind", [MariaDB, MySQL55])
 def test_redo_sync(kind: type[MariaDB | MySQL55], tmp_path: Path) -> None:
-    """A thread in state D is no obstacle: nothing waits for it to stop."""
-    with loop_device() as device, kind(*REDO_SYNC_OPTIONS, parent=device) as server:
+    """A thread that the kernel lets nobody stop is no obstacle."""
+    with loop_device() as device, kind(*REDO_SYNC_OPTIONS, parent=device.folder) as server:
         with redo_sync(server, device, 20), unharmed(server):
             shot = take(tmp_path, "-p", server.pid)
         assert "D" in {thread.state for thread in shot.capture.threads}
-        assert shot.signatures[0] == "innodb-redo-sync"
+        assert shot.analysis["findings"][0]["threads"] >= 15
+        if kind is MySQL55:  # the other one's function names are hidden
+            assert shot.signatures[0] == "innodb-redo-sync"
+            assert shot.analysis["findings"][0]["blocker"]["frames"][0] == "fsync"
 
 
 def test_mysql97_is_named_though_its_files_are_elsewhere(mysql97: MySQL97, tmp_path: Path) -> None:
-    """The path of the server's maps is another program, or none, outside its root."""
+    """It has a root of its own: outside, the paths of its maps are other files, or none."""
     with row_lock_convoy(mysql97, 10):
         capture = take(tmp_path, "-p", mysql97.pid).capture
     (module,) = {m for m in capture.modules if m.path == "/usr/sbin/mysqld"}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MySQL 9.7 of Debian sid under chroot: its files are not where its maps say, seen from outside."""
+"""MySQL 9.7 of Debian sid in a root and a mount namespace of its own, as in a container.
+
+Seen from outside, the paths of its maps are other files, or none.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from servers.sql import UNPRIVILEGED, SqlServer
 
 __all__ = ["MySQL97"]
 
+# The bind mount: pivot_root(2) wants a mount point. The old root stays reachable in /mnt.
+ENTER = 'mount --bind "$0" "$0" && cd "$0" && pivot_root . mnt && exec "$@"'
 DATA_OPTIONS = ("--innodb-redo-log-capacity=16M", "--innodb-undo-log-truncate=OFF")
 
 
@@ -32,7 +37,7 @@ class MySQL97(SqlServer):
     @classmethod
     def missing(cls) -> str | None:
         if os.geteuid() != 0:
-            return "chroot needs root"
+            return "a root of its own needs root"
         return None if (root_folder() / "usr/sbin/mysqld").is_file() else why_missing(cls.name)
 
     def __enter__(self) -> Self:
@@ -74,10 +79,12 @@ class MySQL97(SqlServer):
         )
 
     def _inside(self, *options: str) -> Child:
-        # The setpriv inside, since only root may chroot and a change of user clears the signal.
+        # The setpriv is inside, since only root may do all this, and a change of user would
+        # clear the signal.
         home = "/" + str(Path(self._home).relative_to(root_folder()))
+        enter = ["unshare", "--mount", "sh", "-c", ENTER, str(root_folder())]
         become = [f"--reuid={UNPRIVILEGED}", "--regid=nogroup", "--clear-groups"]
-        command = ["chroot", str(root_folder()), "setpriv", "--pdeathsig", "KILL", *become]
+        command = [*enter, "setpriv", "--pdeathsig", "KILL", *become]
         return Child(
             [*command, "mysqld", "--no-defaults", f"--datadir={home}/data", *options], self.log
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ Row = tuple[Any, ...]
 UNPRIVILEGED = "nobody"
 """Owner of server and data when root starts them."""
 
+CONNECT_SECONDS = 30
 PROCESSLIST_IDS = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
 WAITING_STATE = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE %s"
 
@@ -130,13 +132,25 @@ class SqlServer(ABC):
 
     def connect(self, database: str | None = None) -> Connection[Any]:
         """Return a connection in autocommit mode."""
-        return pymysql.connect(
-            unix_socket=str(self.socket),
+        connection = pymysql.connect(
             user="root",
             database=database,
             autocommit=True,
-            connect_timeout=30,
+            ssl_disabled=True,
+            defer_connect=True,
         )
+        # PyMySQL leaves its own socket open when nobody listens yet.
+        end = socket.socket(socket.AF_UNIX)
+        try:
+            end.settimeout(CONNECT_SECONDS)
+            end.connect(str(self.socket))
+            connection.connect(end)
+        except BaseException as error:
+            end.close()
+            if isinstance(error, OSError):
+                raise pymysql.err.OperationalError(f"{self.socket}: {error}") from error
+            raise
+        return connection
 
     def answers(self) -> bool:
         """Say whether a new connection gets an answer to a query."""

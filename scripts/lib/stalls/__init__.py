@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stalls.index_lock import INDEX_LOCK_OPTIONS, index_lock
 from stalls.load import sysbench_load
-from stalls.redo_sync import REDO_SYNC_OPTIONS, device_missing, loop_device, redo_sync
+from stalls.redo_sync import REDO_SYNC_OPTIONS, Device, device_missing, loop_device, redo_sync
 from stalls.row_locks import deadlock_check_storm, row_lock_convoy
 from stalls.sql_layer import global_read_lock, metadata_lock_pileup
 from stalls.table_storm import TABLE_STORM_OPTIONS, create_tables, table_open_storm
@@ -17,6 +17,7 @@ __all__ = [
     "INDEX_LOCK_OPTIONS",
     "REDO_SYNC_OPTIONS",
     "TABLE_STORM_OPTIONS",
+    "Device",
     "create_tables",
     "deadlock_check_storm",
     "device_missing",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that stops answering: a file system on a loop device, frozen for a while."""
+"""A disk that stops answering: a loop device on a file system that is frozen for a while."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from servers.child import program
 from servers.clients import running_statements
 from servers.sql import SqlServer
 from servers.waiting import wait_until
 
-__all__ = ["REDO_SYNC_OPTIONS", "device_missing", "loop_device", "redo_sync"]
+__all__ = ["REDO_SYNC_OPTIONS", "Device", "device_missing", "loop_device", "redo_sync"]
 
 REDO_SYNC_OPTIONS = ("--innodb-flush-log-at-trx-commit=1",)
 """Options the server wants for this stall (later ones win)."""
 
-SIZE = 1 << 30
-INSERT = "INSERT INTO journal VALUES (NULL)"
+SIZE = 1 << 29
 INSERTING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'INSERT%'"
 
 
@@ -36,47 +36,68 @@ def device_missing() -> str | None:
     return None if Path("/dev/loop-control").exists() else "no loop devices here"
 
 
+class Device(NamedTuple):
+    """A mounted file system, and the one that holds its image."""
+
+    folder: Path
+    """Where to start a server: its ``parent``."""
+    below: Path
+
+    def freeze(self) -> None:
+        """Hold back what reaches the device: writes go on into the page cache, syncs do not."""
+        _run("fsfreeze", "--freeze", str(self.below))
+
+    def thaw(self) -> None:
+        _run("fsfreeze", "--unfreeze", str(self.below))
+
+
 @contextmanager
-def loop_device() -> Iterator[Path]:
-    """Mount a small file system of its own; start a server with ``parent`` set to it."""
-    folder = Path(tempfile.mkdtemp(prefix="stallscope-device-"))
-    image, mounted = folder / "image", folder / "mounted"
+def loop_device() -> Iterator[Device]:
+    """Mount a file system whose device can be made to stop answering."""
+    home = Path(tempfile.mkdtemp(prefix="stallscope-device-"))
     try:
-        mounted.mkdir()
-        with image.open("wb") as file:
-            file.truncate(SIZE)
-        _run("mkfs.ext4", "-q", str(image))
-        _run("mount", "-o", "loop", str(image), str(mounted))
-        try:
-            mounted.chmod(0o755)
-            folder.chmod(0o755)
-            yield mounted
-        finally:
-            _run("umount", str(mounted))
+        home.chmod(0o755)
+        with (
+            _mounted(home / "image", home / "below", 2 * SIZE) as below,
+            _mounted(below / "image", home / "data", SIZE) as folder,
+        ):
+            yield Device(folder, below)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @contextmanager
-def redo_sync(server: SqlServer, device: Path, waiters: int = 20) -> Iterator[None]:
+def _mounted(image: Path, folder: Path, size: int) -> Iterator[Path]:
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(size)
+    _run("mkfs.ext4", "-q", str(image))
+    _run("mount", "-o", "loop", str(image), str(folder))
+    try:
+        yield folder
+    finally:
+        _run("umount", str(folder))
+
+
+@contextmanager
+def redo_sync(server: SqlServer, device: Device, waiters: int = 20) -> Iterator[None]:
     """Let commits wait for the redo log of a server whose data is on ``device``."""
+    # A table each: on one page they would wait for its latch, not for the log.
+    tables = [f"diary.journal{number}" for number in range(waiters)]
     server.execute(
         "CREATE DATABASE IF NOT EXISTS diary",
-        "CREATE TABLE IF NOT EXISTS diary.journal (id INT AUTO_INCREMENT PRIMARY KEY)"
-        " ENGINE=InnoDB",
+        *(f"CREATE TABLE {table} (id INT PRIMARY KEY) ENGINE=InnoDB" for table in tables),
+        *(f"INSERT INTO {table} VALUES (1)" for table in tables),
     )
-    with running_statements(server, "diary", [INSERT] * waiters, after=lambda: _freeze(device)):
+    inserts = [f"INSERT INTO {table} VALUES (2)" for table in tables]
+    with running_statements(server, "diary", inserts, after=device.freeze):
         try:
             wait_until(
                 lambda: int(server.query(INSERTING)[0][0]) == waiters, f"{waiters} commits wait"
             )
             yield
         finally:
-            _run("fsfreeze", "--unfreeze", str(device))
-
-
-def _freeze(device: Path) -> None:
-    _run("fsfreeze", "--freeze", str(device))
+            device.thaw()
 
 
 def _run(name: str, *arguments: str) -> None:
