@@ -270,6 +270,22 @@ static bool decode_rule(struct stall_cfi *cfi, Dwarf_Frame *frame, uint8_t reg,
 	return rule->expression;
 }
 
+// Callee-saved registers (System V ABI, AMD64 supplement, 3.2.1).
+static bool survives_calls(uint8_t reg)
+{
+	return reg == STALL_REG_RBX || reg == STALL_REG_RBP || (reg >= 12 && reg <= 15);
+}
+
+// Where nothing is said about a register the ABI decides. libdw's table of it has rax for rbx
+// (elfutils 0.188, backends/x86_64_cfi.c), which loses frames whose CFA stands on rbx.
+static void apply_abi(struct stall_rule *rule)
+{
+	if (rule->kind == STALL_RULE_UNDEFINED && survives_calls(rule->reg))
+		rule->kind = STALL_RULE_SAME;
+	else if (rule->kind == STALL_RULE_SAME && !survives_calls(rule->reg))
+		rule->kind = STALL_RULE_UNDEFINED;
+}
+
 static bool decode(struct stall_cfi *cfi, Dwarf_Frame *frame, struct stall_row *row,
 		   struct stall_rule *rules)
 {
@@ -281,8 +297,10 @@ static bool decode(struct stall_cfi *cfi, Dwarf_Frame *frame, struct stall_row *
 		struct stall_rule *rule = &rules[row->rule_count];
 
 		// Without a rule the register is unknown in the caller.
-		if (decode_rule(cfi, frame, reg, rule) && rule->kind != STALL_RULE_UNDEFINED)
-			row->rule_count++;
+		if (!decode_rule(cfi, frame, reg, rule))
+			continue;
+		apply_abi(rule);
+		row->rule_count += rule->kind != STALL_RULE_UNDEFINED;
 	}
 	struct stall_rule *rule = &rules[row->rule_count++];
 	if (!decode_rule(cfi, frame, (uint8_t)ra, rule))
