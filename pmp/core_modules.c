@@ -241,6 +241,47 @@ static struct stall_error *add_mapping(struct builder *b, const struct stall_cor
 	return add_file_mapping(b, mapping);
 }
 
+static bool is_dumped(const struct builder *b, size_t next_segment, uint64_t address)
+{
+	return next_segment && b->memory->segments[next_segment - 1].end > address;
+}
+
+// gdb's generate-core-file leaves the segments out that it does not dump, code among them; the
+// list of mapped files still has their places.
+static struct stall_error *add_mappings(struct builder *b)
+{
+	const struct stall_core_segment *segments = b->memory->segments;
+	const struct stall_core_file *files = b->notes->files;
+	size_t count = b->memory->count, segment = 0;
+	uint64_t end = 0;
+
+	for (size_t file = 0; file <= b->notes->file_count; file++) {
+		bool last = file == b->notes->file_count;
+
+		for (; segment < count && (last || segments[segment].start <= files[file].start);
+		     segment++) {
+			struct stall_error *err = add_mapping(b, &segments[segment]);
+			if (err)
+				return err;
+		}
+		if (last || files[file].start < end || files[file].end <= files[file].start ||
+		    is_dumped(b, segment, files[file].start))
+			continue;
+		struct stall_core_segment missing = {
+			.start = files[file].start,
+			.end = files[file].end,
+			.flags = PF_R | PF_X,
+		};
+		if (segment < count && segments[segment].start < missing.end)
+			missing.end = segments[segment].start;
+		end = missing.end;
+		struct stall_error *err = add_mapping(b, &missing);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
 static void maps_destroyp(struct stall_maps **maps)
 {
 	stall_maps_destroy(*maps);
@@ -258,17 +299,14 @@ struct stall_error *stall_core_maps_create(const struct stall_core_memory *memor
 
 	if (!maps)
 		return &stall_enomem;
-	maps->mappings = calloc(memory->count + 1, sizeof(*maps->mappings));
+	maps->mappings = calloc(memory->count + notes->file_count + 1, sizeof(*maps->mappings));
 	maps->modules = calloc(modules + 2, sizeof(*maps->modules));
 	if (!maps->mappings || !maps->modules)
 		return &stall_enomem;
 	qsort(notes->files, notes->file_count, sizeof(*notes->files), compare_files);
-	for (size_t i = 0; i < memory->count; i++) {
-		struct stall_error *err = add_mapping(&b, &memory->segments[i]);
-
-		if (err)
-			return err;
-	}
+	struct stall_error *err = add_mappings(&b);
+	if (err)
+		return err;
 	*ret = no_cleanup_ptr(maps);
 	*ret_main = b.main;
 	return NULL;
