@@ -54,7 +54,14 @@ def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Optio
     for name, path in (("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir)):
         if path is not None:
             args += [name, str(path)]
-    return _parse(probe.run([*args, *_read_strings()], seconds=options.seconds + _GRACE_SECONDS))
+    try:
+        data = probe.run([*args, *_read_strings()], seconds=options.seconds + _GRACE_SECONDS)
+    except probe.ProbeError as error:
+        # Which of several files it was is for the probe to say; that it was this core, for us.
+        raise StallscopeError(
+            str(error) if str(core) in str(error) else f"{core}: {error}"
+        ) from error
+    return _parse(data)
 
 
 def _by_probe(pids: tuple[int, ...], options: Options) -> Capture:
