@@ -46,9 +46,8 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
         for index in case.waiters:
             sites[scene.shape(index).excerpt()] += scene.capture.threads[index].count
         site, most = sites.most_common(1)[0]
-        says.append(
-            f"{own} of {max(waiting, own)} waiting threads are in this wait; {most} of them in {site}"
-        )
+        whole = max(waiting, own)
+        says.append(f"{own} of {whole} waiting threads are in this wait; {most} of them in {site}")
     for victim in victims:
         explained = victim.signature.id in case.signature.explains
         says.append(
@@ -57,11 +56,13 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
         )
     for lock in scene.locks_of(case.waiters)[:3]:
         says.append(f"{wait(lock.waiters)} for {lock_words(lock)}")
+        name = lock.symbol or hex(lock.address)
         if not lock.stable:
             against.append(
-                f"the owner of {lock.symbol or hex(lock.address)} changed while it was read: "
-                "the lock is passed on quickly"
+                f"the owner of {name} changed while it was read: it is passed on quickly"
             )
+        elif lock.kind is LockKind.MUTEX and lock.source == "futex" and not lock.owner_tid:
+            against.append(f"{name} had no owner when it was read: it is passed on quickly")
     if case.blocker is not None:
         thread = case.blocker.thread
         says.append(f"{scene.say(thread)} {case.blocker.role}: it {scene.doing(thread)}")
