@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program of tests/targets, started for a test and ended with it.
+#ifndef STALL_TARGET_PROCESS_H
+#define STALL_TARGET_PROCESS_H
+
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct target_process {
+	pid_t pid;
+	int stdin_fd; // the target ends when it closes
+	char *facts;  // what it said before "ready", lines
+};
+
+// The path of a built target, or of a file beside it.
+static inline void target_path(const char *name, char path[PATH_MAX])
+{
+	ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 128);
+
+	path[n < 0 ? 0 : n] = 0;
+	char *slash = strrchr(path, '/');
+	snprintf(slash ? slash : path, 128, "/../targets/target-%s", name);
+}
+
+static inline char *target_read_facts(FILE *out)
+{
+	char *facts = NULL, *line = NULL;
+	size_t size = 0, capacity = 0;
+	FILE *copy = open_memstream(&facts, &size);
+	bool ready = false;
+
+	while (!ready && getline(&line, &capacity, out) > 0) {
+		ready = strcmp(line, "ready\n") == 0;
+		fputs(line, copy);
+	}
+	fclose(copy);
+	free(line);
+	if (!ready) {
+		free(facts);
+		return NULL;
+	}
+	return facts;
+}
+
+// False where it is not built, or does not get ready.
+static inline bool target_start(struct target_process *target, const char *const *argv)
+{
+	char path[PATH_MAX];
+	int in[2], out[2];
+
+	target_path(argv[0], path);
+	if (access(path, X_OK) < 0 || pipe(in) < 0 || pipe(out) < 0)
+		return false;
+	target->pid = fork();
+	if (target->pid == 0) {
+		dup2(in[0], 0);
+		dup2(out[1], 1);
+		for (int fd = 3; fd < 256; fd++)
+			close(fd);
+		execv(path, (char *const *)argv);
+		_exit(127);
+	}
+	close(in[0]);
+	close(out[1]);
+	target->stdin_fd = in[1];
+	FILE *file = fdopen(out[0], "r");
+	target->facts = target_read_facts(file);
+	fclose(file);
+	return target->facts;
+}
+
+static inline void target_stop(struct target_process *target)
+{
+	close(target->stdin_fd);
+	kill(target->pid, SIGKILL);
+	waitpid(target->pid, NULL, 0);
+	free(target->facts);
+}
+
+#endif
