@@ -98,11 +98,7 @@ def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candid
     if owner is None:
         return stands
     fits = signature.id in scene.shape(owner.thread).holder_of
-    named = any(
-        lock.symbol and lock.symbol.partition("+")[0] in signature.locks
-        for lock in scene.locks_of(waiters)[:1]
-    )
-    bonus = 0.08 if fits or named else 0.0
+    bonus = 0.08 if fits else 0.0
     role = owner.role
     if stands is not None and fits:
         role = f"{owner.role} and {stands.role}" if stands.thread == owner.thread else owner.role

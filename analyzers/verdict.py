@@ -128,6 +128,8 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
         score += case.blocker.strength
     elif signature.idle_holder:
         score += 0.05
+    if _named(scene, case):
+        score += 0.08
     if scene.rivals(case.waiters, signature):
         score -= 0.1
     if signature.explains:
@@ -143,6 +145,16 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
     if count < signature.min_waiters:
         score = min(score, WEAK_CAP)
     return min(score, CAP)
+
+
+def _named(scene: Scene, case: Case) -> bool:
+    """Say whether most of the waiters wait for a lock whose name the signature claims."""
+    count = sum(
+        lock.waiters
+        for lock in scene.locks_of(case.waiters)
+        if lock.symbol and lock.symbol.partition("+")[0] in case.signature.locks
+    )
+    return 2 * count > scene.weight(case.waiters)
 
 
 def order(found: Sequence[Finding], least: float) -> list[Finding]:
