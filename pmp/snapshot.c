@@ -374,7 +374,7 @@ static struct stall_error *read_words(const struct stall_snapshot *snapshot,
 struct stall_error *stall_snapshot_read_futexes(struct stall_snapshot *snapshot)
 {
 	_cleanup_free_ struct stall_futex *futexes = NULL;
-	size_t count;
+	size_t count = 0;
 	struct stall_error *err = collect_futexes(snapshot, &futexes, &count);
 
 	if (!err)
