@@ -7,17 +7,28 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from stallscope import atomicfile, capturewriter
+from stallscope.capturerecords import (
+    RECORDS,
+    CaptureRecord,
+    EndRecord,
+    FrameRecord,
+    LockRecord,
+    ModuleRecord,
+    NoteRecord,
+    ProcessRecord,
+    StackRecord,
+    ThreadRecord,
+)
 from stallscope.errors import StallscopeError
 from stallscope.model import (
     SCHEMA,
     Capture,
     Frame,
-    Label,
     Lock,
     LockKind,
     Module,
@@ -58,10 +69,6 @@ MAX_STACKED = 50_000_000
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_LOG_MAX = 27  # 128 MiB: what `zstd -d` itself accepts without being asked for more
 
-_Int = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Pid = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-_Hex = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}$")]
-
 
 class CaptureFileError(StallscopeError):
     """The file is not a capture that this version reads."""
@@ -71,125 +78,10 @@ class _Type(msgspec.Struct):
     type: str
 
 
-class _CaptureRecord(msgspec.Struct):
-    backend: str
-    tool: dict[str, str] = {}
-    time_ns: _Int | None = None
-    host: dict[str, str | int] = {}
-    backend_reason: str | None = None
-    snapshot_ns: _Int | None = None
-
-
-class _ModuleRecord(msgspec.Struct):
-    id: _Int
-    process: _Int
-    path: str
-    start: _Hex | None = None
-    end: _Hex | None = None
-    bias: _Hex | None = None
-    build_id: str | None = None
-    deleted: bool = False
-    symbols: str | None = None
-    cfi: str | None = None
-    debug_file: str | None = None
-    error: str | None = None
-
-
-class _ProcessRecord(msgspec.Struct):
-    id: _Int
-    pid: _Pid
-    ppid: _Pid = 0
-    start_time: _Int | None = None
-    comm: str | None = None
-    exe: str | None = None
-    exe_deleted: bool = False
-    cmdline: list[str] = []
-    strings: dict[str, str] = {}
-    threads_lost: _Int = 0
-
-
-class _FrameRecord(msgspec.Struct):
-    id: _Int
-    process: _Int | None = None
-    module: _Int | None = None
-    pc: _Hex | None = None
-    offset: _Hex | None = None
-    symbol: str | None = None
-    linkage: str | None = None
-    symbol_offset: _Int | None = None
-    kernel: bool = False
-    source: str | None = None
-
-
-class _StackRecord(msgspec.Struct):
-    id: _Int
-    frames: list[_Int]
-
-
-class _LockRecord(msgspec.Struct):
-    id: _Int
-    process: _Int
-    address: _Hex
-    kind: str
-    futex: _Hex | None = None
-    owner_tid: _Pid | None = None
-    owner_raw: _Int | None = None
-    readers: _Int | None = None
-    waiters: _Int = 0
-    symbol: str | None = None
-    stable: bool = True
-    source: str = "futex"
-
-
-class _SyscallRecord(msgspec.Struct):
-    nr: int
-    name: str | None = None
-    args: list[_Hex] = []
-
-
-class _ThreadRecord(msgspec.Struct):
-    process: _Int
-    tid: _Pid
-    ns_tid: _Pid | None = None
-    name: str = ""
-    state: Annotated[str, msgspec.Meta(min_length=1, max_length=1)] = "?"
-    on_cpu: bool = False
-    label: Label | None = None
-    passes: _Int = 0
-    stopped_ns: _Int = 0
-    switches: _Int | None = None
-    syscall: _SyscallRecord | None = None
-    stack: _Int | None = None
-    kernel_stack: _Int | None = None
-    unwind: str = "complete"
-    live_reads: _Int = 0
-    lock: _Int | None = None
-    count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
-
-
-class _NoteRecord(msgspec.Struct):
-    code: str
-    message: str
-
-
-class _EndRecord(msgspec.Struct):
-    threads: _Int
-    stopped_ns: _Int = 0
-    elapsed_ns: _Int | None = None
-    phases: dict[str, _Int] = {}
-
-
 _T = TypeVar("_T")
 _TYPE_DECODER = msgspec.json.Decoder(_Type)
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
-    "process": msgspec.json.Decoder(_ProcessRecord),
-    "module": msgspec.json.Decoder(_ModuleRecord),
-    "frame": msgspec.json.Decoder(_FrameRecord),
-    "stack": msgspec.json.Decoder(_StackRecord),
-    "lock": msgspec.json.Decoder(_LockRecord),
-    "thread": msgspec.json.Decoder(_ThreadRecord),
-    "note": msgspec.json.Decoder(_NoteRecord),
-    "end": msgspec.json.Decoder(_EndRecord),
+    name: msgspec.json.Decoder(record) for name, record in RECORDS.items()
 }
 # What msgspec raises on text that is not JSON, not UTF-8, not of the type, or nested too deeply.
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -280,7 +172,7 @@ class _Reader:
             raise CaptureFileError(f"{self.name}: empty; take the capture again")
         lines = iter(_split(data))
         head = self._head(next(lines))
-        end: _EndRecord | None = None
+        end: EndRecord | None = None
         for line in lines:
             self.line += 1
             if self.line > MAX_RECORDS:
@@ -302,7 +194,7 @@ class _Reader:
     def _is_cut(self, data: bytes, line: bytes) -> bool:
         return not data.endswith(b"\n") and data.endswith(line)
 
-    def _head(self, line: bytes) -> _CaptureRecord:
+    def _head(self, line: bytes) -> CaptureRecord:
         self.line = 1
         foreign = CaptureFileError(f"{self.name}: not a capture of stallscope")
         if len(line) > MAX_LINE:
@@ -322,11 +214,11 @@ class _Reader:
                 " use the version of stallscope that wrote it, or a newer one"
             )
         try:
-            return msgspec.convert(fields, _CaptureRecord)
+            return msgspec.convert(fields, CaptureRecord)
         except _DECODE_ERRORS as error:
             raise self._error(str(error)) from None
 
-    def _record(self, line: bytes, *, last: bool) -> _EndRecord | None:
+    def _record(self, line: bytes, *, last: bool) -> EndRecord | None:
         """Take one record in; return it where it is the end record."""
         try:
             kind = _TYPE_DECODER.decode(line).type
@@ -344,19 +236,19 @@ class _Reader:
                 ) from None
             raise self._error(str(error)) from None
         if kind == "end":
-            assert isinstance(record, _EndRecord)
+            assert isinstance(record, EndRecord)
             return record
         getattr(self, f"_{kind}")(record)
         return None
 
-    def _process(self, record: _ProcessRecord) -> None:
+    def _process(self, record: ProcessRecord) -> None:
         self._check_id(record.id, self.processes)
         fields = msgspec.structs.asdict(record)
         del fields["id"]
         fields["cmdline"] = tuple(record.cmdline)
         self.processes.append(Process(**fields))
 
-    def _module(self, record: _ModuleRecord) -> None:
+    def _module(self, record: ModuleRecord) -> None:
         self._check_id(record.id, self.modules)
         self._at(self.processes, record.process, "process")
         fields = msgspec.structs.asdict(record)
@@ -365,7 +257,7 @@ class _Reader:
             fields[name] = _number(fields[name])
         self.modules.append(Module(**fields))
 
-    def _frame(self, record: _FrameRecord) -> None:
+    def _frame(self, record: FrameRecord) -> None:
         self._check_id(record.id, self.frames)
         if record.process is not None:
             self._at(self.processes, record.process, "process")
@@ -384,14 +276,14 @@ class _Reader:
             )
         )
 
-    def _stack(self, record: _StackRecord) -> None:
+    def _stack(self, record: StackRecord) -> None:
         self._check_id(record.id, self.stacks)
         self.stacked += len(record.frames)
         if len(record.frames) > MAX_STACK or self.stacked > MAX_STACKED:
             raise self._error(f"more than {MAX_STACK} frames, or {MAX_STACKED} in all stacks")
         self.stacks.append(tuple(self._at(self.frames, frame, "frame") for frame in record.frames))
 
-    def _lock(self, record: _LockRecord) -> None:
+    def _lock(self, record: LockRecord) -> None:
         self._check_id(record.id, self.locks)
         self._at(self.processes, record.process, "process")
         fields = msgspec.structs.asdict(record)
@@ -402,7 +294,7 @@ class _Reader:
         fields["kind"] = LockKind(record.kind) if known else LockKind.UNKNOWN
         self.locks.append(Lock(**fields))
 
-    def _thread(self, record: _ThreadRecord) -> None:
+    def _thread(self, record: ThreadRecord) -> None:
         self._at(self.processes, record.process, "process")
         if record.lock is not None:
             self._at(self.locks, record.lock, "lock")
@@ -416,10 +308,10 @@ class _Reader:
             fields["syscall"] = Syscall(nr=call.nr, name=call.name, args=args)
         self.threads.append(Thread(**fields))
 
-    def _note(self, record: _NoteRecord) -> None:
+    def _note(self, record: NoteRecord) -> None:
         self.notes.append(Note(record.code, record.message))
 
-    def _finish(self, head: _CaptureRecord, end: _EndRecord) -> Capture:
+    def _finish(self, head: CaptureRecord, end: EndRecord) -> Capture:
         if end.threads != len(self.threads):
             raise self._error(
                 f"the end record counts {end.threads} threads, the file holds {len(self.threads)}"
