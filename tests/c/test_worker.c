@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker under attack: killed, stopped, fed with damaged files and random stacks; and the
+// probe fed with what a worker that was taken over might answer.
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "frozen.h"
+#include "target_process.h"
+#include "worker_probe.h"
+
+#define CODE UINT64_C(0x550000000000)
+#define STACK UINT64_C(0x7f0000000000)
+#define STACK_SIZE 4096
+
+static struct stall_arena arena;
+static uint64_t random_state;
+
+// xorshift64*
+static uint64_t random_word(void)
+{
+	random_state ^= random_state >> 12;
+	random_state ^= random_state << 25;
+	random_state ^= random_state >> 27;
+	return random_state * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+static struct stall_worker *make_worker(unsigned int deadline_ms)
+{
+	struct stall_worker_options options = { .deadline_ms = deadline_ms };
+	struct stall_worker *worker = NULL;
+
+	CHECK_OK(stall_worker_create(&arena, &options, &worker));
+	return worker;
+}
+
+// The only child that a test has at that time.
+static pid_t find_child(void)
+{
+	char path[64];
+	int pid = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", getpid());
+	_cleanup_fclose_ FILE *file = fopen(path, "re");
+	CHECK(file && fscanf(file, "%d", &pid) == 1);
+	return pid;
+}
+
+// A process that is not there: one module at CODE (`fd` is taken over), threads with random
+// registers and stacks in which addresses of the module are frequent.
+static struct stall_snapshot *make_snapshot(int fd, uint64_t module_size, size_t threads)
+{
+	struct stall_snapshot *snapshot = calloc(1, sizeof(*snapshot));
+	struct stall_maps *maps = calloc(1, sizeof(*maps));
+
+	arena.used = 0;
+	snapshot->arena = &arena;
+	snapshot->backend = "core";
+	snapshot->processes = calloc(1, sizeof(*snapshot->processes));
+	snapshot->process_count = 1;
+	snapshot->processes[0].target = (struct stall_target){ .pidfd = -1, .procfd = -1 };
+	snapshot->processes[0].exe = strdup("/made/up");
+	snapshot->processes[0].maps = maps;
+	maps->mappings = calloc(1, sizeof(*maps->mappings));
+	maps->mapping_count = 1;
+	maps->mappings[0] = (struct stall_mapping){ .start = CODE, .end = CODE + module_size,
+						    .executable = true, .readable = true };
+	maps->modules = calloc(1, sizeof(*maps->modules));
+	maps->module_count = 1;
+	maps->modules[0] = (struct stall_module){ .path = strdup("/made/up"), .start = CODE,
+						  .end = CODE + module_size, .fd = fd };
+	snapshot->threads = calloc(threads, sizeof(*snapshot->threads));
+	snapshot->thread_count = threads;
+	for (size_t i = 0; i < threads; i++) {
+		struct stall_thread *thread = &snapshot->threads[i];
+
+		thread->tid = (pid_t)i + 1;
+		for (int reg = 0; reg < STALL_REGS; reg++)
+			frozen_set(&thread->regs, reg, random_word());
+		frozen_set(&thread->regs, STALL_REG_PC, CODE + random_word() % module_size);
+		frozen_set(&thread->regs, STALL_REG_SP, STACK);
+		frozen_set(&thread->regs, STALL_REG_RBP, STACK + random_word() % STACK_SIZE);
+		thread->stack_address = STACK;
+		thread->stack_size = STACK_SIZE;
+		thread->stack = stall_arena_alloc(&arena, STACK_SIZE);
+		for (size_t at = 0; at < STACK_SIZE; at += 8) {
+			uint64_t word = random_word() % 4 ? CODE + random_word() % module_size
+							  : STACK + random_word() % STACK_SIZE;
+
+			memcpy(thread->stack + at, &word, sizeof(word));
+		}
+	}
+	return snapshot;
+}
+
+static size_t no_memory(void *arg, uint32_t process, uint64_t address, void *buf, size_t size)
+{
+	return 0;
+}
+
+static int memfd_of(const uint8_t *bytes, size_t size)
+{
+	int fd = memfd_create("elf", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+	return fd;
+}
+
+static uint8_t *load_file(const char *path, size_t *ret_size)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	off_t size = lseek(fd, 0, SEEK_END);
+	uint8_t *bytes = malloc((size_t)size);
+
+	CHECK(fd >= 0 && pread(fd, bytes, (size_t)size, 0) == size);
+	*ret_size = (size_t)size;
+	return bytes;
+}
+
+// Whatever the input: every index and string is sound.
+static void check_sound(const struct stall_snapshot *snapshot, const struct stall_unwound *unwound)
+{
+	size_t bad = 0;
+
+	CHECK_INT(unwound->stack_count, snapshot->thread_count);
+	for (size_t i = 0; i < unwound->stack_count; i++) {
+		const struct stall_stack *stack = &unwound->stacks[i];
+
+		bad += stack->count > STALL_MAX_FRAMES || stack->end > STALL_UNWIND_NOT_TRIED;
+		for (uint32_t k = 0; k < stack->count; k++)
+			bad += stack->frames[k] >= unwound->frame_count;
+	}
+	for (size_t i = 0; i < unwound->frame_count; i++) {
+		const struct stall_frame *frame = &unwound->frames[i];
+
+		bad += frame->process >= snapshot->process_count;
+		bad += frame->module != STALL_NO_MODULE &&
+		       frame->module >= snapshot->processes[0].maps->module_count;
+		bad += frame->symbol && strlen(frame->symbol) > 8192;
+		bad += frame->linkage && strlen(frame->linkage) > 8192;
+	}
+	for (size_t i = 0; i < unwound->module_count; i++) {
+		const struct stall_module_info *info = &unwound->modules[i];
+
+		bad += info->process >= snapshot->process_count || !info->symbols || !info->cfi;
+		bad += strspn(info->build_id, "0123456789abcdef") != strlen(info->build_id);
+	}
+	CHECK_INT(bad, 0);
+}
+
+static bool status_has(pid_t pid, const char *line)
+{
+	char path[64], text[8192] = "";
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	_cleanup_fclose_ FILE *file = fopen(path, "re");
+	CHECK(file && fread(text, 1, sizeof(text) - 1, file) > 0);
+	return strstr(text, line);
+}
+
+static size_t count_fds(pid_t pid)
+{
+	char path[64];
+	size_t count = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", pid);
+	DIR *dir = opendir(path);
+	CHECK(dir);
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		count += entry->d_name[0] != '.';
+	if (dir)
+		closedir(dir);
+	return count;
+}
+
+static void test_privileges(void)
+{
+	int secret = open("/etc/hostname", O_RDONLY); // not close-on-exec: the child must close it
+	struct stall_worker *worker = make_worker(1000);
+	pid_t child = find_child();
+
+	CHECK(status_has(child, "\nCapPrm:\t0000000000000000\n"));
+	CHECK(status_has(child, "\nCapEff:\t0000000000000000\n"));
+	CHECK(status_has(child, "\nNoNewPrivs:\t1\n"));
+	CHECK(status_has(child, "\nSeccomp:\t2\n"));
+	if (geteuid() == 0) {
+		CHECK(status_has(child, "\nUid:\t65534\t65534\t65534\t65534\n"));
+		CHECK(status_has(child, "\nGid:\t65534\t65534\t65534\t65534\n"));
+		CHECK(status_has(child, "\nGroups:\t \n"));
+		// Standard streams, the socket, /usr/lib/debug.
+		CHECK(count_fds(child) <= 5);
+	}
+	stall_worker_destroy(worker);
+	CHECK(kill(child, 0) < 0);
+	close(secret);
+}
+
+static struct stall_unwound unwind(struct stall_worker *worker, struct stall_snapshot *snapshot)
+{
+	struct stall_unwound unwound = {};
+
+	CHECK_OK(stall_worker_unwind(worker, snapshot, &unwound));
+	check_sound(snapshot, &unwound);
+	return unwound;
+}
+
+static void test_killed(void)
+{
+	struct stall_worker *worker = make_worker(10000);
+	size_t size;
+	uint8_t *bytes = load_file("/proc/self/exe", &size);
+	struct stall_snapshot *snapshot = make_snapshot(memfd_of(bytes, size), size, 50);
+
+	snapshot->memory.read = no_memory;
+	kill(find_child(), SIGKILL);
+	struct stall_unwound unwound = unwind(worker, snapshot);
+	CHECK(!unwound.partial); // another worker did it
+	stall_unwound_deinit(&unwound);
+	stall_worker_destroy(worker);
+	stall_snapshot_destroy(snapshot);
+	free(bytes);
+}
+
+// A worker that does not answer: in time there is a result without it, and then a new worker.
+static void test_stopped(void)
+{
+	struct stall_worker *worker = make_worker(300);
+	size_t size;
+	uint8_t *bytes = load_file("/proc/self/exe", &size);
+	struct stall_snapshot *snapshot = make_snapshot(memfd_of(bytes, size), size, 50);
+	pid_t child = find_child();
+
+	snapshot->memory.read = no_memory;
+	kill(child, SIGSTOP);
+	uint64_t started = stall_clock_ns(CLOCK_MONOTONIC);
+	struct stall_unwound unwound = unwind(worker, snapshot);
+	CHECK(stall_clock_ns(CLOCK_MONOTONIC) - started < UINT64_C(20000000000));
+	CHECK(unwound.partial);
+	for (size_t i = 0; i < unwound.stack_count; i++) {
+		CHECK_INT(unwound.stacks[i].end, STALL_UNWIND_NOT_TRIED);
+		CHECK_INT(unwound.stacks[i].count, 1);
+		const struct stall_frame *frame = &unwound.frames[unwound.stacks[i].frames[0]];
+		CHECK_INT(frame->pc, snapshot->threads[i].regs.value[STALL_REG_PC]);
+		CHECK_INT(frame->module, 0);
+	}
+	CHECK_INT(unwound.module_count, 1);
+	CHECK(unwound.modules[0].error);
+	stall_unwound_deinit(&unwound);
+	CHECK(find_child() != child);
+	unwound = unwind(worker, snapshot);
+	CHECK(!unwound.partial);
+	stall_unwound_deinit(&unwound);
+	stall_worker_destroy(worker);
+	stall_snapshot_destroy(snapshot);
+	free(bytes);
+}
+
+static void damage(uint8_t *bytes, size_t size, const uint8_t *original)
+{
+	memcpy(bytes, original, size);
+	size_t count = 1 + random_word() % 64;
+	for (size_t i = 0; i < count; i++) {
+		// Headers lie at both ends.
+		uint64_t where = random_word();
+		size_t at = where % 3 == 0 ? where / 3 % 4096
+			    : where % 3 == 1 ? size - 1 - where / 3 % 4096
+					     : where / 3 % size;
+
+		bytes[at] = (uint8_t)random_word();
+	}
+}
+
+static void test_damaged_files(void)
+{
+	struct stall_worker *worker = make_worker(20000);
+	char path[PATH_MAX];
+	size_t size, with_error = 0;
+
+	target_path("module.so", path);
+	if (access(path, R_OK) < 0)
+		snprintf(path, sizeof(path), "/proc/self/exe");
+	_cleanup_free_ uint8_t *original = load_file(path, &size);
+	_cleanup_free_ uint8_t *bytes = malloc(size);
+	for (int round = 0; round < 300; round++) {
+		damage(bytes, size, original);
+		size_t length = round % 4 ? size : random_word() % size;
+		struct stall_snapshot *snapshot =
+			make_snapshot(memfd_of(bytes, length), size, 20);
+
+		snapshot->memory.read = no_memory;
+		struct stall_unwound unwound = unwind(worker, snapshot);
+		with_error += unwound.module_count && unwound.modules[0].error;
+		stall_unwound_deinit(&unwound);
+		stall_snapshot_destroy(snapshot);
+	}
+	CHECK(with_error > 0 && with_error < 300);
+	stall_worker_destroy(worker);
+}
+
+// The file was replaced by a shorter one after its headers were read.
+static void test_shrinking_file(void)
+{
+	struct stall_worker *worker = make_worker(10000);
+	size_t size;
+	uint8_t *bytes = load_file("/proc/self/exe", &size);
+	int fd = memfd_of(bytes, size);
+	struct stall_snapshot *snapshot = make_snapshot(fd, size, 50);
+
+	snapshot->memory.read = no_memory;
+	struct stall_unwound unwound = unwind(worker, snapshot);
+	CHECK(!unwound.partial);
+	stall_unwound_deinit(&unwound);
+	struct stat st;
+	CHECK(fstat(fd, &st) == 0 && ftruncate(fd, 5000) == 0);
+	struct timespec times[2] = { st.st_atim, st.st_mtim };
+	CHECK(futimens(fd, times) == 0);
+	unwound = unwind(worker, snapshot);
+	CHECK(!unwound.partial); // nothing was mapped, so nobody died of it
+	stall_unwound_deinit(&unwound);
+	stall_worker_destroy(worker);
+	stall_snapshot_destroy(snapshot);
+	free(bytes);
+}
+
+// A result of random bytes, as a worker could write that was taken over.
+static void test_hostile_results(void)
+{
+	size_t size = (size_t)8 << 20;
+	uint8_t *region = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct stall_snapshot *snapshot = make_snapshot(-1, 0x10000, 200);
+	size_t named = 0;
+
+	for (int round = 0; round < 200; round++) {
+		struct stall_job_layout layout = { .region = region, .size = size,
+						   .snapshot = snapshot };
+		struct stall_wire_job *job = (struct stall_wire_job *)region;
+		struct stall_unwound unwound;
+
+		CHECK_OK(stall_job_fill(&layout, STALL_WIRE_UNWIND, NULL, 0));
+		CHECK_OK(stall_job_fill_threads(&layout));
+		CHECK_OK(stall_job_finish(&layout, 0));
+		uint64_t *words = (uint64_t *)(region + layout.job.stacks);
+		for (size_t i = 0; i < 100000; i++)
+			words[i] = random_word() >> random_word() % 64;
+		for (size_t i = 0; i < 1000; i++) {
+			words = (uint64_t *)(region + layout.job.frames);
+			words[i] = random_word() >> random_word() % 64;
+			words = (uint64_t *)(region + layout.job.strings);
+			words[i] = random_word();
+		}
+		uint32_t *indexes = (uint32_t *)(region + layout.job.indexes);
+		for (size_t i = 0; i < 1000; i++)
+			indexes[i] = (uint32_t)(random_word() % 20);
+		job->frame_count = random_word() >> random_word() % 64;
+		job->index_count = random_word() >> random_word() % 64;
+		job->string_bytes = random_word() >> random_word() % 64;
+		job->thread_count = job->module_count = job->process_count = UINT32_MAX;
+		job->stacks = job->frames = job->strings = job->infos = UINT64_MAX;
+		CHECK_OK(stall_result_read(&layout, &unwound));
+		check_sound(snapshot, &unwound);
+		for (size_t i = 0; i < unwound.frame_count; i++)
+			named += unwound.frames[i].symbol != NULL;
+		stall_unwound_deinit(&unwound);
+		stall_job_deinit(&layout);
+	}
+	CHECK(named > 0);
+	munmap(region, size);
+	stall_snapshot_destroy(snapshot);
+}
+
+static int global_object[10];
+
+// Names of data by address, and addresses by name, of this very process.
+static void test_data(void)
+{
+	struct stall_worker *worker = make_worker(10000);
+	struct stall_snapshot *snapshot;
+	pid_t pid = getpid();
+	uint64_t address = (uint64_t)(uintptr_t)global_object, found, size;
+
+	CHECK_OK(stall_snapshot_create(&arena, &pid, 1, NULL, &snapshot));
+	struct stall_data_query queries[] = { { .address = address + 8 },
+					      { .address = (uint64_t)(uintptr_t)&pid },
+					      { .address = 0 },
+					      { .address = UINT64_MAX } };
+	CHECK_OK(stall_worker_name_data(worker, snapshot, queries, 4));
+	CHECK_STRING(queries[0].name, "global_object");
+	CHECK_INT(queries[0].offset, 8);
+	for (size_t i = 1; i < 4; i++)
+		CHECK(!queries[i].name);
+	free(queries[0].name);
+	CHECK_OK(stall_worker_find_data(worker, snapshot, 0, "global_object", &found, &size));
+	CHECK_INT(found, address);
+	CHECK_INT(size, sizeof(global_object));
+	CHECK_OK(stall_worker_find_data(worker, snapshot, 0, "no such thing", &found, &size));
+	CHECK_INT(found, 0);
+	stall_snapshot_destroy(snapshot);
+	stall_worker_destroy(worker);
+}
+
+int main(int argc, char **argv)
+{
+	random_state = argc > 1 ? strtoull(argv[1], NULL, 0) : stall_clock_ns(CLOCK_REALTIME);
+	printf("seed %llu\n", (unsigned long long)random_state);
+	CHECK_OK(stall_arena_init(&arena, (size_t)256 << 20));
+	test_privileges();
+	test_killed();
+	test_stopped();
+	test_damaged_files();
+	test_shrinking_file();
+	test_hostile_results();
+	test_data();
+	stall_arena_deinit(&arena);
+	return check_done();
+}
