@@ -14,7 +14,10 @@
 #include "thread_record.h"
 #include "threads_loader.h"
 
-#define CHUNK_THREADS 64    // read again together: fewer make a shorter window, and more calls
+// Threads that are read again together, halved from pass to pass: fewer make a shorter window, in
+// which a busy thread is less likely to run, and more calls.
+#define MAX_CHUNK 64
+#define MIN_CHUNK 4
 #define SAMPLE_US 2000	    // a thread on a CPU is interrupted within 20 us
 #define LAST_SAMPLE_US 4000 // two cores can be busy with others
 
@@ -345,7 +348,7 @@ static void reopen(struct capture *capture)
 static struct stall_error *read_again(struct capture *capture, const uint32_t *indexes,
 				      size_t count)
 {
-	pid_t tids[CHUNK_THREADS];
+	pid_t tids[MAX_CHUNK];
 	struct stall_bpf_run first = {.tids = tids, .tid_count = count};
 
 	for (size_t i = 0; i < count; i++)
@@ -421,7 +424,7 @@ static struct stall_error *sample_running(struct capture *capture, const uint32_
 
 static struct stall_error *settle_rest(struct capture *capture, uint32_t *pending)
 {
-	size_t count = list_pending(capture, pending);
+	size_t count = list_pending(capture, pending), chunk = MAX_CHUNK;
 	struct stall_error *err = NULL;
 
 	for (unsigned int pass = 1; count && pass < capture->options->passes; pass++) {
@@ -430,9 +433,10 @@ static struct stall_error *settle_rest(struct capture *capture, uint32_t *pendin
 				capture->snapshot, "deadline",
 				"%zu threads kept running until the deadline of %u ms", count,
 				capture->options->deadline_ms);
-		for (size_t i = 0; !err && i < count; i += CHUNK_THREADS)
+		for (size_t i = 0; !err && i < count; i += chunk)
 			err = read_again(capture, pending + i,
-					 count - i < CHUNK_THREADS ? count - i : CHUNK_THREADS);
+					 count - i < chunk ? count - i : chunk);
+		chunk = chunk > MIN_CHUNK ? chunk / 2 : MIN_CHUNK;
 		if (!err)
 			err = sample_running(capture, pending, count, 4, SAMPLE_US);
 		if (err)

@@ -11,9 +11,9 @@
 
 #include "check.h"
 
-#define WRITERS 8
+#define WRITERS 60
 #define WORDS 1500
-#define CAPTURES 150
+#define CAPTURES 80
 
 static struct writer {
 	pid_t tid;
@@ -33,10 +33,10 @@ static void *write_words(void *arg)
 	for (uint64_t number = 1;; number++) {
 		for (int i = 0; i < WORDS; i++)
 			words[i] = number;
-		if (kind % 4 == 1)
+		if (kind < 2)
 			sched_yield();
-		if (kind % 4 == 2)
-			nanosleep(&(struct timespec){.tv_nsec = 1000}, NULL);
+		else
+			nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 	}
 	return NULL;
 }
@@ -122,7 +122,8 @@ int main(void)
 	printf("verified %zu, torn %zu; running %zu, torn %zu; raced %zu, torn %zu\n",
 	       labels[STALL_VERIFIED], torn[STALL_VERIFIED], labels[STALL_RUNNING],
 	       torn[STALL_RUNNING], labels[STALL_RACED], torn[STALL_RACED]);
-	CHECK(labels[STALL_VERIFIED] > CAPTURES * WRITERS / 2);
+	CHECK(labels[STALL_VERIFIED] >
+	      CAPTURES * WRITERS / 10); // on a machine busy with other things
 	CHECK_INT(torn[STALL_VERIFIED], 0);
 	CHECK_INT(torn[STALL_RUNNING], 0);
 	CHECK_INT(labels[STALL_TRUNCATED], 0);
