@@ -16,6 +16,10 @@ from stallscope.model import Label
 __all__ = ["by_frames", "by_lock", "choose"]
 
 
+LEAST_SHARE = 0.5
+"""An owner that blocks fewer of the waiters gives way to a thread in a holder's frames."""
+
+
 def _rank(scene: Scene, thread: int) -> tuple[int, int]:
     """Order candidates: on a CPU, running, at the disk, waiting otherwise."""
     item = scene.capture.threads[thread]
@@ -56,6 +60,7 @@ def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
         role="owns the lock",
         strength=strength,
         chains=True,
+        share=share,
         via=scene.graph.path(first)[:-1],
     )
 
@@ -95,7 +100,7 @@ def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candid
     """Return the blocker: the lock's owner before frames, both together best."""
     owner = by_lock(scene, waiters)
     stands = by_frames(scene, signature, waiters)
-    if owner is None:
+    if owner is None or (stands is not None and owner.share < LEAST_SHARE):
         return stands
     fits = signature.id in scene.shape(owner.thread).holder_of
     bonus = 0.08 if fits else 0.0

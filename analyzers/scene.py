@@ -35,6 +35,8 @@ class Candidate(msgspec.Struct, frozen=True):
     strength: float
     chains: bool
     """Sure enough that what blocks it is the root of this stall."""
+    share: float = 1.0
+    """Of the waiters: how many it blocks."""
     via: tuple[int, ...] = ()
     """Owners between the waiters and this root."""
 

@@ -19,6 +19,9 @@ WAITING = "waiting"
 DISK = frozenset({"read", "write", "sync", "allocate"})
 """Kinds of wait that end when a device has done its work."""
 
+WORKS = DISK | {"io"}
+"""Kinds of wait in which a runnable thread does its own work: the kernel copies its data."""
+
 MAX_UNNAMED_LEAVES = 8
 """Innermost frames without a name that may stand before libc's function: its inner parts.
 
@@ -88,15 +91,16 @@ def state(thread: Thread, wait: Wait | None, *, idle: bool) -> str:
     """Say whether the thread is idle, running or waiting.
 
     Dumps do not give a state (``?``): there the frames decide. A thread that spins for a lock
-    waits, although it runs; one that queues for a lock is not idle, whatever thread it is.
+    waits, although it runs, and so does one that was woken and has not run yet. One that queues
+    for a lock is not idle, whatever thread it is.
     """
     idle = idle and not (wait is not None and wait.queues)
     if thread.state in ("Z", "X"):
         return IDLE
-    if thread.on_cpu or thread.state == "R":
-        if wait is not None and (wait.spins or (wait.contends and not thread.on_cpu)):
-            return WAITING
-        return RUNNING if not idle or thread.on_cpu else IDLE
+    if thread.on_cpu:
+        return WAITING if wait is not None and wait.spins else RUNNING
+    if thread.state == "R" and (wait is None or wait.kind in WORKS):
+        return RUNNING
     if idle:
         return IDLE
     if wait is not None or thread.lock is not None or thread.state in ("S", "D", "T", "t", "I"):

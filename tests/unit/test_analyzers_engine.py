@@ -59,6 +59,10 @@ def named(analysis: Analysis, signature: str | None) -> Finding:
         (OPENING, "S", False, "waiting"),
         (OPENING, "?", False, "waiting"),
         (OPENING, "R", False, "waiting"),
+        (f"{COND}, net_real_write, {SESSION}", "R", False, "waiting"),
+        (IDLE_SESSION, "R", False, "idle"),
+        (f"pread64, os_file_pread, {SESSION}", "R", False, "running"),
+        (f"write, net_real_write, {SESSION}", "R", False, "running"),
         (f"ut_delay, mutex_spin_wait, trx_start, {SESSION}", "R", True, "waiting"),
         (f"JOIN::exec, {SESSION}", "R", True, "running"),
         (f"JOIN::exec, {SESSION}", "R", False, "running"),
@@ -136,6 +140,20 @@ def test_an_owner_in_the_middle_is_followed_to_the_root(analyze: Analyze) -> Non
     assert verdict.blocker is not None
     assert verdict.blocker.tid == root
     assert any(f"thread {middle}" in text for text in verdict.evidence)
+
+
+def test_the_owner_of_a_few_gives_way_to_the_holder_of_all(analyze: Analyze) -> None:
+    scenery = Scenery()
+    (small,) = scenery.add(f"JOIN::exec, {SESSION}", state="R")
+    lock = scenery.lock(owner=small)
+    scenery.add(f"{FUTEX}, {REDO_WAIT}", lock=lock)
+    scenery.add(REDO_WAIT, times=30)
+    sync = f"fsync, os_file_flush_func, fil_flush, log_write_up_to, innobase_commit, {SESSION}"
+    (syncing,) = scenery.add(sync, state="D")
+    verdict = analyze(scenery).findings[0]
+    assert verdict.signature == "innodb-redo-sync"
+    assert verdict.blocker is not None
+    assert verdict.blocker.tid == syncing
 
 
 def test_an_idle_owner_is_found(analyze: Analyze) -> None:

@@ -375,6 +375,16 @@ CASES = (
         f"fdatasync, os_file_flush_func, log_t::flush, log_write_up_to, innobase_commit, {SESSION55}",
         "D",
     ),
+    Case(
+        "redo-sync MariaDB 10.6+ without InnoDB's symbols",
+        "innodb-redo-sync",
+        (
+            f"{COND}, net_real_write, net_flush, Protocol::net_send_ok, Protocol::end_statement, "
+            "dispatch_command, do_command, do_handle_one_connection",
+        ),
+        f"fdatasync, ??, ??, ??, ??, ha_commit_trans, trans_commit_stmt, {SESSION55}",
+        "D",
+    ),
     # --- table names, before metadata locks -----------------------------------------------------
     Case(
         "table-name-lock 5.1",
