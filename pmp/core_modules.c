@@ -303,7 +303,8 @@ struct stall_error *stall_core_maps_create(const struct stall_core_memory *memor
 	maps->modules = calloc(modules + 2, sizeof(*maps->modules));
 	if (!maps->mappings || !maps->modules)
 		return &stall_enomem;
-	qsort(notes->files, notes->file_count, sizeof(*notes->files), compare_files);
+	if (notes->file_count)
+		qsort(notes->files, notes->file_count, sizeof(*notes->files), compare_files);
 	struct stall_error *err = add_mappings(&b);
 	if (err)
 		return err;

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 struct target_process {
-	pid_t pid;
+	pid_t pid;     // 0: waited for already
 	int stdin_fd; // the target ends when it closes
 	char *facts;  // what it said before "ready", lines
 };
@@ -78,8 +78,10 @@ static inline bool target_start(struct target_process *target, const char *const
 static inline void target_stop(struct target_process *target)
 {
 	close(target->stdin_fd);
-	kill(target->pid, SIGKILL);
-	waitpid(target->pid, NULL, 0);
+	if (target->pid > 0) {
+		kill(target->pid, SIGKILL);
+		waitpid(target->pid, NULL, 0);
+	}
 	free(target->facts);
 }
 

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// A core file gives the stacks that the process had; a damaged one gives less, and says so.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "core.h"
+#include "frozen.h"
+#include "target_process.h"
+#include "worker.h"
+
+#define MAX_STACK (128 * 1024)
+
+static struct stall_arena arena;
+static struct stall_worker *worker;
+static uint64_t random_state;
+
+// xorshift64*
+static uint64_t random_word(void)
+{
+	random_state ^= random_state >> 12;
+	random_state ^= random_state << 25;
+	random_state ^= random_state >> 27;
+	return random_state * UINT64_C(0x2545f4914f6cdd1d);
+}
+
+// The kernel writes "core" into the working directory, unless it was told otherwise.
+static bool cores_come_here(void)
+{
+	char pattern[128] = "";
+	_cleanup_fclose_ FILE *file = fopen("/proc/sys/kernel/core_pattern", "re");
+
+	return file && fgets(pattern, sizeof(pattern), file) && strcmp(pattern, "core\n") == 0;
+}
+
+static int open_core(pid_t pid)
+{
+	char name[64];
+	int fd = open("core", O_RDONLY | O_CLOEXEC);
+
+	snprintf(name, sizeof(name), "core.%d", pid); // with core_uses_pid
+	if (fd < 0)
+		fd = open(name, O_RDONLY | O_CLOEXEC);
+	unlink("core");
+	unlink(name);
+	return fd;
+}
+
+static struct stall_error *read_core(int fd, struct stall_snapshot **ret)
+{
+	static const struct stall_core_options options = {
+		.exe_fd = -1, .sysroot_fd = -1, .max_stack = MAX_STACK, .max_threads = 1000
+	};
+
+	arena.used = 0;
+	return stall_core_create(&arena, fd, &options, ret);
+}
+
+struct expected {
+	pid_t tid;
+	uint64_t pcs[STALL_MAX_FRAMES];
+	uint32_t count;
+};
+
+static void expect(const struct stall_snapshot *snapshot, const struct stall_unwound *unwound,
+		   struct expected *expected)
+{
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		const struct stall_stack *stack = &unwound->stacks[i];
+
+		expected[i].tid = snapshot->threads[i].tid;
+		expected[i].count = stack->count;
+		for (uint32_t k = 0; k < stack->count; k++)
+			expected[i].pcs[k] = unwound->frames[stack->frames[k]].pc;
+	}
+}
+
+static void compare(const struct stall_snapshot *snapshot, const struct stall_unwound *unwound,
+		    const struct expected *expected)
+{
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		const struct stall_stack *stack = &unwound->stacks[i];
+		const struct stall_thread *thread = &snapshot->threads[i];
+
+		CHECK_INT(thread->tid, expected[i].tid);
+		CHECK_INT(thread->label, STALL_VERIFIED);
+		CHECK(thread->in_syscall);
+		CHECK_INT(thread->state, 'S');
+		CHECK(thread->fs_base != 0);
+		CHECK_INT(stack->end, STALL_UNWIND_COMPLETE);
+		CHECK_INT(stack->count, expected[i].count);
+		for (uint32_t k = 0; k < stack->count && k < expected[i].count; k++)
+			CHECK_INT(unwound->frames[stack->frames[k]].pc, expected[i].pcs[k]);
+	}
+}
+
+// The stacks of the process while it is stopped, then its core.
+static int make_core(struct target_process *target, struct expected *expected, size_t *ret_count)
+{
+	struct stall_snapshot *snapshot;
+	struct stall_unwound unwound;
+
+	arena.used = 0;
+	CHECK_OK(frozen_snapshot(&arena, target->pid, MAX_STACK, &snapshot));
+	CHECK_OK(stall_worker_unwind(worker, snapshot, &unwound));
+	*ret_count = snapshot->thread_count;
+	CHECK(*ret_count <= 16);
+	expect(snapshot, &unwound, expected);
+	frozen_thaw(snapshot);
+	stall_unwound_deinit(&unwound);
+	stall_snapshot_destroy(snapshot);
+	kill(target->pid, SIGABRT);
+	waitpid(target->pid, NULL, 0);
+	int core = open_core(target->pid);
+	target->pid = 0;
+	return core;
+}
+
+static void test_whole(int core, const struct expected *expected, size_t count)
+{
+	struct stall_snapshot *snapshot;
+	struct stall_unwound unwound;
+	uint64_t page = 0;
+
+	CHECK_OK(read_core(fcntl(core, F_DUPFD_CLOEXEC, 3), &snapshot));
+	CHECK_INT(snapshot->thread_count, count);
+	CHECK_INT(snapshot->note_count, 0);
+	CHECK_STRING(snapshot->backend, "core");
+	CHECK(snapshot->processes[0].exe && strstr(snapshot->processes[0].exe, "target-threads"));
+	CHECK_STRING(snapshot->processes[0].comm, "target-threads");
+	CHECK(snapshot->futex_count > 0);
+	for (size_t i = 0; i < snapshot->futex_count; i++)
+		CHECK(snapshot->futexes[i].readable && snapshot->futexes[i].stable);
+	CHECK_OK(stall_worker_unwind(worker, snapshot, &unwound));
+	compare(snapshot, &unwound, expected);
+	CHECK_INT(stall_snapshot_read(snapshot, 0, 8, &page, 8), 0);
+	CHECK_INT(stall_snapshot_read(snapshot, 0, UINT64_MAX - 3, &page, 8), 0);
+	stall_unwound_deinit(&unwound);
+	stall_snapshot_destroy(snapshot);
+}
+
+static int copy_of(const uint8_t *bytes, size_t size)
+{
+	int fd = memfd_create("core", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+	return fd;
+}
+
+// Reads it as far as it goes. True where it gave a snapshot.
+static bool try_core(const uint8_t *bytes, size_t size, size_t *ret_notes)
+{
+	struct stall_snapshot *snapshot;
+	struct stall_unwound unwound;
+	int fd = copy_of(bytes, size);
+	struct stall_error *err = read_core(fd, &snapshot);
+
+	if (err) {
+		CHECK(strlen(err->message) > 0 && !strchr(err->message, '\n'));
+		stall_error_destroy(err);
+		close(fd);
+		return false;
+	}
+	*ret_notes = snapshot->note_count;
+	CHECK_OK(stall_worker_unwind(worker, snapshot, &unwound));
+	CHECK_INT(unwound.stack_count, snapshot->thread_count);
+	stall_unwound_deinit(&unwound);
+	stall_snapshot_destroy(snapshot);
+	return true;
+}
+
+static void test_cut(const uint8_t *bytes, size_t size)
+{
+	size_t notes, partial = 0;
+
+	for (int i = 0; i < 64; i++) {
+		if (try_core(bytes, size * i / 64, &notes)) {
+			CHECK(notes > 0); // it says what is missing
+			partial++;
+		}
+	}
+	CHECK(partial > 0);
+	CHECK(!try_core(bytes, 0, &notes));
+	CHECK(!try_core((const uint8_t *)"#!/bin/sh\n", 10, &notes));
+}
+
+static void test_damaged(const uint8_t *original, size_t size)
+{
+	_cleanup_free_ uint8_t *bytes = malloc(size);
+	size_t notes, opened = 0;
+
+	for (int round = 0; round < 150; round++) {
+		memcpy(bytes, original, size);
+		// Headers and notes are at the front.
+		for (uint64_t i = random_word() % 200; i > 0; i--)
+			bytes[random_word() % (round % 2 ? 4096 : 65536)] = (uint8_t)random_word();
+		opened += try_core(bytes, size, &notes);
+	}
+	CHECK(opened > 0);
+}
+
+// Not a core, though an ELF file.
+static void test_other_elf(void)
+{
+	struct stall_snapshot *snapshot;
+	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	struct stall_error *err = read_core(fd, &snapshot);
+
+	CHECK(err && strstr(err->message, "no core file"));
+	stall_error_destroy(err);
+	close(fd);
+}
+
+static void test_core(const char *dir)
+{
+	static const char *const argv[] = { "threads", "8", "20", NULL };
+	struct rlimit limit = { 64 << 20, 64 << 20 };
+	struct expected expected[16];
+	struct target_process target;
+	size_t count;
+
+	if (chdir(dir) < 0 || setrlimit(RLIMIT_CORE, &limit) < 0 || !cores_come_here() ||
+	    !target_start(&target, argv)) {
+		printf("skipped: no core files here, or no targets built\n");
+		return;
+	}
+	_cleanup_close_ int core = make_core(&target, expected, &count);
+	target_stop(&target);
+	CHECK(core >= 0);
+	if (core < 0)
+		return;
+	test_whole(core, expected, count);
+	size_t size = (size_t)lseek(core, 0, SEEK_END);
+	_cleanup_free_ uint8_t *bytes = malloc(size);
+	CHECK(pread(core, bytes, size, 0) == (ssize_t)size);
+	test_cut(bytes, size);
+	test_damaged(bytes, size);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct stall_worker_options options = { .deadline_ms = 20000 };
+	char dir[] = "/tmp/stall-core-XXXXXX";
+
+	random_state = argc > 1 ? strtoull(argv[1], NULL, 0) : stall_clock_ns(CLOCK_REALTIME);
+	printf("seed %llu\n", (unsigned long long)random_state);
+	CHECK_OK(stall_arena_init(&arena, (size_t)1 << 30));
+	CHECK_OK(stall_worker_create(&arena, &options, &worker));
+	CHECK(mkdtemp(dir));
+	test_core(dir);
+	test_other_elf();
+	CHECK(rmdir(dir) == 0);
+	stall_worker_destroy(worker);
+	stall_arena_deinit(&arena);
+	return check_done();
+}
