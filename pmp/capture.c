@@ -4,9 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "capture_stacks.h"
 #include "cleanup.h"
@@ -61,17 +59,14 @@ static void member_index(struct stall_json *json, const char *key, uint32_t inde
 		stall_json_uint(json, index);
 }
 
-static void write_host(struct stall_json *json)
+static void write_host(struct stall_json *json, const struct stall_host *host)
 {
-	struct utsname name = {};
-
-	uname(&name);
 	stall_json_key(json, "host");
 	stall_json_open(json, '{');
-	stall_json_member_string(json, "name", name.nodename);
-	stall_json_member_string(json, "kernel", name.release);
-	stall_json_member_string(json, "arch", name.machine);
-	stall_json_member_int(json, "cpus", sysconf(_SC_NPROCESSORS_ONLN));
+	stall_json_member_string(json, "name", host->name.nodename);
+	stall_json_member_string(json, "kernel", host->name.release);
+	stall_json_member_string(json, "arch", host->name.machine);
+	stall_json_member_int(json, "cpus", host->cpus);
 	stall_json_close(json, '}');
 }
 
@@ -101,7 +96,7 @@ static struct stall_error *write_head(struct writer *writer)
 	stall_json_member_string(json, "version", STALL_VERSION);
 	stall_json_close(json, '}');
 	write_time(json, snapshot->wall_ns);
-	write_host(json);
+	write_host(json, writer->capture->host);
 	stall_json_member_string(json, "backend", snapshot->backend);
 	stall_json_member_string(json, "backend_reason", snapshot->backend_reason);
 	stall_json_member_uint(json, "snapshot_ns", snapshot->snapshot_ns);

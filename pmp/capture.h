@@ -8,6 +8,7 @@
 
 #include "capture_stacks.h"
 #include "error.h"
+#include "host.h"
 #include "lock.h"
 #include "output.h"
 #include "snapshot.h"
@@ -25,6 +26,7 @@ struct stall_capture {
 	const struct stall_unwound *unwound;
 	const struct stall_locks *locks;
 	const struct stall_capture_stacks *stacks;
+	const struct stall_host *host;
 	const struct stall_capture_string *strings;
 	size_t string_count;
 	uint64_t started_ns; // CLOCK_MONOTONIC

@@ -15,6 +15,7 @@
 #include "clock.h"
 #include "core.h"
 #include "finish.h"
+#include "host.h"
 #include "sandbox.h"
 
 #define ARENA_SIZE (UINT64_C(16) << 30)
@@ -90,8 +91,10 @@ static struct stall_error *capture(const struct stall_core_capture_options *opti
 	_cleanup_(snapshot_destroyp) struct stall_snapshot *snapshot = NULL;
 	_cleanup_(output_destroyp) struct stall_output *output = NULL;
 	struct stall_arena arena;
+	struct stall_host host;
 	uint64_t started_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
+	stall_host_init(&host);
 	struct stall_error *err = stall_output_create_fd(records, &output);
 	if (!err)
 		err = stall_arena_init(&arena, ARENA_SIZE);
@@ -109,6 +112,7 @@ static struct stall_error *capture(const struct stall_core_capture_options *opti
 		.worker = worker,
 		.strings = options->strings,
 		.string_count = options->string_count,
+		.host = &host,
 		.started_ns = started_ns,
 		.attach_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns,
 	};

@@ -181,6 +181,7 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		.unwound = &unwound,
 		.locks = &locks,
 		.stacks = &stacks,
+		.host = finish->host,
 		.started_ns = finish->started_ns,
 		.attach_ns = finish->attach_ns,
 	};

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "error.h"
+#include "host.h"
 #include "kernel_symbols.h"
 #include "output.h"
 #include "snapshot.h"
@@ -19,6 +20,7 @@ struct stall_finish {
 	struct stall_kernel_symbols *kernel_symbols; // NULL: none are wanted
 	const char *const *strings;
 	size_t string_count;
+	const struct stall_host *host;
 	uint64_t started_ns; // CLOCK_MONOTONIC
 	uint64_t attach_ns;
 };

@@ -91,14 +91,9 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 		return snap(options, ret_partial);
 	case STALL_COMMAND_CORE:
 		return core(options, ret_partial);
-#ifdef STALL_HAVE_SYMBOLIZE
 	case STALL_COMMAND_SYMBOLIZE:
 		return stall_symbolize_lines(options->debug_dirs, options->debug_dir_count,
 					     STDIN_FILENO, STDOUT_FILENO);
-#else
-	case STALL_COMMAND_SYMBOLIZE:
-		return stall_error_create(STALL_ERROR_UNSUPPORTED, "not in this build yet");
-#endif
 	case STALL_COMMAND_SERVE:
 		return stall_serve(&options->probe, options->force_overwrite, STDIN_FILENO,
 				   STDOUT_FILENO);

@@ -8,6 +8,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "finish.h"
+#include "host.h"
 #include "kernel_symbols.h"
 
 // Address space only: pages are taken as stacks are copied.
@@ -21,6 +22,7 @@ struct stall_probe {
 	const struct stall_backend *backend;
 	char *reason;
 	void *state;
+	struct stall_host host;
 	struct stall_arena arena;
 	struct stall_worker *worker;
 	struct stall_kernel_symbols *kernel_symbols;
@@ -66,6 +68,7 @@ struct stall_error *stall_probe_create(const struct stall_probe_options *options
 	if (!probe)
 		return &stall_enomem;
 	probe->options = *options;
+	stall_host_init(&probe->host);
 	err = stall_backend_choose(options->backend, options->allow_stop, &options->snapshot,
 				   &probe->backend, &probe->reason);
 	if (err)
@@ -122,6 +125,7 @@ static struct stall_error *capture(struct stall_probe *probe, const struct stall
 		.kernel_symbols = probe->kernel_symbols,
 		.strings = options->strings,
 		.string_count = options->string_count,
+		.host = &probe->host,
 		.started_ns = started_ns,
 		.attach_ns = attach_ns,
 	};
