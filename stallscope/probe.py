@@ -104,6 +104,8 @@ def run(
     if process.returncode == 0 or (partial and process.returncode == 3):
         return out
     message = _message(process.returncode, err)
+    if "CAP_SYS_PTRACE" in message and "setcap" not in message:
+        message += f"; run it as root, or setcap cap_sys_ptrace+ep {probe}"
     raise UsageError(message) if process.returncode == 2 else ProbeError(message)
 
 

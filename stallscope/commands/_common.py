@@ -12,6 +12,7 @@ import msgspec
 
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
+from stallscope.collectors import processes
 from stallscope.errors import Exit
 from stallscope.model import Capture
 from stallscope.reporters import json, terminal
@@ -25,6 +26,7 @@ __all__ = [
     "port",
     "print_report",
     "seconds",
+    "selector",
 ]
 
 
@@ -66,6 +68,11 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--socket", metavar="PATH", help="the server that listens on this socket")
     group.add_argument("--port", type=port, metavar="N", help="the server that listens there")
     group.add_argument("--datadir", metavar="DIR", help="the server with this data directory")
+
+
+def selector(args: argparse.Namespace) -> processes.Selector:
+    """Return what the user said about the server besides its name."""
+    return processes.Selector(socket=args.socket, port=args.port, datadir=args.datadir)
 
 
 def count(text: str) -> int:

@@ -16,6 +16,7 @@ import msgspec
 
 from stallscope import probe
 from stallscope.collectors import processes, snapshot
+from stallscope.commands import _common
 from stallscope.errors import Exit, StallscopeError
 from stallscope.model import Capture
 from stallscope.reporters.terminal import Line, print_lines
@@ -64,17 +65,16 @@ class _Features(msgspec.Struct):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "-p", "--pid", metavar="PID|NAME", help="check access to this server, and its symbols"
-    )
+    _common.add_target_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print stallscope.doctor/1 instead")
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Check and print; code 3 where something is degraded, 1 where no capture is possible."""
     checks = [*_python(), *_tools(), *_probe()]
-    if args.pid is not None:
-        checks += _process(args.pid)
+    selector = _common.selector(args)
+    if args.pid or selector:
+        checks += _process(args.pid, selector)
     if args.json:
         rows = [msgspec.structs.asdict(check) for check in checks]
         print(msgspec.json.encode({"schema": SCHEMA, "checks": rows}).decode())
@@ -135,15 +135,16 @@ def _probe() -> Iterator[Check]:
             yield Check(name, "degraded", feature.why or "does not work here", feature.mend)
 
 
-def _process(target: str) -> Iterator[Check]:
+def _process(targets: list[str], selector: processes.Selector) -> Iterator[Check]:
     """Capture the process once by the backend that stops nothing, and look at what is missing."""
     try:
-        pids, servers = processes.resolve([target], processes.Selector())
+        pids, servers = processes.resolve(targets, selector)
         server = servers[0]
         yield Check("server", "ok", f"{server.name}: {server}, {len(pids)} processes")
         capture = snapshot.take(pids, servers, snapshot.Options())
     except StallscopeError as error:
-        yield Check("access", "missing", f"no capture of {target}: {error}", "see the lines above")
+        what = " ".join(targets) or str(selector)
+        yield Check("access", "missing", f"no capture of {what}: {error}", "see the lines above")
         return
     reason = f" ({capture.backend_reason})" if capture.backend_reason else ""
     yield Check("access", "ok", f"{len(capture.threads)} threads by {capture.backend}{reason}")
@@ -189,4 +190,5 @@ def _wrap(text: str, head: str, hang: int) -> list[str]:
         initial_indent=head,
         subsequent_indent=" " * hang,
         break_on_hyphens=False,
+        break_long_words=False,  # what is to be typed can be copied
     )

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse words that contradict each other, before anything is touched."""
-    selected = args.pid or args.socket is not None or args.port is not None or args.datadir
+    selected = args.pid or _common.selector(args)
     if args.backend == "core" and args.core is None:
         raise UsageError("--backend core needs --core FILE")
     if args.core is not None and args.backend not in ("auto", "core"):
@@ -126,6 +126,5 @@ def _capture(args: argparse.Namespace) -> Capture:
     )
     if args.core is not None:
         return snapshot.take_core(args.core, args.exe, args.sysroot, options)
-    selector = processes.Selector(socket=args.socket, port=args.port, datadir=args.datadir)
-    pids, servers = processes.resolve(args.pid, selector)
+    pids, servers = processes.resolve(args.pid, _common.selector(args))
     return snapshot.take(pids, servers, options)
