@@ -48,6 +48,25 @@ static inline char *target_read_facts(FILE *out)
 	return facts;
 }
 
+// Its main thread says "ready" shortly before it blocks in read(2), system call 0.
+static inline bool target_wait_reading(pid_t pid)
+{
+	char path[64], number[8] = "";
+
+	snprintf(path, sizeof(path), "/proc/%d/syscall", pid);
+	for (int i = 0; i < 10000; i++) {
+		FILE *file = fopen(path, "re");
+		bool got = file && fgets(number, sizeof(number), file);
+
+		if (file)
+			fclose(file);
+		if (got && strncmp(number, "0 ", 2) == 0)
+			return true;
+		usleep(1000);
+	}
+	return false;
+}
+
 // False where it is not built, or does not get ready.
 static inline bool target_start(struct target_process *target, const char *const *argv)
 {
@@ -72,7 +91,7 @@ static inline bool target_start(struct target_process *target, const char *const
 	FILE *file = fdopen(out[0], "r");
 	target->facts = target_read_facts(file);
 	fclose(file);
-	return target->facts;
+	return target->facts && target_wait_reading(target->pid);
 }
 
 static inline void target_stop(struct target_process *target)
