@@ -79,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Nothing is raised but SystemExit of ``--help``."""
     argv = sys.argv[1:] if argv is None else argv
     debug = "--debug" in argv
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -101,6 +102,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         what = f"internal error: {type(error).__name__}: {error}; please report it with --debug"
         return _fail(what, Exit.FAILED, debug=debug)
+
+
+def _open_standard_streams() -> None:
+    """Put /dev/null where a caller closed a standard stream: no file may take its number."""
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor > 2:
+            os.close(descriptor)
+            break
+    # Python has None for a stream that was closed when it started.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -449,6 +449,33 @@ class TestDoctor:
         assert checks["access"]["status"] == "missing"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(saved: Path, closed: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m stallscope analyze "$1" {closed}', sys.executable, str(saved)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == Exit.PARTIAL
+    assert done.stderr == ""
+
+
+def test_full_disk_behind_standard_output(saved: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "stallscope", "analyze", str(saved)],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "stallscope: No space left on device\n")
+
+
 def test_the_checkout_runs_as_a_program(saved: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "stallscope", "analyze", str(saved)],
