@@ -95,6 +95,9 @@ def run_probe(*arguments: str, prefix: Sequence[str] = (), seconds: float = DEAD
     capture = None
     if process.returncode in (0, 3) and out.startswith(b'{"type"'):
         capture = capturefile.loads(out, "stdout")
+        # A worker that crashed is survived and noted; but nothing here may crash it.
+        if "--deadline" not in arguments:
+            assert not [note for note in capture.notes if note.code.startswith("worker")]
     return Snap(process.returncode, capture, out, text, taken)
 
 

@@ -200,6 +200,11 @@ def test_hostile_thread_names(backend: str) -> None:
         assert len(threads) == len(target.threads) + 1
 
 
+def without_plt(names: list[str]) -> list[str]:
+    """Leave out the stub through which a library is called: no symbol covers it."""
+    return names[1:] if names and names[0].startswith("target-spin+0x") else names
+
+
 @bpf
 @pytest.mark.needs("perf")
 def test_threads_on_a_cpu() -> None:
@@ -221,8 +226,7 @@ def test_threads_on_a_cpu() -> None:
                 if thread.label is Label.VERIFIED or (
                     thread.label is Label.RUNNING and thread.frames
                 ):
-                    names = own_frames(thread, "target-spin")
-                    assert names == fact.expected(), thread
+                    assert without_plt(own_frames(thread, "target-spin")) == fact.expected()
             assert target.ask("turns")["turns"] > before
         assert sampled
 
@@ -237,7 +241,7 @@ def test_thread_in_the_vdso() -> None:
             thread = by_tid(snap(target.pid).whole)[fact.tid]
             if thread.label is Label.RACED or not thread.frames:
                 continue
-            assert own_frames(thread, "target-spin") == fact.expected(), thread
+            assert without_plt(own_frames(thread, "target-spin")) == fact.expected(), thread
             first = thread.frames[0].module
             inside += first is not None and first.path == "[vdso]"
         assert inside
