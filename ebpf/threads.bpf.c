@@ -19,8 +19,7 @@ const volatile __u32 have_kernel_stacks = 1;
 __u32 want_kernel_stacks = 0;
 __u32 chosen_only = 0; // leave out threads that are not in `chosen`
 // Told by a run.
-__u32 saw_last = 0;    // the end of the process's list of threads was met
-__u64 lost_hidden = 0; // threads that the reader's pid namespace has no number for
+__u32 saw_last = 0; // the end of the process's list of threads was met
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -167,10 +166,8 @@ static __always_inline int handle_task(struct seq_file *seq, struct task_struct 
 	if (is_last(task))
 		saw_last = 1;
 	__s32 tid = number_for_reader(task->thread_pid);
-	if (!tid) {
-		lost_hidden++;
+	if (!tid) // it ended, and its numbers were taken from it
 		return 0;
-	}
 	if (chosen_only && !bpf_map_lookup_elem(&chosen, &tid))
 		return 0;
 	struct scratch *out = bpf_map_lookup_elem(&scratch, &zero);

@@ -10,7 +10,9 @@
 #include "cleanup.h"
 #include "denylist.h"
 #include "sample.h"
+#include "snapshot_end.h"
 #include "stack_copy.h"
+#include "thread_index.h"
 #include "thread_record.h"
 #include "threads_loader.h"
 
@@ -43,6 +45,7 @@ struct work {
 
 struct capture {
 	struct state *state;
+	struct stall_thread_index index;
 	struct stall_snapshot *snapshot;
 	const struct stall_snapshot_options *options;
 	struct work *work;		  // one for each thread of the snapshot
@@ -103,60 +106,6 @@ static struct stall_error *bpf_open(const struct stall_snapshot_options *options
 	return NULL;
 }
 
-// Threads are few and records come in almost their order; processes are in the order of the command
-// line.
-static uint32_t find_process(const struct stall_snapshot *snapshot, pid_t tgid)
-{
-	for (size_t i = 0; i < snapshot->process_count; i++) {
-		if (snapshot->processes[i].target.pid == tgid)
-			return i;
-	}
-	return UINT32_MAX;
-}
-
-struct found {
-	uint32_t process;
-	const struct stall_bpf_thread *record;
-};
-
-static int compare_found(const void *a, const void *b)
-{
-	const struct found *x = a, *y = b;
-
-	if (x->process != y->process)
-		return x->process < y->process ? -1 : 1;
-	return (x->record->tid > y->record->tid) - (x->record->tid < y->record->tid);
-}
-
-// All records of the run, by process and tid; dead threads are left out but for a leader, which
-// stays as long as its process.
-static struct stall_error *sort_records(struct capture *capture, struct found **ret,
-					size_t *ret_count)
-{
-	const struct stall_bpf_records *records = &capture->state->records;
-	size_t capacity = records->size / sizeof(struct stall_bpf_thread) + 1, count = 0;
-	struct found *found = calloc(capacity, sizeof(*found));
-	const struct stall_bpf_thread *record;
-
-	if (!found)
-		return &stall_enomem;
-	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
-		uint32_t process = find_process(capture->snapshot, record->tgid);
-
-		if (process == UINT32_MAX)
-			continue;
-		if (stall_record_is_dead(record) && record->tid != record->tgid) {
-			capture->snapshot->processes[process].threads_lost++;
-			continue;
-		}
-		found[count++] = (struct found){process, record};
-	}
-	qsort(found, count, sizeof(*found), compare_found);
-	*ret = found;
-	*ret_count = count;
-	return NULL;
-}
-
 static void fill_thread(struct capture *capture, size_t index,
 			const struct stall_bpf_thread *record)
 {
@@ -210,16 +159,27 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 static struct stall_error *find_threads(struct capture *capture)
 {
 	struct stall_snapshot *snapshot = capture->snapshot;
-	_cleanup_free_ struct found *found = NULL;
+	_cleanup_free_ struct stall_found_thread *found = NULL;
+	_cleanup_free_ size_t *dead = calloc(snapshot->process_count, sizeof(*dead));
 	struct stall_error *err;
 	size_t count;
+
+	if (!dead)
+		return &stall_enomem;
 
 	err = run(capture,
 		  &(struct stall_bpf_run){.kernel_stacks = capture->options->kernel_stacks});
 	if (!err)
-		err = sort_records(capture, &found, &count);
+		err = stall_thread_index_sort(&capture->index, &capture->state->records, &found,
+					      &count, dead);
+	if (!err && capture->state->records.cut)
+		err = stall_snapshot_note(snapshot, "threads-limit",
+					  "there are more than %zu threads: raise --max-threads",
+					  capture->options->max_threads);
 	if (err)
 		return err;
+	for (size_t i = 0; i < snapshot->process_count; i++)
+		snapshot->processes[i].threads_lost += dead[i];
 	for (; count > capture->options->max_threads; count--)
 		snapshot->processes[found[count - 1].process].threads_lost++;
 	snapshot->threads = calloc(count + 1, sizeof(*snapshot->threads));
@@ -261,25 +221,6 @@ static struct stall_error *copy_stacks(struct capture *capture, const uint32_t *
 	return err;
 }
 
-static size_t find_thread(const struct stall_snapshot *snapshot, uint32_t process, pid_t tid)
-{
-	size_t low = 0, high = snapshot->thread_count;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		const struct stall_thread *thread = &snapshot->threads[middle];
-
-		if (thread->process < process || (thread->process == process && thread->tid < tid))
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low == snapshot->thread_count || snapshot->threads[low].process != process ||
-	    snapshot->threads[low].tid != tid)
-		return SIZE_MAX;
-	return low;
-}
-
 // Closes the windows: settles what did not run, and keeps what is known now of the rest.
 static struct stall_error *compare_records(struct capture *capture)
 {
@@ -287,12 +228,9 @@ static struct stall_error *compare_records(struct capture *capture)
 	const struct stall_bpf_thread *record;
 
 	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
-		uint32_t process = find_process(capture->snapshot, record->tgid);
-		size_t index = process == UINT32_MAX
-				       ? SIZE_MAX
-				       : find_thread(capture->snapshot, process, record->tid);
+		size_t index = stall_thread_index_find(&capture->index, record);
 
-		if (index == SIZE_MAX || capture->work[index].outcome != PENDING)
+		if (index == STALL_NO_THREAD || capture->work[index].outcome != PENDING)
 			continue;
 		struct work *work = &capture->work[index];
 		struct stall_error *err = check_image(capture, index, record);
@@ -332,12 +270,9 @@ static void reopen(struct capture *capture)
 	const struct stall_bpf_thread *record;
 
 	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
-		uint32_t process = find_process(capture->snapshot, record->tgid);
-		size_t index = process == UINT32_MAX
-				       ? SIZE_MAX
-				       : find_thread(capture->snapshot, process, record->tid);
+		size_t index = stall_thread_index_find(&capture->index, record);
 
-		if (index != SIZE_MAX && capture->work[index].outcome == PENDING) {
+		if (index != STALL_NO_THREAD && capture->work[index].outcome == PENDING) {
 			capture->work[index].seen = true;
 			fill_thread(capture, index, record);
 		}
@@ -540,45 +475,6 @@ static struct stall_error *note_losses(struct capture *capture)
 	return err;
 }
 
-// What was read by the number of a process that ended meanwhile may be another's: its threads go.
-static void drop_threads(struct stall_snapshot *snapshot, uint32_t process)
-{
-	size_t kept = 0;
-
-	for (size_t i = 0; i < snapshot->thread_count; i++) {
-		if (snapshot->threads[i].process == process)
-			continue;
-		if (kept != i)
-			snapshot->threads[kept] = snapshot->threads[i];
-		kept++;
-	}
-	snapshot->processes[process].threads_lost += snapshot->thread_count - kept;
-	snapshot->processes[process].thread_count = 0;
-	snapshot->thread_count = kept;
-}
-
-// A process that ended meanwhile leaves a note; the last one an error.
-static struct stall_error *check_targets(struct stall_snapshot *snapshot)
-{
-	struct stall_error *err = NULL;
-
-	for (size_t i = 0; !err && i < snapshot->process_count; i++) {
-		struct stall_error *ended = stall_target_check(&snapshot->processes[i].target);
-
-		if (!ended)
-			continue;
-		drop_threads(snapshot, i);
-		if (!snapshot->thread_count)
-			return ended;
-		err = stall_snapshot_note(snapshot, "process-lost", "%s", ended->message);
-		stall_error_destroy(ended);
-	}
-	if (!err && !snapshot->thread_count)
-		err = stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
-					 snapshot->processes[0].target.pid);
-	return err;
-}
-
 static struct stall_error *choose_processes(struct state *state,
 					    const struct stall_snapshot *snapshot)
 {
@@ -603,6 +499,8 @@ static struct stall_error *bpf_capture(void *arg, struct stall_snapshot *snapsho
 	};
 
 	struct stall_error *err = choose_processes(capture.state, snapshot);
+	if (!err)
+		err = stall_thread_index_init(&capture.index, snapshot);
 	if (!err) {
 		start = now_us();
 		err = read_threads(&capture);
@@ -610,10 +508,11 @@ static struct stall_error *bpf_capture(void *arg, struct stall_snapshot *snapsho
 	snapshot->snapshot_ns = (now_us() - start) * 1000;
 	if (!err) {
 		finish_threads(&capture);
-		err = check_targets(snapshot);
+		err = stall_snapshot_drop_ended(snapshot);
 	}
 	if (!err)
 		err = note_losses(&capture);
+	stall_thread_index_deinit(&capture.index);
 	free(capture.work);
 	free(capture.copies);
 	return err;

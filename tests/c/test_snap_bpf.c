@@ -230,7 +230,9 @@ static void test_limits(void *state, struct stall_arena *arena, pid_t child)
 	CHECK_OK(stall_backend_bpf.capture(state, snapshot, &options));
 	CHECK_INT(snapshot->thread_count, 10);
 	CHECK_INT(snapshot->processes[0].threads_lost, BLOCKED + 2 - 10);
-	CHECK(snapshot->note_count == 1 && !strcmp(snapshot->notes[0].code, "threads-lost"));
+	CHECK_INT(snapshot->note_count, 2);
+	CHECK_STRING(snapshot->notes[0].code, "threads-limit");
+	CHECK_STRING(snapshot->notes[1].code, "threads-lost");
 	for (size_t i = 0; i < snapshot->thread_count; i++) {
 		CHECK(snapshot->threads[i].stack_size <= 512 + 128);
 		CHECK_INT(snapshot->threads[i].kernel_frame_count, 0);
@@ -248,6 +250,29 @@ static void test_limits(void *state, struct stall_arena *arena, pid_t child)
 	CHECK(snapshot->note_count && !strcmp(snapshot->notes[0].code, "arena-full"));
 	stall_snapshot_destroy(snapshot);
 	stall_arena_deinit(&small);
+}
+
+static void test_two_processes(void *state, struct stall_arena *arena, pid_t child)
+{
+	struct stall_snapshot_options options;
+	struct stall_snapshot *snapshot = NULL;
+	pid_t pids[] = {child, getpid()};
+
+	stall_snapshot_options_init(&options);
+	stall_arena_reset(arena, SIZE_MAX);
+	CHECK_OK(stall_snapshot_create(arena, pids, 2, NULL, &snapshot));
+	CHECK_OK(stall_backend_bpf.capture(state, snapshot, &options));
+	CHECK_INT(snapshot->thread_count, BLOCKED + 2 + 1);
+	CHECK_INT(snapshot->processes[0].thread_count, BLOCKED + 2);
+	CHECK_INT(snapshot->processes[1].thread_count, 1);
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		CHECK_INT(snapshot->threads[i].process, i >= BLOCKED + 2);
+	for (int i = 0; i < BLOCKED; i++)
+		check_blocked(snapshot, i);
+	// This very thread is running all the time.
+	CHECK_INT(snapshot->threads[BLOCKED + 2].tid, getpid());
+	CHECK_INT(snapshot->threads[BLOCKED + 2].label, STALL_RUNNING);
+	stall_snapshot_destroy(snapshot);
 }
 
 // The target runs on, unstopped, and answers to a second capture and to none.
@@ -293,6 +318,7 @@ int main(void)
 		child_main();
 	wait_until_blocked(child);
 	test_known_threads(state, &arena, child);
+	test_two_processes(state, &arena, child);
 	test_limits(state, &arena, child);
 	test_end(state, &arena, child);
 	stall_backend_bpf.close(state);

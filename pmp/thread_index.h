@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finding the thread of a snapshot that a record of the BPF program speaks of.
+#ifndef STALL_THREAD_INDEX_H
+#define STALL_THREAD_INDEX_H
+
+#include "snapshot.h"
+#include "threads_loader.h"
+
+#define STALL_NO_THREAD SIZE_MAX
+
+struct stall_thread_index {
+	const struct stall_snapshot *snapshot;
+	struct stall_process_number *processes; // sorted by tgid
+};
+
+struct stall_error *stall_thread_index_init(struct stall_thread_index *index,
+					    const struct stall_snapshot *snapshot);
+void stall_thread_index_deinit(struct stall_thread_index *index);
+
+// The index into snapshot->threads, or STALL_NO_THREAD.
+size_t stall_thread_index_find(const struct stall_thread_index *index,
+			       const struct stall_bpf_thread *record);
+
+struct stall_found_thread {
+	uint32_t process;
+	const struct stall_bpf_thread *record;
+};
+
+// All living threads of a run, by process and tid, before there are snapshot->threads. A dead leader
+// stays as long as its process; ret_dead[process] counts the others.
+struct stall_error *stall_thread_index_sort(const struct stall_thread_index *index,
+					    const struct stall_bpf_records *records,
+					    struct stall_found_thread **ret, size_t *ret_count,
+					    size_t *ret_dead);
+
+#endif
