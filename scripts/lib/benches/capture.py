@@ -20,7 +20,7 @@ from benches.check import verified_right
 from benches.load import SERVERS
 from benches.pause import all_tools, examine, ours
 from benches.stats import BenchError, Figure, Row, Section, figure
-from benches.tools import ServingProbe, Taken, Tool
+from benches.tools import COLD_PROBE, ServingProbe, Taken, Tool
 from stallscope import probe
 
 __all__ = ["Sizes", "kill_probe", "sections"]
@@ -103,7 +103,7 @@ def race_rows(seen: dict[str, list[Taken]], right: dict[str, str]) -> tuple[Row,
 def race_goals(seen: dict[str, list[Taken]]) -> tuple[tuple[str, bool], ...]:
     wall = medians(seen)
     warm = next(ms for name, ms in wall.items() if "serve" in name)
-    cold = next(ms for name, ms in wall.items() if "snap" in name)
+    cold = wall[COLD_PROBE]
     goals = [
         (f"second capture of a running probe {warm:.1f} ms, 30 allowed", warm <= WARM_LIMIT_MS),
         (f"cold capture {cold:.0f} ms, 300 allowed", cold <= COLD_LIMIT_MS),

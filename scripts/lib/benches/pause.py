@@ -20,7 +20,7 @@ from benches.check import complete, is_named, right_stacks, verified_right
 from benches.heartbeat import Heartbeat
 from benches.load import TEST, Latency, run_sysbench, server_with_heartbeat
 from benches.stats import BenchError, Figure, Row, Section, figure
-from benches.tools import ColdProbe, ServingProbe, Taken, Tool, peers
+from benches.tools import ServingProbe, Taken, Tool, cold_probe, command, peers
 
 __all__ = ["Sizes", "sections"]
 
@@ -70,7 +70,7 @@ def all_tools(pid: int) -> Iterator[list[Tool]]:
     """Yield the peers and ours, a serving probe among them that has captured once."""
     with ServingProbe(pid) as serving:
         serving.capture(pid)
-        yield [*peers(), ColdProbe(), serving]
+        yield [*peers(), command(), cold_probe(), serving]
 
 
 def ours(tool: Tool) -> bool:
@@ -196,7 +196,7 @@ def interrupted(sizes: Sizes) -> Section:
     """Count the threads whose system call returned EINTR because of one capture."""
     rows = []
     goals = []
-    for nr in range(len(peers()) + 2):
+    for nr in range(len(peers()) + 3):
         with Target("eintr", "25") as target, all_tools(target.pid) as tools:
             tool = tools[nr]
             progress(f"EINTR: {tool.name}")

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +25,21 @@ from benches.stats import BenchError
 from stallscope import capturefile, probe
 from stallscope.model import Capture, Label
 
-__all__ = ["PEERS", "ColdProbe", "Peer", "ServingProbe", "Stack", "Taken", "Tool", "peers"]
+__all__ = [
+    "COLD_PROBE",
+    "PEERS",
+    "Once",
+    "Peer",
+    "ServingProbe",
+    "Stack",
+    "Taken",
+    "Tool",
+    "cold_probe",
+    "command",
+    "peers",
+]
 
-RUN_SECONDS = 300.0
+COLD_PROBE = "stallscope-probe snap"
 
 
 @dataclass(frozen=True)
@@ -175,20 +188,20 @@ def taken(start: int, end: int, data: bytes, name: str, cpu: int = 0, rss: int =
     return Taken(start, end, stacks, cpu, rss, capture, labels)
 
 
-class ColdProbe:
-    """stallscope-probe started for one capture."""
+class Once:
+    """A program of ours that is started for one capture; FILE in ``argv`` is where it goes."""
 
-    def __init__(self, backend: str = "bpf") -> None:
-        self.backend = backend
-        self.name = f"stallscope-probe snap ({backend})"
+    def __init__(self, name: str, argv: Sequence[str]) -> None:
+        self.name = name
+        self.argv = argv
 
     def capture(self, pid: int) -> Taken:
         with tempfile.TemporaryDirectory(prefix="stallscope-bench-") as folder:
             file = Path(folder) / "capture.jsonl"
-            argv = [str(probe.find()), "snap", "--pid", str(pid), "--backend", self.backend]
+            words = {"PID": str(pid), "FILE": str(file)}
             start = time.monotonic_ns()
             process = subprocess.Popen(
-                [*argv, "--output", str(file)],
+                [words.get(word, word) for word in self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -205,11 +218,23 @@ class ColdProbe:
             return taken(start, end, file.read_bytes(), self.name, cpu, usage.ru_maxrss)
 
 
+def cold_probe() -> Once:
+    """Return stallscope-probe, started for each capture."""
+    argv = [str(probe.find()), "snap", "--backend", "bpf", "--pid", "PID", "--output", "FILE"]
+    return Once(COLD_PROBE, argv)
+
+
+def command() -> Once:
+    """Return the command line, started for each capture: it names the stall, too."""
+    run_it = [sys.executable, "-P", "-m", "stallscope", "snap", "--json"]
+    return Once("stallscope snap", [*run_it, "--backend", "bpf", "-p", "PID", "-o", "FILE"])
+
+
 class ServingProbe:
     """A running stallscope-probe that is asked for captures. Use it as a context manager."""
 
     def __init__(self, pid: int, *options: str, backend: str = "bpf") -> None:
-        self.name = f"stallscope-probe serve ({backend})"
+        self.name = "stallscope-probe serve"
         self.pid = pid
         argv = [str(probe.find()), "serve", "--pid", str(pid), "--backend", backend, *options]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
