@@ -83,6 +83,7 @@ class _SignatureEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     holders: str = "optional"
     min_waiters: int = 3
     idle_holder: bool = False
+    device: bool = False
     generic: bool = False
 
 
@@ -137,6 +138,7 @@ class Signature(msgspec.Struct, frozen=True):
     holder_use: str
     min_waiters: int
     idle_holder: bool
+    device: bool
     generic: bool
     source: str
     waiter_texts: tuple[tuple[str, str], ...] = ()
@@ -350,6 +352,7 @@ class _Builder:
             holder_use=entry.holders,
             min_waiters=entry.min_waiters,
             idle_holder=entry.idle_holder,
+            device=entry.device,
             generic=entry.generic,
             source=path.name,
             waiter_texts=tuple((versions, pattern.text) for versions, pattern in waiters),

@@ -25,7 +25,7 @@ class Options(msgspec.Struct, frozen=True):
     """
 
     group_frames: int | None = None
-    min_confidence: float = 0.3
+    min_confidence: float = 0.4
     max_findings: int = 20
 
 

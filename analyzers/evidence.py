@@ -80,6 +80,11 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             against.append("the blocker ran while its stack was copied: its frames may be mixed")
     else:
         against.append(_nobody(scene, case))
+    if case.signature.device and case.waiters:
+        others = scene.syncing - {case.blocker.thread if case.blocker else -1}
+        if others:
+            where = ", ".join(sorted({scene.shape(index).excerpt(2) for index in others})[:3])
+            says.append(f"{wait(scene.weight(others))} for a device meanwhile, in {where}")
     for rival in scene.rivals(case.waiters, case.signature):
         against.append(f"the same frames can be {rival}, and no other thread decides between them")
     if case.root is not None and case.signature.id in scene.catalog.by_id[case.root].explains:

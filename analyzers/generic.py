@@ -12,7 +12,7 @@ from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.evidence import lock_words
 from stallscope.analyzers.scene import Candidate, Scene, wait, waiter_groups
 from stallscope.analyzers.verdict import CAP, WEAK_CAP
-from stallscope.analyzers.waits import IDLE, RUNNING, WAITING
+from stallscope.analyzers.waits import IDLE, RUNNING, WAITING, WORKS
 from stallscope.model import Capture
 
 __all__ = ["findings"]
@@ -206,7 +206,7 @@ def _cpus(scene: Scene) -> Finding | None:
         f"{count} threads of this process are runnable, the host has {cpus} CPUs",
         "most of them in " + ", ".join(f"{site} ({number})" for site, number in sites),
     ]
-    score = min(0.3 + 0.3 * share + 0.05 * min(4.0, count / cpus), 0.75)
+    score = 0.15 + 0.2 * share + 0.02 * min(15.0, count / cpus)
     return _make(signature, scene, threads, score, says)
 
 
@@ -215,7 +215,8 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
     places: dict[str, list[int]] = {}
     for index in left:
         shape = scene.shape(index)
-        if shape.session or (shape.wait is not None and shape.wait.contends):
+        kind = shape.wait.kind if shape.wait is not None else ""
+        if (shape.session and kind not in WORKS) or (shape.wait and shape.wait.contends):
             places.setdefault(shape.site(), []).append(index)
     if not places:
         return None

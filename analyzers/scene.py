@@ -162,6 +162,17 @@ class Scene:
                 out.append(index)
         return tuple(out)
 
+    @cached_property
+    def syncing(self) -> frozenset[int]:
+        """Threads inside fsync and the like."""
+        return frozenset(
+            index
+            for index, shape in enumerate(self.stacks.shapes)
+            if shape.wait is not None
+            and shape.wait.kind == "sync"
+            and self.states[index] == WAITING
+        )
+
     def lock_of(self, thread: int) -> Lock | None:
         number = self.capture.threads[thread].lock
         if number is None or not 0 <= number < len(self.capture.locks):

@@ -117,10 +117,14 @@ def _finding(scene: Scene, cases: dict[str, Case], case: Case) -> Finding:
 
 def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
     signature = case.signature
-    count = scene.weight(blocked)
+    own = scene.weight(blocked)
     active = set(scene.active)
+    if signature.device and blocked:
+        blocked = blocked | scene.syncing
     if case.blocker is not None:
         active.discard(case.blocker.thread)
+        blocked = blocked - {case.blocker.thread} or blocked
+    count = scene.weight(blocked)
     whole = max(scene.weight(active | blocked), 1)
     share = count / whole
     score = 0.30 + 0.30 * share + 0.15 * min(1.0, count / 10)
@@ -136,13 +140,13 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
         # What it explains waits for something else as well: its own queue has to show.
         score *= 0.7 + 0.3 * min(1.0, scene.weight(case.waiters) / 5)
     if scene.excerpt:
-        few = count < signature.min_waiters and case.blocker is None
+        few = own < signature.min_waiters and case.blocker is None
         return min(score + 0.05, FEW_CAP if few else EXCERPT_CAP)
     if not count:
         return min(score, WEAK_CAP)
     steady = 0.3 if signature.min_waiters == 1 else 2.0
     score *= count / (count + steady)
-    if count < signature.min_waiters:
+    if own < signature.min_waiters:
         score = min(score, WEAK_CAP)
     return min(score, CAP)
 

@@ -19,7 +19,7 @@ WAITING = "waiting"
 DISK = frozenset({"read", "write", "sync", "allocate"})
 """Kinds of wait that end when a device has done its work."""
 
-WORKS = DISK | {"io"}
+WORKS = DISK | {"io", "net"}
 """Kinds of wait in which a runnable thread does its own work: the kernel copies its data."""
 
 MAX_UNNAMED_LEAVES = 8
@@ -99,7 +99,7 @@ def state(thread: Thread, wait: Wait | None, *, idle: bool) -> str:
         return IDLE
     if thread.on_cpu:
         return WAITING if wait is not None and wait.spins else RUNNING
-    if thread.state == "R" and (wait is None or wait.kind in WORKS):
+    if thread.state == "R" and not idle and (wait is None or wait.kind in WORKS):
         return RUNNING
     if idle:
         return IDLE
