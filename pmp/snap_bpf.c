@@ -41,6 +41,7 @@ struct work {
 	enum outcome outcome;
 	bool seen; // in this run
 	unsigned int on_cpu_runs;
+	bool is_32bit;
 };
 
 struct capture {
@@ -51,7 +52,7 @@ struct capture {
 	struct work *work;		  // one for each thread of the snapshot
 	struct stall_stack_copy **copies; // room for the arguments of stall_stacks_copy
 	int64_t deadline_us;
-	size_t arena_full;
+	size_t arena_full, threads_32bit;
 	bool sampling_refused;
 };
 
@@ -114,6 +115,7 @@ static void fill_thread(struct capture *capture, size_t index,
 	stall_record_fill(record, stall_bpf_kernel_frames(record),
 			  &capture->snapshot->threads[index]);
 	work->before = *record;
+	work->is_32bit = stall_record_is_32bit(record);
 	work->on_cpu_runs = record->on_cpu ? work->on_cpu_runs + 1 : 0;
 	// An older copy does not belong to these registers.
 	capture->snapshot->threads[index].stack_size = 0;
@@ -439,6 +441,7 @@ static void finish_threads(struct capture *capture)
 			continue;
 		}
 		set_label(&snapshot->threads[i], &capture->work[i]);
+		capture->threads_32bit += capture->work[i].is_32bit;
 		process->thread_count++;
 		if (kept != i)
 			snapshot->threads[kept] = snapshot->threads[i];
@@ -462,6 +465,10 @@ static struct stall_error *note_losses(struct capture *capture)
 						  process->threads_lost, process->target.pid,
 						  capture->options->max_threads);
 	}
+	if (!err && capture->threads_32bit)
+		err = stall_snapshot_note(snapshot, "32-bit",
+					  "%zu threads run 32-bit code, whose stacks are not read",
+					  capture->threads_32bit);
 	if (!err && capture->arena_full)
 		err = stall_snapshot_note(
 			snapshot, "arena-full",

@@ -70,12 +70,18 @@ static void fill_regs(const struct stall_bpf_thread *record, struct stall_regs *
 	regs->valid = (1U << STALL_REGS) - 1;
 }
 
+bool stall_record_is_32bit(const struct stall_bpf_thread *record)
+{
+	return (record->flags & STALL_BPF_REGS) &&
+	       (record->regs[STALL_BPF_CS] & 0xffff) == USER32_CS;
+}
+
 // Threads that never were in user space (io_uring's workers) have zeroes for a stack pointer and a
 // PC (copy_thread, arch/x86/kernel/process.c). 32-bit code has other registers.
 static bool has_user_regs(const struct stall_bpf_thread *record)
 {
 	return (record->flags & STALL_BPF_REGS) && record->regs[STALL_BPF_IP] &&
-	       record->regs[STALL_BPF_SP] && (record->regs[STALL_BPF_CS] & 0xffff) != USER32_CS;
+	       record->regs[STALL_BPF_SP] && !stall_record_is_32bit(record);
 }
 
 // Entering by a system call saves its number in orig_ax and -ENOSYS in ax; faults and interrupts

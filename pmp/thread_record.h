@@ -14,6 +14,9 @@ char stall_record_state(const struct stall_bpf_thread *record);
 // The thread has exited and only waits to be reaped.
 bool stall_record_is_dead(const struct stall_bpf_thread *record);
 
+// It runs 32-bit code: its registers are not those of a 64-bit stack.
+bool stall_record_is_32bit(const struct stall_bpf_thread *record);
+
 // Between the first read of `before` and the last of `after` the thread was on no CPU, so that
 // whatever was copied of it in between is of one moment.
 bool stall_record_did_not_run(const struct stall_bpf_thread *before,

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "feature_probes.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#ifdef STALL_HAVE_BPF
+#define BPF_FEATURES stall_bpf_features
+#define BPF_FEATURE_COUNT stall_bpf_feature_count
+#else
+#define BPF_FEATURES NULL
+#define BPF_FEATURE_COUNT ((size_t)0)
+#endif
+
+// What is missing is one line: why, and behind "; " how to mend it.
+static size_t count_missing(const struct stall_feature *features, size_t count)
+{
+	size_t missing = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		struct stall_error *err = features[i].probe();
+
+		if (!err)
+			continue;
+		missing++;
+		const char *mend = strstr(err->message, "; ");
+		if (!mend || mend == err->message || !mend[2])
+			fprintf(stderr, "%s: %s\n", features[i].name, err->message);
+		CHECK(mend && mend > err->message && mend[2]);
+		stall_error_destroy(err);
+	}
+	return missing;
+}
+
+static const struct stall_feature *find(const char *name)
+{
+	for (size_t i = 0; i < stall_feature_count; i++) {
+		if (!strcmp(stall_features[i].name, name))
+			return &stall_features[i];
+	}
+	return NULL;
+}
+
+static void test_names(void)
+{
+	for (size_t i = 0; i < stall_feature_count; i++) {
+		CHECK(stall_features[i].name[0]);
+		CHECK(find(stall_features[i].name) == &stall_features[i]);
+	}
+}
+
+// As nobody, without capabilities: some things work, and what does not says which are missing.
+static void test_unprivileged(void)
+{
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) {
+		if (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534))
+			_exit(2);
+		prctl(PR_SET_DUMPABLE, 1); // giving up an identity clears it
+		check_failed = check_passed = 0;
+		struct stall_error *err = find("capabilities")->probe();
+		CHECK(err && strstr(err->message, "CAP_BPF") && strstr(err->message, "setcap "));
+		stall_error_destroy(err);
+		CHECK_OK(find("pidfd")->probe());
+		CHECK_OK(find("process-vm-readv")->probe());
+		CHECK(count_missing(stall_features, stall_feature_count) >= 1);
+		CHECK(!BPF_FEATURE_COUNT || count_missing(BPF_FEATURES, BPF_FEATURE_COUNT) >= 1);
+		_exit(check_failed != 0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+	CHECK_INT(WEXITSTATUS(status), 0);
+}
+
+int main(void)
+{
+	test_names();
+	printf("%zu and %zu missing here\n", count_missing(stall_features, stall_feature_count),
+	       count_missing(BPF_FEATURES, BPF_FEATURE_COUNT));
+	if (geteuid() == 0)
+		test_unprivileged();
+	return check_done();
+}
