@@ -4,11 +4,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from stallscope.analyzers.analysis import Analysis
-from stallscope.model import Label
+from stallscope.model import Label, Thread
 
-__all__ = ["count_labels", "count_states", "count_threads", "target_process"]
+__all__ = [
+    "count_labels",
+    "count_states",
+    "count_threads",
+    "label_counts",
+    "target_process",
+    "thread_of",
+    "trust",
+]
 
 
 def count_threads(analysis: Analysis) -> int:
@@ -26,11 +35,40 @@ def count_states(analysis: Analysis) -> Counter[str]:
 
 def count_labels(analysis: Analysis) -> dict[str, int]:
     """Return the number of threads with each label; imported dumps have none."""
+    return label_counts(analysis.capture.threads)
+
+
+def label_counts(threads: Iterable[Thread]) -> dict[str, int]:
+    """Return the number of threads with each label."""
     labels = {str(label): 0 for label in Label}
-    for thread in analysis.capture.threads:
+    for thread in threads:
         if thread.label is not None:
             labels[thread.label] += thread.count
     return labels
+
+
+def thread_of(analysis: Analysis, tid: int) -> Thread | None:
+    """Return the thread with this id."""
+    if not tid:
+        return None
+    return next((thread for thread in analysis.capture.threads if thread.tid == tid), None)
+
+
+def trust(threads: Sequence[Thread]) -> str:
+    """Say what there is to doubt in the stacks of these threads; empty: they are exact and whole.
+
+    Dumps of other tools do not say, and no more is said of them.
+    """
+    labels: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
+    for thread in threads:
+        if thread.label not in (None, Label.VERIFIED):
+            labels[str(thread.label)] += thread.count
+        if thread.unwind not in ("complete", "not-tried"):
+            ends[thread.unwind] += thread.count
+    parts = [f"{count} {label}" for label, count in sorted(labels.items())]
+    parts += [f"{count} cut: {end}" for end, count in sorted(ends.items())]
+    return f"[{', '.join(parts)}]" if parts else ""
 
 
 def target_process(analysis: Analysis) -> int | None:

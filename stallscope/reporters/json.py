@@ -13,7 +13,9 @@ from stallscope.reporters.counts import (
     count_labels,
     count_states,
     count_threads,
+    label_counts,
     target_process,
+    thread_of,
 )
 
 __all__ = ["SCHEMA", "dumps", "render"]
@@ -56,9 +58,9 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
             "stopped": sum(t.count for t in capture.threads if t.stopped_ns > 0),
             "labels": count_labels(analysis),
         },
-        "findings": [_finding(finding) for finding in analysis.findings],
+        "findings": [_finding(analysis, finding) for finding in analysis.findings],
         "cycles": [list(cycle) for cycle in analysis.cycles],
-        "groups": [_group(group) for group in analysis.groups],
+        "groups": [_group(analysis, group) for group in analysis.groups],
         "partial": bool(capture.notes),
         "notes": [{"code": note.code, "message": note.message} for note in capture.notes],
     }
@@ -81,13 +83,13 @@ def _target(analysis: Analysis) -> dict[str, Any] | None:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(analysis: Analysis, finding: Finding) -> dict[str, Any]:
     return {
         "signature": finding.signature,
         "title": finding.title,
         "confidence": round(finding.confidence, 3),
         "threads": finding.threads,
-        "blocker": None if finding.blocker is None else _blocker(finding.blocker),
+        "blocker": None if finding.blocker is None else _blocker(analysis, finding.blocker),
         "waiters": [
             {"count": waiter.count, "frames": list(waiter.frames)} for waiter in finding.waiters
         ],
@@ -103,7 +105,9 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _blocker(blocker: Blocker) -> dict[str, Any]:
+def _blocker(analysis: Analysis, blocker: Blocker) -> dict[str, Any]:
+    thread = thread_of(analysis, blocker.tid)
+    call = None if thread is None else thread.syscall
     return {
         "tid": blocker.tid,
         "name": blocker.name,
@@ -111,6 +115,10 @@ def _blocker(blocker: Blocker) -> dict[str, Any]:
         "sql": blocker.sql,
         "state": blocker.state,
         "source": blocker.source,
+        "label": None if thread is None else thread.label,
+        "unwind": None if thread is None else thread.unwind,
+        "syscall": None if call is None else call.name or str(call.nr),
+        "kernel_frames": [] if thread is None else [str(frame) for frame in thread.kernel_frames],
     }
 
 
@@ -128,11 +136,12 @@ def _lock(lock: Lock) -> dict[str, Any]:
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(analysis: Analysis, group: Group) -> dict[str, Any]:
     return {
         "count": group.count,
         "state": group.state,
         "idle": group.idle,
+        "labels": label_counts(analysis.capture.threads[i] for i in group.threads),
         "frames": list(group.frames),
     }
 

@@ -13,12 +13,14 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis, Finding, Group
 from stallscope.analyzers.names import bare
-from stallscope.model import Lock
+from stallscope.model import Lock, Thread
 from stallscope.reporters.counts import (
     count_labels,
     count_states,
     count_threads,
     target_process,
+    thread_of,
+    trust,
 )
 from stallscope.text import clean
 
@@ -140,9 +142,12 @@ class _Report:
             yield from self._title("Blocker")
             head = f"{self._thread(blocker.tid, blocker.name)}, {blocker.state}"
             yield from self._wrap(f"{head} (known from: {blocker.source})", indent="  ")
+            thread = thread_of(self.analysis, blocker.tid)
+            if thread is not None:
+                yield from self._in_kernel(thread)
             if blocker.sql:
                 yield from self._wrap(f"SQL: {blocker.sql}", indent="  ")
-            yield from self._stack(blocker.frames)
+            yield from self._stack(blocker.frames, trust([thread] if thread else []))
         if finding.locks:
             yield from self._title("Locks")
             for lock in finding.locks[:_LOCKS]:
@@ -163,6 +168,18 @@ class _Report:
             ("References", finding.references),
         ):
             yield from self._items(title, items)
+
+    def _in_kernel(self, thread: Thread) -> Iterator[Line]:
+        """Say what the thread does in the kernel: waits for a disk look like this."""
+        call = thread.syscall
+        parts = [f"state {thread.state}"] if thread.state != "?" else []
+        if call is not None:
+            parts.append(f"in the system call {call.name or call.nr}")
+        if thread.kernel_frames:
+            shown = thread.kernel_frames if self.options.full else thread.kernel_frames[:4]
+            parts.append("kernel: " + " < ".join(map(str, shown)))
+        if parts:
+            yield from self._wrap(", ".join(parts), indent="  ", hang="    ")
 
     def _lock(self, lock: Lock) -> str:
         name = lock.symbol or f"{lock.address:#x}"
@@ -214,14 +231,17 @@ class _Report:
 
     def _group(self, group: Group) -> Iterator[Line]:
         head = f"  {group.count:5d} {group.state:<7} "
+        doubts = trust([self.capture.threads[i] for i in group.threads])
         if self.options.full:
             yield Line(head.rstrip())
-            yield from self._stack(group.frames)
+            yield from self._stack(group.frames, doubts)
             return
         names = [self._name(frame) for frame in group.frames] or ["(no frame could be read)"]
         yield from _flow(names, head, " " * 16, self.options.width)
+        if doubts:
+            yield from self._wrap(doubts, indent=" " * 16)
 
-    def _stack(self, frames: Sequence[str]) -> Iterator[Line]:
+    def _stack(self, frames: Sequence[str], doubts: str) -> Iterator[Line]:
         shown = frames if self.options.full else frames[:_BLOCKER_FRAMES]
         for i, frame in enumerate(shown):
             yield from self._wrap(self._name(frame), indent=f"    #{i:<3} ", hang=" " * 9)
@@ -229,6 +249,8 @@ class _Report:
             yield Line(f"    … {len(frames) - len(shown)} more (--full shows them)")
         if not frames:
             yield Line("    (no frame could be read)")
+        if doubts:
+            yield from self._wrap(doubts, indent="    ")
 
     def _name(self, frame: str) -> str:
         if self.options.full:

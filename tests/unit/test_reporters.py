@@ -24,7 +24,17 @@ from stallscope.analyzers.analysis import (
     Link,
     WaiterGroup,
 )
-from stallscope.model import Capture, Frame, Lock, LockKind, Note, Process, Thread
+from stallscope.model import (
+    Capture,
+    Frame,
+    Label,
+    Lock,
+    LockKind,
+    Note,
+    Process,
+    Syscall,
+    Thread,
+)
 from stallscope.reporters import json as json_reporter
 from stallscope.reporters import terminal
 from tests.unit.captures import convoy
@@ -36,7 +46,17 @@ HOSTILE = "evil\x1b[2J\x1b]0;owned\x07\u202e\nname"
 
 
 def stalled() -> Analysis:
+    """A holder that reads from disk; one of its waiters' stacks is torn and cut."""
     capture = convoy()
+    threads = list(capture.threads)
+    reading = tuple(
+        Frame(symbol=name, kernel=True, pc=i)
+        for i, name in enumerate(("folio_wait_bit_common", "filemap_read", "vfs_read", "sys_read"))
+    )
+    call = Syscall(nr=17, name="pread64")
+    threads[0] = msgspec.structs.replace(threads[0], syscall=call, kernel_frames=reading)
+    threads[3] = msgspec.structs.replace(threads[3], label=Label.RACED, unwind="no-cfi")
+    capture = msgspec.structs.replace(capture, threads=tuple(threads))
     finding = Finding(
         signature="table-open-lock",
         title="Tables cannot be opened: the table cache's lock is held",
@@ -197,6 +217,15 @@ def test_proof_that_nothing_was_stopped() -> None:
     assert "0 threads stopped (stopped_ns 0)" in text(stalled())
     assert "5 threads stopped, the longest for 1.500 ms" in text(stopped())
     assert "0 threads stopped" not in text(imported())
+
+
+def test_doubts_stand_with_the_stack() -> None:
+    report = text(stalled())
+    assert "[1 raced, 1 cut: no-cfi]" in report.split("Threads by stack")[1].split("pread64")[0]
+    assert "in the system call pread64, kernel: folio_wait_bit_common < filemap_read" in report
+    value = json_reporter.render(stalled())
+    assert value["groups"][0]["labels"]["raced"] == 1
+    assert value["findings"][0]["blocker"]["label"] == "verified"
 
 
 def test_top_limits_the_groups_but_not_the_json() -> None:
