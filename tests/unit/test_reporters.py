@@ -220,7 +220,7 @@ def test_proof_that_nothing_was_stopped() -> None:
 
 
 def test_doubts_stand_with_the_stack() -> None:
-    report = text(stalled())
+    report = text(stalled(), width=200)
     assert "[1 raced, 1 cut: no-cfi]" in report.split("Threads by stack")[1].split("pread64")[0]
     assert "in the system call pread64, kernel: folio_wait_bit_common < filemap_read" in report
     value = json_reporter.render(stalled())
