@@ -15,14 +15,17 @@
 static const char *const secret_words[] = {"passw",  "pwd",	 "passphrase",
 					   "secret", "sst_auth", "sst-auth"};
 
+// The first of them in the argument.
 static const char *find_secret_word(const char *argument)
 {
+	const char *first = NULL;
+
 	for (size_t i = 0; i < sizeof(secret_words) / sizeof(secret_words[0]); i++) {
 		const char *found = strcasestr(argument, secret_words[i]);
-		if (found)
-			return found;
+		if (found && (!first || found < first))
+			first = found;
 	}
-	return NULL;
+	return first;
 }
 
 // user:password@ in a URL.
@@ -52,20 +55,17 @@ static char *redact(const char *argument, bool *secret_next)
 		return strdup(HIDDEN);
 	}
 	*secret_next = false;
+	if (argument[0] == '-' && argument[1] == 'p' && argument[2])
+		return strdup("-p" HIDDEN);
 	const char *word = find_secret_word(argument);
-	if (word) {
-		const char *equals = strchr(word, '=');
-		if (!equals) {
-			*secret_next = argument[0] == '-';
-			return strdup(argument);
-		}
+	const char *equals = word ? strchr(word, '=') : NULL;
+	if (equals) {
 		// Everything after it: a value may hold blanks and more "name=value".
 		if (asprintf(&shown, "%.*s=" HIDDEN, (int)(equals - argument), argument) < 0)
 			return NULL;
 		return shown;
 	}
-	if (argument[0] == '-' && argument[1] == 'p' && argument[2])
-		return strdup("-p" HIDDEN);
+	*secret_next = word && argument[0] == '-' && !strchr(argument, '=');
 	shown = hide_url(argument);
 	return shown ? shown : strdup(argument);
 }
