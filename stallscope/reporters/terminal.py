@@ -13,7 +13,7 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis, Finding, Group
 from stallscope.analyzers.names import bare
-from stallscope.model import Lock, Thread
+from stallscope.model import Frame, Lock, Thread
 from stallscope.reporters.counts import (
     count_labels,
     count_states,
@@ -234,12 +234,21 @@ class _Report:
         doubts = trust([self.capture.threads[i] for i in group.threads])
         if self.options.full:
             yield Line(head.rstrip())
-            yield from self._stack(group.frames, doubts)
+            yield from self._stack(self._whole(group), doubts)
             return
         names = [self._name(frame) for frame in group.frames] or ["(no frame could be read)"]
         yield from _flow(names, head, " " * 16, self.options.width)
         if doubts:
             yield from self._wrap(doubts, indent=" " * 16)
+
+    def _whole(self, group: Group) -> Sequence[str]:
+        """Return the names of the group's first thread as its files have them."""
+        if not group.threads:
+            return group.frames
+        frames = self.capture.threads[group.threads[0]].frames
+        if len(frames) < len(group.frames):
+            return group.frames
+        return [_whole(frame) for frame in frames[: len(group.frames)]]
 
     def _stack(self, frames: Sequence[str], doubts: str) -> Iterator[Line]:
         shown = frames if self.options.full else frames[:_BLOCKER_FRAMES]
@@ -340,6 +349,12 @@ class _Report:
             break_on_hyphens=False,
         ) or [indent]:
             yield Line(line, style)
+
+
+def _whole(frame: Frame) -> str:
+    where = [frame.module.path.rsplit("/", 1)[-1]] if frame.module and frame.symbol else []
+    where += [frame.source] if frame.source else []
+    return f"{frame}  ({', '.join(where)})" if where else str(frame)
 
 
 def _threads(count: int) -> str:

@@ -37,7 +37,7 @@ from stallscope.model import (
 )
 from stallscope.reporters import json as json_reporter
 from stallscope.reporters import terminal
-from tests.unit.captures import convoy
+from tests.unit.captures import convoy, stack
 
 GOLDEN = Path(__file__).parent.parent / "data" / "reports"
 WAITING = ("__lll_lock_wait", "pthread_mutex_lock", "open_table")
@@ -102,7 +102,7 @@ def healthy() -> Analysis:
     return Analysis(
         capture=capture,
         findings=(),
-        groups=(Group(2, "idle", ("poll", "main"), (0, 1), idle=True),),
+        groups=(Group(2, "idle", ("poll", "main"), idle=True),),
         states=("idle", "idle"),
         server="mysql",
         version="26.7.0",
@@ -145,7 +145,10 @@ def hostile() -> Analysis:
         remedies=(HOSTILE,),
         chain=(Link(HOSTILE, 1, None),),
     )
-    threads = tuple(msgspec.structs.replace(t, name=HOSTILE) for t in base.capture.threads)
+    frames = (*stack(HOSTILE, long, "a" * 500), Frame(symbol="x", source=HOSTILE))
+    threads = tuple(
+        msgspec.structs.replace(t, name=HOSTILE, frames=frames) for t in base.capture.threads
+    )
     capture = msgspec.structs.replace(
         base.capture,
         processes=(Process(pid=1, exe=f"/bin/{HOSTILE}", comm=HOSTILE),),
@@ -154,7 +157,7 @@ def hostile() -> Analysis:
         path=HOSTILE,
         notes=(Note(HOSTILE, HOSTILE),),
     )
-    groups = (Group(3, "waiting", (HOSTILE, long, "a" * 500), (0,)),)
+    groups = (Group(3, "waiting", (HOSTILE, long, "a" * 500, "x"), (0,)),)
     return msgspec.structs.replace(
         base, capture=capture, findings=(finding,), groups=groups, version=HOSTILE
     )
@@ -226,6 +229,11 @@ def test_doubts_stand_with_the_stack() -> None:
     value = json_reporter.render(stalled())
     assert value["groups"][0]["labels"]["raced"] == 1
     assert value["findings"][0]["blocker"]["label"] == "verified"
+
+
+def test_full_names_have_arguments_and_files() -> None:
+    assert "open_table(THD*, TABLE_LIST*) (mysqld)" in text(stalled(), full=True)
+    assert "TABLE_LIST" not in text(stalled())
 
 
 def test_top_limits_the_groups_but_not_the_json() -> None:
