@@ -49,7 +49,7 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
         capture=capture, catalog=catalog, stacks=stacks, states=states, graph=links, rings=rings
     )
     findings = [*verdict.findings(scene), *generic.findings(scene)]
-    findings = verdict.order(findings, options.min_confidence)
+    findings = verdict.order(findings, catalog, options.min_confidence)
     return Analysis(
         capture=capture,
         findings=tuple(findings[: options.max_findings]),

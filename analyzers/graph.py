@@ -94,4 +94,15 @@ def build(capture: Capture) -> Graph:
         owner = by_tid.get((lock.process, lock.owner_tid), by_tid.get((-1, lock.owner_tid)))
         if owner is not None:
             edges.append(Edge(waiter=index, owner=owner, lock=thread.lock, source=lock.source))
-    return Graph(edges, unstable)
+    graph = Graph(edges, unstable)
+    # A lock that changed hands during the capture closes no ring: its owner may have been waiting
+    # for it when its stack was read.
+    doubtful = {
+        member
+        for ring in graph.cycles()
+        for member in ring
+        if graph.by_waiter[member].lock in unstable
+    }
+    if not doubtful:
+        return graph
+    return Graph([edge for edge in edges if edge.waiter not in doubtful], unstable)

@@ -115,15 +115,20 @@ class Scene:
 
     @cached_property
     def assigned(self) -> dict[int, Signature]:
-        """Waiting thread → the signature that its wait belongs to."""
-        return {
-            index: max(fits, key=lambda s: (self.support.get(s.id, 0) > 0, -s.precedence))
-            for index, fits in self._fitting.items()
-        }
+        """Waiting thread → the signature that its wait belongs to.
+
+        One whose holder is seen comes before those that need none; then what others decide.
+        """
+
+        def rank(signature: Signature) -> tuple[bool, bool, int]:
+            seen = signature.holder_use == "required"
+            return seen, self.support.get(signature.id, 0) > 0, -signature.precedence
+
+        return {index: max(fits, key=rank) for index, fits in self._fitting.items()}
 
     def rivals(self, threads: Iterable[int], signature: Signature) -> tuple[str, ...]:
         """Return the signatures that fit some of these waiters as well, nothing deciding."""
-        if self.support.get(signature.id):
+        if self.support.get(signature.id) or signature.holder_use == "required":
             return ()
         return tuple(
             sorted({s.id for i in threads for s in self._fitting[i] if s is not signature})

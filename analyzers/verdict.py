@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from stallscope.analyzers import evidence
 from stallscope.analyzers.analysis import Finding, Link
 from stallscope.analyzers.blocker import choose
-from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.catalog import Catalog, Signature
 from stallscope.analyzers.evidence import Case
 from stallscope.analyzers.scene import Candidate, Scene, waiter_groups
 
@@ -17,7 +17,8 @@ __all__ = ["CAP", "WEAK_CAP", "findings", "order"]
 CAP = 0.98
 EXCERPT_CAP = 0.6
 WEAK_CAP = 0.45
-FEW_CAP = 0.25
+LAST = 1_000
+"""Precedence of what no signature knows."""
 
 
 def findings(scene: Scene) -> list[Finding]:
@@ -141,7 +142,7 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
         score *= 0.7 + 0.3 * min(1.0, scene.weight(case.waiters) / 5)
     if scene.excerpt:
         few = own < signature.min_waiters and case.blocker is None
-        return min(score + 0.05, FEW_CAP if few else EXCERPT_CAP)
+        return min(score + 0.05, WEAK_CAP if few else EXCERPT_CAP)
     if not count:
         return min(score, WEAK_CAP)
     steady = 0.3 if signature.min_waiters == 1 else 2.0
@@ -161,11 +162,18 @@ def _named(scene: Scene, case: Case) -> bool:
     return 2 * count > scene.weight(case.waiters)
 
 
-def order(found: Sequence[Finding], least: float) -> list[Finding]:
-    """Put the verdict first: roots before their victims, then by confidence."""
+def order(found: Sequence[Finding], catalog: Catalog, least: float) -> list[Finding]:
+    """Put the verdict first: roots before victims, then the surer, the larger, nearer to causes."""
     kept = [finding for finding in found if finding.confidence >= least]
     names = {finding.signature for finding in kept}
-    kept.sort(
-        key=lambda f: (f.victim_of is not None and f.victim_of in names, -f.confidence, -f.threads)
-    )
-    return kept
+
+    def rank(finding: Finding) -> tuple[bool, float, int, int]:
+        known = catalog.by_id.get(finding.signature or "")
+        return (
+            finding.victim_of is not None and finding.victim_of in names,
+            -finding.confidence,
+            -finding.threads,
+            known.precedence if known is not None else LAST,
+        )
+
+    return sorted(kept, key=rank)

@@ -358,15 +358,16 @@ def test_a_thread_that_waits_for_itself(analyze: Analyze) -> None:
     assert any("itself" in text for text in analysis.findings[0].evidence)
 
 
-def test_a_ring_of_words_that_moved_is_no_sure_deadlock(analyze: Analyze) -> None:
+def test_a_ring_of_words_that_moved_is_none(analyze: Analyze) -> None:
+    """The owner may have waited when its stack was read, and have got the lock since."""
     scenery = Scenery()
     first = scenery.lock(owner=2, stable=False)
     second = scenery.lock(owner=1)
     scenery.add(f"{FUTEX}, take_a, {SESSION}", tid=1, lock=first)
     scenery.add(f"{FUTEX}, take_b, {SESSION}", tid=2, lock=second)
-    verdict = named(analyze(scenery), "mutex-deadlock")
-    assert verdict.confidence < 0.6
-    assert verdict.against
+    analysis = analyze(scenery)
+    assert analysis.cycles == ()
+    assert "mutex-deadlock" not in [finding.signature for finding in analysis.findings]
 
 
 def test_a_ring_that_runs_is_none(analyze: Analyze) -> None:
@@ -571,3 +572,20 @@ def test_long_chains_of_owners_are_followed_once(analyze: Analyze) -> None:
     analysis = analyze(scenery)
     assert time.perf_counter() - start < 3.0
     assert analysis.cycles == ()
+
+
+def test_a_leader_that_waits_for_the_redo_log_is_a_link(analyze: Analyze) -> None:
+    scenery = Scenery()
+    queue = "Commit_stage_manager::enroll_for, MYSQL_BIN_LOG::change_stage"
+    scenery.add(f"{COND}, {queue}, MYSQL_BIN_LOG::ordered_commit, {SESSION}", times=30)
+    scenery.add(
+        f"{COND}, os_event_wait_low, log_write_up_to, ha_flush_logs, "
+        f"MYSQL_BIN_LOG::process_flush_stage_queue, MYSQL_BIN_LOG::ordered_commit, {SESSION}"
+    )
+    (flusher,) = scenery.add("fsync, os_file_flush_func, log_flusher, start_thread", state="D")
+    first, second = analyze(scenery).findings[:2]
+    assert first.signature == "innodb-redo-sync"
+    assert first.threads == 31
+    assert first.blocker is not None
+    assert first.blocker.tid == flusher
+    assert (second.signature, second.victim_of) == ("binlog-group-commit", "innodb-redo-sync")

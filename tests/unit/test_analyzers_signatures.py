@@ -385,6 +385,108 @@ CASES = (
         f"fdatasync, ??, ??, ??, ??, ha_commit_trans, trans_commit_stmt, {SESSION55}",
         "D",
     ),
+    # --- full redo log --------------------------------------------------------------------------
+    Case(
+        "sync-flush 5.1, 5.5",
+        "innodb-sync-flush",
+        (
+            f"{COND51}, os_event_wait_low, buf_flush_wait_batch_end, log_preflush_pool_modified_pages, "
+            f"log_check_margins, {INSERT55}, {SESSION55}",
+        ),
+        "pwrite64, os_file_pwrite, fil_io, buf_flush_buffered_writes, buf_flush_batch, "
+        f"log_preflush_pool_modified_pages, log_checkpoint_margin, log_check_margins, {SESSION55}",
+        "D",
+    ),
+    Case(
+        "sync-flush 5.7, MariaDB 10.2 to 10.4",
+        "innodb-sync-flush",
+        (
+            "clock_nanosleep, nanosleep, os_thread_sleep, buf_flush_wait_flushed, "
+            f"log_preflush_pool_modified_pages, log_checkpoint_margin, row_ins_clust_index_entry, {SESSION8}",
+        ),
+        "fsync, os_file_flush_func, buf_dblwr_flush_buffered_writes, buf_flush_do_batch, pc_flush_slot, "
+        "buf_flush_page_cleaner_coordinator, start_thread",
+        "D",
+    ),
+    Case(
+        "sync-flush 8.0 to 9.x",
+        "innodb-sync-flush",
+        (
+            f"clock_nanosleep, nanosleep, log_free_check_wait, row_ins_clust_index_entry, {SESSION8}",
+        ),
+    ),
+    Case(
+        "sync-flush MariaDB 10.5+",
+        "innodb-sync-flush",
+        (
+            f"{COND}, psi_cond_wait, buf_flush_wait, buf_flush_wait_flushed, log_free_check, {SESSION55}",
+        ),
+        "fdatasync, os_file_flush_func, buf_dblwr_t::flush_buffered_writes, buf_flush_page_cleaner",
+        "D",
+    ),
+    # --- transactions and locks -----------------------------------------------------------------
+    Case(
+        "trx-sys 5.1, 5.5: kernel_mutex without a deadlock check",
+        "innodb-trx-sys",
+        (
+            f"{MUTEX55}, trx_start_if_not_started, {READ55}, {SESSION55}",
+            f"{MUTEX55}, trx_commit_off_kernel, innobase_commit, {SESSION55}",
+        ),
+        f"read_view_open_now, trx_assign_read_view, {READ55}, {SESSION55}",
+    ),
+    Case(
+        "trx-sys 5.6 to 9.x",
+        "innodb-trx-sys",
+        (
+            f"{MUTEX57}, MVCC::view_open, trx_assign_read_view, row_search_mvcc, {SESSION8}",
+            f"{MUTEX57_INLINED}, trx_commit_in_memory, trx_commit_low, {SESSION8}",
+        ),
+    ),
+    Case(
+        "lock-sys 5.7",
+        "innodb-lock-sys",
+        (f"{MUTEX57}, lock_rec_lock, lock_clust_rec_read_check_and_lock, {SESSION8}",),
+        f"lock_rec_print, lock_print_info_all_transactions, srv_printf_innodb_monitor, {SESSION8}",
+    ),
+    # --- binary log -----------------------------------------------------------------------------
+    Case(
+        "binlog-sync 5.6 to 9.x",
+        "binlog-sync",
+        (
+            f"{COND}, Commit_stage_manager::enroll_for, MYSQL_BIN_LOG::change_stage, "
+            f"MYSQL_BIN_LOG::ordered_commit, {SESSION8}",
+            f"{LLL}, MYSQL_BIN_LOG::change_stage, MYSQL_BIN_LOG::ordered_commit, {SESSION8}",
+        ),
+        "fdatasync, my_sync, IO_CACHE_ostream::sync, MYSQL_BIN_LOG::sync_binlog_file, "
+        f"MYSQL_BIN_LOG::ordered_commit, {SESSION8}",
+        "D",
+    ),
+    Case(
+        "binlog-sync MariaDB",
+        "binlog-sync",
+        (
+            f"{COND}, THD::wait_for_wakeup_ready, MYSQL_BIN_LOG::write_transaction_to_binlog_events, {SESSION55}",
+        ),
+        "fdatasync, my_sync, MYSQL_BIN_LOG::flush_and_sync, MYSQL_BIN_LOG::trx_group_commit_leader, "
+        f"{SESSION55}",
+        "D",
+    ),
+    Case(
+        "binlog-sync 5.1, 5.5",
+        "binlog-sync",
+        (
+            f"{LLL51}, innobase_xa_prepare, ha_prepare, {SESSION}",
+            f"{LLL51}, MYSQL_BIN_LOG::write, {SESSION}",
+        ),
+        f"fsync, my_sync, MYSQL_BIN_LOG::flush_and_sync, MYSQL_BIN_LOG::write, {SESSION}",
+        "D",
+    ),
+    Case(
+        "binlog-group-commit: a leader that writes",
+        "binlog-group-commit",
+        (f"{COND}, Stage_manager::enroll_for, MYSQL_BIN_LOG::change_stage, {SESSION}",),
+        f"my_b_copy_to_file, MYSQL_BIN_LOG::process_flush_stage_queue, MYSQL_BIN_LOG::ordered_commit, {SESSION}",
+    ),
     # --- table names, before metadata locks -----------------------------------------------------
     Case(
         "table-name-lock 5.1",
