@@ -126,7 +126,7 @@ static void test_not_in_syscall(void)
 		record = asleep();                                                                 \
 		record.change;                                                                     \
 		thread = (struct stall_thread){};                                                  \
-		stall_record_fill(&record, NULL, &thread);                                         \
+		stall_record_fill(&record, (uint64_t[1]){}, &thread);                              \
 		CHECK(!thread.in_syscall);                                                         \
 	} while (0)
 	NOT_IN_SYSCALL(regs[STALL_BPF_ORIG_AX] = UINT64_MAX); // a fault or an interrupt
@@ -143,7 +143,7 @@ static void test_not_in_syscall(void)
 	// FRED keeps bits of its own above the selector.
 	record = asleep();
 	record.regs[STALL_BPF_CS] = 0x1000000000033;
-	stall_record_fill(&record, NULL, &thread);
+	stall_record_fill(&record, (uint64_t[1]){}, &thread);
 	CHECK(thread.in_syscall && thread.regs.valid);
 }
 
