@@ -111,7 +111,7 @@ def run(scene: Scene, keep: bool) -> None:
         say(f"started {server.name} {server.version()}, pid {server.pid}, in {server.folder}")
         with scene.stall(server):
             say(f"stalled it: {scene.story}")
-            before = server.connection_ids()
+            before = server.settled_connection_ids()
             printed = snap(server.pid)
             check_unharmed(server, before)
             if not any(verdict in printed for verdict in scene.verdicts):

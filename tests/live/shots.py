@@ -87,7 +87,7 @@ def unharmed(server: SqlServer) -> Iterator[None]:
     and has no thread that is stopped or traced.
     """
     with server.connect() as witness, witness.cursor() as cursor:
-        before = server.connection_ids()
+        before = server.settled_connection_ids()
         aborted = server.status("Aborted_clients")
         yield
         assert trouble(server.pid) == []

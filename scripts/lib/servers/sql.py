@@ -19,6 +19,7 @@ from pymysql.connections import Connection
 
 from servers.cache import Unavailable
 from servers.child import Child
+from servers.waiting import wait_until
 
 __all__ = ["UNPRIVILEGED", "Connection", "Row", "SqlServer"]
 
@@ -174,6 +175,23 @@ class SqlServer(ABC):
     def connection_ids(self) -> frozenset[int]:
         """Return the ids of all connections but the one that asks."""
         return frozenset(int(row[0]) for row in self.query(PROCESSLIST_IDS))
+
+    def settled_connection_ids(self) -> frozenset[int]:
+        """Return the ids of the connections that stay; those that are just ending are not."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+
+            def read() -> frozenset[int]:
+                cursor.execute(PROCESSLIST_IDS)
+                return frozenset(int(row[0]) for row in cursor.fetchall())
+
+            seen = [read()]
+
+            def settled() -> bool:
+                seen.append(read())
+                return seen[-1] == seen[-2]
+
+            wait_until(settled, "connections stay the same")
+            return seen[-1]
 
     def in_state(self, pattern: str) -> int:
         """Return how many connections are in a state LIKE ``pattern``."""
