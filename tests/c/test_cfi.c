@@ -241,7 +241,7 @@ static const struct stall_rule *rule_of(const struct stall_row *row, uint8_t reg
 static void test_rows_of_self(void)
 {
 	struct stall_elf *elf = open_elf("/proc/self/exe");
-	struct stall_cfi *cfi;
+	struct stall_cfi *cfi = NULL;
 	bool bad;
 
 	CHECK_OK(stall_cfi_create(elf, NULL, &cfi));
@@ -270,8 +270,8 @@ static void test_debug_frame(void)
 {
 	char path[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
-	struct stall_symbols *symbols;
-	struct stall_cfi *cfi;
+	struct stall_symbols *symbols = NULL;
+	struct stall_cfi *cfi = NULL;
 	bool bad;
 
 	path[n < 0 ? 0 : n] = 0;

@@ -101,8 +101,8 @@ static void compare(const struct stall_snapshot *snapshot, const struct stall_un
 // The stacks of the process while it is stopped, then its core.
 static int make_core(struct target_process *target, struct expected *expected, size_t *ret_count)
 {
-	struct stall_snapshot *snapshot;
-	struct stall_unwound unwound;
+	struct stall_snapshot *snapshot = NULL;
+	struct stall_unwound unwound = {};
 
 	arena.used = 0;
 	CHECK_OK(frozen_snapshot(&arena, target->pid, MAX_STACK, &snapshot));
@@ -122,8 +122,8 @@ static int make_core(struct target_process *target, struct expected *expected, s
 
 static void test_whole(int core, const struct expected *expected, size_t count)
 {
-	struct stall_snapshot *snapshot;
-	struct stall_unwound unwound;
+	struct stall_snapshot *snapshot = NULL;
+	struct stall_unwound unwound = {};
 	uint64_t page = 0;
 
 	CHECK_OK(read_core(fcntl(core, F_DUPFD_CLOEXEC, 3), &snapshot));
@@ -154,8 +154,8 @@ static int copy_of(const uint8_t *bytes, size_t size)
 // Reads it as far as it goes. True where it gave a snapshot.
 static bool try_core(const uint8_t *bytes, size_t size, size_t *ret_notes)
 {
-	struct stall_snapshot *snapshot;
-	struct stall_unwound unwound;
+	struct stall_snapshot *snapshot = NULL;
+	struct stall_unwound unwound = {};
 	int fd = copy_of(bytes, size);
 	struct stall_error *err = read_core(fd, &snapshot);
 
@@ -206,7 +206,7 @@ static void test_damaged(const uint8_t *original, size_t size)
 // Not a core, though an ELF file.
 static void test_other_elf(void)
 {
-	struct stall_snapshot *snapshot;
+	struct stall_snapshot *snapshot = NULL;
 	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	struct stall_error *err = read_core(fd, &snapshot);
 

@@ -159,8 +159,8 @@ static void check_facts(const struct target_process *target, const struct stall_
 static void test_target(const char *const *argv, size_t max_stack, bool has_facts)
 {
 	struct target_process target;
-	struct stall_snapshot *snapshot;
-	struct stall_unwound unwound;
+	struct stall_snapshot *snapshot = NULL;
+	struct stall_unwound unwound = {};
 
 	if (!target_start(&target, argv)) {
 		printf("skipped: %s is not built\n", argv[0]);

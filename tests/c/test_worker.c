@@ -341,7 +341,7 @@ static void test_hostile_results(void)
 		struct stall_job_layout layout = { .region = region, .size = size,
 						   .snapshot = snapshot };
 		struct stall_wire_job *job = (struct stall_wire_job *)region;
-		struct stall_unwound unwound;
+		struct stall_unwound unwound = {};
 
 		CHECK_OK(stall_job_fill(&layout, STALL_WIRE_UNWIND, NULL, 0));
 		CHECK_OK(stall_job_fill_threads(&layout));
@@ -381,7 +381,7 @@ static int global_object[10];
 static void test_data(void)
 {
 	struct stall_worker *worker = make_worker(10000);
-	struct stall_snapshot *snapshot;
+	struct stall_snapshot *snapshot = NULL;
 	pid_t pid = getpid();
 	uint64_t address = (uint64_t)(uintptr_t)global_object, found, size;
 
