@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -17,8 +18,9 @@ from pathlib import Path
 import pytest
 from targets import Target, target_path
 
-from stallscope import probe
-from stallscope.model import Label
+from stallscope import capturefile, probe
+from stallscope.model import Capture, Label
+from tests.root.serving import ask, serving
 from tests.root.support import (
     BACKENDS,
     ONE_LINE,
@@ -119,6 +121,41 @@ def test_target_exits_during_captures(backend: str) -> None:
     assert codes <= {0, 1, 3}
 
 
+EXECERS = {"target-execer": "execer_thread", "target-execer2": "other_thread"}
+CHAIN = ["wait_pause", *(f"level_{nr}" for nr in (5, 4, 3, 2, 1, 0))]
+
+
+def assert_of_one_program(capture: Capture) -> None:
+    """Assert that verified threads have frames that belong together."""
+    for thread in capture.threads:
+        for program, root in EXECERS.items():
+            names = own_frames(thread, program)
+            assert not {"execer_thread", "other_thread"} & {*names} - {root}, thread
+            if thread.label is Label.VERIFIED and {*CHAIN} & {*names}:
+                assert names == [*CHAIN, root], thread
+
+
+@bpf
+@pytest.mark.timeout(300)
+def test_target_execs_under_a_serving_probe() -> None:
+    """What is kept between captures is thrown away once the program is another."""
+    other = str(target_path("execer2"))
+    whole = 0
+    with (
+        Target("execer", "15000", other, listens=False) as target,
+        serving(target.pid, "bpf") as process,
+    ):
+        for _ in range(100):
+            lines = ask(process, "snap")
+            if json.loads(lines[-1])["type"] == "error":
+                assert len(lines) >= 1
+                continue
+            capture = capturefile.loads(b"".join(lines), "serve")
+            assert_of_one_program(capture)
+            whole += sum(t.label is Label.VERIFIED and len(t.frames) > 8 for t in capture.threads)
+    assert whole
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_target_execs_during_captures(backend: str) -> None:
@@ -126,19 +163,13 @@ def test_target_execs_during_captures(backend: str) -> None:
     for microseconds in (300, 3000, 20000):
         other = str(target_path("execer2"))
         with Target("execer", str(microseconds), other, listens=False) as target:
-            for _ in range(8):
+            for _ in range(15):
                 taken = snap(target.pid, backend=backend)
                 assert taken.code in (0, 1, 3)
                 if taken.code == 1:
                     assert ONE_LINE.match(taken.stderr), taken.stderr
                     continue
-                for thread in taken.whole.threads:
-                    if thread.label is not Label.VERIFIED:
-                        continue
-                    for frame in thread.frames:
-                        path = frame.module.path if frame.module else ""
-                        if "execer" in path and frame.symbol and frame.symbol.startswith("level"):
-                            assert frame.symbol in {f"level_{nr}" for nr in range(6)}
+                assert_of_one_program(taken.whole)
             # A stop would have made exec's own clean-up hang: it still runs.
             assert target.running()
             assert_unharmed(target.pid)
