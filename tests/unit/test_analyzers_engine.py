@@ -548,9 +548,9 @@ def crowd(threads: int) -> Capture:
 def seconds(analyze: Analyze, capture: Capture) -> float:
     best = 60.0
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         analyze(capture)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     return best
 
 
@@ -568,9 +568,9 @@ def test_long_chains_of_owners_are_followed_once(analyze: Analyze) -> None:
         lock = scenery.lock(owner=number + 2)
         scenery.add(f"{FUTEX}, hop, {SESSION}", tid=number + 1, lock=lock)
     scenery.add(f"JOIN::exec, {SESSION}", tid=20_001, state="R")
-    start = time.perf_counter()
+    start = time.process_time()
     analysis = analyze(scenery)
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 3.0
     assert analysis.cycles == ()
 
 

@@ -133,7 +133,7 @@ def test_no_text_is_too_strange(symbol: str) -> None:
 def test_time_grows_with_length_alone(unit: str) -> None:
     """A name of any length costs no more than its first MAX_NAME characters, far below a second."""
     symbol = unit * (1_000_000 // len(unit))
-    start = time.perf_counter()
+    start = time.process_time()
     bare(normalize(symbol))
     bare(symbol[:200_000])
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0

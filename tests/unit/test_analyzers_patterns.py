@@ -137,7 +137,7 @@ def test_long_stacks_do_not_explode() -> None:
     vocabulary = Vocabulary({})
     pattern = vocabulary.pattern("a, ..., a, ..., a, ..., a, ..., a, ..., b", anchored=False)
     masks = [vocabulary.mask("a")] * 1000
-    start = time.perf_counter()
+    start = time.process_time()
     assert pattern.match(masks, [False] * 1000) is None
     assert pattern.match(masks, [True] * 1000) is None
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
