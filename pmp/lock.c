@@ -76,21 +76,29 @@ static const struct stall_futex *find_futex(const struct stall_snapshot *snapsho
 }
 
 // Around a lock lies what has nothing to do with it: what counts is that both reads mean the same.
-static bool is_stable(const struct stall_lock_wait *wait, enum stall_wait_name name,
-		      const struct stall_futex *futex, const struct stall_lock_tids *tids,
-		      const struct stall_lock_decoded *decoded)
+static bool means_the_same(const struct stall_lock_decoded *a, const struct stall_lock_decoded *b)
+{
+	return a->kind != STALL_LOCK_UNKNOWN && a->kind == b->kind && a->address == b->address &&
+	       a->owner == b->owner && a->readers == b->readers;
+}
+
+// Decodes both reads of the words around the futex. Where they differ, the first one counts: most
+// stacks were copied right after it, so that who held the lock then is shown holding it.
+static void decode_lock(const struct stall_lock_wait *wait, enum stall_wait_name name,
+			const struct stall_futex *futex, const struct stall_lock_tids *tids,
+			struct waiter *ret)
 {
 	struct stall_futex first;
-	struct stall_lock_decoded before;
 
+	ret->lock = stall_lock_decode(wait, name, futex, tids);
+	ret->stable = futex && futex->stable;
 	if (!futex || futex->stable || !futex->read_twice)
-		return futex && futex->stable;
+		return;
 	first = *futex;
 	memcpy(first.bytes, futex->first, sizeof(first.bytes));
-	before = stall_lock_decode(wait, name, &first, tids);
-	return decoded->kind != STALL_LOCK_UNKNOWN && before.kind == decoded->kind &&
-	       before.address == decoded->address && before.owner == decoded->owner &&
-	       before.readers == decoded->readers;
+	const struct stall_lock_decoded before = stall_lock_decode(wait, name, &first, tids);
+	ret->stable = means_the_same(&before, &ret->lock);
+	ret->lock = before;
 }
 
 static bool decode_waiter(const struct stall_snapshot *snapshot,
@@ -115,9 +123,8 @@ static bool decode_waiter(const struct stall_snapshot *snapshot,
 		.thread = index,
 		.process = thread->process,
 		.futex = address,
-		.lock = stall_lock_decode(&wait, name, futex, tids),
 	};
-	ret->stable = is_stable(&wait, name, futex, tids, &ret->lock);
+	decode_lock(&wait, name, futex, tids, ret);
 	return true;
 }
 
