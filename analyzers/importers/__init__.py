@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stallscope import capturefile
 from stallscope.analyzers.importers import gdb
 from stallscope.errors import StallscopeError
 from stallscope.model import Capture
@@ -13,8 +14,9 @@ __all__ = ["MAX_BYTES", "UnknownFormat", "load"]
 
 MAX_BYTES = 1 << 30
 
-_PROBE = 1 << 20
-"""Bytes at the start, and lines found in them, by which a format is known."""
+_ARCHIVES = (b"\x7fELF", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")
+_PROBE = 1 << 16
+"""Bytes at the start of which one in a hundred may be NUL in a text that was torn."""
 
 
 class UnknownFormat(StallscopeError):
@@ -39,27 +41,20 @@ def load(data: bytes, name: str) -> list[Capture]:
 
     Raises: UnknownFormat, and the error of the format that was recognized.
     """
+    data = capturefile.decompress(data, name)
     if len(data) > MAX_BYTES:
         raise StallscopeError(f"{name}: {len(data)} bytes, the limit is {MAX_BYTES}: split it")
     if not data.strip():
         raise UnknownFormat(f"{name}: the file is empty")
-    if _is_capture(data):
-        from stallscope import capturefile
-
+    if capturefile.is_capture(data):
         return [capturefile.loads(data, name)]
-    if data.startswith((b"\x7fELF", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")):
+    if data.startswith(_ARCHIVES):
         raise UnknownFormat(f"{name}: not a stack dump (an ELF file or an archive): unpack it")
-    if data[:65536].count(b"\0") > len(data[:65536]) // 100:
+    head = data[:_PROBE]
+    if head.count(b"\0") > len(head) // 100:
         raise UnknownFormat(f"{name}: not a stack dump (a binary file)")
     text = _text(data)
     for sniff, read in _FORMATS:
         if sniff(text):
             return read(text, name)
     raise UnknownFormat(f"{name}: no stack dump in it; known are captures and gdb's backtraces")
-
-
-def _is_capture(data: bytes) -> bool:
-    if data.startswith(b"\x28\xb5\x2f\xfd"):  # one zstd frame
-        return True
-    first = data.lstrip()[:_PROBE].split(b"\n", 1)[0]
-    return first.startswith(b"{") and b'"stallscope.capture/' in first

@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from stallscope import capturefile
 from stallscope.analyzers import importers
 from stallscope.analyzers.importers import gdb
 from stallscope.errors import StallscopeError
 from stallscope.model import Capture, LockKind, Thread
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 
 def load(text: str | bytes) -> list[Capture]:
@@ -337,3 +345,22 @@ def test_too_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"Thread {n} (LWP {n}):\n#0  0x01 in a ()\n" for n in range(1, 4))
     with pytest.raises(StallscopeError, match="more than 2 threads"):
         load(text)
+
+
+def test_a_capture_comes_back_as_it_was() -> None:
+    capture = one(LOCKED)
+    for data in (capturefile.dumps(capture), zstd.compress(capturefile.dumps(capture))):
+        (again,) = importers.load(data, "c.jsonl")
+        assert [symbols(thread) for thread in again.threads] == [
+            symbols(thread) for thread in capture.threads
+        ]
+
+
+def test_a_compressed_dump() -> None:
+    assert len(one(zstd.compress(LOCKED.encode())).threads) == 3
+
+
+def test_a_torn_compressed_file_is_an_error_of_one_line() -> None:
+    with pytest.raises(StallscopeError) as caught:
+        load(zstd.compress(LOCKED.encode())[:-20])
+    assert "\n" not in str(caught.value)
