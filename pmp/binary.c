@@ -68,6 +68,8 @@ void stall_binary_destroy(struct stall_binary *binary)
 			free(name);
 		}
 	}
+	for (size_t i = 0; i < binary->object_count; i++)
+		free(binary->objects[i].name);
 	free(binary->names);
 	free(binary->sites);
 	stall_symbols_destroy(binary->symbols);
@@ -205,4 +207,39 @@ const struct stall_site *stall_binary_site(struct stall_binary *binary, uint64_t
 	look_up(binary, address, exact, slot);
 	binary->site_count++;
 	return slot;
+}
+
+static void find_object(struct stall_binary *binary, const char *name,
+			struct stall_known_object *ret)
+{
+	struct stall_symbol symbol = {};
+
+	ret->found = stall_symbols_find_name(binary->symbols, name, &symbol);
+	ret->address = symbol.address;
+	ret->size = symbol.size;
+	free(symbol.linkage);
+}
+
+bool stall_binary_find_object(struct stall_binary *binary, const char *name, uint64_t *ret_address,
+			      uint64_t *ret_size)
+{
+	struct stall_known_object object = {};
+	size_t i;
+
+	for (i = 0; i < binary->object_count && strcmp(binary->objects[i].name, name) != 0; i++)
+		;
+	if (i < binary->object_count)
+		object = binary->objects[i];
+	else
+		find_object(binary, name, &object);
+	if (i == binary->object_count && i < STALL_KNOWN_OBJECTS) {
+		object.name = strdup(name);
+		if (object.name)
+			binary->objects[binary->object_count++] = object;
+	}
+	if (!object.found)
+		return false;
+	*ret_address = object.address;
+	*ret_size = object.size;
+	return true;
 }

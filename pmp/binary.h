@@ -27,6 +27,14 @@ struct stall_site {
 	bool bad_cfi;
 };
 
+// An object that was asked for by name, there or not.
+struct stall_known_object {
+	char *name;
+	bool found;
+	uint64_t address, size;
+};
+#define STALL_KNOWN_OBJECTS 64
+
 struct stall_binary {
 	struct stall_elf *elf;
 	struct stall_elf *debug;
@@ -37,6 +45,8 @@ struct stall_binary {
 	size_t site_count, site_capacity; // capacity is a power of two
 	struct stall_name **names;	  // by address of the function
 	size_t name_count, name_capacity;
+	struct stall_known_object objects[STALL_KNOWN_OBJECTS];
+	size_t object_count;
 };
 
 // Takes `elf` over, on failure too. Reads the symbol tables.
@@ -49,5 +59,9 @@ void stall_binary_destroy(struct stall_binary *binary);
 // NULL: out of memory.
 const struct stall_site *stall_binary_site(struct stall_binary *binary, uint64_t address,
 					   bool exact);
+
+// As stall_symbols_find_name, and remembered: the same few names are asked for at each capture.
+bool stall_binary_find_object(struct stall_binary *binary, const char *name, uint64_t *ret_address,
+			      uint64_t *ret_size);
 
 #endif

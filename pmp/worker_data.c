@@ -62,19 +62,18 @@ static bool find_in(struct stall_worker_state *state, uint32_t module, const cha
 		    struct stall_wire_query *query)
 {
 	struct stall_binary *binary = stall_worker_binary(state, module);
-	struct stall_symbol symbol;
+	uint64_t address, size;
 
 	if (!binary)
 		return false;
 	state->job->at_work_on = module + 1;
-	bool found = stall_symbols_find_name(binary->symbols, name, &symbol);
+	bool found = stall_binary_find_object(binary, name, &address, &size);
 	state->job->at_work_on = 0;
 	if (!found)
 		return false;
-	free(symbol.linkage);
 	query->found = 1;
-	query->address = symbol.address + state->states[module].bias;
-	query->size = symbol.size;
+	query->address = address + state->states[module].bias;
+	query->size = size;
 	return true;
 }
 
