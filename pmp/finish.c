@@ -116,6 +116,9 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 		const struct stall_maps *maps = snapshot->processes[info->process].maps;
 		if (!maps || info->module >= maps->module_count)
 			continue;
+		// A file that could not even be opened is noted where that was tried.
+		if (maps->modules[info->module].error)
+			continue;
 		struct stall_error *err =
 			stall_snapshot_note(snapshot, "module-unreadable", "%s: %s; its frames have no names",
 					    maps->modules[info->module].path, info->error);

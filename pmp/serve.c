@@ -156,20 +156,33 @@ static struct stall_error *take_lines(struct server *server, bool *ret_quit)
 	return answer_error(server, "command longer than a path may be");
 }
 
-static struct stall_error *check_targets(struct server *server)
+// One process of several may end (a connection of PostgreSQL's); the last one ends it all.
+static struct stall_error *check_targets(struct server *server, size_t *ret_left)
 {
+	struct stall_error *last = NULL;
+	size_t left = 0;
+
 	for (size_t i = 0; i < server->target_count; i++) {
 		struct stall_error *err = stall_target_check(&server->targets[i]);
-		if (err)
-			return tell(server, err);
+		left += !err;
+		if (!err)
+			continue;
+		stall_error_destroy(last);
+		last = err;
 	}
-	return NULL;
+	*ret_left = left;
+	if (left) {
+		stall_error_destroy(last);
+		return NULL;
+	}
+	return tell(server, last);
 }
 
-// Until a line is there, or a target has ended.
+// Until a line is there, or the last target has ended.
 static struct stall_error *wait_for_input(struct server *server)
 {
 	_cleanup_free_ struct pollfd *fds = calloc(server->target_count + 1, sizeof(*fds));
+	size_t left;
 
 	if (!fds)
 		return &stall_enomem;
@@ -184,7 +197,12 @@ static struct stall_error *wait_for_input(struct server *server)
 			return stall_error_os(errno, "poll");
 		if (fds[server->target_count].revents)
 			return NULL;
-		return check_targets(server);
+		struct stall_error *err = check_targets(server, &left);
+		if (err)
+			return err;
+		for (size_t i = 0; i < server->target_count; i++)
+			if (fds[i].revents)
+				fds[i].fd = -1;
 	}
 }
 

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,6 +97,8 @@ static void run_tracer(const struct capture *capture, pid_t parent)
 {
 	// The target must not stay stopped because somebody kills the parent.
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	// Nor because the tracer waits for a CPU; refused without privilege, which is no harm.
+	setpriority(PRIO_PROCESS, 0, -20);
 	if (getppid() == parent)
 		stall_tracer_run(capture->snapshot, capture->options, capture->trace);
 	_exit(0);

@@ -26,7 +26,7 @@ static char directory[] = "/tmp/stallscope-test-XXXXXX";
 
 static char *path_of(const char *name)
 {
-	static char path[256];
+	static char path[512];
 
 	snprintf(path, sizeof(path), "%s/%s", directory, name);
 	return path;
