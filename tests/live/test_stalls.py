@@ -20,6 +20,7 @@ from stalls import (
     redo_sync,
     row_lock_convoy,
     table_open_storm,
+    template_of_tables,
 )
 
 from tests.live.shots import Shot, take, threads_with, unharmed
@@ -93,8 +94,10 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
     pytest.fail(f"none of {TRIES} captures caught the deadlock checker at work")
 
 
+@pytest.mark.needs("mysql55")
 def test_table_open(tmp_path: Path) -> None:
-    with MySQL55(*TABLE_STORM_OPTIONS) as server, table_open_storm(server), unharmed(server):
+    many = MySQL55(*TABLE_STORM_OPTIONS, template=template_of_tables())
+    with many as server, table_open_storm(server), unharmed(server):
         named = 0
         for shot in shots(server, tmp_path, TRIES):
             assert shot.analysis["cycles"] == []
@@ -113,6 +116,7 @@ def test_table_open(tmp_path: Path) -> None:
     pytest.fail(f"{named} of {TRIES} captures named table-open-lock first")
 
 
+@pytest.mark.needs("mysql55")
 def test_index_lock(tmp_path: Path) -> None:
     with MySQL55(*INDEX_LOCK_OPTIONS) as server, index_lock(server), unharmed(server):
         for shot in shots(server, tmp_path, 10):
@@ -122,7 +126,13 @@ def test_index_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("freeze")
-@pytest.mark.parametrize("kind", [MariaDB, MySQL55])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(MariaDB, marks=pytest.mark.needs("mariadb")),
+        pytest.param(MySQL55, marks=pytest.mark.needs("mysql55")),
+    ],
+)
 def test_redo_sync(kind: type[MariaDB | MySQL55], tmp_path: Path) -> None:
     """A thread that the kernel lets nobody stop is no obstacle."""
     with loop_device() as device, kind(*REDO_SYNC_OPTIONS, parent=device.folder) as server:

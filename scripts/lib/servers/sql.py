@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from abc import ABC, abstractmethod
@@ -29,6 +30,7 @@ UNPRIVILEGED = "nobody"
 """Owner of server and data when root starts them."""
 
 CONNECT_SECONDS = 30
+SHUTDOWN_SECONDS = 60
 PROCESSLIST_IDS = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
 WAITING_STATE = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE %s"
 
@@ -125,6 +127,11 @@ class SqlServer(ABC):
         if self._child is not None:
             self._child.end()
             self._child = None
+
+    def shut_down(self) -> None:
+        """Let the server end by itself, so that its data can be used again."""
+        self.child.end(signal.SIGTERM, SHUTDOWN_SECONDS)
+        self._child = None
 
     def give_to_server(self, path: Path) -> None:
         """Make the unprivileged user the owner of a new path, when root runs this."""

@@ -11,14 +11,13 @@ from stalls.load import sysbench_load
 from stalls.redo_sync import REDO_SYNC_OPTIONS, Device, device_missing, loop_device, redo_sync
 from stalls.row_locks import deadlock_check_storm, row_lock_convoy
 from stalls.sql_layer import global_read_lock, metadata_lock_pileup
-from stalls.table_storm import TABLE_STORM_OPTIONS, create_tables, table_open_storm
+from stalls.table_storm import TABLE_STORM_OPTIONS, table_open_storm, template_of_tables
 
 __all__ = [
     "INDEX_LOCK_OPTIONS",
     "REDO_SYNC_OPTIONS",
     "TABLE_STORM_OPTIONS",
     "Device",
-    "create_tables",
     "deadlock_check_storm",
     "device_missing",
     "global_read_lock",
@@ -29,4 +28,5 @@ __all__ = [
     "row_lock_convoy",
     "sysbench_load",
     "table_open_storm",
+    "template_of_tables",
 ]

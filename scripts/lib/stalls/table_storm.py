@@ -4,18 +4,24 @@
 from __future__ import annotations
 
 import random
+import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
+from servers.cache import cache_folder
 from servers.clients import load_program, slap
+from servers.mysql55 import MySQL55
 from servers.sql import SqlServer
 from servers.waiting import wait_until
 
-__all__ = ["TABLE_STORM_OPTIONS", "create_tables", "table_open_storm"]
+__all__ = ["TABLE_STORM_OPTIONS", "create_tables", "table_open_storm", "template_of_tables"]
 
 TABLE_STORM_OPTIONS = ("--table-open-cache=64",)
 """Options the server wants for this stall."""
 
+TABLES = 2000
 QUERIES = 200
 """Per connection, over and over."""
 COLUMNS = 200
@@ -38,6 +44,21 @@ def create_tables(server: SqlServer, tables: int) -> None:
     server.execute(*statements, database="many")
 
 
+def template_of_tables() -> Path:
+    """Return a data folder of MySQL 5.5.9 with the tables in it; it is made once and kept."""
+    template = cache_folder() / f"mysql55-{TABLES}-tables-of-{COLUMNS}-columns"
+    if not template.exists():
+        with MySQL55() as server:
+            create_tables(server, TABLES)
+            server.shut_down()
+            aside = Path(tempfile.mkdtemp(prefix="part-", dir=cache_folder()))
+            shutil.copytree(server.data, aside / "data")
+        with suppress(OSError):  # another run was faster
+            (aside / "data").rename(template)
+        shutil.rmtree(aside, ignore_errors=True)
+    return template
+
+
 def random_select(randomness: random.Random, tables: int) -> str:
     """Return a query that opens many tables, so that a connection does little else."""
     numbers = randomness.sample(range(tables), TABLES_PER_QUERY)
@@ -46,7 +67,7 @@ def random_select(randomness: random.Random, tables: int) -> str:
 
 @contextmanager
 def table_open_storm(
-    server: SqlServer, tables: int = 2000, connections: int = 32, seed: int = 1
+    server: SqlServer, tables: int = TABLES, connections: int = 32, seed: int = 1
 ) -> Iterator[None]:
     """Select from random tables, flushing all of them now and then.
 
