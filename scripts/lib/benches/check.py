@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from targets import Fact
 
 from benches.stats import BenchError
-from benches.tools import Stack, Taken
+from benches.tools import Taken
 
-__all__ = ["complete", "is_named", "right_stacks", "verified_right"]
-
-OUTERMOST = ("clone3", "__clone3", "clone", "__clone", "_start", "start_thread", "main")
+__all__ = ["describe", "is_named", "right_stacks", "verified_right", "whole_stacks"]
 
 
 def is_named(taken: Taken) -> bool:
@@ -52,6 +50,15 @@ def verified_right(facts: Sequence[Fact], taken: Taken, name: str) -> None:
         raise BenchError(f"{name}: {right} of {len(facts)} stacks are right")
 
 
-def complete(stack: Stack) -> bool:
-    """Say whether a stack with names reaches the function that every thread starts in."""
-    return any(name.split("@")[0] in OUTERMOST for name in stack.names[-3:])
+def whole_stacks(taken: Taken) -> int:
+    """Return how many stacks of a capture of ours reach the function their thread started in."""
+    assert taken.capture is not None
+    return sum(thread.unwind == "complete" for thread in taken.capture.threads)
+
+
+def describe(taken: Taken) -> str:
+    """Say what is in a capture of which nobody knows what is right."""
+    frames = sum(len(stack.names) * stack.count for stack in taken.stacks)
+    named = sum(stack.count for stack in taken.stacks for name in stack.names if name)
+    each = frames / taken.threads
+    return f"{taken.threads} threads, {each:.0f} frames each, {named / frames:.0%} named"

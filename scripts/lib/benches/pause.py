@@ -16,7 +16,7 @@ from stalls.load import sysbench_load
 from targets import Fact, Target, trouble
 
 from benches import progress
-from benches.check import complete, is_named, right_stacks, verified_right
+from benches.check import describe, is_named, right_stacks, verified_right, whole_stacks
 from benches.heartbeat import Heartbeat
 from benches.load import TEST, Latency, run_sysbench, server_with_heartbeat
 from benches.stats import BenchError, Figure, Row, Section, figure
@@ -113,18 +113,15 @@ def measure_gaps(
 
 
 def examine(tool: Tool, taken: Taken, facts: Sequence[Fact]) -> str:
-    """Say how many stacks are right, or of a server how many are whole; ours must be."""
+    """Say how many stacks are right, or of a server what they are; ours must be whole."""
     if facts:
         if ours(tool):
             verified_right(facts, taken, tool.name)
         right = f"{right_stacks(facts, taken)} of {len(facts)} right"
         return right if is_named(taken) else right.replace("right", "deep enough, no names")
-    if not is_named(taken):
-        return f"{taken.threads} threads, no names"
-    whole = sum(stack.count for stack in taken.stacks if complete(stack))
-    if ours(tool) and whole < 0.9 * taken.threads:
+    if ours(tool) and (whole := whole_stacks(taken)) < 0.9 * taken.threads:
         raise BenchError(f"{tool.name}: only {whole} of {taken.threads} stacks are whole")
-    return f"{whole} of {taken.threads} whole"
+    return describe(taken)
 
 
 def gap_rows(seen: dict[str, Gaps]) -> tuple[Row, ...]:
