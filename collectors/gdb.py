@@ -2,12 +2,15 @@
 """Take a Capture with gdb: the last resort, since it stops every thread for as long as it looks.
 
 What is done about its dangers: no init files, no auto-loaded scripts, no debuginfod, no reading
-from a terminal; symbols are read before the attach; a deadline. gdb is ended with SIGTERM, and
-killed only where it does not react within some seconds. Either way, in the middle of its attach
-(seen with gdb 13), it can leave the target stopped by the SIGSTOP of PTRACE_ATTACH (ptrace(2),
-"Attaching and detaching"). So afterwards the target gets SIGCONT, if it is stopped and was not
-before. A kill -9 of stallscope itself leaves gdb alone: it writes to a file, not to a pipe
-that breaks, and detaches when it is done.
+from a terminal; symbols are read before the attach; a deadline.
+
+gdb that is late is ended with SIGKILL. SIGTERM looks kinder and is not: gdb 13, amid its attach,
+passes a SIGINT on to the target, which makes PostgreSQL shut down. The commands that it is given
+never let the target run under it, so there is no breakpoint in it that could stay. But the SIGSTOP
+of PTRACE_ATTACH can be left over and stop the target (ptrace(2), "Attaching and detaching"). So
+afterwards the target gets SIGCONT, if it is stopped and was not before. A kill -9 of stallscope
+itself leaves gdb alone: it writes to a file, not to a pipe that breaks, and detaches when it is
+done.
 """
 
 from __future__ import annotations
@@ -25,16 +28,17 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope import __version__
 from stallscope.analyzers import importers
+from stallscope.collectors import processes
 from stallscope.errors import StallscopeError
-from stallscope.model import Capture, Lock, Module, Note, Process, Thread
+from stallscope.model import Capture, Frame, Lock, Module, Note, Process, Thread
 from stallscope.text import one_line
 
 __all__ = ["capture", "find"]
 
-_TERM_SECONDS = 10.0
-"""How long gdb has to detach when it is asked to end."""
 _RESUME_SECONDS = 2.0
+_SIGSTOP = 1 << (signal.SIGSTOP - 1)  # in the masks of /proc/PID/status
 _POLL_MS = 1
 _MAX_OUTPUT = 256 << 20
 
@@ -73,42 +77,79 @@ def capture(pids: Sequence[int], *, seconds: float, reason: str | None = None) -
     gdb = find()
     begin = time.time_ns()
     start = time.monotonic_ns()
-    parts = [_capture_one(gdb, pid, seconds) for pid in pids]
-    processes: list[Process] = []
+    parts, notes = _capture_each(gdb, pids, seconds)
+    found: list[Process] = []
     threads: list[Thread] = []
-    notes: list[Note] = []
     locks: list[Lock] = []
     modules: list[Module] = []
     for part in parts:
-        moved = len(processes)
-        first_lock = len(locks)
-        processes += part.processes
-        notes += part.notes
-        modules += part.modules
-        locks += [msgspec.structs.replace(lock, process=moved) for lock in part.locks]
-        threads += [
-            msgspec.structs.replace(
-                thread,
-                process=moved,
-                lock=None if thread.lock is None else thread.lock + first_lock,
-            )
-            for thread in part.threads
-        ]
-    elapsed = time.monotonic_ns() - start
+        moved = _renumber(part, process=len(found), first_lock=len(locks))
+        found += moved.processes
+        threads += moved.threads
+        locks += moved.locks
+        modules += moved.modules
+        notes += moved.notes
     return Capture(
         backend="gdb",
         backend_reason=reason,
-        processes=tuple(processes),
+        processes=tuple(found),
         threads=tuple(threads),
         locks=tuple(locks),
         modules=tuple(modules),
         notes=tuple(notes),
         time_ns=begin,
         snapshot_ns=sum(part.stopped_ns for part in parts),
-        elapsed_ns=elapsed,
+        elapsed_ns=time.monotonic_ns() - start,
         stopped_ns=max(part.stopped_ns for part in parts),
         host=_host(),
+        tool={"name": "stallscope", "version": __version__},
     )
+
+
+def _renumber(part: Capture, *, process: int, first_lock: int) -> Capture:
+    """Return the capture of one process as the part of a larger one."""
+    modules = {m: msgspec.structs.replace(m, process=process) for m in part.modules}
+    frames: dict[Frame, Frame] = {}
+
+    def frame(old: Frame) -> Frame:
+        new = frames.get(old)
+        if new is None:
+            module = None if old.module is None else modules.get(old.module, old.module)
+            new = frames[old] = msgspec.structs.replace(old, module=module, process=process)
+        return new
+
+    def thread(old: Thread) -> Thread:
+        return msgspec.structs.replace(
+            old,
+            process=process,
+            frames=tuple(map(frame, old.frames)),
+            lock=None if old.lock is None else old.lock + first_lock,
+        )
+
+    return msgspec.structs.replace(
+        part,
+        threads=tuple(map(thread, part.threads)),
+        locks=tuple(msgspec.structs.replace(lock, process=process) for lock in part.locks),
+        modules=tuple(modules.values()),
+    )
+
+
+def _capture_each(
+    gdb: str, pids: Sequence[int], seconds: float
+) -> tuple[list[Capture], list[Note]]:
+    """Capture each process by itself; one of several that ends meanwhile is a note."""
+    parts: list[Capture] = []
+    notes: list[Note] = []
+    for pid in pids:
+        try:
+            parts.append(_capture_one(gdb, pid, seconds))
+        except StallscopeError:
+            if len(pids) == 1 or processes.read(pid) is not None:
+                raise
+            notes.append(Note("process-ended", f"process {pid} ended before gdb came to it"))
+    if not parts:
+        raise StallscopeError(f"all {len(pids)} processes ended before gdb came to them")
+    return parts, notes
 
 
 def _host() -> dict[str, str | int]:
@@ -226,12 +267,8 @@ def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
     """End gdb so that the target runs on."""
     if process.poll() is not None:
         return
-    process.terminate()  # gdb detaches and exits
-    try:
-        process.wait(_TERM_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    process.kill()
+    process.wait()
     target.resume(_RESUME_SECONDS)
 
 
@@ -272,11 +309,11 @@ class _Target:
             self._pidfd = os.pidfd_open(pid)
         except OSError as error:
             raise StallscopeError(f"no process {pid}: {error.strerror}") from error
-        tracer = self._status("TracerPid")
-        if tracer not in (None, "0"):
+        tracer = self._status().get("TracerPid", "0")
+        if tracer != "0":
             os.close(self._pidfd)
             raise StallscopeError(f"process {pid} is traced already, by process {tracer}")
-        self._stopped_before = self._is_stopped()
+        self._stopped_before = "stopped" in map(self._stop_state, self._tids())
         self.root = self._other_root()
         self.tids = self._tids()
         self.names = [(tid, self._comm(tid)) for tid in self.tids]
@@ -285,29 +322,32 @@ class _Target:
         os.close(self._pidfd)
 
     def is_traced(self) -> bool:
-        return self._status("TracerPid") not in (None, "0")
+        return self._status().get("TracerPid", "0") != "0"
 
     def resume(self, seconds: float) -> None:
-        """Send SIGCONT where an ended tracer left the process stopped, and only there."""
+        """Send SIGCONT where an ended tracer left the process stopped, and only there.
+
+        The kernel makes threads stop after their tracer died, not at once, and nothing tells:
+        ``seconds`` is how long it may take those that have not decided yet.
+        """
         if self._stopped_before:
             return
         deadline = time.monotonic() + seconds
         pause = 0.001
         while True:
-            if self._is_stopped() and not self.is_traced():
+            states = [self._stop_state(tid) for tid in self._tids()]
+            if "stopped" in states:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
                     self.continued = True
+            elif "undecided" not in states:
                 return
             if time.monotonic() >= deadline:
                 return
-            # The kernel makes a thread stop after its tracer died, not at once; nothing tells.
             time.sleep(pause)
             pause = min(pause * 2, 0.1)
 
     def process(self, threads_lost: int) -> Process:
-        from stallscope.collectors import processes
-
         info = processes.read(self.pid)
         if info is None:
             return Process(pid=self.pid, threads_lost=threads_lost)
@@ -340,17 +380,23 @@ class _Target:
             return data.decode("utf-8", "backslashreplace").rstrip("\n")
         return ""
 
-    def _is_stopped(self) -> bool:
-        """Tell whether any thread is in a group stop; ``t``, a stop by a tracer, is not one."""
-        return any(self._status("State", tid) == "T" for tid in self._tids())
+    def _stop_state(self, tid: int) -> str:
+        """Return ``stopped``, ``undecided`` or ``going`` for a thread."""
+        fields = self._status(tid)
+        state = fields.get("State", "")
+        if state == "T":
+            return "stopped"
+        pending = int(fields.get("SigPnd", "0"), 16) | int(fields.get("ShdPnd", "0"), 16)
+        # Stopped by a tracer, running, or about to take a SIGSTOP: any of these can end in T.
+        return "undecided" if state in ("t", "R") or pending & _SIGSTOP else "going"
 
-    def _status(self, name: str, tid: int | None = None) -> str | None:
+    def _status(self, tid: int | None = None) -> dict[str, str]:
+        """Return the first word of each field of /proc/PID/task/TID/status."""
         path = f"/proc/{self.pid}/task/{tid or self.pid}/status"
         with contextlib.suppress(OSError), open(path, "rb") as file:
-            for line in file:
-                if line.startswith(name.encode() + b":"):
-                    return line.split()[1].decode("ascii", "replace")
-        return None
+            lines = [line.split() for line in file.read().decode("ascii", "replace").splitlines()]
+            return {line[0].rstrip(":"): line[1] for line in lines if len(line) > 1}
+        return {}
 
 
 def _complaint(err: bytes) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from stallscope import capturefile
 from stallscope.collectors import gdb
 from stallscope.errors import StallscopeError
 from tests.unit.programs import python_program
@@ -84,6 +87,19 @@ def test_several_processes_are_one_capture(target: subprocess.Popen[str]) -> Non
     assert [process.pid for process in capture.processes] == [target.pid, other.pid]
     assert [thread.process for thread in capture.threads] == [0] * (_THREADS + 1) + [1]
     assert capture.threads[-1].tid == other.pid
+    assert {frame.process for frame in capture.threads[-1].frames} == {1}
+    again = capturefile.loads(capturefile.dumps(capture), "x")
+    assert msgspec.structs.replace(again, path=None) == capture
+
+
+def test_one_of_several_that_ended_is_a_note(target: subprocess.Popen[str]) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    capture = gdb.capture([ended.pid, target.pid], seconds=60)
+    assert [process.pid for process in capture.processes] == [target.pid]
+    assert [note.code for note in capture.notes] == ["process-ended"]
+    with pytest.raises(StallscopeError, match="all 2 processes ended"):
+        gdb.capture([ended.pid, ended.pid], seconds=60)
 
 
 def test_a_stopped_process_stays_stopped() -> None:
@@ -114,7 +130,6 @@ def test_a_killed_gdb_does_not_leave_the_target_stopped(
     target: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_gdb(tmp_path, _ATTACH_AND_HANG, monkeypatch)
-    monkeypatch.setattr(gdb, "_TERM_SECONDS", 0.5)
     with pytest.raises(StallscopeError, match=r"it was stopped for [0-9.]+ s") as error:
         gdb.capture([target.pid], seconds=2)
     assert "stopped for 0.000 s" not in str(error.value)
@@ -137,6 +152,21 @@ def test_ctrl_c_does_not_leave_the_target_stopped(
         gdb.capture([target.pid], seconds=60)
     assert answers(target)
     assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
+
+
+def test_killed_at_any_moment_the_target_runs_on(target: subprocess.Popen[str]) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    late = 0
+    for _ in range(25):
+        try:
+            gdb.capture([target.pid], seconds=moments.uniform(0.05, 0.7))
+        except StallscopeError:
+            late += 1
+        assert answers(target)
+        assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
+    assert late
 
 
 def test_no_init_file_and_no_script_is_run(
