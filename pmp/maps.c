@@ -222,10 +222,9 @@ static uint32_t module_of_data(const struct module_key *keys, size_t count,
 	return after ? keys[low].index : STALL_NO_MODULE;
 }
 
-static struct stall_error *set_data_modules(struct builder *builder)
+static struct stall_error *sort_modules(const struct stall_maps *maps, struct module_key **ret)
 {
-	struct stall_maps *maps = builder->maps;
-	_cleanup_free_ struct module_key *keys = calloc(maps->module_count + 1, sizeof(*keys));
+	struct module_key *keys = calloc(maps->module_count + 1, sizeof(*keys));
 
 	if (!keys)
 		return &stall_enomem;
@@ -235,57 +234,102 @@ static struct stall_error *set_data_modules(struct builder *builder)
 		keys[i] = (struct module_key){module->dev, module->ino, module->start, i};
 	}
 	qsort(keys, maps->module_count, sizeof(*keys), compare_keys);
+	*ret = keys;
+	return NULL;
+}
+
+static void set_data_modules(struct builder *builder, const struct module_key *keys)
+{
+	struct stall_maps *maps = builder->maps;
+
 	for (size_t i = 0; i < builder->data_count; i++) {
 		const struct data_mapping *data = &builder->data[i];
 		struct stall_mapping *mapping = &maps->mappings[data->mapping];
 
 		mapping->module = module_of_data(keys, maps->module_count, data, mapping);
 	}
+}
+
+static bool is_same_file(const struct stall_module *a, const struct stall_module *b)
+{
+	// The vdso has neither device nor inode number.
+	if (!a->ino)
+		return !b->ino && a->start == b->start && a->end == b->end;
+	return a->dev == b->dev && a->ino == b->ino;
+}
+
+// Takes over the descriptor of the same file. While it is open, its inode number is not given to
+// another file.
+static bool take_over(struct stall_module *module, struct stall_maps *previous,
+		      const struct module_key *keys, size_t count)
+{
+	const struct module_key wanted = {module->dev, module->ino, 0, 0};
+	size_t low = 0, high = count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (compare_keys(&keys[middle], &wanted) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < count; low++) {
+		struct stall_module *old = &previous->modules[keys[low].index];
+
+		if (!is_same_file(module, old))
+			return false;
+		if (old->fd < 0 || old->shared)
+			continue;
+		module->fd = old->fd;
+		old->fd = -1;
+		return true;
+	}
+	return false;
+}
+
+static struct stall_error *share(const struct stall_module *owner, struct stall_module *module)
+{
+	module->fd = owner->fd;
+	module->error = owner->error;
+	module->shared = true;
+	if (module->deleted == owner->deleted)
+		return NULL;
+	// A file that is really called "x (deleted)".
+	char *path = strdup(owner->path);
+	if (!path)
+		return &stall_enomem;
+	free(module->path);
+	module->path = path;
+	module->deleted = owner->deleted;
 	return NULL;
 }
 
-static bool is_same_module(const struct stall_module *a, const struct stall_module *b)
+// One descriptor for each file, however often it is mapped.
+static struct stall_error *open_modules(const struct stall_target *target, struct stall_maps *maps,
+					const struct module_key *keys, struct stall_maps *previous)
 {
-	return a->start == b->start && a->end == b->end && a->offset == b->offset &&
-	       a->dev == b->dev && a->ino == b->ino && a->deleted == b->deleted &&
-	       !strcmp(a->path, b->path);
-}
+	_cleanup_free_ struct module_key *old_keys = NULL;
+	struct stall_module *owner = NULL;
+	struct stall_error *err = NULL;
 
-// Both lists are sorted by start, so one walk finds what stayed.
-static void take_over(struct stall_maps *maps, struct stall_maps *previous)
-{
-	size_t old = 0;
-
-	for (size_t i = 0; i < maps->module_count; i++) {
-		struct stall_module *module = &maps->modules[i];
-
-		while (old < previous->module_count && previous->modules[old].start < module->start)
-			old++;
-		if (old == previous->module_count)
-			return;
-		if (previous->modules[old].fd >= 0 &&
-		    is_same_module(module, &previous->modules[old])) {
-			module->fd = previous->modules[old].fd;
-			previous->modules[old].fd = -1;
-		}
-	}
-}
-
-// map_files has one link per mapping, not per module.
-static struct stall_error *open_modules(const struct stall_target *target, struct stall_maps *maps)
-{
-	for (size_t i = 0; i < maps->module_count; i++) {
-		struct stall_module *module = &maps->modules[i];
+	if (previous)
+		err = sort_modules(previous, &old_keys);
+	for (size_t i = 0; !err && i < maps->module_count; i++) {
+		struct stall_module *module = &maps->modules[keys[i].index];
 		const struct stall_mapping *mapping = stall_maps_find(maps, module->start);
 
-		if (module->fd >= 0 || !mapping)
+		if (owner && module->ino && is_same_file(owner, module)) {
+			err = share(owner, module);
 			continue;
-		struct stall_error *err =
-			stall_module_open(target, module, mapping->start, mapping->end);
-		if (err)
-			return err;
+		}
+		owner = module;
+		if (previous && take_over(module, previous, old_keys, previous->module_count))
+			err = stall_module_settle_path(target, module);
+		else if (mapping) // map_files has one link per mapping, not per module
+			err = stall_module_open(target, module, mapping->start, mapping->end);
 	}
-	return NULL;
+	return err;
 }
 
 static struct stall_error *build(struct builder *builder, const struct stall_target *target,
@@ -309,12 +353,12 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 		// An exiting process gives up its memory before it becomes a zombie.
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
 					  target->pid);
-	err = set_data_modules(builder);
+	_cleanup_free_ struct module_key *keys = NULL;
+	err = sort_modules(builder->maps, &keys);
 	if (err)
 		return err;
-	if (previous)
-		take_over(builder->maps, previous);
-	return open_modules(target, builder->maps);
+	set_data_modules(builder, keys);
+	return open_modules(target, builder->maps, keys, previous);
 }
 
 struct stall_error *stall_maps_create(const struct stall_target *target,
@@ -340,9 +384,11 @@ void stall_maps_destroy(struct stall_maps *maps)
 	if (!maps)
 		return;
 	for (size_t i = 0; i < maps->module_count; i++) {
+		free(maps->modules[i].path);
+		if (maps->modules[i].shared)
+			continue;
 		if (maps->modules[i].fd >= 0)
 			close(maps->modules[i].fd);
-		free(maps->modules[i].path);
 		free(maps->modules[i].error);
 	}
 	free(maps->modules);

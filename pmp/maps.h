@@ -30,6 +30,7 @@ struct stall_module {
 	uint64_t dev, ino;   // 0 for the vdso
 	bool deleted;	     // the path was unlinked or replaced since it was mapped
 	int fd;		     // open for reading, -1 where that failed (see `error`)
+	bool shared;	     // fd and error belong to another module of the same file
 	char *error;	     // why fd is -1, or NULL
 };
 

@@ -108,9 +108,8 @@ static int open_map_file(const struct stall_target *target, uint64_t start, uint
 	return openat(target->procfd, path, O_PATH | O_CLOEXEC);
 }
 
-// A file may really be called "x (deleted)".
-static struct stall_error *settle_deleted(const struct stall_target *target,
-					  struct stall_module *module)
+struct stall_error *stall_module_settle_path(const struct stall_target *target,
+					     struct stall_module *module)
 {
 	char *literal;
 
@@ -137,7 +136,7 @@ struct stall_error *stall_module_open(const struct stall_target *target,
 	module->fd = -1;
 	if (module->ino == 0)
 		return open_vdso(target, module);
-	struct stall_error *err = settle_deleted(target, module);
+	struct stall_error *err = stall_module_settle_path(target, module);
 	if (err)
 		return err;
 	// Following a link of map_files takes CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.

@@ -11,4 +11,8 @@
 struct stall_error *stall_module_open(const struct stall_target *target,
 				      struct stall_module *module, uint64_t start, uint64_t end);
 
+// A name that ends in " (deleted)" can be meant so: sets path and deleted right.
+struct stall_error *stall_module_settle_path(const struct stall_target *target,
+					     struct stall_module *module);
+
 #endif

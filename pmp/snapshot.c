@@ -140,7 +140,7 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 	for (size_t i = 0; i < maps->module_count; i++) {
 		const struct stall_module *module = &maps->modules[i];
 
-		if (!module->error)
+		if (!module->error || module->shared)
 			continue;
 		struct stall_error *err =
 			stall_snapshot_note(snapshot, "module-unreadable",

@@ -189,6 +189,9 @@ static void test_own_modules(const struct stall_target *self, const char *dir)
 	void *new = map_file(replaced, 'n');
 	void *newline = map_file(odd, 'l');
 	void *literal = map_file(gone, 'd');
+	int twice_fd = open(gone, O_RDONLY | O_CLOEXEC);
+	void *twice = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, twice_fd, 0);
+	close(twice_fd);
 	void *zero = MAP_FAILED;
 	int device = open("/dev/zero", O_RDWR | O_CLOEXEC);
 	if (device >= 0)
@@ -215,6 +218,12 @@ static void test_own_modules(const struct stall_target *self, const char *dir)
 	module = module_at(maps, literal);
 	CHECK_STRING(module->path, gone);
 	CHECK(!module->deleted);
+	// One descriptor for both mappings of it.
+	const struct stall_module *second = module_at(maps, twice);
+	CHECK(second && second != module && second->fd == module->fd);
+	CHECK(second->shared != module->shared);
+	CHECK_STRING(second->path, gone);
+	CHECK(!second->deleted);
 	if (zero != MAP_FAILED) {
 		module = module_at(maps, zero);
 		CHECK(module && module->fd == -1);
@@ -230,7 +239,7 @@ static void test_own_modules(const struct stall_target *self, const char *dir)
 	CHECK(unlink(replaced) == 0);
 	CHECK_OK(stall_maps_create(self, maps, &again));
 	CHECK(module_at(again, newline)->fd >= 0 && module_at(maps, newline)->fd == -1);
-	CHECK(module_at(again, new)->deleted && module_at(maps, new)->fd == fd);
+	CHECK(module_at(again, new)->deleted && module_at(again, new)->fd == fd);
 	stall_maps_destroy(maps);
 	CHECK_INT(first_byte(module_at(again, newline)), 'l');
 	stall_maps_destroy(again);
