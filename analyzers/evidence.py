@@ -57,7 +57,7 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     for lock in scene.locks_of(case.waiters)[:3]:
         says.append(f"{wait(lock.waiters)} for {lock_words(lock)}")
         name = lock.symbol or hex(lock.address)
-        if not lock.stable:
+        if not lock.stable and lock.kind is not LockKind.COND:
             against.append(
                 f"the owner of {name} changed while it was read: it is passed on quickly"
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from stallscope.analyzers import evidence
 from stallscope.analyzers.analysis import Finding, Link
 from stallscope.analyzers.blocker import choose
@@ -17,6 +19,7 @@ __all__ = ["CAP", "WEAK_CAP", "findings", "order"]
 CAP = 0.98
 EXCERPT_CAP = 0.6
 WEAK_CAP = 0.45
+LINK = 0.9
 LAST = 1_000
 """Precedence of what no signature knows."""
 
@@ -33,7 +36,17 @@ def findings(scene: Scene) -> list[Finding]:
             continue
         cases[signature.id] = Case(signature, waiters, blocker)
     _link(scene, cases)
-    return [_finding(scene, cases, case) for case in cases.values()]
+    found = [_finding(scene, cases, case) for case in cases.values()]
+    return [_at_least(finding, found) for finding in found]
+
+
+def _at_least(root: Finding, found: Sequence[Finding]) -> Finding:
+    """Make a root nearly as sure as its surest victim: the link between them is a strong one."""
+    victims = [f.confidence * LINK for f in found if f.victim_of == root.signature]
+    least = round(max(victims, default=0.0), 2)
+    if least <= root.confidence:
+        return root
+    return msgspec.structs.replace(root, confidence=least)
 
 
 def _speaks_alone(scene: Scene, signature: Signature, blocker: Candidate | None) -> bool:
@@ -51,8 +64,11 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
     for case in cases.values():
         if case.blocker is not None and case.blocker.chains:
             other = scene.assigned.get(case.blocker.thread)
-            if other is not None and other.id != case.signature.id and other.id in cases:
-                case.root = other.id
+            if other is None or other.id == case.signature.id or other.id not in cases:
+                continue
+            beyond = cases[other.id]
+            if beyond.blocker is not None or set(beyond.waiters) - {case.blocker.thread}:
+                case.root = other.id  # else it says no more than the blocker's own frames do
     for case in cases.values():
         if case.blocker is not None and case.blocker.chains:
             for name in case.signature.explains:

@@ -589,3 +589,26 @@ def test_a_leader_that_waits_for_the_redo_log_is_a_link(analyze: Analyze) -> Non
     assert first.blocker is not None
     assert first.blocker.tid == flusher
     assert (second.signature, second.victim_of) == ("binlog-group-commit", "innodb-redo-sync")
+
+
+def test_a_root_that_says_no_more_than_the_blocker_is_none(analyze: Analyze) -> None:
+    scenery = Scenery()
+    latch = f"{COND}, os_event_wait_low, sync_array_wait_event, rw_lock_x_lock_func"
+    insert = f"row_ins_index_entry_low, row_insert_for_mysql, {SESSION}"
+    scenery.add(f"{latch}, btr_cur_search_to_nth_level, {insert}", times=30)
+    (holder,) = scenery.add(f"{latch}, buf_page_get_gen, btr_cur_pessimistic_insert, {insert}")
+    first = analyze(scenery).findings[0]
+    assert (first.signature, first.victim_of) == ("innodb-index-lock", None)
+    assert first.blocker is not None
+    assert first.blocker.tid == holder
+
+
+def test_a_root_is_nearly_as_sure_as_its_victims(analyze: Analyze) -> None:
+    scenery = Scenery()
+    (owner,) = scenery.add(REDO_WAIT)
+    scenery.add(REDO_WAIT)
+    lock = scenery.lock(owner=owner, symbol="LOCK_open")
+    scenery.add(OPENING, times=60, lock=lock)
+    first, second = analyze(scenery).findings[:2]
+    assert (first.signature, second.signature) == ("innodb-redo-sync", "table-open-lock")
+    assert first.confidence >= 0.89 * second.confidence

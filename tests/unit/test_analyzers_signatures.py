@@ -385,6 +385,20 @@ CASES = (
         f"fdatasync, ??, ??, ??, ??, ha_commit_trans, trans_commit_stmt, {SESSION55}",
         "D",
     ),
+    Case(
+        "page-latch 5.5",
+        "innodb-page-latch",
+        (f"{RWX}, buf_page_get_gen, btr_cur_search_to_nth_level, {INSERT55}, {SESSION55}",),
+        f"page_cur_insert_rec_low, btr_cur_optimistic_insert, {INSERT55}, {SESSION55}",
+    ),
+    Case(
+        "page-latch MariaDB 10.6+",
+        "innodb-page-latch",
+        (
+            "syscall, ssux_lock_impl<true>::rd_wait, buf_page_get_gen, btr_cur_t::search_leaf, "
+            f"row_search_mvcc, {SESSION55}",
+        ),
+    ),
     # --- full redo log --------------------------------------------------------------------------
     Case(
         "sync-flush 5.1, 5.5",
