@@ -89,7 +89,10 @@ def run(args: argparse.Namespace) -> Exit:
     if args.output is not None:
         capturefile.write(capture, args.output, force=args.force)
         capture = msgspec.structs.replace(capture, path=str(args.output))
-    analysis = _common.analyze(capture, signatures, lines=args.lines, inputs=())
+    inputs: tuple[dict[str, str | int], ...] = ()
+    if args.core is not None:
+        inputs = ({"path": str(args.core), "format": "core", "captures": 1},)
+    analysis = _common.analyze(capture, signatures, lines=args.lines, inputs=inputs)
     _common.print_report(analysis, args)
     return _common.exit_code(
         partial=bool(capture.notes),

@@ -187,6 +187,7 @@ def test_a_core_file_tells_the_same(target: Target, tmp_path: Path) -> None:
     program = f"/proc/{target.pid}/exe"
     shot = take(tmp_path, "--core", core, "--exe", program, "--debug-dir", target.debug_dir)
     assert shot.analysis["backend"] == "core"
+    assert shot.analysis["inputs"] == [{"path": str(core), "format": "core", "captures": 1}]
     assert len(shot.capture.threads) == 9
     assert {"hold_it", "take_the_lock", "wait_for_it"} <= functions(shot.capture)
     (lock,) = shot.capture.locks
