@@ -161,6 +161,15 @@ class Target:
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
 
+    def wait_asleep(self) -> None:
+        """Wait until every known thread sleeps: one that was woken has counted that by then."""
+        tasks = [Path(f"/proc/{self.pid}/task/{fact.tid}") for fact in self.threads]
+
+        def asleep() -> bool:
+            return all(is_asleep(task) for task in tasks)
+
+        wait_until(asleep, f"the threads of {self.name} sleep", ANSWER_SECONDS)
+
     def running(self) -> bool:
         return self._process.poll() is None
 
@@ -185,7 +194,8 @@ class Target:
     def _settle(self) -> None:
         """Wait until the main thread, which has just written a line, sleeps again."""
         if self.listens:
-            wait_until(lambda: is_asleep(self.pid), f"{self.name} listens", ANSWER_SECONDS)
+            task = Path(f"/proc/{self.pid}")
+            wait_until(lambda: is_asleep(task), f"{self.name} listens", ANSWER_SECONDS)
 
     def _line(self, seconds: float) -> bytes:
         assert self._process.stdout is not None
@@ -203,10 +213,10 @@ class Target:
         return line
 
 
-def is_asleep(pid: int) -> bool:
-    """Say whether the main thread is in a system call other than write, or has ended."""
+def is_asleep(task: Path) -> bool:
+    """Say whether a thread (its folder in /proc) is in a call other than write, or has ended."""
     try:
-        text = Path(f"/proc/{pid}/syscall").read_text()
+        text = (task / "syscall").read_text()
     except OSError:
         return True
     return not text.startswith(("running", "1 "))

@@ -36,6 +36,7 @@ def test_no_system_call_is_interrupted(backend: str) -> None:
             assert len(capture.threads) == len(target.threads) + 1
             assert capture.stopped_ns == 0
             assert {thread.stopped_ns for thread in capture.threads} == {0}
+        target.wait_asleep()
         assert target.ask("eintr") == {
             "threads": dict.fromkeys(
                 ("epoll_wait", "semop", "poll", "nanosleep", "read", "recv"), 0
@@ -50,6 +51,7 @@ def test_the_test_sees_what_ptrace_does() -> None:
     with Target("eintr", "25") as target:
         capture = snap(target.pid, backend="ptrace").whole
         assert capture.stopped_ns > 0
+        target.wait_asleep()
         seen = target.ask("eintr")["threads"]
         assert (seen["epoll_wait"], seen["semop"]) == (25, 25)
 
@@ -62,6 +64,7 @@ def test_ptrace_leaves_interruptible_calls_alone_unless_asked() -> None:
         for fact in target.threads:
             if fact.wait in ("read", "recv"):
                 assert threads[fact.tid].stopped_ns == 0, fact.wait
+        target.wait_asleep()
         assert target.ask("eintr")["times"] == 0
 
 
@@ -71,6 +74,7 @@ def test_auto_does_not_stop_threads() -> None:
         capture = snap(target.pid, backend="auto").whole
         assert capture.backend == "bpf"
         assert capture.backend_reason
+        target.wait_asleep()
         assert target.ask("eintr")["times"] == 0
 
 

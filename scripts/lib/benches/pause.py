@@ -201,8 +201,7 @@ def interrupted(sizes: Sizes) -> Section:
             if before["times"]:
                 raise BenchError(f"EINTR before {tool.name} captured: {before}")
             taken = tool.capture(target.pid)
-            # A thread that was interrupted has its answer ready once it runs again.
-            time.sleep(0.2)
+            target.wait_asleep()
             counts = target.ask("eintr")["threads"]
             if taken.threads < len(target.threads):
                 raise BenchError(f"{tool.name}: {taken.threads} of {len(target.threads)} threads")

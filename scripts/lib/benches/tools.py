@@ -137,7 +137,7 @@ def parse_pmp(text: str) -> list[Stack]:
     stacks = []
     for line in text.splitlines():
         if match := PMP_LINE.match(line):
-            names = ("" if name == "??" else name for name in match[2].split(","))
+            names = ("" if name.startswith("??") else name for name in match[2].split(","))
             stacks.append(Stack(tuple(names), count=int(match[1])))
     return stacks
 
