@@ -80,7 +80,7 @@ static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t
 
 	if (wire->poisoned)
 		return stall_error_create(STALL_ERROR_FORMAT,
-					  "reading it ended the process that reads ELF files");
+					  "reading it crashed or held up the process that reads ELF files");
 	if (!wire->has_fd)
 		return stall_error_create(STALL_ERROR_OTHER, "the file could not be opened");
 	if (!file) {

@@ -3,6 +3,7 @@
 // probe fed with what a worker that was taken over might answer.
 #include <dirent.h>
 #include <fcntl.h>
+#include <lzma.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include "check.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "elf_image.h"
 #include "frozen.h"
 #include "target_process.h"
 #include "worker_probe.h"
@@ -304,6 +306,53 @@ static void test_damaged_files(void)
 	stall_worker_destroy(worker);
 }
 
+// 200 MB of zeros in 30 KB of xz: takes longer to unpack than the worker has.
+static int make_bomb(void)
+{
+	static uint8_t zeros[1 << 20], packed[1 << 20];
+	struct elf_image image;
+	lzma_stream stream = LZMA_STREAM_INIT;
+
+	CHECK_INT(lzma_easy_encoder(&stream, 0, LZMA_CHECK_NONE), LZMA_OK);
+	stream.next_out = packed;
+	stream.avail_out = sizeof(packed);
+	for (int i = 0; i < 200; i++) {
+		stream.next_in = zeros;
+		stream.avail_in = sizeof(zeros);
+		CHECK_INT(lzma_code(&stream, LZMA_RUN), LZMA_OK);
+	}
+	CHECK_INT(lzma_code(&stream, LZMA_FINISH), LZMA_STREAM_END);
+	image_init(&image, SHT_DYNSYM);
+	image_section(&image, IMAGE_INIT, ".gnu_debugdata", SHT_PROGBITS, 0, 0);
+	image.sections[IMAGE_INIT].sh_offset = sizeof(image);
+	image.sections[IMAGE_INIT].sh_size = stream.total_out;
+	int fd = memfd_of((uint8_t *)&image, sizeof(image));
+	CHECK(write(fd, packed, stream.total_out) == (ssize_t)stream.total_out);
+	lzma_end(&stream);
+	return fd;
+}
+
+// A file that holds a worker up is named, and left alone from then on.
+static void test_poison(void)
+{
+	struct stall_worker *worker = make_worker(50);
+	struct stall_snapshot *snapshot = make_snapshot(make_bomb(), 0x2000, 50);
+	bool named = false;
+
+	snapshot->memory.read = no_memory;
+	// On a busy machine the worker may not get as far as the file in its time.
+	for (int i = 0; i < 50 && !named; i++) {
+		struct stall_unwound unwound = unwind(worker, snapshot);
+
+		named = !unwound.partial && unwound.module_count && unwound.modules[0].error &&
+			strstr(unwound.modules[0].error, "held up");
+		stall_unwound_deinit(&unwound);
+	}
+	CHECK(named);
+	stall_worker_destroy(worker);
+	stall_snapshot_destroy(snapshot);
+}
+
 // The file was replaced by a shorter one after its headers were read.
 static void test_shrinking_file(void)
 {
@@ -414,6 +463,7 @@ int main(int argc, char **argv)
 	test_killed();
 	test_stopped();
 	test_damaged_files();
+	test_poison();
 	test_shrinking_file();
 	test_hostile_results();
 	test_data();

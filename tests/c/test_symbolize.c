@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "cleanup.h"
+#include "elf_file.h"
+#include "symbolize.h"
+
+void sample(void);
+__asm__(".text\n\t.globl sample\n\t.type sample, @function\nsample:\n\t.cfi_startproc\n\tnop\n\tnop\n\t"
+	"nop\n\tret\n\t.cfi_endproc\n\t.size sample, . - sample\n");
+
+static char dir[] = "/tmp/stall-symbolize-XXXXXX";
+static char build_id[2 * STALL_BUILD_ID_MAX + 1];
+static uint64_t address; // of sample in the file
+
+static void find_self(void)
+{
+	struct stall_elf *elf = NULL;
+	char line[512];
+	uint64_t start, end, offset, bias = 0, at = (uint64_t)(uintptr_t)sample;
+	_cleanup_fclose_ FILE *maps = fopen("/proc/self/maps", "re");
+
+	CHECK_OK(stall_elf_open(open("/proc/self/exe", O_RDONLY | O_CLOEXEC), &elf));
+	stall_elf_build_id_text(elf, build_id);
+	while (maps && fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%lx-%lx %*s %lx", &start, &end, &offset) == 3 && at >= start &&
+		    at < end)
+			CHECK_OK(stall_elf_bias(elf, start, offset, &bias));
+	}
+	address = at - bias;
+	stall_elf_destroy(elf);
+}
+
+static void copy_self(const char *path)
+{
+	_cleanup_close_ int from = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	_cleanup_close_ int to = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	struct stat st;
+
+	CHECK(to >= 0 && fstat(from, &st) == 0);
+	for (off_t left = st.st_size; left > 0;) {
+		ssize_t n = sendfile(to, from, NULL, (size_t)left);
+
+		if (n <= 0)
+			break;
+		left -= n;
+	}
+}
+
+static struct stall_symbolizer *make_symbolizer(void)
+{
+	const char *const dirs[] = { dir };
+	struct stall_symbolizer *symbolizer = NULL;
+
+	CHECK_OK(stall_symbolizer_create(dirs, 1, &symbolizer));
+	return symbolizer;
+}
+
+static void check_found(const char *id, const char *path, const char *expected_file)
+{
+	struct stall_symbolizer *symbolizer = make_symbolizer();
+	const uint64_t addresses[] = { address + 2, address, address, 0 };
+	const bool callers[] = { false, false, true, false };
+	struct stall_symbolized found[4];
+	const char *file = NULL;
+
+	CHECK_OK(stall_symbolizer_lookup(symbolizer, id, path, addresses, callers, 4, found, &file));
+	CHECK_STRING(found[0].symbol, "sample");
+	CHECK_INT(found[0].offset, 2);
+	CHECK(!found[0].linkage);
+	CHECK_STRING(found[1].symbol, "sample");
+	// As a return address it belongs to what stands before.
+	CHECK(!found[2].symbol || strcmp(found[2].symbol, "sample") != 0);
+	CHECK(!found[3].symbol);
+	if (expected_file)
+		CHECK_STRING(file, expected_file);
+	stall_symbolizer_destroy(symbolizer);
+}
+
+static void check_fails(const char *id, const char *path)
+{
+	struct stall_symbolizer *symbolizer = make_symbolizer();
+	struct stall_symbolized found;
+	const char *file;
+
+	// The second time the answer is remembered, and the same.
+	for (int i = 0; i < 2; i++) {
+		struct stall_error *err = stall_symbolizer_lookup(symbolizer, id, path, &address,
+								  NULL, 1, &found, &file);
+
+		CHECK(err && err->message[0]);
+		stall_error_destroy(err);
+	}
+	stall_symbolizer_destroy(symbolizer);
+}
+
+static void test_fails(void)
+{
+	struct stall_symbolizer *symbolizer;
+	const char *const missing[] = { "/no/such/directory" };
+
+	check_fails("0011223344556677", NULL);
+	check_fails("0011223344556677", "/proc/self/exe"); // another file by that path
+	check_fails(NULL, "/no/such/file");
+	check_fails(NULL, "/etc/passwd");
+	check_fails(NULL, "/dev/zero");
+	check_fails("../../../../etc/passwd", NULL);
+	check_fails("", NULL);
+	check_fails(NULL, NULL);
+	struct stall_error *err = stall_symbolizer_create(missing, 1, &symbolizer);
+	CHECK(err && err->errnum == ENOENT);
+	stall_error_destroy(err);
+}
+
+int main(void)
+{
+	char folder[PATH_MAX], path[PATH_MAX + 128];
+
+	find_self();
+	CHECK(mkdtemp(dir));
+	check_found(NULL, "/proc/self/exe", "/proc/self/exe");
+	test_fails();
+	if (strlen(build_id) < 4) {
+		printf("skipped: the linker wrote no build-id\n");
+		rmdir(dir);
+		return check_done();
+	}
+	check_found(build_id, "/proc/self/exe", "/proc/self/exe");
+	check_fails(build_id, NULL);
+	// As debuginfod keeps its files.
+	snprintf(folder, sizeof(folder), "%s/%s", dir, build_id);
+	CHECK(mkdir(folder, 0700) == 0);
+	snprintf(path, sizeof(path), "%s/debuginfo", folder);
+	copy_self(path);
+	check_found(build_id, NULL, path);
+	unlink(path);
+	rmdir(folder);
+	// As gdb wants them.
+	snprintf(folder, sizeof(folder), "%s/.build-id", dir);
+	CHECK(mkdir(folder, 0700) == 0);
+	snprintf(folder, sizeof(folder), "%s/.build-id/%.2s", dir, build_id);
+	CHECK(mkdir(folder, 0700) == 0);
+	snprintf(path, sizeof(path), "%s/%s.debug", folder, build_id + 2);
+	copy_self(path);
+	check_found(build_id, NULL, path);
+	unlink(path);
+	rmdir(folder);
+	snprintf(folder, sizeof(folder), "%s/.build-id", dir);
+	rmdir(folder);
+	CHECK(rmdir(dir) == 0);
+	return check_done();
+}
