@@ -10,10 +10,10 @@ import msgspec
 
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
-from stallscope.analyzers.waits import DISK, RUNNING
+from stallscope.analyzers.waits import DISK, IDLE, RUNNING
 from stallscope.model import Label
 
-__all__ = ["by_frames", "by_lock", "choose"]
+__all__ = ["by_frames", "by_lock", "choose", "pending"]
 
 
 LEAST_SHARE = 0.5
@@ -69,7 +69,10 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
     """Return the thread that stands in the signature's first fitting holder entry."""
     mine = set(waiters)
     threads = scene.holders.get(signature.id, ())
+    idle = _last_idle(scene, signature, mine)
     for number, holder in enumerate(signature.holders):
+        if holder.waiting and idle is not None:
+            return idle  # what waits itself does not hold it
         fit = [
             index
             for index in threads
@@ -93,6 +96,33 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             strength=strength,
             chains=not holder.unique and not holder.waiting,
         )
+    return idle
+
+
+def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
+    """Return the one idle connection, where all others wait: only it is left to hold the lock."""
+    if not signature.idle_holder or signature.min_waiters > 1:
+        return None
+    if any(scene.shape(index).session and index not in waiters for index in scene.active):
+        return None
+    idle = [
+        index
+        for index, shape in enumerate(scene.stacks.shapes)
+        if scene.states[index] == IDLE and shape.idle is not None and shape.idle.session
+    ]
+    if scene.weight(idle) != 1:
+        return None
+    role = "is the one connection that does not wait, so it is left to hold the lock"
+    return Candidate(idle[0], "frames", role, 0.10, chains=False)
+
+
+def pending(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, str] | None:
+    """Return the waiter that others queue behind, such as a DDL, and its role."""
+    for number, holder in enumerate(signature.holders):
+        if holder.waiting:
+            for index in waiters:
+                if number in scene.shape(index).holder_of.get(signature.id, ()):
+                    return index, holder.role
     return None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stallscope.analyzers.blocker import pending
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene, wait
 from stallscope.analyzers.waits import IDLE, WAITING
@@ -80,6 +81,9 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             against.append("the blocker ran while its stack was copied: its frames may be mixed")
     else:
         against.append(_nobody(scene, case))
+    between = pending(scene, case.signature, case.waiters)
+    if between is not None and (case.blocker is None or between[0] != case.blocker.thread):
+        says.append(f"{scene.say(between[0])} {between[1]}")
     if case.signature.device and case.waiters:
         others = scene.syncing - {case.blocker.thread if case.blocker else -1}
         if others:

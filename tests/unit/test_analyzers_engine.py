@@ -301,6 +301,7 @@ def test_the_one_statement_at_work_keeps_the_table(analyze: Analyze) -> None:
     assert verdict.blocker is not None
     assert verdict.blocker.tid == slow
     assert any("keeps the table in use" in text for text in verdict.evidence)
+    assert any("is the DDL that waits" in text for text in verdict.evidence)
     assert any("chosen by what it does" in text for text in verdict.against)
 
 
@@ -313,6 +314,27 @@ def test_two_statements_at_work_leave_the_pending_ddl(analyze: Analyze) -> None:
     assert verdict.blocker is not None
     assert verdict.blocker.tid == alter
     assert any("the DDL that waits" in text for text in verdict.evidence)
+
+
+def test_the_one_idle_connection_is_left_to_hold_it(analyze: Analyze) -> None:
+    scenery = Scenery()
+    scenery.add(READER, times=12)
+    scenery.add(ALTER)
+    (idle,) = scenery.add(IDLE_SESSION)
+    verdict = analyze(scenery).findings[0]
+    assert verdict.blocker is not None
+    assert (verdict.blocker.tid, verdict.blocker.state) == (idle, "idle")
+    assert any("left to hold" in text for text in verdict.evidence)
+
+
+def test_of_two_idle_connections_none_is_named(analyze: Analyze) -> None:
+    scenery = Scenery()
+    scenery.add(READER, times=12)
+    (alter,) = scenery.add(ALTER)
+    scenery.add(IDLE_SESSION, times=2)
+    verdict = analyze(scenery).findings[0]
+    assert verdict.blocker is not None
+    assert verdict.blocker.tid == alter
 
 
 def test_an_owner_of_the_lock_beats_both(analyze: Analyze) -> None:
