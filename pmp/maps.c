@@ -305,12 +305,45 @@ static struct stall_error *share(const struct stall_module *owner, struct stall_
 	return NULL;
 }
 
+void stall_open_files_deinit(struct stall_open_files *files)
+{
+	free(files->modules);
+	*files = (struct stall_open_files){};
+}
+
+static const struct stall_module *find_open(const struct stall_open_files *files,
+					    const struct stall_module *module)
+{
+	for (size_t i = 0; files && module->ino && i < files->count; i++) {
+		if (is_same_file(files->modules[i], module))
+			return files->modules[i];
+	}
+	return NULL;
+}
+
+// Once these maps are whole: until then they can still be thrown away.
+static struct stall_error *remember_open(struct stall_open_files *files,
+					 const struct stall_maps *maps)
+{
+	for (size_t i = 0; i < maps->module_count && files->count < STALL_MAX_OPEN_FILES; i++) {
+		const struct stall_module *module = &maps->modules[i];
+
+		if (!module->ino || module->fd < 0 || module->shared)
+			continue;
+		if (!grow(&files->modules, files->count, &files->capacity, sizeof(module)))
+			return &stall_enomem;
+		files->modules[files->count++] = module;
+	}
+	return NULL;
+}
+
 // One descriptor for each file, however often it is mapped.
 static struct stall_error *open_modules(const struct stall_target *target, struct stall_maps *maps,
-					const struct module_key *keys, struct stall_maps *previous)
+					const struct module_key *keys, struct stall_maps *previous,
+					const struct stall_open_files *files)
 {
 	_cleanup_free_ struct module_key *old_keys = NULL;
-	struct stall_module *owner = NULL;
+	const struct stall_module *owner = NULL;
 	struct stall_error *err = NULL;
 
 	if (previous)
@@ -319,7 +352,9 @@ static struct stall_error *open_modules(const struct stall_target *target, struc
 		struct stall_module *module = &maps->modules[keys[i].index];
 		const struct stall_mapping *mapping = stall_maps_find(maps, module->start);
 
-		if (owner && module->ino && is_same_file(owner, module)) {
+		if (!owner || !module->ino || !is_same_file(owner, module))
+			owner = find_open(files, module);
+		if (owner) {
 			err = share(owner, module);
 			continue;
 		}
@@ -333,7 +368,7 @@ static struct stall_error *open_modules(const struct stall_target *target, struc
 }
 
 static struct stall_error *build(struct builder *builder, const struct stall_target *target,
-				 struct stall_maps *previous)
+				 struct stall_maps *previous, const struct stall_open_files *files)
 {
 	_cleanup_close_ int fd = openat(target->procfd, "maps", O_RDONLY | O_CLOEXEC);
 	struct stall_error *err;
@@ -358,19 +393,22 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 	if (err)
 		return err;
 	set_data_modules(builder, keys);
-	return open_modules(target, builder->maps, keys, previous);
+	return open_modules(target, builder->maps, keys, previous, files);
 }
 
 struct stall_error *stall_maps_create(const struct stall_target *target,
-				      struct stall_maps *previous, struct stall_maps **ret)
+				      struct stall_maps *previous, struct stall_open_files *files,
+				      struct stall_maps **ret)
 {
 	struct builder builder = {.pid = target->pid, .root = ""};
 
 	builder.maps = calloc(1, sizeof(*builder.maps));
 	if (!builder.maps)
 		return &stall_enomem;
-	struct stall_error *err = build(&builder, target, previous);
+	struct stall_error *err = build(&builder, target, previous, files);
 	free(builder.data);
+	if (!err && files)
+		err = remember_open(files, builder.maps);
 	if (err) {
 		stall_maps_destroy(builder.maps);
 		return err;

@@ -30,7 +30,8 @@ struct stall_module {
 	uint64_t dev, ino;   // 0 for the vdso
 	bool deleted;	     // the path was unlinked or replaced since it was mapped
 	int fd;		     // open for reading, -1 where that failed (see `error`)
-	bool shared;	     // fd and error belong to another module of the same file
+	bool shared;	     // fd and error belong to another module of the same file, which can be
+			     // one of another process of the snapshot
 	char *error;	     // why fd is -1, or NULL
 };
 
@@ -42,13 +43,23 @@ struct stall_maps {
 	size_t modules_lost; // executable mappings beyond STALL_MAX_MODULES
 };
 
+// Modules of the processes looked at before, whose descriptors are shared with the next ones: a
+// server with a process for each connection has the same files in all of them.
+#define STALL_MAX_OPEN_FILES 4096
+struct stall_open_files {
+	const struct stall_module **modules;
+	size_t count, capacity;
+};
+void stall_open_files_deinit(struct stall_open_files *files);
+
 // Reads /proc/PID/maps and opens each module: /proc/PID/map_files first (right for deleted and
 // upgraded files and for other mount namespaces), then /proc/PID/root + path when its dev and ino
 // match. The vdso is copied from memory into a memfd. With `previous` (may be NULL) the open files
 // of modules that have not changed are taken over instead of being opened again; `previous` must
-// still be destroyed by the caller.
+// still be destroyed by the caller. `files` (may be NULL) must not outlive the maps it has seen.
 struct stall_error *stall_maps_create(const struct stall_target *target,
-				      struct stall_maps *previous, struct stall_maps **ret);
+				      struct stall_maps *previous, struct stall_open_files *files,
+				      struct stall_maps **ret);
 void stall_maps_destroy(struct stall_maps *maps);
 
 // The mapping that holds the address, or NULL.

@@ -161,7 +161,8 @@ static void process_deinit(struct stall_process *process)
 }
 
 static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pid,
-				       struct stall_snapshot *previous)
+				       struct stall_snapshot *previous,
+				       struct stall_open_files *files)
 {
 	struct stall_process *process = &snapshot->processes[snapshot->process_count];
 	struct stall_error *err = stall_target_init(&process->target, pid);
@@ -174,7 +175,7 @@ static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pi
 		err = read_exe(process);
 	if (!err)
 		err = stall_maps_create(&process->target, previous_maps(previous, &process->target),
-					&process->maps);
+					files, &process->maps);
 	return err ? err : note_modules(snapshot, process);
 }
 
@@ -198,6 +199,7 @@ struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t
 					  struct stall_snapshot **ret)
 {
 	struct stall_snapshot *snapshot = calloc(1, sizeof(*snapshot));
+	struct stall_open_files files = {};
 	struct timespec now;
 
 	if (!snapshot)
@@ -212,10 +214,11 @@ struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t
 
 		if (is_repeated(pids, i))
 			continue;
-		err = add_process(snapshot, pids[i], previous);
+		err = add_process(snapshot, pids[i], previous, &files);
 		if (err && err->code == STALL_ERROR_NO_PROCESS && count > 1)
 			err = skip_ended(snapshot, before, err);
 	}
+	stall_open_files_deinit(&files);
 	if (!err && !snapshot->process_count)
 		err = stall_error_create(STALL_ERROR_NO_PROCESS,
 					 "none of the processes runs any more");

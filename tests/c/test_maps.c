@@ -197,7 +197,7 @@ static void test_own_modules(const struct stall_target *self, const char *dir)
 	if (device >= 0)
 		zero = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, device, 0);
 
-	CHECK_OK(stall_maps_create(self, NULL, &maps));
+	CHECK_OK(stall_maps_create(self, NULL, NULL, &maps));
 	const struct stall_module *module = module_at(maps, (void *)test_own_modules);
 	CHECK(module && module->fd >= 0 && !module->deleted);
 	CHECK(module_at(maps, &data) == module);
@@ -237,7 +237,7 @@ static void test_own_modules(const struct stall_target *self, const char *dir)
 	// The open files go over to the next maps, whatever happens to their paths.
 	int fd = module_at(maps, new)->fd;
 	CHECK(unlink(replaced) == 0);
-	CHECK_OK(stall_maps_create(self, maps, &again));
+	CHECK_OK(stall_maps_create(self, maps, NULL, &again));
 	CHECK(module_at(again, newline)->fd >= 0 && module_at(maps, newline)->fd == -1);
 	CHECK(module_at(again, new)->deleted && module_at(again, new)->fd == fd);
 	stall_maps_destroy(maps);

@@ -119,16 +119,29 @@ static void test_processes(void)
 	CHECK_INT(snapshot->processes[0].ppid, getpid());
 	CHECK_STRING(snapshot->processes[0].comm, snapshot->processes[1].comm);
 	CHECK_STRING(snapshot->processes[0].exe, snapshot->processes[1].exe);
+	// The files of both are open once. The child's come first; the vdso has no file.
+	const struct stall_maps *first = snapshot->processes[0].maps;
+	const struct stall_maps *second = snapshot->processes[1].maps;
+	CHECK_INT(first->module_count, second->module_count);
+	for (size_t i = 0; i < first->module_count && i < second->module_count; i++) {
+		CHECK(first->modules[i].fd >= 0 && !first->modules[i].shared);
+		CHECK_INT(second->modules[i].shared, second->modules[i].ino != 0);
+		if (second->modules[i].shared)
+			CHECK_INT(second->modules[i].fd, first->modules[i].fd);
+	}
 	CHECK(snapshot->processes[0].start_stack && snapshot->processes[0].start_brk);
 	CHECK_OK(stall_snapshot_note(snapshot, "code", "%d words", 2));
 	CHECK_STRING(snapshot->notes[snapshot->note_count - 1].message, "2 words");
-	stall_snapshot_destroy(snapshot);
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
 
 	// One of two is gone: a note. All are: an error.
-	CHECK_OK(stall_snapshot_create(&arena, pids, 2, NULL, &snapshot));
+	struct stall_snapshot *previous = snapshot;
+	CHECK_OK(stall_snapshot_create(&arena, pids, 2, previous, &snapshot));
 	CHECK_INT(snapshot->process_count, 1);
+	for (size_t i = 0; i < snapshot->processes[0].maps->module_count; i++)
+		CHECK(snapshot->processes[0].maps->modules[i].fd >= 0);
+	stall_snapshot_destroy(previous);
 	CHECK_INT(snapshot->processes[0].target.pid, getpid());
 	CHECK_INT(snapshot->note_count, 1);
 	CHECK_STRING(snapshot->notes[0].code, "process-lost");
