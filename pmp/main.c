@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -103,6 +104,18 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 	return NULL;
 }
 
+// Two descriptors for each process and one for each file: the usual soft limit of 1024 is for
+// programs that call select(2).
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	_cleanup_(stall_options_deinit) struct stall_options options = {};
@@ -115,6 +128,7 @@ int main(int argc, char **argv)
 #endif
 	// A reader that went away is an error of write(2).
 	signal(SIGPIPE, SIG_IGN);
+	raise_file_limit();
 
 	struct stall_error *err = stall_options_init(&options, argc, argv);
 	if (!err)
