@@ -4,10 +4,13 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 
 #include "cleanup.h"
 #include "lock_layout.h"
 #include "lock_names.h"
+
+#define SYS_FUTEX_WAIT 455 // since Linux 6.7
 
 // libc's own frames between a wait and the function that was called: no more than this.
 #define MAX_LIBC_FRAMES 12
@@ -101,24 +104,50 @@ static void decode_lock(const struct stall_lock_wait *wait, enum stall_wait_name
 	ret->lock = before;
 }
 
-static bool decode_waiter(const struct stall_snapshot *snapshot,
-			  const struct stall_unwound *unwound, const struct stall_lock_tids *tids,
-			  uint32_t index, struct waiter *ret)
+// The address of the word that the thread waits on, or 0.
+static uint64_t futex_address(const struct stall_thread *thread, enum stall_wait_name name)
 {
-	const struct stall_thread *thread = &snapshot->threads[index];
 	uint64_t address = stall_thread_futex(thread);
 
-	if (!address)
-		return false;
-	const struct stall_lock_wait wait = {
+	// After a stop (gdb's, say) a wait with a timeout goes on as restart_syscall(2), with the
+	// arguments of the futex call still in place: only the frames tell what it was.
+	if (!address && thread->in_syscall && thread->syscall == SYS_restart_syscall &&
+	    name != STALL_WAIT_FOREIGN && name != STALL_WAIT_OTHER)
+		address = thread->args[0];
+	return address;
+}
+
+static struct stall_lock_wait wait_of(const struct stall_thread *thread, uint64_t address)
+{
+	struct stall_lock_wait wait = {
 		.process = thread->process,
 		.address = address,
 		.operation = thread->args[1] & FUTEX_CMD_MASK,
 		.private = thread->args[1] & FUTEX_PRIVATE_FLAG,
 		.value = thread->args[2],
 	};
+
+	// futex_wait(2) of Linux 6.7: (uaddr, val, mask, flags, ...).
+	if (thread->syscall == SYS_FUTEX_WAIT) {
+		wait.operation = FUTEX_WAIT_BITSET;
+		wait.private = thread->args[3] & FUTEX_PRIVATE_FLAG;
+		wait.value = thread->args[1];
+	}
+	return wait;
+}
+
+static bool decode_waiter(const struct stall_snapshot *snapshot,
+			  const struct stall_unwound *unwound, const struct stall_lock_tids *tids,
+			  uint32_t index, struct waiter *ret)
+{
+	const struct stall_thread *thread = &snapshot->threads[index];
+	enum stall_wait_name name = wait_name(unwound, &unwound->stacks[index]);
+	uint64_t address = futex_address(thread, name);
+
+	if (!address)
+		return false;
+	const struct stall_lock_wait wait = wait_of(thread, address);
 	const struct stall_futex *futex = find_futex(snapshot, thread->process, address);
-	const enum stall_wait_name name = wait_name(unwound, &unwound->stacks[index]);
 	*ret = (struct waiter){
 		.thread = index,
 		.process = thread->process,

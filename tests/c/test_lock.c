@@ -328,6 +328,15 @@ static void test_locks(void)
 	CHECK(!locks.locks[0].stable);
 	stall_locks_deinit(&locks);
 
+	// A wait that goes on as restart_syscall(2), known by its frames alone.
+	threads[1].syscall = threads[2].syscall = 219;
+	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
+	CHECK_INT(locks.count, 1);
+	CHECK_INT(locks.locks[0].address, LOCK);
+	CHECK_INT(locks.locks[0].waiters, 1);
+	CHECK_INT(locks.thread_lock[2], UINT32_MAX);
+	stall_locks_deinit(&locks);
+
 	// Nobody waits.
 	threads[1].in_syscall = threads[2].in_syscall = false;
 	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
