@@ -38,6 +38,7 @@ class MariaDB(SqlServer):
             f"--datadir={self.data}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
+            "--skip-name-resolve",
             "--innodb-log-file-size=16M",
         ]
         Child(command, self.log, user=UNPRIVILEGED).succeed("mariadb-install-db")
