@@ -85,8 +85,6 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             fit = [index for index in fit if scene.states[index] == RUNNING]
         if not fit or (holder.unique and scene.weight(fit) > 1):
             continue
-        if holder.unique and not scene.shape(fit[0]).session:
-            continue
         best = min(fit, key=lambda index: _rank(scene, index))
         strength = 0.10 if holder.unique else 0.15 if holder.waiting else 0.20
         return Candidate(
