@@ -152,7 +152,7 @@ static void look_up(struct stall_binary *binary, uint64_t address, bool exact,
 {
 	uint64_t inside = exact ? address : address - 1;
 
-	*ret = (struct stall_site){ .key = address * 2 + exact };
+	*ret = (struct stall_site){.key = address * 2 + exact};
 	if (binary->cfi)
 		ret->row = stall_cfi_row(binary->cfi, inside, &ret->bad_cfi);
 	// A signal handler returns to the very start of the trampoline; its unwind information

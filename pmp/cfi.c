@@ -61,7 +61,7 @@ struct stall_error *stall_cfi_create(const struct stall_elf *elf, const struct s
 		cfi->eh_frame = dwarf_getcfi_elf(cfi->elf);
 	cfi->debug_frame_file = has_section(elf, ".debug_frame")     ? elf
 				: has_section(debug, ".debug_frame") ? debug
-								      : NULL;
+								     : NULL;
 	cfi->has_debug_frame = cfi->debug_frame_file;
 	*ret = no_cleanup_ptr(cfi);
 	return NULL;
@@ -106,27 +106,33 @@ static void fill_frame_image(struct frame_image *image, const Elf64_Shdr *sectio
 	static const char names[] = "\0.debug_frame\0.shstrtab";
 
 	*image = (struct frame_image){
-		.ehdr = {
-			.e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB,
-				     EV_CURRENT },
-			.e_type = ET_DYN,
-			.e_machine = EM_X86_64,
-			.e_version = EV_CURRENT,
-			.e_shoff = offsetof(struct frame_image, sections),
-			.e_ehsize = sizeof(Elf64_Ehdr),
-			.e_shentsize = sizeof(Elf64_Shdr),
-			.e_shnum = 3,
-			.e_shstrndx = 2,
-		},
-		.sections = {
-			[1] = { .sh_name = 1, .sh_type = SHT_PROGBITS,
-				.sh_flags = section->sh_flags & SHF_COMPRESSED,
-				.sh_offset = offsetof(struct frame_image, data),
-				.sh_size = section->sh_size, .sh_addralign = 8 },
-			[2] = { .sh_name = 14, .sh_type = SHT_STRTAB,
-				.sh_offset = offsetof(struct frame_image, names),
-				.sh_size = sizeof(names), .sh_addralign = 1 },
-		},
+		.ehdr =
+			{
+				.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64,
+					    ELFDATA2LSB, EV_CURRENT},
+				.e_type = ET_DYN,
+				.e_machine = EM_X86_64,
+				.e_version = EV_CURRENT,
+				.e_shoff = offsetof(struct frame_image, sections),
+				.e_ehsize = sizeof(Elf64_Ehdr),
+				.e_shentsize = sizeof(Elf64_Shdr),
+				.e_shnum = 3,
+				.e_shstrndx = 2,
+			},
+		.sections =
+			{
+				[1] = {.sh_name = 1,
+				       .sh_type = SHT_PROGBITS,
+				       .sh_flags = section->sh_flags & SHF_COMPRESSED,
+				       .sh_offset = offsetof(struct frame_image, data),
+				       .sh_size = section->sh_size,
+				       .sh_addralign = 8},
+				[2] = {.sh_name = 14,
+				       .sh_type = SHT_STRTAB,
+				       .sh_offset = offsetof(struct frame_image, names),
+				       .sh_size = sizeof(names),
+				       .sh_addralign = 1},
+			},
 	};
 	memcpy(image->names, names, sizeof(names));
 }
@@ -250,7 +256,7 @@ static bool decode_rule(struct stall_cfi *cfi, Dwarf_Frame *frame, uint8_t reg,
 	Dwarf_Op memory[3], *ops;
 	size_t count;
 
-	*rule = (struct stall_rule){ .reg = reg, .kind = STALL_RULE_UNDEFINED };
+	*rule = (struct stall_rule){.reg = reg, .kind = STALL_RULE_UNDEFINED};
 	if (dwarf_frame_register(frame, reg, memory, &ops, &count) != 0)
 		return false;
 	if (count == 0) {
@@ -309,7 +315,7 @@ static bool decode(struct stall_cfi *cfi, Dwarf_Frame *frame, struct stall_row *
 	if (rule->kind == STALL_RULE_SAME && ra == STALL_REG_PC)
 		return false;
 	if (rule->kind == STALL_RULE_SAME)
-		*rule = (struct stall_rule){ .kind = STALL_RULE_REGISTER, .other = (uint8_t)ra };
+		*rule = (struct stall_rule){.kind = STALL_RULE_REGISTER, .other = (uint8_t)ra};
 	rule->reg = STALL_REG_PC;
 	return true;
 }

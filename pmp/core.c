@@ -42,7 +42,7 @@ static void copy_regs(const struct user_regs_struct *user, struct stall_regs *re
 // (arch/x86/entry/entry_64.S).
 static void copy_syscall(const struct user_regs_struct *user, struct stall_thread *thread)
 {
-	const uint64_t args[6] = { user->rdi, user->rsi, user->rdx, user->r10, user->r8, user->r9 };
+	const uint64_t args[6] = {user->rdi, user->rsi, user->rdx, user->r10, user->r8, user->r9};
 
 	thread->in_syscall = user->orig_rax < MAX_SYSCALL;
 	thread->state = thread->in_syscall ? 'S' : 'R';
@@ -93,8 +93,10 @@ static struct stall_error *fill_threads(struct stall_snapshot *snapshot,
 		const struct stall_core_thread *note = &notes->threads[i];
 		struct stall_thread *thread = &snapshot->threads[snapshot->thread_count++];
 
-		*thread = (struct stall_thread){ .tid = note->tid, .ns_tid = note->tid,
-						 .passes = 1, .fs_base = note->regs.fs_base };
+		*thread = (struct stall_thread){.tid = note->tid,
+						.ns_tid = note->tid,
+						.passes = 1,
+						.fs_base = note->regs.fs_base};
 		if (note->tid == process->target.pid)
 			memcpy(thread->comm, process->comm, sizeof(thread->comm));
 		copy_regs(&note->regs, &thread->regs);
@@ -183,9 +185,9 @@ static uint64_t written_at(int fd)
 {
 	struct stat st;
 
-	return fstat(fd, &st) == 0 ? (uint64_t)st.st_mtim.tv_sec * 1000000000 +
-					     (uint64_t)st.st_mtim.tv_nsec
-				   : 0;
+	return fstat(fd, &st) == 0
+		       ? (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec
+		       : 0;
 }
 
 static struct stall_error *open_core(int core_fd, struct stall_core_memory **ret)
@@ -200,7 +202,8 @@ static struct stall_error *open_core(int core_fd, struct stall_core_memory **ret
 		return err;
 	if (elf->type != ET_CORE) {
 		stall_elf_destroy(elf);
-		return stall_error_create(STALL_ERROR_FORMAT, "it is an ELF file, but no core file");
+		return stall_error_create(STALL_ERROR_FORMAT,
+					  "it is an ELF file, but no core file");
 	}
 	return stall_core_memory_create(elf, ret);
 }
@@ -221,7 +224,7 @@ struct stall_error *stall_core_create(struct stall_arena *arena, int core_fd,
 		return err;
 	snapshot->arena = arena;
 	snapshot->backend = "core";
-	snapshot->memory = (struct stall_memory){ read_memory, destroy_memory, memory };
+	snapshot->memory = (struct stall_memory){read_memory, destroy_memory, memory};
 	snapshot->wall_ns = written_at(core_fd);
 	err = stall_core_notes_init(&notes, memory->elf, options->max_threads);
 	if (!err)

@@ -9,10 +9,10 @@
 #include "snapshot.h"
 
 struct stall_core_options {
-	int exe_fd;	     // the program that dumped, opened by the caller; -1: by its path
-	const char *exe;     // its path, for messages; may be NULL
-	int sysroot_fd;	     // directory that the paths of binaries are looked up under; -1: "/"
-	size_t max_stack;    // as in stall_snapshot_options
+	int exe_fd;	  // the program that dumped, opened by the caller; -1: by its path
+	const char *exe;  // its path, for messages; may be NULL
+	int sysroot_fd;	  // directory that the paths of binaries are looked up under; -1: "/"
+	size_t max_stack; // as in stall_snapshot_options
 	size_t max_threads;
 };
 

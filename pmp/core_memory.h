@@ -17,7 +17,7 @@ struct stall_core_segment {
 };
 
 struct stall_core_memory {
-	struct stall_elf *elf; // owned
+	struct stall_elf *elf;		     // owned
 	struct stall_core_segment *segments; // sorted by start, without overlaps
 	size_t count;
 	uint64_t missing; // bytes that the file should hold but ends before

@@ -104,8 +104,8 @@ static struct stall_error *check_module(const struct builder *b, struct stall_mo
 		stall_error_destroy(err);
 		return failed;
 	}
-	if (!header || stall_core_memory_read(b->memory, header->start, page, sizeof(page)) !=
-			       sizeof(page))
+	if (!header ||
+	    stall_core_memory_read(b->memory, header->start, page, sizeof(page)) != sizeof(page))
 		return NULL;
 	stall_error_destroy(stall_elf_open_image(page, sizeof(page), false, &dumped));
 	if (dumped && differs(dumped, file))
@@ -171,9 +171,10 @@ static struct stall_error *add_module(struct builder *b, const struct stall_mapp
 		*ret = STALL_NO_MODULE;
 		return NULL;
 	}
-	*module = (struct stall_module){
-		.start = mapping->start, .end = mapping->end, .offset = mapping->offset, .fd = -1
-	};
+	*module = (struct stall_module){.start = mapping->start,
+					.end = mapping->end,
+					.offset = mapping->offset,
+					.fd = -1};
 	module->path = copy_path(file->path, &module->deleted);
 	if (!module->path)
 		return &stall_enomem;
@@ -212,7 +213,7 @@ static struct stall_error *add_vdso(struct builder *b, struct stall_mapping *map
 	_cleanup_free_ uint8_t *image = malloc(size);
 	if (!image)
 		return &stall_enomem;
-	*module = (struct stall_module){ .start = mapping->start, .end = mapping->end, .fd = -1 };
+	*module = (struct stall_module){.start = mapping->start, .end = mapping->end, .fd = -1};
 	module->path = strdup("[vdso]");
 	if (!module->path)
 		return &stall_enomem;
@@ -293,9 +294,9 @@ struct stall_error *stall_core_maps_create(const struct stall_core_memory *memor
 					   struct stall_maps **ret, uint32_t *ret_main)
 {
 	_cleanup_(maps_destroyp) struct stall_maps *maps = calloc(1, sizeof(*maps));
-	struct builder b = { memory, notes, options, maps, STALL_NO_MODULE };
-	size_t modules = notes->file_count < STALL_MAX_MODULES ? notes->file_count
-							       : STALL_MAX_MODULES;
+	struct builder b = {memory, notes, options, maps, STALL_NO_MODULE};
+	size_t modules =
+		notes->file_count < STALL_MAX_MODULES ? notes->file_count : STALL_MAX_MODULES;
 
 	if (!maps)
 		return &stall_enomem;

@@ -117,9 +117,8 @@ static struct stall_error *read_note(struct stall_core_notes *notes,
 	}
 }
 
-static struct stall_error *read_segment(struct stall_core_notes *notes,
-					const struct stall_elf *elf, const Elf64_Phdr *segment,
-					size_t max_threads)
+static struct stall_error *read_segment(struct stall_core_notes *notes, const struct stall_elf *elf,
+					const Elf64_Phdr *segment, size_t max_threads)
 {
 	_cleanup_free_ uint8_t *data = NULL;
 	uint64_t size = segment->p_filesz;

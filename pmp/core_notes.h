@@ -32,7 +32,7 @@ struct stall_core_notes {
 	bool has_process;
 	struct elf_prpsinfo process;
 	uint64_t entry, vdso; // AT_ENTRY, AT_SYSINFO_EHDR; 0 unknown
-	bool torn; // notes end before their end
+	bool torn;	      // notes end before their end
 };
 
 struct stall_error *stall_core_notes_init(struct stall_core_notes *notes,

@@ -35,8 +35,7 @@ struct stall_error *stall_elf_read(const struct stall_elf *elf, uint64_t offset,
 		return NULL;
 	}
 	while (done < size) {
-		ssize_t n = pread(elf->fd, (char *)buf + done, size - done,
-				  (off_t)(offset + done));
+		ssize_t n = pread(elf->fd, (char *)buf + done, size - done, (off_t)(offset + done));
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -91,9 +90,9 @@ struct counts {
 static struct stall_error *read_counts(const struct stall_elf *elf, const Elf64_Ehdr *ehdr,
 				       struct counts *ret)
 {
-	*ret = (struct counts){ ehdr->e_phnum, ehdr->e_shnum, ehdr->e_shstrndx };
-	bool extended = ehdr->e_phnum == PN_XNUM || ehdr->e_shstrndx == SHN_XINDEX ||
-			ehdr->e_shnum == 0;
+	*ret = (struct counts){ehdr->e_phnum, ehdr->e_shnum, ehdr->e_shstrndx};
+	bool extended =
+		ehdr->e_phnum == PN_XNUM || ehdr->e_shstrndx == SHN_XINDEX || ehdr->e_shnum == 0;
 	if (!extended || !ehdr->e_shoff)
 		return NULL;
 	Elf64_Shdr first;
@@ -363,7 +362,8 @@ struct stall_error *stall_elf_bias(const struct stall_elf *elf, uint64_t start, 
 			const Elf64_Phdr *segment = &elf->segments[i];
 			uint64_t first = segment->p_offset & ~(PAGE - 1), end;
 
-			if (segment->p_type != PT_LOAD || (executable && !(segment->p_flags & PF_X)))
+			if (segment->p_type != PT_LOAD ||
+			    (executable && !(segment->p_flags & PF_X)))
 				continue;
 			if (__builtin_add_overflow(segment->p_offset, segment->p_filesz, &end) ||
 			    __builtin_add_overflow(end, PAGE - 1, &end))

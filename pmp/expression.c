@@ -67,8 +67,8 @@ struct stall_error *stall_expression_create(const Dwarf_Op *ops, size_t count,
 		};
 		bool jumps = op->atom == DW_OP_bra || op->atom == DW_OP_skip;
 		if (!is_supported(op->atom) || (jumps && !resolve_jump(ops, count, i, &op->jump)))
-			return stall_error_create(STALL_ERROR_FORMAT,
-						  "expression operation 0x%x", op->atom);
+			return stall_error_create(STALL_ERROR_FORMAT, "expression operation 0x%x",
+						  op->atom);
 	}
 	*ret = no_cleanup_ptr(expression);
 	return NULL;
@@ -285,7 +285,7 @@ enum stall_step stall_expression_evaluate(const struct stall_expression *express
 					  const struct stall_regs *regs, const uint64_t *cfa,
 					  const struct stall_stack_memory *memory, uint64_t *ret)
 {
-	struct machine m = { .regs = regs, .cfa = cfa, .memory = memory };
+	struct machine m = {.regs = regs, .cfa = cfa, .memory = memory};
 	uint32_t at = 0;
 
 	for (size_t steps = 0; at < expression->count; steps++) {

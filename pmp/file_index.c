@@ -50,7 +50,7 @@ static struct stall_error *add_file(struct stall_file_index *index, int dir, con
 		index->capacity = capacity;
 	}
 	stall_elf_build_id_text(elf, hex);
-	struct stall_indexed_file file = { strdup(hex), strdup(path) };
+	struct stall_indexed_file file = {strdup(hex), strdup(path)};
 	index->files[index->count++] = file;
 	return file.build_id && file.path ? NULL : &stall_enomem;
 }

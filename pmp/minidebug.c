@@ -54,8 +54,8 @@ struct stall_error *stall_minidebug_open(const struct stall_elf *elf, struct sta
 
 	if (!section || section->sh_type == SHT_NOBITS)
 		return NULL;
-	struct stall_error *err = stall_elf_load(elf, section->sh_offset, section->sh_size,
-						 MAX_COMPRESSED, &packed);
+	struct stall_error *err =
+		stall_elf_load(elf, section->sh_offset, section->sh_size, MAX_COMPRESSED, &packed);
 	if (!err)
 		err = unpack(packed, section->sh_size, &image, &size);
 	if (err)

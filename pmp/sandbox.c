@@ -35,7 +35,7 @@ static void drop_bounding_set(void)
 
 static void drop_capabilities(void)
 {
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct none[2] = {};
 
 	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -54,12 +54,12 @@ static void become_nobody(void)
 
 static void set_limits(size_t memory)
 {
-	struct rlimit none = { 0, 0 };
+	struct rlimit none = {0, 0};
 
 	setrlimit(RLIMIT_CORE, &none);
 	setrlimit(RLIMIT_NPROC, &none);
 #ifndef HAVE_ASAN // which reserves terabytes
-	struct rlimit limit = { memory, memory };
+	struct rlimit limit = {memory, memory};
 
 	if (memory)
 		setrlimit(RLIMIT_AS, &limit);
@@ -75,9 +75,8 @@ static void set_limits(size_t memory)
 #define ALLOW(name) IF_EQUAL(SYS_##name, 0, 1), RETURN(SECCOMP_RET_ALLOW)
 // Allowed only while the argument (its low half) has none of the bits.
 #define ALLOW_WITHOUT(name, argument, bits)                                                        \
-	IF_EQUAL(SYS_##name, 0, 4), LOAD(args[argument]),                                          \
-		IF_ANY_BIT(bits, 1, 0), RETURN(SECCOMP_RET_ALLOW),                                 \
-		RETURN(SECCOMP_RET_ERRNO | EACCES)
+	IF_EQUAL(SYS_##name, 0, 4), LOAD(args[argument]), IF_ANY_BIT(bits, 1, 0),                  \
+		RETURN(SECCOMP_RET_ALLOW), RETURN(SECCOMP_RET_ERRNO | EACCES)
 
 // Whatever is not listed fails with EPERM instead of killing: a libc that tries a new system call
 // falls back, and an attacker gains nothing by it.

@@ -9,7 +9,7 @@
 #include "error.h"
 
 struct stall_sandbox_options {
-	bool keep_uid;	      // root stays uid 0 (its own files stay readable), without capabilities
+	bool keep_uid; // root stays uid 0 (its own files stay readable), without capabilities
 	bool die_with_parent; // SIGKILL when the parent ends
 	size_t memory_limit;  // RLIMIT_AS, 0 none
 };

@@ -14,7 +14,7 @@
 
 // A file that was asked for, found or not.
 struct known {
-	char *build_id, *path; // as asked for; may be NULL
+	char *build_id, *path;	     // as asked for; may be NULL
 	struct stall_binary *binary; // NULL: there is none
 	char *file;
 };
@@ -192,7 +192,7 @@ static struct stall_error *find_file(struct search *search, const char *path,
 static struct stall_error *get_known(struct stall_symbolizer *symbolizer, const char *build_id,
 				     const char *path, struct known **ret)
 {
-	struct search search = { .symbolizer = symbolizer, .build_id = build_id };
+	struct search search = {.symbolizer = symbolizer, .build_id = build_id};
 	struct stall_binary *binary = NULL;
 
 	for (size_t i = 0; i < symbolizer->known_count; i++) {

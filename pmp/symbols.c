@@ -318,8 +318,8 @@ static void symbols_destroyp(struct stall_symbols **symbols)
 	stall_symbols_destroy(*symbols);
 }
 
-struct stall_error *stall_symbols_create(const struct stall_elf *elf,
-					 const struct stall_elf *debug, struct stall_symbols **ret)
+struct stall_error *stall_symbols_create(const struct stall_elf *elf, const struct stall_elf *debug,
+					 struct stall_symbols **ret)
 {
 	_cleanup_(symbols_destroyp) struct stall_symbols *symbols = calloc(1, sizeof(*symbols));
 
@@ -481,7 +481,7 @@ static bool best_alias(struct stall_symbols *symbols, const struct table *table,
 	}
 	if (!best)
 		return false;
-	*ret = (struct stall_symbol){ no_cleanup_ptr(best_name), best->address, best->size };
+	*ret = (struct stall_symbol){no_cleanup_ptr(best_name), best->address, best->size};
 	return true;
 }
 
@@ -589,8 +589,8 @@ static bool search_names(const struct stall_symbols *symbols, unsigned int sourc
 	const struct source *from = &symbols->sources[source];
 	_cleanup_free_ uint8_t *strings = NULL;
 	size_t length = strlen(name);
-	struct stall_error *err = stall_elf_load(from->elf, from->strings, from->strings_size,
-						 MAX_STRINGS, &strings);
+	struct stall_error *err =
+		stall_elf_load(from->elf, from->strings, from->strings_size, MAX_STRINGS, &strings);
 
 	if (err) {
 		stall_error_destroy(err);
@@ -616,7 +616,7 @@ bool stall_symbols_find_name(struct stall_symbols *symbols, const char *name,
 {
 	char mangled[1024];
 	const struct entry *entry;
-	const char *names[] = { name, mangle(name, mangled, sizeof(mangled)) ? mangled : NULL };
+	const char *names[] = {name, mangle(name, mangled, sizeof(mangled)) ? mangled : NULL};
 
 	for (size_t n = 0; n < 2 && names[n]; n++) {
 		for (unsigned int source = 0; source < symbols->source_count; source++) {
@@ -626,7 +626,7 @@ bool stall_symbols_find_name(struct stall_symbols *symbols, const char *name,
 
 			if (!linkage)
 				return false;
-			*ret = (struct stall_symbol){ linkage, entry->address, entry->size };
+			*ret = (struct stall_symbol){linkage, entry->address, entry->size};
 			return true;
 		}
 	}

@@ -21,8 +21,7 @@ struct stall_symbol {
 
 // Reads the tables: .symtab of the file or of `debug` (may be NULL), else .dynsym and
 // .gnu_debugdata. Both files must live as long as the result. Torn tables give an empty result.
-struct stall_error *stall_symbols_create(const struct stall_elf *elf,
-					 const struct stall_elf *debug,
+struct stall_error *stall_symbols_create(const struct stall_elf *elf, const struct stall_elf *debug,
 					 struct stall_symbols **ret);
 void stall_symbols_destroy(struct stall_symbols *symbols);
 

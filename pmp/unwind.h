@@ -45,7 +45,7 @@ struct stall_rule {
 
 // What the unwind information says at one PC. Registers without a rule are unknown in the caller.
 struct stall_row {
-	bool signal;	   // the caller was interrupted, not calling: its PC is exact
+	bool signal; // the caller was interrupted, not calling: its PC is exact
 	bool cfa_is_expression;
 	uint8_t cfa_reg;
 	uint8_t rule_count; // at most STALL_REGS

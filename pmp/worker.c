@@ -18,7 +18,7 @@
 #include "worker_probe.h"
 
 #define MAX_POISONED 64
-#define MAX_ATTEMPTS 4 // workers used up by one job
+#define MAX_ATTEMPTS 4		     // workers used up by one job
 #define GRACE_NS UINT64_C(200000000) // for a worker to notice its deadline
 #define START_NS UINT64_C(5000000000)
 #define MAX_READS 16384 // pages of target memory a job
@@ -39,9 +39,12 @@ struct stall_worker {
 const char *stall_unwind_end_name(enum stall_unwind_end end)
 {
 	static const char *const names[] = {
-		[STALL_UNWIND_COMPLETE] = "complete",	[STALL_UNWIND_NO_REGISTERS] = "no-registers",
-		[STALL_UNWIND_NO_CFI] = "no-cfi",	[STALL_UNWIND_NO_MEMORY] = "no-memory",
-		[STALL_UNWIND_BAD_CFI] = "bad-cfi",	[STALL_UNWIND_LIMIT] = "limit",
+		[STALL_UNWIND_COMPLETE] = "complete",
+		[STALL_UNWIND_NO_REGISTERS] = "no-registers",
+		[STALL_UNWIND_NO_CFI] = "no-cfi",
+		[STALL_UNWIND_NO_MEMORY] = "no-memory",
+		[STALL_UNWIND_BAD_CFI] = "bad-cfi",
+		[STALL_UNWIND_LIMIT] = "limit",
 		[STALL_UNWIND_NOT_TRIED] = "not-tried",
 	};
 
@@ -69,8 +72,8 @@ static bool send_answer(struct stall_worker *worker, const struct stall_wire_mes
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int))];
 	} control = {};
-	struct iovec iov[2] = { { (void *)message, sizeof(*message) }, { (void *)data, size } };
-	struct msghdr header = { .msg_iov = iov, .msg_iovlen = size ? 2 : 1 };
+	struct iovec iov[2] = {{(void *)message, sizeof(*message)}, {(void *)data, size}};
+	struct msghdr header = {.msg_iov = iov, .msg_iovlen = size ? 2 : 1};
 
 	if (fd >= 0) {
 		header.msg_control = &control;
@@ -90,7 +93,7 @@ static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
 			    struct stall_wire_message *ret)
 {
 	for (;;) {
-		struct pollfd pollfd = { .fd = worker->socket, .events = POLLIN };
+		struct pollfd pollfd = {.fd = worker->socket, .events = POLLIN};
 		uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
 
 		if (now >= until_ns)
@@ -134,12 +137,14 @@ static struct stall_error *start_child(struct stall_worker *worker)
 		return stall_error_os(errnum, "cannot fork the unwinding process");
 	}
 	worker->pid = pid;
-	enum outcome outcome = receive(worker, stall_clock_ns(CLOCK_MONOTONIC) + START_NS, &message);
+	enum outcome outcome =
+		receive(worker, stall_clock_ns(CLOCK_MONOTONIC) + START_NS, &message);
 	if (outcome == OUTCOME_MESSAGE && message.type == STALL_WIRE_READY && message.status == 0)
 		return NULL;
 	stop_child(worker);
 	if (outcome == OUTCOME_MESSAGE && message.status > 0)
-		return stall_error_os(message.status, "cannot take privileges from the unwinding process");
+		return stall_error_os(message.status,
+				      "cannot take privileges from the unwinding process");
 	return stall_error_create(STALL_ERROR_OTHER, "the unwinding process ended at its start");
 }
 
@@ -158,7 +163,8 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 		return &stall_enomem;
 	worker->socket = -1;
 	worker->arena = arena;
-	worker->deadline_ms = options->deadline_ms ? options->deadline_ms : STALL_DEFAULT_DEADLINE_MS;
+	worker->deadline_ms =
+		options->deadline_ms ? options->deadline_ms : STALL_DEFAULT_DEADLINE_MS;
 	worker->debug_dir = options->debug_dir ? strdup(options->debug_dir) : NULL;
 	if (options->debug_dir && !worker->debug_dir)
 		return &stall_enomem;
@@ -189,7 +195,7 @@ void stall_worker_destroy(struct stall_worker *worker)
 static bool answer_file(struct stall_worker *worker, const struct stall_job_layout *layout,
 			const struct stall_wire_message *question)
 {
-	struct stall_wire_message answer = { .type = STALL_WIRE_FILE, .status = ENOENT };
+	struct stall_wire_message answer = {.type = STALL_WIRE_FILE, .status = ENOENT};
 	uint32_t process, module;
 	int fd = -1;
 
@@ -203,7 +209,7 @@ static bool answer_file(struct stall_worker *worker, const struct stall_job_layo
 static bool answer_read(struct stall_worker *worker, const struct stall_snapshot *snapshot,
 			const struct stall_wire_message *question)
 {
-	struct stall_wire_message answer = { .type = STALL_WIRE_READ };
+	struct stall_wire_message answer = {.type = STALL_WIRE_READ};
 	uint8_t page[STALL_WIRE_PAGE];
 
 	if (question->process < snapshot->process_count && ++worker->reads <= MAX_READS)
@@ -214,7 +220,7 @@ static bool answer_read(struct stall_worker *worker, const struct stall_snapshot
 
 static enum outcome serve(struct stall_worker *worker, const struct stall_job_layout *layout)
 {
-	struct stall_wire_message message = { .type = STALL_WIRE_JOB };
+	struct stall_wire_message message = {.type = STALL_WIRE_JOB};
 	uint64_t until = layout->job.deadline_ns + GRACE_NS;
 
 	worker->reads = 0;
@@ -251,6 +257,16 @@ static void poison(struct stall_worker *worker, const struct stall_job_layout *l
 		worker->poisoned[worker->poisoned_count++] = key;
 }
 
+static struct stall_job_layout make_layout(const struct stall_worker *worker,
+					   const struct stall_snapshot *snapshot)
+{
+	return (struct stall_job_layout){
+		.region = worker->region,
+		.size = STALL_WORKER_REGION,
+		.snapshot = snapshot,
+	};
+}
+
 typedef struct stall_error *fill_function(struct stall_job_layout *layout, void *arg);
 
 // Has the job done, by several workers if need be. *ret_partial: it is not done whole. The caller
@@ -259,7 +275,8 @@ static struct stall_error *run(struct stall_worker *worker, struct stall_job_lay
 			       enum stall_wire_kind kind, fill_function *fill, void *arg,
 			       bool *ret_partial)
 {
-	uint64_t deadline = stall_clock_ns(CLOCK_MONOTONIC) + worker->deadline_ms * UINT64_C(1000000);
+	uint64_t deadline =
+		stall_clock_ns(CLOCK_MONOTONIC) + worker->deadline_ms * UINT64_C(1000000);
 	struct stall_error *err;
 
 	*ret_partial = true;
@@ -306,9 +323,7 @@ struct stall_error *stall_worker_unwind(struct stall_worker *worker,
 					const struct stall_snapshot *snapshot,
 					struct stall_unwound *ret)
 {
-	_cleanup_(stall_job_deinit) struct stall_job_layout layout = {
-		.region = worker->region, .size = STALL_WORKER_REGION, .snapshot = snapshot
-	};
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
 	struct stall_unwound unwound = {};
 	bool partial;
 	struct stall_error *err =
@@ -350,12 +365,10 @@ struct stall_error *stall_worker_name_data(struct stall_worker *worker,
 					   const struct stall_snapshot *snapshot,
 					   struct stall_data_query *queries, size_t count)
 {
-	_cleanup_(stall_job_deinit) struct stall_job_layout layout = {
-		.region = worker->region, .size = STALL_WORKER_REGION, .snapshot = snapshot
-	};
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
 	_cleanup_free_ struct stall_wire_query *wire = calloc(count + 1, sizeof(*wire));
 	_cleanup_free_ char *strings = NULL;
-	struct queries job = { wire, count, NULL };
+	struct queries job = {wire, count, NULL};
 	size_t size;
 	bool partial;
 
@@ -394,11 +407,9 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 					   const char *name, uint64_t *ret_address,
 					   uint64_t *ret_size)
 {
-	_cleanup_(stall_job_deinit) struct stall_job_layout layout = {
-		.region = worker->region, .size = STALL_WORKER_REGION, .snapshot = snapshot
-	};
-	struct stall_wire_query wire = { .process = process };
-	struct queries job = { &wire, 1, name };
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
+	struct stall_wire_query wire = {.process = process};
+	struct queries job = {&wire, 1, name};
 	bool partial;
 	struct stall_error *err =
 		run(worker, &layout, STALL_WIRE_FIND_DATA, fill_queries, &job, &partial);

@@ -12,18 +12,18 @@
 #include "error.h"
 #include "snapshot.h"
 
-#define STALL_MAX_FRAMES 512	 // a thread
-#define STALL_MAX_SYMBOL 4096	 // bytes of a demangled name
+#define STALL_MAX_FRAMES 512  // a thread
+#define STALL_MAX_SYMBOL 4096 // bytes of a demangled name
 
 // Why a stack ends where it ends. Anything but COMPLETE is shown with the stack.
 enum stall_unwind_end {
-	STALL_UNWIND_COMPLETE,	    // the outermost frame: undefined return address, or _start/clone
-	STALL_UNWIND_NO_REGISTERS,  // a register that the rule needs is not known
-	STALL_UNWIND_NO_CFI,	    // no unwind information for this PC
-	STALL_UNWIND_NO_MEMORY,	    // memory outside the copy that could not be read
-	STALL_UNWIND_BAD_CFI,	    // the rule makes no sense (CFA does not grow, expression fails)
-	STALL_UNWIND_LIMIT,	    // STALL_MAX_FRAMES, or the worker's deadline
-	STALL_UNWIND_NOT_TRIED,	    // no registers at all, or the worker failed
+	STALL_UNWIND_COMPLETE,	   // the outermost frame: undefined return address, or _start/clone
+	STALL_UNWIND_NO_REGISTERS, // a register that the rule needs is not known
+	STALL_UNWIND_NO_CFI,	   // no unwind information for this PC
+	STALL_UNWIND_NO_MEMORY,	   // memory outside the copy that could not be read
+	STALL_UNWIND_BAD_CFI,	   // the rule makes no sense (CFA does not grow, expression fails)
+	STALL_UNWIND_LIMIT,	   // STALL_MAX_FRAMES, or the worker's deadline
+	STALL_UNWIND_NOT_TRIED,	   // no registers at all, or the worker failed
 };
 const char *stall_unwind_end_name(enum stall_unwind_end end);
 

@@ -57,7 +57,7 @@ static void set_signals(void)
 
 static struct stall_error *enter(struct stall_worker_child *child, struct stall_worker_state *state)
 {
-	struct rlimit no_files = { 0, 0 };
+	struct rlimit no_files = {0, 0};
 	struct stall_sandbox_options options = {
 		.die_with_parent = true,
 		.memory_limit = MEMORY_LIMIT + child->arena->size + child->region_size,
@@ -102,8 +102,8 @@ uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
 
 static bool send_message(const struct stall_wire_message *message)
 {
-	struct iovec iov = { (void *)message, sizeof(*message) };
-	struct msghdr header = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct iovec iov = {(void *)message, sizeof(*message)};
+	struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
 	ssize_t n;
 
 	do {
@@ -121,8 +121,8 @@ static bool receive_message(struct stall_wire_message *message, uint8_t *page, i
 	} control;
 	uint8_t unused[8];
 	struct iovec iov[2] = {
-		{ message, sizeof(*message) },
-		{ page ? page : unused, page ? STALL_WIRE_PAGE : sizeof(unused) },
+		{message, sizeof(*message)},
+		{page ? page : unused, page ? STALL_WIRE_PAGE : sizeof(unused)},
 	};
 	struct msghdr header = {
 		.msg_iov = iov,
@@ -196,7 +196,7 @@ static void do_job(struct stall_worker_state *state)
 _Noreturn void stall_worker_child_main(struct stall_worker_child *child)
 {
 	static struct stall_worker_state state;
-	struct stall_wire_message message = { .type = STALL_WIRE_READY };
+	struct stall_wire_message message = {.type = STALL_WIRE_READY};
 	int fd;
 
 	state.child = child;
@@ -207,7 +207,7 @@ _Noreturn void stall_worker_child_main(struct stall_worker_child *child)
 		_exit(1);
 	while (receive_message(&message, NULL, &fd) && message.type == STALL_WIRE_JOB) {
 		do_job(&state);
-		message = (struct stall_wire_message){ .type = STALL_WIRE_DONE };
+		message = (struct stall_wire_message){.type = STALL_WIRE_DONE};
 		if (!send_message(&message))
 			break;
 	}

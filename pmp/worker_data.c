@@ -83,8 +83,7 @@ static void find_query(struct stall_worker_state *state, struct stall_wire_query
 	const char *name = (char *)state->child->region + query->name;
 
 	// The main program first: what it copied out of a library ("copy relocation") counts.
-	if (process->main_module != UINT32_MAX &&
-	    find_in(state, process->main_module, name, query))
+	if (process->main_module != UINT32_MAX && find_in(state, process->main_module, name, query))
 		return;
 	for (uint32_t i = 0; i < process->module_count; i++) {
 		uint32_t module = process->first_module + i;

@@ -44,7 +44,7 @@ void stall_worker_trim_files(struct stall_worker_state *state)
 static struct stall_error *ask_for_file(struct stall_worker_state *state, uint32_t module,
 					int *ret_fd)
 {
-	struct stall_wire_message question = { .type = STALL_WIRE_FILE, .module = module }, answer;
+	struct stall_wire_message question = {.type = STALL_WIRE_FILE, .module = module}, answer;
 
 	if (!stall_worker_ask(state, &question, &answer, NULL, ret_fd) || *ret_fd < 0)
 		return stall_error_create(STALL_ERROR_OTHER, "the file did not arrive");
@@ -79,8 +79,9 @@ static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t
 	struct stall_worker_file *file = find_file(state, &wire->key);
 
 	if (wire->poisoned)
-		return stall_error_create(STALL_ERROR_FORMAT,
-					  "reading it crashed or held up the process that reads ELF files");
+		return stall_error_create(
+			STALL_ERROR_FORMAT,
+			"reading it crashed or held up the process that reads ELF files");
 	if (!wire->has_fd)
 		return stall_error_create(STALL_ERROR_OTHER, "the file could not be opened");
 	if (!file) {
@@ -100,7 +101,7 @@ static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t
 		if (err)
 			return err;
 		file = &state->files[state->file_count++];
-		*file = (struct stall_worker_file){ .key = wire->key, .binary = binary };
+		*file = (struct stall_worker_file){.key = wire->key, .binary = binary};
 	}
 	file->job = state->jobs;
 	*ret = file->binary;
@@ -148,7 +149,7 @@ struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint3
 		return known->binary;
 	known->tried = true;
 	state->job->at_work_on = module + 1;
-	*info = (struct stall_wire_module_info){ .looked_at = 1 };
+	*info = (struct stall_wire_module_info){.looked_at = 1};
 	// Where headers say nothing, the file offset stands for the address.
 	known->bias = wire->start - wire->offset;
 	_cleanup_error_ struct stall_error *err = get_binary(state, module, &binary);

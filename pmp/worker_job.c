@@ -67,7 +67,8 @@ static size_t count_mappings(const struct stall_maps *maps)
 	size_t count = 0;
 
 	for (size_t i = 0; i < maps->mapping_count; i++)
-		count += maps->mappings[i].executable && maps->mappings[i].module != STALL_NO_MODULE;
+		count +=
+			maps->mappings[i].executable && maps->mappings[i].module != STALL_NO_MODULE;
 	return count;
 }
 
@@ -147,12 +148,12 @@ struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_w
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
 	struct stall_wire_job *job = &layout->job;
-	struct filling f = { layout, .poisoned = poisoned, .poisoned_count = poisoned_count };
+	struct filling f = {layout, .poisoned = poisoned, .poisoned_count = poisoned_count};
 	size_t modules = 0, mappings = 0;
 
 	layout->used = sizeof(*job);
-	*job = (struct stall_wire_job){ .kind = kind,
-					.process_count = (uint32_t)snapshot->process_count };
+	*job = (struct stall_wire_job){.kind = kind,
+				       .process_count = (uint32_t)snapshot->process_count};
 	layout->first_module = calloc(snapshot->process_count + 1, sizeof(*layout->first_module));
 	if (!layout->first_module)
 		return &stall_enomem;
@@ -178,8 +179,8 @@ struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_w
 struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout)
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
-	struct stall_wire_thread *threads = take(layout, snapshot->thread_count, sizeof(*threads),
-						 &layout->job.threads);
+	struct stall_wire_thread *threads =
+		take(layout, snapshot->thread_count, sizeof(*threads), &layout->job.threads);
 
 	if (!threads)
 		return too_large();
@@ -203,8 +204,7 @@ struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout)
 struct stall_error *stall_job_fill_queries(struct stall_job_layout *layout,
 					   const struct stall_wire_query *queries, size_t count)
 {
-	struct stall_wire_query *copy =
-		take(layout, count, sizeof(*copy), &layout->job.queries);
+	struct stall_wire_query *copy = take(layout, count, sizeof(*copy), &layout->job.queries);
 
 	if (!copy)
 		return too_large();
@@ -219,10 +219,10 @@ struct stall_error *stall_job_finish(struct stall_job_layout *layout, uint64_t d
 	struct stall_wire_job *job = &layout->job;
 
 	job->deadline_ns = deadline_ns;
-	void *stacks = take(layout, job->thread_count, sizeof(struct stall_wire_stack),
-			    &job->stacks);
-	void *infos = take(layout, job->module_count, sizeof(struct stall_wire_module_info),
-			   &job->infos);
+	void *stacks =
+		take(layout, job->thread_count, sizeof(struct stall_wire_stack), &job->stacks);
+	void *infos =
+		take(layout, job->module_count, sizeof(struct stall_wire_module_info), &job->infos);
 	if (!stacks || !infos || layout->size - layout->used < (1U << 20))
 		return too_large();
 	memset(stacks, 0, job->thread_count * sizeof(struct stall_wire_stack));

@@ -61,7 +61,8 @@ const char *stall_result_string(const char *strings, size_t size, uint32_t at)
 	const char *string = at && at - 1 < size ? strings + (at - 1) : NULL;
 
 	// Many frames could share one string of megabytes.
-	return string && strnlen(string, STALL_MAX_LINKAGE + 1) <= STALL_MAX_LINKAGE ? string : NULL;
+	return string && strnlen(string, STALL_MAX_LINKAGE + 1) <= STALL_MAX_LINKAGE ? string
+										     : NULL;
 }
 
 struct storage {
@@ -106,7 +107,8 @@ static void read_frame(const struct stall_job_layout *layout, const struct stora
 		.module = frame.module,
 		.pc = frame.pc,
 		.offset = frame.offset,
-		.symbol = stall_result_string(storage->strings, storage->string_bytes, frame.symbol),
+		.symbol =
+			stall_result_string(storage->strings, storage->string_bytes, frame.symbol),
 		.linkage =
 			stall_result_string(storage->strings, storage->string_bytes, frame.linkage),
 		.symbol_offset = frame.symbol_offset,
@@ -123,8 +125,9 @@ static void add_leaf(const struct stall_job_layout *layout, const struct stall_t
 	const struct stall_maps *maps = layout->snapshot->processes[thread->process].maps;
 	uint64_t pc = thread->regs.value[STALL_REG_PC];
 	const struct stall_mapping *mapping = stall_maps_find(maps, pc);
-	struct stall_frame frame = { .process = thread->process, .pc = pc,
-				     .module = STALL_NO_MODULE };
+	struct stall_frame frame = {.process = thread->process,
+				    .pc = pc,
+				    .module = STALL_NO_MODULE};
 
 	if (mapping && mapping->module != STALL_NO_MODULE) {
 		const struct stall_module *module = &maps->modules[mapping->module];
@@ -172,7 +175,7 @@ static void read_stacks(const struct stall_job_layout *layout, const struct coun
 		struct stall_stack *stack = &unwound->stacks[i];
 		const struct stall_thread *thread = &snapshot->threads[i];
 
-		*stack = (struct stall_stack){ .end = STALL_UNWIND_NOT_TRIED };
+		*stack = (struct stall_stack){.end = STALL_UNWIND_NOT_TRIED};
 		if (read_stack(layout, counts, unwound->storage, i, stack) ||
 		    !(thread->regs.valid & (1U << STALL_REG_PC)))
 			continue;
@@ -181,17 +184,17 @@ static void read_stacks(const struct stall_job_layout *layout, const struct coun
 	}
 }
 
-static const char *const symbols_names[] = { "none", ".symtab", ".dynsym", ".gnu_debugdata",
-					     "separate" };
-static const char *const cfi_names[] = { "none", ".eh_frame", ".debug_frame", "both" };
+static const char *const symbols_names[] = {"none", ".symtab", ".dynsym", ".gnu_debugdata",
+					    "separate"};
+static const char *const cfi_names[] = {"none", ".eh_frame", ".debug_frame", "both"};
 #define NAME_OF(names, value) (names[(value) < sizeof(names) / sizeof(names[0]) ? (value) : 0])
 
 static void copy_build_id(char *to, size_t size, const char *from)
 {
 	size_t n = 0;
 
-	while (n < size - 1 && ((from[n] >= '0' && from[n] <= '9') ||
-				(from[n] >= 'a' && from[n] <= 'f'))) {
+	while (n < size - 1 &&
+	       ((from[n] >= '0' && from[n] <= '9') || (from[n] >= 'a' && from[n] <= 'f'))) {
 		to[n] = from[n];
 		n++;
 	}
@@ -201,12 +204,13 @@ static void copy_build_id(char *to, size_t size, const char *from)
 static void read_info(const struct stall_job_layout *layout, const struct storage *storage,
 		      uint32_t process, uint32_t module, struct stall_module_info *ret)
 {
-	const struct stall_module *known = &layout->snapshot->processes[process].maps->modules[module];
+	const struct stall_module *known =
+		&layout->snapshot->processes[process].maps->modules[module];
 	size_t index = layout->first_module[process] + module;
 	struct stall_wire_module_info info;
 
 	memcpy(&info, layout->region + layout->job.infos + index * sizeof(info), sizeof(info));
-	*ret = (struct stall_module_info){ .process = process, .module = module };
+	*ret = (struct stall_module_info){.process = process, .module = module};
 	ret->symbols = NAME_OF(symbols_names, info.symbols);
 	ret->cfi = NAME_OF(cfi_names, info.cfi);
 	if (!info.looked_at) {

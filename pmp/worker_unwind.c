@@ -81,7 +81,7 @@ static const struct stall_wire_mapping *find_mapping(const struct stall_worker_s
 // others: there is nothing above these.
 static bool is_thread_start(const struct stall_name *name)
 {
-	static const char *const names[] = { "clone", "__clone", "clone3", "__clone3", "_start" };
+	static const char *const names[] = {"clone", "__clone", "clone3", "__clone3", "_start"};
 
 	for (size_t i = 0; name && i < sizeof(names) / sizeof(names[0]); i++) {
 		if (strcmp(name->symbol, names[i]) == 0)
@@ -146,11 +146,15 @@ static const struct job_site *get_site(struct stall_worker_state *state, uint32_
 		return site;
 	if (job->frame_count == job->frame_capacity)
 		return NULL;
-	struct stall_wire_frame frame = { .pc = pc, .process = process, .module = STALL_NO_MODULE };
-	*site = (struct job_site){ .pc = pc, .process = process, .used = true, .exact = exact,
-				   .frame = (uint32_t)job->frame_count };
+	struct stall_wire_frame frame = {.pc = pc, .process = process, .module = STALL_NO_MODULE};
+	*site = (struct job_site){.pc = pc,
+				  .process = process,
+				  .used = true,
+				  .exact = exact,
+				  .frame = (uint32_t)job->frame_count};
 	// A return address may be the first byte after its mapping.
-	const struct stall_wire_mapping *mapping = find_mapping(state, process, exact ? pc : pc - 1);
+	const struct stall_wire_mapping *mapping =
+		find_mapping(state, process, exact ? pc : pc - 1);
 	if (mapping)
 		look_in_module(state, mapping, site, &frame);
 	state->frames[job->frame_count++] = frame;
@@ -161,19 +165,22 @@ static const struct job_site *get_site(struct stall_worker_state *state, uint32_
 struct live {
 	struct stall_worker_state *state;
 	uint32_t process;
-	uint32_t reads;	 // words
-	size_t pages; // asked for, for this stack
+	uint32_t reads; // words
+	size_t pages;	// asked for, for this stack
 };
 
 static const struct stall_live_page *get_page(struct live *live, uint64_t address)
 {
 	struct stall_worker_state *state = live->state;
-	size_t slot = hash(address / STALL_WIRE_PAGE, live->process, false) & (STALL_LIVE_PAGES - 1);
+	size_t slot =
+		hash(address / STALL_WIRE_PAGE, live->process, false) & (STALL_LIVE_PAGES - 1);
 	struct stall_live_page *page = &state->pages[slot];
 	struct stall_wire_message answer, question = {
-		.type = STALL_WIRE_READ, .process = live->process, .address = address,
-		.size = STALL_WIRE_PAGE,
-	};
+						  .type = STALL_WIRE_READ,
+						  .process = live->process,
+						  .address = address,
+						  .size = STALL_WIRE_PAGE,
+					  };
 	int fd;
 
 	if (page->address == address && page->process == live->process)
@@ -265,7 +272,7 @@ static void unwind_thread(struct stall_worker_state *state, size_t i)
 {
 	const struct stall_wire_thread *thread = &state->threads[i];
 	struct stall_wire_stack *stack = &state->stacks[i];
-	struct live live = { .state = state, .process = thread->process };
+	struct live live = {.state = state, .process = thread->process};
 	struct stall_regs regs = thread->regs;
 	struct stall_stack_memory memory = {
 		.copy = state->child->arena->base + thread->stack,

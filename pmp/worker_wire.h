@@ -54,8 +54,8 @@ struct stall_wire_key {
 struct stall_wire_module {
 	uint32_t process, module; // of the snapshot
 	uint64_t start, end, offset;
-	uint64_t path;	 // offset of a string in the region
-	uint8_t has_fd;	 // else there is no file to ask for
+	uint64_t path;	  // offset of a string in the region
+	uint8_t has_fd;	  // else there is no file to ask for
 	uint8_t poisoned; // a worker died of it
 	struct stall_wire_key key;
 };
@@ -78,7 +78,7 @@ struct stall_wire_query {
 
 struct stall_wire_frame {
 	uint64_t pc, offset, symbol_offset;
-	uint32_t process, module;  // module of the snapshot, or STALL_NO_MODULE
+	uint32_t process, module; // module of the snapshot, or STALL_NO_MODULE
 	uint32_t symbol, linkage; // strings of the result + 1; 0: none
 };
 

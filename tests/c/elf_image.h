@@ -9,7 +9,15 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { IMAGE_TEXT = 1, IMAGE_INIT, IMAGE_DATA, IMAGE_SYMBOLS, IMAGE_STRINGS, IMAGE_NAMES, IMAGE_SECTIONS };
+enum {
+	IMAGE_TEXT = 1,
+	IMAGE_INIT,
+	IMAGE_DATA,
+	IMAGE_SYMBOLS,
+	IMAGE_STRINGS,
+	IMAGE_NAMES,
+	IMAGE_SECTIONS
+};
 
 struct elf_image {
 	Elf64_Ehdr ehdr;
@@ -34,40 +42,52 @@ static inline uint32_t image_name(struct elf_image *image, uint32_t section, con
 static inline void image_section(struct elf_image *image, uint32_t index, const char *name,
 				 uint32_t type, uint64_t flags, uint64_t address)
 {
-	image->sections[index] = (Elf64_Shdr){
-		.sh_type = type, .sh_flags = flags, .sh_addr = address, .sh_size = 0x1000
-	};
+	image->sections[index] = (Elf64_Shdr){.sh_type = type,
+					      .sh_flags = flags,
+					      .sh_addr = address,
+					      .sh_size = 0x1000};
 	image->sections[index].sh_name = image_name(image, IMAGE_NAMES, name);
 }
 
 static inline void image_init(struct elf_image *image, uint32_t table)
 {
 	*image = (struct elf_image){
-		.ehdr = { .e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB,
-				       EV_CURRENT },
-			  .e_type = ET_DYN,
-			  .e_machine = EM_X86_64,
-			  .e_version = EV_CURRENT,
-			  .e_phoff = offsetof(struct elf_image, segments),
-			  .e_shoff = offsetof(struct elf_image, sections),
-			  .e_ehsize = sizeof(Elf64_Ehdr),
-			  .e_phentsize = sizeof(Elf64_Phdr),
-			  .e_phnum = 2,
-			  .e_shentsize = sizeof(Elf64_Shdr),
-			  .e_shnum = IMAGE_SECTIONS,
-			  .e_shstrndx = IMAGE_NAMES },
-		.segments = { { .p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_vaddr = 0x1000,
-				.p_offset = 0x1000, .p_filesz = 0x2000, .p_memsz = 0x2000 },
-			      { .p_type = PT_LOAD, .p_flags = PF_R | PF_W, .p_vaddr = 0x3000,
-				.p_offset = 0x3000, .p_filesz = 0x1000, .p_memsz = 0x1000 } },
-		.sections = { [IMAGE_STRINGS] = { .sh_type = SHT_STRTAB, .sh_size = 1,
-						  .sh_offset = offsetof(struct elf_image, strings) },
-			      [IMAGE_NAMES] = { .sh_type = SHT_STRTAB, .sh_size = 1,
-						.sh_offset = offsetof(struct elf_image, names) },
-			      [IMAGE_SYMBOLS] = { .sh_type = table, .sh_link = IMAGE_STRINGS,
-						  .sh_entsize = sizeof(Elf64_Sym),
-						  .sh_size = sizeof(Elf64_Sym),
-						  .sh_offset = offsetof(struct elf_image, symbols) } },
+		.ehdr = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB,
+				     EV_CURRENT},
+			 .e_type = ET_DYN,
+			 .e_machine = EM_X86_64,
+			 .e_version = EV_CURRENT,
+			 .e_phoff = offsetof(struct elf_image, segments),
+			 .e_shoff = offsetof(struct elf_image, sections),
+			 .e_ehsize = sizeof(Elf64_Ehdr),
+			 .e_phentsize = sizeof(Elf64_Phdr),
+			 .e_phnum = 2,
+			 .e_shentsize = sizeof(Elf64_Shdr),
+			 .e_shnum = IMAGE_SECTIONS,
+			 .e_shstrndx = IMAGE_NAMES},
+		.segments = {{.p_type = PT_LOAD,
+			      .p_flags = PF_R | PF_X,
+			      .p_vaddr = 0x1000,
+			      .p_offset = 0x1000,
+			      .p_filesz = 0x2000,
+			      .p_memsz = 0x2000},
+			     {.p_type = PT_LOAD,
+			      .p_flags = PF_R | PF_W,
+			      .p_vaddr = 0x3000,
+			      .p_offset = 0x3000,
+			      .p_filesz = 0x1000,
+			      .p_memsz = 0x1000}},
+		.sections = {[IMAGE_STRINGS] = {.sh_type = SHT_STRTAB,
+						.sh_size = 1,
+						.sh_offset = offsetof(struct elf_image, strings)},
+			     [IMAGE_NAMES] = {.sh_type = SHT_STRTAB,
+					      .sh_size = 1,
+					      .sh_offset = offsetof(struct elf_image, names)},
+			     [IMAGE_SYMBOLS] = {.sh_type = table,
+						.sh_link = IMAGE_STRINGS,
+						.sh_entsize = sizeof(Elf64_Sym),
+						.sh_size = sizeof(Elf64_Sym),
+						.sh_offset = offsetof(struct elf_image, symbols)}},
 	};
 	image_section(image, IMAGE_TEXT, ".text", SHT_NOBITS, SHF_ALLOC | SHF_EXECINSTR, 0x1000);
 	image_section(image, IMAGE_INIT, ".init", SHT_NOBITS, SHF_ALLOC | SHF_EXECINSTR, 0x2000);
@@ -80,8 +100,10 @@ static inline void image_symbol(struct elf_image *image, const char *name, int b
 	Elf64_Shdr *table = &image->sections[IMAGE_SYMBOLS];
 	Elf64_Sym *symbol = &image->symbols[table->sh_size / sizeof(*symbol)];
 
-	*symbol = (Elf64_Sym){ .st_info = ELF64_ST_INFO(bind, type), .st_shndx = section,
-			       .st_value = address, .st_size = size };
+	*symbol = (Elf64_Sym){.st_info = ELF64_ST_INFO(bind, type),
+			      .st_shndx = section,
+			      .st_value = address,
+			      .st_size = size};
 	symbol->st_name = image_name(image, IMAGE_STRINGS, name);
 	table->sh_size += sizeof(*symbol);
 }

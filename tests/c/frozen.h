@@ -55,7 +55,7 @@ static inline bool frozen_thread(struct stall_snapshot *snapshot, pid_t tid, siz
 	struct user_regs_struct user;
 	int status;
 
-	*thread = (struct stall_thread){ .tid = tid, .ns_tid = tid, .state = 'S' };
+	*thread = (struct stall_thread){.tid = tid, .ns_tid = tid, .state = 'S'};
 	if (!frozen_can_stop(tid))
 		return false;
 	if (ptrace(PTRACE_SEIZE, tid, 0, 0) < 0 || ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 ||

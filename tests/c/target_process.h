@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 struct target_process {
-	pid_t pid;     // 0: waited for already
+	pid_t pid;    // 0: waited for already
 	int stdin_fd; // the target ends when it closes
 	char *facts;  // what it said before "ready", lines
 };

@@ -52,9 +52,10 @@ static int open_core(pid_t pid)
 
 static struct stall_error *read_core(int fd, struct stall_snapshot **ret)
 {
-	static const struct stall_core_options options = {
-		.exe_fd = -1, .sysroot_fd = -1, .max_stack = MAX_STACK, .max_threads = 1000
-	};
+	static const struct stall_core_options options = {.exe_fd = -1,
+							  .sysroot_fd = -1,
+							  .max_stack = MAX_STACK,
+							  .max_threads = 1000};
 
 	arena.used = 0;
 	return stall_core_create(&arena, fd, &options, ret);
@@ -217,8 +218,8 @@ static void test_other_elf(void)
 
 static void test_core(const char *dir)
 {
-	static const char *const argv[] = { "threads", "8", "20", NULL };
-	struct rlimit limit = { 64 << 20, 64 << 20 };
+	static const char *const argv[] = {"threads", "8", "20", NULL};
+	struct rlimit limit = {64 << 20, 64 << 20};
 	struct expected expected[16];
 	struct target_process target;
 	size_t count;
@@ -243,7 +244,7 @@ static void test_core(const char *dir)
 
 int main(int argc, char **argv)
 {
-	static const struct stall_worker_options options = { .deadline_ms = 20000 };
+	static const struct stall_worker_options options = {.deadline_ms = 20000};
 	char dir[] = "/tmp/stall-core-XXXXXX";
 
 	random_state = argc > 1 ? strtoull(argv[1], NULL, 0) : stall_clock_ns(CLOCK_REALTIME);

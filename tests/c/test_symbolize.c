@@ -13,7 +13,8 @@
 #include "symbolize.h"
 
 void sample(void);
-__asm__(".text\n\t.globl sample\n\t.type sample, @function\nsample:\n\t.cfi_startproc\n\tnop\n\tnop\n\t"
+__asm__(".text\n\t.globl sample\n\t.type sample, "
+	"@function\nsample:\n\t.cfi_startproc\n\tnop\n\tnop\n\t"
 	"nop\n\tret\n\t.cfi_endproc\n\t.size sample, . - sample\n");
 
 static char dir[] = "/tmp/stall-symbolize-XXXXXX";
@@ -56,7 +57,7 @@ static void copy_self(const char *path)
 
 static struct stall_symbolizer *make_symbolizer(void)
 {
-	const char *const dirs[] = { dir };
+	const char *const dirs[] = {dir};
 	struct stall_symbolizer *symbolizer = NULL;
 
 	CHECK_OK(stall_symbolizer_create(dirs, 1, &symbolizer));
@@ -66,12 +67,13 @@ static struct stall_symbolizer *make_symbolizer(void)
 static void check_found(const char *id, const char *path, const char *expected_file)
 {
 	struct stall_symbolizer *symbolizer = make_symbolizer();
-	const uint64_t addresses[] = { address + 2, address, address, 0 };
-	const bool callers[] = { false, false, true, false };
+	const uint64_t addresses[] = {address + 2, address, address, 0};
+	const bool callers[] = {false, false, true, false};
 	struct stall_symbolized found[4];
 	const char *file = NULL;
 
-	CHECK_OK(stall_symbolizer_lookup(symbolizer, id, path, addresses, callers, 4, found, &file));
+	CHECK_OK(
+		stall_symbolizer_lookup(symbolizer, id, path, addresses, callers, 4, found, &file));
 	CHECK_STRING(found[0].symbol, "sample");
 	CHECK_INT(found[0].offset, 2);
 	CHECK(!found[0].linkage);
@@ -104,7 +106,7 @@ static void check_fails(const char *id, const char *path)
 static void test_fails(void)
 {
 	struct stall_symbolizer *symbolizer;
-	const char *const missing[] = { "/no/such/directory" };
+	const char *const missing[] = {"/no/such/directory"};
 
 	check_fails("0011223344556677", NULL);
 	check_fails("0011223344556677", "/proc/self/exe"); // another file by that path

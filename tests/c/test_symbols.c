@@ -172,7 +172,8 @@ static void test_objects(void)
 	image_symbol(&image, "LOCK_open", STB_GLOBAL, STT_OBJECT, IMAGE_DATA, 0x3100, 40);
 	image_symbol(&image, "_ZL13LOCK_internal", STB_LOCAL, STT_OBJECT, IMAGE_DATA, 0x3200, 40);
 	image_symbol(&image, "_ZN3buf4pool4lockE", STB_GLOBAL, STT_OBJECT, IMAGE_DATA, 0x3300, 40);
-	image_symbol(&image, "server_version@@VERS_1", STB_GLOBAL, STT_OBJECT, IMAGE_DATA, 0x3400, 60);
+	image_symbol(&image, "server_version@@VERS_1", STB_GLOBAL, STT_OBJECT, IMAGE_DATA, 0x3400,
+		     60);
 	open_image(&image);
 	CHECK(stall_symbols_find_object(symbols, 0x3127, &symbol));
 	CHECK_STRING(symbol.linkage, "LOCK_open");
@@ -182,8 +183,10 @@ static void test_objects(void)
 	static const struct {
 		const char *name;
 		uint64_t address;
-	} found[] = { { "LOCK_open", 0x3100 }, { "LOCK_internal", 0x3200 },
-		      { "buf::pool::lock", 0x3300 }, { "server_version", 0x3400 } };
+	} found[] = {{"LOCK_open", 0x3100},
+		     {"LOCK_internal", 0x3200},
+		     {"buf::pool::lock", 0x3300},
+		     {"server_version", 0x3400}};
 	for (size_t i = 0; i < sizeof(found) / sizeof(found[0]); i++) {
 		symbol.address = 0;
 		CHECK(stall_symbols_find_name(symbols, found[i].name, &symbol));
@@ -199,7 +202,7 @@ static void test_objects(void)
 // Names as addresses tell, for tables in which each field was damaged in turn.
 static void test_hostile_tables(void)
 {
-	static const uint64_t values[] = { 0, 1, 23, 25, UINT32_MAX, UINT64_MAX, UINT64_MAX - 8 };
+	static const uint64_t values[] = {0, 1, 23, 25, UINT32_MAX, UINT64_MAX, UINT64_MAX - 8};
 	const size_t fields = sizeof(Elf64_Shdr) / 4;
 	size_t opened = 0;
 
@@ -211,8 +214,9 @@ static void test_hostile_tables(void)
 
 				fill_unsized(&image, SHT_SYMTAB);
 				memcpy((uint8_t *)&image.sections[section] + 4 * field, &value, 4);
-				struct stall_error *err = stall_elf_open_image(
-					(uint8_t *)&image, sizeof(image), false, &elf);
+				struct stall_error *err =
+					stall_elf_open_image((uint8_t *)&image, sizeof(image),
+							     false, &elf);
 				if (err) {
 					stall_error_destroy(err);
 					continue;
@@ -241,11 +245,11 @@ static void test_overlaps_end(void)
 	image_init(&big->image, SHT_SYMTAB);
 	uint32_t name = image_name(&big->image, IMAGE_STRINGS, "f");
 	for (size_t i = 0; i < COUNT; i++)
-		big->symbols[i] = (Elf64_Sym){ .st_name = name,
-					       .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
-					       .st_shndx = IMAGE_TEXT,
-					       .st_value = 0x1000 + i,
-					       .st_size = i ? 1 : UINT32_MAX };
+		big->symbols[i] = (Elf64_Sym){.st_name = name,
+					      .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
+					      .st_shndx = IMAGE_TEXT,
+					      .st_value = 0x1000 + i,
+					      .st_size = i ? 1 : UINT32_MAX};
 	big->image.sections[IMAGE_SYMBOLS].sh_offset = offsetof(struct big, symbols);
 	big->image.sections[IMAGE_SYMBOLS].sh_size = sizeof(big->symbols);
 	CHECK_OK(stall_elf_open_image((uint8_t *)big, sizeof(*big), false, &elf));

@@ -77,7 +77,7 @@ static void walk_by_dwfl(const struct stall_snapshot *snapshot, const struct sta
 	Dwfl *dwfl = dwfl_begin(&callbacks);
 	pid_t pid = snapshot->processes[0].target.pid;
 
-	*walk = (struct walk){ .snapshot = snapshot, .thread = thread };
+	*walk = (struct walk){.snapshot = snapshot, .thread = thread};
 	dwfl_report_begin(dwfl);
 	CHECK_INT(dwfl_linux_proc_report(dwfl, pid), 0);
 	dwfl_report_end(dwfl, NULL, NULL);
@@ -86,8 +86,8 @@ static void walk_by_dwfl(const struct stall_snapshot *snapshot, const struct sta
 	dwfl_end(dwfl);
 }
 
-static void compare_stack(const struct stall_snapshot *snapshot, const struct stall_unwound *unwound,
-			  size_t index)
+static void compare_stack(const struct stall_snapshot *snapshot,
+			  const struct stall_unwound *unwound, size_t index)
 {
 	const struct stall_stack *stack = &unwound->stacks[index];
 	struct walk walk;
@@ -120,8 +120,9 @@ static void check_names(const struct stall_unwound *unwound, const struct stall_
 
 		if (sscanf(expected, "\"%127[^\"]\"", name) != 1)
 			break;
-		while (at < stack->count && (!unwound->frames[stack->frames[at]].symbol ||
-					     strcmp(unwound->frames[stack->frames[at]].symbol, name)))
+		while (at < stack->count &&
+		       (!unwound->frames[stack->frames[at]].symbol ||
+			strcmp(unwound->frames[stack->frames[at]].symbol, name)))
 			at++;
 		CHECK(at < stack->count);
 		if (at == stack->count) {
@@ -188,19 +189,19 @@ static void test_target(const char *const *argv, size_t max_stack, bool has_fact
 
 int main(void)
 {
-	static const struct stall_worker_options options = { .deadline_ms = 20000 };
+	static const struct stall_worker_options options = {.deadline_ms = 20000};
 	char module[PATH_MAX];
 
 	CHECK_OK(stall_arena_init(&arena, (size_t)1 << 30));
 	CHECK_OK(stall_worker_create(&arena, &options, &worker));
 	target_path("module.so", module);
-	const char *const frames[] = { "frames", module, NULL };
+	const char *const frames[] = {"frames", module, NULL};
 	test_target(frames, 128 * 1024, true);
 	test_target(frames, 64, true);
-	static const char *const twins[] = { "threads", "threads-nopie", "threads-static",
-					     "threads-static-pie", "threads-debugframe" };
+	static const char *const twins[] = {"threads", "threads-nopie", "threads-static",
+					    "threads-static-pie", "threads-debugframe"};
 	for (size_t i = 0; i < sizeof(twins) / sizeof(twins[0]); i++) {
-		const char *const argv[] = { twins[i], "8", "20", NULL };
+		const char *const argv[] = {twins[i], "8", "20", NULL};
 
 		test_target(argv, 128 * 1024, false);
 	}

@@ -36,7 +36,7 @@ static uint64_t random_word(void)
 
 static struct stall_worker *make_worker(unsigned int deadline_ms)
 {
-	struct stall_worker_options options = { .deadline_ms = deadline_ms };
+	struct stall_worker_options options = {.deadline_ms = deadline_ms};
 	struct stall_worker *worker = NULL;
 
 	CHECK_OK(stall_worker_create(&arena, &options, &worker));
@@ -67,17 +67,21 @@ static struct stall_snapshot *make_snapshot(int fd, uint64_t module_size, size_t
 	snapshot->backend = "core";
 	snapshot->processes = calloc(1, sizeof(*snapshot->processes));
 	snapshot->process_count = 1;
-	snapshot->processes[0].target = (struct stall_target){ .pidfd = -1, .procfd = -1 };
+	snapshot->processes[0].target = (struct stall_target){.pidfd = -1, .procfd = -1};
 	snapshot->processes[0].exe = strdup("/made/up");
 	snapshot->processes[0].maps = maps;
 	maps->mappings = calloc(1, sizeof(*maps->mappings));
 	maps->mapping_count = 1;
-	maps->mappings[0] = (struct stall_mapping){ .start = CODE, .end = CODE + module_size,
-						    .executable = true, .readable = true };
+	maps->mappings[0] = (struct stall_mapping){.start = CODE,
+						   .end = CODE + module_size,
+						   .executable = true,
+						   .readable = true};
 	maps->modules = calloc(1, sizeof(*maps->modules));
 	maps->module_count = 1;
-	maps->modules[0] = (struct stall_module){ .path = strdup("/made/up"), .start = CODE,
-						  .end = CODE + module_size, .fd = fd };
+	maps->modules[0] = (struct stall_module){.path = strdup("/made/up"),
+						 .start = CODE,
+						 .end = CODE + module_size,
+						 .fd = fd};
 	snapshot->threads = calloc(threads, sizeof(*snapshot->threads));
 	snapshot->thread_count = threads;
 	for (size_t i = 0; i < threads; i++) {
@@ -271,7 +275,7 @@ static void damage(uint8_t *bytes, size_t size, const uint8_t *original)
 	for (size_t i = 0; i < count; i++) {
 		// Headers lie at both ends.
 		uint64_t where = random_word();
-		size_t at = where % 3 == 0 ? where / 3 % 4096
+		size_t at = where % 3 == 0   ? where / 3 % 4096
 			    : where % 3 == 1 ? size - 1 - where / 3 % 4096
 					     : where / 3 % size;
 
@@ -293,8 +297,7 @@ static void test_damaged_files(void)
 	for (int round = 0; round < 300; round++) {
 		damage(bytes, size, original);
 		size_t length = round % 4 ? size : random_word() % size;
-		struct stall_snapshot *snapshot =
-			make_snapshot(memfd_of(bytes, length), size, 20);
+		struct stall_snapshot *snapshot = make_snapshot(memfd_of(bytes, length), size, 20);
 
 		snapshot->memory.read = no_memory;
 		struct stall_unwound unwound = unwind(worker, snapshot);
@@ -368,7 +371,7 @@ static void test_shrinking_file(void)
 	stall_unwound_deinit(&unwound);
 	struct stat st;
 	CHECK(fstat(fd, &st) == 0 && ftruncate(fd, 5000) == 0);
-	struct timespec times[2] = { st.st_atim, st.st_mtim };
+	struct timespec times[2] = {st.st_atim, st.st_mtim};
 	CHECK(futimens(fd, times) == 0);
 	unwound = unwind(worker, snapshot);
 	CHECK(!unwound.partial); // nothing was mapped, so nobody died of it
@@ -382,13 +385,15 @@ static void test_shrinking_file(void)
 static void test_hostile_results(void)
 {
 	size_t size = (size_t)8 << 20;
-	uint8_t *region = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *region =
+		mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	struct stall_snapshot *snapshot = make_snapshot(-1, 0x10000, 200);
 	size_t named = 0;
 
 	for (int round = 0; round < 200; round++) {
-		struct stall_job_layout layout = { .region = region, .size = size,
-						   .snapshot = snapshot };
+		struct stall_job_layout layout = {.region = region,
+						  .size = size,
+						  .snapshot = snapshot};
 		struct stall_wire_job *job = (struct stall_wire_job *)region;
 		struct stall_unwound unwound = {};
 
@@ -435,10 +440,10 @@ static void test_data(void)
 	uint64_t address = (uint64_t)(uintptr_t)global_object, found, size;
 
 	CHECK_OK(stall_snapshot_create(&arena, &pid, 1, NULL, &snapshot));
-	struct stall_data_query queries[] = { { .address = address + 8 },
-					      { .address = (uint64_t)(uintptr_t)&pid },
-					      { .address = 0 },
-					      { .address = UINT64_MAX } };
+	struct stall_data_query queries[] = {{.address = address + 8},
+					     {.address = (uint64_t)(uintptr_t)&pid},
+					     {.address = 0},
+					     {.address = UINT64_MAX}};
 	CHECK_OK(stall_worker_name_data(worker, snapshot, queries, 4));
 	CHECK_STRING(queries[0].name, "global_object");
 	CHECK_INT(queries[0].offset, 8);

@@ -51,12 +51,12 @@ static struct input load(const char *path)
 // Bytes, words of telling values, moved blocks, cut ends: mostly near the ends, where headers are.
 static size_t damage(uint8_t *data, size_t size)
 {
-	static const uint64_t telling[] = { 0, 1, 0x7f, 0x80, 0xffff, 0x10000, INT32_MAX, UINT32_MAX,
-					    INT64_MAX, UINT64_MAX };
+	static const uint64_t telling[] = {0,	    1,	       0x7f,	   0x80,      0xffff,
+					   0x10000, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX};
 	uint64_t kind = random_word() % 16, where = random_word();
-	size_t at = where % 4 == 0 ? where / 4 % size
+	size_t at = where % 4 == 0		    ? where / 4 % size
 		    : where % 4 == 1 && size > 4096 ? size - 1 - where / 4 % 4096
-						     : where / 4 % (size < 4096 ? size : 4096);
+						    : where / 4 % (size < 4096 ? size : 4096);
 	size_t from = random_word() % size, length = random_word() % 256;
 
 	if (kind == 0)

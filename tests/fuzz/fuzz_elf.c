@@ -17,8 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 // One step with registers and a stack made of the file's own bytes.
 static void step(const struct stall_row *row, const uint8_t *data, size_t size)
 {
-	struct stall_stack_memory memory = { .copy = data, .address = 0x7f0000000000, .size = size };
-	struct stall_regs regs = { .valid = (1U << STALL_REGS) - 1 };
+	struct stall_stack_memory memory = {.copy = data, .address = 0x7f0000000000, .size = size};
+	struct stall_regs regs = {.valid = (1U << STALL_REGS) - 1};
 
 	for (int i = 0; i < STALL_REGS; i++)
 		regs.value[i] = memory.address + (uint64_t)i * 64;
