@@ -38,7 +38,7 @@ class MariaDB(SqlServer):
             f"--datadir={self.data}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
-            "--skip-name-resolve",
+            "--force",  # also where the host has no name
             "--innodb-log-file-size=16M",
         ]
         Child(command, self.log, user=UNPRIVILEGED).succeed("mariadb-install-db")
