@@ -149,6 +149,19 @@ static struct stall_error *fill_maps(struct stall_snapshot *snapshot,
 	return process->exe ? NULL : &stall_enomem;
 }
 
+static struct stall_error *note_modules(struct stall_snapshot *snapshot)
+{
+	const struct stall_maps *maps = snapshot->processes[0].maps;
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < maps->module_count; i++) {
+		if (maps->modules[i].error)
+			err = stall_snapshot_note(snapshot, "module-unreadable", "%s: %s",
+						  maps->modules[i].path, maps->modules[i].error);
+	}
+	return err;
+}
+
 static struct stall_error *note_what_is_missing(struct stall_snapshot *snapshot,
 						const struct stall_core_memory *memory,
 						const struct stall_core_notes *notes)
@@ -168,7 +181,7 @@ static struct stall_error *note_what_is_missing(struct stall_snapshot *snapshot,
 		err = stall_snapshot_note(snapshot, "threads-lost",
 					  "%zu threads are beyond the limit: raise --max-threads",
 					  notes->threads_lost);
-	return err;
+	return err ? err : note_modules(snapshot);
 }
 
 static void snapshot_destroyp(struct stall_snapshot **snapshot)

@@ -204,6 +204,56 @@ static void test_damaged(const uint8_t *original, size_t size)
 	CHECK(opened > 0);
 }
 
+// The program was replaced since: its new file must not name the old frames.
+static void test_other_program(int core)
+{
+	struct stall_core_options options = {
+		.exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC),
+		.sysroot_fd = -1,
+		.max_stack = MAX_STACK,
+		.max_threads = 1000,
+	};
+	struct stall_snapshot *snapshot = NULL;
+	struct stall_unwound unwound = {};
+	size_t named = 0;
+
+	arena.used = 0;
+	CHECK_OK(stall_core_create(&arena, fcntl(core, F_DUPFD_CLOEXEC, 3), &options, &snapshot));
+	CHECK_INT(snapshot->note_count, 1);
+	CHECK_STRING(snapshot->notes[0].code, "module-unreadable");
+	CHECK_OK(stall_worker_unwind(worker, snapshot, &unwound));
+	for (size_t i = 0; i < unwound.frame_count; i++) {
+		const struct stall_frame *frame = &unwound.frames[i];
+		const struct stall_maps *maps = snapshot->processes[0].maps;
+
+		if (frame->module != STALL_NO_MODULE &&
+		    strcmp(maps->modules[frame->module].path, snapshot->processes[0].exe) == 0)
+			named += frame->symbol != NULL;
+	}
+	CHECK_INT(named, 0);
+	close(options.exe_fd);
+	stall_unwound_deinit(&unwound);
+	stall_snapshot_destroy(snapshot);
+}
+
+// A limit on threads is kept, and said.
+static void test_thread_limit(int core, size_t count)
+{
+	static const struct stall_core_options options = {.exe_fd = -1,
+							  .sysroot_fd = -1,
+							  .max_stack = MAX_STACK,
+							  .max_threads = 2};
+	struct stall_snapshot *snapshot = NULL;
+
+	arena.used = 0;
+	CHECK_OK(stall_core_create(&arena, fcntl(core, F_DUPFD_CLOEXEC, 3), &options, &snapshot));
+	CHECK_INT(snapshot->thread_count, 2);
+	CHECK_INT(snapshot->processes[0].threads_lost, count - 2);
+	CHECK_INT(snapshot->note_count, 1);
+	CHECK_STRING(snapshot->notes[0].code, "threads-lost");
+	stall_snapshot_destroy(snapshot);
+}
+
 // Not a core, though an ELF file.
 static void test_other_elf(void)
 {
@@ -235,6 +285,8 @@ static void test_core(const char *dir)
 	if (core < 0)
 		return;
 	test_whole(core, expected, count);
+	test_other_program(core);
+	test_thread_limit(core, count);
 	size_t size = (size_t)lseek(core, 0, SEEK_END);
 	_cleanup_free_ uint8_t *bytes = malloc(size);
 	CHECK(pread(core, bytes, size, 0) == (ssize_t)size);
