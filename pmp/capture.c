@@ -186,7 +186,8 @@ static struct stall_error *write_modules(struct writer *writer)
 	if (!writer->module_ids)
 		return &stall_enomem;
 	for (size_t i = 0; i < snapshot->process_count; i++) {
-		size_t count = snapshot->processes[i].maps ? snapshot->processes[i].maps->module_count : 0;
+		size_t count =
+			snapshot->processes[i].maps ? snapshot->processes[i].maps->module_count : 0;
 		writer->module_ids[i] = malloc((count + 1) * sizeof(**writer->module_ids));
 		if (!writer->module_ids[i])
 			return &stall_enomem;

@@ -69,7 +69,8 @@ static uint32_t intern_stack(struct stall_capture_stacks *stacks, struct index_t
 			return index;
 		}
 		const struct stall_capture_stack *stack = &stacks->stacks[slot - 1];
-		if (stack->count == count && !memcmp(stack->frames, frames, count * sizeof(*frames)))
+		if (stack->count == count &&
+		    !memcmp(stack->frames, frames, count * sizeof(*frames)))
 			return slot - 1;
 	}
 }
@@ -98,8 +99,9 @@ static void fill(struct stall_capture_stacks *stacks, const struct stall_snapsho
 		const struct stall_thread *thread = &snapshot->threads[i];
 		const struct stall_stack *user = &unwound->stacks[i];
 
-		stacks->user[i] = user->count ? intern_stack(stacks, known, user->frames, user->count) :
-						UINT32_MAX;
+		stacks->user[i] = user->count
+					  ? intern_stack(stacks, known, user->frames, user->count)
+					  : UINT32_MAX;
 		stacks->kernel[i] = UINT32_MAX;
 		if (!thread->kernel_frame_count)
 			continue;

@@ -39,8 +39,8 @@ static char *hide_url(const char *argument)
 	const char *at = memrchr(user, '@', authority);
 	const char *colon = at ? memchr(user, ':', at - user) : NULL;
 	char *hidden = NULL;
-	if (colon && asprintf(&hidden, "%.*s:" HIDDEN "%s", (int)(colon - argument), argument,
-			      at) < 0)
+	if (colon &&
+	    asprintf(&hidden, "%.*s:" HIDDEN "%s", (int)(colon - argument), argument, at) < 0)
 		hidden = NULL;
 	return hidden;
 }
@@ -112,8 +112,7 @@ void stall_cmdline_deinit(struct stall_cmdline *cmdline)
 	*cmdline = (struct stall_cmdline){};
 }
 
-struct stall_error *stall_cmdline_read(const struct stall_target *target,
-				       struct stall_cmdline *ret)
+struct stall_error *stall_cmdline_read(const struct stall_target *target, struct stall_cmdline *ret)
 {
 	_cleanup_free_ char *text = malloc(STALL_MAX_CMDLINE);
 	size_t size = 0;

@@ -145,7 +145,8 @@ static struct stall_error *relay(int records, struct stall_output *output)
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			return stall_error_os(errno, "cannot read from the child that reads the core file");
+			return stall_error_os(
+				errno, "cannot read from the child that reads the core file");
 		if (got == 0)
 			return NULL;
 		struct stall_error *err = stall_output_write(output, bytes, got);
@@ -159,9 +160,9 @@ static struct stall_error *read_verdict(int verdicts, const char *core, bool *re
 	struct verdict verdict;
 
 	if (read(verdicts, &verdict, sizeof(verdict)) != sizeof(verdict))
-		return stall_error_create(STALL_ERROR_OTHER,
-					  "%s: the child that read it died; the file may be hostile",
-					  core);
+		return stall_error_create(
+			STALL_ERROR_OTHER,
+			"%s: the child that read it died; the file may be hostile", core);
 	verdict.message[sizeof(verdict.message) - 1] = '\0';
 	if (verdict.failed)
 		return stall_error_create(verdict.code, "%s", verdict.message);

@@ -7,7 +7,6 @@
 #include "backend.h"
 #include "cleanup.h"
 #include "feature_probes.h"
-#include "feature_probes.h"
 #include "json_writer.h"
 #include "kernel_symbols.h"
 #include "output.h"

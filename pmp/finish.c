@@ -45,7 +45,8 @@ static char *read_text(const struct stall_target *target, uint64_t address, uint
 	size_t length = printable_length(text, wanted);
 	if (!length && size == sizeof(pointer) && wanted == sizeof(pointer)) {
 		memcpy(&pointer, text, sizeof(pointer));
-		length = printable_length(text, stall_target_read(target, pointer, text, sizeof(text)));
+		length = printable_length(text,
+					  stall_target_read(target, pointer, text, sizeof(text)));
 	}
 	return length ? strndup(text, length) : NULL;
 }
@@ -78,8 +79,8 @@ static struct stall_error *read_strings(const struct stall_finish *finish, struc
 			if (err)
 				return err;
 			if (text)
-				ret->strings[ret->count++] = (struct stall_capture_string){
-					i, finish->strings[j], text};
+				ret->strings[ret->count++] =
+					(struct stall_capture_string){i, finish->strings[j], text};
 		}
 	}
 	return NULL;
@@ -120,7 +121,8 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 		if (maps->modules[info->module].error)
 			continue;
 		struct stall_error *err =
-			stall_snapshot_note(snapshot, "module-unreadable", "%s: %s; its frames have no names",
+			stall_snapshot_note(snapshot, "module-unreadable",
+					    "%s: %s; its frames have no names",
 					    maps->modules[info->module].path, info->error);
 		if (err)
 			return err;
@@ -136,9 +138,9 @@ static struct stall_error *note_truncated(struct stall_snapshot *snapshot)
 		count += snapshot->threads[i].label == STALL_TRUNCATED;
 	if (!count || has_note(snapshot, "stacks-truncated"))
 		return NULL;
-	return stall_snapshot_note(snapshot, "stacks-truncated",
-				   "%zu stacks are deeper than was copied; give a larger --max-stack",
-				   count);
+	return stall_snapshot_note(
+		snapshot, "stacks-truncated",
+		"%zu stacks are deeper than was copied; give a larger --max-stack", count);
 }
 
 static struct stall_error *note_lost(struct stall_snapshot *snapshot)
@@ -149,9 +151,9 @@ static struct stall_error *note_lost(struct stall_snapshot *snapshot)
 		count += snapshot->processes[i].threads_lost;
 	if (!count || has_note(snapshot, "threads-lost"))
 		return NULL;
-	return stall_snapshot_note(snapshot, "threads-lost",
-				   "%zu threads ended during the capture or are beyond --max-threads",
-				   count);
+	return stall_snapshot_note(
+		snapshot, "threads-lost",
+		"%zu threads ended during the capture or are beyond --max-threads", count);
 }
 
 static struct stall_error *note_missing(struct stall_snapshot *snapshot,
@@ -160,8 +162,9 @@ static struct stall_error *note_missing(struct stall_snapshot *snapshot,
 	struct stall_error *err = NULL;
 
 	if (unwound->partial && !has_note(snapshot, "worker-died"))
-		err = stall_snapshot_note(snapshot, "worker-died",
-					  "the unwinding child died or was late: some stacks are not unwound");
+		err = stall_snapshot_note(
+			snapshot, "worker-died",
+			"the unwinding child died or was late: some stacks are not unwound");
 	if (!err)
 		err = note_modules(snapshot, unwound);
 	if (!err)
@@ -199,7 +202,8 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		return err;
 	if (finish->kernel_symbols && stacks.kernel_frame_count)
 		err = note_error(snapshot, "kernel-symbols",
-				 stall_kernel_symbols_find(finish->kernel_symbols, stacks.kernel_frames,
+				 stall_kernel_symbols_find(finish->kernel_symbols,
+							   stacks.kernel_frames,
 							   stacks.kernel_frame_count));
 	if (err)
 		return err;

@@ -92,8 +92,8 @@ static struct stall_error *ask_kernel(struct stall_kernel_symbols *symbols, stru
 	for (size_t i = 0; i < count; i++) {
 		const char *text;
 		// A return address may lie behind a function that never returns: look at the call.
-		struct stall_error *err = stall_kernel_names_bpf_find(
-			symbols->bpf, wanted[i].address - 1, &text);
+		struct stall_error *err =
+			stall_kernel_names_bpf_find(symbols->bpf, wanted[i].address - 1, &text);
 		if (!err)
 			err = parse_name(text, &wanted[i]);
 		if (err)
@@ -175,9 +175,10 @@ static struct stall_error *read_kallsyms(struct known *wanted, size_t count)
 			return err;
 	}
 	if (!any)
-		return stall_error_create(STALL_ERROR_PERMISSION,
-					  "/proc/kallsyms hides its addresses: kernel frames have no names; "
-					  "give CAP_SYSLOG or set kernel.kptr_restrict to 0 or 1");
+		return stall_error_create(
+			STALL_ERROR_PERMISSION,
+			"/proc/kallsyms hides its addresses: kernel frames have no names; "
+			"give CAP_SYSLOG or set kernel.kptr_restrict to 0 or 1");
 	return NULL;
 }
 

@@ -20,9 +20,9 @@
 #define MYSQL_COND_SIZE 56
 
 static const char *const kind_names[] = {
-	[STALL_LOCK_UNKNOWN] = "unknown", [STALL_LOCK_MUTEX] = "mutex",
-	[STALL_LOCK_RWLOCK] = "rwlock",	  [STALL_LOCK_COND] = "cond",
-	[STALL_LOCK_SEM] = "sem",	  [STALL_LOCK_JOIN] = "join",
+	[STALL_LOCK_UNKNOWN] = "unknown",   [STALL_LOCK_MUTEX] = "mutex",
+	[STALL_LOCK_RWLOCK] = "rwlock",	    [STALL_LOCK_COND] = "cond",
+	[STALL_LOCK_SEM] = "sem",	    [STALL_LOCK_JOIN] = "join",
 	[STALL_LOCK_INTERNAL] = "internal",
 };
 
@@ -68,8 +68,8 @@ static int compare_futex(const void *a, const void *b)
 	return (x->address > y->address) - (x->address < y->address);
 }
 
-static const struct stall_futex *find_futex(const struct stall_snapshot *snapshot,
-					    uint32_t process, uint64_t address)
+static const struct stall_futex *find_futex(const struct stall_snapshot *snapshot, uint32_t process,
+					    uint64_t address)
 {
 	struct stall_futex key = {.process = process, .address = address};
 
@@ -226,7 +226,8 @@ struct stall_error *stall_locks_init(struct stall_locks *locks,
 				     const struct stall_unwound *unwound)
 {
 	_cleanup_(stall_lock_tids_deinit) struct stall_lock_tids tids = {};
-	_cleanup_free_ struct waiter *waiters = calloc(snapshot->thread_count + 1, sizeof(*waiters));
+	_cleanup_free_ struct waiter *waiters =
+		calloc(snapshot->thread_count + 1, sizeof(*waiters));
 	size_t count = 0;
 
 	*locks = (struct stall_locks){};
@@ -282,7 +283,8 @@ static struct stall_error *find_cond_start(struct stall_lock *lock, struct stall
 struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_worker *worker,
 				     const struct stall_snapshot *snapshot)
 {
-	_cleanup_free_ struct stall_data_query *queries = calloc(locks->count + 1, sizeof(*queries));
+	_cleanup_free_ struct stall_data_query *queries =
+		calloc(locks->count + 1, sizeof(*queries));
 
 	if (!queries)
 		return &stall_enomem;

@@ -18,7 +18,7 @@ enum stall_lock_kind {
 	STALL_LOCK_RWLOCK,
 	STALL_LOCK_COND,
 	STALL_LOCK_SEM,
-	STALL_LOCK_JOIN,    // pthread_join: the word is the TID of the thread waited for
+	STALL_LOCK_JOIN,     // pthread_join: the word is the TID of the thread waited for
 	STALL_LOCK_INTERNAL, // a lock of libc's own (malloc arena, time zone): no owner kept
 };
 const char *stall_lock_kind_name(enum stall_lock_kind kind);
@@ -28,12 +28,12 @@ struct stall_lock {
 	uint64_t address; // of the lock object, not of the futex word
 	uint64_t futex;	  // a word that threads wait on
 	enum stall_lock_kind kind;
-	pid_t owner_tid;    // in our pid namespace; 0 none or unknown
-	pid_t owner_raw;    // as it stands in memory
-	uint32_t readers;   // rwlock: how many hold it for reading
-	bool stable;	    // the word did not change while it was looked at
-	uint32_t waiters;   // threads of this capture
-	char *symbol;	    // NULL: not a global
+	pid_t owner_tid;  // in our pid namespace; 0 none or unknown
+	pid_t owner_raw;  // as it stands in memory
+	uint32_t readers; // rwlock: how many hold it for reading
+	bool stable;	  // the word did not change while it was looked at
+	uint32_t waiters; // threads of this capture
+	char *symbol;	  // NULL: not a global
 	uint64_t symbol_offset;
 };
 

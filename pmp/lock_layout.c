@@ -14,14 +14,14 @@
 #define MUTEX_OWNER 8
 #define MUTEX_USERS 12
 #define MUTEX_KIND 16
-#define MUTEX_ROBUST 16		 // PTHREAD_MUTEX_ROBUST_NORMAL_NP
-#define MUTEX_KINDS 0x3f3u	 // 0 to 3, and the flags robust, inherit, protect, shared, elision
-#define RWLOCK_WRPHASE_FUTEX 8	 // __readers_wakeup before 2.25
-#define RWLOCK_WRITERS_FUTEX 12	 // __writer_wakeup before 2.25
+#define MUTEX_ROBUST 16		// PTHREAD_MUTEX_ROBUST_NORMAL_NP
+#define MUTEX_KINDS 0x3f3u	// 0 to 3, and the flags robust, inherit, protect, shared, elision
+#define RWLOCK_WRPHASE_FUTEX 8	// __readers_wakeup before 2.25
+#define RWLOCK_WRITERS_FUTEX 12 // __writer_wakeup before 2.25
 #define RWLOCK_OLD_READERS 4
 #define RWLOCK_WRITER 24
 #define RWLOCK_SHARED 28
-#define RWLOCK_WRPHASE 1u	 // in __readers: a writer is inside or next
+#define RWLOCK_WRPHASE 1u // in __readers: a writer is inside or next
 #define RWLOCK_WRLOCKED 2u
 #define RWLOCK_RWAITING 4u
 #define RWLOCK_READER_SHIFT 3

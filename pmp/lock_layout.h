@@ -17,7 +17,7 @@ struct stall_lock_tids {
 		uint32_t process;
 		pid_t ns_tid;
 		const struct stall_thread *thread;
-	} *tids; // sorted
+	} * tids; // sorted
 	size_t count;
 };
 

@@ -15,23 +15,29 @@ const char stall_help[] =
 	"\n"
 	"Usage:\n"
 	"  stallscope-probe snap --pid PID [--pid PID ...] [OPTIONS]   one capture\n"
-	"  stallscope-probe serve --pid PID [--pid PID ...] [OPTIONS]  a capture for each line \"snap\",\n"
-	"                                          \"snap FILE\" on standard input, until \"quit\"\n"
+	"  stallscope-probe serve --pid PID [--pid PID ...] [OPTIONS]  a capture for each line "
+	"\"snap\",\n"
+	"                                          \"snap FILE\" on standard input, until "
+	"\"quit\"\n"
 	"  stallscope-probe core --core FILE [--exe FILE] [--sysroot DIR] [OPTIONS]\n"
 	"                                          a capture of a core file\n"
-	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses, JSON lines in and out\n"
+	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses, JSON lines in and "
+	"out\n"
 	"  stallscope-probe features               what works on this machine, as JSON\n"
 	"  stallscope-probe --version | --help\n"
 	"\n"
 	"RISKS: the default backend never stops a thread of the target. The backend ptrace does,\n"
-	"one thread at a time, for some microseconds each; it is only used if it is named, or with\n"
-	"--allow-stop. A capture holds names of functions, threads and files, no SQL text; its file\n"
+	"one thread at a time, for some microseconds each; it is only used if it is named, or "
+	"with\n"
+	"--allow-stop. A capture holds names of functions, threads and files, no SQL text; its "
+	"file\n"
 	"can be read by its owner alone.\n"
 	"\n"
 	"Options:\n"
 	"  --backend auto|bpf|proc|ptrace  auto: the first that works (default)\n"
 	"  --allow-stop           auto may take a backend that stops threads\n"
-	"  --stop-blocked-reads   ptrace: stop threads in calls that a stop makes return EINTR too;\n"
+	"  --stop-blocked-reads   ptrace: stop threads in calls that a stop makes return EINTR "
+	"too;\n"
 	"                         MySQL 5.5 drops a connection after ten of them\n"
 	"  --max-stack BYTES      copied of each stack (131072)\n"
 	"  --max-threads N        at most so many threads (65536)\n"
@@ -42,9 +48,11 @@ const char stall_help[] =
 	"  --debug-dir DIR        searched for separate debug files, beside /usr/lib/debug\n"
 	"  --output FILE          instead of standard output; compressed if it ends in .zst\n"
 	"  --force-overwrite      replace FILE if it exists\n"
-	"  --force                go on where the kernel is known to crash under such BPF programs\n"
+	"  --force                go on where the kernel is known to crash under such BPF "
+	"programs\n"
 	"\n"
-	"Exit status: 0 done; 1 failed; 2 wrong usage; 3 done in part, notes in the capture say what\n"
+	"Exit status: 0 done; 1 failed; 2 wrong usage; 3 done in part, notes in the capture say "
+	"what\n"
 	"is missing.\n"
 	"\n"
 	"Examples:\n"
@@ -107,8 +115,8 @@ static const struct {
 #define KNOWN_OPTIONS (sizeof(known_options) / sizeof(known_options[0]))
 
 static const char *const commands[] = {
-	[STALL_COMMAND_SNAP] = "snap",		 [STALL_COMMAND_CORE] = "core",
-	[STALL_COMMAND_SERVE] = "serve",	 [STALL_COMMAND_SYMBOLIZE] = "symbolize",
+	[STALL_COMMAND_SNAP] = "snap",	       [STALL_COMMAND_CORE] = "core",
+	[STALL_COMMAND_SERVE] = "serve",       [STALL_COMMAND_SYMBOLIZE] = "symbolize",
 	[STALL_COMMAND_FEATURES] = "features",
 };
 

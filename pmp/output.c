@@ -49,9 +49,10 @@ static struct stall_error *check_existing(const struct stall_output *output)
 		return stall_error_os(errno, "%s", output->path);
 	}
 	if (!S_ISREG(st.st_mode))
-		return stall_error_create(STALL_ERROR_OTHER,
-					  "%s: not a regular file; leave --output away to write to standard output",
-					  output->path);
+		return stall_error_create(
+			STALL_ERROR_OTHER,
+			"%s: not a regular file; leave --output away to write to standard output",
+			output->path);
 	if (!output->force)
 		return exists_error(output->path);
 	return NULL;
@@ -72,8 +73,8 @@ static struct stall_error *open_temporary(struct stall_output *output)
 {
 	// A file without a name leaves nothing behind if this process is killed.
 	output->fd = openat(output->dirfd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
-	if (output->fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL ||
-			       errno == ENOENT)) {
+	if (output->fd < 0 &&
+	    (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL || errno == ENOENT)) {
 		struct stall_error *err = temporary_name(output);
 		if (err)
 			return err;
@@ -260,8 +261,8 @@ static int rename_named(struct stall_output *output)
 static struct stall_error *give_name(struct stall_output *output)
 {
 	if (!output->force) {
-		int failed = output->temporary[0] ? rename_named(output) :
-						    link_unnamed(output, output->name);
+		int failed = output->temporary[0] ? rename_named(output)
+						  : link_unnamed(output, output->name);
 		if (failed && errno == EEXIST)
 			return exists_error(output->path);
 		if (failed)

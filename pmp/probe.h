@@ -38,5 +38,4 @@ struct stall_error *stall_probe_warm(struct stall_probe *probe);
 struct stall_error *stall_probe_capture(struct stall_probe *probe, struct stall_output *output,
 					bool *ret_partial);
 
-
 #endif

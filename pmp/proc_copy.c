@@ -197,8 +197,7 @@ void stall_proc_drop_gone(struct stall_snapshot *snapshot, const bool *gone)
 	size_t kept = 0;
 
 	for (size_t i = 0; i < snapshot->thread_count; i++) {
-		struct stall_process *process =
-			&snapshot->processes[snapshot->threads[i].process];
+		struct stall_process *process = &snapshot->processes[snapshot->threads[i].process];
 		if (gone[i]) {
 			process->threads_lost++;
 			process->thread_count--;

@@ -12,8 +12,8 @@
 #include "cleanup.h"
 
 // Reads a whole small file of a thread.
-static struct stall_error *read_file(const struct stall_target *target, pid_t tid,
-				     const char *name, char *text, size_t size)
+static struct stall_error *read_file(const struct stall_target *target, pid_t tid, const char *name,
+				     char *text, size_t size)
 {
 	char path[64];
 	size_t used = 0;
@@ -155,8 +155,8 @@ static struct stall_error *add_threads(struct stall_snapshot *snapshot, uint32_t
 		snapshot->processes[process].threads_lost += count - room;
 		count = room;
 	}
-	struct stall_thread *grown = reallocarray(
-		snapshot->threads, snapshot->thread_count + count + 1, sizeof(*grown));
+	struct stall_thread *grown =
+		reallocarray(snapshot->threads, snapshot->thread_count + count + 1, sizeof(*grown));
 	if (!grown)
 		return &stall_enomem;
 	snapshot->threads = grown;

@@ -14,7 +14,7 @@
 
 // What /proc/PID/task/TID/syscall says.
 struct stall_proc_syscall {
-	bool blocked; // else it runs, or is ready to: nothing else is known
+	bool blocked;	// else it runs, or is ready to: nothing else is known
 	int64_t number; // -1: blocked, but not in a system call
 	uint64_t args[6];
 	uint64_t sp, pc;

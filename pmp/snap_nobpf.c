@@ -5,9 +5,10 @@
 static struct stall_error *nobpf_probe(const struct stall_snapshot_options *options)
 {
 	(void)options;
-	return stall_error_create(STALL_ERROR_UNSUPPORTED,
-				  "backend bpf: this stallscope-probe was built without BPF; build it "
-				  "with -Dbpf=enabled where clang, bpftool and libbpf are installed");
+	return stall_error_create(
+		STALL_ERROR_UNSUPPORTED,
+		"backend bpf: this stallscope-probe was built without BPF; build it "
+		"with -Dbpf=enabled where clang, bpftool and libbpf are installed");
 }
 
 static struct stall_error *nobpf_open(const struct stall_snapshot_options *options, void **ret)

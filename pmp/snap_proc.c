@@ -55,7 +55,8 @@ static struct stall_error *copy_all(struct stall_snapshot *snapshot,
 	if (!full)
 		return NULL;
 	return stall_snapshot_note(snapshot, "arena-full",
-				   "no room for the stacks of %zu threads: lower --max-stack", full);
+				   "no room for the stacks of %zu threads: lower --max-stack",
+				   full);
 }
 
 static struct stall_error *proc_capture(void *state, struct stall_snapshot *snapshot,

@@ -26,9 +26,9 @@
 
 static struct stall_error *refused(int errnum)
 {
-	return stall_error_os(errnum,
-			      "ptrace is refused here; give CAP_SYS_PTRACE, set "
-			      "kernel.yama.ptrace_scope below 3, allow ptrace in the seccomp filter");
+	return stall_error_os(
+		errnum, "ptrace is refused here; give CAP_SYS_PTRACE, set "
+			"kernel.yama.ptrace_scope below 3, allow ptrace in the seccomp filter");
 }
 
 // Tries it on a child of ours.
@@ -82,8 +82,7 @@ static struct stall_error *map_trace(struct capture *capture)
 {
 	size_t count = capture->snapshot->thread_count;
 
-	capture->trace_size =
-		sizeof(*capture->trace) + count * sizeof(capture->trace->slots[0]);
+	capture->trace_size = sizeof(*capture->trace) + count * sizeof(capture->trace->slots[0]);
 	void *memory = mmap(NULL, capture->trace_size, PROT_READ | PROT_WRITE,
 			    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED)
@@ -211,22 +210,24 @@ static struct stall_error *note(const struct capture *capture, const struct tall
 	struct stall_error *err = NULL;
 
 	if (tally->refused)
-		err = stall_snapshot_note(snapshot, "ptrace-refused",
-					  "%zu threads could not be stopped (%s) and were read from /proc",
-					  tally->refused, strerror(tally->errnum));
+		err = stall_snapshot_note(
+			snapshot, "ptrace-refused",
+			"%zu threads could not be stopped (%s) and were read from /proc",
+			tally->refused, strerror(tally->errnum));
 	if (!err && tally->late)
-		err = stall_snapshot_note(snapshot, "thread-unresponsive",
-					  "%zu threads did not stop in time and were read from /proc",
-					  tally->late);
+		err = stall_snapshot_note(
+			snapshot, "thread-unresponsive",
+			"%zu threads did not stop in time and were read from /proc", tally->late);
 	if (!err && tally->pending)
-		err = stall_snapshot_note(snapshot, "deadline",
-					  "the deadline of %u ms was over before %zu threads were stopped; "
-					  "they were read from /proc",
-					  capture->options->deadline_ms, tally->pending);
+		err = stall_snapshot_note(
+			snapshot, "deadline",
+			"the deadline of %u ms was over before %zu threads were stopped; "
+			"they were read from /proc",
+			capture->options->deadline_ms, tally->pending);
 	if (!err && full)
-		err = stall_snapshot_note(snapshot, "arena-full",
-					  "no room for the stacks of %zu threads: lower --max-stack",
-					  full);
+		err = stall_snapshot_note(
+			snapshot, "arena-full",
+			"no room for the stacks of %zu threads: lower --max-stack", full);
 	return err;
 }
 

@@ -127,9 +127,10 @@ static struct stall_error *answer(struct stall_symbolizer *symbolizer, const cha
 	symbols = calloc(request.count + 1, sizeof(*symbols));
 	if (!symbols)
 		return &stall_enomem;
-	_cleanup_error_ struct stall_error *failed = stall_symbolizer_lookup(
-		symbolizer, request.build_id, request.path, request.addresses, request.callers,
-		request.count, symbols, &file);
+	_cleanup_error_ struct stall_error *failed =
+		stall_symbolizer_lookup(symbolizer, request.build_id, request.path,
+					request.addresses, request.callers, request.count, symbols,
+					&file);
 	write_answer(json, &request, file, failed, symbols);
 	return json->failed ? &stall_enomem : NULL;
 }

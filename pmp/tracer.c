@@ -30,11 +30,10 @@
 // calls only with SO_RCVTIMEO or SO_SNDTIMEO, which cannot be seen from outside, and read(2) and
 // write(2) of a socket like them. The io_ calls were tried on Linux 6.18.
 static const int spared[] = {
-	SYS_read,	 SYS_readv,	  SYS_recvfrom,	       SYS_recvmsg,
-	SYS_recvmmsg,	 SYS_accept,	  SYS_accept4,	       SYS_connect,
-	SYS_write,	 SYS_writev,	  SYS_sendto,	       SYS_sendmsg,
-	SYS_sendmmsg,	 SYS_epoll_wait,  SYS_epoll_pwait,     SYS_semop,
-	SYS_semtimedop,	 SYS_msgrcv,	  SYS_msgsnd,	       SYS_rt_sigtimedwait,
+	SYS_read,	    SYS_readv,	    SYS_recvfrom, SYS_recvmsg,	  SYS_recvmmsg,
+	SYS_accept,	    SYS_accept4,    SYS_connect,  SYS_write,	  SYS_writev,
+	SYS_sendto,	    SYS_sendmsg,    SYS_sendmmsg, SYS_epoll_wait, SYS_epoll_pwait,
+	SYS_semop,	    SYS_semtimedop, SYS_msgrcv,	  SYS_msgsnd,	  SYS_rt_sigtimedwait,
 	SYS_io_getevents,
 #ifdef SYS_epoll_pwait2
 	SYS_epoll_pwait2,
@@ -91,8 +90,8 @@ static enum stall_trace_outcome look(const struct stall_target *target,
 	err = stall_proc_syscall_read(target, thread->tid, &call);
 	if (err)
 		return outcome_of_error(err, ret_errnum);
-	return call.blocked && stall_tracer_spares(call.number) ? STALL_TRACE_LEFT :
-								   STALL_TRACE_PENDING;
+	return call.blocked && stall_tracer_spares(call.number) ? STALL_TRACE_LEFT
+								: STALL_TRACE_PENDING;
 }
 
 // Until the thread has stopped, has ended, or the time is over. PENDING: stopped.
@@ -134,8 +133,7 @@ static void set_registers(struct stall_thread *thread, const struct user_regs_st
 		regs->rbp, regs->rsp, regs->r8,	 regs->r9,  regs->r10, regs->r11,
 		regs->r12, regs->r13, regs->r14, regs->r15, regs->rip,
 	};
-	const uint64_t args[6] = {regs->rdi, regs->rsi, regs->rdx,
-				  regs->r10, regs->r8,	regs->r9};
+	const uint64_t args[6] = {regs->rdi, regs->rsi, regs->rdx, regs->r10, regs->r8, regs->r9};
 
 	memcpy(thread->regs.value, values, sizeof(values));
 	thread->regs.valid = (1u << STALL_REGS) - 1;

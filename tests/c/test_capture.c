@@ -25,7 +25,8 @@ static const char *parse_back(const char *bytes, size_t size)
 		CHECK((unsigned char)json.data[i] >= 0x20 && json.data[i] != 0x7f);
 	json_t *value = json_loadb(json.data, json.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
 	CHECK(json_is_string(value));
-	snprintf(copy, sizeof(copy), "%s", json_string_value(value) ? json_string_value(value) : "?");
+	snprintf(copy, sizeof(copy), "%s",
+		 json_string_value(value) ? json_string_value(value) : "?");
 	json_decref(value);
 	stall_json_deinit(&json);
 	return copy;
@@ -52,7 +53,9 @@ static void test_strings(void)
 		     "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x90\xac");
 	// Control characters, C1 ones among them, are escaped.
 	check_raw("\x1b[31m\n\x7f", "\"\\u001b[31m\\u000a\\u007f\"");
-	check_raw("\xc2\x9b" "2J", "\"\\u009b2J\"");
+	check_raw("\xc2\x9b"
+		  "2J",
+		  "\"\\u009b2J\"");
 	check_raw("\xc2\xa0", "\"\xc2\xa0\"");
 	check_raw(NULL, "null");
 	// Not UTF-8: cut off, overlong, surrogates, beyond Unicode, stray bytes.
@@ -61,7 +64,10 @@ static void test_strings(void)
 	CHECK_STRING(parse_back("\xe0\x80\xaf", 3), REPLACED REPLACED REPLACED);
 	CHECK_STRING(parse_back("\xed\xa0\x80", 3), REPLACED REPLACED REPLACED);
 	CHECK_STRING(parse_back("\xf4\x90\x80\x80", 4), REPLACED REPLACED REPLACED REPLACED);
-	CHECK_STRING(parse_back("\xff" "b\x80", 3), REPLACED "b" REPLACED);
+	CHECK_STRING(parse_back("\xff"
+				"b\x80",
+				3),
+		     REPLACED "b" REPLACED);
 	CHECK_STRING(parse_back("\xc3(", 2), REPLACED "(");
 
 	unsigned int seed = 20261121;
@@ -79,8 +85,8 @@ static void test_strings(void)
 static void test_numbers(void)
 {
 	struct stall_json json;
-	static const char expected[] =
-		"[0,18446744073709551615,-9223372036854775808,\"0x0\",\"0xffffffffffffffff\",\"0x7f00\"]";
+	static const char expected[] = "[0,18446744073709551615,-9223372036854775808,\"0x0\","
+				       "\"0xffffffffffffffff\",\"0x7f00\"]";
 
 	stall_json_init(&json);
 	stall_json_open(&json, '[');
@@ -127,8 +133,10 @@ static void test_cmdline(void)
 		stall_cmdline_deinit(&cmdline);
 	}
 	// The value as an argument of its own; nothing is taken for a value that is an option.
-	static const char text[] = "mysqld\0--password\0secret8\0--pwd\0--port\0" "3306";
-	static const char *const shown[] = {"mysqld", "--password", "***", "--pwd", "--port", "3306"};
+	static const char text[] = "mysqld\0--password\0secret8\0--pwd\0--port\0"
+				   "3306";
+	static const char *const shown[] = {"mysqld", "--password", "***",
+					    "--pwd",  "--port",	    "3306"};
 	struct stall_cmdline cmdline;
 	CHECK_OK(stall_cmdline_parse(text, sizeof(text) - 1, &cmdline));
 	CHECK_INT(cmdline.count, 6);
@@ -162,7 +170,8 @@ struct scene {
 static void make_scene(struct scene *scene)
 {
 	*scene = (struct scene){
-		.modules = {{.path = "/lib/" HOSTILE ".so", .start = 0x1000, .end = 0x3000, .fd = -1}},
+		.modules =
+			{{.path = "/lib/" HOSTILE ".so", .start = 0x1000, .end = 0x3000, .fd = -1}},
 		.process = {.target = {.pid = 7, .procfd = -1, .start_time = 99},
 			    .ppid = 1,
 			    .comm = HOSTILE,
@@ -170,20 +179,35 @@ static void make_scene(struct scene *scene)
 			    .thread_count = 4,
 			    .threads_lost = 3},
 		.notes = {{"threads-lost", "three\nlost"}},
-		.frames = {{.module = 0, .pc = 0x1234, .offset = 0x234, .symbol = "f<" HOSTILE ">(int)",
-			    .linkage = "_Zf", .symbol_offset = 4},
+		.frames = {{.module = 0,
+			    .pc = 0x1234,
+			    .offset = 0x234,
+			    .symbol = "f<" HOSTILE ">(int)",
+			    .linkage = "_Zf",
+			    .symbol_offset = 4},
 			   {.module = STALL_NO_MODULE, .pc = 0xdead}},
 		.chain = {0, 1},
 		.same_chain = {0, 1},
-		.infos = {{.process = 0, .module = 0, .build_id = "abcd", .bias = 0x1000,
-			   .symbols = ".symtab", .cfi = ".eh_frame"}},
-		.locks = {{.address = 0x5000, .futex = 0x5000, .kind = STALL_LOCK_MUTEX,
-			   .owner_raw = 4711, .waiters = 1, .symbol = "LOCK", .symbol_offset = 8}},
+		.infos = {{.process = 0,
+			   .module = 0,
+			   .build_id = "abcd",
+			   .bias = 0x1000,
+			   .symbols = ".symtab",
+			   .cfi = ".eh_frame"}},
+		.locks = {{.address = 0x5000,
+			   .futex = 0x5000,
+			   .kind = STALL_LOCK_MUTEX,
+			   .owner_raw = 4711,
+			   .waiters = 1,
+			   .symbol = "LOCK",
+			   .symbol_offset = 8}},
 		.thread_lock = {UINT32_MAX, 0, UINT32_MAX, UINT32_MAX},
 	};
 	for (int i = 0; i < 4; i++) {
-		scene->threads[i] = (struct stall_thread){
-			.tid = 10 + i, .ns_tid = 10 + i, .state = 'S', .label = i};
+		scene->threads[i] = (struct stall_thread){.tid = 10 + i,
+							  .ns_tid = 10 + i,
+							  .state = 'S',
+							  .label = i};
 		memcpy(scene->threads[i].comm, "0123456789abcdef", STALL_COMM); // no NUL
 		scene->user[i] = (struct stall_stack){.end = STALL_UNWIND_NOT_TRIED};
 	}
@@ -263,7 +287,7 @@ static json_t *find(const json_t *records, const char *type, int n)
 	size_t i;
 	json_t *record;
 
-	json_array_foreach(records, i, record)
+	json_array_foreach (records, i, record)
 		if (!strcmp(text_of(record, "type"), type) && n-- == 0)
 			return record;
 	return NULL;
@@ -319,7 +343,7 @@ static void test_records(void)
 		.started_ns = stall_clock_ns(CLOCK_MONOTONIC),
 	};
 	json_t *records = write_and_parse(&capture);
-	json_array_foreach(records, i, record) {
+	json_array_foreach (records, i, record) {
 		while (stage < 9 && strcmp(order[stage], text_of(record, "type")))
 			stage++;
 		CHECK(stage < 9);
@@ -331,7 +355,8 @@ static void test_records(void)
 	CHECK_STRING(text_of(json_object_get(record, "strings"), "server_version"),
 		     "e\x1b[2J" REPLACED "\"\\");
 	CHECK(json_is_null(json_object_get(record, "exe")));
-	CHECK_STRING(text_of(find(records, "frame", 0), "symbol"), "f<e\x1b[2J" REPLACED "\"\\>(int)");
+	CHECK_STRING(text_of(find(records, "frame", 0), "symbol"),
+		     "f<e\x1b[2J" REPLACED "\"\\>(int)");
 	CHECK_STRING(text_of(find(records, "frame", 0), "offset"), "0x234");
 	CHECK(json_is_null(json_object_get(find(records, "frame", 1), "module")));
 	CHECK(json_is_true(json_object_get(find(records, "frame", 2), "kernel")));

@@ -290,9 +290,13 @@ static void test_locks(void)
 		{.module = 1, .symbol = "work"},
 	};
 	uint32_t named[] = {0, 1, 2}, nameless[] = {0, 2};
-	struct stall_stack stacks[] = {{}, {.frames = named, .count = 3}, {.frames = nameless, .count = 2}};
-	const struct stall_unwound unwound = {
-		.frames = frames, .frame_count = 3, .stacks = stacks, .stack_count = 3};
+	struct stall_stack stacks[] = {{},
+				       {.frames = named, .count = 3},
+				       {.frames = nameless, .count = 2}};
+	const struct stall_unwound unwound = {.frames = frames,
+					      .frame_count = 3,
+					      .stacks = stacks,
+					      .stack_count = 3};
 	struct stall_locks locks;
 
 	// 101 waits for itself, and 102 for it.
