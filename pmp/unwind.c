@@ -3,9 +3,6 @@
 
 #include "expression.h"
 
-// Callee-saved registers (System V ABI, AMD64 supplement, 3.2.1): a caller's value survives a call
-// unless a rule says where it went. Rows carry explicit rules for what libdw knows; nothing else
-// survives.
 static void set(struct stall_regs *regs, uint8_t reg, uint64_t value)
 {
 	regs->value[reg] = value;

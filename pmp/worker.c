@@ -32,6 +32,7 @@ struct stall_worker {
 	pid_t pid; // 0: none
 	int socket;
 	struct stall_wire_key poisoned[MAX_POISONED];
+	struct stall_wire_key suspect; // a worker was late over it, once
 	size_t poisoned_count;
 	size_t reads; // of this job
 };
@@ -243,8 +244,9 @@ static enum outcome serve(struct stall_worker *worker, const struct stall_job_la
 	}
 }
 
-// Keeps the file that the worker was busy with away from the next one.
-static void poison(struct stall_worker *worker, const struct stall_job_layout *layout)
+// Keeps the file that the worker was busy with away from the next one: at once where the worker
+// died of it, the second time where it was late, which a busy machine may be the cause of.
+static void poison(struct stall_worker *worker, const struct stall_job_layout *layout, bool late)
 {
 	const volatile struct stall_wire_job *live = (void *)worker->region;
 	uint32_t at_work_on = live->at_work_on, process, module;
@@ -253,7 +255,11 @@ static void poison(struct stall_worker *worker, const struct stall_job_layout *l
 	if (at_work_on == 0 || worker->poisoned_count == MAX_POISONED ||
 	    !stall_job_module(layout, at_work_on - 1, &process, &module))
 		return;
-	if (stall_wire_key_read(&layout->snapshot->processes[process].maps->modules[module], &key))
+	if (!stall_wire_key_read(&layout->snapshot->processes[process].maps->modules[module], &key))
+		return;
+	if (late && memcmp(&key, &worker->suspect, sizeof(key)) != 0)
+		worker->suspect = key;
+	else
 		worker->poisoned[worker->poisoned_count++] = key;
 }
 
@@ -296,7 +302,7 @@ static struct stall_error *run(struct stall_worker *worker, struct stall_job_lay
 			*ret_partial = false;
 			return NULL;
 		}
-		poison(worker, layout);
+		poison(worker, layout, outcome == OUTCOME_LATE);
 		stop_child(worker);
 		if (outcome == OUTCOME_LATE)
 			break;
