@@ -7,6 +7,7 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 
+#include "bpf_log.h"
 #include "ksym.skel.h"
 
 // The skeleton itself: it is allocated by libbpf.
@@ -16,11 +17,16 @@ struct stall_kernel_names_bpf {
 
 struct stall_error *stall_kernel_names_bpf_create(struct stall_kernel_names_bpf **ret)
 {
-	struct ksym *ksym = ksym__open();
+	struct stall_bpf_log log;
+	int failed = 0;
 
-	if (!ksym)
-		return stall_error_os(errno, "BPF program name_address: cannot open");
-	int failed = ksym__load(ksym);
+	stall_bpf_log_begin(&log);
+	struct ksym *ksym = ksym__open();
+	if (ksym)
+		failed = ksym__load(ksym);
+	else
+		failed = -errno;
+	stall_bpf_log_end(&log);
 	if (failed) {
 		ksym__destroy(ksym);
 		return stall_error_os(-failed, "BPF program name_address: cannot load");
