@@ -7,6 +7,7 @@
 
 #include "cleanup.h"
 #include "minidebug.h"
+#include "symbol_table.h"
 
 #define MAX_SYMBOLS 8000000U // a table; Chromium with debug information has 1 million
 #define MAX_STRINGS (1U << 30)
@@ -20,20 +21,6 @@ struct source {
 	uint64_t slide; // what to add, where a debug file was linked at another address
 };
 
-struct entry {
-	uint64_t address, size;
-	uint32_t name; // in the source's string table
-	uint16_t section;
-	uint8_t info; // st_info
-	uint8_t source;
-};
-
-struct table {
-	struct entry *entries; // by address
-	size_t count, capacity;
-	uint64_t *reach; // the highest end of entries[0..i]
-};
-
 #define MAX_SOURCES 3
 
 struct stall_symbols {
@@ -41,7 +28,7 @@ struct stall_symbols {
 	unsigned int source_count;
 	struct stall_elf *minidebug;
 	const char *best;
-	struct table functions, objects;
+	struct stall_symbol_table functions, objects;
 };
 
 static bool in_executable_section(const struct stall_elf *elf, uint16_t section)
@@ -49,8 +36,8 @@ static bool in_executable_section(const struct stall_elf *elf, uint16_t section)
 	return section < elf->section_count && (elf->sections[section].sh_flags & SHF_EXECINSTR);
 }
 
-static struct table *table_for(struct stall_symbols *symbols, const struct stall_elf *elf,
-			       const Elf64_Sym *symbol)
+static struct stall_symbol_table *table_for(struct stall_symbols *symbols,
+					    const struct stall_elf *elf, const Elf64_Sym *symbol)
 {
 	if (symbol->st_shndx == SHN_UNDEF || symbol->st_shndx >= SHN_LORESERVE || !symbol->st_name)
 		return NULL;
@@ -67,30 +54,14 @@ static struct table *table_for(struct stall_symbols *symbols, const struct stall
 	}
 }
 
-static bool table_add(struct table *table, const struct entry *entry)
-{
-	if (table->count == table->capacity) {
-		size_t capacity = table->capacity ? table->capacity * 2 : 1024;
-		struct entry *grown =
-			reallocarray(table->entries, capacity, sizeof(*table->entries));
-
-		if (!grown)
-			return false;
-		table->entries = grown;
-		table->capacity = capacity;
-	}
-	table->entries[table->count++] = *entry;
-	return true;
-}
-
 static struct stall_error *add_symbols(struct stall_symbols *symbols, uint8_t source,
 				       const Elf64_Sym *chunk, size_t count)
 {
 	const struct source *from = &symbols->sources[source];
 
 	for (size_t i = 0; i < count; i++) {
-		struct table *table = table_for(symbols, from->elf, &chunk[i]);
-		struct entry entry = {
+		struct stall_symbol_table *table = table_for(symbols, from->elf, &chunk[i]);
+		struct stall_symbol_entry entry = {
 			.address = chunk[i].st_value + from->slide,
 			.size = chunk[i].st_size,
 			.name = chunk[i].st_name,
@@ -99,7 +70,7 @@ static struct stall_error *add_symbols(struct stall_symbols *symbols, uint8_t so
 			.source = source,
 		};
 
-		if (table && !table_add(table, &entry))
+		if (table && !stall_symbol_table_add(table, &entry))
 			return &stall_enomem;
 	}
 	return NULL;
@@ -178,99 +149,6 @@ static struct stall_error *add_source(struct stall_symbols *symbols, const struc
 	return NULL;
 }
 
-// Least significant digit first, 11 bits at a time, by the upper half of each key.
-static void radix_sort(uint64_t *keys, uint64_t *spare, size_t count)
-{
-	for (unsigned int shift = 32; shift < 64; shift += 11) {
-		uint32_t start[2048] = {};
-		uint32_t sum = 0;
-
-		for (size_t i = 0; i < count; i++)
-			start[(keys[i] >> shift) & 2047]++;
-		for (size_t i = 0; i < 2048; i++) {
-			uint32_t n = start[i];
-
-			start[i] = sum;
-			sum += n;
-		}
-		for (size_t i = 0; i < count; i++)
-			spare[start[(keys[i] >> shift) & 2047]++] = keys[i];
-		uint64_t *swap = keys;
-		keys = spare;
-		spare = swap;
-	}
-	// Three passes: the result lies in what was `spare` at first.
-}
-
-static int compare_entries(const void *a, const void *b)
-{
-	const struct entry *x = a, *y = b;
-
-	return (x->address > y->address) - (x->address < y->address);
-}
-
-static bool spans_32_bits(const struct table *table, uint64_t *ret_low)
-{
-	uint64_t low = UINT64_MAX, high = 0;
-
-	for (size_t i = 0; i < table->count; i++) {
-		low = table->entries[i].address < low ? table->entries[i].address : low;
-		high = table->entries[i].address > high ? table->entries[i].address : high;
-	}
-	*ret_low = low;
-	return high - low <= UINT32_MAX;
-}
-
-static struct stall_error *sort_by_radix(struct table *table, uint64_t low)
-{
-	_cleanup_free_ uint64_t *keys = malloc(2 * table->count * sizeof(*keys));
-	_cleanup_free_ struct entry *sorted = malloc(table->count * sizeof(*sorted));
-
-	if (!keys || !sorted)
-		return &stall_enomem;
-	for (size_t i = 0; i < table->count; i++)
-		keys[i] = (table->entries[i].address - low) << 32 | i;
-	radix_sort(keys, keys + table->count, table->count);
-	for (size_t i = 0; i < table->count; i++)
-		sorted[i] = table->entries[(uint32_t)keys[table->count + i]];
-	free(table->entries);
-	table->entries = no_cleanup_ptr(sorted);
-	table->capacity = table->count;
-	return NULL;
-}
-
-static uint64_t entry_end(const struct entry *entry)
-{
-	uint64_t end;
-
-	return __builtin_add_overflow(entry->address, entry->size, &end) ? UINT64_MAX : end;
-}
-
-static struct stall_error *finish_table(struct table *table)
-{
-	uint64_t low;
-
-	if (!table->count)
-		return NULL;
-	if (spans_32_bits(table, &low)) {
-		struct stall_error *err = sort_by_radix(table, low);
-
-		if (err)
-			return err;
-	} else {
-		qsort(table->entries, table->count, sizeof(*table->entries), compare_entries);
-	}
-	table->reach = malloc(table->count * sizeof(*table->reach));
-	if (!table->reach)
-		return &stall_enomem;
-	for (size_t i = 0; i < table->count; i++) {
-		uint64_t end = entry_end(&table->entries[i]);
-
-		table->reach[i] = i && table->reach[i - 1] > end ? table->reach[i - 1] : end;
-	}
-	return NULL;
-}
-
 static struct stall_error *add_dynamic(struct stall_symbols *symbols, const struct stall_elf *elf)
 {
 	bool found;
@@ -328,27 +206,21 @@ struct stall_error *stall_symbols_create(const struct stall_elf *elf, const stru
 	symbols->best = "none";
 	struct stall_error *err = read_sources(symbols, elf, debug);
 	if (!err)
-		err = finish_table(&symbols->functions);
+		err = stall_symbol_table_finish(&symbols->functions);
 	if (!err)
-		err = finish_table(&symbols->objects);
+		err = stall_symbol_table_finish(&symbols->objects);
 	if (err)
 		return err;
 	*ret = no_cleanup_ptr(symbols);
 	return NULL;
 }
 
-static void table_deinit(struct table *table)
-{
-	free(table->entries);
-	free(table->reach);
-}
-
 void stall_symbols_destroy(struct stall_symbols *symbols)
 {
 	if (!symbols)
 		return;
-	table_deinit(&symbols->functions);
-	table_deinit(&symbols->objects);
+	stall_symbol_table_deinit(&symbols->functions);
+	stall_symbol_table_deinit(&symbols->objects);
 	stall_elf_destroy(symbols->minidebug);
 	free(symbols);
 }
@@ -399,7 +271,7 @@ static size_t leading_underscores(const char *name)
 	return strncmp(name, "_Z", 2) == 0 ? 0 : strspn(name, "_");
 }
 
-static int binding_rank(const struct entry *entry)
+static int binding_rank(const struct stall_symbol_entry *entry)
 {
 	switch (ELF64_ST_BIND(entry->info)) {
 	case STB_GLOBAL:
@@ -414,8 +286,8 @@ static int binding_rank(const struct entry *entry)
 
 // Which of two names of one address people know: exported before local, write before __write,
 // global before weak, typed before untyped, short before long.
-static bool is_better(const struct entry *a, const char *a_name, const struct entry *b,
-		      const char *b_name)
+static bool is_better(const struct stall_symbol_entry *a, const char *a_name,
+		      const struct stall_symbol_entry *b, const char *b_name)
 {
 	int a_local = binding_rank(a) == 2, b_local = binding_rank(b) == 2;
 	size_t a_length = strlen(a_name), b_length = strlen(b_name);
@@ -433,36 +305,20 @@ static bool is_better(const struct entry *a, const char *a_name, const struct en
 	return strcmp(a_name, b_name) < 0;
 }
 
-// The index after the last entry that starts at or before the address.
-static size_t upper_bound(const struct table *table, uint64_t address)
-{
-	size_t low = 0, high = table->count;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (table->entries[middle].address <= address)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 #define MAX_BACK 65536 // entries looked at behind the address, in a table made to hurt
 #define MAX_ALIASES 256
 
 // Among the entries that start at entries[last].address and satisfy size > beyond (or, with
 // `unsized`, size 0), the best name.
-static bool best_alias(struct stall_symbols *symbols, const struct table *table, size_t last,
-		       uint64_t beyond, bool unsized, struct stall_symbol *ret)
+static bool best_alias(struct stall_symbols *symbols, const struct stall_symbol_table *table,
+		       size_t last, uint64_t beyond, bool unsized, struct stall_symbol *ret)
 {
-	const struct entry *best = NULL;
+	const struct stall_symbol_entry *best = NULL;
 	_cleanup_free_ char *best_name = NULL;
 	uint64_t address = table->entries[last].address;
 
 	for (size_t i = last + 1, tried = 0; i-- > 0 && tried < MAX_ALIASES; tried++) {
-		const struct entry *entry = &table->entries[i];
+		const struct stall_symbol_entry *entry = &table->entries[i];
 
 		if (entry->address != address)
 			break;
@@ -486,10 +342,10 @@ static bool best_alias(struct stall_symbols *symbols, const struct table *table,
 }
 
 // The innermost sized symbol that covers the address.
-static bool find_sized(struct stall_symbols *symbols, const struct table *table, uint64_t address,
-		       struct stall_symbol *ret)
+static bool find_sized(struct stall_symbols *symbols, const struct stall_symbol_table *table,
+		       uint64_t address, struct stall_symbol *ret)
 {
-	size_t end = upper_bound(table, address);
+	size_t end = stall_symbol_table_upper_bound(table, address);
 
 	for (size_t i = end, tried = 0; i-- > 0 && tried < MAX_BACK; tried++) {
 		if (table->reach[i] <= address)
@@ -498,7 +354,7 @@ static bool find_sized(struct stall_symbols *symbols, const struct table *table,
 			continue;
 		// Aliases with the same start may sort on either side of this one.
 		uint64_t start = table->entries[i].address;
-		size_t last = upper_bound(table, start) - 1;
+		size_t last = stall_symbol_table_upper_bound(table, start) - 1;
 		if (best_alias(symbols, table, last, address - start, false, ret))
 			return true;
 		while (i > 0 && table->entries[i - 1].address == start)
@@ -513,12 +369,12 @@ static bool find_sized(struct stall_symbols *symbols, const struct table *table,
 // where the table has static functions too, since otherwise the next one may not be in it.
 static bool find_unsized(struct stall_symbols *symbols, uint64_t address, struct stall_symbol *ret)
 {
-	const struct table *table = &symbols->functions;
-	size_t end = upper_bound(table, address);
+	const struct stall_symbol_table *table = &symbols->functions;
+	size_t end = stall_symbol_table_upper_bound(table, address);
 
 	if (end == 0)
 		return false;
-	const struct entry *entry = &table->entries[end - 1];
+	const struct stall_symbol_entry *entry = &table->entries[end - 1];
 	const struct source *source = &symbols->sources[entry->source];
 	if (!source->complete || entry->section >= source->elf->section_count ||
 	    address - entry->address >= MAX_UNSIZED)
@@ -584,7 +440,7 @@ static bool name_is(const char *text, size_t left, const char *name, size_t leng
 }
 
 static bool search_names(const struct stall_symbols *symbols, unsigned int source, const char *name,
-			 const struct entry **ret)
+			 const struct stall_symbol_entry **ret)
 {
 	const struct source *from = &symbols->sources[source];
 	_cleanup_free_ uint8_t *strings = NULL;
@@ -596,9 +452,9 @@ static bool search_names(const struct stall_symbols *symbols, unsigned int sourc
 		stall_error_destroy(err);
 		return false;
 	}
-	const struct entry *best = NULL;
+	const struct stall_symbol_entry *best = NULL;
 	for (size_t i = 0; i < symbols->objects.count; i++) {
-		const struct entry *entry = &symbols->objects.entries[i];
+		const struct stall_symbol_entry *entry = &symbols->objects.entries[i];
 
 		if (entry->source != source || entry->name >= from->strings_size ||
 		    !name_is((char *)strings + entry->name, from->strings_size + 1 - entry->name,
@@ -615,7 +471,7 @@ bool stall_symbols_find_name(struct stall_symbols *symbols, const char *name,
 			     struct stall_symbol *ret)
 {
 	char mangled[1024];
-	const struct entry *entry;
+	const struct stall_symbol_entry *entry;
 	const char *names[] = {name, mangle(name, mangled, sizeof(mangled)) ? mangled : NULL};
 
 	for (size_t n = 0; n < 2 && names[n]; n++) {

@@ -130,17 +130,18 @@ static void test_hostile_expressions(void)
 	CHECK_INT(evaluate(pushes, 0, &value), STALL_STEP_BAD);
 }
 
-struct row {
-	struct stall_row row;
-	struct stall_rule rules[2];
-};
+// A row with room for a rule.
+static _Alignas(16) uint8_t row_bytes[sizeof(struct stall_row) + sizeof(struct stall_rule)];
+static struct stall_row *const row = (struct stall_row *)row_bytes;
 
-static void set_usual_row(struct row *row)
+static void set_usual_row(void)
 {
-	*row = (struct row){
-		.row = {.cfa_reg = STALL_REG_SP, .cfa_offset = 16, .rule_count = 1},
-		.rules = {{.kind = STALL_RULE_OFFSET, .reg = STALL_REG_PC, .offset = -8}},
-	};
+	memset(row_bytes, 0, sizeof(row_bytes));
+	row->cfa_reg = STALL_REG_SP;
+	row->cfa_offset = 16;
+	row->rule_count = 1;
+	row->rules[0] =
+		(struct stall_rule){.kind = STALL_RULE_OFFSET, .reg = STALL_REG_PC, .offset = -8};
 }
 
 static void start_at(uint64_t sp)
@@ -152,48 +153,46 @@ static void start_at(uint64_t sp)
 
 static void test_step(void)
 {
-	struct row row;
 	struct stall_regs caller;
 
-	set_usual_row(&row);
+	set_usual_row();
 	start_at(0x7000);
 	set_word(0x7008, 0x402000);
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_CALLER);
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_CALLER);
 	CHECK_INT(caller.value[STALL_REG_PC], 0x402000);
 	CHECK_INT(caller.value[STALL_REG_SP], 0x7010);
 	CHECK_INT(caller.valid, 1U << STALL_REG_PC | 1U << STALL_REG_SP);
 	set_word(0x7008, 0);
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_OUTERMOST);
-	row.rules[0].kind = STALL_RULE_UNDEFINED;
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_OUTERMOST);
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_OUTERMOST);
+	row->rules[0].kind = STALL_RULE_UNDEFINED;
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_OUTERMOST);
 	// rbp is not known, as with registers from /proc/PID/task/TID/syscall.
-	set_usual_row(&row);
-	row.row.cfa_reg = STALL_REG_RBP;
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_NO_REGISTERS);
+	set_usual_row();
+	row->cfa_reg = STALL_REG_RBP;
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_NO_REGISTERS);
 	// The copy ends at 0x7100.
-	set_usual_row(&row);
+	set_usual_row();
 	start_at(0x70f8);
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_NO_MEMORY);
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_NO_MEMORY);
 	start_at(UINT64_MAX - 8);
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_BAD);
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
 }
 
 static void test_growth(void)
 {
-	struct row row;
 	struct stall_regs caller;
 
-	set_usual_row(&row);
+	set_usual_row();
 	start_at(0x7040);
 	set_word(0x7018, 0x402000);
-	row.row.cfa_offset = -0x20;
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_BAD);
-	row.row.cfa_offset = 0;
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_BAD);
+	row->cfa_offset = -0x20;
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
+	row->cfa_offset = 0;
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
 	// A handler on a stack of its own was entered from anywhere.
-	row.row.signal = true;
-	row.row.cfa_offset = -0x20;
-	CHECK_INT(stall_unwind_step(&row.row, &regs, &memory, &caller), STALL_STEP_CALLER);
+	row->signal = true;
+	row->cfa_offset = -0x20;
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_CALLER);
 }
 
 // Code whose unwind information is known because it stands here.
