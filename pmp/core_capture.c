@@ -71,11 +71,6 @@ static void snapshot_destroyp(struct stall_snapshot **snapshot)
 	stall_snapshot_destroy(*snapshot);
 }
 
-static void output_destroyp(struct stall_output **output)
-{
-	stall_output_destroy(*output);
-}
-
 static struct stall_error *capture(const struct stall_core_capture_options *options,
 				   struct inputs *inputs, int records, bool *ret_partial)
 {
@@ -89,7 +84,7 @@ static struct stall_error *capture(const struct stall_core_capture_options *opti
 	const struct stall_sandbox_options sandbox = {.keep_uid = true};
 	_cleanup_(worker_destroyp) struct stall_worker *worker = NULL;
 	_cleanup_(snapshot_destroyp) struct stall_snapshot *snapshot = NULL;
-	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct stall_arena arena;
 	struct stall_host host;
 	uint64_t started_ns = stall_clock_ns(CLOCK_MONOTONIC);

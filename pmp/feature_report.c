@@ -64,15 +64,10 @@ static void write_features(struct stall_json *json, const struct stall_feature *
 		write_feature(json, features[i].name, features[i].probe());
 }
 
-static void output_destroyp(struct stall_output **output)
-{
-	stall_output_destroy(*output);
-}
-
 struct stall_error *stall_features_write(int fd)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json = {};
-	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct utsname name = {};
 
 	uname(&name);

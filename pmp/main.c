@@ -24,20 +24,10 @@ enum exit_status {
 	EXIT_PARTIAL = 3,
 };
 
-static void probe_destroyp(struct stall_probe **probe)
-{
-	stall_probe_destroy(*probe);
-}
-
-static void output_destroyp(struct stall_output **output)
-{
-	stall_output_destroy(*output);
-}
-
 static struct stall_error *snap(const struct stall_options *options, bool *ret_partial)
 {
-	_cleanup_(output_destroyp) struct stall_output *output = NULL;
-	_cleanup_(probe_destroyp) struct stall_probe *probe = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_probe_destroyp) struct stall_probe *probe = NULL;
 	bool partial = false;
 
 	// First, so that a name that cannot be had costs the target nothing.
@@ -56,7 +46,7 @@ static struct stall_error *snap(const struct stall_options *options, bool *ret_p
 
 static struct stall_error *core(const struct stall_options *options, bool *ret_partial)
 {
-	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	const struct stall_core_capture_options core_options = {
 		.core = options->core,
 		.exe = options->exe,

@@ -136,11 +136,6 @@ static bool ends_with(const char *string, const char *suffix)
 	return length >= suffix_length && !strcmp(string + length - suffix_length, suffix);
 }
 
-static void destroyp(struct stall_output **output)
-{
-	stall_output_destroy(*output);
-}
-
 struct stall_error *stall_output_create_fd(int fd, struct stall_output **ret)
 {
 	struct stall_output *output = calloc(1, sizeof(*output));
@@ -160,7 +155,7 @@ struct stall_error *stall_output_create_null(struct stall_output **ret)
 
 struct stall_error *stall_output_create(const char *path, bool force, struct stall_output **ret)
 {
-	_cleanup_(destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 
 	if (!path)
 		return stall_output_create_fd(STDOUT_FILENO, ret);

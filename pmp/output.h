@@ -24,4 +24,10 @@ struct stall_error *stall_output_write(struct stall_output *output, const void *
 // The file is on disk and has its name, or there is none.
 struct stall_error *stall_output_commit(struct stall_output *output);
 
+// For _cleanup_().
+static inline void stall_output_destroyp(struct stall_output **output)
+{
+	stall_output_destroy(*output);
+}
+
 #endif

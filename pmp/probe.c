@@ -54,15 +54,10 @@ void stall_probe_destroy(struct stall_probe *probe)
 	free(probe);
 }
 
-static void probe_destroyp(struct stall_probe **probe)
-{
-	stall_probe_destroy(*probe);
-}
-
 struct stall_error *stall_probe_create(const struct stall_probe_options *options,
 				       struct stall_probe **ret)
 {
-	_cleanup_(probe_destroyp) struct stall_probe *probe = calloc(1, sizeof(*probe));
+	_cleanup_(stall_probe_destroyp) struct stall_probe *probe = calloc(1, sizeof(*probe));
 	struct stall_error *err;
 
 	if (!probe)
@@ -140,14 +135,9 @@ struct stall_error *stall_probe_capture(struct stall_probe *probe, struct stall_
 	return capture(probe, probe->backend, probe->state, output, ret_partial);
 }
 
-static void output_destroyp(struct stall_output **output)
-{
-	stall_output_destroy(*output);
-}
-
 struct stall_error *stall_probe_warm(struct stall_probe *probe)
 {
-	_cleanup_(output_destroyp) struct stall_output *nowhere = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *nowhere = NULL;
 	bool partial;
 
 	struct stall_error *err = stall_output_create_null(&nowhere);

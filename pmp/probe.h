@@ -38,4 +38,10 @@ struct stall_error *stall_probe_warm(struct stall_probe *probe);
 struct stall_error *stall_probe_capture(struct stall_probe *probe, struct stall_output *output,
 					bool *ret_partial);
 
+// For _cleanup_().
+static inline void stall_probe_destroyp(struct stall_probe **probe)
+{
+	stall_probe_destroy(*probe);
+}
+
 #endif

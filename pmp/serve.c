@@ -25,19 +25,9 @@ struct server {
 	bool skip; // the rest of a line that is too long
 };
 
-static void probe_destroyp(struct stall_probe **probe)
-{
-	stall_probe_destroy(*probe);
-}
-
-static void output_destroyp(struct stall_output **output)
-{
-	stall_output_destroy(*output);
-}
-
 static struct stall_error *answer(struct server *server, struct stall_json *json)
 {
-	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 
 	stall_json_newline(json);
 	if (json->failed)
@@ -81,7 +71,7 @@ static struct stall_error *answer_written(struct server *server, const char *pat
 
 static struct stall_error *snap(struct server *server, const char *path, bool *ret_partial)
 {
-	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct stall_error *err;
 
 	if (path)
@@ -239,7 +229,7 @@ static void server_deinit(struct server *server)
 struct stall_error *stall_serve(const struct stall_probe_options *options, bool force_overwrite,
 				int in, int out)
 {
-	_cleanup_(probe_destroyp) struct stall_probe *probe = NULL;
+	_cleanup_(stall_probe_destroyp) struct stall_probe *probe = NULL;
 	_cleanup_(server_deinit) struct server server = {
 		.force_overwrite = force_overwrite,
 		.in = in,

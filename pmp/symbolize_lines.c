@@ -140,11 +140,6 @@ static void symbolizer_destroyp(struct stall_symbolizer **symbolizer)
 	stall_symbolizer_destroy(*symbolizer);
 }
 
-static void output_destroyp(struct stall_output **output)
-{
-	stall_output_destroy(*output);
-}
-
 struct stall_error *stall_symbolize_lines(const char *const *debug_dirs, size_t count, int in,
 					  int out)
 {
@@ -153,7 +148,7 @@ struct stall_error *stall_symbolize_lines(const char *const *debug_dirs, size_t 
 		.memory_limit = MEMORY_LIMIT,
 	};
 	_cleanup_(symbolizer_destroyp) struct stall_symbolizer *symbolizer = NULL;
-	_cleanup_(output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	_cleanup_(stall_json_deinit) struct stall_json json = {};
 	_cleanup_fclose_ FILE *file = fdopen(in, "r");
 	_cleanup_free_ char *line = NULL;
