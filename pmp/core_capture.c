@@ -115,11 +115,14 @@ static struct stall_error *capture(const struct stall_core_capture_options *opti
 }
 
 static void child(const struct stall_core_capture_options *options, struct inputs *inputs,
-		  int records, int verdicts)
+		  int records, int verdicts, pid_t parent)
 {
 	struct verdict verdict = {};
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	// It may have been killed before that.
+	if (getppid() != parent)
+		_exit(1);
 	struct stall_error *err = capture(options, inputs, records, &verdict.partial);
 	if (err) {
 		verdict.failed = true;
@@ -189,11 +192,11 @@ struct stall_error *stall_core_capture(const struct stall_core_capture_options *
 		err = make_pipe(&verdict_in, &verdict_out);
 	if (err)
 		return err;
-	pid_t pid = fork();
+	pid_t parent = getpid(), pid = fork();
 	if (pid < 0)
 		return stall_error_os(errno, "fork");
 	if (pid == 0)
-		child(options, &inputs, records_out, verdict_out);
+		child(options, &inputs, records_out, verdict_out, parent);
 	close(records_out);
 	close(verdict_out);
 	records_out = verdict_out = -1;

@@ -35,15 +35,17 @@ static struct stall_error *refused(int errnum)
 static struct stall_error *ptrace_probe(const struct stall_snapshot_options *options)
 {
 	int errnum = 0;
-	pid_t pid = fork();
+	pid_t parent = getpid(), pid = fork();
 
 	(void)options;
 	if (pid < 0)
 		return stall_error_os(errno, "fork");
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (;;)
+		// It may have been killed before that.
+		while (getppid() == parent)
 			pause();
+		_exit(0);
 	}
 	if (ptrace(PTRACE_SEIZE, pid, 0, 0) < 0)
 		errnum = errno;
