@@ -187,8 +187,9 @@ def test_threads_that_come_and_go(backend: str) -> None:
                 assert by_tid(taken.whole)[fact.tid].label is Label.VERIFIED
         after = target.ask("made")
         rate = (after["made"] - before["made"]) / (after["ns"] - before["ns"]) * 1e9
-        assert rate > 2000, "the machine was too busy for this test to mean anything"
         assert_unharmed(target.pid)
+    if rate < 2000:
+        pytest.skip(f"passed, but the machine made only {rate:.0f} threads a second of 5000")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
