@@ -42,6 +42,8 @@ class Blocker(msgspec.Struct, frozen=True):
     state: State = "?"
     sql: str | None = None
     source: str = "futex"
+    certain: bool = True
+    """False: chosen because nobody else is left, and another thread can be it as well."""
 
 
 class WaiterGroup(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING
 from stallscope.model import Label
 
-__all__ = ["by_frames", "by_lock", "choose", "pending"]
+__all__ = ["by_frames", "by_lock", "choose", "pending", "suspects"]
 
 
 LEAST_SHARE = 0.5
@@ -93,6 +93,7 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             role=holder.role or "stands where the holder stands",
             strength=strength,
             chains=not holder.unique and not holder.waiting,
+            certain=not holder.unique,
         )
     return idle
 
@@ -111,7 +112,19 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
     if scene.weight(idle) != 1:
         return None
     role = "is the one connection that does not wait, so it is left to hold the lock"
-    return Candidate(idle[0], "frames", role, 0.10, chains=False)
+    return Candidate(idle[0], "frames", role, 0.10, chains=False, certain=False)
+
+
+def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, ...]:
+    """Return the threads of which one is likely the holder, the likeliest first."""
+    mine = set(waiters)
+    numbers = {number for number, holder in enumerate(signature.holders) if holder.unique}
+    found = [
+        index
+        for index in scene.holders.get(signature.id, ())
+        if index not in mine and numbers.intersection(scene.shape(index).holder_of[signature.id])
+    ]
+    return tuple(sorted(found, key=lambda index: _rank(scene, index)))
 
 
 def pending(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, str] | None:

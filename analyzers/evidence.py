@@ -8,13 +8,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stallscope.analyzers.blocker import pending
+from stallscope.analyzers.blocker import pending, suspects
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene, wait
 from stallscope.analyzers.waits import IDLE, WAITING
 from stallscope.model import Label, Lock, LockKind
 
 __all__ = ["Case", "collect", "lock_words"]
+
+SUSPECTS = 3
+"""Likely holders that are named."""
 
 _KINDS = {
     LockKind.MUTEX: "the mutex",
@@ -74,16 +77,16 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
                     f"{scene.say(i)} in {scene.shape(i).site()}" for i in case.blocker.via[:5]
                 )
             )
-        if case.blocker.source == "frames" and not case.blocker.chains:
+        if not case.blocker.certain:
             against.append("no lock word names the blocker: it is chosen by what it does")
         label = scene.capture.threads[case.blocker.thread].label
         if label is Label.RACED:
             against.append("the blocker ran while its stack was copied: its frames may be mixed")
-    else:
-        against.append(_nobody(scene, case))
     between = pending(scene, case.signature, case.waiters)
     if between is not None and (case.blocker is None or between[0] != case.blocker.thread):
         says.append(f"{scene.say(between[0])} {between[1]}")
+    says += _likely(scene, case)
+    against += _nobody(scene, case)
     if case.signature.device and case.waiters:
         others = scene.syncing - {case.blocker.thread if case.blocker else -1}
         if others:
@@ -109,15 +112,47 @@ def lock_words(lock: Lock) -> str:
     return f"{kind} {name}"
 
 
-def _nobody(scene: Scene, case: Case) -> str:
+def _likely(scene: Scene, case: Case) -> list[str]:
+    """Name the threads that can be the holder, where no single one is left."""
+    named = case.blocker is not None and not case.blocker.certain
+    if named or not case.signature.idle_holder or not _holder_open(case):
+        return []
+    found = suspects(scene, case.signature, case.waiters)
+    count = scene.weight(found)
+    return [
+        f"likely holder, one of {count} at work meanwhile: {scene.say(index)}: it "
+        + scene.doing(index)
+        for index in found[:SUSPECTS]
+    ]
+
+
+def _holder_open(case: Case) -> bool:
+    """Say whether it is open who holds what the last in the queue waits for."""
+    blocker = case.blocker
+    return blocker is None or not blocker.certain or blocker.thread in case.waiters
+
+
+def _nobody(scene: Scene, case: Case) -> list[str]:
+    """Say what the stacks leave open about the holder."""
+    if not _holder_open(case):
+        return []
+    blocker = case.blocker
     idle = scene.weight(
         i
         for i, shape in enumerate(scene.stacks.shapes)
-        if scene.states[i] == IDLE and shape.idle is not None and shape.idle.session
+        if scene.states[i] == IDLE
+        and shape.idle is not None
+        and shape.idle.session
+        and (blocker is None or i != blocker.thread)
     )
     if case.signature.idle_holder and idle:
-        return f"stacks do not show who holds it; it can be {_one_of(idle)}"
-    return "no thread of this capture is seen holding it"
+        if blocker is not None and not blocker.certain:
+            return [f"the holder can also be {_one_of(idle)}"]
+        it = "what the blocker waits for" if blocker is not None else "it"
+        return [f"stacks do not show who holds {it}; it can be {_one_of(idle)}"]
+    if blocker is None:
+        return ["no thread of this capture is seen holding it"]
+    return []
 
 
 def _one_of(count: int) -> str:

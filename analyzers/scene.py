@@ -14,9 +14,9 @@ from stallscope.analyzers.catalog import Catalog, Signature
 from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING
-from stallscope.model import Capture, Lock, LockKind
+from stallscope.model import Capture, Lock, LockKind, Thread
 
-__all__ = ["Candidate", "Scene", "wait", "waiter_groups"]
+__all__ = ["Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
 
 EXCERPT = 3
 """A dump of so few threads is a piece of one: small counts do not speak against a stall."""
@@ -39,6 +39,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """Of the waiters: how many it blocks."""
     via: tuple[int, ...] = ()
     """Owners between the waiters and this root."""
+    certain: bool = True
+    """False: only that nobody else is left speaks for it."""
 
 
 class Scene:
@@ -206,7 +208,7 @@ class Scene:
     def say(self, thread: int) -> str:
         """Name a thread in a sentence."""
         item = self.capture.threads[thread]
-        name = f" ({item.name})" if item.name else ""
+        name = f" ({item.name})" if item.name and not named_as_process(self.capture, item) else ""
         return f"thread {item.tid}{name}" if item.tid else "a thread without a number"
 
     def blocker(self, candidate: Candidate) -> Blocker:
@@ -217,6 +219,7 @@ class Scene:
             frames=self.shape(candidate.thread).frames,
             state=self.states[candidate.thread],
             source=candidate.source,
+            certain=candidate.certain,
         )
 
     def doing(self, thread: int) -> str:
@@ -232,6 +235,13 @@ class Scene:
         else:
             where = "waits"
         return f"{where} in {shape.excerpt()}"
+
+
+def named_as_process(capture: Capture, thread: Thread) -> bool:
+    """Say whether a thread's name is the program's: then it tells nothing."""
+    if not 0 <= thread.process < len(capture.processes):
+        return False
+    return thread.name == capture.processes[thread.process].comm
 
 
 def wait(count: int) -> str:

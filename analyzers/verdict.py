@@ -110,7 +110,7 @@ def _finding(scene: Scene, cases: dict[str, Case], case: Case) -> Finding:
         Link(
             signature=item.signature.id,
             threads=scene.weight(item.waiters),
-            tid=scene.capture.threads[item.blocker.thread].tid if item.blocker else None,
+            tid=_link_tid(scene, item, root=item is case),
         )
         for item in (case, *victims)
     ]
@@ -130,6 +130,13 @@ def _finding(scene: Scene, cases: dict[str, Case], case: Case) -> Finding:
         meaning=" ".join(signature.meaning.split()),
         victim_of=case.root,
     )
+
+
+def _link_tid(scene: Scene, case: Case, *, root: bool) -> int | None:
+    """Return the blocker of a link; of a victim only a certain one, or the chain would branch."""
+    if case.blocker is None or not (root or case.blocker.certain):
+        return None
+    return scene.capture.threads[case.blocker.thread].tid
 
 
 def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:

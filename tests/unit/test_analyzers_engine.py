@@ -300,6 +300,7 @@ def test_the_one_statement_at_work_keeps_the_table(analyze: Analyze) -> None:
     assert verdict.signature == "metadata-lock"
     assert verdict.blocker is not None
     assert verdict.blocker.tid == slow
+    assert not verdict.blocker.certain
     assert any("keeps the table in use" in text for text in verdict.evidence)
     assert any("is the DDL that waits" in text for text in verdict.evidence)
     assert any("chosen by what it does" in text for text in verdict.against)
@@ -309,11 +310,30 @@ def test_two_statements_at_work_leave_the_pending_ddl(analyze: Analyze) -> None:
     scenery = Scenery()
     scenery.add(READER, times=12)
     (alter,) = scenery.add(ALTER)
-    scenery.add(SLOW, times=2, state="R")
+    slow = scenery.add(SLOW, times=2, state="R")
+    scenery.add(IDLE_SESSION, times=3)
     verdict = analyze(scenery).findings[0]
     assert verdict.blocker is not None
     assert verdict.blocker.tid == alter
+    assert verdict.blocker.certain
     assert any("the DDL that waits" in text for text in verdict.evidence)
+    likely = [text for text in verdict.evidence if text.startswith("likely holder, one of 2 ")]
+    assert [any(f"thread {tid} " in text for text in likely) for tid in slow] == [True, True]
+    assert all("row_search_mvcc" in text for text in likely)
+    assert any("one of the 3 idle connections" in text for text in verdict.against)
+
+
+def test_the_one_statement_at_work_may_not_be_it(analyze: Analyze) -> None:
+    scenery = Scenery()
+    scenery.add(READER, times=12)
+    scenery.add(ALTER)
+    (slow,) = scenery.add(SLOW, state="R")
+    scenery.add(IDLE_SESSION, times=3)
+    verdict = analyze(scenery).findings[0]
+    assert verdict.blocker is not None
+    assert (verdict.blocker.tid, verdict.blocker.certain) == (slow, False)
+    assert "the holder can also be one of the 3 idle connections" in verdict.against
+    assert not any("likely holder" in text for text in verdict.evidence)
 
 
 def test_the_one_idle_connection_is_left_to_hold_it(analyze: Analyze) -> None:
@@ -324,6 +344,7 @@ def test_the_one_idle_connection_is_left_to_hold_it(analyze: Analyze) -> None:
     verdict = analyze(scenery).findings[0]
     assert verdict.blocker is not None
     assert (verdict.blocker.tid, verdict.blocker.state) == (idle, "idle")
+    assert not verdict.blocker.certain
     assert any("left to hold" in text for text in verdict.evidence)
 
 
@@ -348,6 +369,67 @@ def test_an_owner_of_the_lock_beats_both(analyze: Analyze) -> None:
     assert verdict.signature == "metadata-lock"
     assert verdict.blocker is not None
     assert verdict.blocker.tid == owner
+
+
+# --- who cannot be the holder -------------------------------------------------------------------
+
+ROW = (
+    "pthread_cond_wait, os_event_wait_low, srv_suspend_mysql_thread, row_mysql_handle_errors,"
+    f" row_search_for_mysql, {SESSION}"
+)
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        "sched_yield, mutex_spin_wait, srv_suspend_mysql_thread, row_mysql_handle_errors",
+        "sched_yield, mutex_spin_wait, trx_start, row_search_for_mysql",
+        "lock_rec_create, lock_rec_enqueue_waiting, lock_clust_rec_read_check_and_lock",
+    ],
+)
+def test_who_asks_for_a_row_does_not_hold_it(analyze: Analyze, stack: str) -> None:
+    scenery = Scenery()
+    scenery.add(ROW, times=40)
+    scenery.add(f"{stack}, {SESSION}", state="R")
+    verdict = analyze(scenery).findings[0]
+    assert verdict.signature == "innodb-row-lock"
+    assert verdict.blocker is None
+
+
+def test_the_deadlock_search_is_no_row_holder_of_its_victims(analyze: Analyze) -> None:
+    scenery = Scenery()
+    scenery.add(ROW, times=40)
+    search = "lock_deadlock_recursive, lock_deadlock_occurs, lock_rec_enqueue_waiting"
+    (checker,) = scenery.add(f"{search}, {SESSION}", state="R", on_cpu=True)
+    verdict = analyze(scenery).findings[0]
+    assert verdict.signature == "innodb-deadlock-check"
+    assert [(link.signature, link.tid) for link in verdict.chain] == [
+        ("innodb-deadlock-check", checker),
+        ("innodb-row-lock", None),
+    ]
+
+
+def test_waiting_for_an_old_version_lets_the_table_cache_go(analyze: Analyze) -> None:
+    scenery = Scenery()
+    lock = scenery.lock(symbol="LOCK_open")
+    scenery.add(f"{FUTEX}, open_table, open_tables, {SESSION}", times=12, lock=lock)
+    wait = "pthread_cond_timedwait, MDL_wait::timed_wait, TABLE_SHARE::wait_for_old_version"
+    scenery.add(f"{wait}, close_cached_tables, reload_acl_and_cache, {SESSION}")
+    verdict = analyze(scenery).findings[0]
+    assert verdict.signature == "table-open-lock"
+    assert verdict.blocker is None
+
+
+def test_who_changes_the_page_and_waits_for_an_undo_slot(analyze: Analyze) -> None:
+    scenery = Scenery()
+    latch = "sched_yield, rw_lock_s_lock_spin, buf_page_get_gen, btr_cur_latch_leaves"
+    scenery.add(f"{latch}, btr_cur_search_to_nth_level, {SESSION}", times=40, state="R")
+    undo = "sched_yield, mutex_spin_wait, trx_undo_assign_undo, trx_undo_report_row_operation"
+    (holder,) = scenery.add(f"{undo}, btr_cur_update_in_place, {SESSION}", state="R")
+    verdict = analyze(scenery).findings[0]
+    assert verdict.signature == "innodb-page-latch"
+    assert verdict.blocker is not None
+    assert verdict.blocker.tid == holder
 
 
 # --- rings --------------------------------------------------------------------------------------
