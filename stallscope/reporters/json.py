@@ -115,6 +115,7 @@ def _blocker(analysis: Analysis, blocker: Blocker) -> dict[str, Any]:
         "sql": blocker.sql,
         "state": blocker.state,
         "source": blocker.source,
+        "certain": blocker.certain,
         "label": None if thread is None else thread.label,
         "unwind": None if thread is None else thread.unwind,
         "syscall": None if call is None else call.name or str(call.nr),

@@ -11,9 +11,11 @@ from typing import TextIO
 
 import msgspec
 
-from stallscope.analyzers.analysis import Analysis, Finding, Group
+from stallscope.analyzers.analysis import Analysis, Finding, Group, Link
 from stallscope.analyzers.names import bare
-from stallscope.model import Frame, Lock, Thread
+from stallscope.analyzers.scene import named_as_process
+from stallscope.model import Frame, Lock, LockKind, Thread
+from stallscope.reporters.connection import connection_query
 from stallscope.reporters.counts import (
     count_labels,
     count_states,
@@ -76,7 +78,11 @@ class _Report:
         self.capture = analysis.capture
         self.options = options
         self.total = count_threads(analysis)
-        self.names = {t.tid: t.name for t in self.capture.threads if t.tid}
+        self.names = {
+            t.tid: t.name
+            for t in self.capture.threads
+            if t.tid and not named_as_process(self.capture, t)
+        }
 
     def lines(self) -> Iterator[Line]:
         findings = self.analysis.findings
@@ -84,8 +90,7 @@ class _Report:
         if findings:
             yield from self._why(findings[0])
         yield from self._cycles()
-        if len(findings) > 1:
-            yield from self._others(findings[1:])
+        yield from self._others()
         yield from self._groups()
         yield from self._facts()
         yield from self._unread()
@@ -97,11 +102,10 @@ class _Report:
             return f"{self._server()}: no stall found; {self._states()}."
         finding = self.analysis.findings[0]
         blocker = finding.blocker
-        by = (
-            f"; blocked by {self._thread(blocker.tid, blocker.name)}, {blocker.state}"
-            if blocker is not None
-            else "; the blocker is not known"
-        )
+        by = "; the blocker is not known"
+        if blocker is not None:
+            likely = "" if blocker.certain else "likely "
+            by = f"; {likely}blocked by {self._thread(blocker.tid)}, {blocker.state}"
         return f"{self._server()}: {self._finding(finding)}{by}."
 
     def _finding(self, finding: Finding) -> str:
@@ -112,7 +116,7 @@ class _Report:
                 f"{finding.threads} of {_threads(self.total)}: {finding.title}"
                 f" [{finding.signature}]"
             )
-        return f"{what} ({finding.confidence:.0%} sure)"
+        return f"{what} (confidence {finding.confidence:.2f})"
 
     def _server(self) -> str:
         analysis = self.analysis
@@ -127,9 +131,9 @@ class _Report:
             name += f" (pid {process.pid})"
         return name
 
-    def _thread(self, tid: int, name: str) -> str:
-        known = name or self.names.get(tid, "")
-        return f"thread {tid or '?'}" + (f' "{known}"' if known else "")
+    def _thread(self, tid: int) -> str:
+        name = self.names.get(tid)
+        return f"thread {tid or '?'}" + (f' "{name}"' if name else "")
 
     def _states(self) -> str:
         states = count_states(self.analysis)
@@ -139,12 +143,16 @@ class _Report:
     def _why(self, finding: Finding) -> Iterator[Line]:
         blocker = finding.blocker
         if blocker is not None:
-            yield from self._title("Blocker")
-            head = f"{self._thread(blocker.tid, blocker.name)}, {blocker.state}"
+            yield from self._title("Blocker" if blocker.certain else "Blocker, likely")
+            head = f"{self._thread(blocker.tid)}, {blocker.state}"
             yield from self._wrap(f"{head} (known from: {blocker.source})", indent="  ")
             thread = thread_of(self.analysis, blocker.tid)
             if thread is not None:
                 yield from self._in_kernel(thread)
+                query = connection_query(self.analysis, thread)
+                if query is not None:
+                    text = f"whose connection: {query}"
+                    yield from self._wrap(text, indent="  ", hang="    ")
             if blocker.sql:
                 yield from self._wrap(f"SQL: {blocker.sql}", indent="  ")
             yield from self._stack(blocker.frames, trust([thread] if thread else []))
@@ -154,20 +162,27 @@ class _Report:
                 yield from self._wrap(self._lock(lock), indent="  ", hang="    ")
             if len(finding.locks) > _LOCKS:
                 yield Line(f"  … and {len(finding.locks) - _LOCKS} more")
-        if finding.chain:
+        if len(finding.chain) > 1:
             yield from self._title("Chain, root first")
             for link in finding.chain:
-                at = f", at {self._thread(link.tid, '')}" if link.tid else ""
-                yield from self._wrap(
-                    f"{link.signature}: {_threads(link.threads)}{at}", indent="  "
-                )
+                yield from self._wrap(self._link(link), indent="  ", hang="    ")
         for title, items in (
             ("Evidence", finding.evidence),
             ("Against it, or not known", finding.against),
             ("What to do", finding.remedies),
-            ("References", finding.references),
         ):
             yield from self._items(title, items)
+        # Web addresses: half of one cannot be opened. They are the catalog's, not the target's.
+        yield from self._items("References", finding.references, whole=True)
+
+    def _link(self, link: Link) -> str:
+        waiters = f"{_threads(link.threads)} {'waits' if link.threads == 1 else 'wait'}"
+        parts = [waiters] if link.threads else []
+        if link.tid:
+            parts.append(
+                f"blocked by {self._thread(link.tid)}" if parts else self._thread(link.tid)
+            )
+        return f"{link.signature}: {', '.join(parts) or 'no thread waits'}"
 
     def _in_kernel(self, thread: Thread) -> Iterator[Line]:
         """Say what the thread does in the kernel: waits for a disk look like this."""
@@ -185,15 +200,17 @@ class _Report:
         name = lock.symbol or f"{lock.address:#x}"
         where = f" at {lock.address:#x}" if lock.symbol else ""
         if lock.owner_tid:
-            holder = f"held by {self._thread(lock.owner_tid, '')}"
+            holder = f"held by {self._thread(lock.owner_tid)}"
         elif lock.owner_raw:
             holder = f"its word names {lock.owner_raw}, which is no thread of the process"
         elif lock.readers:
-            holder = f"held by {lock.readers} readers"
+            holder = f"held by {lock.readers} reader{'' if lock.readers == 1 else 's'}"
+        elif lock.kind is LockKind.MUTEX and lock.source == "futex":
+            holder = "free when it was read"
         else:
             holder = "holder not known"
         unstable = "" if lock.stable else "; it changed while it was read"
-        waiters = f"{lock.waiters} wait [{lock.source}]"
+        waiters = f"{lock.waiters} wait{'s' if lock.waiters == 1 else ''} [{lock.source}]"
         return f"{name} ({lock.kind}{where}): {holder}, {waiters}{unstable}"
 
     def _cycles(self) -> Iterator[Line]:
@@ -203,8 +220,12 @@ class _Report:
             ring = " -> ".join(str(tid) for tid in (*cycle, cycle[0]))
             yield from self._wrap(ring, indent="  ", style="bold red")
 
-    def _others(self, findings: Sequence[Finding]) -> Iterator[Line]:
-        yield from self._title("Also seen")
+    def _others(self) -> Iterator[Line]:
+        """Name the other findings; those that the verdict explains stand in its chain."""
+        chained = {link.signature for found in self.analysis.findings[:1] for link in found.chain}
+        findings = [f for f in self.analysis.findings[1:] if f.signature not in chained]
+        if findings:
+            yield from self._title("Also seen")
         for finding in findings[:_OTHER_FINDINGS]:
             yield from self._wrap(self._finding(finding), indent="  ", hang="    ")
         if len(findings) > _OTHER_FINDINGS:
@@ -320,7 +341,11 @@ class _Report:
                 why = thread.unwind if thread.unwind != "complete" else "not-tried"
                 cut[why] = cut.get(why, 0) + thread.count
         items += [
-            f"{count} stacks end before their outermost frame ({why})"
+            (
+                f"1 stack ends before its outermost frame ({why})"
+                if count == 1
+                else f"{count} stacks end before their outermost frame ({why})"
+            )
             for why, count in sorted(cut.items())
             if why != "not-tried"
         ]
@@ -332,21 +357,29 @@ class _Report:
         yield Line("")
         yield Line(title, "bold")
 
-    def _items(self, title: str, items: Sequence[str]) -> Iterator[Line]:
+    def _items(self, title: str, items: Sequence[str], *, whole: bool = False) -> Iterator[Line]:
         if items:
             yield from self._title(title)
         for item in items:
-            yield from self._wrap(item, indent="  - ", hang="    ")
+            yield from self._wrap(item, indent="  - ", hang="    ", whole=whole)
 
     def _wrap(
-        self, text: str, *, indent: str = "", hang: str | None = None, style: str = ""
+        self,
+        text: str,
+        *,
+        indent: str = "",
+        hang: str | None = None,
+        style: str = "",
+        whole: bool = False,
     ) -> Iterator[Line]:
+        """Wrap text; ``whole`` leaves words that are longer than a line as they are."""
         for line in textwrap.wrap(
             clean(" ".join(text.split())),
             width=self.options.width,
             initial_indent=indent,
             subsequent_indent=" " * len(indent) if hang is None else hang,
             break_on_hyphens=False,
+            break_long_words=not whole,
         ) or [indent]:
             yield Line(line, style)
 

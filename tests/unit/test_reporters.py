@@ -37,6 +37,7 @@ from stallscope.model import (
 )
 from stallscope.reporters import json as json_reporter
 from stallscope.reporters import terminal
+from stallscope.reporters.connection import connection_query
 from tests.unit.captures import convoy, stack
 
 GOLDEN = Path(__file__).parent.parent / "data" / "reports"
@@ -229,6 +230,73 @@ def test_doubts_stand_with_the_stack() -> None:
     value = json_reporter.render(stalled())
     assert value["groups"][0]["labels"]["raced"] == 1
     assert value["findings"][0]["blocker"]["label"] == "verified"
+
+
+def with_finding(**changes: object) -> Analysis:
+    base = stalled()
+    finding = msgspec.structs.replace(base.findings[0], **changes)
+    return msgspec.structs.replace(base, findings=(finding, *base.findings[1:]))
+
+
+def test_a_likely_blocker_is_called_likely() -> None:
+    assert "; blocked by thread 100, waiting" in text(stalled(), width=200)
+    blocker = stalled().findings[0].blocker
+    assert blocker is not None
+    report = with_finding(blocker=msgspec.structs.replace(blocker, certain=False))
+    assert "; likely blocked by thread 100, waiting" in text(report, width=200)
+    assert "\nBlocker, likely\n" in text(report)
+    assert json_reporter.render(report)["findings"][0]["blocker"]["certain"] is False
+
+
+def test_a_chain_is_shown_where_there_is_one() -> None:
+    assert "Chain" not in text(stalled())
+    links = (Link("innodb-deadlock-check", 0, 100), Link("innodb-row-lock", 1), Link("x", 2, 101))
+    chain = text(with_finding(chain=links)).split("Chain, root first\n")[1].split("\n\n")[0]
+    assert chain.split("\n") == [
+        "  innodb-deadlock-check: thread 100",
+        "  innodb-row-lock: 1 thread waits",
+        "  x: 2 threads wait, blocked by thread 101",
+    ]
+
+
+def test_what_the_verdict_explains_is_not_told_twice() -> None:
+    base = with_finding(chain=(Link("table-open-lock", 3, 100), Link("metadata-lock", 2)))
+    victim = msgspec.structs.replace(base.findings[0], signature="metadata-lock", title="Victims")
+    report = msgspec.structs.replace(base, findings=(base.findings[0], victim))
+    assert "Victims" not in text(report)
+    assert "Also seen" not in text(report)
+    assert len(json_reporter.render(report)["findings"]) == 2
+
+
+def test_a_free_mutex_has_no_unknown_holder() -> None:
+    lock = msgspec.structs.replace(stalled().capture.locks[0], owner_tid=None)
+    assert "LOCK_open (mutex at 0xd000): free when it was read, 3 wait [futex]" in text(
+        with_finding(locks=(lock,)), width=200
+    )
+
+
+def test_an_address_on_the_web_stays_whole() -> None:
+    url = "https://dev.mysql.com/doc/refman/8.0/en/" + "a" * 80
+    assert f"  - {url}\n" in text(with_finding(references=(url,)))
+
+
+def test_the_connection_of_a_thread() -> None:
+    frames = tuple(Frame(symbol=name) for name in ("poll", "do_command", "handle_connection"))
+    thread = Thread(tid=77, ns_tid=7, frames=frames)
+    base = stalled()
+
+    def query(server: str | None, version: str | None, of: Thread = thread) -> str:
+        analysis = msgspec.structs.replace(base, server=server, version=version)
+        return connection_query(analysis, of) or ""
+
+    assert query("mariadb", "10.11.6").endswith("information_schema.processlist WHERE tid = 7")
+    assert query("mysql", "9.7.0").endswith("performance_schema.threads WHERE thread_os_id = 7")
+    assert query("mysql", "5.7.44")
+    assert not query("mysql", "5.5.9")
+    assert not query("mysql", None)
+    assert not query("postgres", "15.1")
+    background = msgspec.structs.replace(thread, frames=frames[:1])
+    assert not query("mysql", "9.7.0", background)
 
 
 def test_full_names_have_arguments_and_files() -> None:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a thread to the server's connection: the statement that says whose thread it is."""
+
+from __future__ import annotations
+
+import re
+
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.names import bare
+from stallscope.model import Thread
+
+__all__ = ["connection_query"]
+
+_SESSION = frozenset({"handle_one_connection", "do_handle_one_connection", "handle_connection"})
+_MARIADB = "SELECT id, user, host, time, info FROM information_schema.processlist WHERE tid = {tid}"
+_MYSQL = (
+    "SELECT processlist_id, processlist_user, processlist_host, processlist_info"
+    " FROM performance_schema.threads WHERE thread_os_id = {tid}"
+)
+_MYSQL_SINCE = (5, 7)
+"""performance_schema.threads has had THREAD_OS_ID since 5.7.9."""
+
+
+def connection_query(analysis: Analysis, thread: Thread) -> str | None:
+    """Return the SQL that finds the thread's connection; None where the server has no such way.
+
+    The server knows its threads by the ids of its own pid namespace.
+    """
+    if not thread.tid or _SESSION.isdisjoint(bare(str(frame)) for frame in thread.frames):
+        return None
+    tid = thread.ns_tid or thread.tid
+    if analysis.server == "mariadb":
+        return _MARIADB.format(tid=tid)
+    if analysis.server == "mysql" and _version(analysis.version) >= _MYSQL_SINCE:
+        return _MYSQL.format(tid=tid)
+    return None
+
+
+def _version(text: str | None) -> tuple[int, ...]:
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", text or "")
+    return tuple(int(number) for number in found.groups()) if found else ()
