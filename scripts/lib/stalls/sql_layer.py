@@ -18,6 +18,7 @@ TABLE = (
     "REPLACE INTO shop.orders VALUES (1, 10), (2, 20)",
 )
 READ = "SELECT SUM(total) FROM orders"
+LONG_READ = "SELECT SLEEP(3600) FROM orders"
 ALTER = "ALTER TABLE orders ADD COLUMN note INT"
 WRITE = "UPDATE orders SET total = total + 1 WHERE id = 1"
 METADATA_WAIT = "Waiting for table metadata lock"
@@ -26,16 +27,17 @@ READ_LOCK_WAITS = ("Waiting for global read lock", "Waiting for backup lock")
 
 
 @contextmanager
-def metadata_lock_pileup(server: SqlServer, waiters: int = 20) -> Iterator[int]:
+def metadata_lock_pileup(
+    server: SqlServer, waiters: int = 20, *, long_select: bool = False
+) -> Iterator[int]:
     """Let SELECTs queue behind an ALTER TABLE that waits for an idle transaction.
 
-    Yields the connection id of the idle transaction.
+    With ``long_select`` it waits for a statement that takes long, while others are idle. Yields the
+    connection id of what it waits for.
     """
     server.execute(*TABLE)
-    with (
-        open_transaction(server, "shop", READ) as holder,
-        running_statements(server, "shop", [ALTER]),
-    ):
+    held = _long_select(server) if long_select else open_transaction(server, "shop", READ)
+    with held as holder, running_statements(server, "shop", [ALTER]):
         wait_until(lambda: server.in_state(METADATA_WAIT) == 1, "ALTER TABLE waits")
         with running_statements(server, "shop", [READ] * waiters):
             wait_until(
@@ -43,6 +45,17 @@ def metadata_lock_pileup(server: SqlServer, waiters: int = 20) -> Iterator[int]:
                 f"{waiters} SELECTs wait behind ALTER TABLE",
             )
             yield holder
+
+
+@contextmanager
+def _long_select(server: SqlServer, idle: int = 5) -> Iterator[int]:
+    """Use the table in a statement that takes an hour, beside idle connections."""
+    with (
+        idle_connections(server, idle),
+        running_statements(server, "shop", [LONG_READ]) as (holder,),
+    ):
+        wait_until(lambda: server.in_state("User sleep") == 1, "the long SELECT runs")
+        yield holder
 
 
 @contextmanager
