@@ -3,12 +3,29 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from servers import MariaDB, MySQL55, MySQL97, Postgres
 
 __all__: list[str] = []
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Return a folder that the servers' user can enter too, with a short path for sockets.
+
+    What the test makes in it must be gone at its end.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="stallscope-test-", dir="/tmp"))
+    folder.chmod(0o1777)
+    yield folder
+    left = sorted(path.name for path in folder.iterdir())
+    shutil.rmtree(folder)
+    assert left == []
 
 
 @pytest.fixture(scope="module")

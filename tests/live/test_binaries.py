@@ -28,9 +28,10 @@ def replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [remove, replace])
-def test_server_without_its_file(change: Callable[[Path], None], tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    executable = tmp_path / "mariadbd"
+def test_server_without_its_file(
+    change: Callable[[Path], None], tmp_path: Path, open_folder: Path
+) -> None:
+    executable = open_folder / "mariadbd"
     shutil.copy(str(program("mariadbd")), executable)
     with MariaDB(executable=str(executable)) as server, idle_connections(server, 5):
         change(executable)
@@ -42,3 +43,4 @@ def test_server_without_its_file(change: Callable[[Path], None], tmp_path: Path)
         assert module.deleted
         assert module.error is None
         assert len(threads_with(capture, "do_command", "handle_one_connection")) >= 5
+    executable.unlink(missing_ok=True)

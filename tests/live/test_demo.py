@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,25 +14,10 @@ from servers import wait_until
 
 from tests.live.shots import CHECKOUT
 
-pytestmark = pytest.mark.needs("root", "bpf", "slap")
+pytestmark = pytest.mark.needs("root", "probe", "slap")
 
 DEMO = [sys.executable, str(CHECKOUT / "scripts/lib/demo.py")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT / "scripts/lib")}
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Return an environment whose temporary folder is ours to look at."""
-    folder.chmod(0o1777)
-    return {**ENVIRONMENT, "TMPDIR": str(folder)}
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """Return a folder that a server's unprivileged user can enter, short enough for sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="stallscope-demo-", dir="/tmp"))
-    yield folder
-    assert list(folder.iterdir()) == []
-    folder.rmdir()
 
 
 @pytest.mark.parametrize(
@@ -44,10 +27,10 @@ def short_folder() -> Iterator[Path]:
         pytest.param("mysql55", marks=pytest.mark.needs("mysql55")),
     ],
 )
-def test_shows_the_verdict(kind: str, short_folder: Path) -> None:
+def test_shows_the_verdict(kind: str, open_folder: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--server", kind],
-        env=environment(short_folder),
+        env={**ENVIRONMENT, "TMPDIR": str(open_folder)},
         capture_output=True,
         text=True,
         timeout=100,
@@ -60,15 +43,18 @@ def test_shows_the_verdict(kind: str, short_folder: Path) -> None:
 
 @pytest.mark.needs("mariadb")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_cleans_up_after_a_signal(number: signal.Signals, short_folder: Path) -> None:
+def test_cleans_up_after_a_signal(number: signal.Signals, open_folder: Path) -> None:
     with subprocess.Popen(
-        [*DEMO, "--keep"], env=environment(short_folder), stdout=subprocess.PIPE, text=True
+        [*DEMO, "--keep"],
+        env={**ENVIRONMENT, "TMPDIR": str(open_folder)},
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "until Ctrl-C" in line:
                 break
-        (folder,) = short_folder.iterdir()
+        (folder,) = open_folder.iterdir()
         server = int((folder / "server.pid").read_text())
         process.send_signal(number)
         assert process.wait(30) == 128 + number

@@ -10,7 +10,7 @@ from servers import MariaDB
 
 from tests.live.shots import run, take
 
-pytestmark = pytest.mark.needs("root", "bpf", "mariadb")
+pytestmark = pytest.mark.needs("root", "probe", "mariadb")
 
 
 def test_two_servers(mariadb: MariaDB, tmp_path: Path) -> None:
