@@ -50,7 +50,8 @@ def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
     edge = scene.graph.by_waiter[first]
     share = count / max(1, scene.weight(waiters))
     strength = 0.10 + 0.10 * share
-    if edge.lock in scene.graph.unstable:
+    certain = edge.lock not in scene.graph.unstable
+    if not certain:
         strength /= 2
     if scene.capture.threads[root].label is Label.RACED:
         strength *= 0.75
@@ -62,6 +63,7 @@ def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
         chains=True,
         share=share,
         via=scene.graph.path(first)[:-1],
+        certain=certain,
     )
 
 
@@ -144,6 +146,8 @@ def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candid
     if owner is None or (stands is not None and owner.share < LEAST_SHARE):
         return stands
     fits = signature.id in scene.shape(owner.thread).holder_of
+    if not owner.certain and not fits and signature.holders:
+        return stands  # the word is of another moment than the stack
     bonus = 0.08 if fits else 0.0
     role = owner.role
     if stands is not None and fits:

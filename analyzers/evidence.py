@@ -77,7 +77,7 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
                     f"{scene.say(i)} in {scene.shape(i).site()}" for i in case.blocker.via[:5]
                 )
             )
-        if not case.blocker.certain:
+        if not case.blocker.certain and case.blocker.source == "frames":
             against.append("no lock word names the blocker: it is chosen by what it does")
         label = scene.capture.threads[case.blocker.thread].label
         if label is Label.RACED:
