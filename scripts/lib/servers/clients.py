@@ -104,10 +104,10 @@ def _run(connection: Connection[Any], statement: str) -> None:
 
 
 def _kill(server: SqlServer, ids: Sequence[int]) -> None:
-    with suppress(pymysql.err.Error), server.connect() as connection, connection.cursor() as cursor:
+    with suppress(pymysql.err.Error):
         for number in ids:
             with suppress(pymysql.err.OperationalError):  # it has ended by itself
-                cursor.execute(f"KILL {number}")
+                server.execute(f"KILL {number}")
 
 
 @contextmanager

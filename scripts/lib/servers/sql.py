@@ -10,7 +10,7 @@ import socket
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -59,6 +59,7 @@ class SqlServer(ABC):
         self.parent = parent
         self.folder = Path()
         self._child: Child | None = None
+        self._control: Connection[Any] | None = None
 
     @classmethod
     @abstractmethod
@@ -124,12 +125,14 @@ class SqlServer(ABC):
 
     def stop(self) -> None:
         """End the server at once: nobody needs its data afterwards."""
+        self._hang_up()
         if self._child is not None:
             self._child.end()
             self._child = None
 
     def shut_down(self) -> None:
         """Let the server end by itself, so that its data can be used again."""
+        self._hang_up()
         self.child.end(signal.SIGTERM, SHUTDOWN_SECONDS)
         self._child = None
 
@@ -163,19 +166,35 @@ class SqlServer(ABC):
     def answers(self) -> bool:
         """Say whether a new connection gets an answer to a query."""
         try:
-            return self.query("SELECT 1") == ((1,),)
+            with closing(self.connect()) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+                return tuple(cursor.fetchall()) == ((1,),)
         except pymysql.err.OperationalError:
             return False
 
+    def control(self) -> Connection[Any]:
+        """Return the connection that queries about the server share, so that none come and go."""
+        if self._control is None:
+            self._control = self.connect()
+        return self._control
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            with suppress(pymysql.err.Error):
+                self._control.close()
+            self._control = None
+
     def query(self, sql: str, arguments: Sequence[object] = ()) -> tuple[Row, ...]:
-        """Return all rows of one statement on a connection of its own."""
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
+        """Return all rows of one statement."""
+        with self.control().cursor() as cursor:
             cursor.execute(sql, arguments or None)
             return tuple(cursor.fetchall())
 
     def execute(self, *statements: str, database: str | None = None) -> None:
-        """Run statements one after the other on one connection."""
-        with closing(self.connect(database)) as connection, connection.cursor() as cursor:
+        """Run statements one after the other."""
+        if database is not None:
+            self.control().select_db(database)
+        with self.control().cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
@@ -185,20 +204,14 @@ class SqlServer(ABC):
 
     def settled_connection_ids(self) -> frozenset[int]:
         """Return the ids of the connections that stay; those that are just ending are not."""
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
+        seen = [self.connection_ids()]
 
-            def read() -> frozenset[int]:
-                cursor.execute(PROCESSLIST_IDS)
-                return frozenset(int(row[0]) for row in cursor.fetchall())
+        def settled() -> bool:
+            seen.append(self.connection_ids())
+            return seen[-1] == seen[-2]
 
-            seen = [read()]
-
-            def settled() -> bool:
-                seen.append(read())
-                return seen[-1] == seen[-2]
-
-            wait_until(settled, "connections stay the same")
-            return seen[-1]
+        wait_until(settled, "connections stay the same")
+        return seen[-1]
 
     def in_state(self, pattern: str) -> int:
         """Return how many connections are in a state LIKE ``pattern``."""
