@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -20,13 +21,16 @@ from servers.sql import UNPRIVILEGED, SqlServer
 __all__ = ["MySQL97"]
 
 # The bind mount: pivot_root(2) wants a mount point. The old root stays reachable in /mnt.
-ENTER = 'mount --bind "$0" "$0" && cd "$0" && pivot_root . mnt && exec "$@"'
+PIVOT = 'mount --bind "$0" "$0" && cd "$0" && pivot_root . mnt && exec "$@"'
 DATA_OPTIONS = ("--innodb-redo-log-capacity=16M", "--innodb-undo-log-truncate=OFF")
 
 
 def root_folder() -> Path:
     """Return the folder of the sid installation that debootstrap made."""
     return cache_folder() / "sid"
+
+
+ENTER = ("unshare", "--mount", "sh", "-c", PIVOT, str(root_folder()))
 
 
 class MySQL97(SqlServer):
@@ -38,7 +42,12 @@ class MySQL97(SqlServer):
     def missing(cls) -> str | None:
         if os.geteuid() != 0:
             return "a root of its own needs root"
-        return None if (root_folder() / "usr/sbin/mysqld").is_file() else why_missing(cls.name)
+        if not (root_folder() / "usr/sbin/mysqld").is_file():
+            return why_missing(cls.name)
+        tried = subprocess.run([*ENTER, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            return f"it cannot be given a root of its own here: {tried.stderr.strip()}"
+        return None
 
     def __enter__(self) -> Self:
         self._home = tempfile.mkdtemp(prefix="stallscope-", dir=root_folder() / "tmp")
@@ -82,9 +91,8 @@ class MySQL97(SqlServer):
         # The setpriv is inside, since only root may do all this, and a change of user would
         # clear the signal.
         home = "/" + str(Path(self._home).relative_to(root_folder()))
-        enter = ["unshare", "--mount", "sh", "-c", ENTER, str(root_folder())]
         become = [f"--reuid={UNPRIVILEGED}", "--regid=nogroup", "--clear-groups"]
-        command = [*enter, "setpriv", "--pdeathsig", "KILL", *become]
+        command = [*ENTER, "setpriv", "--pdeathsig", "KILL", *become]
         return Child(
             [*command, "mysqld", "--no-defaults", f"--datadir={home}/data", *options], self.log
         )

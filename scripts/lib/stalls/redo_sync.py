@@ -33,7 +33,11 @@ def device_missing() -> str | None:
     for name in ("mkfs.ext4", "fsfreeze"):
         if program(name) is None:
             return f"no {name} here: run scripts/setup --tests"
-    return None if Path("/dev/loop-control").exists() else "no loop devices here"
+    try:
+        with loop_device():
+            return None
+    except subprocess.CalledProcessError as error:
+        return f"{error.cmd[0]} failed: {error.stderr.decode(errors='replace').strip()}"
 
 
 class Device(NamedTuple):
