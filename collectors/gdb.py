@@ -192,8 +192,10 @@ def _capture_one(gdb: str, pid: int, seconds: float) -> Capture:
     try:
         found = importers.load(text, f"gdb -p {pid}")[0]
     except StallscopeError as error:
+        advice = "; run it as root" if "not permitted" in complaint and os.geteuid() else ""
         raise StallscopeError(
-            f"gdb could not take the stacks of process {pid}: {complaint or error}"
+            f"gdb could not take the stacks of process {pid}: "
+            f"{complaint.rstrip('.') or error}{advice}"
         ) from error
     names = dict(target.names)
     threads = tuple(

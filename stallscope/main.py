@@ -88,14 +88,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader, `head` for one, has seen enough. Python would complain at exit otherwise.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader, `head` for one, has seen enough.
+        _drop_output()
         return Exit.DONE
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED, debug=debug)
     except StallscopeError as error:
         return _fail(str(error), error.exit_code, debug=debug)
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
         return _fail(_os_error(error), Exit.FAILED, debug=debug)
     except MemoryError:
         return _fail("out of memory", Exit.FAILED, debug=debug)
@@ -115,6 +119,11 @@ def _open_standard_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Let what was not written go: Python would try it at exit, complain and end with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str]) -> int:

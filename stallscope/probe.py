@@ -103,9 +103,7 @@ def run(
             raise
     if process.returncode == 0 or (partial and process.returncode == 3):
         return out
-    message = _message(process.returncode, err)
-    if "CAP_SYS_PTRACE" in message and "setcap" not in message:
-        message += f"; run it as root, or setcap cap_sys_ptrace+ep {probe}"
+    message = _with_advice(_message(process.returncode, err), probe)
     raise UsageError(message) if process.returncode == 2 else ProbeError(message)
 
 
@@ -118,6 +116,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
+
+
+def _with_advice(message: str, probe: Path) -> str:
+    """Say what to type where a capability is missing; `setcap` wants the whole path."""
+    if "CAP_SYS_PTRACE" not in message or "setcap" in message:
+        return message.replace(f"+ep {PROBE}", f"+ep {probe}")
+    if os.geteuid() == 0:
+        return f"{message}; root may not either, where it has fewer capabilities than that process"
+    return f"{message}; run it as root, or setcap cap_sys_ptrace+ep {probe}"
 
 
 def _message(code: int, err: bytes) -> str:

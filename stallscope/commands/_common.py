@@ -92,13 +92,13 @@ def _number(text: str, limit: int, what: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Parse a time of more than nothing and at most an hour."""
+    """Parse a time of a millisecond at least and an hour at most."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds, up to 3600")
+    if not 0.001 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds, 0.001 to 3600")
     return value
 
 

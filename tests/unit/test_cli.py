@@ -341,12 +341,24 @@ class TestSnap:
         (fake_probe.parent / "answer").write_bytes(capturefile.dumps(convoy()))
         assert cli("snap", "-p", str(sleeper)).code == Exit.PARTIAL
 
-    def test_probe_that_fails(self, cli: Cli, fake_probe: Path, sleeper: int) -> None:
+    @pytest.mark.parametrize(
+        ("uid", "advice"), [(1000, "run it as root, or setcap cap_sys_ptrace+ep "), (0, "root may")]
+    )
+    def test_probe_that_fails(
+        self,
+        cli: Cli,
+        fake_probe: Path,
+        sleeper: int,
+        monkeypatch: pytest.MonkeyPatch,
+        uid: int,
+        advice: str,
+    ) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
         code = "import sys; sys.stderr.write('stallscope-probe: no CAP_SYS_PTRACE\\n'); sys.exit(1)"
         python_program(fake_probe, code)
         result = cli.refused("snap", "-p", str(sleeper))
         assert result.code == Exit.FAILED
-        assert "no CAP_SYS_PTRACE; run it as root, or setcap cap_sys_ptrace+ep " in result.err
+        assert f"no CAP_SYS_PTRACE; {advice}" in result.err
 
     def test_probe_that_is_killed_amid_its_output(
         self, cli: Cli, fake_probe: Path, sleeper: int
@@ -463,11 +475,13 @@ def test_closed_standard_streams(saved: Path, closed: str) -> None:
     assert done.stderr == ""
 
 
-def test_full_disk_behind_standard_output(saved: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_disk_behind_standard_output(saved: Path, unbuffered: str) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "stallscope", "analyze", str(saved)],
             cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
