@@ -24,8 +24,8 @@ struct stall_denied_kernel {
 	enum stall_deny_use use;
 	struct stall_kernel_version first;			 // that has the fault
 	struct stall_kernel_version fixed[STALL_DENY_MAX_FIXED]; // of stable series, ascending; the
-		// last also ends the range
-	const char *what; // happens
+								 // last also ends the range
+	const char *what;					 // happens
 	const char *reference;
 };
 

@@ -30,11 +30,11 @@ static inline void stall_fclosep(FILE **file)
 #define _cleanup_fclose_ _cleanup_(stall_fclosep)
 
 // Hands the pointer out and stops its cleanup.
-#define no_cleanup_ptr(p)                     \
-	({                                    \
-		__auto_type stall_ptr_ = (p); \
-		(p) = NULL;                   \
-		stall_ptr_;                   \
+#define no_cleanup_ptr(p)                                                                          \
+	({                                                                                         \
+		__auto_type stall_ptr_ = (p);                                                      \
+		(p) = NULL;                                                                        \
+		stall_ptr_;                                                                        \
 	})
 #define return_ptr(p) return no_cleanup_ptr(p)
 

@@ -31,20 +31,20 @@ struct stall_regs {
 
 // How far a stack can be trusted. The label travels with the stack everywhere.
 enum stall_label {
-	STALL_VERIFIED,	 // the thread did not run while its registers and stack were copied
-	STALL_RACED,	 // it ran in between, every time: the copy may be torn
-	STALL_RUNNING,	 // on a CPU: sampled there (exact), or, without frames, could not be sampled
+	STALL_VERIFIED, // the thread did not run while its registers and stack were copied
+	STALL_RACED,	// it ran in between, every time: the copy may be torn
+	STALL_RUNNING,	// on a CPU: sampled there (exact), or, without frames, could not be sampled
 	STALL_TRUNCATED, // verified, but the copy ends before the stack does
 };
 const char *stall_label_name(enum stall_label label);
 
 struct stall_thread {
-	pid_t tid;	  // in our pid namespace
-	pid_t ns_tid;	  // in the target's innermost pid namespace: what gettid() and lock words hold
+	pid_t tid;    // in our pid namespace
+	pid_t ns_tid; // in the target's innermost pid namespace: what gettid() and lock words hold
 	uint32_t process; // index into stall_snapshot.processes
 	char comm[STALL_COMM];
-	char state;  // R S D T t Z X I, as in /proc/PID/stat; '?' unknown
-	bool on_cpu; // at the last read
+	char state;	     // R S D T t Z X I, as in /proc/PID/stat; '?' unknown
+	bool on_cpu;	     // at the last read
 	uint64_t switches;   // nvcsw + nivcsw at the last read
 	uint64_t fs_base;    // pthread_self(); 0 unknown
 	uint64_t stopped_ns; // how long this tool kept the thread stopped, measured
@@ -104,26 +104,26 @@ struct stall_memory {
 };
 
 struct stall_snapshot {
-	struct stall_arena *arena; // not owned
+	struct stall_arena *arena;  // not owned
 	struct stall_memory memory; // all NULL: the live processes; destroyed with the snapshot
-	const char *backend;	   // static: "bpf", "ptrace", "proc", "core"
-	char *backend_reason;	   // why this one, or NULL
-	uint64_t wall_ns;	   // CLOCK_REALTIME at its start
-	uint64_t snapshot_ns;	   // time from the first to the last read of the target
+	const char *backend;	    // static: "bpf", "ptrace", "proc", "core"
+	char *backend_reason;	    // why this one, or NULL
+	uint64_t wall_ns;	    // CLOCK_REALTIME at its start
+	uint64_t snapshot_ns;	    // time from the first to the last read of the target
 	struct stall_process *processes;
 	size_t process_count;
 	struct stall_thread *threads; // by process, then tid
 	size_t thread_count;
-	struct stall_futex *futexes; // distinct words that threads wait on, sorted by process, address
+	struct stall_futex *futexes; // distinct words waited on, sorted by process, address
 	size_t futex_count;
 	struct stall_note *notes;
 	size_t note_count;
 };
 
 struct stall_snapshot_options {
-	size_t max_stack;     // bytes of stack a thread, default STALL_DEFAULT_MAX_STACK
-	size_t max_threads;   // default STALL_DEFAULT_MAX_THREADS
-	unsigned int passes;  // at most, default STALL_DEFAULT_PASSES
+	size_t max_stack;    // bytes of stack a thread, default STALL_DEFAULT_MAX_STACK
+	size_t max_threads;  // default STALL_DEFAULT_MAX_THREADS
+	unsigned int passes; // at most, default STALL_DEFAULT_PASSES
 	unsigned int deadline_ms;
 	bool kernel_stacks;
 	bool stop_reads; // ptrace: stop threads blocked in read/recv too
