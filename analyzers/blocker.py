@@ -145,8 +145,10 @@ def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candid
     stands = by_frames(scene, signature, waiters)
     if owner is None or (stands is not None and owner.share < LEAST_SHARE):
         return stands
-    fits = signature.id in scene.shape(owner.thread).holder_of
-    if not owner.certain and not fits and signature.holders:
+    numbers = scene.shape(owner.thread).holder_of.get(signature.id, ())
+    fits = bool(numbers)
+    known = any(not signature.holders[number].unique for number in numbers)
+    if not owner.certain and signature.holders and not known:
         return stands  # the word is of another moment than the stack
     bonus = 0.08 if fits else 0.0
     role = owner.role

@@ -409,16 +409,32 @@ def test_the_deadlock_search_is_no_row_holder_of_its_victims(analyze: Analyze) -
     ]
 
 
-def test_an_owner_seen_after_its_stack_is_none(analyze: Analyze) -> None:
+@pytest.mark.parametrize(
+    "stack",
+    [
+        "write, net_flush, dispatch_command, do_command",
+        f"{FUTEX}, open_table, open_tables, {SESSION}",
+    ],
+)
+def test_an_owner_seen_after_its_stack_is_none(analyze: Analyze, stack: str) -> None:
     """It has got the lock since: its stack says nothing of it."""
     scenery = Scenery()
-    (owner,) = scenery.add("write, net_flush, dispatch_command, do_command", state="R")
+    (owner,) = scenery.add(stack, state="R")
     lock = scenery.lock(symbol="LOCK_open", owner=owner, stable=False)
     scenery.add(f"{FUTEX}, open_table, open_tables, {SESSION}", times=12, lock=lock)
     verdict = analyze(scenery).findings[0]
     assert verdict.signature == "table-open-lock"
     assert verdict.blocker is None
     assert any("changed while it was read" in text for text in verdict.against)
+
+
+def test_who_has_just_unlocked_holds_nothing(analyze: Analyze) -> None:
+    scenery = Scenery()
+    lock = scenery.lock(symbol="LOCK_open")
+    scenery.add(f"{FUTEX}, open_table, open_tables, {SESSION}", times=12, lock=lock)
+    wake = "__lll_lock_wake, pthread_mutex_unlock_usercnt"
+    scenery.add(f"{wake}, open_table, open_tables, {SESSION}", state="R")
+    assert analyze(scenery).findings[0].blocker is None
 
 
 def test_waiting_for_an_old_version_lets_the_table_cache_go(analyze: Analyze) -> None:
