@@ -5,14 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/perf_event.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 
 #include "capabilities.h"
 #include "cleanup.h"
+#include "idle_child.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -33,20 +32,13 @@ static struct stall_error *probe_pidfd(void)
 // Of another process: of oneself it is always allowed.
 static ssize_t read_child(const void *address, void *buf, size_t size)
 {
-	pid_t child = fork();
+	struct iovec local = {buf, size}, remote = {(void *)address, size};
+	pid_t child = stall_idle_child_create();
 
 	if (child < 0)
 		return -1;
-	if (child == 0) {
-		for (;;)
-			pause();
-	}
-	struct iovec local = {buf, size}, remote = {(void *)address, size};
 	ssize_t n = process_vm_readv(child, &local, 1, &remote, 1, 0);
-	int errnum = errno;
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
-	errno = errnum;
+	stall_idle_child_destroy(child);
 	return n;
 }
 

@@ -32,6 +32,12 @@ static struct stall_error *read_file(const struct stall_target *target, pid_t ti
 	}
 	if (errnum == ENOENT || errnum == ESRCH)
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "thread %d has ended", tid);
+	// The file's mode shuts out those who have CAP_SYS_PTRACE alone.
+	if (errnum == EACCES || errnum == EPERM)
+		return stall_error_os(errnum,
+				      "cannot read /proc/%d/%s (needs its user, or CAP_SYS_PTRACE "
+				      "and CAP_DAC_READ_SEARCH)",
+				      target->pid, path);
 	if (errnum)
 		return stall_error_os(errnum, "cannot read /proc/%d/%s", target->pid, path);
 	text[used] = '\0';

@@ -17,6 +17,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "idle_child.h"
 #include "proc_copy.h"
 #include "proc_thread.h"
 #include "tracer.h"
@@ -35,22 +36,14 @@ static struct stall_error *refused(int errnum)
 static struct stall_error *ptrace_probe(const struct stall_snapshot_options *options)
 {
 	int errnum = 0;
-	pid_t parent = getpid(), pid = fork();
+	pid_t child = stall_idle_child_create();
 
 	(void)options;
-	if (pid < 0)
+	if (child < 0)
 		return stall_error_os(errno, "fork");
-	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		// It may have been killed before that.
-		while (getppid() == parent)
-			pause();
-		_exit(0);
-	}
-	if (ptrace(PTRACE_SEIZE, pid, 0, 0) < 0)
+	if (ptrace(PTRACE_SEIZE, child, 0, 0) < 0)
 		errnum = errno;
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, __WALL);
+	stall_idle_child_destroy(child);
 	return errnum ? refused(errnum) : NULL;
 }
 
