@@ -13,11 +13,14 @@ from pathlib import Path
 from stallscope.errors import StallscopeError, UsageError
 from stallscope.text import one_line
 
-__all__ = ["PROBE", "ProbeError", "ProbeMissingError", "find", "run"]
+__all__ = ["PROBE", "ProbeError", "ProbeMissingError", "find", "run", "with_path"]
 
 PROBE = "stallscope-probe"
 _TERM_SECONDS = 3.0
 """How long the probe has to let go of its target when it is asked to end."""
+
+_CAPABILITIES = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore"
+"""Those that the backend bpf needs, which is the one to have."""
 
 # Where its advice is to be read as the options of this command line.
 _WORDS = (
@@ -119,12 +122,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _with_advice(message: str, probe: Path) -> str:
-    """Say what to type where a capability is missing; `setcap` wants the whole path."""
+    """Say what to type where a capability is missing."""
     if "CAP_SYS_PTRACE" not in message or "setcap" in message:
-        return message.replace(f"+ep {PROBE}", f"+ep {probe}")
+        return with_path(message, probe)
     if os.geteuid() == 0:
         return f"{message}; root may not either, where it has fewer capabilities than that process"
-    return f"{message}; run it as root, or setcap cap_sys_ptrace+ep {probe}"
+    more = ",cap_dac_read_search" if "CAP_DAC_READ_SEARCH" in message else ""
+    return f"{message}; run it as root, or setcap {_CAPABILITIES}{more}+ep {probe}"
+
+
+def with_path(advice: str, probe: Path) -> str:
+    """Put the whole path into the probe's advice: setcap does not look along PATH."""
+    return advice.replace(f"+ep {PROBE}", f"+ep {probe}")
 
 
 def _message(code: int, err: bytes) -> str:

@@ -132,7 +132,8 @@ def _probe() -> Iterator[Check]:
         if feature.ok:
             yield Check(name, "ok", feature.why or "works")
         else:
-            yield Check(name, "degraded", feature.why or "does not work here", feature.mend)
+            advice = feature.mend and probe.with_path(feature.mend, path)
+            yield Check(name, "degraded", feature.why or "does not work here", advice)
 
 
 def _process(targets: list[str], selector: processes.Selector) -> Iterator[Check]:

@@ -342,7 +342,7 @@ class TestSnap:
         assert cli("snap", "-p", str(sleeper)).code == Exit.PARTIAL
 
     @pytest.mark.parametrize(
-        ("uid", "advice"), [(1000, "run it as root, or setcap cap_sys_ptrace+ep "), (0, "root may")]
+        ("uid", "advice"), [(1000, "run it as root, or setcap cap_bpf,cap_"), (0, "root may")]
     )
     def test_probe_that_fails(
         self,
