@@ -22,10 +22,12 @@ struct stall_kernel_version {
 
 struct stall_denied_kernel {
 	enum stall_deny_use use;
-	struct stall_kernel_version first;			 // that has the fault
-	struct stall_kernel_version fixed[STALL_DENY_MAX_FIXED]; // of stable series, ascending; the
-								 // last also ends the range
-	const char *what;					 // happens
+	// The first that has the fault.
+	struct stall_kernel_version first;
+	// Of stable series, ascending; the last also ends the range.
+	struct stall_kernel_version fixed[STALL_DENY_MAX_FIXED];
+	// What happens.
+	const char *what;
 	const char *reference;
 };
 
