@@ -19,6 +19,7 @@ from stalls import device_missing
 
 from stallscope import probe
 from stallscope.errors import StallscopeError
+from stallscope.text import one_line
 
 __all__ = ["NEEDS", "required", "why_not"]
 
@@ -105,4 +106,4 @@ def required() -> frozenset[str]:
 
 if __name__ == "__main__":
     for need in NEEDS:
-        print(need, why_not(need) or "", sep="\t")
+        print(need, one_line(why_not(need) or ""), sep="\t")
