@@ -428,6 +428,23 @@ def test_an_owner_seen_after_its_stack_is_none(analyze: Analyze, stack: str) -> 
     assert any("changed while it was read" in text for text in verdict.against)
 
 
+def test_who_changes_the_tree_comes_before_who_has_done_so(analyze: Analyze) -> None:
+    insert = f"btr_page_split_and_insert, btr_cur_pessimistic_insert, {SESSION}"
+    latch = "pthread_cond_wait, os_event_wait_low, sync_array_wait_event, rw_lock_s_lock_spin"
+    scenery = Scenery()
+    scenery.add(f"{latch}, btr_cur_search_to_nth_level, {SESSION}", times=30)
+    (done,) = scenery.add(f"os_event_set, mtr_memo_release, {insert}", state="R")
+    verdict = analyze(scenery).findings[0]
+    assert verdict.signature == "innodb-index-lock"
+    assert verdict.blocker is not None
+    assert verdict.blocker.tid == done
+    assert any("lets the index lock go" in text for text in verdict.evidence)
+    (busy,) = scenery.add(f"page_move_rec_list_end, {insert}", state="R")
+    blocker = analyze(scenery).findings[0].blocker
+    assert blocker is not None
+    assert blocker.tid == busy
+
+
 def test_who_has_just_unlocked_holds_nothing(analyze: Analyze) -> None:
     scenery = Scenery()
     lock = scenery.lock(symbol="LOCK_open")
