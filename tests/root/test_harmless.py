@@ -141,7 +141,8 @@ def test_probe_killed_at_any_moment_of_a_ptrace_capture() -> None:
             assert target.ask("gap")["ticks"] > 0, f"kill {nr}"
         assert hit > KILLS // 4
         # What runs on is still what it was.
-        assert_frames(snap(target.pid).whole, target.threads, "target-threads")
+        after = snap(target.pid, backend="ptrace").whole
+        assert_frames(after, target.threads, "target-threads")
 
 
 def open_files(pid: int) -> int:

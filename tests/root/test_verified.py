@@ -52,7 +52,9 @@ def test_no_verified_stack_is_torn(backend: str) -> None:
                     thread.label is Label.RUNNING and thread.frames
                 ):
                     assert right, describe(thread)
-        assert target.ask("turns")["turns"] > before + CAPTURES
+        # ptrace stops them most of the time where others want the CPUs, too.
+        least = THREADS if backend == "ptrace" else CAPTURES
+        assert target.ask("turns")["turns"] > before + least
     print(dict(seen))
     if backend != "proc":  # it can say nothing of threads that wait for a CPU
         assert seen["verified, right"] > CAPTURES, seen
