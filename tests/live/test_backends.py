@@ -10,7 +10,6 @@ import pytest
 from servers import MariaDB
 from stalls import metadata_lock_pileup
 
-from stallscope.model import Label, LockKind
 from tests.live.shots import run, take, threads_with, unharmed
 
 WAITERS = 20
@@ -66,18 +65,6 @@ def test_says_how_long_threads_were_stopped(backend: str, stalled: MariaDB, tmp_
     else:
         assert capture.stopped_ns > 0
         assert capture.stopped_ns >= max(thread.stopped_ns for thread in capture.threads)
-
-
-@pytest.mark.needs("root", "bpf")
-def test_waiters_are_verified_with_their_wait(stalled: MariaDB, tmp_path: Path) -> None:
-    capture = take(tmp_path, "-p", stalled.pid, "--backend", "bpf").capture
-    for thread in threads_with(capture, "MDL_context::acquire_lock"):
-        assert thread.label is Label.VERIFIED
-        assert not thread.on_cpu
-        assert thread.syscall is not None
-        assert thread.syscall.name == "futex"
-        assert thread.lock is not None
-        assert capture.locks[thread.lock].kind is LockKind.COND
 
 
 @pytest.mark.needs("root", "bpf")
