@@ -161,9 +161,7 @@ def test_table_open(tmp_path: Path) -> None:
             owned += blocker["tid"] == lock.owner_tid
             if owned and named >= ENOUGH:
                 return
-    pytest.fail(
-        f"{named} of {TRIES} named table-open-lock first, {owned} its owner"
-    )
+    pytest.fail(f"{named} of {TRIES} named table-open-lock first, {owned} its owner")
 
 
 @pytest.mark.needs("mysql55")
