@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import kills
 import pytest
 from servers import wait_until
 from targets import Target
@@ -122,23 +123,8 @@ def test_probe_killed_at_any_moment_of_a_ptrace_capture() -> None:
     print("seed", seed)
     rng = random.Random(seed)
     with Target("threads", "60", "25") as target:
-        whole = snap(target.pid, backend="ptrace").seconds
-        hit = 0
-        for nr in range(KILLS):
-            argv = [str(probe.find()), "snap", "--pid", str(target.pid), "--backend", "ptrace"]
-            with subprocess.Popen(
-                [*argv, "--stop-blocked-reads"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            ) as process:
-                try:
-                    process.wait(rng.uniform(0, whole))
-                except subprocess.TimeoutExpired:
-                    hit += 1
-                process.kill()
-            assert_unharmed(target.pid)
-            assert target.ask("gap")["ticks"] > 0, f"kill {nr}"
+        moments = kills.measure(target.pid)
+        hit = sum(kills.kill_once(target, moments.choose(rng)) for _ in range(KILLS))
         assert hit > KILLS // 4
         # What runs on is still what it was.
         after = snap(target.pid, backend="ptrace").whole

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import kills
 from servers import MySQL55, SqlServer, Unavailable
 from servers.clients import idle_connections
 from stalls.load import sysbench_load
@@ -21,9 +19,8 @@ from benches.load import SERVERS
 from benches.pause import all_tools, examine, ours
 from benches.stats import BenchError, Figure, Row, Section, figure
 from benches.tools import COLD_PROBE, ServingProbe, Taken, Tool
-from stallscope import probe
 
-__all__ = ["Sizes", "kill_probe", "sections"]
+__all__ = ["Sizes", "sections"]
 
 COLD_LIMIT_MS = 300.0
 WARM_LIMIT_MS = 30.0
@@ -207,48 +204,19 @@ def growth(sizes: Sizes) -> Section:
     )
 
 
-def kill_probe(pid: int, after_s: float) -> bool:
-    """Start a capture with ptrace and kill it after some time; say whether it was still running."""
-    argv = [str(probe.find()), "snap", "--pid", str(pid), "--backend", "ptrace"]
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(after_s)
-    running = process.poll() is None
-    process.kill()
-    process.wait()
-    return running
-
-
-def settled(pid: int) -> list[str]:
-    """Return what stays wrong in the target; a tracer's end takes the kernel a moment."""
-    deadline = time.monotonic() + 5
-    while (left := trouble(pid)) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return left
-
-
-def kills(sizes: Sizes) -> Section:
+def killed(sizes: Sizes) -> Section:
     """Kill the probe at random moments of captures that stop threads."""
     seed = random.SystemRandom().randrange(1 << 32)
     rng = random.Random(seed)
     with Target("threads", "100", "25") as target:
-        start = time.monotonic()
-        subprocess.run(
-            [str(probe.find()), "snap", "--pid", str(target.pid), "--backend", "ptrace"],
-            check=True,
-            capture_output=True,
-        )
-        whole = time.monotonic() - start
+        moments = kills.measure(target.pid)
         hit = 0
         for nr in range(sizes.kills):
             progress(f"kills: {nr + 1}")
-            hit += kill_probe(target.pid, rng.uniform(0, whole))
-            if left := settled(target.pid):
-                raise BenchError(f"kill {nr} of seed {seed} left behind: {left[:3]}")
-            if not target.running() or target.ask("gap")["ticks"] == 0:
-                raise BenchError(f"kill {nr} of seed {seed}: the target died")
+            try:
+                hit += kills.kill_once(target, moments.choose(rng))
+            except kills.KillError as error:
+                raise BenchError(f"kill {nr} of seed {seed}: {error}") from error
     cells: dict[str, Figure | str] = {
         "kills": str(sizes.kills),
         "while it ran": str(hit),
@@ -310,7 +278,7 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
     alone: dict[str, Callable[[Sizes], Section]] = {
         "wall": wall_time,
         "growth": growth,
-        "kills": kills,
+        "kills": killed,
         "mysql55": mysql55,
     }
     for name, measure in alone.items():
