@@ -44,7 +44,7 @@ enum stall_bpf_flags {
 	STALL_BPF_COMPAT = 1 << 1, /* in a 32-bit system call */
 };
 
-/* switches_before is read first and switches_after last, after on_cpu: see did_not_run() in pmp/snap_bpf.c. */
+/* switches_before is read first and switches_after last, after on_cpu: see stall_record_did_not_run(). */
 struct stall_bpf_thread {
 	__u32 magic;
 	__u32 flags;
