@@ -20,13 +20,15 @@ from benches.check import describe, is_named, right_stacks, verified_right, whol
 from benches.heartbeat import Heartbeat
 from benches.load import TEST, Latency, run_sysbench, server_with_heartbeat
 from benches.stats import BenchError, Figure, Row, Section, figure
-from benches.tools import ServingProbe, Taken, Tool, cold_probe, command, peers
+from benches.tools import Control, ServingProbe, Taken, Tool, cold_probe, command, peers
 
 __all__ = ["Sizes", "sections"]
 
 NS_PER_MS = 1e6
 EXCESS_LIMIT_MS = 1.0
 P99_LIMIT = 1.10
+# About as long as a cold capture, and as the whole command, use a CPU.
+CONTROLS = (Control(50), Control(300))
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ def ours(tool: Tool) -> bool:
     return tool.name.startswith("stallscope")
 
 
+def often(tool: Tool) -> bool:
+    """Say whether a tool is measured in every round."""
+    return ours(tool) or isinstance(tool, Control)
+
+
 def measure_gaps(
     pid: int, heartbeat: Heartbeat, tools: Sequence[Tool], sizes: Sizes, facts: Sequence[Fact]
 ) -> dict[str, Gaps]:
@@ -87,7 +94,7 @@ def measure_gaps(
     seen = {tool.name: Gaps() for tool in tools}
     for nr in range(sizes.rounds):
         for tool in tools:
-            if nr >= sizes.peer_rounds and not ours(tool):
+            if nr >= sizes.peer_rounds and not often(tool):
                 continue
             progress(f"gap: {tool.name}, round {nr + 1}")
             gaps = seen[tool.name]
@@ -114,6 +121,8 @@ def measure_gaps(
 
 def examine(tool: Tool, taken: Taken, facts: Sequence[Fact]) -> str:
     """Say how many stacks are right, or of a server what they are; ours must be whole."""
+    if isinstance(tool, Control):
+        return "-"
     if facts:
         if ours(tool):
             verified_right(facts, taken, tool.name)
@@ -142,7 +151,8 @@ def gap_rows(seen: dict[str, Gaps]) -> tuple[Row, ...]:
 def gap_goals(seen: dict[str, Gaps]) -> tuple[tuple[str, bool], ...]:
     goals = []
     for name, gaps in seen.items():
-        if name.startswith("stallscope"):
+        # The command goes on to analyze, which is no longer the capture: see the controls.
+        if name.startswith("stallscope-probe"):
             added = figure(gaps.excess_ms, "ms").median
             goals.append((f"{name}: {added:.2f} ms added, 1 ms allowed", added <= EXCESS_LIMIT_MS))
             goals.append((f"{name}: stopped_ns 0", gaps.stopped_ns == 0))
@@ -157,7 +167,8 @@ def target_gaps(sizes: Sizes) -> Section:
             Target("threads", str(sizes.threads), "25", "--heartbeat", str(ticks)) as target,
             all_tools(target.pid) as tools,
         ):
-            seen = measure_gaps(target.pid, Heartbeat(ticks), tools, sizes, target.threads)
+            every = [*tools, *CONTROLS]
+            seen = measure_gaps(target.pid, Heartbeat(ticks), every, sizes, target.threads)
             target.ask("gap")
     return Section(
         "target-gaps",
@@ -178,7 +189,7 @@ def server_gaps(server: SqlServer, heartbeat: Heartbeat, sizes: Sizes) -> Sectio
         sysbench_load(server, sizes.load_threads, TEST, f"--rate={rate}"),
         all_tools(server.pid) as tools,
     ):
-        seen = measure_gaps(server.pid, heartbeat, tools, sizes, ())
+        seen = measure_gaps(server.pid, heartbeat, [*tools, *CONTROLS], sizes, ())
     return Section(
         "server-gaps",
         f"Heartbeat in {server.name} {server.version()}, {sizes.load_threads} sysbench threads,"

@@ -28,6 +28,7 @@ from stallscope.model import Capture, Label
 __all__ = [
     "COLD_PROBE",
     "PEERS",
+    "Control",
     "Once",
     "Peer",
     "ServingProbe",
@@ -228,6 +229,27 @@ def command() -> Once:
     """Return the command line, started for each capture: it names the stall, too."""
     run_it = [sys.executable, "-P", "-m", "stallscope", "snap", "--json"]
     return Once("stallscope snap", [*run_it, "--backend", "bpf", "-p", "PID", "-o", "FILE"])
+
+
+class Control:
+    """A process that looks at nothing and keeps one CPU busy for a while.
+
+    What it adds to the gaps of a heartbeat is the price of CPU time alone.
+    """
+
+    def __init__(self, milliseconds: int) -> None:
+        self.name = f"(a process that is busy for {milliseconds} ms)"
+        lines = ["import time", f"end = time.monotonic() + {milliseconds / 1000}"]
+        code = "\n".join([*lines, "while time.monotonic() < end: pass"])
+        self.argv = [sys.executable, "-I", "-S", "-c", code]
+
+    def capture(self, pid: int) -> Taken:
+        start = time.monotonic_ns()
+        process = subprocess.Popen(self.argv)
+        _, _, usage = os.wait4(process.pid, 0)
+        end = time.monotonic_ns()
+        process.returncode = 0
+        return Taken(start, end, (), int((usage.ru_utime + usage.ru_stime) * 1e9), usage.ru_maxrss)
 
 
 class ServingProbe:
