@@ -99,6 +99,9 @@ def main() -> int:
         progress("")
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return 130
     if options.json:
         value = {
             "schema": "stallscope.bench/1",
