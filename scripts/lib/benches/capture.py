@@ -106,8 +106,9 @@ def race_goals(seen: dict[str, list[Taken]]) -> tuple[tuple[str, bool], ...]:
         (f"cold capture {cold:.0f} ms, 300 allowed", cold <= COLD_LIMIT_MS),
     ]
     if "gdb" in wall:
-        ratio = wall["gdb"] / warm
-        goals.append((f"running probe: {ratio:.0f} times gdb, 30 wanted", ratio >= GDB_RATIO))
+        for what, ms in (("running probe", warm), ("cold", cold)):
+            ratio = wall["gdb"] / ms
+            goals.append((f"{what}: {ratio:.0f} times gdb, 30 wanted", ratio >= GDB_RATIO))
     if "eu-stack -q" in wall:
         ratio = wall["eu-stack -q"] / warm
         goals.append((f"running probe: {ratio:.1f} times eu-stack -q, 1 wanted", ratio > 1))

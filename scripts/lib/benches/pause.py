@@ -151,8 +151,7 @@ def gap_rows(seen: dict[str, Gaps]) -> tuple[Row, ...]:
 def gap_goals(seen: dict[str, Gaps]) -> tuple[tuple[str, bool], ...]:
     goals = []
     for name, gaps in seen.items():
-        # The command goes on to analyze, which is no longer the capture: see the controls.
-        if name.startswith("stallscope-probe"):
+        if name.startswith("stallscope"):
             added = figure(gaps.excess_ms, "ms").median
             goals.append((f"{name}: {added:.2f} ms added, 1 ms allowed", added <= EXCESS_LIMIT_MS))
             goals.append((f"{name}: stopped_ns 0", gaps.stopped_ns == 0))
