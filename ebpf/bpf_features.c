@@ -164,7 +164,8 @@ static struct stall_error *probe_uprobes(void)
 	if (!type || fscanf(type, "%u", &attr.type) != 1)
 		return stall_error_create(
 			STALL_ERROR_UNSUPPORTED,
-			"no uprobes in this kernel; take one with CONFIG_UPROBE_EVENTS");
+			"no uprobes in this kernel, so waits in the server's own functions are "
+			"told by their stacks alone; take one with CONFIG_UPROBE_EVENTS");
 	// A file of ours that nobody has mapped: no program's code is touched.
 	_cleanup_close_ int file = memfd_create("uprobe", MFD_CLOEXEC);
 	if (file < 0 || write(file, "\x90\x90\x90\x90", 4) != 4)
@@ -174,8 +175,9 @@ static struct stall_error *probe_uprobes(void)
 	_cleanup_close_ int fd =
 		syscall(SYS_perf_event_open, &attr, getpid(), -1, -1, PERF_FLAG_FD_CLOEXEC);
 	return fd >= 0 ? NULL
-		       : missing("cannot set uprobes", errno,
-				 "take a kernel with CONFIG_UPROBE_EVENTS");
+		       : missing("cannot set uprobes, so waits in the server's own functions are "
+				 "told by their stacks alone",
+				 errno, "take a kernel with CONFIG_UPROBE_EVENTS");
 }
 
 const struct stall_feature stall_bpf_features[] = {

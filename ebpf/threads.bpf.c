@@ -5,13 +5,9 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
+#include "pids.bpf.h"
 #include "threads.h"
 
-#define TS_COMPAT 0x0002 // arch/x86/include/asm/thread_info.h
-#define MAX_LEVEL 32	 // MAX_PID_NS_LEVEL, include/linux/pid_namespace.h
-
-// The pid namespace of the reader, as in /proc/self/ns/pid.
-const volatile __u32 reader_pidns = 0;
 // Whether the kernel has bpf_get_task_stack (5.9) and may be trusted with it.
 const volatile __u32 have_kernel_stacks = 1;
 
@@ -49,34 +45,6 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-// struct pid ends in one struct upid for each level; its declared length changed over time
-// (b69f0aeb0689), so it is addressed by hand.
-static __always_inline __s32 upid_number(struct pid *pid, __u32 level)
-{
-	struct upid *upid = (void *)&pid->numbers + level * bpf_core_type_size(struct upid);
-
-	return BPF_CORE_READ(upid, nr);
-}
-
-static __always_inline __u32 upid_namespace(struct pid *pid, __u32 level)
-{
-	struct upid *upid = (void *)&pid->numbers + level * bpf_core_type_size(struct upid);
-
-	return BPF_CORE_READ(upid, ns, ns.inum);
-}
-
-// The number of the pid in the reader's namespace, 0 where it has none.
-static __always_inline __s32 number_for_reader(struct pid *pid)
-{
-	__u32 level = pid->level;
-
-	for (__u32 i = 0; i < MAX_LEVEL && i <= level; i++) {
-		if (upid_namespace(pid, i) == reader_pidns)
-			return upid_number(pid, i);
-	}
-	return 0;
-}
-
 // In the order of the source: user space draws conclusions from what was read first and last.
 #define barrier() asm volatile("" ::: "memory")
 
@@ -105,14 +73,6 @@ static __always_inline __u32 task_state(struct task_struct *task)
 	return BPF_CORE_READ(old, state);
 }
 
-static __always_inline bool is_last(struct task_struct *task)
-{
-	struct signal_struct *signal = task->signal;
-
-	return task->thread_node.next ==
-	       (void *)signal + bpf_core_field_offset(signal->thread_head);
-}
-
 static __always_inline void read_regs(struct task_struct *task, struct stall_bpf_thread *thread)
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
@@ -125,11 +85,10 @@ static __always_inline void read_regs(struct task_struct *task, struct stall_bpf
 
 static __always_inline void fill(struct task_struct *task, struct stall_bpf_thread *thread)
 {
-	struct pid *pid = task->thread_pid;
 	struct mm_struct *mm = task->mm;
 
 	thread->magic = STALL_BPF_MAGIC;
-	thread->ns_tid = upid_number(pid, pid->level & (MAX_LEVEL - 1));
+	thread->ns_tid = own_number(task->thread_pid);
 	thread->state = task_state(task);
 	thread->exit_state = task->exit_state;
 	thread->runtime = task->se.sum_exec_runtime;
@@ -138,7 +97,7 @@ static __always_inline void fill(struct task_struct *task, struct stall_bpf_thre
 	thread->start_brk = mm->start_brk;
 	thread->fs_base = task->thread.fsbase;
 	BPF_CORE_READ_STR_INTO(&thread->comm, task, comm);
-	if (task->thread_info.status & TS_COMPAT)
+	if (is_compat(task))
 		thread->flags |= STALL_BPF_COMPAT;
 	read_regs(task, thread);
 }

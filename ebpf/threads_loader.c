@@ -5,10 +5,9 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "bpf_error.h"
 #include "bpf_log.h"
-#include "capabilities.h"
 #include "cleanup.h"
 #include "threads.skel.h"
 
@@ -48,31 +47,6 @@ void stall_bpf_records_deinit(struct stall_bpf_records *records)
 	*records = (struct stall_bpf_records){};
 }
 
-static struct stall_error *load_error(int errnum, const char *log)
-{
-	static const enum stall_capability wanted[] = {STALL_CAP_BPF, STALL_CAP_PERFMON,
-						       STALL_CAP_SYS_PTRACE};
-	char missing[128];
-
-	stall_missing_capabilities(wanted, sizeof(wanted) / sizeof(wanted[0]), missing,
-				   sizeof(missing));
-	if (errnum == EPERM && missing[0])
-		return stall_error_create(STALL_ERROR_PERMISSION,
-					  "cannot load BPF programs and read stacks without %s; %s",
-					  missing, STALL_MEND_CAPABILITIES);
-	if (errnum == EPERM)
-		return stall_error_create(
-			STALL_ERROR_PERMISSION,
-			"the kernel refuses BPF programs: a user namespace, seccomp or lockdown is "
-			"in the way; run it outside the container");
-	if (errnum == EACCES || errnum == EINVAL || errnum == ESRCH)
-		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "this kernel does not take the BPF task iterator (%s); "
-					  "Linux 5.15 with BTF does",
-					  log);
-	return stall_error_os(errnum, "cannot load the BPF task iterator (%s)", log);
-}
-
 static int load(bool kernel_stacks, uint32_t pidns, struct threads **ret)
 {
 	struct threads *skeleton = threads__open();
@@ -93,18 +67,21 @@ static int load(bool kernel_stacks, uint32_t pidns, struct threads **ret)
 static struct stall_error *load_skeleton(struct threads **ret)
 {
 	struct stall_bpf_log log;
-	struct stat pidns;
+	unsigned int pidns;
 	int rc;
+	struct stall_error *err = stall_bpf_pid_namespace(&pidns);
 
-	if (stat("/proc/self/ns/pid", &pidns) < 0)
-		return stall_error_os(errno, "cannot read /proc/self/ns/pid: is /proc mounted?");
+	if (err)
+		return err;
 	stall_bpf_log_begin(&log);
-	rc = load(true, pidns.st_ino, ret);
+	rc = load(true, pidns, ret);
 	// Before 5.9 the verifier knows no bpf_get_task_stack: the branch is left out then.
 	if (rc == EINVAL)
-		rc = load(false, pidns.st_ino, ret);
+		rc = load(false, pidns, ret);
 	stall_bpf_log_end(&log);
-	return rc ? load_error(rc, log.text) : NULL;
+	return rc ? stall_bpf_load_error(rc, "the BPF task iterator", "Linux 5.15 with BTF does",
+					 log.text)
+		  : NULL;
 }
 
 static struct bpf_link *attach(struct stall_bpf_threads *threads, pid_t pid)

@@ -30,8 +30,22 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_STACK_TRACE = 7,
+	BPF_MAP_TYPE_STACK = 23,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
+
+enum {
+	BPF_F_MMAPABLE = 1U << 10,
+	BPF_RB_FORCE_WAKEUP = 1U << 1,
+	BPF_RB_AVAIL_DATA = 0,
+	BPF_RB_RING_SIZE = 1,
+};
+
+/* Known to the kernel by its name. */
+struct bpf_timer {
+	__u64 : 64;
+	__u64 : 64;
+} __attribute__((aligned(8)));
 
 /* x86-64: pushed by the entry code in this order, unchanged since 2.6 (arch/x86/include/asm/ptrace.h).
  * cs and ss share their words with FRED's bits from 6.9 on: only the low 16 bits are the selector. */
@@ -77,8 +91,52 @@ struct sched_entity {
 	__u64 sum_exec_runtime;
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
 struct signal_struct {
+	atomic_t live; /* threads that have not begun to exit */
 	struct list_head thread_head;
+};
+
+struct super_block {
+	unsigned int s_dev;
+};
+
+struct inode {
+	unsigned short i_mode;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	long long i_size;
+	unsigned int i_generation;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct inode *f_inode;
+	struct path f_path;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
 };
 
 struct mm_struct {
@@ -100,6 +158,7 @@ struct task_struct {
 	struct list_head thread_node;
 	unsigned long nvcsw, nivcsw;
 	char comm[16];
+	struct files_struct *files;
 	struct signal_struct *signal;
 	__u64 self_exec_id;
 	struct thread_struct thread;

@@ -16,8 +16,10 @@ struct stall_feature {
 extern const struct stall_feature stall_features[];
 extern const size_t stall_feature_count;
 
-// ebpf/bpf_features.c, where the program is built with BPF.
+// ebpf/bpf_features.c and ebpf/waits_features.c, where the program is built with BPF.
 extern const struct stall_feature stall_bpf_features[];
 extern const size_t stall_bpf_feature_count;
+extern const struct stall_feature stall_waits_features[];
+extern const size_t stall_waits_feature_count;
 
 #endif

@@ -76,14 +76,16 @@ struct stall_error *stall_features_write(int fd)
 	stall_json_member_string(&json, "kernel", name.release);
 	stall_json_key(&json, "features");
 	stall_json_open(&json, '{');
-	// The three backends as a whole, then what they are made of.
+	// The backends as a whole, then what they are made of.
 	write_feature(&json, "bpf-iterator", probe_backend(&stall_backend_bpf));
 	write_feature(&json, "ptrace", probe_backend(&stall_backend_ptrace));
 	write_feature(&json, "proc", probe_backend(&stall_backend_proc));
+	write_feature(&json, "inproc", probe_backend(&stall_backend_inproc));
 	write_feature(&json, "kernel-symbols", probe_kernel_symbols());
 	write_features(&json, stall_features, stall_feature_count);
 #ifdef STALL_HAVE_BPF
 	write_features(&json, stall_bpf_features, stall_bpf_feature_count);
+	write_features(&json, stall_waits_features, stall_waits_feature_count);
 #endif
 	stall_json_close(&json, '}');
 	stall_json_close(&json, '}');

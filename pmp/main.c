@@ -14,8 +14,10 @@
 #include "options.h"
 #include "output.h"
 #include "probe.h"
+#include "ring_capture.h"
 #include "serve.h"
 #include "symbolize_lines.h"
+#include "waits_command.h"
 
 enum exit_status {
 	EXIT_DONE = 0,
@@ -24,29 +26,18 @@ enum exit_status {
 	EXIT_PARTIAL = 3,
 };
 
-static struct stall_error *snap(const struct stall_options *options, bool *ret_partial)
+static struct stall_error *snap(const struct stall_options *options, struct stall_output *output,
+				bool *ret_partial)
 {
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	_cleanup_(stall_probe_destroyp) struct stall_probe *probe = NULL;
-	bool partial = false;
+	struct stall_error *err = stall_probe_create(&options->probe, &probe);
 
-	// First, so that a name that cannot be had costs the target nothing.
-	struct stall_error *err =
-		stall_output_create(options->output, options->force_overwrite, &output);
-	if (!err)
-		err = stall_probe_create(&options->probe, &probe);
-	if (!err)
-		err = stall_probe_capture(probe, output, &partial);
-	if (!err)
-		err = stall_output_commit(output);
-	if (!err)
-		*ret_partial = partial;
-	return err;
+	return err ? err : stall_probe_capture(probe, output, ret_partial);
 }
 
-static struct stall_error *core(const struct stall_options *options, bool *ret_partial)
+static struct stall_error *core(const struct stall_options *options, struct stall_output *output,
+				bool *ret_partial)
 {
-	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	const struct stall_core_capture_options core_options = {
 		.core = options->core,
 		.exe = options->exe,
@@ -56,12 +47,37 @@ static struct stall_error *core(const struct stall_options *options, bool *ret_p
 		.strings = options->probe.strings,
 		.string_count = options->probe.string_count,
 	};
+
+	return stall_core_capture(&core_options, output, ret_partial);
+}
+
+static struct stall_error *ring(const struct stall_options *options, struct stall_output *output,
+				bool *ret_partial)
+{
+	const struct stall_ring_capture_options ring_options = {
+		.ring = options->probe.snapshot.ring,
+		.sysroot = options->sysroot,
+		.snapshot = options->probe.snapshot,
+		.worker = options->probe.worker,
+	};
+
+	return stall_ring_capture(&ring_options, output, ret_partial);
+}
+
+typedef struct stall_error *(*capture_fn)(const struct stall_options *options,
+					  struct stall_output *output, bool *ret_partial);
+
+static struct stall_error *capture(const struct stall_options *options, capture_fn take,
+				   bool *ret_partial)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	bool partial = false;
 
+	// First, so that a name that cannot be had costs the target nothing.
 	struct stall_error *err =
 		stall_output_create(options->output, options->force_overwrite, &output);
 	if (!err)
-		err = stall_core_capture(&core_options, output, &partial);
+		err = take(options, output, &partial);
 	if (!err)
 		err = stall_output_commit(output);
 	if (!err)
@@ -79,15 +95,20 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 		puts("stallscope-probe " STALL_VERSION);
 		return NULL;
 	case STALL_COMMAND_SNAP:
-		return snap(options, ret_partial);
+		return capture(options, snap, ret_partial);
 	case STALL_COMMAND_CORE:
-		return core(options, ret_partial);
+		return capture(options, core, ret_partial);
+	case STALL_COMMAND_RING:
+		return capture(options, ring, ret_partial);
 	case STALL_COMMAND_SYMBOLIZE:
 		return stall_symbolize_lines(options->debug_dirs, options->debug_dir_count,
 					     STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_SERVE:
-		return stall_serve(&options->probe, options->force_overwrite, STDIN_FILENO,
+		return stall_serve(&options->serve, &options->probe, &options->watch, STDIN_FILENO,
 				   STDOUT_FILENO);
+	case STALL_COMMAND_WAITS:
+		return stall_waits_run(&options->watch, &options->waits, options->pids,
+				       options->probe.pid_count, STDIN_FILENO, STDOUT_FILENO);
 	case STALL_COMMAND_FEATURES:
 		return stall_features_write(STDOUT_FILENO);
 	}

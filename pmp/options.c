@@ -1,66 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.h"
 
-#include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char stall_help[] =
-	"stallscope-probe: takes the stacks of all threads of a live process\n"
-	"\n"
-	"Usage:\n"
-	"  stallscope-probe snap --pid PID [--pid PID ...] [OPTIONS]   one capture\n"
-	"  stallscope-probe serve --pid PID [--pid PID ...] [OPTIONS]  a capture for each line "
-	"\"snap\",\n"
-	"                                          \"snap FILE\" on standard input, until "
-	"\"quit\"\n"
-	"  stallscope-probe core --core FILE [--exe FILE] [--sysroot DIR] [OPTIONS]\n"
-	"                                          a capture of a core file\n"
-	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses, JSON lines in and "
-	"out\n"
-	"  stallscope-probe features               what works on this machine, as JSON\n"
-	"  stallscope-probe --version | --help\n"
-	"\n"
-	"RISKS: the default backend never stops a thread of the target. The backend ptrace does,\n"
-	"one thread at a time, for some microseconds each; it is only used if it is named, or "
-	"with\n"
-	"--allow-stop. A capture holds names of functions, threads and files, no SQL text; its "
-	"file\n"
-	"can be read by its owner alone.\n"
-	"\n"
-	"Options:\n"
-	"  --backend auto|bpf|proc|ptrace  auto: the first that works (default)\n"
-	"  --allow-stop           auto may take a backend that stops threads\n"
-	"  --stop-blocked-reads   ptrace: stop threads in calls that a stop makes return EINTR "
-	"too;\n"
-	"                         MySQL 5.5 drops a connection after ten of them\n"
-	"  --max-stack BYTES      copied of each stack (131072)\n"
-	"  --max-threads N        at most so many threads (65536)\n"
-	"  --passes N             at most so many attempts to read a thread that runs (8)\n"
-	"  --deadline MS          gives up what is not done by then (10000)\n"
-	"  --no-kernel-stacks     leave the kernel's frames out\n"
-	"  --read-string SYMBOL   text of a global variable of the target, e.g. server_version\n"
-	"  --debug-dir DIR        searched for separate debug files, beside /usr/lib/debug\n"
-	"  --output FILE          instead of standard output; compressed if it ends in .zst\n"
-	"  --force-overwrite      replace FILE if it exists\n"
-	"  --force                go on where the kernel is known to crash under such BPF "
-	"programs\n"
-	"\n"
-	"Exit status: 0 done; 1 failed; 2 wrong usage; 3 done in part, notes in the capture say "
-	"what\n"
-	"is missing.\n"
-	"\n"
-	"Examples:\n"
-	"  stallscope-probe snap --pid $(pidof mysqld) --output stall.jsonl.zst\n"
-	"  stallscope-probe snap --pid $(pidof mysqld) --read-string server_version | jq .type\n"
-	"  stallscope-probe snap --pid 4711 --backend ptrace --deadline 200\n"
-	"  printf 'snap one.jsonl\\nquit\\n' | stallscope-probe serve --pid 4711\n"
-	"  stallscope-probe core --core core.4711 --exe /usr/sbin/mysqld\n";
+#include "options_serve.h"
+#include "options_text.h"
+#include "options_watch.h"
+
+#define MIN_INTERVAL_NS 10000000
 
 enum option_id {
 	OPTION_PID = 256,
@@ -80,12 +30,32 @@ enum option_id {
 	OPTION_CORE,
 	OPTION_EXE,
 	OPTION_SYSROOT,
+	OPTION_RING,
+	OPTION_KIND,
+	OPTION_THRESHOLD,
+	OPTION_TOP,
+	OPTION_EVENTS,
+	OPTION_NO_UPROBES,
+	OPTION_NO_TIMER,
+	OPTION_INTERVAL,
+	OPTION_DURATION,
+	OPTION_FOLLOW,
+	OPTION_WATCH,
+	OPTION_CAPTURE_THRESHOLD,
+	OPTION_CONVOY,
+	OPTION_CAPTURE_INTERVAL,
+	OPTION_CAPTURES,
 	OPTION_HELP,
 };
 
 // Which commands know an option.
 #define LIVE (1u << STALL_COMMAND_SNAP | 1u << STALL_COMMAND_SERVE)
+#define WAITS (1u << STALL_COMMAND_WAITS)
+#define SERVE (1u << STALL_COMMAND_SERVE)
+#define WATCH (WAITS | SERVE)
 #define CORE (1u << STALL_COMMAND_CORE)
+#define RING (1u << STALL_COMMAND_RING)
+#define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
 #define ANY ~0u
 
@@ -93,23 +63,39 @@ static const struct {
 	struct option option;
 	unsigned int commands;
 } known_options[] = {
-	{{"pid", required_argument, NULL, OPTION_PID}, LIVE},
-	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE},
+	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS},
+	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
-	{{"max-stack", required_argument, NULL, OPTION_MAX_STACK}, LIVE | CORE},
-	{{"max-threads", required_argument, NULL, OPTION_MAX_THREADS}, LIVE | CORE},
+	{{"max-stack", required_argument, NULL, OPTION_MAX_STACK}, LIVE | SAVED},
+	{{"max-threads", required_argument, NULL, OPTION_MAX_THREADS}, LIVE | SAVED},
 	{{"passes", required_argument, NULL, OPTION_PASSES}, LIVE},
-	{{"deadline", required_argument, NULL, OPTION_DEADLINE}, LIVE | CORE},
+	{{"deadline", required_argument, NULL, OPTION_DEADLINE}, LIVE | SAVED},
 	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
-	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR}, LIVE | CORE | SYMBOLIZE},
-	{{"output", required_argument, NULL, OPTION_OUTPUT}, 1u << STALL_COMMAND_SNAP | CORE},
-	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | CORE},
-	{{"force", no_argument, NULL, OPTION_FORCE}, LIVE},
+	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
+	 LIVE | WAITS | SAVED | SYMBOLIZE},
+	{{"output", required_argument, NULL, OPTION_OUTPUT}, 1u << STALL_COMMAND_SNAP | SAVED},
+	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED},
+	{{"force", no_argument, NULL, OPTION_FORCE}, LIVE | WAITS},
 	{{"core", required_argument, NULL, OPTION_CORE}, CORE},
 	{{"exe", required_argument, NULL, OPTION_EXE}, CORE},
-	{{"sysroot", required_argument, NULL, OPTION_SYSROOT}, CORE},
+	{{"sysroot", required_argument, NULL, OPTION_SYSROOT}, SAVED},
+	{{"ring", required_argument, NULL, OPTION_RING}, LIVE | WAITS | RING},
+	{{"kind", required_argument, NULL, OPTION_KIND}, WATCH},
+	{{"threshold", required_argument, NULL, OPTION_THRESHOLD}, WATCH},
+	{{"top", required_argument, NULL, OPTION_TOP}, WATCH},
+	{{"events", no_argument, NULL, OPTION_EVENTS}, WATCH},
+	{{"no-uprobes", no_argument, NULL, OPTION_NO_UPROBES}, WATCH},
+	{{"no-timer", no_argument, NULL, OPTION_NO_TIMER}, WATCH},
+	{{"interval", required_argument, NULL, OPTION_INTERVAL}, WATCH},
+	{{"duration", required_argument, NULL, OPTION_DURATION}, WAITS},
+	{{"follow", no_argument, NULL, OPTION_FOLLOW}, WATCH},
+	{{"watch", no_argument, NULL, OPTION_WATCH}, SERVE},
+	{{"capture-threshold", required_argument, NULL, OPTION_CAPTURE_THRESHOLD}, SERVE},
+	{{"convoy", required_argument, NULL, OPTION_CONVOY}, SERVE},
+	{{"capture-interval", required_argument, NULL, OPTION_CAPTURE_INTERVAL}, SERVE},
+	{{"captures", required_argument, NULL, OPTION_CAPTURES}, SERVE},
 	{{"help", no_argument, NULL, OPTION_HELP}, ANY},
 };
 #define KNOWN_OPTIONS (sizeof(known_options) / sizeof(known_options[0]))
@@ -117,48 +103,22 @@ static const struct {
 static const char *const commands[] = {
 	[STALL_COMMAND_SNAP] = "snap",	       [STALL_COMMAND_CORE] = "core",
 	[STALL_COMMAND_SERVE] = "serve",       [STALL_COMMAND_SYMBOLIZE] = "symbolize",
-	[STALL_COMMAND_FEATURES] = "features",
+	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
+	[STALL_COMMAND_RING] = "ring",
 };
-
-static struct stall_error *usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static struct stall_error *usage(const char *format, ...)
-{
-	char message[512];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(message, sizeof(message), format, args);
-	va_end(args);
-	return stall_error_create(STALL_ERROR_USAGE, "%s; see stallscope-probe --help", message);
-}
-
-static struct stall_error *parse_number(const char *name, const char *text, uint64_t min,
-					uint64_t max, uint64_t *ret)
-{
-	char *rest;
-
-	errno = 0;
-	unsigned long long value = strtoull(text, &rest, 10);
-	if (errno || *rest || text[0] < '0' || text[0] > '9' || value < min || value > max)
-		return usage("--%s \"%s\": not a number from %" PRIu64 " to %" PRIu64, name, text,
-			     min, max);
-	*ret = value;
-	return NULL;
-}
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
 {
 	uint64_t pid;
-	struct stall_error *err = parse_number("pid", text, 1, INT_MAX, &pid);
+	struct stall_error *err = stall_parse_number("pid", text, 1, INT_MAX, &pid);
 
 	if (err)
 		return err;
 	for (size_t i = 0; i < options->probe.pid_count; i++)
 		if ((uint64_t)options->pids[i] == pid)
-			return usage("--pid %s is given twice", text);
+			return stall_usage("--pid %s is given twice", text);
 	if (options->probe.pid_count == STALL_MAX_PIDS)
-		return usage("more than %d --pid", STALL_MAX_PIDS);
+		return stall_usage("more than %d --pid", STALL_MAX_PIDS);
 	options->pids[options->probe.pid_count++] = pid;
 	return NULL;
 }
@@ -166,7 +126,7 @@ static struct stall_error *add_pid(struct stall_options *options, const char *te
 static struct stall_error *add_string(struct stall_options *options, const char *name)
 {
 	if (options->probe.string_count == STALL_MAX_STRINGS)
-		return usage("more than %d --read-string", STALL_MAX_STRINGS);
+		return stall_usage("more than %d --read-string", STALL_MAX_STRINGS);
 	options->strings[options->probe.string_count++] = name;
 	return NULL;
 }
@@ -174,11 +134,12 @@ static struct stall_error *add_string(struct stall_options *options, const char 
 static struct stall_error *add_debug_dir(struct stall_options *options, const char *dir)
 {
 	if (options->debug_dir_count == STALL_MAX_DEBUG_DIRS)
-		return usage("more than %d --debug-dir", STALL_MAX_DEBUG_DIRS);
+		return stall_usage("more than %d --debug-dir", STALL_MAX_DEBUG_DIRS);
 	if (options->command != STALL_COMMAND_SYMBOLIZE && options->debug_dir_count)
-		return usage("--debug-dir is given twice");
+		return stall_usage("--debug-dir is given twice");
 	options->debug_dirs[options->debug_dir_count++] = dir;
 	options->probe.worker.debug_dir = dir;
+	options->watch.worker.debug_dir = dir;
 	return NULL;
 }
 
@@ -199,11 +160,14 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 	case OPTION_PASSES:
 		max = 1000;
 		break;
+	case OPTION_TOP:
+		max = STALL_WATCH_MAX_TOP;
+		break;
 	default:
 		max = 3600 * 1000;
 		break;
 	}
-	struct stall_error *err = parse_number(name, text, min, max, &value);
+	struct stall_error *err = stall_parse_number(name, text, min, max, &value);
 	if (err)
 		return err;
 	switch (id) {
@@ -216,6 +180,9 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 	case OPTION_PASSES:
 		snapshot->passes = value;
 		break;
+	case OPTION_TOP:
+		options->watch.top = value;
+		break;
 	default:
 		snapshot->deadline_ms = value;
 		options->probe.worker.deadline_ms = value;
@@ -224,14 +191,55 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 	return NULL;
 }
 
+static struct stall_error *apply_watch(struct stall_options *options, int id, const char *value)
+{
+	switch (id) {
+	case OPTION_KIND:
+		return stall_options_add_kind(&options->watch, value, &options->kind_given);
+	case OPTION_THRESHOLD:
+		return stall_options_add_threshold(&options->watch, value);
+	case OPTION_EVENTS:
+		options->watch.events = options->serve.events = true;
+		return NULL;
+	case OPTION_NO_UPROBES:
+		options->watch.source.uprobes = false;
+		return NULL;
+	case OPTION_NO_TIMER:
+		options->watch.source.no_timer = true;
+		return NULL;
+	case OPTION_INTERVAL:
+		options->interval_given = true;
+		return stall_parse_ms("interval", value, &options->waits.interval_ns);
+	case OPTION_DURATION:
+		return stall_parse_seconds("duration", value, &options->waits.duration_ns);
+	case OPTION_FOLLOW:
+		options->waits.follow = options->serve.follow = true;
+		return NULL;
+	case OPTION_WATCH:
+		options->serve.watch = true;
+		return NULL;
+	case OPTION_CAPTURE_THRESHOLD:
+		return stall_options_add_capture_threshold(&options->serve, value);
+	case OPTION_CONVOY:
+		return stall_options_set_convoy(&options->serve, value);
+	case OPTION_CAPTURE_INTERVAL:
+		return stall_options_set_capture_interval(&options->serve, value);
+	default:
+		options->serve.captures = value;
+		return NULL;
+	}
+}
+
 static struct stall_error *apply(struct stall_options *options, int id, const char *name,
 				 const char *value)
 {
+	if (id != OPTION_TOP && id >= OPTION_KIND && id <= OPTION_CAPTURES)
+		return apply_watch(options, id, value);
 	switch (id) {
 	case OPTION_PID:
 		return add_pid(options, value);
 	case OPTION_BACKEND:
-		options->probe.backend = value;
+		options->probe.backend = options->watch.source.backend = value;
 		return NULL;
 	case OPTION_ALLOW_STOP:
 		options->probe.allow_stop = true;
@@ -250,10 +258,11 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		options->output = value;
 		return NULL;
 	case OPTION_FORCE_OVERWRITE:
-		options->force_overwrite = true;
+		options->force_overwrite = options->serve.force_overwrite = true;
 		return NULL;
 	case OPTION_FORCE:
 		options->probe.snapshot.force = true;
+		options->watch.source.force = true;
 		return NULL;
 	case OPTION_CORE:
 		options->core = value;
@@ -263,6 +272,9 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return NULL;
 	case OPTION_SYSROOT:
 		options->sysroot = value;
+		return NULL;
+	case OPTION_RING:
+		options->probe.snapshot.ring = options->watch.source.ring = value;
 		return NULL;
 	default:
 		return apply_number(options, id, name, value);
@@ -281,23 +293,23 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 	while ((id = getopt_long(argc, argv, "+:h", long_options, &index)) != -1) {
 		const char *given = argv[optind - 1];
 		if (id == ':')
-			return usage("%s: its value is missing", given);
+			return stall_usage("%s: its value is missing", given);
 		if (id == '?')
-			return usage("%s %s: unknown option", argv[0], given);
+			return stall_usage("%s %s: unknown option", argv[0], given);
 		if (id == 'h' || id == OPTION_HELP) {
 			options->command = STALL_COMMAND_HELP;
 			return NULL;
 		}
 		if (!(known_options[index].commands & 1u << options->command))
-			return usage("--%s: not an option of %s", known_options[index].option.name,
-				     argv[0]);
+			return stall_usage("--%s: not an option of %s",
+					   known_options[index].option.name, argv[0]);
 		struct stall_error *err =
 			apply(options, id, known_options[index].option.name, optarg);
 		if (err)
 			return err;
 	}
 	if (optind < argc)
-		return usage("%s: unexpected argument \"%s\"", argv[0], argv[optind]);
+		return stall_usage("%s: unexpected argument \"%s\"", argv[0], argv[optind]);
 	return NULL;
 }
 
@@ -305,10 +317,19 @@ static struct stall_error *check(const struct stall_options *options, const char
 {
 	unsigned int bit = 1u << options->command;
 
-	if (bit & LIVE && !options->probe.pid_count)
-		return usage("%s: --pid is missing", command);
+	if (bit & (LIVE | WAITS) && !options->probe.pid_count)
+		return stall_usage("%s: --pid is missing", command);
+	if (options->waits.interval_ns < MIN_INTERVAL_NS)
+		return stall_usage("--interval: not less than %d ms", MIN_INTERVAL_NS / 1000000);
+	if (bit & WAITS) {
+		struct stall_error *err = stall_options_check_backend(&options->watch);
+		if (err)
+			return err;
+	}
 	if (bit & CORE && !options->core)
-		return usage("core: --core is missing");
+		return stall_usage("core: --core is missing");
+	if (bit & RING && !options->probe.snapshot.ring)
+		return stall_usage("ring: --ring is missing");
 	return NULL;
 }
 
@@ -328,7 +349,7 @@ static struct stall_error *parse_command(const char *text, enum stall_command *r
 			return NULL;
 		}
 	}
-	return usage("\"%s\": unknown command", text);
+	return stall_usage("\"%s\": unknown command", text);
 }
 
 struct stall_error *stall_options_init(struct stall_options *options, int argc, char **argv)
@@ -337,11 +358,15 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 
 	*options = (struct stall_options){};
 	if (argc < 2)
-		return usage("a command is missing: snap, serve, core, symbolize or features");
+		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
+				   "symbolize or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;
 	stall_snapshot_options_init(&options->probe.snapshot);
+	stall_watch_options_init(&options->watch);
+	stall_waits_options_init(&options->waits);
+	stall_serve_options_init(&options->serve);
 	options->probe.backend = "auto";
 	options->probe.worker.deadline_ms = options->probe.snapshot.deadline_ms;
 	options->pids = calloc(STALL_MAX_PIDS, sizeof(*options->pids));
@@ -354,6 +379,8 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	err = parse_options(options, argc - 1, argv + 1);
 	if (!err)
 		err = check(options, argv[1]);
+	if (!err)
+		stall_options_complete_serve(options);
 	if (err)
 		stall_options_deinit(options);
 	return err;

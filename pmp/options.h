@@ -9,6 +9,9 @@
 
 #include "error.h"
 #include "probe.h"
+#include "serve.h"
+#include "waits_command.h"
+#include "watch.h"
 
 #define STALL_MAX_PIDS 4096
 #define STALL_MAX_STRINGS 64
@@ -22,6 +25,8 @@ enum stall_command {
 	STALL_COMMAND_SERVE,
 	STALL_COMMAND_SYMBOLIZE,
 	STALL_COMMAND_FEATURES,
+	STALL_COMMAND_WAITS,
+	STALL_COMMAND_RING,
 };
 
 struct stall_options {
@@ -34,6 +39,10 @@ struct stall_options {
 	const char *core, *exe, *sysroot;
 	const char *output; // NULL: standard output
 	bool force_overwrite;
+	struct stall_watch_options watch;
+	bool kind_given, interval_given;
+	struct stall_waits_options waits;
+	struct stall_serve_options serve;
 };
 
 // The options point into argv and into themselves.

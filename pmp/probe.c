@@ -19,6 +19,8 @@
 
 struct stall_probe {
 	struct stall_probe_options options;
+	pid_t *pids;
+	size_t pid_count;
 	const struct stall_backend *backend;
 	char *reason;
 	void *state;
@@ -27,6 +29,8 @@ struct stall_probe {
 	struct stall_worker *worker;
 	struct stall_kernel_symbols *kernel_symbols;
 	struct stall_snapshot *previous; // for its open files
+	struct stall_snapshot *taken;	 // raw, until it is finished
+	uint64_t started_ns, attach_ns;	 // of `taken`
 };
 
 static size_t arena_size(const struct stall_snapshot_options *options)
@@ -46,12 +50,28 @@ void stall_probe_destroy(struct stall_probe *probe)
 	stall_worker_destroy(probe->worker);
 	if (probe->backend && probe->state)
 		probe->backend->close(probe->state);
+	stall_snapshot_destroy(probe->taken);
 	stall_snapshot_destroy(probe->previous);
 	stall_kernel_symbols_destroy(probe->kernel_symbols);
 	if (probe->arena.base)
 		stall_arena_deinit(&probe->arena);
+	free(probe->pids);
 	free(probe->reason);
 	free(probe);
+}
+
+struct stall_error *stall_probe_set_targets(struct stall_probe *probe, const pid_t *pids,
+					    size_t count)
+{
+	pid_t *copy = calloc(count + 1, sizeof(*copy));
+
+	if (!copy)
+		return &stall_enomem;
+	memcpy(copy, pids, count * sizeof(*copy));
+	free(probe->pids);
+	probe->pids = copy;
+	probe->pid_count = count;
+	return NULL;
 }
 
 struct stall_error *stall_probe_create(const struct stall_probe_options *options,
@@ -64,8 +84,14 @@ struct stall_error *stall_probe_create(const struct stall_probe_options *options
 		return &stall_enomem;
 	probe->options = *options;
 	stall_host_init(&probe->host);
-	err = stall_backend_choose(options->backend, options->allow_stop, &options->snapshot,
-				   &probe->backend, &probe->reason);
+	err = stall_probe_set_targets(probe, options->pids, options->pid_count);
+	if (err)
+		return err;
+	struct stall_snapshot_options wanted = options->snapshot;
+	wanted.pids = options->pids;
+	wanted.pid_count = options->pid_count;
+	err = stall_backend_choose(options->backend, options->allow_stop, &wanted, &probe->backend,
+				   &probe->reason);
 	if (err)
 		return err;
 	err = stall_arena_init(&probe->arena, arena_size(&options->snapshot));
@@ -92,17 +118,22 @@ static void snapshot_destroyp(struct stall_snapshot **snapshot)
 	stall_snapshot_destroy(*snapshot);
 }
 
-static struct stall_error *capture(struct stall_probe *probe, const struct stall_backend *backend,
-				   void *state, struct stall_output *output, bool *ret_partial)
+static struct stall_error *take(struct stall_probe *probe, const struct stall_backend *backend,
+				void *state)
 {
 	_cleanup_(snapshot_destroyp) struct stall_snapshot *snapshot = NULL;
-	const struct stall_probe_options *options = &probe->options;
-	uint64_t started_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	struct stall_error *err;
 
+	stall_snapshot_destroy(probe->taken);
+	probe->taken = NULL;
+	probe->started_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	stall_arena_reset(&probe->arena, ARENA_KEEP);
-	err = stall_snapshot_create(&probe->arena, options->pids, options->pid_count,
-				    probe->previous, &snapshot);
+	const struct stall_maps_source source = {backend->create_maps, state};
+	err = backend->create_maps
+		      ? stall_snapshot_create_from(&probe->arena, probe->pids, probe->pid_count,
+						   probe->previous, &source, &snapshot)
+		      : stall_snapshot_create(&probe->arena, probe->pids, probe->pid_count,
+					      probe->previous, &snapshot);
 	if (err)
 		return err;
 	stall_snapshot_destroy(probe->previous);
@@ -110,29 +141,46 @@ static struct stall_error *capture(struct stall_probe *probe, const struct stall
 	snapshot->backend = backend->name;
 	snapshot->backend_reason = strdup(probe->reason);
 	snapshot->wall_ns = stall_clock_ns(CLOCK_REALTIME);
-	uint64_t attach_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns;
-	err = backend->capture(state, snapshot, &options->snapshot);
+	probe->attach_ns = stall_clock_ns(CLOCK_MONOTONIC) - probe->started_ns;
+	err = backend->capture(state, snapshot, &probe->options.snapshot);
 	if (err)
 		return err;
+	probe->taken = no_cleanup_ptr(snapshot);
+	return NULL;
+}
+
+struct stall_error *stall_probe_take(struct stall_probe *probe)
+{
+	return take(probe, probe->backend, probe->state);
+}
+
+struct stall_error *stall_probe_finish(struct stall_probe *probe,
+				       const struct stall_trigger *trigger,
+				       struct stall_output *output, bool *ret_partial)
+{
 	const struct stall_finish finish = {
-		.snapshot = snapshot,
+		.snapshot = probe->taken,
 		.worker = probe->worker,
 		.kernel_symbols = probe->kernel_symbols,
-		.strings = options->strings,
-		.string_count = options->string_count,
+		.strings = probe->options.strings,
+		.string_count = probe->options.string_count,
 		.host = &probe->host,
-		.started_ns = started_ns,
-		.attach_ns = attach_ns,
+		.trigger = trigger,
+		.started_ns = probe->started_ns,
+		.attach_ns = probe->attach_ns,
 	};
-	err = stall_finish(&finish, output, ret_partial);
-	probe->previous = no_cleanup_ptr(snapshot);
+	struct stall_error *err = stall_finish(&finish, output, ret_partial);
+
+	probe->previous = no_cleanup_ptr(probe->taken);
 	return err;
 }
 
 struct stall_error *stall_probe_capture(struct stall_probe *probe, struct stall_output *output,
 					bool *ret_partial)
 {
-	return capture(probe, probe->backend, probe->state, output, ret_partial);
+	struct stall_error *err = stall_probe_take(probe);
+
+	return err ? err : stall_probe_finish(probe, NULL, output, ret_partial);
 }
 
 struct stall_error *stall_probe_warm(struct stall_probe *probe)
@@ -144,12 +192,14 @@ struct stall_error *stall_probe_warm(struct stall_probe *probe)
 	if (err)
 		return err;
 	if (!probe->backend->stops_threads)
-		return capture(probe, probe->backend, probe->state, nowhere, &partial);
+		return stall_probe_capture(probe, nowhere, &partial);
 	void *state = NULL;
 	err = stall_backend_proc.open(&probe->options.snapshot, &state);
 	if (err)
 		return err;
-	err = capture(probe, &stall_backend_proc, state, nowhere, &partial);
+	err = take(probe, &stall_backend_proc, state);
+	if (!err)
+		err = stall_probe_finish(probe, NULL, nowhere, &partial);
 	if (state)
 		stall_backend_proc.close(state);
 	return err;

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "output.h"
 #include "snapshot.h"
+#include "trigger.h"
 #include "worker.h"
 
 struct stall_probe_options {
@@ -37,6 +38,17 @@ struct stall_error *stall_probe_warm(struct stall_probe *probe);
 // *ret_partial: a note in the capture says what is missing.
 struct stall_error *stall_probe_capture(struct stall_probe *probe, struct stall_output *output,
 					bool *ret_partial);
+
+// The two halves of a capture: the raw copies, which cannot wait, and all the rest. Every take is
+// finished before the next. `trigger` NULL: somebody asked for it.
+struct stall_error *stall_probe_take(struct stall_probe *probe);
+struct stall_error *stall_probe_finish(struct stall_probe *probe,
+				       const struct stall_trigger *trigger,
+				       struct stall_output *output, bool *ret_partial);
+
+// Other processes from now on; what is known of their files stays known.
+struct stall_error *stall_probe_set_targets(struct stall_probe *probe, const pid_t *pids,
+					    size_t count);
 
 // For _cleanup_().
 static inline void stall_probe_destroyp(struct stall_probe **probe)

@@ -32,6 +32,11 @@ void stall_arena_deinit(struct stall_arena *arena)
 	*arena = (struct stall_arena){};
 }
 
+void stall_arena_inherit(const struct stall_arena *arena, bool inherit)
+{
+	madvise(arena->base, arena->size, inherit ? MADV_DOFORK : MADV_DONTFORK);
+}
+
 void *stall_arena_alloc(struct stall_arena *arena, size_t size)
 {
 	size_t at = (arena->used + 15) & ~(size_t)15;

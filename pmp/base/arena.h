@@ -4,6 +4,7 @@
 #ifndef STALL_ARENA_H
 #define STALL_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,9 @@ struct stall_arena {
 
 struct stall_error *stall_arena_init(struct stall_arena *arena, size_t size);
 void stall_arena_deinit(struct stall_arena *arena);
+// Whether children that are forked from now on have it, as they do at first. What one child is to
+// see of it another is not.
+void stall_arena_inherit(const struct stall_arena *arena, bool inherit);
 // 16-byte aligned; NULL when the arena is full. Not zeroed.
 void *stall_arena_alloc(struct stall_arena *arena, size_t size);
 // Forgets everything; gives pages back where more than `keep` bytes had been in use.

@@ -36,6 +36,5 @@ static inline void stall_fclosep(FILE **file)
 		(p) = NULL;                                                                        \
 		stall_ptr_;                                                                        \
 	})
-#define return_ptr(p) return no_cleanup_ptr(p)
 
 #endif

@@ -14,8 +14,8 @@ enum stall_error_code {
 	STALL_ERROR_UNSUPPORTED, // this kernel or this build cannot do it
 	STALL_ERROR_LIMIT,	 // a limit on hostile or huge input was met
 	STALL_ERROR_FORMAT,	 // the input is not what it claims to be
-	STALL_ERROR_TIMEOUT,	 // a deadline passed
 	STALL_ERROR_USAGE,	 // wrong command line
+	STALL_ERROR_AGAIN,	 // the process changed meanwhile: another try may go well
 };
 
 struct stall_error {

@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "cmdline.h"
 #include "json_writer.h"
+#include "lock_record.h"
 #include "syscalls.h"
 
 #define SCHEMA "stallscope.capture/1"
@@ -302,42 +303,10 @@ static struct stall_error *write_stacks(struct writer *writer)
 	return NULL;
 }
 
-static void write_lock_symbol(struct stall_json *json, const struct stall_lock *lock)
-{
-	_cleanup_free_ char *text = NULL;
-
-	if (!lock->symbol || !lock->symbol_offset)
-		stall_json_member_string(json, "symbol", lock->symbol);
-	else if (asprintf(&text, "%s+0x%llx", lock->symbol,
-			  (unsigned long long)lock->symbol_offset) < 0)
-		json->failed = true;
-	else
-		stall_json_member_string(json, "symbol", text);
-}
-
 static struct stall_error *write_lock(struct writer *writer, size_t id)
 {
-	const struct stall_lock *lock = &writer->capture->locks->locks[id];
-	struct stall_json *json = &writer->json;
-
 	begin(writer, "lock");
-	stall_json_member_uint(json, "id", id);
-	stall_json_member_uint(json, "process", lock->process);
-	stall_json_member_hex(json, "address", lock->address);
-	stall_json_member_hex(json, "futex", lock->futex);
-	stall_json_member_string(json, "kind", stall_lock_kind_name(lock->kind));
-	member_index(json, "owner_tid", lock->owner_tid ? (uint32_t)lock->owner_tid : UINT32_MAX);
-	if (!lock->owner_tid && lock->owner_raw)
-		stall_json_member_int(json, "owner_raw", lock->owner_raw);
-	stall_json_key(json, "readers");
-	if (lock->kind == STALL_LOCK_RWLOCK)
-		stall_json_uint(json, lock->readers);
-	else
-		stall_json_null(json);
-	stall_json_member_uint(json, "waiters", lock->waiters);
-	write_lock_symbol(json, lock);
-	stall_json_member_bool(json, "stable", lock->stable);
-	stall_json_member_string(json, "source", "futex");
+	stall_lock_record_write(&writer->capture->locks->locks[id], id, &writer->json);
 	return end(writer);
 }
 
@@ -386,6 +355,69 @@ static struct stall_error *write_thread(struct writer *writer, size_t index)
 	if (stack->live_reads)
 		stall_json_member_uint(json, "live_reads", stack->live_reads);
 	member_index(json, "lock", writer->capture->locks->thread_lock[index]);
+	if (thread->waited_ns)
+		stall_json_member_uint(json, "waited_ns", thread->waited_ns);
+	return end(writer);
+}
+
+static uint32_t find_lock(const struct stall_locks *locks, uint32_t process, uint64_t address)
+{
+	for (size_t i = 0; i < locks->count; i++) {
+		if (locks->locks[i].process == process && locks->locks[i].address == address)
+			return (uint32_t)i;
+	}
+	return UINT32_MAX;
+}
+
+static bool is_same_release(const struct stall_capture *capture, size_t a, size_t b)
+{
+	const struct stall_snapshot *snapshot = capture->snapshot;
+	const struct stall_thread *threads = snapshot->threads + snapshot->thread_count;
+	const uint32_t *stacks = capture->stacks->user + snapshot->thread_count;
+
+	return snapshot->releases[a].object == snapshot->releases[b].object &&
+	       threads[a].process == threads[b].process && stacks[a] == stacks[b];
+}
+
+// One record for all of a lock that have the same stack: the latest, which comes first. Locks have
+// few of them (STALL_RELEASES_LOCK).
+static struct stall_error *write_release(struct writer *writer, size_t index)
+{
+	const struct stall_capture *capture = writer->capture;
+	const struct stall_snapshot *snapshot = capture->snapshot;
+	const struct stall_release *release = &snapshot->releases[index];
+	const struct stall_thread *thread = &snapshot->threads[snapshot->thread_count + index];
+	uint64_t waited_ns = release->waited_ns;
+	uint32_t count = release->count;
+	struct stall_json *json = &writer->json;
+
+	for (size_t i = 0; i < index; i++) {
+		if (is_same_release(capture, i, index))
+			return NULL;
+	}
+	for (size_t i = index + 1; i < snapshot->release_count; i++) {
+		if (!is_same_release(capture, i, index))
+			continue;
+		count += snapshot->releases[i].count;
+		if (snapshot->releases[i].waited_ns > waited_ns)
+			waited_ns = snapshot->releases[i].waited_ns;
+	}
+	begin(writer, "release");
+	stall_json_member_uint(json, "process", thread->process);
+	stall_json_member_int(json, "tid", thread->tid);
+	member_index(json, "lock", find_lock(capture->locks, thread->process, release->object));
+	stall_json_key(json, "name");
+	stall_json_string_n(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
+	member_index(json, "stack", capture->stacks->user[snapshot->thread_count + index]);
+	stall_json_member_string(json, "label", stall_label_name(thread->label));
+	stall_json_member_uint(json, "ago_ns", release->ago_ns);
+	stall_json_key(json, "waited_ns");
+	if (waited_ns)
+		stall_json_uint(json, waited_ns);
+	else
+		stall_json_null(json);
+	if (count > 1)
+		stall_json_member_uint(json, "count", count);
 	return end(writer);
 }
 
@@ -402,6 +434,15 @@ static struct stall_error *write_notes(struct writer *writer)
 			return err;
 	}
 	return NULL;
+}
+
+static struct stall_error *write_trigger(struct writer *writer)
+{
+	if (!writer->capture->trigger)
+		return NULL;
+	begin(writer, "trigger");
+	stall_trigger_write(writer->capture->trigger, writer->capture->locks, &writer->json);
+	return end(writer);
 }
 
 static struct stall_error *write_end(struct writer *writer, uint64_t write_started_ns)
@@ -458,6 +499,8 @@ static struct stall_error *write_records(struct writer *writer)
 		err = write_lock(writer, i);
 	for (size_t i = 0; !err && i < capture->snapshot->thread_count; i++)
 		err = write_thread(writer, i);
+	for (size_t i = 0; !err && i < capture->snapshot->release_count; i++)
+		err = write_release(writer, i);
 	if (!err)
 		err = write_notes(writer);
 	return err;
@@ -486,6 +529,8 @@ struct stall_error *stall_capture_write(const struct stall_capture *capture,
 	err = flush(&writer);
 	if (err)
 		return err;
-	err = write_end(&writer, started_ns);
+	err = write_trigger(&writer);
+	if (!err)
+		err = write_end(&writer, started_ns);
 	return err ? err : flush(&writer);
 }

@@ -12,6 +12,7 @@
 #include "lock.h"
 #include "output.h"
 #include "snapshot.h"
+#include "trigger.h"
 #include "worker.h"
 
 // Text of a global variable of the target.
@@ -29,7 +30,8 @@ struct stall_capture {
 	const struct stall_host *host;
 	const struct stall_capture_string *strings;
 	size_t string_count;
-	uint64_t started_ns; // CLOCK_MONOTONIC
+	const struct stall_trigger *trigger; // NULL: it was asked for
+	uint64_t started_ns;		     // CLOCK_MONOTONIC
 	uint64_t attach_ns, unwind_ns, locks_ns;
 };
 

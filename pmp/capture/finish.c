@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent_frames.h"
 #include "capture.h"
 #include "capture_stacks.h"
 #include "cleanup.h"
@@ -35,18 +36,19 @@ static size_t printable_length(const char *text, size_t size)
 }
 
 // The text at an array of characters, or at a pointer to one. NULL where there is none.
-static char *read_text(const struct stall_target *target, uint64_t address, uint64_t size)
+static char *read_text(const struct stall_snapshot *snapshot, uint32_t process, uint64_t address,
+		       uint64_t size)
 {
 	char text[MAX_STRING];
 	size_t wanted = size && size < sizeof(text) ? size : sizeof(text);
 	uint64_t pointer;
 
-	wanted = stall_target_read(target, address, text, wanted);
+	wanted = stall_snapshot_read(snapshot, process, address, text, wanted);
 	size_t length = printable_length(text, wanted);
 	if (!length && size == sizeof(pointer) && wanted == sizeof(pointer)) {
 		memcpy(&pointer, text, sizeof(pointer));
-		length = printable_length(text,
-					  stall_target_read(target, pointer, text, sizeof(text)));
+		length = printable_length(text, stall_snapshot_read(snapshot, process, pointer,
+								    text, sizeof(text)));
 	}
 	return length ? strndup(text, length) : NULL;
 }
@@ -54,14 +56,13 @@ static char *read_text(const struct stall_target *target, uint64_t address, uint
 static struct stall_error *read_string(const struct stall_finish *finish, uint32_t process,
 				       const char *name, char **ret)
 {
-	const struct stall_target *target = &finish->snapshot->processes[process].target;
 	uint64_t address, size;
 
 	struct stall_error *err = stall_worker_find_data(finish->worker, finish->snapshot, process,
 							 name, &address, &size);
 	if (err)
 		return err;
-	*ret = address ? read_text(target, address, size) : NULL;
+	*ret = address ? read_text(finish->snapshot, process, address, size) : NULL;
 	return NULL;
 }
 
@@ -174,6 +175,21 @@ static struct stall_error *note_missing(struct stall_snapshot *snapshot,
 	return err;
 }
 
+// Behind the threads lie the stacks of releases: here they are stacks like any other.
+static struct stall_error *unwind(struct stall_worker *worker, struct stall_snapshot *snapshot,
+				  struct stall_unwound *unwound,
+				  struct stall_capture_stacks *stacks)
+{
+	snapshot->thread_count += snapshot->release_count;
+	struct stall_error *err = stall_worker_unwind(worker, snapshot, unwound);
+	if (!err)
+		err = stall_agent_frames_drop(snapshot, unwound);
+	if (!err)
+		err = stall_capture_stacks_init(stacks, snapshot, unwound);
+	snapshot->thread_count -= snapshot->release_count;
+	return err;
+}
+
 struct stall_error *stall_finish(const struct stall_finish *finish, struct stall_output *output,
 				 bool *ret_partial)
 {
@@ -188,16 +204,14 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		.locks = &locks,
 		.stacks = &stacks,
 		.host = finish->host,
+		.trigger = finish->trigger,
 		.started_ns = finish->started_ns,
 		.attach_ns = finish->attach_ns,
 	};
 	struct stall_error *err;
 
 	uint64_t before = stall_clock_ns(CLOCK_MONOTONIC);
-	err = stall_worker_unwind(finish->worker, snapshot, &unwound);
-	if (err)
-		return err;
-	err = stall_capture_stacks_init(&stacks, snapshot, &unwound);
+	err = unwind(finish->worker, snapshot, &unwound, &stacks);
 	if (err)
 		return err;
 	if (finish->kernel_symbols && stacks.kernel_frame_count)

@@ -12,6 +12,7 @@
 #include "kernel_symbols.h"
 #include "output.h"
 #include "snapshot.h"
+#include "trigger.h"
 #include "worker.h"
 
 struct stall_finish {
@@ -21,7 +22,8 @@ struct stall_finish {
 	const char *const *strings;
 	size_t string_count;
 	const struct stall_host *host;
-	uint64_t started_ns; // CLOCK_MONOTONIC
+	const struct stall_trigger *trigger; // NULL: it was asked for
+	uint64_t started_ns;		     // CLOCK_MONOTONIC
 	uint64_t attach_ns;
 };
 

@@ -114,6 +114,20 @@ void stall_json_int(struct stall_json *json, int64_t value)
 	put_decimal(json, value < 0 ? -(uint64_t)value : (uint64_t)value);
 }
 
+void stall_json_ms(struct stall_json *json, uint64_t ns)
+{
+	char text[] = ".000000";
+	uint64_t rest = ns % 1000000;
+
+	separate(json);
+	put_decimal(json, ns / 1000000);
+	for (size_t at = sizeof(text) - 2; at; at--) {
+		text[at] += rest % 10;
+		rest /= 10;
+	}
+	put(json, text, sizeof(text) - 1);
+}
+
 void stall_json_hex(struct stall_json *json, uint64_t value)
 {
 	char text[20];
@@ -220,6 +234,12 @@ void stall_json_string(struct stall_json *json, const char *string)
 		stall_json_null(json);
 }
 
+void stall_json_raw(struct stall_json *json, const char *text, size_t size)
+{
+	separate(json);
+	put(json, text, size);
+}
+
 void stall_json_newline(struct stall_json *json)
 {
 	put(json, "\n", 1);
@@ -242,6 +262,12 @@ void stall_json_member_uint(struct stall_json *json, const char *key, uint64_t v
 {
 	stall_json_key(json, key);
 	stall_json_uint(json, value);
+}
+
+void stall_json_member_ms(struct stall_json *json, const char *key, uint64_t ns)
+{
+	stall_json_key(json, key);
+	stall_json_ms(json, ns);
 }
 
 void stall_json_member_hex(struct stall_json *json, const char *key, uint64_t value)

@@ -30,16 +30,21 @@ void stall_json_null(struct stall_json *json);
 void stall_json_bool(struct stall_json *json, bool value);
 void stall_json_int(struct stall_json *json, int64_t value);
 void stall_json_uint(struct stall_json *json, uint64_t value);
+// Nanoseconds as a number of milliseconds: 12.345678.
+void stall_json_ms(struct stall_json *json, uint64_t ns);
 // As a string: "0x7f00".
 void stall_json_hex(struct stall_json *json, uint64_t value);
 void stall_json_string_n(struct stall_json *json, const char *bytes, size_t size);
 void stall_json_string(struct stall_json *json, const char *string); // NULL becomes null
+// A value that is JSON already.
+void stall_json_raw(struct stall_json *json, const char *text, size_t size);
 void stall_json_newline(struct stall_json *json);
 
 // A key and its value.
 void stall_json_member_bool(struct stall_json *json, const char *key, bool value);
 void stall_json_member_int(struct stall_json *json, const char *key, int64_t value);
 void stall_json_member_uint(struct stall_json *json, const char *key, uint64_t value);
+void stall_json_member_ms(struct stall_json *json, const char *key, uint64_t ns);
 void stall_json_member_hex(struct stall_json *json, const char *key, uint64_t value);
 void stall_json_member_string(struct stall_json *json, const char *key, const char *value);
 

@@ -78,8 +78,8 @@ void stall_core_memory_destroy(struct stall_core_memory *memory)
 	free(memory);
 }
 
-const struct stall_core_segment *stall_core_memory_find(const struct stall_core_memory *memory,
-							uint64_t address)
+static const struct stall_core_segment *find_segment(const struct stall_core_memory *memory,
+						     uint64_t address)
 {
 	size_t low = 0, high = memory->count;
 
@@ -103,7 +103,7 @@ size_t stall_core_memory_read(const struct stall_core_memory *memory, uint64_t a
 
 	while (done < size) {
 		uint64_t at = address + done;
-		const struct stall_core_segment *segment = stall_core_memory_find(memory, at);
+		const struct stall_core_segment *segment = find_segment(memory, at);
 		uint64_t inside = segment ? at - segment->start : 0;
 
 		if (at < address || !segment || inside >= segment->held)

@@ -30,7 +30,5 @@ void stall_core_memory_destroy(struct stall_core_memory *memory);
 // Returns the bytes read from the start of the range on.
 size_t stall_core_memory_read(const struct stall_core_memory *memory, uint64_t address, void *buf,
 			      size_t size);
-const struct stall_core_segment *stall_core_memory_find(const struct stall_core_memory *memory,
-							uint64_t address);
 
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core_modules.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
-#include "debug_file.h"
+#include "module_file.h"
 
 #define MAX_VDSO ((size_t)256 << 10)
 #define FIRST_PAGE 4096
@@ -114,28 +113,18 @@ static struct stall_error *check_module(const struct builder *b, struct stall_mo
 	return NULL;
 }
 
-static int open_under_root(const struct builder *b, const char *path)
-{
-	if (path[0] != '/' || strstr(path, "/../")) {
-		errno = EINVAL;
-		return -1;
-	}
-	if (b->options->sysroot_fd < 0)
-		return stall_open_file_at(AT_FDCWD, path);
-	return stall_open_file_at(b->options->sysroot_fd, path + strspn(path, "/"));
-}
-
 static struct stall_error *open_module(struct builder *b, struct stall_module *module,
 				       const struct stall_core_file *code, bool is_main)
 {
-	char buf[128];
-
-	if (is_main && b->options->exe_fd >= 0)
-		module->fd = fcntl(b->options->exe_fd, F_DUPFD_CLOEXEC, 3);
-	else
-		module->fd = open_under_root(b, module->path);
+	if (!is_main || b->options->exe_fd < 0) {
+		struct stall_error *err = stall_module_open_under(b->options->sysroot_fd, module);
+		if (err || module->fd < 0)
+			return err;
+		return check_module(b, module, code);
+	}
+	module->fd = fcntl(b->options->exe_fd, F_DUPFD_CLOEXEC, 3);
 	if (module->fd < 0)
-		return set_error(module, strerror_r(errno, buf, sizeof(buf)));
+		return set_error(module, "too many open files");
 	return check_module(b, module, code);
 }
 

@@ -35,15 +35,14 @@ const char *stall_lock_kind_name(enum stall_lock_kind kind)
 struct waiter {
 	uint32_t thread;
 	uint32_t process;
-	uint64_t futex;
+	uint64_t futex; // 0: which word of the lock is not known
 	struct stall_lock_decoded lock;
 	bool stable;
 };
 
-// What the innermost frames say: libc's functions up to the first that is somebody else's. Frames
-// without a name are passed over as long as they are in the file of the innermost one.
-static enum stall_wait_name wait_name(const struct stall_unwound *unwound,
-				      const struct stall_stack *stack)
+// Frames without a name are passed over as long as they are in the file of the innermost one.
+enum stall_wait_name stall_lock_wait_name(const struct stall_unwound *unwound,
+					  const struct stall_stack *stack)
 {
 	for (uint32_t i = 0; i < stack->count && i < MAX_LIBC_FRAMES; i++) {
 		const struct stall_frame *frame = &unwound->frames[stack->frames[i]];
@@ -85,21 +84,31 @@ static bool means_the_same(const struct stall_lock_decoded *a, const struct stal
 	       a->owner == b->owner && a->readers == b->readers;
 }
 
+static struct stall_lock_decoded decode(const struct stall_thread *thread,
+					const struct stall_lock_wait *wait,
+					enum stall_wait_name name, const struct stall_futex *futex,
+					const struct stall_lock_tids *tids)
+{
+	if (thread->object_kind)
+		return stall_lock_decode_object(thread->object_kind, thread->object, futex);
+	return stall_lock_decode(wait, name, futex, tids);
+}
+
 // Decodes both reads of the words around the futex. Where they differ, the first one counts: most
 // stacks were copied right after it, so that who held the lock then is shown holding it.
-static void decode_lock(const struct stall_lock_wait *wait, enum stall_wait_name name,
-			const struct stall_futex *futex, const struct stall_lock_tids *tids,
-			struct waiter *ret)
+static void decode_lock(const struct stall_thread *thread, const struct stall_lock_wait *wait,
+			enum stall_wait_name name, const struct stall_futex *futex,
+			const struct stall_lock_tids *tids, struct waiter *ret)
 {
 	struct stall_futex first;
 
-	ret->lock = stall_lock_decode(wait, name, futex, tids);
+	ret->lock = decode(thread, wait, name, futex, tids);
 	ret->stable = futex && futex->stable;
 	if (!futex || futex->stable || !futex->read_twice)
 		return;
 	first = *futex;
 	memcpy(first.bytes, futex->first, sizeof(first.bytes));
-	const struct stall_lock_decoded before = stall_lock_decode(wait, name, &first, tids);
+	const struct stall_lock_decoded before = decode(thread, wait, name, &first, tids);
 	ret->stable = means_the_same(&before, &ret->lock);
 	ret->lock = before;
 }
@@ -141,8 +150,8 @@ static bool decode_waiter(const struct stall_snapshot *snapshot,
 			  uint32_t index, struct waiter *ret)
 {
 	const struct stall_thread *thread = &snapshot->threads[index];
-	enum stall_wait_name name = wait_name(unwound, &unwound->stacks[index]);
-	uint64_t address = futex_address(thread, name);
+	enum stall_wait_name name = stall_lock_wait_name(unwound, &unwound->stacks[index]);
+	uint64_t address = thread->object_kind ? thread->object : futex_address(thread, name);
 
 	if (!address)
 		return false;
@@ -153,7 +162,10 @@ static bool decode_waiter(const struct stall_snapshot *snapshot,
 		.process = thread->process,
 		.futex = address,
 	};
-	decode_lock(&wait, name, futex, tids, ret);
+	// Which word of the object is waited on only the call itself would tell.
+	if (thread->object_kind && thread->object_kind != STALL_OBJECT_MUTEX)
+		ret->futex = 0;
+	decode_lock(thread, &wait, name, futex, tids, ret);
 	return true;
 }
 

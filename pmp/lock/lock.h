@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "error.h"
+#include "lock_names.h"
 #include "snapshot.h"
 #include "worker.h"
 
@@ -26,7 +27,7 @@ const char *stall_lock_kind_name(enum stall_lock_kind kind);
 struct stall_lock {
 	uint32_t process;
 	uint64_t address; // of the lock object, not of the futex word
-	uint64_t futex;	  // a word that threads wait on
+	uint64_t futex;	  // a word that threads wait on; 0 not known
 	enum stall_lock_kind kind;
 	pid_t owner_tid;  // in our pid namespace; 0 none or unknown
 	pid_t owner_raw;  // as it stands in memory
@@ -51,5 +52,9 @@ void stall_locks_deinit(struct stall_locks *locks);
 // Names the locks through the worker's data symbols.
 struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_worker *worker,
 				     const struct stall_snapshot *snapshot);
+
+// What the innermost frames say: libc's functions up to the first that is somebody else's.
+enum stall_wait_name stall_lock_wait_name(const struct stall_unwound *unwound,
+					  const struct stall_stack *stack);
 
 #endif

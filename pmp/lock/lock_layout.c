@@ -15,6 +15,7 @@
 #define MUTEX_USERS 12
 #define MUTEX_KIND 16
 #define MUTEX_ROBUST 16		// PTHREAD_MUTEX_ROBUST_NORMAL_NP
+#define MUTEX_INHERIT 32	// PTHREAD_MUTEX_PRIO_INHERIT_NP
 #define MUTEX_KINDS 0x3f3u	// 0 to 3, and the flags robust, inherit, protect, shared, elision
 #define RWLOCK_WRPHASE_FUTEX 8	// __readers_wakeup before 2.25
 #define RWLOCK_WRITERS_FUTEX 12 // __writer_wakeup before 2.25
@@ -78,6 +79,7 @@ struct decoder {
 	const struct stall_lock_wait *wait;
 	const struct stall_futex *futex;
 	const struct stall_lock_tids *tids;
+	bool is_old_rwlock; // of glibc before 2.25
 };
 
 static uint32_t word(const struct decoder *decoder, int offset)
@@ -158,7 +160,7 @@ static void decode_rwlock(const struct decoder *decoder, int offset, struct stal
 	if (!decoder->futex)
 		return;
 	ret->owner = word(decoder, RWLOCK_WRITER - offset);
-	if (decoder->wait->operation == FUTEX_WAIT) {
+	if (decoder->is_old_rwlock) {
 		ret->readers = word(decoder, RWLOCK_OLD_READERS - offset);
 		return;
 	}
@@ -235,6 +237,7 @@ struct stall_lock_decoded stall_lock_decode(const struct stall_lock_wait *wait,
 		.wait = wait,
 		.futex = futex && futex->readable ? futex : NULL,
 		.tids = tids,
+		.is_old_rwlock = wait->operation == FUTEX_WAIT,
 	};
 	struct stall_lock_decoded ret = {.kind = STALL_LOCK_UNKNOWN, .address = wait->address};
 
@@ -263,6 +266,48 @@ struct stall_lock_decoded stall_lock_decode(const struct stall_lock_wait *wait,
 	case STALL_WAIT_FOREIGN:
 	case STALL_WAIT_HELPER:
 		decode_unnamed(&decoder, &ret);
+		break;
+	}
+	return ret;
+}
+
+// Before 2.25 the first word is a lock of the lock's own, hardly ever taken, and readers are counted
+// in the second; since then the first is not 0 while anybody is inside, and the second counts
+// writers that wait.
+static bool is_old_rwlock(const struct decoder *decoder)
+{
+	return word(decoder, 0) == 0 && word(decoder, RWLOCK_OLD_READERS) > 0;
+}
+
+struct stall_lock_decoded stall_lock_decode_object(enum stall_object kind, uint64_t address,
+						   const struct stall_futex *futex)
+{
+	const struct stall_lock_wait wait = {.address = address};
+	struct decoder decoder = {
+		.wait = &wait,
+		.futex = futex && futex->readable ? futex : NULL,
+	};
+	struct stall_lock_decoded ret = {.kind = STALL_LOCK_UNKNOWN, .address = address};
+
+	switch (kind) {
+	case STALL_OBJECT_MUTEX:
+		ret.kind = STALL_LOCK_MUTEX;
+		if (!decoder.futex)
+			break;
+		if (word(&decoder, MUTEX_KIND) & (MUTEX_ROBUST | MUTEX_INHERIT))
+			ret.owner = word(&decoder, 0) & FUTEX_TID_MASK;
+		else
+			ret.owner = word(&decoder, MUTEX_OWNER);
+		break;
+	case STALL_OBJECT_RDLOCK:
+	case STALL_OBJECT_WRLOCK:
+		decoder.is_old_rwlock = decoder.futex && is_old_rwlock(&decoder);
+		decode_rwlock(&decoder, 0, &ret);
+		break;
+	case STALL_OBJECT_COND:
+		ret.kind = STALL_LOCK_COND;
+		break;
+	case STALL_OBJECT_NONE:
 		break;
 	}
 	return ret;

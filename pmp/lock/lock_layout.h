@@ -52,4 +52,9 @@ struct stall_lock_decoded stall_lock_decode(const struct stall_lock_wait *wait,
 					    const struct stall_futex *futex,
 					    const struct stall_lock_tids *tids);
 
+// The same of a pthread object whose kind is known by the call that waits for it; `futex` has the
+// words around the object itself.
+struct stall_lock_decoded stall_lock_decode_object(enum stall_object kind, uint64_t address,
+						   const struct stall_futex *futex);
+
 #endif

@@ -6,11 +6,12 @@
 #include "cleanup.h"
 
 // In the order of preference: exact and never stopping; exact for the price of a stop; neither
-// exact nor whole, but without privileges.
+// exact nor whole, but without privileges; without any right, of processes that record themselves.
 static const struct stall_backend *const backends[] = {
 	&stall_backend_bpf,
 	&stall_backend_ptrace,
 	&stall_backend_proc,
+	&stall_backend_inproc,
 };
 #define BACKENDS (sizeof(backends) / sizeof(backends[0]))
 
@@ -32,7 +33,8 @@ static struct stall_error *choose_named(const char *name,
 		return NULL;
 	}
 	return stall_error_create(STALL_ERROR_USAGE,
-				  "no backend \"%s\": take auto, bpf, ptrace or proc", name);
+				  "no backend \"%s\": take auto, bpf, ptrace, proc or inproc",
+				  name);
 }
 
 // Appends to a list of reasons; false without memory.

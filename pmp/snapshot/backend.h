@@ -15,6 +15,10 @@ struct stall_backend {
 	struct stall_error *(*probe)(const struct stall_snapshot_options *options);
 	// State kept between captures (loaded BPF programs, buffers); may set *ret to NULL.
 	struct stall_error *(*open)(const struct stall_snapshot_options *options, void **ret);
+	// Where the mappings of its snapshots come from; NULL: /proc/PID/maps.
+	struct stall_error *(*create_maps)(void *state, const struct stall_target *target,
+					   struct stall_maps *previous,
+					   struct stall_open_files *files, struct stall_maps **ret);
 	struct stall_error *(*capture)(void *state, struct stall_snapshot *snapshot,
 				       const struct stall_snapshot_options *options);
 	void (*close)(void *state);
@@ -23,9 +27,11 @@ struct stall_backend {
 extern const struct stall_backend stall_backend_bpf;	// snap_bpf.c
 extern const struct stall_backend stall_backend_proc;	// snap_proc.c
 extern const struct stall_backend stall_backend_ptrace; // snap_ptrace.c
+extern const struct stall_backend stall_backend_inproc; // snap_inproc.c
 
 // `name` is "auto" or a backend's. Auto takes the first that works, never one that stops threads
-// unless allow_stop; *ret_reason says why that one (free it).
+// unless allow_stop, and a ring only where nothing else works; *ret_reason says why that one (free
+// it).
 struct stall_error *stall_backend_choose(const char *name, bool allow_stop,
 					 const struct stall_snapshot_options *options,
 					 const struct stall_backend **ret, char **ret_reason);

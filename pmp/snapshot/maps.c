@@ -23,6 +23,8 @@ struct builder {
 	size_t mapping_capacity, module_capacity;
 	struct data_mapping *data;
 	size_t data_count, data_capacity;
+	const struct stall_target *target;
+	const struct stall_maps_text *text; // NULL: the live process is read
 	pid_t pid;
 	char root[PATH_MAX]; // of the process, to cut off its paths
 };
@@ -106,7 +108,8 @@ static struct stall_error *set_module(struct builder *builder, const struct stal
 		};
 		return NULL;
 	}
-	if (!line->executable || (!line->ino && !is_vdso(line)))
+	// The vdso is read from the process, which says here that it cannot be.
+	if (!line->executable || (!line->ino && (!is_vdso(line) || builder->text)))
 		return NULL;
 	found = find_module(maps, line);
 	if (found == STALL_NO_MODULE)
@@ -178,6 +181,24 @@ static struct stall_error *read_lines(struct builder *builder, int fd)
 	return NULL;
 }
 
+static struct stall_error *read_text(struct builder *builder)
+{
+	for (const char *line = builder->text->text; *line;) {
+		size_t size = strcspn(line, "\n");
+		struct stall_maps_line parsed;
+
+		if (builder->maps->mapping_count == STALL_MAX_TEXT_MAPPINGS)
+			return NULL;
+		if (stall_maps_line_parse(line, size, &parsed)) {
+			struct stall_error *err = add_line(builder, line, size);
+			if (err)
+				return err;
+		}
+		line += size + (line[size] == '\n');
+	}
+	return NULL;
+}
+
 struct module_key {
 	uint64_t dev, ino, start;
 	uint32_t index;
@@ -194,6 +215,22 @@ static int compare_keys(const void *a, const void *b)
 	return (x->start > y->start) - (x->start < y->start);
 }
 
+// The first that is not before the wanted one.
+static size_t find_key(const struct module_key *keys, size_t count, const struct module_key *wanted)
+{
+	size_t low = 0, high = count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (compare_keys(&keys[middle], wanted) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 static bool same_file(const struct module_key *key, const struct data_mapping *data)
 {
 	return key->dev == data->dev && key->ino == data->ino;
@@ -204,17 +241,8 @@ static bool same_file(const struct module_key *key, const struct data_mapping *d
 static uint32_t module_of_data(const struct module_key *keys, size_t count,
 			       const struct data_mapping *data, const struct stall_mapping *mapping)
 {
-	struct module_key wanted = {data->dev, data->ino, mapping->start, 0};
-	size_t low = 0, high = count;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (compare_keys(&keys[middle], &wanted) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
+	const struct module_key wanted = {data->dev, data->ino, mapping->start, 0};
+	size_t low = find_key(keys, count, &wanted);
 	bool before = low > 0 && same_file(&keys[low - 1], data);
 	bool after = low < count && same_file(&keys[low], data);
 	if (before && (!after || mapping->offset > 0))
@@ -264,17 +292,8 @@ static bool take_over(struct stall_module *module, struct stall_maps *previous,
 		      const struct module_key *keys, size_t count)
 {
 	const struct module_key wanted = {module->dev, module->ino, 0, 0};
-	size_t low = 0, high = count;
 
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (compare_keys(&keys[middle], &wanted) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	for (; low < count; low++) {
+	for (size_t low = find_key(keys, count, &wanted); low < count; low++) {
 		struct stall_module *old = &previous->modules[keys[low].index];
 
 		if (!is_same_file(module, old))
@@ -337,11 +356,24 @@ static struct stall_error *remember_open(struct stall_open_files *files,
 	return NULL;
 }
 
+static struct stall_error *open_module(const struct builder *builder, struct stall_module *module,
+				       const struct stall_mapping *mapping)
+{
+	const struct stall_maps_text *text = builder->text;
+
+	if (text && text->sysroot_fd >= 0)
+		return stall_module_open_under(text->sysroot_fd, module);
+	if (text)
+		return stall_module_open_path(text->target, module, mapping->start, mapping->end);
+	return stall_module_open(builder->target, module, mapping->start, mapping->end);
+}
+
 // One descriptor for each file, however often it is mapped.
-static struct stall_error *open_modules(const struct stall_target *target, struct stall_maps *maps,
+static struct stall_error *open_modules(const struct builder *builder,
 					const struct module_key *keys, struct stall_maps *previous,
 					const struct stall_open_files *files)
 {
+	struct stall_maps *maps = builder->maps;
 	_cleanup_free_ struct module_key *old_keys = NULL;
 	const struct stall_module *owner = NULL;
 	struct stall_error *err = NULL;
@@ -360,16 +392,16 @@ static struct stall_error *open_modules(const struct stall_target *target, struc
 		}
 		owner = module;
 		if (previous && take_over(module, previous, old_keys, previous->module_count))
-			err = stall_module_settle_path(target, module);
+			err = stall_module_settle_path(builder->target, module);
 		else if (mapping) // map_files has one link per mapping, not per module
-			err = stall_module_open(target, module, mapping->start, mapping->end);
+			err = open_module(builder, module, mapping);
 	}
 	return err;
 }
 
-static struct stall_error *build(struct builder *builder, const struct stall_target *target,
-				 struct stall_maps *previous, const struct stall_open_files *files)
+static struct stall_error *read_live(struct builder *builder)
 {
+	const struct stall_target *target = builder->target;
 	_cleanup_close_ int fd = openat(target->procfd, "maps", O_RDONLY | O_CLOEXEC);
 	struct stall_error *err;
 
@@ -388,33 +420,62 @@ static struct stall_error *build(struct builder *builder, const struct stall_tar
 		// An exiting process gives up its memory before it becomes a zombie.
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
 					  target->pid);
+	return NULL;
+}
+
+static struct stall_error *build(struct builder *builder, struct stall_maps *previous,
+				 const struct stall_open_files *files)
+{
 	_cleanup_free_ struct module_key *keys = NULL;
-	err = sort_modules(builder->maps, &keys);
+	struct stall_error *err = builder->text ? read_text(builder) : read_live(builder);
+
+	if (!err)
+		err = sort_modules(builder->maps, &keys);
 	if (err)
 		return err;
 	set_data_modules(builder, keys);
-	return open_modules(target, builder->maps, keys, previous, files);
+	return open_modules(builder, keys, previous, files);
+}
+
+static struct stall_error *create(struct builder *builder, struct stall_maps *previous,
+				  struct stall_open_files *files, struct stall_maps **ret)
+{
+	builder->maps = calloc(1, sizeof(*builder->maps));
+	if (!builder->maps)
+		return &stall_enomem;
+	struct stall_error *err = build(builder, previous, files);
+	free(builder->data);
+	if (!err && files)
+		err = remember_open(files, builder->maps);
+	if (err) {
+		stall_maps_destroy(builder->maps);
+		return err;
+	}
+	*ret = builder->maps;
+	return NULL;
 }
 
 struct stall_error *stall_maps_create(const struct stall_target *target,
 				      struct stall_maps *previous, struct stall_open_files *files,
 				      struct stall_maps **ret)
 {
-	struct builder builder = {.pid = target->pid, .root = ""};
+	struct builder builder = {.target = target, .pid = target->pid, .root = ""};
 
-	builder.maps = calloc(1, sizeof(*builder.maps));
-	if (!builder.maps)
-		return &stall_enomem;
-	struct stall_error *err = build(&builder, target, previous, files);
-	free(builder.data);
-	if (!err && files)
-		err = remember_open(files, builder.maps);
-	if (err) {
-		stall_maps_destroy(builder.maps);
-		return err;
-	}
-	*ret = builder.maps;
-	return NULL;
+	return create(&builder, previous, files, ret);
+}
+
+struct stall_error *stall_maps_create_text(const struct stall_maps_text *text,
+					   struct stall_maps *previous,
+					   struct stall_open_files *files, struct stall_maps **ret)
+{
+	struct builder builder = {
+		.target = text->target,
+		.text = text,
+		.pid = text->target ? text->target->pid : 0,
+		.root = "",
+	};
+
+	return create(&builder, previous, files, ret);
 }
 
 void stall_maps_destroy(struct stall_maps *maps)

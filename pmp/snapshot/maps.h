@@ -41,6 +41,7 @@ struct stall_maps {
 	struct stall_module *modules;
 	size_t module_count;
 	size_t modules_lost; // executable mappings beyond STALL_MAX_MODULES
+	bool truncated;	     // of a text: it has not all of them
 };
 
 // Modules of the processes looked at before, whose descriptors are shared with the next ones: a
@@ -60,6 +61,20 @@ void stall_open_files_deinit(struct stall_open_files *files);
 struct stall_error *stall_maps_create(const struct stall_target *target,
 				      struct stall_maps *previous, struct stall_open_files *files,
 				      struct stall_maps **ret);
+
+// The same from the text of such a file, which the process has told itself and which is not believed:
+// lines that make no sense are passed over, and of mappings beyond STALL_MAX_TEXT_MAPPINGS nothing is
+// known. The vdso is left out.
+#define STALL_MAX_TEXT_MAPPINGS 65536
+struct stall_maps_text {
+	const char *text;
+	const struct stall_target *target; // NULL: it has ended
+	int sysroot_fd; // the folder that paths of an ended process are under, believed to hold its
+			// very files; -1: "/", and files are compared by dev and ino
+};
+struct stall_error *stall_maps_create_text(const struct stall_maps_text *text,
+					   struct stall_maps *previous,
+					   struct stall_open_files *files, struct stall_maps **ret);
 void stall_maps_destroy(struct stall_maps *maps);
 
 // The mapping that holds the address, or NULL.

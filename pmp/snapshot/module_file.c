@@ -84,8 +84,7 @@ static bool is_mapped_file(int fd, const struct stall_module *module)
 	       (st.st_dev == module->dev || has_private_st_dev(fd));
 }
 
-// The path within the target's own root: links in it do not lead out of that root.
-static int open_in_root(const struct stall_target *target, const char *path)
+int stall_open_in_root(const struct stall_target *target, const char *path)
 {
 	_cleanup_close_ int root = openat(target->procfd, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT};
@@ -117,7 +116,7 @@ struct stall_error *stall_module_settle_path(const struct stall_target *target,
 		return NULL;
 	if (asprintf(&literal, "%s (deleted)", module->path) < 0)
 		return &stall_enomem;
-	_cleanup_close_ int fd = open_in_root(target, literal);
+	_cleanup_close_ int fd = stall_open_in_root(target, literal);
 	if (fd < 0 || !is_mapped_file(fd, module)) {
 		free(literal);
 		return NULL;
@@ -143,7 +142,7 @@ struct stall_error *stall_module_open(const struct stall_target *target,
 	_cleanup_close_ int fd = open_map_file(target, start, end);
 	int errnum = errno;
 	if (fd < 0) {
-		fd = open_in_root(target, module->path);
+		fd = stall_open_in_root(target, module->path);
 		if (fd < 0 || !is_mapped_file(fd, module)) {
 			if (module->deleted || fd >= 0)
 				return set_error(
@@ -156,6 +155,47 @@ struct stall_error *stall_module_open(const struct stall_target *target,
 			return set_error(module, NULL, errno);
 		}
 	}
+	module->fd = open_regular(fd, &why);
+	return module->fd < 0 ? set_error(module, why, why ? 0 : errno) : NULL;
+}
+
+struct stall_error *stall_module_open_path(const struct stall_target *target,
+					   struct stall_module *module, uint64_t start,
+					   uint64_t end)
+{
+	const char *why = NULL;
+	_cleanup_close_ int fd = open(module->path, O_PATH | O_CLOEXEC);
+	int errnum = errno;
+
+	module->fd = -1;
+	if (fd >= 0 && is_mapped_file(fd, module)) {
+		module->fd = open_regular(fd, &why);
+		return module->fd < 0 ? set_error(module, why, why ? 0 : errno) : NULL;
+	}
+	if (target) {
+		struct stall_error *err = stall_module_open(target, module, start, end);
+		if (err || module->fd >= 0)
+			return err;
+	}
+	// That it may not look into the process says nothing of the file.
+	return set_error(module,
+			 fd >= 0 || module->deleted ? "the mapped file was deleted or replaced"
+						    : NULL,
+			 fd >= 0 || module->deleted ? 0 : errnum);
+}
+
+struct stall_error *stall_module_open_under(int dirfd, struct stall_module *module)
+{
+	const char *path = module->path, *why = NULL;
+
+	module->fd = -1;
+	if (path[0] != '/' || strstr(path, "/../"))
+		return set_error(module, NULL, EINVAL);
+	_cleanup_close_ int fd =
+		dirfd < 0 ? open(path, O_PATH | O_CLOEXEC)
+			  : openat(dirfd, path + strspn(path, "/"), O_PATH | O_CLOEXEC);
+	if (fd < 0)
+		return set_error(module, NULL, errno);
 	module->fd = open_regular(fd, &why);
 	return module->fd < 0 ? set_error(module, why, why ? 0 : errno) : NULL;
 }

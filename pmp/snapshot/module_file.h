@@ -11,6 +11,19 @@
 struct stall_error *stall_module_open(const struct stall_target *target,
 				      struct stall_module *module, uint64_t start, uint64_t end);
 
+// The same without any right on the process, of which `target` is NULL when it has ended: the path as
+// we see it first, which is the right file where dev and ino are the same.
+struct stall_error *stall_module_open_path(const struct stall_target *target,
+					   struct stall_module *module, uint64_t start,
+					   uint64_t end);
+
+// By its path under a folder (-1: "/"), whatever file that is.
+struct stall_error *stall_module_open_under(int dirfd, struct stall_module *module);
+
+// An O_PATH descriptor of the path within the target's own root: links in it do not lead out of that
+// root. -1 and errno on failure.
+int stall_open_in_root(const struct stall_target *target, const char *path);
+
 // A name that ends in " (deleted)" can be meant so: sets path and deleted right.
 struct stall_error *stall_module_settle_path(const struct stall_target *target,
 					     struct stall_module *module);

@@ -44,7 +44,7 @@ static struct stall_error *read_file(const struct stall_target *target, pid_t ti
 	return NULL;
 }
 
-bool stall_proc_syscall_parse(const char *text, struct stall_proc_syscall *ret)
+static bool parse_syscall(const char *text, struct stall_proc_syscall *ret)
 {
 	struct stall_proc_syscall call = {};
 	uint64_t *a = call.args;
@@ -74,7 +74,7 @@ struct stall_error *stall_proc_syscall_read(const struct stall_target *target, p
 
 	if (err)
 		return err;
-	if (!stall_proc_syscall_parse(text, ret))
+	if (!parse_syscall(text, ret))
 		return stall_error_create(STALL_ERROR_FORMAT,
 					  "/proc/%d/task/%d/syscall is in no known format",
 					  target->pid, tid);

@@ -24,9 +24,6 @@ struct stall_proc_syscall {
 struct stall_error *stall_proc_syscall_read(const struct stall_target *target, pid_t tid,
 					    struct stall_proc_syscall *ret);
 
-// From the text of that file.
-bool stall_proc_syscall_parse(const char *text, struct stall_proc_syscall *ret);
-
 // Fills comm, state, ns_tid and switches from /proc/PID/task/TID/status.
 struct stall_error *stall_proc_status_read(const struct stall_target *target, pid_t tid,
 					   struct stall_thread *thread);

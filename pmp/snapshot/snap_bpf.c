@@ -136,7 +136,7 @@ static struct stall_error *exec_error(const struct stall_process *process)
 {
 	// Not NO_PROCESS: it is still there, and a serving probe captures it again.
 	return stall_error_create(
-		STALL_ERROR_OTHER,
+		STALL_ERROR_AGAIN,
 		"process %d (%s) executed another program during the capture: capture it again",
 		process->target.pid, process->comm);
 }

@@ -2,6 +2,9 @@
 // The backend that needs no privilege beyond ptrace access. Of the registers it only knows those
 // that /proc/PID/task/TID/syscall shows, so unwinding may end early where code keeps a frame
 // pointer; of threads that run it knows nothing.
+#include <errno.h>
+#include <fcntl.h>
+
 #include "backend.h"
 #include "cleanup.h"
 #include "clock.h"
@@ -10,9 +13,17 @@
 
 static struct stall_error *proc_probe(const struct stall_snapshot_options *options)
 {
-	// Each process is refused or not by itself: that is told when it is read.
-	(void)options;
-	return NULL;
+	char path[32];
+
+	// Each process is refused or not by itself, and of several the first tells of the others. What
+	// else is wrong is told when it is read.
+	if (!options->pid_count)
+		return NULL;
+	snprintf(path, sizeof(path), "/proc/%d/maps", options->pids[0]);
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 || (errno != EACCES && errno != EPERM))
+		return NULL;
+	return stall_error_os(errno, "cannot open %s (needs its user, or CAP_SYS_PTRACE)", path);
 }
 
 static struct stall_error *proc_open(const struct stall_snapshot_options *options, void **ret)

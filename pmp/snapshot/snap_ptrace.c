@@ -11,13 +11,13 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 #include "clock.h"
 #include "idle_child.h"
+#include "priority.h"
 #include "proc_copy.h"
 #include "proc_thread.h"
 #include "tracer.h"
@@ -91,8 +91,8 @@ static void run_tracer(const struct capture *capture, pid_t parent)
 {
 	// The target must not stay stopped because somebody kills the parent.
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	// Nor because the tracer waits for a CPU; refused without privilege, which is no harm.
-	setpriority(PRIO_PROCESS, 0, -20);
+	// Nor because the tracer waits for a CPU.
+	stall_raise_priority();
 	if (getppid() == parent)
 		stall_tracer_run(capture->snapshot, capture->options, capture->trace);
 	_exit(0);
@@ -126,14 +126,15 @@ static struct stall_error *trace_some(struct capture *capture)
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return stall_error_os(errno, "pipe");
 	_cleanup_close_ int ended = fds[0];
+	stall_arena_inherit(arena, true);
 	pid_t pid = fork();
-	if (pid < 0) {
-		close(fds[1]);
-		return stall_error_os(errno, "fork");
-	}
 	if (pid == 0)
 		run_tracer(capture, parent);
+	int errnum = errno;
+	stall_arena_inherit(arena, false);
 	close(fds[1]);
+	if (pid < 0)
+		return stall_error_os(errnum, "fork");
 	size_t before = trace->next;
 	supervise(capture, pid, ended);
 	if (arena->used < trace->arena_used)

@@ -12,8 +12,7 @@
 
 #include "cleanup.h"
 
-#define SYS_FUTEX_WAITV 449 // one address of many: not decoded
-#define SYS_FUTEX_WAIT 455  // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
+#define SYS_FUTEX_WAIT 455 // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
 #ifndef FUTEX_LOCK_PI2
 #define FUTEX_LOCK_PI2 13
 #endif
@@ -160,8 +159,16 @@ static void process_deinit(struct stall_process *process)
 	*process = (struct stall_process){};
 }
 
+static struct stall_error *create_maps(void *arg, const struct stall_target *target,
+				       struct stall_maps *previous, struct stall_open_files *files,
+				       struct stall_maps **ret)
+{
+	return stall_maps_create(target, previous, files, ret);
+}
+
 static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pid,
 				       struct stall_snapshot *previous,
+				       const struct stall_maps_source *source,
 				       struct stall_open_files *files)
 {
 	struct stall_process *process = &snapshot->processes[snapshot->process_count];
@@ -174,8 +181,9 @@ static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pi
 	if (!err)
 		err = read_exe(process);
 	if (!err)
-		err = stall_maps_create(&process->target, previous_maps(previous, &process->target),
-					files, &process->maps);
+		err = source->create(source->arg, &process->target,
+				     previous_maps(previous, &process->target), files,
+				     &process->maps);
 	return err ? err : note_modules(snapshot, process);
 }
 
@@ -198,6 +206,16 @@ struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t
 					  size_t count, struct stall_snapshot *previous,
 					  struct stall_snapshot **ret)
 {
+	static const struct stall_maps_source source = {.create = create_maps};
+
+	return stall_snapshot_create_from(arena, pids, count, previous, &source, ret);
+}
+
+struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const pid_t *pids,
+					       size_t count, struct stall_snapshot *previous,
+					       const struct stall_maps_source *source,
+					       struct stall_snapshot **ret)
+{
 	struct stall_snapshot *snapshot = calloc(1, sizeof(*snapshot));
 	struct stall_open_files files = {};
 	struct timespec now;
@@ -214,7 +232,7 @@ struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t
 
 		if (is_repeated(pids, i))
 			continue;
-		err = add_process(snapshot, pids[i], previous, &files);
+		err = add_process(snapshot, pids[i], previous, source, &files);
 		if (err && err->code == STALL_ERROR_NO_PROCESS && count > 1)
 			err = skip_ended(snapshot, before, err);
 	}
@@ -241,6 +259,7 @@ void stall_snapshot_destroy(struct stall_snapshot *snapshot)
 	free(snapshot->notes);
 	free(snapshot->processes);
 	free(snapshot->threads);
+	free(snapshot->releases);
 	free(snapshot->futexes);
 	free(snapshot->backend_reason);
 	if (snapshot->memory.destroy)

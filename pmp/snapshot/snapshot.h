@@ -38,6 +38,15 @@ enum stall_label {
 };
 const char *stall_label_name(enum stall_label label);
 
+// The call by which a thread waits for a pthread object.
+enum stall_object {
+	STALL_OBJECT_NONE,
+	STALL_OBJECT_MUTEX,
+	STALL_OBJECT_RDLOCK,
+	STALL_OBJECT_WRLOCK,
+	STALL_OBJECT_COND,
+};
+
 struct stall_thread {
 	pid_t tid;    // in our pid namespace
 	pid_t ns_tid; // in the target's innermost pid namespace: what gettid() and lock words hold
@@ -55,6 +64,11 @@ struct stall_thread {
 	bool in_syscall;
 	int64_t syscall; // number, valid if in_syscall
 	uint64_t args[6];
+	// What a thread says itself (a ring): the pthread object that it waits for, in place of a
+	// futex word, and for how long. 0: it does not say.
+	enum stall_object object_kind;
+	uint64_t object;
+	uint64_t waited_ns;
 
 	uint64_t stack_address; // of the copy's first byte; usually SP
 	size_t stack_size;
@@ -64,7 +78,7 @@ struct stall_thread {
 	uint32_t kernel_frame_count;
 };
 
-// The memory around a futex word, read while its waiters were asleep on it.
+// The memory around a futex word or a pthread object, read while its waiters were asleep on it.
 #define STALL_FUTEX_BEFORE 16
 #define STALL_FUTEX_AFTER 32
 struct stall_futex {
@@ -75,6 +89,15 @@ struct stall_futex {
 	bool read_twice;
 	uint8_t bytes[STALL_FUTEX_BEFORE + STALL_FUTEX_AFTER]; // address - BEFORE onwards
 	uint8_t first[STALL_FUTEX_BEFORE + STALL_FUTEX_AFTER]; // the earlier read, if read_twice
+};
+
+// A lock that threads had waited long for was let go; the latest first. Its stack is that of
+// threads[thread_count + its index].
+struct stall_release {
+	uint64_t object;
+	uint64_t ago_ns;    // of the latest, before the capture
+	uint64_t waited_ns; // by the longest waiter, 0 unknown
+	uint32_t count;	    // with the same stack
 };
 
 struct stall_process {
@@ -106,14 +129,16 @@ struct stall_memory {
 struct stall_snapshot {
 	struct stall_arena *arena;  // not owned
 	struct stall_memory memory; // all NULL: the live processes; destroyed with the snapshot
-	const char *backend;	    // static: "bpf", "ptrace", "proc", "core"
+	const char *backend;	    // static: "bpf", "ptrace", "proc", "core", "inproc"
 	char *backend_reason;	    // why this one, or NULL
 	uint64_t wall_ns;	    // CLOCK_REALTIME at its start
 	uint64_t snapshot_ns;	    // time from the first to the last read of the target
 	struct stall_process *processes;
 	size_t process_count;
-	struct stall_thread *threads; // by process, then tid
+	struct stall_thread *threads; // by process, then tid; behind them those of the releases
 	size_t thread_count;
+	struct stall_release *releases;
+	size_t release_count;
 	struct stall_futex *futexes; // distinct words waited on, sorted by process, address
 	size_t futex_count;
 	struct stall_note *notes;
@@ -128,6 +153,10 @@ struct stall_snapshot_options {
 	bool kernel_stacks;
 	bool stop_reads; // ptrace: stop threads blocked in read/recv too
 	bool force;	 // go on where the kernel is known to crash under BPF iterators
+	// For the choice of a backend: which processes are meant. NULL: none yet.
+	const pid_t *pids;
+	size_t pid_count;
+	const char *ring; // inproc: the file, or a folder to look in; NULL: looked for
 };
 #define STALL_DEFAULT_MAX_STACK (128 * 1024)
 #define STALL_DEFAULT_MAX_THREADS 65536
@@ -141,6 +170,17 @@ void stall_snapshot_options_init(struct stall_snapshot_options *options);
 struct stall_error *stall_snapshot_create(struct stall_arena *arena, const pid_t *pids,
 					  size_t count, struct stall_snapshot *previous,
 					  struct stall_snapshot **ret);
+// The same with mappings from elsewhere than /proc/PID/maps, which may be refused.
+struct stall_maps_source {
+	struct stall_error *(*create)(void *arg, const struct stall_target *target,
+				      struct stall_maps *previous, struct stall_open_files *files,
+				      struct stall_maps **ret);
+	void *arg;
+};
+struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const pid_t *pids,
+					       size_t count, struct stall_snapshot *previous,
+					       const struct stall_maps_source *source,
+					       struct stall_snapshot **ret);
 void stall_snapshot_destroy(struct stall_snapshot *snapshot);
 
 struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,

@@ -46,7 +46,7 @@ static const int spared[] = {
 #endif
 };
 
-bool stall_tracer_spares(int64_t syscall)
+static bool is_spared(int64_t syscall)
 {
 	for (size_t i = 0; i < sizeof(spared) / sizeof(spared[0]); i++)
 		if (spared[i] == syscall)
@@ -90,8 +90,7 @@ static enum stall_trace_outcome look(const struct stall_target *target,
 	err = stall_proc_syscall_read(target, thread->tid, &call);
 	if (err)
 		return outcome_of_error(err, ret_errnum);
-	return call.blocked && stall_tracer_spares(call.number) ? STALL_TRACE_LEFT
-								: STALL_TRACE_PENDING;
+	return call.blocked && is_spared(call.number) ? STALL_TRACE_LEFT : STALL_TRACE_PENDING;
 }
 
 // Until the thread has stopped, has ended, or the time is over. PENDING: stopped.

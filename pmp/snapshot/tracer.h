@@ -40,7 +40,4 @@ struct stall_trace {
 void stall_tracer_run(const struct stall_snapshot *snapshot,
 		      const struct stall_snapshot_options *options, struct stall_trace *trace);
 
-// Whether a system call returns EINTR after a stop although no signal was handled.
-bool stall_tracer_spares(int64_t syscall);
-
 #endif

@@ -182,7 +182,7 @@ bool stall_elf_next_note(const uint8_t *data, size_t size, size_t align, size_t 
 	return true;
 }
 
-bool stall_elf_note_is(const struct stall_elf_note *note, const char *name, uint32_t type)
+static bool is_note(const struct stall_elf_note *note, const char *name, uint32_t type)
 {
 	size_t length = strlen(name);
 
@@ -202,7 +202,7 @@ static bool find_build_id(struct stall_elf *elf, uint64_t offset, uint64_t size,
 		return false;
 	}
 	while (stall_elf_next_note(data, size, align, &position, &note)) {
-		if (!stall_elf_note_is(&note, "GNU", NT_GNU_BUILD_ID) || note.desc_size == 0 ||
+		if (!is_note(&note, "GNU", NT_GNU_BUILD_ID) || note.desc_size == 0 ||
 		    note.desc_size > STALL_BUILD_ID_MAX)
 			continue;
 		memcpy(elf->build_id, note.desc, note.desc_size);
@@ -330,7 +330,7 @@ void stall_elf_destroy(struct stall_elf *elf)
 	free(elf);
 }
 
-const char *stall_elf_section_name(const struct stall_elf *elf, const Elf64_Shdr *section)
+static const char *section_name(const struct stall_elf *elf, const Elf64_Shdr *section)
 {
 	return section->sh_name < elf->section_names_size ? elf->section_names + section->sh_name
 							  : "";
@@ -339,7 +339,7 @@ const char *stall_elf_section_name(const struct stall_elf *elf, const Elf64_Shdr
 const Elf64_Shdr *stall_elf_section(const struct stall_elf *elf, const char *name)
 {
 	for (size_t i = 1; i < elf->section_count; i++) {
-		if (strcmp(stall_elf_section_name(elf, &elf->sections[i]), name) == 0)
+		if (strcmp(section_name(elf, &elf->sections[i]), name) == 0)
 			return &elf->sections[i];
 	}
 	return NULL;

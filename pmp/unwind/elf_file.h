@@ -53,7 +53,6 @@ struct stall_error *stall_elf_load(const struct stall_elf *elf, uint64_t offset,
 // NULL where there is none.
 const Elf64_Shdr *stall_elf_section(const struct stall_elf *elf, const char *name);
 const Elf64_Shdr *stall_elf_section_by_type(const struct stall_elf *elf, uint32_t type);
-const char *stall_elf_section_name(const struct stall_elf *elf, const Elf64_Shdr *section);
 
 // What to add to the file's virtual addresses, for a mapping of `offset` in the file at `start`.
 struct stall_error *stall_elf_bias(const struct stall_elf *elf, uint64_t start, uint64_t offset,
@@ -72,6 +71,5 @@ struct stall_elf_note {
 // Steps through note data; *position starts at 0. False at the end or at the first torn note.
 bool stall_elf_next_note(const uint8_t *data, size_t size, size_t align, size_t *position,
 			 struct stall_elf_note *ret);
-bool stall_elf_note_is(const struct stall_elf_note *note, const char *name, uint32_t type);
 
 #endif

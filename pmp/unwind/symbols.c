@@ -467,6 +467,41 @@ static bool search_names(const struct stall_symbols *symbols, unsigned int sourc
 	return best;
 }
 
+static struct stall_error *visit_source(const struct stall_symbols *symbols, unsigned int source,
+					stall_symbols_visit *visit, void *arg)
+{
+	const struct source *from = &symbols->sources[source];
+	_cleanup_free_ uint8_t *strings = NULL;
+	struct stall_error *err =
+		stall_elf_load(from->elf, from->strings, from->strings_size, MAX_STRINGS, &strings);
+
+	if (err)
+		return err;
+	for (size_t i = 0; i < symbols->functions.count; i++) {
+		const struct stall_symbol_entry *entry = &symbols->functions.entries[i];
+
+		if (entry->source != source || entry->name >= from->strings_size ||
+		    ELF64_ST_TYPE(entry->info) != STT_FUNC)
+			continue;
+		const char *name = (char *)strings + entry->name;
+		if (strnlen(name, STALL_MAX_LINKAGE) < STALL_MAX_LINKAGE)
+			visit(arg, name, entry->address);
+	}
+	return NULL;
+}
+
+struct stall_error *stall_symbols_each_function(const struct stall_symbols *symbols,
+						stall_symbols_visit *visit, void *arg)
+{
+	for (unsigned int source = 0; source < symbols->source_count; source++) {
+		struct stall_error *err = visit_source(symbols, source, visit, arg);
+
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
 bool stall_symbols_find_name(struct stall_symbols *symbols, const char *name,
 			     struct stall_symbol *ret)
 {

@@ -36,6 +36,12 @@ bool stall_symbols_find_function(struct stall_symbols *symbols, uint64_t address
 bool stall_symbols_find_object(struct stall_symbols *symbols, uint64_t address,
 			       struct stall_symbol *ret);
 
+// Calls `visit` with each function that the tables name, clones (name.part.0) and aliases too, in no
+// order. Names are as in the table, shorter than STALL_MAX_LINKAGE.
+typedef void stall_symbols_visit(void *arg, const char *name, uint64_t address);
+struct stall_error *stall_symbols_each_function(const struct stall_symbols *symbols,
+						stall_symbols_visit *visit, void *arg);
+
 // An object by its name: of C, or of C++ with or without namespaces ("a::b").
 bool stall_symbols_find_name(struct stall_symbols *symbols, const char *name,
 			     struct stall_symbol *ret);

@@ -112,6 +112,14 @@ static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
 	}
 }
 
+// Only while it is forked: memory of one worker is no other worker's to see, and counts against its
+// limit.
+static void share_memory(const struct stall_worker *worker, bool share)
+{
+	stall_arena_inherit(worker->arena, share);
+	madvise(worker->region, STALL_WORKER_REGION, share ? MADV_DOFORK : MADV_DONTFORK);
+}
+
 static struct stall_error *start_child(struct stall_worker *worker)
 {
 	int sockets[2];
@@ -127,10 +135,12 @@ static struct stall_error *start_child(struct stall_worker *worker)
 		.parent = getpid(),
 		.debug_dir = worker->debug_dir,
 	};
+	share_memory(worker, true);
 	pid_t pid = fork();
 	if (pid == 0)
 		stall_worker_child_main(&child);
 	int errnum = errno;
+	share_memory(worker, false);
 	close(sockets[1]);
 	worker->socket = sockets[0];
 	if (pid < 0) {
@@ -425,5 +435,83 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 	read_queries(&layout, &job);
 	*ret_address = wire.found ? wire.address : 0;
 	*ret_size = wire.found ? wire.size : 0;
+	return NULL;
+}
+
+struct patterns {
+	uint32_t process;
+	const char *const *patterns;
+	size_t count;
+	struct stall_wire_query *wire; // STALL_WIRE_PLACES for each
+};
+
+static struct stall_error *fill_patterns(struct stall_job_layout *layout, void *arg)
+{
+	struct patterns *patterns = arg;
+	size_t places = patterns->count * STALL_WIRE_PLACES;
+
+	for (size_t i = 0; i < places; i++) {
+		uint64_t name =
+			i % STALL_WIRE_PLACES
+				? patterns->wire[i - 1].name
+				: stall_job_string(layout,
+						   patterns->patterns[i / STALL_WIRE_PLACES]);
+
+		patterns->wire[i] =
+			(struct stall_wire_query){.process = patterns->process, .name = name};
+	}
+	return stall_job_fill_queries(layout, patterns->wire, places);
+}
+
+// A place that the worker tells is used where it lies in a file of that very process.
+static bool read_place(const struct stall_job_layout *layout, uint32_t process,
+		       const struct stall_wire_query *wire, struct stall_function_place *ret)
+{
+	uint32_t of_process, module;
+	struct stall_wire_key key;
+
+	if (!wire->found || !stall_job_module(layout, wire->found - 1, &of_process, &module) ||
+	    of_process != process)
+		return false;
+	if (!stall_wire_key_read(&layout->snapshot->processes[process].maps->modules[module],
+				 &key) ||
+	    wire->address >= key.size)
+		return false;
+	ret->module = module;
+	ret->file_offset = wire->address;
+	ret->skipped = wire->offset <= wire->address ? (uint8_t)wire->offset : 0;
+	ret->stepped = wire->size & STALL_WIRE_STEPPED;
+	ret->clone = wire->size & STALL_WIRE_CLONE;
+	return true;
+}
+
+_Static_assert(STALL_FUNCTION_PLACES == STALL_WIRE_PLACES, "one for the callers, one for the wire");
+
+struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
+						const struct stall_snapshot *snapshot,
+						uint32_t process, const char *const *patterns,
+						size_t pattern_count,
+						struct stall_function_place *ret, size_t *ret_count)
+{
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
+	size_t places = pattern_count * STALL_WIRE_PLACES;
+	_cleanup_free_ struct stall_wire_query *wire = calloc(places + 1, sizeof(*wire));
+	struct patterns job = {process, patterns, pattern_count, wire};
+	size_t count = 0;
+	bool partial;
+
+	if (!wire)
+		return &stall_enomem;
+	struct stall_error *err =
+		run(worker, &layout, STALL_WIRE_FIND_FUNCTIONS, fill_patterns, &job, &partial);
+	if (err)
+		return err;
+	memcpy(wire, layout.region + layout.job.queries, places * sizeof(*wire));
+	for (size_t i = 0; i < places; i++) {
+		if (!read_place(&layout, process, &wire[i], &ret[count]))
+			continue;
+		ret[count++].pattern = (uint32_t)(i / STALL_WIRE_PLACES);
+	}
+	*ret_count = count;
 	return NULL;
 }

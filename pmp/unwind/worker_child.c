@@ -187,6 +187,9 @@ static void do_job(struct stall_worker_state *state)
 	case STALL_WIRE_FIND_DATA:
 		stall_worker_find(state);
 		break;
+	case STALL_WIRE_FIND_FUNCTIONS:
+		stall_worker_find_all(state);
+		break;
 	}
 	free(state->states);
 	state->states = NULL;

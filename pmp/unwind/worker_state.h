@@ -78,4 +78,7 @@ void stall_worker_unwind_all(struct stall_worker_state *state);
 void stall_worker_name_all(struct stall_worker_state *state);
 void stall_worker_find(struct stall_worker_state *state);
 
+// worker_functions.c
+void stall_worker_find_all(struct stall_worker_state *state);
+
 #endif

@@ -33,7 +33,12 @@ struct stall_wire_message {
 	uint64_t size;
 };
 
-enum stall_wire_kind { STALL_WIRE_UNWIND, STALL_WIRE_NAME_DATA, STALL_WIRE_FIND_DATA };
+enum stall_wire_kind {
+	STALL_WIRE_UNWIND,
+	STALL_WIRE_NAME_DATA,
+	STALL_WIRE_FIND_DATA,
+	STALL_WIRE_FIND_FUNCTIONS,
+};
 
 struct stall_wire_process {
 	uint32_t first_mapping, mapping_count; // executable ones, sorted by start
@@ -69,12 +74,17 @@ struct stall_wire_thread {
 
 struct stall_wire_query {
 	uint32_t process;
-	uint64_t address; // NAME_DATA: in. FIND_DATA: out
-	uint64_t name;	  // FIND_DATA: offset of a string in the region
+	uint64_t address; // NAME_DATA: in. FIND_DATA: out. FIND_FUNCTIONS: out, in the file
+	uint64_t name;	  // FIND_DATA: offset of a string in the region. FIND_FUNCTIONS: a pattern
 	// Out:
-	uint32_t found; // NAME_DATA: a string of the result + 1; FIND_DATA: 1; 0: none
-	uint64_t offset, size;
+	uint32_t found;	       // NAME_DATA: a string of the result + 1; FIND_DATA: 1; 0: none
+			       // FIND_FUNCTIONS: job module + 1
+	uint64_t offset, size; // FIND_FUNCTIONS: bytes skipped; flags
 };
+
+// A pattern of FIND_FUNCTIONS has so many queries in a row, for the places where it is found.
+#define STALL_WIRE_PLACES 16
+enum stall_wire_place { STALL_WIRE_CLONE = 1, STALL_WIRE_STEPPED = 2 };
 
 struct stall_wire_frame {
 	uint64_t pc, offset, symbol_offset;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the loader for asynchronous I/O. Used by waits_loader.c alone.
+#ifndef STALL_ASYNC_LOADER_H
+#define STALL_ASYNC_LOADER_H
+
+#include <stdint.h>
+
+#include "error.h"
+
+struct btf;
+struct waits; // the skeleton
+
+// Before the skeleton is loaded: looks how this kernel tells of io_uring, and leaves those programs
+// out that do not fit it. Returns NULL, or in one sentence why requests of io_uring are not seen.
+const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf);
+// After it is loaded, where they are to be seen.
+struct stall_error *stall_async_attach(struct waits *skeleton);
+// What a process has left on its way when it ended.
+void stall_async_forget(struct waits *skeleton, uint32_t tgid);
+
+#endif

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bpf_error.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "capabilities.h"
+
+struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *mend,
+					 const char *log)
+{
+	static const enum stall_capability wanted[] = {STALL_CAP_BPF, STALL_CAP_PERFMON,
+						       STALL_CAP_SYS_PTRACE};
+	char missing[128];
+
+	if (!log[0]) // libbpf says some things once only
+		log = strerror(errnum);
+	stall_missing_capabilities(wanted, sizeof(wanted) / sizeof(wanted[0]), missing,
+				   sizeof(missing));
+	if (errnum == EPERM && missing[0])
+		return stall_error_create(STALL_ERROR_PERMISSION,
+					  "cannot load BPF programs and read stacks without %s; %s",
+					  missing, STALL_MEND_CAPABILITIES);
+	if (errnum == EPERM)
+		return stall_error_create(
+			STALL_ERROR_PERMISSION,
+			"the kernel refuses BPF programs: a user namespace, seccomp or lockdown is "
+			"in the way; run it outside the container");
+	if (errnum == EACCES || errnum == EINVAL || errnum == ESRCH)
+		return stall_error_create(STALL_ERROR_UNSUPPORTED,
+					  "this kernel does not take %s (%s); %s", programs, log,
+					  mend);
+	return stall_error_os(errnum, "cannot load %s (%s)", programs, log);
+}
+
+struct stall_error *stall_bpf_pid_namespace(unsigned int *ret)
+{
+	struct stat pidns;
+
+	if (stat("/proc/self/ns/pid", &pidns) < 0)
+		return stall_error_os(errno, "cannot read /proc/self/ns/pid: is /proc mounted?");
+	*ret = pidns.st_ino;
+	return NULL;
+}

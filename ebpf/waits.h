@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What the wait probes keep and tell: shared by the BPF programs and their loader. */
+#ifndef STALL_WAITS_BPF_H
+#define STALL_WAITS_BPF_H
+
+#ifndef __bpf__
+#include <linux/types.h>
+#endif
+
+#include "threads.h"
+
+/*
+ * A wait is the time from the entry of a system call to its return. Each thread has a slot that
+ * says in which wait it is now; each key (a futex word, a file) has a stat with its histogram.
+ * Slots and stats are arrays that user space maps and reads without a system call.
+ */
+enum stall_wait_kind {
+	STALL_WAIT_FUTEX,
+	STALL_WAIT_FSYNC,
+	STALL_WAIT_FDATASYNC,
+	STALL_WAIT_SYNC_FILE_RANGE,
+	STALL_WAIT_MSYNC,
+	STALL_WAIT_SYNCFS, /* syncfs(2), and sync(2) with id 0 */
+	STALL_WAIT_FALLOCATE,
+	STALL_WAIT_FTRUNCATE,
+	STALL_WAIT_EXTEND, /* a positioned write that ends beyond the end of its file */
+	STALL_WAIT_UNLINK,
+	STALL_WAIT_RENAME,
+	STALL_WAIT_READ,
+	STALL_WAIT_WRITE,
+	STALL_WAIT_KINDS,
+};
+
+#define STALL_WAIT_BUCKETS                                                                         \
+	40 /* bucket n counts waits of 2^n to 2^(n+1)-1 ns; the last all longer */
+
+/* FUTEX: id is the address of the word. Files: id is the inode number, id2 st_dev in the kernel's
+ * encoding (major << 20 | minor) in the upper and i_generation in the lower half. What is known by
+ * its path alone (UNLINK, RENAME): id is a hash of the path, id2 is 0. */
+struct stall_wait_key {
+	__u32 tgid; /* in the reader's pid namespace */
+	__u32 kind;
+	__u64 id, id2;
+};
+
+/* Set by user space, which unwinds: what a futex word is. Any other kind has ROLE_UNKNOWN. */
+enum stall_wait_role {
+	STALL_ROLE_UNKNOWN, /* not looked at yet, or a futex of the program's own */
+	STALL_ROLE_MUTEX,
+	STALL_ROLE_RWLOCK,
+	STALL_ROLE_COND, /* waits for work: no stall, however long */
+	STALL_ROLE_SEM,
+	STALL_ROLE_JOIN,
+	STALL_ROLE_ROW_LOCK,
+	STALL_ROLE_METADATA_LOCK,
+	STALL_ROLE_COMMIT, /* until another thread has written or synced a log, or a replica has */
+	STALL_ROLES,
+};
+
+/* A place in a hash table by open addressing: stall_wait_tag(key) & mask is the first place to look
+ * at. Behind the table lies one stat for each kind, with tgid 0, for what found no place. */
+struct stall_wait_stat {
+	__u64 tag; /* of the key; 0: free */
+	struct stall_wait_key key;
+	__u32 role;	  /* written by user space alone */
+	__u32 used;	  /* 0: free, or its key is not written yet */
+	__u32 marked;	  /* waits for it that have been long: its wakers are recorded */
+	__u32 told;	  /* the record that makes it known (FILE, SLOT_FIRST) was sent */
+	__u64 retired_ns; /* by user space */
+	__u64 unused;
+	/* From here on written by every wait: a cache line of its own. */
+	__u64 total_ns;
+	__u64 max_ns;
+	__u64 bytes;	  /* READ, WRITE, EXTEND */
+	__u64 over;	  /* waits over the threshold */
+	__u64 in_vain;	  /* FUTEX: the word had changed (EAGAIN), no wait; not in the histogram */
+	__u64 last_ns;	  /* end of the latest, CLOCK_MONOTONIC */
+	__u64 told_ns[2]; /* in a ring: of the latest END and WAKER record that was limited */
+	__u64 bucket[STALL_WAIT_BUCKETS]; /* their sum is the count */
+};
+
+/* What a uprobe in the server said last of this thread: believed only while the frame it was set in
+ * still lies on the stack, which the reader checks by return_address at sp. */
+struct stall_wait_server {
+	__u16 function; /* index of the uprobe + 1; 0: none */
+	__u16 prepared; /* not 0: it has said for what lock its caller is about to wait */
+	__u32 frame;	/* stall_frame_hash() of what lay above the return address */
+	__u64 lock;	/* the lock object, 0 unknown */
+	__u64 arg;	/* a second argument, as the uprobe's table says */
+	__u64 sp;
+	__u64 return_address; /* while `prepared`: the function in which its caller will wait */
+};
+
+/* The same of the call around it, for BPF: a thread that is about to wait for a row waits for the
+ * mutex of the lock table first. See uprobes.bpf.h. */
+struct stall_wait_outer {
+	__u32 function;
+	__u32 frame;
+	__u64 lock, sp, return_address;
+};
+
+/* A return address stays on the stack when the call is over, and later calls may leave a hole there.
+ * The frame of the caller above it does not change while the call goes on. */
+#define STALL_FRAME_WORDS 12
+static inline __u32 stall_frame_hash(const __u64 words[STALL_FRAME_WORDS])
+{
+	__u64 hash = 0;
+
+	for (int i = 0; i < STALL_FRAME_WORDS; i++)
+		hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15 + (hash >> 29);
+	return hash >> 32;
+}
+
+/* In records; of a slot the first two are told by `reported` and `marked`. */
+enum stall_slot_flags {
+	STALL_SLOT_REPORTED = 1 << 0, /* an IN_FLIGHT record was sent for this wait */
+	STALL_SLOT_MARKED = 1 << 1,   /* its key is among those whose wakers are recorded */
+	STALL_SLOT_ADOPTED = 1 << 2,  /* it was in this call already when the probe was attached */
+	/* The first wait on its futex word that ended: an END record with stack, however short it
+	 * was, so that user space can say what the word is. */
+	STALL_SLOT_FIRST = 1 << 3,
+	/* An END of asynchronous I/O: no stack, for the thread that submitted it did not wait. Its
+	 * operation is the opcode of its kind (struct iocb, io_uring). */
+	STALL_SLOT_ASYNC = 1 << 4,
+	/* An END with STALL_SLOT_FIRST that is none: the wait goes on. */
+	STALL_SLOT_GOES_ON = 1 << 5,
+};
+
+/* In the operation of a record or slot of FUTEX as readers hand it on: the rest is an enum
+ * stall_ring_call, and key.id the address of a pthread object rather than of a futex word. */
+#define STALL_OPERATION_OBJECT (1U << 31)
+
+struct stall_wait_slot {
+	__u32 seq; /* odd while the thread is in a wait: the same odd number twice, the same wait */
+	__u32 reported; /* seq of the last wait that an IN_FLIGHT record was sent for */
+	__u32 marked;	/* seq of the wait that is counted in stat.marked; 0: none */
+	__u32 stat;	/* index of the key's stat */
+	struct stall_wait_key key;
+	__u64 start_ns; /* CLOCK_MONOTONIC */
+	__u64 regs;	/* address of the pt_regs, for BPF */
+	__u32 flags;
+	__u32 restart; /* the call will go on as restart_syscall(2) */
+	/* Here ends the first cache line. */
+	__s32 tid, tgid; /* in the reader's pid namespace */
+	__s32 ns_tid;	 /* in the thread's own */
+	__u32 operation; /* futex operation as it was called; else the system call's number */
+	__u64 value;	 /* futex: the expected value; files: offset; else 0 */
+	__u64 size;	 /* READ, WRITE, EXTEND, FALLOCATE: bytes asked for */
+	__u64 task;	 /* address of the task_struct, for BPF */
+	char comm[STALL_BPF_COMM];
+	struct stall_wait_server server;
+	struct stall_wait_outer outer;
+};
+
+enum stall_wait_record_type {
+	STALL_RECORD_END = 1, /* a wait over its threshold (or SLOT_FIRST) has ended; with stack */
+	STALL_RECORD_IN_FLIGHT, /* a wait has passed its threshold and goes on; no stack */
+	STALL_RECORD_WAKER,	/* a thread wakes waiters of a marked key; with stack */
+	STALL_RECORD_FILE,	/* a file is met for the first time; struct stall_wait_file */
+	STALL_RECORD_SERVER, /* a uprobe that is an event by itself (a deadlock victim); with stack */
+	STALL_RECORD_PROCESS, /* exec, exit of the last thread, fork: `result` is which */
+};
+
+enum stall_process_change {
+	STALL_PROCESS_EXITED,
+	STALL_PROCESS_EXECED,
+	STALL_PROCESS_FORKED, /* `value` is the child's pid in the reader's pid namespace */
+};
+
+/* Followed by stack_size bytes from stack_address on. */
+struct stall_wait_record {
+	__u32 magic; /* STALL_BPF_MAGIC */
+	__u32 type;
+	__s32 tid, tgid, ns_tid; /* WAKER: of the waker */
+	__u32 operation;
+	struct stall_wait_key key;
+	__u64 start_ns;
+	__u64 now_ns;
+	__s64 result; /* of the system call */
+	__u64 value, size;
+	__u32 slot, seq; /* IN_FLIGHT, END: which wait, and its (odd) seq */
+	__u32 flags;	 /* enum stall_slot_flags */
+	__u32 stack_size;
+	__u64 stack_address;
+	struct stall_wait_server server;
+	__u64 regs[STALL_BPF_PT_REGS];
+	char comm[STALL_BPF_COMM];
+};
+
+#define STALL_FILE_NAMES 8 /* path components from the last one up; enough for a class */
+#define STALL_FILE_NAME 64
+#define STALL_PATH 256
+
+struct stall_wait_file {
+	__u32 magic;
+	__u32 type;
+	__s32 tid, tgid;
+	struct stall_wait_key key; /* kind: of the first call that met it */
+	__s32 fd;		   /* -1: by path */
+	__u32 mode;		   /* i_mode */
+	__u32 name_count;
+	__u32 pad;
+	char names[STALL_FILE_NAMES][STALL_FILE_NAME]; /* last component first */
+	char path[STALL_PATH];			       /* by path: as the program gave it */
+};
+
+/* Everything that can be lost has a cause. Names for people: stall_wait_lost_name(). */
+enum stall_wait_lost {
+	STALL_LOST_RING_FULL,	/* a record did not fit */
+	STALL_LOST_SLOTS_FULL,	/* a thread could not be watched */
+	STALL_LOST_KEYS_FULL,	/* a wait was counted under its kind only (key id 0) */
+	STALL_LOST_FILES_FULL,	/* a file's name was not told */
+	STALL_LOST_STACK_SHORT, /* a stack copy ended at its limit before the stack did */
+	STALL_LOST_STACK_READ,	/* a stack could not be read at all */
+	STALL_LOST_PATH_READ,	/* a path or a file could not be read */
+	STALL_LOST_MISSED,	/* a probe was entered while it ran (nested) and did not run */
+	STALL_LOST_MARKS_FULL,	/* a waker could not be looked out for: its key found no place */
+	STALL_LOST_RATE,	/* records above the rate limit */
+	STALL_LOST_ASYNC_FULL,	/* an asynchronous call could not be followed */
+	STALL_LOST_CAUSES,
+};
+
+#define STALL_STAT_PLACES 32 /* of the table that are looked at for a key */
+#define STALL_TAG_RETIRED (~0ULL)
+
+/* Not 0. Equal tags are taken for equal keys: 64 bits, of a few thousand keys. */
+static inline __u64 stall_wait_tag(const struct stall_wait_key *key)
+{
+	__u64 tag =
+		(key->id ^ (__u64)key->tgid << 40 ^ (__u64)key->kind << 58) * 0x9e3779b97f4a7c15;
+
+	tag ^= tag >> 32;
+	tag = (tag ^ key->id2) * 0xbf58476d1ce4e5b9;
+	tag ^= tag >> 32;
+	return tag && tag != STALL_TAG_RETIRED ? tag : 1;
+}
+
+/* Followed to the bits: these are read by both sides. */
+_Static_assert(sizeof(struct stall_wait_key) == 24, "no holes");
+_Static_assert(sizeof(struct stall_wait_server) == 40, "no holes");
+_Static_assert(sizeof(struct stall_wait_stat) == 64 + 64 + STALL_WAIT_BUCKETS * 8, "cache lines");
+_Static_assert(sizeof(struct stall_wait_slot) == 3 * 64, "cache lines");
+_Static_assert(sizeof(struct stall_wait_record) ==
+		       24 + 24 + 40 + 16 + 8 + 40 + STALL_BPF_PT_REGS * 8 + 16,
+	       "no holes: what leaves the kernel is all set");
+_Static_assert(sizeof(struct stall_wait_file) ==
+		       16 + 24 + 16 + STALL_FILE_NAMES * STALL_FILE_NAME + STALL_PATH,
+	       "no holes");
+
+#endif

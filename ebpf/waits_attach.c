@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loads and attaches the wait programs, without what this kernel lacks.
+#include <bpf/bpf.h>
+#include <bpf/btf.h>
+#include <errno.h>
+#include <string.h>
+
+#include "bpf_error.h"
+#include "bpf_log.h"
+#include "waits_private.h"
+
+#define ALARM_BYTES (1u << 20)	 // room for some 3,000 waits in flight
+#define THREAD_PLACES_PER_SLOT 4 // of the hash table of threads: it stays sparse
+#define LEAST_THREAD_PLACES 64
+
+static uint32_t round_up(uint32_t n)
+{
+	uint32_t power = 1;
+
+	while (power < n)
+		power *= 2;
+	return power;
+}
+
+static void set_sizes(struct stall_bpf_waits *waits)
+{
+	const struct stall_bpf_waits_options *options = &waits->options;
+	struct waits *skeleton = waits->skeleton;
+	uint32_t threads = round_up(options->max_threads * THREAD_PLACES_PER_SLOT);
+	int users = bpf_map__max_entries(skeleton->maps.record_buffers);
+
+	if (threads < LEAST_THREAD_PLACES)
+		threads = LEAST_THREAD_PLACES;
+	waits->slot_count = options->max_threads;
+	waits->thread_count = threads;
+	waits->stat_mask = round_up(options->max_keys) - 1;
+	waits->stat_count = (size_t)waits->stat_mask + 1 + STALL_WAIT_KINDS;
+	bpf_map__set_max_entries(skeleton->maps.slots, waits->slot_count);
+	bpf_map__set_max_entries(skeleton->maps.free_slots, waits->slot_count);
+	bpf_map__set_max_entries(skeleton->maps.threads, threads);
+	bpf_map__set_max_entries(skeleton->maps.stats, waits->stat_count);
+	bpf_map__set_max_entries(skeleton->maps.ring, options->ring_bytes);
+	bpf_map__set_max_entries(skeleton->maps.alarms, options->ring_bytes < ALARM_BYTES
+								? options->ring_bytes
+								: ALARM_BYTES);
+	bpf_map__set_max_entries(skeleton->maps.record_buffers, users * libbpf_num_possible_cpus());
+	skeleton->rodata->thread_mask = threads - 1;
+	skeleton->rodata->stat_mask = waits->stat_mask;
+	skeleton->rodata->max_slots = waits->slot_count;
+	skeleton->rodata->max_stack = options->stack_bytes;
+	skeleton->rodata->record_cost_ns = 1000000000 / options->records_per_second;
+	skeleton->rodata->wanted_kinds = options->kinds;
+	stall_bpf_waits_set_calls(options->kinds, (void *)skeleton->rodata->calls);
+}
+
+// What the programs need of the kernel, and what is lost without it.
+static const struct tracepoint {
+	const char *name, *attach_point;
+	const char *type;  // of the kernel's, where it has the tracepoint
+	const char *needs; // without it nothing works
+	const char *lost;
+} tracepoints[] = {
+	// The ends before the beginnings.
+	{"sched_process_exit", "raw tracepoint sched_process_exit", "btf_trace_sched_process_exit",
+	 "take a kernel with CONFIG_TRACEPOINTS", NULL},
+	{"sched_process_exec", "raw tracepoint sched_process_exec", "btf_trace_sched_process_exec",
+	 NULL,
+	 "this kernel has no tracepoint sched_process_exec: a process that starts another program "
+	 "is "
+	 "seen to do so only by its maps"},
+	{"sched_process_fork", "raw tracepoint sched_process_fork", "btf_trace_sched_process_fork",
+	 NULL, "this kernel has no tracepoint sched_process_fork: nobody is told of children"},
+	{"sys_exit", "raw tracepoint sys_exit", "btf_trace_sys_exit",
+	 "take a kernel with CONFIG_FTRACE_SYSCALLS", NULL},
+	{"sys_enter", "raw tracepoint sys_enter", "btf_trace_sys_enter",
+	 "take a kernel with CONFIG_FTRACE_SYSCALLS", NULL},
+};
+#define TRACEPOINTS (sizeof(tracepoints) / sizeof(tracepoints[0]))
+
+// As tracepoints[].
+static void programs_of(struct waits *skeleton, struct bpf_program *programs[TRACEPOINTS],
+			struct bpf_link **links[TRACEPOINTS])
+{
+	programs[0] = skeleton->progs.stall_task_exit;
+	programs[1] = skeleton->progs.stall_exec;
+	programs[2] = skeleton->progs.stall_fork;
+	programs[3] = skeleton->progs.stall_sys_exit;
+	programs[4] = skeleton->progs.stall_sys_enter;
+	links[0] = &skeleton->links.stall_task_exit;
+	links[1] = &skeleton->links.stall_exec;
+	links[2] = &skeleton->links.stall_fork;
+	links[3] = &skeleton->links.stall_sys_exit;
+	links[4] = &skeleton->links.stall_sys_enter;
+}
+
+static struct stall_error *check_tracepoints(const struct btf *btf)
+{
+	for (size_t i = 0; i < TRACEPOINTS; i++) {
+		const struct tracepoint *tracepoint = &tracepoints[i];
+
+		if (tracepoint->needs &&
+		    btf__find_by_name_kind(btf, tracepoint->type, BTF_KIND_TYPEDEF) < 0)
+			return stall_error_create(
+				STALL_ERROR_UNSUPPORTED,
+				"this kernel has no tracepoint %s, so no wait can be "
+				"seen; %s",
+				tracepoint->name, tracepoint->needs);
+	}
+	return NULL;
+}
+
+static void leave_out_missing(struct stall_bpf_waits *waits, const struct btf *btf)
+{
+	struct bpf_program *programs[TRACEPOINTS];
+	struct bpf_link **links[TRACEPOINTS];
+
+	programs_of(waits->skeleton, programs, links);
+	for (size_t i = 0; i < TRACEPOINTS; i++)
+		bpf_program__set_autoload(programs[i],
+					  btf__find_by_name_kind(btf, tracepoints[i].type,
+								 BTF_KIND_TYPEDEF) >= 0);
+}
+
+// 0, or the errno of what the kernel said.
+static int load(struct stall_bpf_waits *waits, const struct btf *btf, unsigned int pidns,
+		bool timer)
+{
+	struct waits *skeleton = waits->skeleton = waits__open();
+
+	if (!skeleton)
+		return errno ? errno : ENOMEM;
+	set_sizes(waits);
+	leave_out_missing(waits, btf);
+	skeleton->rodata->reader_pidns = pidns;
+	bpf_program__set_autoload(skeleton->progs.stall_start_timer, timer);
+	bpf_program__set_autoload(skeleton->progs.stall_scan, !timer);
+	bpf_map__set_autocreate(skeleton->maps.scan_timers, timer);
+	stall_uprobes_prepare(&waits->uprobes, skeleton);
+	waits->async_why_not = stall_async_prepare(skeleton, btf);
+	int rc = waits__load(skeleton);
+	if (rc) {
+		waits__destroy(skeleton);
+		waits->skeleton = NULL;
+		return -rc;
+	}
+	waits->has_timer = timer;
+	return 0;
+}
+
+static struct stall_error *load_with_types(struct stall_bpf_waits *waits, const struct btf *btf)
+{
+	struct stall_bpf_log log;
+	unsigned int pidns;
+	int rc = EINVAL;
+	struct stall_error *err = stall_bpf_pid_namespace(&pidns);
+
+	if (!err)
+		err = check_tracepoints(btf);
+	if (err)
+		return err;
+	stall_bpf_log_begin(&log);
+	if (!waits->options.no_timer)
+		rc = load(waits, btf, pidns, true);
+	// Without timers the verifier refuses their program and map, and takes the rest.
+	if (rc && rc != EPERM && rc != ENOMEM)
+		rc = load(waits, btf, pidns, false);
+	stall_bpf_log_end(&log);
+	return rc ? stall_bpf_load_error(rc, "the BPF programs that see waits",
+					 "Linux 5.15 with BTF does", log.text)
+		  : NULL;
+}
+
+struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits)
+{
+	struct stall_bpf_log log;
+
+	stall_bpf_log_begin(&log);
+	struct btf *btf = btf__load_vmlinux_btf();
+	int errnum = errno;
+	stall_bpf_log_end(&log);
+	// Not by its errno, ESRCH, which would say that the target has ended.
+	if (!btf)
+		return stall_error_create(STALL_ERROR_UNSUPPORTED,
+					  "cannot read the kernel's types, /sys/kernel/btf/vmlinux "
+					  "(%s); take a kernel built with CONFIG_DEBUG_INFO_BTF",
+					  errnum == ESRCH ? "there are none" : strerror(errnum));
+	struct stall_error *err = load_with_types(waits, btf);
+	btf__free(btf);
+	return err;
+}
+
+void stall_bpf_waits_note_probe(struct stall_bpf_waits *waits, const char *name,
+				const char *attach_point, const char *why_not)
+{
+	if (waits->probe_count < STALL_MAX_WAIT_PROBES)
+		waits->probes[waits->probe_count++] =
+			(struct stall_wait_probe){name, attach_point, why_not};
+}
+
+static struct stall_error *attach(struct bpf_program *program, const char *what,
+				  struct bpf_link **ret)
+{
+	struct stall_bpf_log log;
+
+	stall_bpf_log_begin(&log);
+	*ret = bpf_program__attach(program);
+	int errnum = errno;
+	stall_bpf_log_end(&log);
+	return *ret ? NULL : stall_error_os(errnum, "cannot attach to the raw tracepoint %s", what);
+}
+
+static struct stall_error *attach_all(struct stall_bpf_waits *waits)
+{
+	struct bpf_program *programs[TRACEPOINTS];
+	struct bpf_link **links[TRACEPOINTS];
+
+	programs_of(waits->skeleton, programs, links);
+	for (size_t i = 0; i < TRACEPOINTS; i++) {
+		bool there = bpf_program__autoload(programs[i]);
+		struct stall_error *err =
+			there ? attach(programs[i], tracepoints[i].name, links[i]) : NULL;
+
+		if (err)
+			return err;
+		stall_bpf_waits_note_probe(waits, tracepoints[i].name, tracepoints[i].attach_point,
+					   there ? NULL : tracepoints[i].lost);
+	}
+	stall_bpf_waits_note_probe(waits, "uprobes", "uprobes in the server's wait functions",
+				   waits->uprobes.why_not);
+	stall_bpf_waits_note_probe(waits, "io_uring",
+				   "raw tracepoints io_uring_submit_req and io_uring_complete",
+				   waits->async_why_not);
+	return waits->async_why_not ? NULL : stall_async_attach(waits->skeleton);
+}
+
+static struct stall_error *start_timer(struct stall_bpf_waits *waits)
+{
+	LIBBPF_OPTS(bpf_test_run_opts, opts);
+
+	if (!waits->has_timer) {
+		stall_bpf_waits_note_probe(waits, "timer", "BPF timer",
+					   waits->options.no_timer
+						   ? "not wanted: waits in flight are looked for "
+						     "from user space"
+						   : "this kernel has no BPF timers: waits in "
+						     "flight are looked for from user space");
+		return NULL;
+	}
+	int rc = bpf_prog_test_run_opts(bpf_program__fd(waits->skeleton->progs.stall_start_timer),
+					&opts);
+	if (rc || opts.retval)
+		return stall_error_os(rc ? -rc : EINVAL, "cannot start the BPF timer");
+	stall_bpf_waits_note_probe(waits, "timer", "BPF timer", NULL);
+	return NULL;
+}
+
+struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits)
+{
+	struct stall_error *err = attach_all(waits);
+
+	return err ? err : start_timer(waits);
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all who tell of waits have in common for those who read it: the wait probes, and the ring of
+// the in-process agent.
+#ifndef STALL_WAITS_COMMON_H
+#define STALL_WAITS_COMMON_H
+
+#include <stdint.h>
+
+#include "waits.h"
+
+struct stall_wait_handler {
+	void *arg;
+	// `stack` has record->stack_size bytes. A record that is not whole never gets here.
+	void (*wait)(void *arg, const struct stall_wait_record *record, const uint8_t *stack);
+	void (*file)(void *arg, const struct stall_wait_file *file);
+	// All waits in flight that were there have been handed on: what they tell is fresh now, and
+	// what comes next may take long. May be NULL.
+	void (*alarms)(void *arg);
+};
+
+// What is attached, for people and for docs/probes.md. `why_not` is NULL where it works.
+struct stall_wait_probe {
+	const char *name;	  // "sys_enter"
+	const char *attach_point; // "raw tracepoint sys_enter"
+	const char *why_not;	  // one sentence: what is lost, and what is done instead
+};
+
+const char *stall_wait_lost_name(enum stall_wait_lost cause); // "ring-full"
+const char *stall_wait_kind_name(enum stall_wait_kind kind);  // "fsync"; FUTEX is "futex"
+const char *stall_wait_role_name(enum stall_wait_role role);  // "mutex", "metadata-lock", ...
+
+#endif

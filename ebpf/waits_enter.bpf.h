@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* A thread enters a system call. Part of waits.bpf.c. */
+#ifndef STALL_WAITS_ENTER_BPF_H
+#define STALL_WAITS_ENTER_BPF_H
+
+#include "async.bpf.h"
+#include "uprobes.bpf.h"
+#include "waits_files.bpf.h"
+
+/* include/uapi/linux/futex.h */
+#define FUTEX_CMD_MASK 127
+#define FUTEX_WAIT 0
+#define FUTEX_WAKE 1
+#define FUTEX_REQUEUE 3
+#define FUTEX_CMP_REQUEUE 4
+#define FUTEX_WAKE_OP 5
+#define FUTEX_LOCK_PI 6
+#define FUTEX_UNLOCK_PI 7
+#define FUTEX_WAIT_BITSET 9
+#define FUTEX_WAKE_BITSET 10
+#define FUTEX_WAIT_REQUEUE_PI 11
+#define FUTEX_CMP_REQUEUE_PI 12
+#define FUTEX_LOCK_PI2 13
+
+#define BIT(n) (1U << (n))
+#define WAITS                                                                                      \
+	(BIT(FUTEX_WAIT) | BIT(FUTEX_WAIT_BITSET) | BIT(FUTEX_LOCK_PI) | BIT(FUTEX_LOCK_PI2) |     \
+	 BIT(FUTEX_WAIT_REQUEUE_PI))
+#define WAKES                                                                                      \
+	(BIT(FUTEX_WAKE) | BIT(FUTEX_WAKE_BITSET) | BIT(FUTEX_REQUEUE) | BIT(FUTEX_CMP_REQUEUE) |  \
+	 BIT(FUTEX_WAKE_OP) | BIT(FUTEX_UNLOCK_PI) | BIT(FUTEX_CMP_REQUEUE_PI))
+
+#define MAX_IOVECS 8		  // that are added up
+#define ERESTART_RESTARTBLOCK 516 // include/linux/errno.h
+
+struct futex_waitv {
+	__u64 val, uaddr;
+	__u32 flags, reserved;
+};
+
+struct iovec {
+	__u64 base, length;
+};
+
+static __always_inline bool is_futex_operation(__u64 operation, __u32 set)
+{
+	operation &= FUTEX_CMD_MASK;
+	return operation < 32 && (set >> operation & 1);
+}
+
+// What is left of the saved registers where their pointer cannot go.
+struct call_args {
+	__u64 regs; // their address
+	__u64 di, si, dx, r10;
+	__u32 number;
+	__u8 how, kind;
+};
+
+// A wait's own part of a slot, before others may see that it waits.
+static __always_inline void begin_wait(struct stall_wait_slot *slot, __u64 regs, __u32 stat)
+{
+	__u32 seq = (slot->seq + 1) & ~1U; // where an end was missed, it ends now
+
+	slot->stat = stat;
+	slot->regs = regs;
+	slot->flags = 0;
+	slot->restart = 0;
+	slot->start_ns = bpf_ktime_get_ns();
+	barrier();
+	slot->seq = seq + 1;
+}
+
+static __always_inline void end_mark(struct stall_wait_slot *slot)
+{
+	// The scan may take it back at the same time: one of both gets it.
+	if (!__sync_lock_test_and_set(&slot->marked, 0))
+		return;
+	struct stall_wait_stat *stat = stat_at(slot->stat);
+	if (stat)
+		unmark_stat(stat);
+}
+
+static __always_inline void make_way(struct stall_wait_slot *slot)
+{
+	if (slot->seq & 1) {
+		slot->seq++;
+		barrier();
+	}
+	if (slot->marked) // at the very end of the wait before
+		end_mark(slot);
+}
+
+static __always_inline int handle_futex_wait(struct pt_regs *regs, __u64 word, __u32 operation,
+					     __u64 value)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 index;
+	struct stall_wait_slot *slot = take_slot(task, &index);
+
+	if (!slot || is_compat(task))
+		return 0;
+	make_way(slot);
+	if (slot->server.function)
+		settle_server(slot, regs->sp);
+	struct stall_wait_key key = {.tgid = slot->tgid, .kind = STALL_WAIT_FUTEX, .id = word};
+	slot->key = key;
+	slot->operation = operation;
+	slot->value = value;
+	slot->size = 0;
+	begin_wait(slot, (__u64)regs, take_stat(&key));
+	return 0;
+}
+
+static __noinline int handle_futex_waitv(struct pt_regs *regs)
+{
+	struct futex_waitv first = {};
+
+	if (!regs || bpf_probe_read_user(&first, sizeof(first), (void *)regs->di))
+		return 0;
+	return handle_futex_wait(regs, first.uaddr, regs->orig_ax, first.val);
+}
+
+struct wake {
+	__u64 regs; // their address
+	__u64 word;
+	__u32 operation;
+};
+
+VERIFIED_ONCE int tell_waker(struct wake *wake)
+{
+	__u32 index;
+	struct stall_wait_slot *slot = slot_of_current(&index);
+
+	if (!slot || !wake)
+		return 0;
+	struct stall_wait_key key = {.tgid = slot->tgid,
+				     .kind = STALL_WAIT_FUTEX,
+				     .id = wake->word};
+	__u64 tag = stall_wait_tag(&key);
+	__u32 place = tag & stat_mask;
+	struct stall_wait_stat *stat = stat_at(place);
+	if (!stat || stat->tag != tag) {
+		place = find_stat_further(tag);
+		stat = stat_at(place);
+	}
+	if (!stat || stat->tag != tag || !stat->marked || stat->role == STALL_ROLE_COND)
+		return 0;
+	__u64 now = bpf_ktime_get_ns();
+	if (!may_tell(stall_flow_of(&key, stat->role, STALL_RECORD_WAKER), now))
+		return 0;
+	struct record_buffer *out = record_buffer(RECORD_OF_ENTER);
+	if (!out)
+		return 0;
+	begin_record(&out->record, STALL_RECORD_WAKER, slot);
+	out->record.key = key;
+	out->record.start_ns = out->record.now_ns = now;
+	out->record.operation = wake->operation;
+	out->record.slot = index;
+	return send_with_stack(out, (void *)wake->regs);
+}
+
+static __always_inline int handle_wake(struct pt_regs *regs, __u64 word, __u32 operation)
+{
+	struct wake wake = {.regs = (__u64)regs, .word = word, .operation = operation};
+
+	if (!marks || !is_wanted(bpf_get_current_task_btf()->tgid))
+		return 0;
+	return tell_waker(&wake);
+}
+
+static __always_inline int handle_futex(struct pt_regs *regs)
+{
+	__u64 operation = regs->si;
+
+	if (is_futex_operation(operation, WAITS))
+		return handle_futex_wait(regs, regs->di, operation, (__u32)regs->dx);
+	if (!marks || !is_futex_operation(operation, WAKES))
+		return 0;
+	handle_wake(regs, regs->di, operation);
+	if ((operation & FUTEX_CMD_MASK) == FUTEX_WAKE_OP)
+		handle_wake(regs, regs->r8, operation);
+	return 0;
+}
+
+static __noinline int handle_requeue(struct pt_regs *regs)
+{
+	struct futex_waitv first = {};
+
+	if (!marks || !regs || bpf_probe_read_user(&first, sizeof(first), (void *)regs->di))
+		return 0;
+	return handle_wake(regs, first.uaddr, regs->orig_ax);
+}
+
+static __always_inline __u64 vector_size(__u64 address, __u64 count)
+{
+	struct iovec vector[MAX_IOVECS] = {};
+	__u64 size = 0;
+
+	if (count > MAX_IOVECS)
+		count = MAX_IOVECS;
+	if (!count || bpf_probe_read_user(vector, count * sizeof(vector[0]), (void *)address))
+		return 0;
+	for (int i = 0; i < MAX_IOVECS; i++)
+		size += vector[i].length;
+	return size;
+}
+
+static __always_inline bool is_transfer(__u32 how)
+{
+	return how >= STALL_CALL_TRANSFER && how <= STALL_CALL_VECTOR_AT;
+}
+
+static __always_inline bool is_positioned(__u32 how)
+{
+	return how == STALL_CALL_TRANSFER_AT || how == STALL_CALL_VECTOR_AT;
+}
+
+// How many bytes, from where.
+static __always_inline void read_extent(const struct call_args *args, __u64 *offset, __u64 *size)
+{
+	*offset = is_positioned(args->how) ? args->r10 : 0;
+	*size = 0;
+	switch (args->how) {
+	case STALL_CALL_RANGE:
+		*offset = args->si;
+		*size = args->dx;
+		break;
+	case STALL_CALL_FALLOCATE:
+		*offset = args->dx;
+		*size = args->r10;
+		break;
+	case STALL_CALL_TRUNCATE:
+		*size = args->si;
+		break;
+	case STALL_CALL_TRANSFER:
+	case STALL_CALL_TRANSFER_AT:
+		*size = args->dx;
+		break;
+	case STALL_CALL_VECTOR:
+	case STALL_CALL_VECTOR_AT:
+		*size = vector_size(args->si, args->dx);
+		break;
+	}
+}
+
+// A positioned write beyond the end of its file makes the file longer.
+static __always_inline __u32 kind_of_transfer(__u32 how, __u32 kind, __u64 end, struct inode *inode)
+{
+	if (kind == STALL_WAIT_WRITE && is_positioned(how) &&
+	    (wanted_kinds & BIT(STALL_WAIT_EXTEND)) && end > (__u64)BPF_CORE_READ(inode, i_size))
+		return STALL_WAIT_EXTEND;
+	return kind;
+}
+
+VERIFIED_ONCE int handle_file_call(struct call_args *args)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 offset, size;
+	__u32 index;
+
+	if (!args || !is_wanted(task->tgid) || is_compat(task))
+		return 0;
+	__u32 how = args->how, kind = args->kind;
+	struct file *file = file_of(task, args->di);
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+	if (is_transfer(how) && !is_regular(inode))
+		return 0;
+	read_extent(args, &offset, &size);
+	kind = kind_of_transfer(how, kind, offset + size, inode);
+	if (!(wanted_kinds >> kind & 1))
+		return 0;
+	struct stall_wait_slot *slot = take_slot(task, &index);
+	if (!slot)
+		return 0;
+	make_way(slot);
+	struct stall_wait_key key = {.tgid = slot->tgid, .kind = kind};
+	if (inode)
+		set_file_key(&key, inode);
+	slot->key = key;
+	slot->operation = args->number;
+	slot->value = offset;
+	slot->size = size;
+	__u32 stat_index = take_stat(&key);
+	struct stall_wait_stat *stat = stat_at(stat_index);
+	if (stat && !stat->told && inode)
+		tell_file(RECORD_OF_ENTER, slot, stat, file, args->di);
+	begin_wait(slot, args->regs, stat_index);
+	return 0;
+}
+
+// What is known by a path, an address, or by nothing.
+VERIFIED_ONCE int handle_other_call(struct call_args *args)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 index, stat;
+
+	if (!args || !is_wanted(task->tgid) || is_compat(task))
+		return 0;
+	struct stall_wait_slot *slot = take_slot(task, &index);
+	if (!slot)
+		return 0;
+	make_way(slot);
+	struct stall_wait_key key = {.tgid = slot->tgid, .kind = args->kind};
+	slot->operation = args->number;
+	slot->value = 0;
+	slot->size = 0;
+	if (args->how == STALL_CALL_PATH || args->how == STALL_CALL_PATH_AT) {
+		bool at = args->how == STALL_CALL_PATH_AT;
+
+		stat = take_path_stat(RECORD_OF_ENTER, slot, &key, at ? args->si : args->di,
+				      at ? (__s32)args->di : -1);
+	} else {
+		if (args->how == STALL_CALL_MAPPING) {
+			key.id = args->di;
+			slot->size = args->si;
+		}
+		stat = take_stat(&key);
+	}
+	slot->key = key;
+	begin_wait(slot, args->regs, stat);
+	return 0;
+}
+
+// restart_syscall(2): the kernel goes on with the wait that a signal had interrupted.
+static __noinline int handle_restart(struct pt_regs *regs)
+{
+	__u32 index;
+	struct stall_wait_slot *slot = find_slot(bpf_get_current_task_btf(), &index);
+
+	if (!regs || !slot || !slot->restart)
+		return 0;
+	make_way(slot);
+	begin_wait(slot, (__u64)regs, slot->stat);
+	return 0;
+}
+
+static __always_inline int handle_other(struct pt_regs *regs, __u32 number, struct stall_call call)
+{
+	struct call_args args = {
+		.regs = (__u64)regs,
+		.di = regs->di,
+		.si = regs->si,
+		.dx = regs->dx,
+		.r10 = regs->r10,
+		.number = number,
+		.how = call.how,
+		.kind = call.kind,
+	};
+
+	if (call.how >= STALL_CALL_MAPPING)
+		return handle_other_call(&args);
+	return handle_file_call(&args);
+}
+
+static __always_inline int handle_enter(struct pt_regs *regs, __u64 number)
+{
+	if (number >= STALL_CALLS)
+		return 0;
+	struct stall_call call = {.how = calls[number].how, .kind = calls[number].kind};
+
+	switch (call.how) {
+	case STALL_CALL_IGNORED:
+		return 0;
+	case STALL_CALL_FUTEX:
+		return handle_futex(regs);
+	case STALL_CALL_FUTEX_WAIT:
+		return handle_futex_wait(regs, regs->di, number, regs->si);
+	case STALL_CALL_FUTEX_WAITV:
+		return handle_futex_waitv(regs);
+	case STALL_CALL_FUTEX_WAKE:
+		return handle_wake(regs, regs->di, number);
+	case STALL_CALL_FUTEX_REQUEUE:
+		return handle_requeue(regs);
+	case STALL_CALL_RESTART:
+		return handle_restart(regs);
+	case STALL_CALL_IO_SUBMIT:
+		return is_wanted(bpf_get_current_task_btf()->tgid) ? handle_io_submit(regs) : 0;
+	case STALL_CALL_IO_GETEVENTS:
+		return 0;
+	default:
+		return handle_other(regs, number, call);
+	}
+}
+
+#endif

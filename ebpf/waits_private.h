@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of the loader of the wait probes share.
+#ifndef STALL_WAITS_PRIVATE_H
+#define STALL_WAITS_PRIVATE_H
+
+#include <bpf/libbpf.h>
+#include <sys/syscall.h>
+
+#include "async_loader.h"
+#include "fair_share.h"
+#include "uprobes_loader.h"
+#include "waits_calls.h"
+#include "waits_loader.h"
+// Needs their types.
+#include "waits.skel.h"
+
+#define STALL_MAX_WAIT_PROBES 16
+
+struct stall_waits_target {
+	pid_t pid;     // in our pid namespace
+	uint32_t tgid; // the kernel's number
+};
+
+struct stall_bpf_waits {
+	struct stall_bpf_waits_options options;
+	struct waits *skeleton;
+	struct ring_buffer *ring, *alarms;
+	int epoll; // of both
+	// Mapped.
+	struct stall_wait_slot *slots;
+	struct stall_wait_stat *stats;
+	uint64_t *threads;
+	size_t slot_count, stat_count, thread_count;
+	uint32_t stat_mask;
+	bool has_timer;
+	bool no_limit; // the kernel refused to limit the iterator to a process
+	struct stall_waits_target *targets;
+	size_t target_count;
+	struct stall_wait_probe probes[STALL_MAX_WAIT_PROBES];
+	size_t probe_count;
+	// While records are handed on.
+	const struct stall_wait_handler *handler;
+	size_t handed_on, max;
+	// Of uprobes_loader.c and async_loader.c.
+	struct stall_uprobes uprobes;
+	const char *async_why_not;
+};
+
+// Which system calls are waits of these kinds, by number.
+void stall_bpf_waits_set_calls(uint32_t kinds, struct stall_call *calls);
+
+// waits_attach.c: the two halves of stall_bpf_waits_create().
+struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits);
+struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits);
+
+// waits_read.c: what libbpf calls for each record.
+int stall_bpf_waits_take_record(void *waits, void *data, size_t size);
+int stall_bpf_waits_take_alarm(void *waits, void *data, size_t size);
+
+// For stall_bpf_waits_probes(); the strings stay the caller's.
+void stall_bpf_waits_note_probe(struct stall_bpf_waits *waits, const char *name,
+				const char *attach_point, const char *why_not);
+
+#endif

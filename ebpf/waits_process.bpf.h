@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Threads and processes that begin and end. Part of waits.bpf.c. */
+#ifndef STALL_WAITS_PROCESS_BPF_H
+#define STALL_WAITS_PROCESS_BPF_H
+
+#include "waits_exit.bpf.h"
+
+#define ENOSYS 38
+
+static __always_inline void tell_process(enum stall_process_change change, __s32 tgid, __u64 value)
+{
+	struct stall_wait_record record = {};
+
+	record.magic = STALL_BPF_MAGIC;
+	record.type = STALL_RECORD_PROCESS;
+	record.tid = record.tgid = tgid;
+	record.key.tgid = tgid;
+	record.start_ns = record.now_ns = bpf_ktime_get_ns();
+	record.result = change;
+	record.value = value;
+	bpf_get_current_comm(record.comm, sizeof(record.comm));
+	send_bytes(&record, sizeof(record));
+}
+
+VERIFIED_ONCE int release_slot(__u32 tid)
+{
+	for (__u32 i = 0; i < THREAD_PLACES; i++) {
+		__u64 *place = thread_place(tid, i);
+
+		if (!place || *place >> 32 != tid)
+			continue;
+		__u32 index = place_slot(*place);
+		struct stall_wait_slot *slot = bpf_map_lookup_elem(&slots, &index);
+		*place = 0;
+		if (!slot)
+			break;
+		make_way(slot);
+		slot->tid = 0;
+		bpf_map_push_elem(&free_slots, &index, 0);
+		break;
+	}
+	return 0;
+}
+
+static __always_inline int handle_task_exit(struct task_struct *task)
+{
+	__u32 tgid = task->tgid;
+
+	release_slot(task->pid);
+	if (task->signal->live.counter || !is_wanted(tgid))
+		return 0;
+	// The last threads may all see this; one of them finds it.
+	__s32 *found = bpf_map_lookup_elem(&targets, &tgid);
+	__s32 pid = found ? *found : 0;
+	if (!found || bpf_map_delete_elem(&targets, &tgid))
+		return 0;
+	tell_process(STALL_PROCESS_EXITED, pid, 0);
+	return 0;
+}
+
+static __always_inline int handle_exec(struct task_struct *task, __s32 old_tid)
+{
+	__u32 tgid = task->tgid;
+	__s32 *pid = is_wanted(tgid) ? bpf_map_lookup_elem(&targets, &tgid) : NULL;
+
+	if (!pid)
+		return 0;
+	// A thread that execs takes the number of its leader, and it has another name now.
+	release_slot(old_tid);
+	release_slot(task->pid);
+	tell_process(STALL_PROCESS_EXECED, *pid, 0);
+	return 0;
+}
+
+static __always_inline int handle_fork(struct task_struct *parent, struct task_struct *child)
+{
+	__u32 tgid = parent->tgid;
+
+	if (tgid == (__u32)child->tgid || !is_wanted(tgid))
+		return 0;
+	__s32 *pid = bpf_map_lookup_elem(&targets, &tgid);
+	if (pid)
+		tell_process(STALL_PROCESS_FORKED, *pid, number_for_reader(child->thread_pid));
+	return 0;
+}
+
+/* The iterator that begins to watch a process. */
+
+__s32 adopted_pid = 0;	// in the reader's namespace
+__u32 adopted_tgid = 0; // the kernel's number, once it was met
+__u32 adopted_last = 0; // the end of the process's list of threads was met
+
+// The system call that a thread is in: until it returns, ax is what the entry code put there.
+static __always_inline bool read_call(struct pt_regs *at, struct pt_regs *regs)
+{
+	return !bpf_probe_read_kernel(regs, sizeof(*regs), at) && (long)regs->ax == -ENOSYS &&
+	       regs->orig_ax < STALL_CALLS;
+}
+
+static __always_inline bool key_of_transfer(struct task_struct *task, struct pt_regs *regs,
+					    __u32 how, struct stall_wait_key *key,
+					    struct file **ret)
+{
+	*ret = file_of(task, regs->di);
+	struct inode *inode = BPF_CORE_READ(*ret, f_inode);
+
+	if (!is_regular(inode))
+		return false;
+	key->kind = kind_of_transfer(how, key->kind, regs->r10 + regs->dx, inode);
+	set_file_key(key, inode);
+	return wanted_kinds >> key->kind & 1;
+}
+
+static __always_inline bool key_of_call(struct task_struct *task, struct pt_regs *regs,
+					struct stall_wait_key *key, struct file **ret)
+{
+	struct stall_call call = {.how = calls[regs->orig_ax & (STALL_CALLS - 1)].how,
+				  .kind = calls[regs->orig_ax & (STALL_CALLS - 1)].kind};
+
+	key->kind = call.kind;
+	switch (call.how) {
+	case STALL_CALL_FUTEX:
+		key->id = regs->di;
+		return is_futex_operation(regs->si, WAITS);
+	case STALL_CALL_FUTEX_WAIT:
+		key->id = regs->di;
+		return true;
+	case STALL_CALL_FILE:
+	case STALL_CALL_RANGE:
+	case STALL_CALL_FALLOCATE:
+	case STALL_CALL_TRUNCATE:
+		*ret = file_of(task, regs->di);
+		if (!*ret)
+			return false;
+		set_file_key(key, BPF_CORE_READ(*ret, f_inode));
+		return true;
+	case STALL_CALL_TRANSFER:
+	case STALL_CALL_TRANSFER_AT:
+		return key_of_transfer(task, regs, call.how, key, ret);
+	}
+	return false; // what only the thread itself can read: paths, and the sizes of vectors
+}
+
+static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
+{
+	struct pt_regs regs, *at = (void *)bpf_task_pt_regs(task);
+	struct stall_wait_key key = {.tgid = pid};
+	struct file *file = NULL;
+	__u32 index;
+
+	if (!at || is_compat(task) || !read_call(at, &regs) ||
+	    !key_of_call(task, &regs, &key, &file))
+		return 0;
+	struct stall_wait_slot *slot = find_slot(task, &index);
+	if (slot) // it has entered a wait since it is watched
+		return 0;
+	index = make_slot_of(task);
+	slot = bpf_map_lookup_elem(&slots, &index);
+	if (!slot || (slot->seq & 1))
+		return 0;
+	bool futex = key.kind == STALL_WAIT_FUTEX;
+	slot->key = key;
+	slot->operation = futex && regs.orig_ax == 202 ? regs.si : regs.orig_ax;
+	slot->value = futex ? (__u32)regs.dx : 0;
+	slot->size = 0;
+	__u32 stat_index = take_stat(&key);
+	begin_wait(slot, (__u64)at, stat_index);
+	slot->flags = STALL_SLOT_ADOPTED;
+	__u32 seq = slot->seq;
+	struct stall_wait_stat *stat = stat_at(stat_index);
+	if (stat && !stat->told && file)
+		tell_file(RECORD_OF_PROCESS, slot, stat, file, regs.di);
+	// Where it has returned meanwhile nobody may have seen that: then it does not wait.
+	if (!read_call(at, &regs))
+		__sync_val_compare_and_swap(&slot->seq, seq, seq + 1);
+	return 0;
+}
+
+static __always_inline int handle_adopted(struct task_struct *task)
+{
+	__s32 pid = number_for_reader(task->group_leader->thread_pid);
+	__u32 tgid = task->tgid;
+
+	if (!pid || pid != adopted_pid)
+		return 0;
+	if (is_last(task))
+		adopted_last = 1;
+	if (!adopted_tgid) {
+		adopted_tgid = tgid;
+		bpf_map_update_elem(&targets, &tgid, &pid, 0);
+		target_count++;
+		only_tgid = target_count == 1 ? tgid : 0;
+	}
+	return adopt_wait(task, pid);
+}
+
+#endif

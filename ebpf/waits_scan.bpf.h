@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Finds the waits that have passed their threshold and go on. Part of waits.bpf.c. */
+#ifndef STALL_WAITS_SCAN_BPF_H
+#define STALL_WAITS_SCAN_BPF_H
+
+#include "waits_exit.bpf.h"
+
+// Two scans are that far apart at least, also when many waits pass their thresholds.
+#define MIN_PAUSE_NS 500000ULL
+
+// A record takes microseconds, and a scan holds up a CPU: the rest is told by the next.
+#define MAX_TOLD 64
+
+// That the reader has not taken yet: what comes behind these is late.
+#define MAX_WAITING (128 * sizeof(struct stall_wait_record))
+
+// Than a record with a stack.
+#define ALARM_CHEAPER 8
+
+struct scan {
+	__u64 now;
+	__u64 next; // when something is due
+	__u32 told;
+};
+
+static __always_inline void mark_wait(struct stall_wait_slot *slot, struct stall_wait_stat *stat,
+				      __u32 seq)
+{
+	if (stat->tag == 0 || stat->key.tgid == 0) { // not the key's own
+		count_lost(STALL_LOST_MARKS_FULL);
+		return;
+	}
+	mark_stat(stat);
+	__sync_lock_test_and_set(&slot->marked, seq);
+	// The wait may have ended before it could see that.
+	if (*(volatile __u32 *)&slot->seq != seq &&
+	    __sync_lock_test_and_set(&slot->marked, 0) == seq)
+		unmark_stat(stat);
+}
+
+VERIFIED_ONCE int is_alarm_due(__u32 flow, __u64 now)
+{
+	return stall_fair_take(&alarm_share, flow, record_cost_ns / ALARM_CHEAPER, now,
+			       bpf_ringbuf_query(&alarms, BPF_RB_AVAIL_DATA) > MAX_WAITING);
+}
+
+static __always_inline void tell_in_flight(struct stall_wait_slot *slot, __u32 index, __u32 seq,
+					   __u32 flow, struct scan *scan)
+{
+	__u64 now = scan->now;
+	struct record_buffer *out = record_buffer(RECORD_OF_SCAN);
+	struct task_struct *task = (void *)slot->task;
+
+	if (!out || scan->told >= MAX_TOLD || !is_alarm_due(flow, now)) {
+		scan->next = now; // it is told as soon as it may
+		return;
+	}
+	struct stall_wait_record *record = &out->record;
+	begin_record(record, STALL_RECORD_IN_FLIGHT, slot);
+	describe_wait(record, slot);
+	record->now_ns = now;
+	record->slot = index;
+	record->seq = seq;
+	record->flags = flags_of(slot, seq) | STALL_SLOT_REPORTED;
+	bpf_probe_read_kernel(record->regs, sizeof(record->regs), (void *)slot->regs);
+	bpf_probe_read_kernel_str(record->comm, sizeof(record->comm), &task->comm);
+	record->stack_address = record->regs[STALL_BPF_SP];
+	barrier();
+	if (*(volatile __u32 *)&slot->seq != seq)
+		return;
+	slot->reported = seq;
+	// Waking the reader costs more than all else: once is enough.
+	if (bpf_ringbuf_output(&alarms, record, sizeof(*record),
+			       scan->told++ ? 0 : BPF_RB_FORCE_WAKEUP))
+		count_lost(STALL_LOST_RING_FULL);
+}
+
+static __always_inline bool is_due(struct scan *scan, __u64 when)
+{
+	if (when <= scan->now)
+		return true;
+	if (when < scan->next)
+		scan->next = when;
+	return false;
+}
+
+struct bpf_map;
+
+static long scan_slot(struct bpf_map *map, __u32 *index, struct stall_wait_slot *slot,
+		      struct scan *scan)
+{
+	__u32 seq = *(volatile __u32 *)&slot->seq;
+
+	if (*index >= slots_high)
+		return 1;
+	if (!(seq & 1))
+		return 0;
+	__u64 start = slot->start_ns;
+	__u32 kind = slot->key.kind;
+	struct stall_wait_stat *stat = stat_at(slot->stat);
+	barrier();
+	if (*(volatile __u32 *)&slot->seq != seq || kind >= STALL_WAIT_KINDS || !stat)
+		return 0;
+	if (stat->role == STALL_ROLE_COND) // no stall, however long
+		return 0;
+	__u64 threshold = thresholds[kind];
+	if (kind == STALL_WAIT_FUTEX && slot->marked != seq && is_due(scan, start + threshold / 2))
+		mark_wait(slot, stat, seq);
+	if (slot->reported != seq && is_due(scan, start + threshold))
+		tell_in_flight(slot, *index, seq,
+			       stall_flow_of(&slot->key, stat->role, STALL_RECORD_IN_FLIGHT), scan);
+	return 0;
+}
+
+// Returns how long the next scan can wait. A wait that begins from now on is seen at least once
+// before it is due: the period is half the shortest threshold.
+static __always_inline __u64 scan_slots(void)
+{
+	struct scan scan = {.now = bpf_ktime_get_ns()};
+
+	scan.next = scan.now + scan_period_ns;
+	bpf_for_each_map_elem(&slots, scan_slot, &scan, 0);
+	__u64 now = bpf_ktime_get_ns();
+	return scan.next > now + MIN_PAUSE_NS ? scan.next - now : MIN_PAUSE_NS;
+}
+
+#endif

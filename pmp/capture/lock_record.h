@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `lock` record of docs/capture-format.md.
+#ifndef STALL_LOCK_RECORD_H
+#define STALL_LOCK_RECORD_H
+
+#include <stddef.h>
+
+#include "json_writer.h"
+#include "lock.h"
+
+// "LOCK_open", "buffer+0x40", or null: a value.
+void stall_lock_name_write(const struct stall_lock *lock, struct stall_json *json);
+
+// The members of the record.
+void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct stall_json *json);
+
+#endif

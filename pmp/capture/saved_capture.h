@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A capture of a file that somebody left: a core file, a ring. It is hostile, so it is read in a child
+// without privileges, from descriptors that were opened before.
+#ifndef STALL_SAVED_CAPTURE_H
+#define STALL_SAVED_CAPTURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "arena.h"
+#include "error.h"
+#include "output.h"
+#include "snapshot.h"
+#include "worker.h"
+
+struct stall_saved_capture {
+	const char *path; // for messages
+	const char *what; // "core file"
+	struct stall_worker_options worker;
+	const char *const *strings;
+	size_t string_count;
+	// Called in the child.
+	struct stall_error *(*create)(void *arg, struct stall_arena *arena,
+				      struct stall_snapshot **ret);
+	void *arg;
+};
+
+// *ret_partial: a note in the capture says what is missing.
+struct stall_error *stall_saved_capture(const struct stall_saved_capture *saved,
+					struct stall_output *output, bool *ret_partial);
+
+// Opens an input for it; *ret is left alone where `path` is NULL. `flags`: O_DIRECTORY or 0.
+struct stall_error *stall_saved_open(const char *path, int flags, int *ret);
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a capture was taken without being asked for: the `trigger` record of docs/capture-format.md.
+#ifndef STALL_TRIGGER_H
+#define STALL_TRIGGER_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "json_writer.h"
+#include "lock.h"
+
+struct stall_trigger {
+	const char *reason; // "threshold", "convoy"
+	const char *kind;   // of the wait, as in stallscope.waits/1
+	const char *name;   // of the lock or file; NULL not known
+	uint64_t address;   // of the lock word, 0: a file
+	pid_t pid, tid;
+	uint64_t length_ns; // of the wait so far, when it was learnt of
+	uint64_t threshold_ns;
+	uint32_t waiters; // in a wait for the same lock or file
+	// CLOCK_MONOTONIC: the threshold was passed; this program learnt of it; all stacks were
+	// copied.
+	uint64_t crossed_ns, received_ns, copied_ns;
+	uint64_t suppressed; // captures since the one before that were not taken
+};
+
+// The members of the record. A name that is not known may be that of a lock of the capture.
+void stall_trigger_write(const struct stall_trigger *trigger, const struct stall_locks *locks,
+			 struct stall_json *json);
+
+#endif

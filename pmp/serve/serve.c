@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+
+#include "answers.h"
+#include "cleanup.h"
+#include "commands.h"
+#include "priority.h"
+#include "targets.h"
+#include "watching.h"
+
+void stall_serve_options_init(struct stall_serve_options *options)
+{
+	*options = (struct stall_serve_options){.line_ns = 0};
+	stall_trigger_rules_init(&options->rules);
+}
+
+#define PIPE_BYTES (1 << 20)	   // all that any user may have, by /proc/sys/fs/pipe-max-size
+#define TRIM_THRESHOLD (128 << 10) // as it begins, mallopt(3)
+
+enum { INPUT, SIGNALS, WATCH, TARGETS }; // of the descriptors that are polled
+
+// Until there is something to do.
+static struct stall_error *wait_for_work(struct stall_server *server, int in, int signals,
+					 struct pollfd *fds)
+{
+	fds[INPUT] = (struct pollfd){.fd = in, .events = POLLIN};
+	fds[SIGNALS] = (struct pollfd){.fd = signals, .events = POLLIN};
+	fds[WATCH] = (struct pollfd){.fd = server->watch ? stall_watch_fd(server->watch) : -1,
+				     .events = POLLIN};
+	stall_targets_poll(server, fds + TARGETS);
+	while (poll(fds, TARGETS + server->target_count, stall_watching_next_ms(server)) < 0)
+		if (errno != EINTR)
+			return stall_error_os(errno, "poll");
+	return NULL;
+}
+
+static bool has_ended(const struct stall_server *server, const struct pollfd *fds)
+{
+	for (size_t i = 0; i < server->target_count; i++)
+		if (fds[TARGETS + i].revents)
+			return true;
+	return false;
+}
+
+// SIGTERM is a quit: thresholds of a ring are put back.
+static struct stall_error *hear_sigterm(int *ret)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
+		return stall_error_os(errno, "sigprocmask");
+	*ret = signalfd(-1, &set, SFD_CLOEXEC);
+	return *ret < 0 ? stall_error_os(errno, "signalfd") : NULL;
+}
+
+static struct stall_error *run(struct stall_server *server, struct stall_commands *commands, int in,
+			       int signals)
+{
+	while (!commands->quit && !commands->ended) {
+		_cleanup_free_ struct pollfd *fds =
+			calloc(TARGETS + server->target_count, sizeof(*fds));
+		if (!fds)
+			return &stall_enomem;
+		struct stall_error *err = wait_for_work(server, in, signals, fds);
+		// Waits first: they cannot wait.
+		if (!err)
+			err = stall_watching_run(server);
+		if (!err && has_ended(server, fds))
+			err = stall_targets_check(server);
+		if (fds[SIGNALS].revents)
+			commands->quit = true;
+		if (!err && fds[INPUT].revents)
+			err = stall_commands_run(commands, server, in);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
+static struct stall_error *start(struct stall_server *server,
+				 const struct stall_probe_options *probe, int *ret_signals)
+{
+	struct stall_error *err = stall_targets_init(server, probe->pids, probe->pid_count);
+
+	// glibc learns from each large block that is freed to take the next one from the heap, which
+	// then keeps for ever what loading BPF takes for a moment. A fixed threshold ends that.
+	mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD);
+	// Before its children are made. The work of a second is limited: see docs/probes.md.
+	if (server->options->watch)
+		stall_raise_priority();
+	// Room for a burst of events: who waits is looked at again before they are all read. Where it
+	// is no pipe, nothing changes.
+	fcntl(STDOUT_FILENO, F_SETPIPE_SZ, PIPE_BYTES);
+	if (!err)
+		err = stall_triggers_init(&server->triggers, &server->options->rules);
+	if (!err)
+		err = stall_probe_create(probe, &server->probe);
+	if (!err)
+		err = stall_probe_warm(server->probe);
+	// The first capture fills what others have missed.
+	if (err && err->code == STALL_ERROR_AGAIN) {
+		stall_error_destroy(err);
+		err = NULL;
+	}
+	if (!err && server->options->watch)
+		err = stall_watching_on(server);
+	if (!err)
+		err = hear_sigterm(ret_signals);
+	return err ? err : stall_answer_ready(server);
+}
+
+static void server_deinit(struct stall_server *server)
+{
+	stall_watching_off(server);
+	stall_probe_destroy(server->probe);
+	stall_triggers_deinit(&server->triggers);
+	stall_targets_deinit(server);
+}
+
+struct stall_error *stall_serve(const struct stall_serve_options *options,
+				const struct stall_probe_options *probe,
+				const struct stall_watch_options *watch, int in, int out)
+{
+	struct stall_commands commands;
+	_cleanup_close_ int signals = -1;
+	_cleanup_(server_deinit) struct stall_server server = {
+		.options = options,
+		.watch_options = *watch,
+		.out = out,
+	};
+
+	stall_commands_init(&commands);
+	memcpy(server.asked_ns, watch->source.threshold_ns, sizeof(server.asked_ns));
+	// Events are lines of their own here.
+	server.watch_options.events = false;
+	struct stall_error *err = start(&server, probe, &signals);
+	if (!err)
+		err = run(&server, &commands, in, signals);
+	if (!server.watch || !options->line_ns || (err && err->code != STALL_ERROR_NO_PROCESS))
+		return err;
+	// Totals of the run, where lines were asked for.
+	struct stall_error *failed = stall_watching_write(&server, true);
+	if (!err)
+		return failed;
+	stall_error_destroy(failed);
+	return err;
+}

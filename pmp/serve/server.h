@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of a serving probe share.
+#ifndef STALL_SERVER_H
+#define STALL_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "probe.h"
+#include "serve.h"
+#include "target.h"
+#include "trigger_rules.h"
+#include "watch.h"
+
+struct stall_server {
+	const struct stall_serve_options *options;
+	struct stall_watch_options watch_options; // thresholds change
+	int out;
+
+	struct stall_target *targets; // to learn of their end while nothing is asked for
+	size_t target_count;
+	struct stall_probe *probe;
+
+	struct stall_watch *watch;	     // NULL: off
+	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds, as they were asked for
+	uint64_t next_line_ns;
+	struct stall_triggers triggers;
+	// A capture whose raw copies are taken; the event that names its wait may be still to come.
+	bool taken;
+	uint64_t taken_wait;
+	uint64_t taken_wall_ns;
+	struct stall_trigger trigger;
+	// A handler of the watch cannot fail: its error waits here for the loop.
+	struct stall_error *failed;
+};
+
+#endif

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "targets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "answers.h"
+#include "cleanup.h"
+#include "watch.h"
+
+static struct stall_error *add(struct stall_server *server, pid_t pid)
+{
+	struct stall_target *grown =
+		reallocarray(server->targets, server->target_count + 1, sizeof(*server->targets));
+
+	if (!grown)
+		return &stall_enomem;
+	server->targets = grown;
+	struct stall_error *err = stall_target_init(&server->targets[server->target_count], pid);
+	if (!err)
+		server->target_count++;
+	return err;
+}
+
+struct stall_error *stall_targets_init(struct stall_server *server, const pid_t *pids, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct stall_error *err = add(server, pids[i]);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
+void stall_targets_deinit(struct stall_server *server)
+{
+	for (size_t i = 0; i < server->target_count; i++)
+		stall_target_deinit(&server->targets[i]);
+	free(server->targets);
+}
+
+// Leaves out the targets that have ended; *ret_last says of the last of them how.
+static void drop_ended(struct stall_server *server, struct stall_error **ret_last)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < server->target_count; i++) {
+		struct stall_target *target = &server->targets[i];
+		struct stall_error *ended = stall_target_check(target);
+		if (!ended) {
+			server->targets[left++] = *target;
+			continue;
+		}
+		stall_target_deinit(target);
+		stall_error_destroy(*ret_last);
+		*ret_last = ended;
+	}
+	server->target_count = left;
+}
+
+static struct stall_error *tell_probe(struct stall_server *server)
+{
+	_cleanup_free_ pid_t *pids = calloc(server->target_count + 1, sizeof(*pids));
+
+	if (!pids)
+		return &stall_enomem;
+	for (size_t i = 0; i < server->target_count; i++)
+		pids[i] = server->targets[i].pid;
+	return stall_probe_set_targets(server->probe, pids, server->target_count);
+}
+
+struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid)
+{
+	_cleanup_error_ struct stall_error *ended = NULL;
+	struct stall_error *err;
+
+	drop_ended(server, &ended);
+	for (size_t i = 0; i < server->target_count; i++)
+		if (server->targets[i].pid == pid)
+			return NULL;
+	err = add(server, pid);
+	if (!err)
+		err = tell_probe(server);
+	if (!err && server->watch)
+		err = stall_watch_add(server->watch, pid);
+	if (err)
+		return err;
+	err = stall_probe_warm(server->probe);
+	// The first capture fills what others have missed, and says what cannot be had.
+	if (err && (err->code == STALL_ERROR_AGAIN || err->code == STALL_ERROR_UNSUPPORTED)) {
+		stall_error_destroy(err);
+		err = NULL;
+	}
+	return err;
+}
+
+void stall_targets_poll(const struct stall_server *server, struct pollfd *fds)
+{
+	for (size_t i = 0; i < server->target_count; i++)
+		fds[i] = (struct pollfd){.fd = server->targets[i].pidfd, .events = POLLIN};
+}
+
+struct stall_error *stall_targets_check(struct stall_server *server)
+{
+	_cleanup_error_ struct stall_error *ended = NULL;
+	struct stall_error *err;
+
+	drop_ended(server, &ended);
+	if (!ended)
+		return NULL;
+	err = tell_probe(server);
+	if (err || server->target_count)
+		return err;
+	if (!server->options->follow)
+		return stall_answer_failed(server, no_cleanup_ptr(ended));
+	return stall_answer_ended(server, ended->message);
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of a serving probe, and their end.
+#ifndef STALL_TARGETS_H
+#define STALL_TARGETS_H
+
+#include <poll.h>
+
+#include "server.h"
+
+struct stall_error *stall_targets_init(struct stall_server *server, const pid_t *pids,
+				       size_t count);
+void stall_targets_deinit(struct stall_server *server);
+
+// One more, in place of those that have ended: captures and probes go on with it.
+struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid);
+
+// To poll(2): a descriptor for each target, -1 of one whose end is known.
+void stall_targets_poll(const struct stall_server *server, struct pollfd *fds);
+// Call it when one of those is readable. Of several processes one may end (a connection of
+// PostgreSQL's); the end of the last is told, and is an error unless the server waits for another.
+struct stall_error *stall_targets_check(struct stall_server *server);
+
+#endif

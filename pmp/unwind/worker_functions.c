@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fnmatch.h>
+#include <string.h>
+
+#include "worker_state.h"
+
+struct search {
+	struct stall_worker_state *state;
+	const struct stall_elf *elf;
+	uint32_t module; // of the job
+};
+
+// Where an address of the code lies in the file: what the kernel's uprobes go by.
+static bool file_offset(const struct stall_elf *elf, uint64_t address, uint64_t *ret)
+{
+	for (size_t i = 0; i < elf->segment_count; i++) {
+		const Elf64_Phdr *segment = &elf->segments[i];
+
+		if (segment->p_type != PT_LOAD || !(segment->p_flags & PF_X) ||
+		    address < segment->p_vaddr || address - segment->p_vaddr >= segment->p_filesz)
+			continue;
+		return !__builtin_add_overflow(address - segment->p_vaddr, segment->p_offset, ret);
+	}
+	return false;
+}
+
+// Whether the kernel emulates the instruction (arch/x86/kernel/uprobes.c: push, nop, calls and
+// jumps) instead of single-stepping it, which takes an exception more.
+static bool is_emulated(const uint8_t *code)
+{
+	if (code[0] == 0x41) // REX.B
+		return code[1] >= 0x50 && code[1] <= 0x57;
+	if (code[0] == 0x0f)
+		return code[1] >= 0x80 && code[1] <= 0x8f;
+	return (code[0] >= 0x50 && code[0] <= 0x57) || (code[0] >= 0x70 && code[0] <= 0x7f) ||
+	       code[0] == 0x90 || code[0] == 0xe8 || code[0] == 0xe9 || code[0] == 0xeb;
+}
+
+// Where to set the probe: behind an ENDBR64.
+static bool find_place(const struct stall_elf *elf, uint64_t address, struct stall_wire_query *ret)
+{
+	static const uint8_t endbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
+	uint8_t code[8];
+	uint64_t offset;
+
+	if (!file_offset(elf, address, &offset))
+		return false;
+	struct stall_error *err = stall_elf_read(elf, offset, code, sizeof(code));
+	if (err) {
+		stall_error_destroy(err);
+		return false;
+	}
+	size_t skip = memcmp(code, endbr, sizeof(endbr)) == 0 ? sizeof(endbr) : 0;
+	ret->address = offset + skip;
+	ret->offset = skip;
+	ret->size = is_emulated(code + skip) ? 0 : STALL_WIRE_STEPPED;
+	return true;
+}
+
+// "f.constprop.0.isra.1" is a clone of f. What link-time optimisation appends to keep two static
+// functions apart changes nothing in them.
+static bool is_clone(const char *suffix)
+{
+	return *suffix == '.' && strncmp(suffix, ".lto_priv.", 10) != 0 &&
+	       strncmp(suffix, ".llvm.", 6) != 0;
+}
+
+static bool matches(const char *pattern, const char *base)
+{
+	size_t literal = strcspn(pattern, "*?[");
+
+	// Nearly every name fails here.
+	return strncmp(pattern, base, literal) == 0 && fnmatch(pattern, base, 0) == 0;
+}
+
+// An alias of a place that is known, or one place too many, is left out.
+static void add_place(struct stall_wire_query *places, const struct stall_wire_query *place)
+{
+	for (size_t i = 0; i < STALL_WIRE_PLACES; i++) {
+		if (places[i].found == place->found && places[i].address == place->address)
+			return;
+		if (places[i].found)
+			continue;
+		places[i].found = place->found;
+		places[i].address = place->address;
+		places[i].offset = place->offset;
+		places[i].size = place->size;
+		return;
+	}
+}
+
+static void visit(void *arg, const char *name, uint64_t address)
+{
+	const struct search *search = arg;
+	const char *region = (char *)search->state->child->region;
+	size_t length = strcspn(name, ".@");
+	const char *suffix = name + length;
+	struct stall_wire_query place = {.found = search->module + 1};
+	char base[512];
+
+	// The cold part of a function is jumped to, never called.
+	if (length >= sizeof(base) || strstr(suffix, ".cold"))
+		return;
+	memcpy(base, name, length);
+	base[length] = 0;
+	for (size_t i = 0; i < search->state->job->query_count; i += STALL_WIRE_PLACES) {
+		struct stall_wire_query *places = &search->state->queries[i];
+
+		if (!matches(region + places->name, base) ||
+		    !find_place(search->elf, address, &place))
+			continue;
+		place.size |= is_clone(suffix) ? STALL_WIRE_CLONE : 0;
+		add_place(places, &place);
+	}
+}
+
+void stall_worker_find_all(struct stall_worker_state *state)
+{
+	// All queries of a job are of one process.
+	const struct stall_wire_process *process = &state->processes[state->queries[0].process];
+	struct search search = {.state = state};
+
+	for (uint32_t i = 0; i < process->module_count && !stall_worker_late(state); i++) {
+		struct stall_binary *binary;
+
+		search.module = process->first_module + i;
+		binary = stall_worker_binary(state, search.module);
+		if (!binary)
+			continue;
+		search.elf = binary->elf;
+		state->job->at_work_on = search.module + 1;
+		// A table that cannot be read names nothing.
+		stall_error_destroy(stall_symbols_each_function(binary->symbols, visit, &search));
+		state->job->at_work_on = 0;
+	}
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a ring has counted since we began to look. Its stats go on from the start of the server, have
+// other readers, and may be given back by any of them.
+#ifndef STALL_RING_COUNTS_H
+#define STALL_RING_COUNTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "error.h"
+#include "ring_file.h"
+
+// Last values of stats that are gone, one of each key.
+struct stall_ring_ghosts {
+	struct stall_wait_stat *stats;
+	size_t count, capacity;
+};
+void stall_ring_ghosts_deinit(struct stall_ring_ghosts *ghosts);
+// Gives one back, whose place another one takes.
+struct stall_wait_stat stall_ring_ghosts_take(struct stall_ring_ghosts *ghosts, size_t ghost);
+
+struct stall_ring_counts;
+
+// `pid` takes the place of the process's own number in keys. What is gone goes to `ghosts`.
+struct stall_error *stall_ring_counts_create(struct stall_ring *ring, pid_t pid,
+					     struct stall_ring_ghosts *ghosts,
+					     struct stall_ring_counts **ret);
+// All that it has counted goes to the ghosts.
+void stall_ring_counts_destroy(struct stall_ring_counts *counts); // NULL is fine
+
+// By index, those of the kinds behind the table included.
+size_t stall_ring_counts_size(const struct stall_ring_counts *counts);
+bool stall_ring_counts_read(struct stall_ring_counts *counts, size_t index,
+			    struct stall_wait_stat *ret);
+// The longest wait since this was last asked for. Where another reader asks too, or the ring cannot
+// be written, it may be the lower end of its bucket in the histogram.
+uint64_t stall_ring_counts_take_max(struct stall_ring_counts *counts, size_t index);
+bool stall_ring_counts_retire(struct stall_ring_counts *counts, size_t index,
+			      struct stall_wait_stat *ret);
+
+void stall_ring_counts_set_role(struct stall_ring_counts *counts, const struct stall_wait_key *key,
+				enum stall_wait_role role);
+// What it was set to, here or by another reader, for the condition that a slot names; else
+// STALL_ROLE_UNKNOWN.
+enum stall_wait_role stall_ring_counts_role(struct stall_ring_counts *counts,
+					    const struct stall_wait_slot *slot);
+// Whether it is time to find out what the word of a slot is, which nobody has been asked for lately.
+bool stall_ring_counts_ask(struct stall_ring_counts *counts, const struct stall_wait_slot *slot,
+			   uint64_t now_ns);
+
+// What the server has told of a file. False: nothing.
+bool stall_ring_counts_file(struct stall_ring_counts *counts, const struct stall_wait_key *key,
+			    struct stall_wait_file *ret);
+
+#endif

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layouts are those of x86-64 binaries, each tried on the server that stands beside it. What memory
+// holds is believed only where two places in it agree: a lock that names its transaction, a ticket
+// that names its context.
+#include "server_wait.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_NAME 64
+#define MAX_LINE 100000
+
+bool stall_server_wait_holds(const struct stall_wait_server *server, uint64_t stack_pointer,
+			     uint64_t stacked_return_address)
+{
+	return !server->prepared && server->function &&
+	       server->function <= stall_server_function_count && server->sp >= stack_pointer &&
+	       stacked_return_address == server->return_address;
+}
+
+bool stall_server_wait_in_copy(const struct stall_wait_server *server, uint64_t stack_address,
+			       const uint8_t *stack, size_t stack_size)
+{
+	__u64 words[1 + STALL_FRAME_WORDS];
+	uint64_t at = server->sp - stack_address;
+
+	if (stack_size < sizeof(words) || at > stack_size - sizeof(words))
+		return false;
+	memcpy(words, stack + at, sizeof(words));
+	return stall_server_wait_holds(server, stack_address, words[0]) &&
+	       stall_frame_hash(words + 1) == server->frame;
+}
+
+static bool read_all(const struct stall_target *target, uint64_t address, void *buf, size_t size)
+{
+	return address && stall_target_read(target, address, buf, size) == size;
+}
+
+static uint64_t word(const uint8_t *bytes, size_t offset)
+{
+	uint64_t value;
+
+	memcpy(&value, bytes + offset, sizeof(value));
+	return value;
+}
+
+static uint32_t half(const uint8_t *bytes, size_t offset)
+{
+	uint32_t value;
+
+	memcpy(&value, bytes + offset, sizeof(value));
+	return value;
+}
+
+static bool read_word(const struct stall_target *target, uint64_t address, uint64_t *ret)
+{
+	return read_all(target, address, ret, sizeof(*ret));
+}
+
+// A name that ends within `size` and can be printed. UTF-8 passes.
+static bool is_name(const char *name, size_t size)
+{
+	size_t length = strnlen(name, size);
+
+	for (size_t i = 0; i < length; i++) {
+		if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
+			return false;
+	}
+	return length > 0 && length < size;
+}
+
+static bool read_name(const struct stall_target *target, uint64_t address, char *ret, size_t size)
+{
+	// It may lie at the end of what is mapped.
+	size_t got = address ? stall_target_read(target, address, ret, size) : 0;
+
+	return got > 0 && is_name(ret, got);
+}
+
+static bool is_source_file(const char *name)
+{
+	static const char *const ends[] = {".c", ".cc", ".ic", ".h", ".cpp"};
+	const char *dot = strrchr(name, '.');
+
+	for (size_t i = 0; dot && i < sizeof(ends) / sizeof(ends[0]); i++) {
+		if (strcmp(dot, ends[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+// The name of a source file without its directories, which are those of the build machine.
+static bool read_source_file(const struct stall_target *target, uint64_t address, char *ret,
+			     size_t size)
+{
+	char path[256];
+
+	if (!read_name(target, address, path, sizeof(path)) || !is_source_file(path))
+		return false;
+	const char *slash = strrchr(path, '/');
+	return snprintf(ret, size, "%s", slash ? slash + 1 : path) < (int)size;
+}
+
+// Codes of what a thread wants of a latch: RW_LOCK_EX, _SHARED, _WAIT_EX up to 5.6 (sync0sync.h),
+// RW_LOCK_SX, _X_WAIT, _S, _X from 5.7 on (sync0types.h). All else is a mutex.
+static bool is_rwlock_type(uint64_t type)
+{
+	return (type >= 351 && type <= 353) || (type >= 2 && type <= 5);
+}
+
+#define LATCH_BYTES 120
+
+// Where an InnoDB latch keeps where it was made.
+static const struct latch_layout {
+	bool rwlock;
+	uint8_t file, line;
+	uint32_t line_mask; // the line is a bit field, or a word of which this is enough
+} latch_layouts[] = {
+	{false, 40, 48, ~0U},	 // MySQL 5.5.9, struct mutex_struct
+	{true, 80, 112, 0x3fff}, // MySQL 5.5.9, struct rw_lock_struct
+};
+
+static void describe_latch(const struct stall_wait_server *server,
+			   const struct stall_target *target, struct stall_server_wait *ret)
+{
+	uint8_t latch[LATCH_BYTES] = {};
+	char file[MAX_NAME];
+
+	ret->lock = server->lock;
+	if (is_rwlock_type(server->arg))
+		ret->role = STALL_ROLE_RWLOCK;
+	if (!target || !server->lock ||
+	    stall_target_read(target, server->lock, latch, sizeof(latch)) < 64)
+		return;
+	for (size_t i = 0; i < sizeof(latch_layouts) / sizeof(latch_layouts[0]); i++) {
+		const struct latch_layout *layout = &latch_layouts[i];
+		uint32_t line = half(latch, layout->line) & layout->line_mask;
+
+		if (layout->rwlock != is_rwlock_type(server->arg) || line == 0 ||
+		    line >= MAX_LINE ||
+		    !read_source_file(target, word(latch, layout->file), file, sizeof(file)))
+			continue;
+		snprintf(ret->text, sizeof(ret->text), "created at %s:%u", file, line);
+		return;
+	}
+}
+
+// From a query thread to the lock that its transaction waits for. The fields behind the lock's
+// first differ in width too.
+static const struct row_layout {
+	uint16_t graph, trx;	   // que_thr_t.graph, que_t.trx
+	uint16_t wait_lock;	   // in trx_t
+	uint8_t mode, index;	   // type_mode and index in lock_t; its first field is trx
+	uint8_t space, page, bits; // of the record lock; `space` is the table of a table lock
+	uint8_t width;		   // of space, page, bits
+	uint8_t size;		   // of lock_t: the bitmap follows
+	uint8_t name, table;	   // dict_index_t.name, .table_name
+	uint8_t table_name;	   // dict_table_t.name; 0 unknown
+} row_layouts[] = {
+	{72, 80, 616, 24, 40, 48, 56, 64, 8, 72, 16, 24, 16}, // MySQL 5.5.9
+	{72, 80, 160, 80, 24, 40, 44, 48, 4, 88, 16, 24, 0},  // MySQL 9.7
+};
+
+#define LOCK_BYTES 96
+#define LOCK_MODE_TABLE 16 // lock0types.h, lock0lock.h
+#define LOCK_MODE_REC 32
+#define LOCK_MODE_WAIT 256
+#define MAX_BITMAP 512 // bytes: as many records as fit a page of 64 KB that has tiny ones
+
+static uint64_t number(const uint8_t *bytes, size_t offset, size_t width)
+{
+	return width == 8 ? word(bytes, offset) : half(bytes, offset);
+}
+
+// "test/t1", as InnoDB has it, is "test.t1" to people.
+static void as_sql(char *table)
+{
+	char *slash = strchr(table, '/');
+
+	if (slash)
+		*slash = '.';
+}
+
+// A lock that waits is for one record: the one bit that is set.
+static bool read_record(const struct stall_target *target, uint64_t bitmap, uint64_t bits,
+			uint32_t *ret)
+{
+	uint8_t bytes[MAX_BITMAP] = {};
+	size_t size = bits / 8;
+
+	if (size == 0 || size > sizeof(bytes) || !read_all(target, bitmap, bytes, size))
+		return false;
+	for (size_t i = 0; i < size; i++) {
+		if (!bytes[i])
+			continue;
+		*ret = (uint32_t)(i * 8) + (uint32_t)__builtin_ctz(bytes[i]);
+		return true;
+	}
+	return false;
+}
+
+static void describe_record(const struct row_layout *layout, uint64_t address, const uint8_t *lock,
+			    const struct stall_target *target, struct stall_server_wait *ret)
+{
+	uint64_t index = word(lock, layout->index),
+		 bits = number(lock, layout->bits, layout->width);
+	uint64_t page = number(lock, layout->page, layout->width), name_at, table_at;
+	char name[MAX_NAME], table[MAX_NAME];
+	uint32_t record;
+
+	if (page > UINT32_MAX || !read_word(target, index + layout->name, &name_at) ||
+	    !read_word(target, index + layout->table, &table_at) ||
+	    !read_name(target, name_at, name, sizeof(name)) ||
+	    !read_name(target, table_at, table, sizeof(table)) ||
+	    !read_record(target, address + layout->size, bits, &record))
+		return;
+	as_sql(table);
+	snprintf(ret->text, sizeof(ret->text), "%s (%s) page %u record %u", table, name,
+		 (uint32_t)page, record);
+}
+
+static void describe_table(const struct row_layout *layout, const uint8_t *lock,
+			   const struct stall_target *target, struct stall_server_wait *ret)
+{
+	char table[MAX_NAME];
+	uint64_t at;
+
+	if (!layout->table_name ||
+	    !read_word(target, word(lock, layout->space) + layout->table_name, &at) ||
+	    !read_name(target, at, table, sizeof(table)))
+		return;
+	as_sql(table);
+	snprintf(ret->text, sizeof(ret->text), "table %s", table);
+}
+
+static bool describe_row_lock(const struct row_layout *layout, uint64_t query_thread,
+			      const struct stall_target *target, struct stall_server_wait *ret)
+{
+	uint64_t graph, trx, address;
+	uint8_t lock[LOCK_BYTES];
+
+	if (!read_word(target, query_thread + layout->graph, &graph) ||
+	    !read_word(target, graph + layout->trx, &trx) ||
+	    !read_word(target, trx + layout->wait_lock, &address) ||
+	    !read_all(target, address, lock, sizeof(lock)) || word(lock, 0) != trx)
+		return false;
+	uint32_t mode = half(lock, layout->mode);
+	if (!(mode & LOCK_MODE_WAIT))
+		return false;
+	ret->lock = address;
+	if (mode & LOCK_MODE_REC)
+		describe_record(layout, address, lock, target, ret);
+	else if (mode & LOCK_MODE_TABLE)
+		describe_table(layout, lock, target, ret);
+	return true;
+}
+
+static void describe_query_thread(const struct stall_wait_server *server,
+				  const struct stall_target *target, struct stall_server_wait *ret)
+{
+	for (size_t i = 0; target && i < sizeof(row_layouts) / sizeof(row_layouts[0]); i++) {
+		if (describe_row_lock(&row_layouts[i], server->lock, target, ret))
+			return;
+	}
+}
+
+// From the context of a connection to the metadata lock that it waits for.
+static const struct mdl_layout {
+	uint16_t waiting_for;  // in MDL_context, which begins with its MDL_wait
+	uint8_t context, lock; // in MDL_ticket
+	uint8_t key;	       // of the key in MDL_lock: m_length, m_db_name_length
+	uint8_t name;	       // of the key's text in MDL_lock: a byte, the schema, the object
+	const char *whole[10]; // locks without a name, by that byte
+} mdl_layouts[] = {
+	// MySQL 5.5.9
+	{264, 48, 56, 8, 12, {[0] = "global", [7] = "commit"}},
+	// MariaDB 10.11
+	{264, 56, 64, 0, 8, {[0] = "backup"}},
+	// MySQL 9.7
+	{328, 48, 56, 0, 6, {[0] = "global", [1] = "backup", [9] = "commit"}},
+};
+
+#define MDL_BYTES 512 // of a lock, from its start: the key is at most 392 long
+
+// "schema\0object\0", each of at most 64 characters of up to 3 bytes.
+static bool describe_key(const struct mdl_layout *layout, const uint8_t *lock,
+			 struct stall_server_wait *ret)
+{
+	const char *schema = (char *)lock + layout->name + 1;
+	size_t left = MDL_BYTES - layout->name - 1, length = strnlen(schema, left);
+	uint8_t space = lock[layout->name];
+	uint16_t schema_length;
+
+	memcpy(&schema_length, lock + layout->key + 2, sizeof(schema_length));
+	if (space > 32 || length != schema_length || length + 1 >= left ||
+	    (length && !is_name(schema, left)))
+		return false;
+	const char *object = schema + length + 1;
+	if (*object && !is_name(object, left - length - 1))
+		return false;
+	if (*object)
+		snprintf(ret->text, sizeof(ret->text), "%.70s%s%.70s", schema, length ? "." : "",
+			 object);
+	else if (length)
+		snprintf(ret->text, sizeof(ret->text), "%.140s", schema);
+	else if (space < sizeof(layout->whole) / sizeof(layout->whole[0]) && layout->whole[space])
+		snprintf(ret->text, sizeof(ret->text), "%s", layout->whole[space]);
+	return true;
+}
+
+static bool describe_ticket(const struct mdl_layout *layout, uint64_t context,
+			    const struct stall_target *target, struct stall_server_wait *ret)
+{
+	uint64_t ticket, address, of_context;
+	uint8_t lock[MDL_BYTES];
+
+	if (!read_word(target, context + layout->waiting_for, &ticket) ||
+	    !read_word(target, ticket + layout->context, &of_context) || of_context != context ||
+	    !read_word(target, ticket + layout->lock, &address) ||
+	    !read_all(target, address, lock, sizeof(lock)) || !describe_key(layout, lock, ret))
+		return false;
+	ret->lock = address;
+	return true;
+}
+
+static void describe_mdl_wait(const struct stall_wait_server *server,
+			      const struct stall_target *target, struct stall_server_wait *ret)
+{
+	for (size_t i = 0; target && i < sizeof(mdl_layouts) / sizeof(mdl_layouts[0]); i++) {
+		if (describe_ticket(&mdl_layouts[i], server->lock, target, ret))
+			return;
+	}
+}
+
+bool stall_server_wait_describe(const struct stall_wait_server *server,
+				const struct stall_target *target, struct stall_server_wait *ret)
+{
+	if (!server->function || server->function > stall_server_function_count)
+		return false;
+	const struct stall_server_function *function =
+		&stall_server_functions[server->function - 1];
+	struct stall_server_wait wait = {.function = function, .role = function->role};
+
+	switch (function->detail) {
+	case STALL_DETAIL_NONE:
+		wait.lock = server->lock;
+		break;
+	case STALL_DETAIL_LATCH:
+		describe_latch(server, target, &wait);
+		break;
+	case STALL_DETAIL_QUERY_THREAD:
+		describe_query_thread(server, target, &wait);
+		break;
+	case STALL_DETAIL_MDL_WAIT:
+		describe_mdl_wait(server, target, &wait);
+		break;
+	}
+	*ret = wait;
+	return true;
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A line of stallscope.waits/1 (docs/waits-schema.md) from what is known.
+#ifndef STALL_WAIT_JSON_H
+#define STALL_WAIT_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "error.h"
+#include "json_writer.h"
+#include "wait_process.h"
+#include "wait_source.h"
+#include "wait_stacks.h"
+#include "wait_table.h"
+
+struct stall_wait_line {
+	bool final;
+	uint64_t wall_ns, length_ns;
+	const struct stall_wait_process *processes;
+	size_t process_count;
+	const char *source;	      // the backend that tells of the waits
+	const char *in_flight_by;     // what finds waits in flight
+	uint32_t kinds;		      // 1 << enum stall_watch_kind: those that were asked for
+	const uint64_t *threshold_ns; // by enum stall_wait_kind
+	const struct stall_wait_table *table;
+	const struct stall_wait_stacks *stacks;
+	const struct stall_wait_top *top;
+	const struct stall_json *events; // "[...]", NULL: not asked for
+	const struct stall_wait_number *server;
+	size_t server_count;
+	const struct stall_wait_number *lost;
+	size_t lost_count;
+	const struct stall_wait_probe *probes;
+	size_t probe_count; // 0: they were told before
+};
+
+// An object, without a newline.
+struct stall_error *stall_wait_line_write(const struct stall_wait_line *line,
+					  struct stall_json *json);
+
+// A list of frames as the next value.
+void stall_wait_frames_write(const char *const *frames, size_t count, struct stall_json *json);
+
+#endif

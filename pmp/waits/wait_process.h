@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes that are watched: held, with their mappings, which change under way.
+#ifndef STALL_WAIT_PROCESS_H
+#define STALL_WAIT_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "error.h"
+#include "snapshot.h"
+
+#define STALL_MAX_WATCHED 4096
+
+struct stall_wait_process {
+	pid_t pid;
+	struct stall_snapshot *snapshot; // of this process alone, without threads; NULL once ended
+	char comm[STALL_COMM];
+	char *exe; // NULL unknown
+	bool ended, told;
+	bool own_namespace; // its threads have other TIDs there than here
+	struct stall_wait_tid {
+		pid_t ns_tid, tid;
+	} * tids; // of its threads, where it has a namespace of its own
+	size_t tid_count;
+	uint64_t tids_ns;	// when they were listed
+	uint32_t generation;	// another one after each exec and each look at its mappings
+	uint64_t looked_ns;	// at its mappings, CLOCK_MONOTONIC
+	uint64_t look_after_ns; // not again before so long
+	uint64_t low, high;	// all its code lies between
+};
+
+struct stall_wait_source;
+
+struct stall_wait_processes {
+	const struct stall_wait_source *source; // of snapshots; NULL: the live processes
+	struct stall_wait_process *processes;	// ended ones too: the final line names them
+	size_t count, alive;
+	uint32_t generation;
+};
+
+void stall_wait_processes_deinit(struct stall_wait_processes *processes);
+// One more; of a pid that has ended and is used again, a new one. Fails where it is watched already.
+struct stall_error *stall_wait_processes_add(struct stall_wait_processes *processes,
+					     struct stall_arena *arena, pid_t pid);
+// The one that runs under this pid, or NULL.
+struct stall_wait_process *stall_wait_processes_find(const struct stall_wait_processes *processes,
+						     pid_t pid);
+void stall_wait_process_end(struct stall_wait_processes *processes,
+			    struct stall_wait_process *process);
+// Reads its mappings again, unless that was done a moment ago: ever more rarely, until the process
+// has become another program or stall_wait_process_is_known is called. *ret_changed: they were read.
+struct stall_error *stall_wait_process_look(struct stall_wait_processes *processes,
+					    struct stall_wait_process *process, bool exec,
+					    bool *ret_changed);
+// Its mappings are those that it has: no code was met that is in none of them.
+void stall_wait_process_is_known(struct stall_wait_process *process);
+// The TID here of a thread that has that TID in its own namespace; 0: it does not live.
+pid_t stall_wait_process_tid(struct stall_wait_process *process, pid_t ns_tid);
+
+#endif

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wait_source.h"
+
+#include <string.h>
+
+#include "cleanup.h"
+#include "ring_find.h"
+
+void stall_wait_source_options_init(struct stall_wait_source_options *options)
+{
+	*options = (struct stall_wait_source_options){
+		.backend = "auto",
+		.kinds = (1U << STALL_WAIT_KINDS) - 1,
+		.uprobes = true,
+	};
+	for (int i = 0; i < STALL_WAIT_KINDS; i++)
+		options->threshold_ns[i] = 100 * 1000000;
+}
+
+static bool have_rings(const struct stall_wait_source_options *options, const pid_t *pids,
+		       size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		_cleanup_(stall_ring_closep) struct stall_ring *ring = NULL;
+		_cleanup_error_ struct stall_error *err =
+			stall_ring_open_process(pids[i], options->ring, false, &ring);
+		if (err)
+			return false;
+	}
+	return count > 0;
+}
+
+struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
+					   const struct stall_wait_source_options *options,
+					   const pid_t *pids, size_t pid_count)
+{
+	bool any = !strcmp(options->backend, "auto");
+
+	// A ring that is named is meant.
+	if (!strcmp(options->backend, "inproc") || (any && options->ring))
+		return stall_wait_source_ring(options, source);
+	struct stall_error *err = stall_wait_source_bpf(options, source);
+	if (!err || !any || !have_rings(options, pids, pid_count))
+		return err;
+	stall_error_destroy(err);
+	return stall_wait_source_ring(options, source);
+}
+
+void stall_wait_source_deinit(struct stall_wait_source *source)
+{
+	if (source->calls)
+		source->calls->destroy(source->state);
+	*source = (struct stall_wait_source){};
+}

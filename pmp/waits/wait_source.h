@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where waits are learnt of: the wait probes (source_bpf.c), or the rings of servers that have the
+// in-process agent (source_ring.c). All that comes after is the same for both.
+#ifndef STALL_WAIT_SOURCE_H
+#define STALL_WAIT_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "arena.h"
+#include "error.h"
+#include "snapshot.h"
+#include "waits_common.h"
+#include "worker.h"
+
+struct stall_wait_process;
+struct stall_wait_item;
+
+#define STALL_WAIT_MAX_STACK (64 * 1024) // copied of a waiter's stack; the worker reads on beyond
+
+struct stall_wait_source_options {
+	const char *backend; // "auto", "bpf" or "inproc"
+	const char *ring;    // inproc: the ring, or a folder to look in; NULL: looked for
+	uint32_t kinds;	     // bit of each enum stall_wait_kind that is wanted
+	uint64_t threshold_ns[STALL_WAIT_KINDS]; // can be changed later
+	uint32_t asked; // bit of each whose threshold somebody asked for: a ring has its own
+	bool uprobes;	// in the server's own wait functions, where it has symbols
+	bool no_timer;	// as where the kernel has no BPF timers
+	bool force;	// where the kernel is known to crash
+};
+void stall_wait_source_options_init(struct stall_wait_source_options *options);
+
+// A wait that goes on.
+struct stall_wait_now {
+	struct stall_wait_key key;
+	uint64_t start_ns;
+	uint32_t seq;
+	bool reported; // as one over its threshold
+	uint32_t operation;
+	uint64_t value;
+};
+
+struct stall_wait_number {
+	const char *name;
+	uint64_t count;
+};
+
+// Waits are found by slots, as many as threads that have waited, and counted in stats, as many as
+// locks and files (waits.h). Both are told by their indexes, and are read in copies.
+struct stall_wait_source_calls {
+	const char *name; // of the backend
+	bool has_objects; // futex words are told by the pthread objects that they are in
+	void (*destroy)(void *state);
+
+	// A snapshot without threads of a process (a pid in our pid namespace): held, with its mappings.
+	struct stall_error *(*snapshot)(void *state, struct stall_arena *arena, pid_t pid,
+					struct stall_snapshot *previous,
+					struct stall_snapshot **ret);
+	// Begins to watch a process whose snapshot was made.
+	struct stall_error *(*add)(void *state, pid_t pid);
+	void (*remove)(void *state, pid_t pid);
+	// The process is, or has become, this program: sets what can be set in its functions.
+	struct stall_error *(*probe_server)(void *state, struct stall_worker *worker,
+					    const struct stall_snapshot *snapshot);
+
+	// Of waits that begin from now on.
+	struct stall_error *(*set_threshold)(void *state, enum stall_wait_kind kind, uint64_t ns);
+	// That of a process; pid 0: the lowest of all.
+	uint64_t (*threshold)(void *state, pid_t pid, enum stall_wait_kind kind);
+
+	// Readable when there are records; -1: only looking tells.
+	int (*fd)(void *state);
+	// When to look anyway; -1: never.
+	int (*timeout_ms)(void *state);
+	const char *(*in_flight_by)(void *state); // as in stallscope.waits/1
+	// Does what is due. *ret_changed: probes() tells something else now.
+	struct stall_error *(*look)(void *state, uint64_t now_ns, bool *ret_changed);
+	// Hands on all records that are there, at most `max`.
+	struct stall_error *(*consume)(void *state, const struct stall_wait_handler *handler,
+				       size_t max);
+
+	size_t (*slot_limit)(void *state); // no slot has this index or a larger one, for now
+	size_t (*slot_count)(void *state); // those from this one on are not in use
+	bool (*read_slot)(void *state, size_t slot, struct stall_wait_now *ret); // false: no wait
+	bool (*slot_is)(void *state, size_t slot, uint32_t seq); // still in this very wait
+	// Sets stack, words and `exact` of these waits of one process that go on.
+	struct stall_error *(*copy_stacks)(void *state, struct stall_arena *arena,
+					   const struct stall_wait_process *process,
+					   struct stall_wait_item *const *items, size_t count);
+	// The bytes around a word that threads wait for. False: they cannot be had (any more).
+	bool (*read_word)(void *state, const struct stall_wait_process *process,
+			  const struct stall_wait_key *key, struct stall_futex *ret);
+
+	size_t (*stat_count)(void *state);
+	bool (*read_stat)(void *state, size_t stat, struct stall_wait_stat *ret); // false: free
+	uint64_t (*take_max)(void *state, size_t stat); // the longest wait since the last call
+	// Frees a stat that nothing has used for a while. False where it is in use after all, and at
+	// the first call, after which no new wait finds it: call again after 100 ms or more. Then
+	// its last values are in *ret.
+	bool (*retire)(void *state, size_t stat, struct stall_wait_stat *ret);
+	// Says what a futex word is, for all waits on it from now on.
+	void (*set_role)(void *state, const struct stall_wait_key *key, enum stall_wait_role role);
+
+	// What it knows of a file that no record has told of. False: nothing.
+	bool (*find_file)(void *state, const struct stall_wait_key *key,
+			  struct stall_wait_file *ret);
+
+	// Since the start, by cause.
+	void (*lost)(void *state, uint64_t ret[STALL_LOST_CAUSES]);
+	// All that are or could be attached; free *ret.
+	struct stall_error *(*probes)(void *state, struct stall_wait_probe **ret,
+				      size_t *ret_count);
+	// How often functions of the server were entered; free *ret.
+	struct stall_error *(*functions)(void *state, struct stall_wait_number **ret,
+					 size_t *ret_count);
+};
+
+struct stall_wait_source {
+	const struct stall_wait_source_calls *calls; // NULL: none yet
+	void *state;
+};
+
+// `pids`: of the processes that will be watched. Auto takes the probes where they work, else rings
+// where all of these have one.
+struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
+					   const struct stall_wait_source_options *options,
+					   const pid_t *pids, size_t pid_count);
+void stall_wait_source_deinit(struct stall_wait_source *source);
+
+// source_ring.c; where the thresholds of a ring cannot be written, it keeps those that it has.
+struct stall_error *stall_wait_source_ring(const struct stall_wait_source_options *options,
+					   struct stall_wait_source *ret);
+// source_bpf.c; an error where this program was built without BPF.
+struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options *options,
+					  struct stall_wait_source *ret);
+
+#endif

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wait_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+
+#define SLOTS 65536 // a power of two, more than twice the entries
+#define EVICT (STALL_MAX_ENTRIES / 8)
+
+_Static_assert(SLOTS >= 2 * STALL_MAX_ENTRIES, "searches end soon");
+
+struct stall_wait_table {
+	struct stall_wait_entry **entries;
+	size_t count;
+	uint32_t round;
+	uint32_t slots[SLOTS]; // index into entries + 1, 0 free
+	// Of entries that are gone.
+	struct stall_wait_counts gone[STALL_WATCH_KINDS][STALL_FILE_CLASSES];
+	struct stall_wait_counts gone_before[STALL_WATCH_KINDS][STALL_FILE_CLASSES];
+};
+
+void stall_wait_counts_add(struct stall_wait_counts *to, const struct stall_wait_counts *more)
+{
+	to->count += more->count;
+	to->total_ns += more->total_ns;
+	if (more->max_ns > to->max_ns)
+		to->max_ns = more->max_ns;
+	to->over += more->over;
+	to->bytes += more->bytes;
+	to->in_vain += more->in_vain;
+	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
+		to->bucket[i] += more->bucket[i];
+}
+
+// The kernel's side may be writing while its values are read: one of them can be ahead of another,
+// and none goes back.
+static uint64_t difference(uint64_t now, uint64_t before)
+{
+	return now > before ? now - before : 0;
+}
+
+static struct stall_wait_counts counts_between(const struct stall_wait_counts *now,
+					       const struct stall_wait_counts *before)
+{
+	struct stall_wait_counts counts = {
+		.count = difference(now->count, before->count),
+		.total_ns = difference(now->total_ns, before->total_ns),
+		.over = difference(now->over, before->over),
+		.bytes = difference(now->bytes, before->bytes),
+		.in_vain = difference(now->in_vain, before->in_vain),
+	};
+
+	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
+		counts.bucket[i] = difference(now->bucket[i], before->bucket[i]);
+	return counts;
+}
+
+static void entry_destroy(struct stall_wait_entry *entry)
+{
+	free(entry->name);
+	free(entry->waiters.uses);
+	free(entry->holders.uses);
+	free(entry);
+}
+
+struct stall_error *stall_wait_table_create(struct stall_wait_table **ret)
+{
+	_cleanup_(stall_wait_table_destroyp) struct stall_wait_table *table =
+		calloc(1, sizeof(*table));
+
+	if (!table)
+		return &stall_enomem;
+	table->entries = calloc(STALL_MAX_ENTRIES, sizeof(*table->entries));
+	if (!table->entries)
+		return &stall_enomem;
+	*ret = no_cleanup_ptr(table);
+	return NULL;
+}
+
+void stall_wait_table_destroy(struct stall_wait_table *table)
+{
+	if (!table)
+		return;
+	for (size_t i = 0; i < table->count; i++)
+		entry_destroy(table->entries[i]);
+	free(table->entries);
+	free(table);
+}
+
+static bool same_key(const struct stall_wait_key *a, const struct stall_wait_key *b)
+{
+	return a->tgid == b->tgid && a->kind == b->kind && a->id == b->id && a->id2 == b->id2;
+}
+
+static uint32_t *find_slot(struct stall_wait_table *table, const struct stall_wait_key *key)
+{
+	size_t at = stall_wait_tag(key) % SLOTS;
+
+	while (table->slots[at] && !same_key(&table->entries[table->slots[at] - 1]->key, key))
+		at = (at + 1) % SLOTS;
+	return &table->slots[at];
+}
+
+struct stall_wait_entry *stall_wait_table_find(struct stall_wait_table *table,
+					       const struct stall_wait_key *key)
+{
+	uint32_t slot = *find_slot(table, key);
+
+	return slot ? table->entries[slot - 1] : NULL;
+}
+
+// Those without a stat come last, the least of them at the very end.
+static int compare_for_eviction(const void *a, const void *b)
+{
+	const struct stall_wait_entry *x = *(struct stall_wait_entry *const *)a;
+	const struct stall_wait_entry *y = *(struct stall_wait_entry *const *)b;
+
+	if (x->has_stat != y->has_stat)
+		return y->has_stat - x->has_stat;
+	return (y->total.total_ns > x->total.total_ns) - (y->total.total_ns < x->total.total_ns);
+}
+
+static void evict(struct stall_wait_table *table)
+{
+	qsort(table->entries, table->count, sizeof(*table->entries), compare_for_eviction);
+	for (size_t i = 0; i < EVICT && !table->entries[table->count - 1]->has_stat; i++) {
+		struct stall_wait_entry *entry = table->entries[--table->count];
+		struct stall_wait_counts *gone = &table->gone[entry->kind][entry->class];
+
+		if (!entry->by_name) {
+			stall_wait_counts_add(gone, &entry->total);
+			stall_wait_counts_add(&table->gone_before[entry->kind][entry->class],
+					      &entry->before);
+		}
+		entry_destroy(entry);
+	}
+	memset(table->slots, 0, sizeof(table->slots));
+	for (size_t i = 0; i < table->count; i++)
+		*find_slot(table, &table->entries[i]->key) = i + 1;
+}
+
+struct stall_error *stall_wait_table_get(struct stall_wait_table *table,
+					 const struct stall_wait_key *key,
+					 struct stall_wait_entry **ret)
+{
+	struct stall_wait_entry *entry = stall_wait_table_find(table, key);
+
+	if (entry) {
+		*ret = entry;
+		return NULL;
+	}
+	if (table->count == STALL_MAX_ENTRIES)
+		evict(table);
+	if (table->count == STALL_MAX_ENTRIES)
+		return stall_error_create(STALL_ERROR_LIMIT, "more than %d locks and files",
+					  STALL_MAX_ENTRIES);
+	entry = calloc(1, sizeof(*entry));
+	if (!entry)
+		return &stall_enomem;
+	entry->key = *key;
+	entry->kind = stall_watch_kind_of(key->kind, STALL_ROLE_UNKNOWN);
+	entry->object = stall_wait_key_is_file(key) ? 0 : key->id;
+	entry->class = STALL_FILE_OTHER;
+	table->entries[table->count++] = entry;
+	*find_slot(table, key) = table->count;
+	*ret = entry;
+	return NULL;
+}
+
+static struct stall_wait_counts counts_of(const struct stall_wait_stat *stat, uint64_t max_ns)
+{
+	struct stall_wait_counts counts = {
+		.total_ns = stat->total_ns,
+		.max_ns = max_ns,
+		.over = stat->over,
+		.bytes = stat->bytes,
+		.in_vain = stat->in_vain,
+	};
+
+	for (int i = 0; i < STALL_WAIT_BUCKETS; i++) {
+		counts.bucket[i] = stat->bucket[i];
+		counts.count += stat->bucket[i];
+	}
+	return counts;
+}
+
+void stall_wait_table_begin(struct stall_wait_table *table)
+{
+	table->round++;
+	for (size_t i = 0; i < table->count; i++)
+		table->entries[i]->sum = table->entries[i]->base;
+}
+
+struct stall_error *stall_wait_table_add(struct stall_wait_table *table,
+					 const struct stall_wait_stat *stat, uint64_t max_ns)
+{
+	const struct stall_wait_counts counts = counts_of(stat, max_ns);
+	struct stall_wait_entry *entry;
+	struct stall_error *err = stall_wait_table_get(table, &stat->key, &entry);
+
+	if (err)
+		return err;
+	stall_wait_counts_add(&entry->sum, &counts);
+	entry->has_stat = true;
+	entry->round = table->round;
+	if (max_ns > entry->interval_max_ns)
+		entry->interval_max_ns = max_ns;
+	return NULL;
+}
+
+void stall_wait_table_finish(struct stall_wait_table *table, uint64_t now_ns)
+{
+	for (size_t i = 0; i < table->count; i++) {
+		struct stall_wait_entry *entry = table->entries[i];
+
+		if (entry->by_name)
+			continue;
+		if (entry->sum.max_ns < entry->total.max_ns)
+			entry->sum.max_ns = entry->total.max_ns;
+		if (entry->sum.count != entry->total.count || !entry->quiet_since_ns)
+			entry->quiet_since_ns = now_ns;
+		entry->total = entry->sum;
+		entry->has_stat = entry->round == table->round;
+	}
+}
+
+struct stall_error *stall_wait_table_retire(struct stall_wait_table *table,
+					    const struct stall_wait_stat *stat)
+{
+	const struct stall_wait_counts counts = counts_of(stat, stat->max_ns);
+	struct stall_wait_entry *entry;
+	struct stall_error *err = stall_wait_table_get(table, &stat->key, &entry);
+
+	if (err)
+		return err;
+	stall_wait_counts_add(&entry->base, &counts);
+	if (entry->total.count < entry->base.count)
+		entry->total = entry->base;
+	return NULL;
+}
+
+struct stall_wait_key stall_wait_key_by_name(uint32_t tgid, enum stall_watch_kind kind,
+					     const char *name)
+{
+	uint64_t hash = UINT64_C(0xcbf29ce484222325); // FNV-1a
+
+	for (; *name; name++)
+		hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+	return (struct stall_wait_key){
+		.tgid = tgid,
+		.kind = STALL_WAIT_FUTEX,
+		.id = hash,
+		.id2 = 1 + kind,
+	};
+}
+
+void stall_wait_entry_count(struct stall_wait_entry *entry, uint64_t length_ns)
+{
+	int bucket = length_ns ? 63 - __builtin_clzll(length_ns) : 0;
+
+	entry->total.count++;
+	entry->total.over++;
+	entry->total.total_ns += length_ns;
+	entry->total.bucket[bucket < STALL_WAIT_BUCKETS ? bucket : STALL_WAIT_BUCKETS - 1]++;
+	if (length_ns > entry->total.max_ns)
+		entry->total.max_ns = length_ns;
+	if (length_ns > entry->interval_max_ns)
+		entry->interval_max_ns = length_ns;
+}
+
+bool stall_wait_uses_add(struct stall_wait_uses *uses, const struct stall_wait_use *use)
+{
+	for (size_t i = 0; i < uses->count; i++) {
+		struct stall_wait_use *known = &uses->uses[i];
+		if (known->stack != use->stack || known->label != use->label)
+			continue;
+		known->count += use->count;
+		known->total_ns += use->total_ns;
+		known->all_count += use->count;
+		known->all_total_ns += use->total_ns;
+		known->tid = use->tid;
+		memcpy(known->comm, use->comm, sizeof(known->comm));
+		return true;
+	}
+	if (uses->count == STALL_MAX_USES)
+		return false;
+	if (uses->count == uses->capacity) {
+		size_t capacity = uses->capacity ? uses->capacity * 2 : 4;
+		struct stall_wait_use *grown = reallocarray(uses->uses, capacity, sizeof(*grown));
+		if (!grown)
+			return false;
+		uses->uses = grown;
+		uses->capacity = capacity;
+	}
+	struct stall_wait_use *added = &uses->uses[uses->count++];
+	*added = *use;
+	added->all_count = use->count;
+	added->all_total_ns = use->total_ns;
+	return true;
+}
+
+struct stall_wait_counts stall_wait_entry_counts(const struct stall_wait_entry *entry, bool final)
+{
+	if (final)
+		return entry->total;
+	struct stall_wait_counts counts = counts_between(&entry->total, &entry->before);
+	counts.max_ns = entry->interval_max_ns;
+	return counts;
+}
+
+void stall_wait_table_sum(const struct stall_wait_table *table, bool final,
+			  struct stall_wait_counts ret[STALL_WATCH_KINDS][STALL_FILE_CLASSES])
+{
+	for (int kind = 0; kind < STALL_WATCH_KINDS; kind++)
+		for (int class = 0; class < STALL_FILE_CLASSES; class ++)
+			ret[kind][class] = final ? table->gone[kind][class]
+						 : counts_between(&table->gone[kind][class],
+								  &table->gone_before[kind][class]);
+	for (size_t i = 0; i < table->count; i++) {
+		const struct stall_wait_entry *entry = table->entries[i];
+		if (entry->by_name)
+			continue;
+		const struct stall_wait_counts counts = stall_wait_entry_counts(entry, final);
+		stall_wait_counts_add(&ret[entry->kind][entry->class], &counts);
+	}
+}
+
+void stall_wait_table_next(struct stall_wait_table *table)
+{
+	memcpy(table->gone_before, table->gone, sizeof(table->gone));
+	for (size_t i = 0; i < table->count; i++) {
+		struct stall_wait_entry *entry = table->entries[i];
+		struct stall_wait_uses *uses[2] = {&entry->waiters, &entry->holders};
+
+		entry->before = entry->total;
+		entry->interval_max_ns = 0;
+		for (int j = 0; j < 2; j++)
+			for (size_t k = 0; k < uses[j]->count; k++) {
+				uses[j]->uses[k].count = 0;
+				uses[j]->uses[k].total_ns = 0;
+			}
+	}
+}
+
+struct stall_wait_entry *stall_wait_table_at(const struct stall_wait_table *table, size_t index)
+{
+	return index < table->count ? table->entries[index] : NULL;
+}

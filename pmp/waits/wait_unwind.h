@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the registers and stack copies of records to stacks with names, a batch at a time: the same
+// unwinder as for captures.
+#ifndef STALL_WAIT_UNWIND_H
+#define STALL_WAIT_UNWIND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "arena.h"
+#include "error.h"
+#include "wait_process.h"
+#include "wait_roles.h"
+#include "wait_stacks.h"
+#include "waits.h"
+#include "worker.h"
+
+// One record, and what came of it.
+struct stall_wait_item {
+	struct stall_wait_record record;
+	uint64_t received_ns; // when it was taken from the ring
+	uint32_t flow;	      // of stall_fair_take()
+	uint32_t process;     // index into stall_wait_processes.processes
+	bool identify;	      // its futex word is not known yet
+	bool exact;	      // the copy is of one moment, and is the stack of that moment
+	const uint8_t *stack; // in the arena
+	size_t stack_size;
+	uint64_t stack_address;
+	struct stall_futex futex; // of futex waits
+	// Out:
+	uint32_t stack_id;
+	enum stall_label label;
+	bool identified;
+	struct stall_wait_identity identity;
+	char *symbol; // of the lock, where it is a global; the caller frees it
+};
+
+struct stall_wait_unwinder;
+
+// All are borrowed.
+struct stall_wait_unwinder_options {
+	struct stall_arena *arena;
+	struct stall_worker *worker;
+	struct stall_wait_processes *processes;
+	struct stall_wait_stacks *stacks;
+	uint32_t stacks_per_second; // what is above is not unwound; in fair shares
+};
+struct stall_error *stall_wait_unwinder_create(const struct stall_wait_unwinder_options *options,
+					       struct stall_wait_unwinder **ret);
+void stall_wait_unwinder_destroy(struct stall_wait_unwinder *unwinder); // NULL is fine
+
+// Unwinds and names what is new, recalls what is not, and identifies the words.
+struct stall_error *stall_wait_unwind(struct stall_wait_unwinder *unwinder,
+				      struct stall_wait_item *items, size_t count);
+
+// Stacks are kept in another table from now on, which is empty.
+void stall_wait_unwinder_begin_anew(struct stall_wait_unwinder *unwinder,
+				    struct stall_wait_stacks *stacks);
+
+struct stall_wait_unwound_counts {
+	uint64_t unwound, recalled;
+	uint64_t over_limit, // not unwound: more than stacks_per_second
+		no_room,     // not kept: the table of stacks is full
+		failed;	     // the unwinding child died or was late
+};
+struct stall_wait_unwound_counts stall_wait_unwinder_counts(
+	const struct stall_wait_unwinder *unwinder);
+
+// What two stack copies have in common whose unwinding must give the same: their PC, and where which
+// words point into code or into the stack itself.
+uint64_t stall_wait_stack_hash(const struct stall_wait_process *process,
+			       const struct stall_wait_record *record, uint64_t stack_address,
+			       const uint8_t *stack, size_t stack_size);
+
+static inline void stall_wait_unwinder_destroyp(struct stall_wait_unwinder **unwinder)
+{
+	stall_wait_unwinder_destroy(*unwinder);
+}
+
+#endif
