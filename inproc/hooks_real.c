@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks_real.h"
+
+#include <errno.h>
+
+#include "hooks_symbols.h"
+
+struct real_functions real;
+
+long real_nothing(void)
+{
+	return 0;
+}
+
+// In glibc 2.25 to 2.28 a tryrdlock or trywrlock that succeeds can leave other threads asleep for
+// ever (bug 23844), in servers that never call them. A lock with a deadline in the past is the same
+// path as a plain one up to where it would sleep.
+static const struct timespec past;
+
+static int timed_rdlock_at_once(pthread_rwlock_t *rwlock)
+{
+	int error = real.rwlock_timedrdlock(rwlock, &past);
+
+	return error == ETIMEDOUT ? EBUSY : error;
+}
+
+static int timed_wrlock_at_once(pthread_rwlock_t *rwlock)
+{
+	int error = real.rwlock_timedwrlock(rwlock, &past);
+
+	return error == ETIMEDOUT ? EBUSY : error;
+}
+
+static int mutex_is_busy(pthread_mutex_t *mutex)
+{
+	return EBUSY;
+}
+
+static int rwlock_is_busy(pthread_rwlock_t *rwlock)
+{
+	return EBUSY;
+}
+
+// Addresses are taken relative to the code: nothing here waits for our own relocations.
+void real_resolve(void)
+{
+	static int objects; // when it was tried last
+	int now = symbol_objects();
+
+	if (now == objects)
+		return;
+#define F(field, name, version, result, arguments)                                                 \
+	if (!real.field)                                                                           \
+		real.field = (result(*) arguments)symbol_find(name, version);
+	REAL_FUNCTIONS(F)
+#undef F
+	objects = now;
+	if (!real.rwlock_timedrdlock || !real.rwlock_timedwrlock)
+		return;
+	if (symbol_find("__tsan_func_entry", NULL)) {
+		real.follows_locks = true;
+		real.mutex_trylock = mutex_is_busy;
+		real.rwlock_rdlock_at_once = rwlock_is_busy;
+		real.rwlock_wrlock_at_once = rwlock_is_busy;
+	} else if (real.mutex_clocklock) { // came with glibc 2.30
+		real.rwlock_rdlock_at_once = real.rwlock_tryrdlock;
+		real.rwlock_wrlock_at_once = real.rwlock_trywrlock;
+	} else {
+		real.rwlock_rdlock_at_once = timed_rdlock_at_once;
+		real.rwlock_wrlock_at_once = timed_wrlock_at_once;
+	}
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Positioned reads and writes that are large enough to be a wait. A write that makes its file longer
+// is one for space.
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "hooks_wait.h"
+#include "raw_call.h"
+
+#define LARGE 16384
+#define MAX_IOVECS 8 // that are added up, as the probes do
+
+static uint64_t vector_size(const struct iovec *vector, int count)
+{
+	uint64_t size = 0;
+
+	for (int i = 0; hook_may_read(vector) && i < count && i < MAX_IOVECS; i++)
+		size += vector[i].iov_len;
+	return size;
+}
+
+static bool is_extension(int fd, uint64_t end)
+{
+	struct stat stat;
+
+	// The kernel's struct stat is that of glibc on x86-64; fstat() is none of glibc 2.17's.
+	return !raw_call2(SYS_fstat, fd, &stat) && S_ISREG(stat.st_mode) &&
+	       end > (uint64_t)stat.st_size;
+}
+
+static inline __attribute__((always_inline)) bool begin(struct hook *hook, bool writes,
+							uint32_t call, int fd, uint64_t size,
+							off_t offset)
+{
+	struct recorder_wait wait = {.kind = writes ? STALL_WAIT_WRITE : STALL_WAIT_READ,
+				     .operation = call,
+				     .fd = fd,
+				     .value = (uint64_t)offset,
+				     .size = size};
+
+	if (STALL_LIKELY(size < LARGE) || !hook_enter(hook))
+		return false;
+	if (writes && is_extension(fd, (uint64_t)offset + size))
+		wait.kind = STALL_WAIT_EXTEND;
+	hook_here(&hook->place);
+	hook_begin(hook, &wait, wait.kind == STALL_WAIT_EXTEND);
+	return true;
+}
+
+#define WATCH(call, ...)                                                                           \
+	({                                                                                         \
+		struct hook hook_;                                                                 \
+		bool is_recorded_ = begin(&hook_, __VA_ARGS__);                                    \
+		ssize_t result_ = call;                                                            \
+		if (is_recorded_)                                                                  \
+			hook_end_call(&hook_, result_, result_ < 0 ? 0 : (uint64_t)result_);       \
+		result_;                                                                           \
+	})
+
+INTERPOSED ssize_t pread(int fd, void *buffer, size_t size, off_t offset)
+{
+	return WATCH(REAL(pread)(fd, buffer, size, offset), false, SYS_pread64, fd, size, offset);
+}
+
+// What pread() becomes by _FORTIFY_SOURCE.
+INTERPOSED ssize_t __pread_chk(int fd, void *buffer, size_t size, off_t offset, size_t room);
+INTERPOSED ssize_t __pread_chk(int fd, void *buffer, size_t size, off_t offset, size_t room)
+{
+	return WATCH(REAL(pread_chk)(fd, buffer, size, offset, room), false, SYS_pread64, fd, size,
+		     offset);
+}
+
+INTERPOSED ssize_t pwrite(int fd, const void *buffer, size_t size, off_t offset)
+{
+	return WATCH(REAL(pwrite)(fd, buffer, size, offset), true, SYS_pwrite64, fd, size, offset);
+}
+
+INTERPOSED ssize_t preadv(int fd, const struct iovec *vector, int count, off_t offset)
+{
+	return WATCH(REAL(preadv)(fd, vector, count, offset), false, SYS_preadv, fd,
+		     vector_size(vector, count), offset);
+}
+
+INTERPOSED ssize_t pwritev(int fd, const struct iovec *vector, int count, off_t offset)
+{
+	return WATCH(REAL(pwritev)(fd, vector, count, offset), true, SYS_pwritev, fd,
+		     vector_size(vector, count), offset);
+}
+
+ALSO(pread, pread64);
+ALSO(pread, __pread64);
+ALSO(__pread_chk, __pread64_chk);
+ALSO(pwrite, pwrite64);
+ALSO(pwrite, __pwrite64);
+ALSO(preadv, preadv64);
+ALSO(pwritev, pwritev64);

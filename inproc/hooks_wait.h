@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A wait in an interposed function: what happens before and after the real one.
+ *
+ * Where nothing is to be recorded, the real function runs as if it were called itself. errno is what
+ * the real function leaves. A thread that leaves in the middle (cancelled, by pthread_exit() or
+ * siglongjmp() in a signal handler) ends its wait on the way out.
+ */
+#ifndef STALL_HOOKS_WAIT_H
+#define STALL_HOOKS_WAIT_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "hooks_real.h"
+#include "recorder.h"
+
+/* Of functions that the program calls in place of the real ones. */
+#define INTERPOSED __attribute__((visibility("default")))
+/* Another name of theirs. */
+#if __has_attribute(copy)
+#define ALSO(function, name)                                                                       \
+	INTERPOSED extern __typeof__(function) name                                                \
+		__attribute__((alias(#function), copy(function)))
+#else
+#define ALSO(function, name)                                                                       \
+	INTERPOSED extern __typeof__(function) name __attribute__((alias(#function)))
+#endif
+
+/* Keeps the interposed function on the stack while what it calls last runs: it is the frame that a
+ * reader shows. */
+#define hook_stays() asm volatile("" ::: "memory")
+
+struct hook {
+	struct recorder_thread *thread;
+	struct recorder_place place;
+	struct _pthread_cleanup_buffer cleanup; /* of <pthread.h> */
+	bool is_guarded;
+	int error; /* errno */
+};
+
+/* False: nothing is recorded of this call. */
+bool hook_enter(struct hook *hook);
+void hook_begin(struct hook *hook, const struct recorder_wait *wait, bool with_stack);
+/* `result` of a function of pthread: 0 or an error, which leaves errno alone. */
+void hook_end(struct hook *hook, int result);
+/* Of a system call: -1 and errno, or what it did. */
+void hook_end_call(struct hook *hook, int64_t result, uint64_t bytes);
+
+/* What the program passes to be read. The kernel says EFAULT of a pointer that is none, and so may
+ * we not look at it: nothing is ever mapped that low (vm.mmap_min_addr). */
+static inline bool hook_may_read(const void *pointer)
+{
+	return (uintptr_t)pointer >= 65536;
+}
+
+/* The place of the function that this is written in. */
+static inline __attribute__((always_inline)) void hook_here(struct recorder_place *place)
+{
+	asm volatile("movq %%rbx, %0\n\t"
+		     "movq %%rbp, %1\n\t"
+		     "movq %%r12, %2\n\t"
+		     "movq %%r13, %3\n\t"
+		     "movq %%r14, %4\n\t"
+		     "movq %%r15, %5\n\t"
+		     "leaq 0f(%%rip), %%rax\n"
+		     "0:\n\t"
+		     "movq %%rax, %6\n\t"
+		     "movq %%rsp, %7"
+		     : "=m"(place->bx), "=m"(place->bp), "=m"(place->r12), "=m"(place->r13),
+		       "=m"(place->r14), "=m"(place->r15), "=m"(place->ip), "=m"(place->sp)
+		     :
+		     : "rax");
+}
+
+/* The wait for a lock. Returns false where the caller has to call the real function alone. */
+static inline __attribute__((always_inline)) bool hook_begin_lock(struct hook *hook,
+								  const void *object,
+								  enum stall_ring_call call,
+								  bool with_stack)
+{
+	const struct recorder_wait wait = {.kind = STALL_WAIT_FUTEX,
+					   .operation = call,
+					   .object = (uintptr_t)object,
+					   .fd = -1};
+
+	if (!hook_enter(hook))
+		return false;
+	hook_here(&hook->place);
+	hook_begin(hook, &wait, with_stack);
+	return true;
+}
+
+/* Waits for a lock by short deadlines at first, so that a wait that is long gets a stack and one
+ * that is short costs none. lock_until() is the timed lock by hook_stage_clock(). */
+int hook_lock_in_stages(struct hook *hook, void *object,
+			int (*lock_until)(void *object, const struct timespec *until));
+clockid_t hook_stage_clock(void);
+
+/* The calling thread lets a lock or a condition go that somebody has waited long for. */
+void hook_release(const void *object, enum stall_ring_call call);
+static inline void hook_lets_go(const void *object, enum stall_ring_call call)
+{
+	if (STALL_UNLIKELY(recorder_is_marked((uintptr_t)object)))
+		hook_release(object, call);
+}
+
+/* hooks_life.c: the child of a fork is told from its parent, also of one that ran no handlers. */
+void hook_notice_fork(void);
+/* The calling thread has a slot: its end will be noticed. */
+void hook_notice_end(void);
+
+#endif

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread's waits, from its own point of view.
+#include "recorder_private.h"
+
+#define MAX_NESTED 16
+#define SIGNAL_FRAME 512 // struct rt_sigframe without the state of the FPU is larger
+#define WAITS_AT_ONCE 16 // that are added to header.waits
+#define WAITS_PER_NAME 64
+#define MAX_PATIENCE_NS 10000000ULL
+#define MIN_PATIENCE_NS 100000ULL
+
+static __thread struct recorder_thread self __attribute__((tls_model("initial-exec")));
+
+// Seen so by a signal handler of this thread.
+static void set_doing(struct recorder_thread *thread, enum recorder_doing doing)
+{
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	*(volatile uint8_t *)&thread->doing = doing;
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static bool is_enabled(const struct recorder_ring *ring)
+{
+	return __atomic_load_n(&ring->header->enabled, __ATOMIC_RELAXED) != 0;
+}
+
+static bool is_published(const struct recorder_ring *ring, const struct recorder_thread *thread)
+{
+	return recorder_has_slot(ring, thread) && (thread->seq & 1);
+}
+
+static void set_seq(struct recorder_thread *thread, uint32_t seq)
+{
+	thread->seq = seq;
+	__atomic_store_n(&thread->slot->seq, seq, __ATOMIC_RELEASE);
+	recorder_write_barrier();
+}
+
+// A wait that nobody ended: a handler jumped out of it, or its thread was cancelled. How it went and
+// when is not known.
+static void give_up(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	if (!is_published(ring, thread))
+		return;
+	if (thread->marked)
+		recorder_unmark(thread);
+	set_seq(thread, thread->seq + 1);
+	recorder_ring_lost(ring, STALL_LOST_MISSED);
+}
+
+/*
+ * The thread is in a call of the library already: a signal handler runs, or it left that call without
+ * a word. It did for sure if our frame is where that call's was, or above it on the same stack: what
+ * the kernel saves for a handler lies between. A handler does not wait often: after some times the
+ * call is taken for left, too, unless it was in the middle of a write. Should that be wrong, its end
+ * will find that there is no wait.
+ */
+static bool is_nested(struct recorder_thread *thread, uintptr_t frame)
+{
+	if (frame > thread->frame - SIGNAL_FRAME &&
+	    recorder_is_one_stack(thread, thread->frame, frame))
+		return false;
+	return thread->doing == RECORDER_WRITES || ++thread->nested < MAX_NESTED;
+}
+
+struct recorder_thread *recorder_enter(void)
+{
+	struct recorder_thread *thread = &self;
+	struct recorder_ring *ring = recorder_ring();
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+
+	if (thread->ended || (ring ? !is_enabled(ring) : recorder_ring_failed()))
+		return NULL;
+	if (thread->doing != RECORDER_IDLE) {
+		if (is_nested(thread, frame)) {
+			if (ring)
+				recorder_ring_lost(ring, STALL_LOST_MISSED);
+			return NULL;
+		}
+		give_up(ring, thread);
+	}
+	thread->frame = frame;
+	thread->nested = 0;
+	set_doing(thread, RECORDER_WRITES);
+	return thread;
+}
+
+void recorder_leave(struct recorder_thread *thread)
+{
+	set_doing(thread, RECORDER_IDLE);
+}
+
+/* Begin. */
+
+// `rm`, say, calls unlink(2): a ring is for those who wait for each other, and for disks.
+static bool is_worth_a_ring(enum stall_wait_kind kind)
+{
+	return kind <= STALL_WAIT_FALLOCATE;
+}
+
+static struct recorder_ring *ring_for(struct recorder_thread *thread, enum stall_wait_kind kind)
+{
+	struct recorder_ring *ring =
+		is_worth_a_ring(kind) ? recorder_ring_needed() : recorder_ring();
+
+	if (!ring || !is_enabled(ring))
+		return NULL;
+	return recorder_has_slot(ring, thread) || recorder_slot_take(ring, thread) ? ring : NULL;
+}
+
+// What the call says of it. Of a condition, readers say more.
+static void set_role(struct stall_wait_stat *stat, uint32_t operation)
+{
+	uint32_t seen = __atomic_load_n(&stat->role, __ATOMIC_RELAXED), role = seen;
+
+	switch (operation) {
+	case STALL_RING_MUTEX_LOCK:
+		role = STALL_ROLE_MUTEX;
+		break;
+	case STALL_RING_RWLOCK_RDLOCK:
+	case STALL_RING_RWLOCK_WRLOCK:
+		role = STALL_ROLE_RWLOCK;
+		break;
+	case STALL_RING_COND_WAIT: // where a mutex was before
+		if (role == STALL_ROLE_MUTEX || role == STALL_ROLE_RWLOCK)
+			role = STALL_ROLE_UNKNOWN;
+		break;
+	}
+	if (role != seen)
+		__atomic_store_n(&stat->role, role, __ATOMIC_RELAXED);
+}
+
+static void find_stat(struct recorder_ring *ring, struct recorder_thread *thread,
+		      const struct recorder_wait *wait, struct stall_wait_key *key)
+{
+	uint32_t mode = 0;
+
+	if (wait->kind == STALL_WAIT_FUTEX)
+		key->id = wait->object;
+	else
+		recorder_file_key(wait, key, &mode);
+	uint64_t tag = stall_wait_tag(key);
+	if (thread->tag != tag || !thread->stat ||
+	    __atomic_load_n(&thread->stat->tag, __ATOMIC_ACQUIRE) != tag)
+		thread->stat = recorder_stat_take(ring, key, tag);
+	thread->tag = tag;
+	if (!recorder_stat_is_own(ring, thread->stat))
+		return;
+	if (wait->kind == STALL_WAIT_FUTEX)
+		set_role(thread->stat, wait->operation);
+	else if (!__atomic_load_n(&thread->stat->told, __ATOMIC_RELAXED) &&
+		 (wait->path || (mode && wait->fd >= 0)))
+		recorder_file_name(ring, thread->stat, tag, wait, mode);
+}
+
+static void count_begin(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	uint32_t count = thread->waits++, part = count % WAITS_AT_ONCE;
+
+	if (part <= 1)
+		__atomic_fetch_add(&ring->header->waits, part ? WAITS_AT_ONCE - 1 : 1,
+				   __ATOMIC_RELAXED);
+	// Threads are named after their first waits, too, and anew for other work.
+	if (count && (!(count & (count - 1)) || count % WAITS_PER_NAME == 0))
+		recorder_read_comm(thread->slot->comm);
+}
+
+static void copy_stack(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	struct stall_ring_stack *stack = recorder_slot_stack(ring, thread->index);
+	uint32_t room = recorder_stack_share(ring) - sizeof(*stack);
+
+	if (!stack) {
+		recorder_ring_lost(ring, STALL_LOST_STACK_READ);
+		return;
+	}
+	recorder_regs(&thread->place, (uint64_t *)stack->regs);
+	stack->address = thread->place.sp;
+	stack->fs_base = recorder_fs_base();
+	stack->size = recorder_stack_copy(ring, thread, thread->place.sp, stack->bytes, room,
+					  (uint64_t *)&stack->whole);
+	stack->words_ns = 0;
+	thread->has_stack = true;
+}
+
+static void read_words(struct recorder_ring *ring, struct recorder_thread *thread, uint64_t now)
+{
+	struct stall_ring_stack *stack = recorder_slot_stack(ring, thread->index);
+
+	if (!stack || thread->kind != STALL_WAIT_FUTEX)
+		return;
+	recorder_read_words(thread->object, stack->words);
+	__atomic_store_n(&stack->words_ns, now, __ATOMIC_RELEASE);
+}
+
+static void publish_stack(struct recorder_ring *ring, struct recorder_thread *thread, uint64_t now)
+{
+	if (!thread->has_stack) {
+		copy_stack(ring, thread);
+		if (!thread->has_stack)
+			return;
+	}
+	read_words(ring, thread, now);
+	__atomic_store_n(&recorder_slot_stack(ring, thread->index)->seq, thread->seq,
+			 __ATOMIC_RELEASE);
+}
+
+static bool is_idle_cond(const struct recorder_thread *thread)
+{
+	return __atomic_load_n(&thread->stat->role, __ATOMIC_RELAXED) == STALL_ROLE_COND;
+}
+
+static void mark(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	if (thread->marked || thread->kind != STALL_WAIT_FUTEX || is_idle_cond(thread))
+		return;
+	if (recorder_stat_is_own(ring, thread->stat))
+		recorder_mark(thread);
+	else
+		recorder_ring_lost(ring, STALL_LOST_MARKS_FULL);
+}
+
+static void publish(struct recorder_ring *ring, struct recorder_thread *thread,
+		    const struct recorder_wait *wait, uint64_t start_ns)
+{
+	struct stall_wait_slot *slot = thread->slot;
+	struct stall_wait_key key = {.tgid = ring->layout.pid, .kind = wait->kind};
+
+	find_stat(ring, thread, wait, &key);
+	slot->stat = recorder_stat_index(ring, thread->stat);
+	slot->key = key;
+	slot->operation = wait->operation;
+	slot->value = wait->value;
+	slot->size = wait->size;
+	slot->start_ns = thread->start_ns = start_ns ? start_ns : recorder_now();
+	set_seq(thread, thread->seq + 1);
+	count_begin(ring, thread);
+}
+
+void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *wait,
+		    const struct recorder_place *place, bool with_stack)
+{
+	struct recorder_ring *ring = ring_for(thread, wait->kind);
+
+	thread->kind = wait->kind;
+	thread->operation = wait->operation;
+	thread->object = wait->object;
+	thread->place = *place;
+	thread->has_stack = false;
+	if (ring) {
+		publish(ring, thread, wait, 0);
+		if (with_stack)
+			publish_stack(ring, thread, thread->start_ns);
+		// These are not seen again before they are over.
+		if (with_stack && wait->kind == STALL_WAIT_FUTEX)
+			mark(ring, thread);
+	} else {
+		thread->start_ns = recorder_now();
+	}
+	set_doing(thread, RECORDER_WAITS);
+}
+
+// The ring was being made, or had no room, when the wait began.
+static struct recorder_ring *publish_late(struct recorder_thread *thread)
+{
+	const struct recorder_wait wait = {
+		.kind = thread->kind,
+		.operation = thread->operation,
+		.object = thread->object,
+		.fd = -1,
+	};
+	struct recorder_ring *ring = ring_for(thread, wait.kind);
+
+	if (ring)
+		publish(ring, thread, &wait, thread->start_ns);
+	return ring;
+}
+
+void recorder_still_waits(struct recorder_thread *thread, const struct recorder_place *place)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	set_doing(thread, RECORDER_WRITES);
+	if (!thread->has_stack)
+		thread->place = *place;
+	if (!is_published(ring, thread))
+		ring = publish_late(thread);
+	if (ring) {
+		publish_stack(ring, thread, recorder_now());
+		mark(ring, thread);
+	}
+	set_doing(thread, RECORDER_WAITS);
+}
+
+/* End. */
+
+static const uint8_t *words_of(struct recorder_ring *ring, struct recorder_thread *thread,
+			       int64_t result, uint8_t words[STALL_RING_WORDS])
+{
+	// A condition may be gone by now; a mutex that we hold is not.
+	if (thread->operation != STALL_RING_COND_WAIT && result == 0) {
+		recorder_read_words(thread->object, words);
+		return words;
+	}
+	struct stall_ring_stack *stack =
+		thread->has_stack ? recorder_slot_stack(ring, thread->index) : NULL;
+	return stack ? (const uint8_t *)stack->words : NULL;
+}
+
+struct ending {
+	uint64_t now;
+	int64_t result;
+	uint32_t flags;
+};
+
+static void tell_end(struct recorder_ring *ring, struct recorder_thread *thread,
+		     const struct ending *ending)
+{
+	const struct stall_wait_slot *slot = thread->slot;
+	uint8_t words[STALL_RING_WORDS];
+	struct recorder_event event = {
+		.type = STALL_RECORD_END,
+		.key = slot->key,
+		.operation = thread->operation,
+		.seq = thread->seq - 1, // of the wait
+		.flags = ending->flags,
+		.start_ns = thread->start_ns,
+		.now_ns = ending->now,
+		.value = slot->value,
+		.size = slot->size,
+		.result = ending->result,
+		.place = &thread->place,
+	};
+
+	if (thread->kind == STALL_WAIT_FUTEX)
+		event.words = words_of(ring, thread, ending->result, words);
+	recorder_record(ring, thread, &event);
+}
+
+// Whether a record is made of the wait: a long one, or the first for a condition, whose stack says
+// what it is.
+static bool count_end(struct recorder_ring *ring, struct recorder_thread *thread,
+		      struct ending *ending, uint64_t bytes)
+{
+	struct stall_wait_stat *stat = thread->stat;
+	uint64_t ns = ending->now - thread->start_ns;
+	uint32_t role = __atomic_load_n(&stat->role, __ATOMIC_RELAXED);
+	bool is_over = ns >= recorder_threshold_of(ring, thread->kind);
+	bool is_cond =
+		thread->kind == STALL_WAIT_FUTEX && thread->operation == STALL_RING_COND_WAIT;
+	bool is_first = is_cond && recorder_stat_is_own(ring, stat) &&
+			!__atomic_load_n(&stat->told, __ATOMIC_RELAXED);
+
+	recorder_stat_count(stat, ns, ending->now);
+	if (bytes)
+		__atomic_fetch_add(&stat->bytes, bytes, __ATOMIC_RELAXED);
+	if (is_over)
+		__atomic_fetch_add(&stat->over, 1, __ATOMIC_RELAXED);
+	if (thread->slot->reported == thread->seq)
+		ending->flags |= STALL_SLOT_REPORTED;
+	if (thread->marked)
+		ending->flags |= STALL_SLOT_MARKED;
+	if (is_first)
+		ending->flags |= STALL_SLOT_FIRST;
+	bool is_told =
+		(is_over || is_first) &&
+		recorder_is_to_be_told(ring, stat, role,
+				       is_cond ? (uint64_t *)&stat->told_ns[0] : NULL, ending->now);
+	if (is_first && is_told) // else the next one in its place
+		__atomic_store_n(&stat->told, 1, __ATOMIC_RELAXED);
+	return is_told;
+}
+
+void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	set_doing(thread, RECORDER_WRITES);
+	if (!is_published(ring, thread))
+		return;
+	struct ending ending = {.now = recorder_now(), .result = result};
+	// Counted first: a reader may take the stat away when no wait is for it.
+	bool is_told = count_end(ring, thread, &ending, bytes);
+	if (thread->marked)
+		recorder_unmark(thread);
+	set_seq(thread, thread->seq + 1);
+	if (is_told)
+		tell_end(ring, thread, &ending);
+	if (thread->has_stack)
+		recorder_stack_give_back(ring, thread->index);
+}
+
+uint64_t recorder_patience_ns(void)
+{
+	struct recorder_ring *ring = recorder_ring();
+	uint64_t threshold_ns = ring ? recorder_threshold_of(ring, STALL_WAIT_FUTEX)
+				     : recorder_settings()->threshold_ns[STALL_WAIT_FUTEX];
+
+	if (threshold_ns > MAX_PATIENCE_NS)
+		return MAX_PATIENCE_NS;
+	return threshold_ns < MIN_PATIENCE_NS ? MIN_PATIENCE_NS : threshold_ns;
+}
+
+uint64_t recorder_began_ns(const struct recorder_thread *thread)
+{
+	return thread->start_ns;
+}
+
+/* The end of a thread, and of the process. */
+
+void recorder_forked(void)
+{
+	bool in_write = self.doing == RECORDER_WRITES;
+
+	self = (struct recorder_thread){.generation = self.generation};
+	recorder_slots_forget();
+	recorder_marks_forget();
+	recorder_maps_forget();
+	recorder_ring_forget(in_write);
+}
+
+void recorder_thread_ends(void)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	self.ended = true;
+	if (recorder_has_slot(ring, &self))
+		recorder_slot_free(ring, &self);
+}
+
+void recorder_exits(void)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	if (!ring || !recorder_is_own_process())
+		return;
+	__atomic_store_n(&ring->header->state, STALL_RING_ENDED, __ATOMIC_RELEASE);
+	if (!recorder_settings()->keep)
+		raw_call1(SYS_unlink, ring->path);
+}

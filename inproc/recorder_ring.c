@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether there is a ring.
+#include <signal.h>
+#include <sys/mman.h>
+
+#include "recorder_private.h"
+
+#define MAX_NAPS 100 // 10 ms
+
+static const struct timespec nap = {.tv_nsec = 100000};
+enum state {
+	NONE,
+	MAKING,
+	READY,
+	FAILED,
+};
+static uint32_t state;
+static struct recorder_ring the_ring;
+static pid_t process; // ours
+
+struct recorder_ring *recorder_ring(void)
+{
+	if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != READY)
+		return NULL;
+	return &the_ring;
+}
+
+// strerror(3) may allocate.
+static const char *error_text(int errnum)
+{
+	switch (errnum) {
+	case EACCES:
+	case EPERM:
+		return "not permitted; set STALLSCOPE_RUNTIME_DIR to a folder of the server's user";
+	case ENOENT:
+		return "no such folder; make it, or set STALLSCOPE_RUNTIME_DIR";
+	case ENOTDIR:
+		return "not a folder; set STALLSCOPE_RUNTIME_DIR to one";
+	case EROFS:
+		return "read-only; set STALLSCOPE_RUNTIME_DIR to another folder";
+	case ENOSPC:
+	case EDQUOT:
+		return "no space left; set STALLSCOPE_RUNTIME_DIR to another folder";
+	case EFBIG:
+		return "the limit of file sizes is too small; raise it (ulimit -f)";
+	case EMFILE:
+	case ENFILE:
+		return "too many open files";
+	case ENOMEM:
+		return "no memory left";
+	}
+	return "it does not work there; set STALLSCOPE_RUNTIME_DIR to a folder in memory";
+}
+
+static bool make(struct recorder_ring *ring)
+{
+	const struct recorder_settings *settings = recorder_settings();
+	const char *what = "";
+
+	if (settings->bad)
+		recorder_say((const char *const[]){"the value of ", settings->bad,
+						   " is not understood: the default is taken",
+						   NULL});
+	int errnum = recorder_create(ring, &what);
+	if (!errnum)
+		return true;
+	recorder_say((const char *const[]){"nothing is recorded: cannot make the ring: ", what,
+					   ": ", error_text(errnum), NULL});
+	return false;
+}
+
+__attribute__((constructor)) static void remember_process(void)
+{
+	process = raw_call0(SYS_getpid);
+}
+
+bool recorder_is_own_process(void)
+{
+	return raw_call0(SYS_getpid) == process;
+}
+
+// It is some system calls of another thread away, once in a process's life: without this, what begins
+// meanwhile would be unseen for as long as it lasts.
+static struct recorder_ring *wait_for_ring(void)
+{
+	for (int i = 0; i < MAX_NAPS; i++) {
+		if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != MAKING)
+			break;
+		raw_call2(SYS_nanosleep, &nap, NULL);
+	}
+	return recorder_ring();
+}
+
+struct recorder_ring *recorder_ring_needed(void)
+{
+	uint32_t none = NONE;
+	struct recorder_ring *ring = recorder_ring();
+
+	if (!ring && !recorder_is_own_process())
+		return NULL;
+	if (ring || !__atomic_compare_exchange_n(&state, &none, MAKING, false, __ATOMIC_ACQUIRE,
+						 __ATOMIC_RELAXED))
+		return ring ? ring : wait_for_ring();
+	// A handler that leaves by siglongjmp(), or a cancellation, would leave it half made.
+	uint64_t all = ~0ULL, blocked;
+	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &all, &blocked, sizeof(all));
+	bool is_made = make(&the_ring);
+	__atomic_store_n(&state, is_made ? READY : FAILED, __ATOMIC_RELEASE);
+	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &blocked, NULL, sizeof(blocked));
+	return is_made ? &the_ring : NULL;
+}
+
+void recorder_ring_forget(bool in_write)
+{
+	struct recorder_ring *ring = &the_ring;
+	void *header = ring->header;
+	uint64_t size = ring->layout.file_size;
+
+	// A signal handler that forks may have interrupted a write: let that go nowhere.
+	if (header && in_write)
+		raw_call6(SYS_mmap, header, size, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+	else if (header)
+		raw_call2(SYS_munmap, header, size);
+	recorder_memory_forget();
+	*ring = (struct recorder_ring){.generation = ring->generation + 1};
+	process = raw_call0(SYS_getpid);
+	// One that could not be made is not tried again in the child either.
+	if (state != FAILED)
+		state = NONE;
+}
+
+bool recorder_ring_failed(void)
+{
+	return __atomic_load_n(&state, __ATOMIC_RELAXED) == FAILED;
+}
+
+void recorder_ring_lost(struct recorder_ring *ring, enum stall_wait_lost cause)
+{
+	__atomic_fetch_add(&ring->header->lost[cause], 1, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// A slot for each thread that has something to say.
+#include <sys/prctl.h>
+
+#include "recorder_private.h"
+
+#define RETRY_NS 1000000000ULL
+#define MAX_LOOKED_AT 64 // slots that are asked whether their thread lives, for each that is taken
+
+// Whose each slot is, apart from the file, so that a search is quick and nobody else writes to it.
+static int32_t owners[STALL_RING_MAX_SLOTS];
+static uint32_t used; // all owners are below
+static uint32_t looked_at;
+
+void recorder_read_comm(char comm[STALL_BPF_COMM])
+{
+	char text[STALL_BPF_COMM] = "";
+
+	raw_call2(SYS_prctl, PR_GET_NAME, text);
+	for (int i = 0; i < STALL_BPF_COMM; i++)
+		comm[i] = text[i];
+}
+
+static struct stall_wait_slot *slot_at(const struct recorder_ring *ring, uint32_t index)
+{
+	return (struct stall_wait_slot *)recorder_ring_at(ring, ring->layout.slots_offset) + index;
+}
+
+// Whatever its last thread was doing, it does so no more.
+static void empty(struct recorder_ring *ring, struct stall_wait_slot *slot)
+{
+	if (!recorder_ring_has(ring, (uint8_t *)slot - (uint8_t *)ring->header, sizeof(*slot)))
+		return;
+	uint32_t seq = slot->seq;
+	__atomic_store_n(&slot->seq, seq + (seq & 1), __ATOMIC_RELEASE);
+	recorder_unmark_slot(ring, slot);
+	__atomic_store_n(&slot->tid, 0, __ATOMIC_RELEASE);
+}
+
+// A thread that ended by a bare exit(2), or was killed alone, has not given its slot back.
+static void reclaim(struct recorder_ring *ring)
+{
+	uint32_t count = __atomic_load_n(&used, __ATOMIC_RELAXED);
+	uint32_t first = __atomic_fetch_add(&looked_at, MAX_LOOKED_AT, __ATOMIC_RELAXED);
+
+	for (uint32_t i = 0; i < MAX_LOOKED_AT && i < count; i++) {
+		uint32_t index = (first + i) % count;
+		int32_t tid = __atomic_load_n(&owners[index], __ATOMIC_RELAXED);
+		if (tid <= 0 || raw_call3(SYS_tgkill, ring->layout.pid, tid, 0) != -ESRCH ||
+		    !__atomic_compare_exchange_n(&owners[index], &tid, -1, false, __ATOMIC_ACQUIRE,
+						 __ATOMIC_RELAXED))
+			continue;
+		empty(ring, slot_at(ring, index));
+		__atomic_store_n(&owners[index], 0, __ATOMIC_RELEASE);
+	}
+}
+
+static bool claim(uint32_t index, int32_t tid)
+{
+	int32_t none = 0;
+
+	return __atomic_load_n(&owners[index], __ATOMIC_RELAXED) == 0 &&
+	       __atomic_compare_exchange_n(&owners[index], &none, tid, false, __ATOMIC_ACQUIRE,
+					   __ATOMIC_RELAXED);
+}
+
+static void raise_to(uint32_t *maximum, uint32_t value)
+{
+	uint32_t seen = __atomic_load_n(maximum, __ATOMIC_RELAXED);
+
+	while (seen < value && !__atomic_compare_exchange_n(maximum, &seen, value, true,
+							    __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+		;
+}
+
+// The first free one, or that of a dead thread whose tid this one was given. slot_count: none.
+static uint32_t find(struct recorder_ring *ring, int32_t tid)
+{
+	uint32_t count = __atomic_load_n(&used, __ATOMIC_ACQUIRE), slots = ring->layout.slot_count;
+
+	for (uint32_t i = 0; i < count; i++) {
+		if (__atomic_load_n(&owners[i], __ATOMIC_RELAXED) == tid) {
+			empty(ring, slot_at(ring, i));
+			return i;
+		}
+	}
+	for (uint32_t i = 0; i < slots; i++) {
+		if (claim(i, tid)) {
+			raise_to(&used, i + 1);
+			return i;
+		}
+	}
+	return slots;
+}
+
+static uint32_t find_or_reclaim(struct recorder_ring *ring, int32_t tid)
+{
+	uint32_t count = __atomic_load_n(&used, __ATOMIC_ACQUIRE);
+	uint32_t index = find(ring, tid);
+
+	if (index < count)
+		return index;
+	reclaim(ring); // before more and more are used
+	return index < ring->layout.slot_count ? index : find(ring, tid);
+}
+
+bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	uint64_t now = recorder_now();
+	int32_t tid = raw_call0(SYS_gettid);
+
+	if (thread->ended || !recorder_is_own_process() ||
+	    (thread->refused_ns && now - thread->refused_ns < RETRY_NS))
+		return false;
+	uint32_t index = find_or_reclaim(ring, tid);
+	uint64_t offset = ring->layout.slots_offset + index * sizeof(struct stall_wait_slot);
+	if (index >= ring->layout.slot_count ||
+	    !recorder_ring_has(ring, offset, sizeof(struct stall_wait_slot))) {
+		if (index < ring->layout.slot_count)
+			__atomic_store_n(&owners[index], 0, __ATOMIC_RELEASE);
+		thread->refused_ns = now;
+		recorder_ring_lost(ring, STALL_LOST_SLOTS_FULL);
+		return false;
+	}
+	struct stall_wait_slot *slot = slot_at(ring, index);
+	thread->generation = ring->generation;
+	thread->index = index;
+	thread->slot = slot;
+	thread->seq = slot->seq & ~1u;
+	thread->has_stack = false;
+	thread->marked = false;
+	slot->tgid = ring->layout.pid;
+	slot->ns_tid = tid;
+	recorder_read_comm(slot->comm);
+	__atomic_store_n(&slot->tid, tid, __ATOMIC_RELEASE);
+	raise_to(&ring->header->slots_used, index + 1);
+	recorder_maps_refresh(ring, now);
+	return true;
+}
+
+void recorder_slot_free(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	struct stall_wait_slot *slot = thread->slot;
+
+	thread->slot = NULL;
+	empty(ring, slot);
+	__atomic_store_n(&owners[thread->index], 0, __ATOMIC_RELEASE);
+}
+
+uint32_t recorder_slots_used(void)
+{
+	return __atomic_load_n(&used, __ATOMIC_RELAXED);
+}
+
+void recorder_slots_forget(void)
+{
+	recorder_clear(owners, used * sizeof(owners[0]));
+	used = looked_at = 0;
+}
+
+uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count)
+{
+	uint32_t slots = __atomic_load_n(&used, __ATOMIC_ACQUIRE), count = 0;
+	uint64_t oldest = 0;
+
+	for (uint32_t i = 0; i < slots; i++) {
+		const struct stall_wait_slot *slot = slot_at(ring, i);
+
+		if (__atomic_load_n(&owners[i], __ATOMIC_RELAXED) <= 0 ||
+		    !recorder_ring_has(ring, (uint8_t *)slot - (uint8_t *)ring->header,
+				       sizeof(*slot)))
+			continue;
+		uint32_t seq = __atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE);
+		uint64_t id = __atomic_load_n(&slot->key.id, __ATOMIC_RELAXED);
+		uint32_t kind = __atomic_load_n(&slot->key.kind, __ATOMIC_RELAXED);
+		uint64_t start = __atomic_load_n(&slot->start_ns, __ATOMIC_RELAXED);
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		if (!(seq & 1) || kind != STALL_WAIT_FUTEX || id != object ||
+		    __atomic_load_n(&slot->seq, __ATOMIC_RELAXED) != seq)
+			continue;
+		count++;
+		if (!oldest || start < oldest)
+			oldest = start;
+	}
+	*ret_count = count;
+	return oldest;
+}

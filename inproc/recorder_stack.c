@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a thread is: registers, and a copy of its stack.
+#include <sys/uio.h>
+
+#include "recorder_private.h"
+
+#define MAX_DEPTH (1 << 20) // of a stack that is looked at page by page, once
+#define MAX_PAGES 9	    // of a copy from a stack that is not known
+#define BAD_HOW 0x7fffffff
+
+extern void *__libc_stack_end; // ld.so: where the kernel put the arguments of the first thread
+
+uint64_t recorder_fs_base(void)
+{
+	uint64_t base;
+
+	asm("movq %%fs:0, %0" : "=r"(base)); // the thread's control block begins with its address
+	return base;
+}
+
+void recorder_regs(const struct recorder_place *place, uint64_t regs[STALL_BPF_PT_REGS])
+{
+	for (int i = 0; i < STALL_BPF_PT_REGS; i++)
+		regs[i] = 0;
+	regs[STALL_BPF_BX] = place->bx;
+	regs[STALL_BPF_BP] = place->bp;
+	regs[STALL_BPF_R12] = place->r12;
+	regs[STALL_BPF_R13] = place->r13;
+	regs[STALL_BPF_R14] = place->r14;
+	regs[STALL_BPF_R15] = place->r15;
+	regs[STALL_BPF_IP] = place->ip;
+	regs[STALL_BPF_SP] = place->sp;
+}
+
+struct stall_ring_stack *recorder_slot_stack(struct recorder_ring *ring, uint32_t index)
+{
+	uint64_t offset = ring->layout.stacks_offset + (uint64_t)index * ring->layout.stack_stride;
+
+	if (!recorder_ring_has(ring, offset, sizeof(struct stall_ring_stack)))
+		return NULL;
+	return recorder_ring_at(ring, offset);
+}
+
+// rt_sigprocmask(2) reads the set before it looks at `how`, which it refuses: a look at memory that
+// fails where a load would be a SIGSEGV.
+static bool is_readable(uintptr_t page)
+{
+	return raw_call4(SYS_rt_sigprocmask, BAD_HOW, page, NULL, 8) == -EINVAL;
+}
+
+static bool is_stack_up_to(struct recorder_thread *thread, uintptr_t sp, uintptr_t end)
+{
+	uintptr_t page = sp & -STALL_RING_PAGE, known = end;
+
+	if (end <= sp || end - sp > MAX_DEPTH)
+		return false;
+	if (thread->stack_low && thread->stack_end == end)
+		known = thread->stack_low;
+	for (uintptr_t at = page; at < known; at += STALL_RING_PAGE) {
+		if (!is_readable(at))
+			return false;
+	}
+	thread->stack_end = end;
+	if (page < known)
+		thread->stack_low = page;
+	return true;
+}
+
+// The end of the thread's own stack, if sp is in it: readable without a hole. glibc puts the control
+// block on top of a thread's stack. 0: another stack, of a coroutine or a signal handler.
+static uintptr_t own_end(struct recorder_thread *thread, uintptr_t sp)
+{
+	uintptr_t base = recorder_fs_base(), first = (uintptr_t)__libc_stack_end;
+
+	if (is_stack_up_to(thread, sp, base))
+		return base;
+	return is_stack_up_to(thread, sp, first) ? first : 0;
+}
+
+bool recorder_is_one_stack(struct recorder_thread *thread, uintptr_t a, uintptr_t b)
+{
+	uintptr_t low = a < b ? a : b, high = a < b ? b : a;
+
+	return high < own_end(thread, low);
+}
+
+// What lies above such a stack may go at any time: the kernel copies, and stops where it cannot.
+static uint32_t copy_unknown(struct recorder_ring *ring, uintptr_t sp, uint8_t *to, uint32_t room)
+{
+	struct iovec local = {to, room}, remote[MAX_PAGES];
+	uint32_t count = 0, size = 0;
+
+	while (count < MAX_PAGES && size < room) {
+		uint32_t chunk = STALL_RING_PAGE - ((sp + size) & (STALL_RING_PAGE - 1));
+		if (chunk > room - size)
+			chunk = room - size;
+		remote[count++] = (struct iovec){(void *)(sp + size), chunk};
+		size += chunk;
+	}
+	local.iov_len = size;
+	long n = raw_call6(SYS_process_vm_readv, ring->layout.pid, &local, 1, remote, count, 0);
+	if (n > 0)
+		return n;
+	// Not allowed. We run on this page.
+	if (count)
+		recorder_copy(to, (void *)sp, remote[0].iov_len);
+	return count ? remote[0].iov_len : 0;
+}
+
+// As much of the ring as there can be.
+static uint32_t make_room(struct recorder_ring *ring, uint8_t *to, uint32_t room)
+{
+	uint64_t offset = to - (uint8_t *)ring->header;
+
+	while (room && !recorder_ring_has(ring, offset, room)) {
+		uint32_t in_page = (offset + room) & (STALL_RING_PAGE - 1);
+		uint32_t less = in_page ? in_page : STALL_RING_PAGE;
+		room = room > less ? room - less : 0;
+	}
+	return room;
+}
+
+uint32_t recorder_stack_copy(struct recorder_ring *ring, struct recorder_thread *thread,
+			     uintptr_t sp, uint8_t *to, uint32_t room, uint64_t *ret_whole)
+{
+	uintptr_t end = own_end(thread, sp);
+	uint64_t whole = end ? end - sp : 0;
+	uint32_t size = make_room(ring, to, whole && whole < room ? whole : room);
+
+	if (end)
+		recorder_copy(to, (void *)sp, size);
+	else
+		size = copy_unknown(ring, sp, to, size);
+	if (!size)
+		recorder_ring_lost(ring, STALL_LOST_STACK_READ);
+	else if (size != whole)
+		recorder_ring_lost(ring, STALL_LOST_STACK_SHORT);
+	*ret_whole = whole;
+	return size;
+}
+
+// The 32 bytes from the object on are part of it. What is before it is not, and is left out where it
+// may be on no page at all.
+__attribute__((no_sanitize("address"))) void recorder_read_words(uint64_t object,
+								 uint8_t words[STALL_RING_WORDS])
+{
+	const uint64_t *from = (const uint64_t *)(uintptr_t)(object - 16);
+	uint64_t *to = (uint64_t *)words;
+	bool has_before = (object & (STALL_RING_PAGE - 1)) >= 16;
+
+	for (int i = 0; i < STALL_RING_WORDS / 8; i++)
+		to[i] = i >= 2 || has_before ? __atomic_load_n(&from[i], __ATOMIC_RELAXED) : 0;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The layout of the ring: a file of fixed size that libstallscope.so maps in the server and
+ * stallscope-probe maps beside it, without stopping anything. It is whole at any instant, also when
+ * the server is killed in the middle of a write, and stays readable after its death.
+ *
+ * To a reader all of it is hostile, and changes while it is read.
+ *
+ * What is waited for, who waits, and how long it took are kept as the wait probes keep it (waits.h),
+ * so that both have one reader:
+ *
+ *   header | slots | stacks | stats | names | records | maps, twice
+ *
+ * Each part begins at a multiple of 4096 bytes.
+ */
+#ifndef STALL_RING_H
+#define STALL_RING_H
+
+#include <linux/types.h>
+
+#include "waits.h"
+
+#define STALL_RING_MAGIC "STALLRNG"
+#define STALL_RING_VERSION 1
+#define STALL_RING_SUFFIX ".ring"
+#define STALL_RING_PAGE 4096
+
+#define STALL_RING_MAX_SLOTS 16384
+#define STALL_RING_MAX_STATS 16384
+#define STALL_RING_MAX_CELLS 16384
+#define STALL_RING_MAX_FILE (512ULL << 20)
+
+/* Which function a thread is in (struct stall_wait_slot.operation of FUTEX waits): it says what the
+ * object at key.id is. FUTEX keys are addresses of pthread objects, not of futex words. */
+enum stall_ring_call {
+	STALL_RING_MUTEX_LOCK = 1,
+	STALL_RING_RWLOCK_RDLOCK,
+	STALL_RING_RWLOCK_WRLOCK,
+	STALL_RING_COND_WAIT,
+	/* Of WAKER records: what lets the waiters go. Their `value` is for how long the longest waiter
+	 * has waited, in ns, their `size` how many wait. */
+	STALL_RING_MUTEX_UNLOCK,
+	STALL_RING_RWLOCK_UNLOCK,
+	STALL_RING_COND_SIGNAL,
+	STALL_RING_COND_BROADCAST,
+};
+
+enum stall_ring_state {
+	STALL_RING_LIVE = 1,
+	STALL_RING_ENDED, /* the process has exited in order */
+};
+
+struct stall_ring_header {
+	/* Written once, before the file has its name. */
+	char magic[8];
+	__u32 version;
+	__u32 header_size; /* of this struct */
+	__u64 file_size;
+	__u64 slots_offset;  /* struct stall_wait_slot[slot_count] */
+	__u64 stacks_offset; /* slot_count of stack_stride bytes: struct stall_ring_stack */
+	__u64 stats_offset; /* struct stall_wait_stat[stat_count + STALL_WAIT_KINDS], see waits.h */
+	__u64 names_offset; /* struct stall_ring_name[stat_count]: of the files of the stats */
+	__u64 records_offset; /* cell_count of cell_stride bytes: struct stall_ring_cell */
+	__u64 maps_offset;    /* two of maps_stride bytes: struct stall_ring_maps */
+	__u32 slot_count, stack_stride;
+	__u32 stat_count; /* a power of two: tag & (stat_count - 1) is the first place */
+	__u32 cell_count; /* a power of two */
+	__u32 cell_stride, maps_stride;
+	__s32 pid; /* in the server's own pid namespace */
+	__u32 uid;
+	__u64 start_time; /* /proc/self/stat field 22, clock ticks since boot; 0: not known */
+	/* st_ino of /proc/self/ns/pid, 0: not known. A reader in the same one that does not see the
+	 * pid knows that the server has ended. */
+	__u64 pid_namespace;
+	__u64 created_ns, created_wall_ns;
+	char boot_id[40]; /* /proc/sys/kernel/random/boot_id, "" not known: TIDs of another boot */
+	char comm[16];
+	char exe[256];	  /* as readlink(/proc/self/exe) gives it; "" unknown */
+	char library[16]; /* version of libstallscope.so */
+
+	/* Commands: whoever may write the file may change them at any time. */
+	__u32 enabled __attribute__((aligned(64))); /* 0: the library passes everything through */
+	__u32 reserved;
+	__u64 threshold_ns[STALL_WAIT_KINDS]; /* of END and WAKER records */
+
+	/* Written by the library. */
+	__u32 state __attribute__((aligned(64))); /* enum stall_ring_state */
+	__u32 slots_used;			  /* all slots in use are below */
+	__u32 maps;				  /* which of the two is whole: 0 or 1 */
+	__u32 maps_failed; /* errno of the last try to read /proc/self/maps, 0: it went well */
+	__u64 waits;	   /* that began, roughly: whether anything happens at all */
+	__u64 lost[STALL_LOST_CAUSES];
+
+	__u64 head __attribute__((aligned(64))); /* records begun since the start: tickets */
+};
+
+/* The stack of a slot's wait. It belongs to the wait whose number slot.seq is equal to `seq`, which
+ * is written last. A wait for a mutex or rwlock gets one only when it has lasted a while. */
+#define STALL_RING_WORDS 48 /* as struct stall_futex: 16 bytes before the object, 32 from it on */
+struct stall_ring_stack {
+	__u32 seq;
+	__u32 size;	/* bytes copied */
+	__u64 address;	/* of the first of them */
+	__u64 whole;	/* bytes from there to the upper end of the stack, 0: not known */
+	__u64 fs_base;	/* pthread_self() */
+	__u64 words_ns; /* when `words` were read last, CLOCK_MONOTONIC; 0: never in this wait */
+	__u8 words[STALL_RING_WORDS];  /* around the pthread object: its owner */
+	__u64 regs[STALL_BPF_PT_REGS]; /* struct pt_regs: bx bp r12 to r15 ip sp, the others 0 */
+	__u8 bytes[];
+};
+
+/* A slot is of a thread while its tid is not 0. `server` and `outer` of it are unused. */
+
+/* The role of a FUTEX stat is at first what the call says: STALL_ROLE_MUTEX or STALL_ROLE_RWLOCK. Of
+ * a condition it is STALL_ROLE_UNKNOWN, since a server's own locks sleep on those too, until a
+ * reader has unwound a thread that waits there; of what it found it writes all but those two. With
+ * STALL_ROLE_COND its waits are counted, and nothing else is told of them. Readers take max_ns by exchanging it for 0, and free a stat as the
+ * loader of the probes does: tag STALL_TAG_RETIRED, a while later all 0, the tag last. */
+
+struct stall_ring_name {
+	__u64 tag;  /* of the stat that it is of: written last */
+	__s32 mode; /* st_mode */
+	__u32 pad;
+	char path[240]; /* /proc/self/fd/N or as the program gave it; its last bytes if longer */
+};
+
+/* A record and its stack. `ticket` is 2 * number + 1 while the record is written, 2 * number + 2
+ * when it is whole; number & (cell_count - 1) is the cell. A reader that finds a larger number has
+ * lost that record. A writer that finds its cell being written gives up (STALL_LOST_RING_FULL). */
+struct stall_ring_cell {
+	__u64 ticket;
+	__u64 whole; /* of the stack, as in struct stall_ring_stack */
+	struct stall_wait_record record;
+	__u8 words[STALL_RING_WORDS]; /* around the object, when the record was made */
+	__u8 stack[];		      /* record.stack_size bytes */
+};
+
+/* Lines of /proc/self/maps: those with a path, [stack] and [vdso]. */
+struct stall_ring_maps {
+	__u32 size;	 /* bytes of text */
+	__u32 truncated; /* lines are missing */
+	__u64 read_ns;	 /* CLOCK_MONOTONIC */
+	char text[];
+};
+
+#endif
