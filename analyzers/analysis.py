@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What analyzers found in captures: the value that reporters print.
 
 `stallscope.reporters.json` turns it into the schema ``stallscope.analysis/1``.
@@ -9,10 +10,20 @@ import msgspec
 
 from stallscope.model import Capture, Lock
 
-__all__ = ["Analysis", "Blocker", "Edge", "Finding", "Group", "Link", "State", "WaiterGroup"]
+__all__ = [
+    "Analysis",
+    "Blocker",
+    "Edge",
+    "Finding",
+    "Group",
+    "Link",
+    "Share",
+    "State",
+    "WaiterGroup",
+]
 
 State = str
-"""``idle``, ``running`` or ``waiting``."""
+"""``idle``, ``running``, ``waiting``; ``unseen``: it sleeps where the agent does not look."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -26,6 +37,14 @@ class Group(msgspec.Struct, frozen=True):
     idle: bool = False
 
 
+class Share(msgspec.Struct, frozen=True):
+    """``threads`` of those that are not idle are in this subsystem."""
+
+    subsystem: str
+    threads: int
+    share: float
+
+
 class Edge(msgspec.Struct, frozen=True):
     """``waiter`` waits for ``owner`` (indexes into Capture.threads), as ``source`` says."""
 
@@ -36,6 +55,8 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class Blocker(msgspec.Struct, frozen=True):
+    """The thread that the others wait for. ``source``: what names it, as of an Edge."""
+
     tid: int
     name: str
     frames: tuple[str, ...]
@@ -44,9 +65,13 @@ class Blocker(msgspec.Struct, frozen=True):
     source: str = "futex"
     certain: bool = True
     """False: chosen because nobody else is left, and another thread can be it as well."""
+    thread: int | None = None
+    """Index into Capture.threads."""
 
 
 class WaiterGroup(msgspec.Struct, frozen=True):
+    """How many threads wait with these frames, innermost first."""
+
     count: int
     frames: tuple[str, ...]
 
@@ -60,6 +85,8 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
+    """One stall, named or not, with what speaks for it. ``confidence``: 0 to 1."""
+
     signature: str | None
     """None: a stall that no signature knows."""
     title: str
@@ -77,18 +104,25 @@ class Finding(msgspec.Struct, frozen=True):
     meaning: str = ""
     victim_of: str | None = None
     """The finding whose waiters this one's blocker is among."""
+    members: tuple[int, ...] = ()
+    """Its threads, without the blocker: indexes into Capture.threads."""
 
 
 class Analysis(msgspec.Struct, frozen=True):
+    """All that was found in one capture; the verdict is the first finding."""
+
     capture: Capture
     findings: tuple[Finding, ...]
     groups: tuple[Group, ...]
     states: tuple[State, ...]
     """One per thread of the capture."""
+    places: tuple[tuple[str, ...], ...] = ()
+    """One per thread: its few telling frames, innermost first, else what its server says."""
     edges: tuple[Edge, ...] = ()
     cycles: tuple[tuple[int, ...], ...] = ()
     """TIDs of threads that wait for each other in a ring; one TID: it waits for itself."""
     server: str | None = None
     """``mysql``, ``mariadb``, ``postgres``, ``mongodb`` or None."""
     version: str | None = None
+    subsystems: tuple[Share, ...] = ()
     inputs: tuple[dict[str, str | int], ...] = ()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stallscope.analyzers import releases
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING
@@ -140,9 +141,14 @@ def pending(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple
 
 
 def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
-    """Return the blocker: the lock's owner before frames, both together best."""
+    """Return the blocker: the lock's owner before frames, both together best.
+
+    Who let the lock go last comes before one that is only left to be it.
+    """
     owner = by_lock(scene, waiters)
     stands = by_frames(scene, signature, waiters)
+    if stands is None or not stands.certain:
+        stands = releases.blocker(scene, signature, waiters) or stands
     if owner is None or (stands is not None and owner.share < LEAST_SHARE):
         return stands
     numbers = scene.shape(owner.thread).holder_of.get(signature.id, ())

@@ -1,105 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signature catalog: TOML files in, compiled patterns out; docs/signatures.md is its manual."""
+"""The signature catalog: TOML in, compiled patterns out; manual: docs/writing-signatures.md."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Sequence
+import copy
+import functools
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from stallscope.analyzers.catalogfile import (
+    CatalogError,
+    File,
+    HolderEntry,
+    ReleaseEntry,
+    SignatureEntry,
+    WaiterEntry,
+    WaitKind,
+    mistake,
+    read,
+)
 from stallscope.analyzers.patterns import Pattern, PatternError, Vocabulary
-from stallscope.errors import StallscopeError
+from stallscope.model import Lock, LockKind
 
-__all__ = ["Catalog", "CatalogError", "Holder", "Idle", "Signature", "WaitKind", "check", "load"]
+__all__ = [
+    "Catalog",
+    "CatalogError",
+    "Holder",
+    "Idle",
+    "LettingGo",
+    "Signature",
+    "WaitKind",
+    "check",
+    "load",
+]
 
 PACKAGE_DATA = Path(__file__).resolve().parent / "signatures"
 
-MAX_FILE = 4 << 20
+Place = Sequence[str | int]
+"""Keys and indexes that lead to a value of a file."""
 
 HOLDER_USE = ("optional", "required", "none")
 
 
-class CatalogError(StallscopeError):
-    """A signature file is wrong: file, key and what is wrong."""
-
-
-class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Frames that say how a thread waits; ``contends``: for something another thread holds."""
-
-    kind: str
-    frames: list[str]
-    contends: bool = False
-    queues: bool = False
-    """It is the lock's own routine: also a thread that is idle by its stack waits there."""
-    running: bool = False
-    """The thread spins: it waits although it is on a CPU."""
-
-
-class _IdleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    what: str
-    stack: list[str] = []
-    session: bool = False
-    nameless: bool = False
-
-
-class _ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    programs: list[str] = []
-    frames: list[str] = []
-    sessions: list[str] = []
-
-
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    stack: list[str]
-    versions: str = ""
-
-
-class _HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    stack: list[str]
-    versions: str = ""
-    role: str = ""
-    unique: bool = False
-    running: bool = False
-    waiting: bool = False
-    alone: bool = False
-
-
-class _SignatureEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    id: str
-    title: str
-    servers: list[str]
-    versions: str
-    meaning: str
-    remedies: list[str]
-    references: list[str]
-    precedence: int
-    waiter: list[_Entry] = []
-    holder: list[_HolderEntry] = []
-    locks: list[str] = []
-    explains: list[str] = []
-    holders: str = "optional"
-    min_waiters: int = 3
-    idle_holder: bool = False
-    device: bool = False
-    generic: bool = False
-
-
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    family: str
-    sets: dict[str, list[str]] = {}
-    wait: list[WaitKind] = []
-    helpers: list[str] = []
-    thread_start: list[str] = []
-    server: list[_ServerEntry] = []
-    idle: list[_IdleEntry] = []
-    signature: list[_SignatureEntry] = []
-
-
 class Holder(msgspec.Struct, frozen=True):
-    """Where the culprit stands, best first; see docs/signatures.md for the fields."""
+    """Where the culprit stands, best first; see docs/writing-signatures.md for the fields."""
 
     patterns: tuple[Pattern, ...]
     versions: str
@@ -108,6 +55,16 @@ class Holder(msgspec.Struct, frozen=True):
     running: bool
     waiting: bool
     alone: bool
+
+
+class LettingGo(msgspec.Struct, frozen=True):
+    """Where the culprit lets the lock go; see docs/writing-signatures.md for the fields."""
+
+    patterns: tuple[Pattern, ...]
+    versions: str
+    role: str
+    then: tuple[Pattern, ...]
+    unseen: str
 
 
 class Idle(msgspec.Struct, frozen=True):
@@ -119,8 +76,35 @@ class Idle(msgspec.Struct, frozen=True):
     session: bool
 
 
+class Site(msgspec.Struct, frozen=True):
+    """Where a server's report says that a thread waits, and where the lock was made."""
+
+    kind: str
+    """``mutex``, ``rwlock`` or empty for both."""
+    place: str
+    created: str
+
+    def fits(self, kind: str, place: str, lock: Lock) -> bool:
+        """Say whether it is this place and kind of lock."""
+        if self.kind not in ("", kind) or not fnmatchcase(place, self.place):
+            return False
+        return not self.created or fnmatchcase(lock.created or "", self.created)
+
+
+def _site(path: Path, number: int, signature: str, text: str) -> Site:
+    """Parse ``[mutex|rwlock ]PLACE[ of CREATED]``."""
+    parts = text.split()
+    kind = parts.pop(0) if parts[:1] in (["mutex"], ["rwlock"]) else ""
+    if len(parts) == 1:
+        return Site(kind, parts[0], "")
+    if len(parts) == 3 and parts[1] == "of":
+        return Site(kind, parts[0], parts[2])
+    message = f"signature {signature!r}.sites: {text!r}: not '[mutex|rwlock] PLACE [of CREATED]'"
+    raise mistake(path, ["signature", number, "sites"], message)
+
+
 class Signature(msgspec.Struct, frozen=True):
-    """One way to stall; the fields are those of docs/signatures.md."""
+    """One way to stall; the fields are those of docs/writing-signatures.md."""
 
     id: str
     title: str
@@ -133,12 +117,19 @@ class Signature(msgspec.Struct, frozen=True):
     precedence: int
     waiters: tuple[Pattern, ...]
     holders: tuple[Holder, ...]
+    releases: tuple[LettingGo, ...]
     locks: tuple[str, ...]
+    sites: tuple[Site, ...]
+    lock_kinds: tuple[LockKind, ...]
+    activities: tuple[str, ...]
     explains: tuple[str, ...]
+    causes: tuple[str, ...]
     holder_use: str
     min_waiters: int
+    waited_s: int
     idle_holder: bool
     device: bool
+    busy: bool
     generic: bool
     source: str
     waiter_texts: tuple[tuple[str, str], ...] = ()
@@ -162,6 +153,8 @@ class Catalog:
         signatures: Sequence[Signature],
         waits: Sequence[tuple[int, WaitKind]],
         helpers: int,
+        wakes: int,
+        asked: int,
         thread_start: int,
         servers: Sequence[Server],
         idles: Sequence[Idle],
@@ -171,6 +164,8 @@ class Catalog:
         self.by_id = {signature.id: signature for signature in signatures}
         self.waits = tuple(waits)
         self.helpers = helpers
+        self.wakes = wakes
+        self.asked = asked
         self.thread_start = thread_start
         self.servers = tuple(servers)
         self.sessions = 0
@@ -178,10 +173,51 @@ class Catalog:
             self.sessions |= server.sessions
         self.idles = tuple((idle, idle.pattern) for idle in idles if idle.pattern is not None)
         self.nameless = next((idle for idle in idles if idle.pattern is None), None)
-        self.lock_names = {lock: s.id for s in signatures for lock in s.locks}
+        self._claims: dict[str, tuple[Signature, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.signatures)
+
+    def claims(self, lock: str) -> tuple[Signature, ...]:
+        """Return the signatures that claim waiters of a lock of this name, nearest to causes first.
+
+        ``index->lock`` is also ``&new_index->lock``, as servers print it.
+        """
+        known = self._claims.get(lock)
+        if known is None:
+            name = lock.lstrip("&").partition("+")[0]
+            known = tuple(
+                s for s in self.signatures if any(fnmatchcase(name, glob) for glob in s.locks)
+            )
+            self._claims[lock] = known
+        return known
+
+    def told_by(self, lock: Lock | None, activity: str | None) -> tuple[Signature, ...]:
+        """Return the signatures that claim a thread by the kind of its lock, or by its activity.
+
+        ``activity``: as the server says it, ``State`` of the processlist.
+        """
+        return tuple(
+            s
+            for s in self.signatures
+            if (lock is not None and lock.kind in s.lock_kinds)
+            or (activity is not None and any(fnmatchcase(activity, a) for a in s.activities))
+        )
+
+    def without(self, ids: Collection[str]) -> Catalog:
+        """Return a catalog that does not know these signatures."""
+        other = copy.copy(self)
+        other.signatures = tuple(s for s in self.signatures if s.id not in ids)
+        other.by_id = {signature.id: signature for signature in other.signatures}
+        other._claims = {}
+        return other
+
+    def at_site(self, lock: Lock, place: str) -> tuple[Signature, ...]:
+        """Return the signatures that claim who waits for the lock at this ``file:line``."""
+        kind = "rwlock" if lock.kind is LockKind.RWLOCK else "mutex"
+        return tuple(
+            s for s in self.signatures if any(site.fits(kind, place, lock) for site in s.sites)
+        )
 
 
 def load(extra_dirs: Sequence[Path] = ()) -> Catalog:
@@ -189,12 +225,18 @@ def load(extra_dirs: Sequence[Path] = ()) -> Catalog:
 
     Raises: CatalogError naming file, key and what is wrong.
     """
-    paths = sorted(PACKAGE_DATA.glob("*.toml"))
+    paths: list[Path] = []
     for folder in extra_dirs:
         if not folder.is_dir():
             raise CatalogError(f"{folder}: not a folder of signature files (*.toml)")
         paths.extend(sorted(folder.glob("*.toml")))
-    return compile_files([(path, _read(path)) for path in paths])
+    return compile_files([*_shipped(), *((path, read(path)) for path in paths)])
+
+
+@functools.cache
+def _shipped() -> tuple[tuple[Path, File], ...]:
+    """Read the package's own files, once: they are what they are while a program runs."""
+    return tuple((path, read(path)) for path in sorted(PACKAGE_DATA.glob("*.toml")))
 
 
 def check(path: Path) -> tuple[Signature, ...]:
@@ -202,50 +244,23 @@ def check(path: Path) -> tuple[Signature, ...]:
 
     Raises: CatalogError naming file, key and what is wrong.
     """
-    files = [(item, _read(item)) for item in sorted(PACKAGE_DATA.glob("*.toml"))]
-    own = _read(path)
+    own = read(path)
+    files = list(_shipped())
     if not any(path.samefile(item) for item, _ in files):
         files.append((path, own))
     by_id = compile_files(files).by_id
     return tuple(by_id[entry.id] for entry in own.signature)
 
 
-def _read(path: Path) -> _File:
-    try:
-        if path.stat().st_size > MAX_FILE:
-            raise CatalogError(f"{path}: larger than {MAX_FILE} bytes, which no signature file is")
-        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CatalogError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CatalogError(f"{path}: not valid TOML: {error}") from error
-    try:
-        return msgspec.convert(data, _File)
-    except msgspec.ValidationError as error:
-        raise CatalogError(f"{path}: {_where(data, str(error))}") from error
-
-
-def _where(data: dict[str, Any], message: str) -> str:
-    """Turn msgspec's ``$.signature[3].id`` into the signature's own name where it has one."""
-    text, _, place = message.partition(" - at `$")
-    place = place.rstrip("`").lstrip(".")
-    if place.startswith("signature["):
-        index, _, key = place[len("signature[") :].partition("]")
-        entries = data.get("signature")
-        if isinstance(entries, list) and index.isdecimal() and int(index) < len(entries):
-            entry = entries[int(index)]
-            name = entry.get("id") if isinstance(entry, dict) else None
-            place = f"signature {name!r}{key}" if name else place
-    return f"{place}: {text}" if place else text
-
-
-def compile_files(files: Sequence[tuple[Path, _File]]) -> Catalog:
+def compile_files(files: Sequence[tuple[Path, File]]) -> Catalog:
     """Compile parsed files into one catalog; raises CatalogError."""
     sets: dict[str, list[str]] = {}
     for path, file in files:
         for name, members in file.sets.items():
             if name in sets and sets[name] != members:
-                raise CatalogError(f"{path}: sets.{name}: another file has a set of this name")
+                raise mistake(
+                    path, ["sets", name], f"sets.{name}: another file has a set of this name"
+                )
             sets[name] = members
     builder = _Builder(Vocabulary(sets))
     for path, file in files:
@@ -253,32 +268,65 @@ def compile_files(files: Sequence[tuple[Path, _File]]) -> Catalog:
     return builder.finish()
 
 
+def _key(place: Place) -> str:
+    """Return ``idle[0].stack`` for a place."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _wrong(entry: SignatureEntry) -> tuple[str, str] | None:
+    """Return key and complaint of an entry that cannot be, None for a sound one."""
+    if not entry.id or entry.id.strip("abcdefghijklmnopqrstuvwxyz0123456789-"):
+        return "id", "lower-case letters, digits and '-' only"
+    if entry.holders not in HOLDER_USE:
+        return "holders", f"one of {', '.join(HOLDER_USE)}"
+    if entry.holders == "required" and not entry.holder:
+        return "holder", "required, and there is none"
+    tells = (entry.waiter, entry.holder, entry.locks, entry.sites, entry.activities)
+    if not (any(tells) or entry.generic):
+        return "", "no waiter, no holder, no lock: nothing to find"
+    if entry.min_waiters < 1:
+        return "min_waiters", "a number of threads, 1 or more"
+    if entry.precedence < 0:
+        return "precedence", "a number, 0 or more"
+    for reference in entry.references:
+        if not reference.startswith(("https://", "http://")):
+            return "references", f"{reference!r} is no address (https://...)"
+    return None
+
+
 class _Builder:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.signatures: dict[str, Signature] = {}
+        self.where: dict[str, tuple[Path, int]] = {}
         self.waits: list[tuple[int, WaitKind]] = []
         self.helpers = 0
+        self.wakes = 0
+        self.asked = 0
         self.thread_start = 0
         self.servers: list[Server] = []
         self.idles: list[Idle] = []
 
-    def add(self, path: Path, file: _File) -> None:
+    def add(self, path: Path, file: File) -> None:
         for number, wait in enumerate(file.wait):
-            mask = self.element(path, f"wait[{number}].frames", wait.frames)
+            mask = self.element(path, ["wait", number, "frames"], wait.frames)
             self.waits.append((mask, wait))
             self.helpers |= mask
         if file.helpers:
-            self.helpers |= self.element(path, "helpers", file.helpers)
-        self.thread_start |= self.element(path, "thread_start", file.thread_start)
+            self.helpers |= self.element(path, ["helpers"], file.helpers)
+        self.wakes |= self.element(path, ["wakes"], file.wakes)
+        self.asked |= self.element(path, ["asked"], file.asked)
+        self.thread_start |= self.element(path, ["thread_start"], file.thread_start)
         for number, server in enumerate(file.server):
-            where = f"server[{number}]"
             self.servers.append(
                 Server(
                     name=server.name,
                     programs=tuple(server.programs),
-                    marks=self.element(path, f"{where}.frames", server.frames),
-                    sessions=self.element(path, f"{where}.sessions", server.sessions),
+                    marks=self.element(path, ["server", number, "frames"], server.frames),
+                    sessions=self.element(path, ["server", number, "sessions"], server.sessions),
                     family=file.family,
                 )
             )
@@ -286,46 +334,69 @@ class _Builder:
             if idle.nameless:
                 self.idles.append(Idle(what=idle.what, pattern=None, session=False))
             for text in idle.stack:
-                pattern = self.pattern(path, f"idle[{number}].stack", text, anchored=False)
+                pattern = self.pattern(path, ["idle", number, "stack"], text, anchored=False)
                 self.idles.append(Idle(what=idle.what, pattern=pattern, session=idle.session))
-        for entry in file.signature:
-            self.signatures[entry.id] = self.signature(path, file.family, entry)
+        own: set[str] = set()
+        for number, entry in enumerate(file.signature):
+            if entry.id in own:
+                what = f"signature {entry.id!r}.id: twice in this file"
+                raise mistake(path, ["signature", number, "id"], what)
+            own.add(entry.id)
+            self.where[entry.id] = (path, number)
+            self.signatures[entry.id] = self.signature(path, file.family, number, entry)
 
-    def element(self, path: Path, key: str, names: Sequence[str]) -> int:
+    def element(self, path: Path, place: Place, names: Sequence[str]) -> int:
         if not names:
             return 0
         try:
             return 1 << self.vocabulary.element(names)
         except PatternError as error:
-            raise CatalogError(f"{path}: {key}: {error}") from error
+            raise mistake(path, place, f"{_key(place)}: {error}") from error
 
-    def pattern(self, path: Path, key: str, text: str, *, anchored: bool) -> Pattern:
+    def pattern(
+        self, path: Path, place: Place, text: str, *, anchored: bool, where: str = ""
+    ) -> Pattern:
         try:
             return self.vocabulary.pattern(text, anchored=anchored)
         except PatternError as error:
-            raise CatalogError(f"{path}: {key}: {text!r}: {error}") from error
+            raise mistake(path, place, f"{where or _key(place)}: {text!r}: {error}") from error
 
-    def signature(self, path: Path, family: str, entry: _SignatureEntry) -> Signature:
-        where = f"signature {entry.id!r}"
-        if not entry.id or entry.id.strip("abcdefghijklmnopqrstuvwxyz0123456789-"):
-            raise CatalogError(f"{path}: {where}.id: lower-case letters, digits and '-' only")
-        if entry.holders not in HOLDER_USE:
-            raise CatalogError(f"{path}: {where}.holders: one of {', '.join(HOLDER_USE)}")
-        if entry.holders == "required" and not entry.holder:
-            raise CatalogError(f"{path}: {where}.holder: required, and there is none")
-        if not (entry.waiter or entry.holder or entry.locks or entry.generic):
-            raise CatalogError(f"{path}: {where}: no waiter, no holder, no lock: nothing to find")
+    def stacks(
+        self, path: Path, number: int, key: str, entry: SignatureEntry, *, anchored: bool
+    ) -> list[tuple[Pattern, ...]]:
+        """Compile the patterns of each waiter, holder or release entry."""
+        out = []
+        items: Sequence[WaiterEntry | HolderEntry | ReleaseEntry] = getattr(entry, key)
+        for index, item in enumerate(items):
+            place = ("signature", number, key, index, "stack")
+            where = f"signature {entry.id!r}.{key}"
+            if not item.stack:
+                raise mistake(path, place, f"{where}[{index}].stack: it has no pattern")
+            out.append(
+                tuple(
+                    self.pattern(path, place, text, anchored=anchored, where=where)
+                    for text in item.stack
+                )
+            )
+        return out
+
+    def signature(self, path: Path, family: str, number: int, entry: SignatureEntry) -> Signature:
+        wrong = _wrong(entry)
+        if wrong is not None:
+            key, message = wrong
+            dotted = f".{key}" if key else ""
+            place: list[str | int] = ["signature", number, *([key] if key else [])]
+            raise mistake(path, place, f"signature {entry.id!r}{dotted}: {message}")
+        waiting = self.stacks(path, number, "waiter", entry, anchored=True)
         waiters = [
-            (item.versions, self.pattern(path, f"{where}.waiter", text, anchored=True))
-            for item in entry.waiter
-            for text in item.stack
+            (item.versions, pattern)
+            for item, patterns in zip(entry.waiter, waiting, strict=True)
+            for pattern in patterns
         ]
+        holding = self.stacks(path, number, "holder", entry, anchored=False)
         holders = [
             Holder(
-                patterns=tuple(
-                    self.pattern(path, f"{where}.holder", text, anchored=False)
-                    for text in item.stack
-                ),
+                patterns=patterns,
                 versions=item.versions,
                 role=item.role,
                 unique=item.unique,
@@ -333,7 +404,27 @@ class _Builder:
                 waiting=item.waiting,
                 alone=item.alone,
             )
-            for item in entry.holder
+            for item, patterns in zip(entry.holder, holding, strict=True)
+        ]
+        letting = self.stacks(path, number, "release", entry, anchored=True)
+        releases = [
+            LettingGo(
+                patterns=patterns,
+                versions=item.versions,
+                role=item.role,
+                then=tuple(
+                    self.pattern(
+                        path,
+                        ("signature", number, "release", index, "then"),
+                        text,
+                        anchored=False,
+                        where=f"signature {entry.id!r}.release",
+                    )
+                    for text in item.then
+                ),
+                unseen=item.unseen,
+            )
+            for index, (item, patterns) in enumerate(zip(entry.release, letting, strict=True))
         ]
         return Signature(
             id=entry.id,
@@ -347,12 +438,19 @@ class _Builder:
             precedence=entry.precedence,
             waiters=tuple(pattern for _, pattern in waiters),
             holders=tuple(holders),
+            releases=tuple(releases),
             locks=tuple(entry.locks),
+            sites=tuple(_site(path, number, entry.id, text) for text in entry.sites),
+            lock_kinds=tuple(entry.lock_kinds),
+            activities=tuple(entry.activities),
             explains=tuple(entry.explains),
+            causes=tuple(entry.causes),
             holder_use=entry.holders,
             min_waiters=entry.min_waiters,
+            waited_s=entry.waited_s,
             idle_holder=entry.idle_holder,
             device=entry.device,
+            busy=entry.busy,
             generic=entry.generic,
             source=path.name,
             waiter_texts=tuple((versions, pattern.text) for versions, pattern in waiters),
@@ -360,17 +458,19 @@ class _Builder:
 
     def finish(self) -> Catalog:
         for signature in self.signatures.values():
-            for other in signature.explains:
-                if other not in self.signatures:
-                    raise CatalogError(
-                        f"{signature.source}: signature {signature.id!r}.explains: "
-                        f"no signature is called {other!r}"
-                    )
+            for key in ("explains", "causes"):
+                for other in getattr(signature, key):
+                    if other not in self.signatures:
+                        path, number = self.where[signature.id]
+                        what = f"signature {signature.id!r}.{key}: no signature is called {other!r}"
+                        raise mistake(path, ["signature", number, key], what)
         return Catalog(
             self.vocabulary,
             sorted(self.signatures.values(), key=lambda s: s.precedence),
             self.waits,
             self.helpers,
+            self.wakes,
+            self.asked,
             self.thread_start,
             self.servers,
             self.idles,

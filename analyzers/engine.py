@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Capture to an Analysis: who waits, for whom, and which signature that is.
 
-How the confidence comes about is written in docs/signatures.md; keep both in step.
+How the confidence comes about is written in docs/verdict.md; keep both in step.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from stallscope.analyzers import generic, graph, groups, server, verdict, waits
+from stallscope.analyzers import generic, graph, groups, server, subsystems, verdict, waits
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.scene import Scene
@@ -19,12 +19,12 @@ __all__ = ["Options", "analyze"]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """``group_frames``: frames that make a group, None for all.
+    """``grouping``: what makes a group.
 
     ``min_confidence``: findings below it are not worth a reader's time.
     """
 
-    group_frames: int | None = None
+    grouping: groups.Grouping = groups.Grouping()
     min_confidence: float = 0.4
     max_findings: int = 20
 
@@ -42,6 +42,12 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
         for thread, shape in zip(capture.threads, stacks.shapes, strict=True)
     )
     links = graph.build(capture)
+    owners = {edge.owner for edge in links.edges}
+    # Who has a lock that others wait for sleeps for a reason.
+    states = tuple(
+        waits.WAITING if state == waits.UNSEEN and index in owners else state
+        for index, state in enumerate(states)
+    )
     rings = links.cycles()
     name, version = server.identify(capture, stacks, catalog)
 
@@ -53,10 +59,12 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
     return Analysis(
         capture=capture,
         findings=tuple(findings[: options.max_findings]),
-        groups=groups.group(capture, stacks, states, frames=options.group_frames),
+        groups=groups.group(capture, stacks, states, catalog, options.grouping),
         states=states,
+        places=tuple(scene.telling(index) for index in range(len(capture.threads))),
         edges=links.edges,
         cycles=tuple(tuple(capture.threads[i].tid for i in ring) for ring in rings),
         server=name,
         version=version,
+        subsystems=subsystems.shares(capture, stacks, states, subsystems.load()),
     )

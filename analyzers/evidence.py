@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stallscope.analyzers import releases
 from stallscope.analyzers.blocker import pending, suspects
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene, wait
-from stallscope.analyzers.waits import IDLE, WAITING
+from stallscope.analyzers.waits import IDLE, UNSEEN, WAITING
 from stallscope.model import Label, Lock, LockKind
 
 __all__ = ["Case", "collect", "lock_words"]
@@ -48,10 +49,17 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     if case.waiters:
         sites = Counter[str]()
         for index in case.waiters:
-            sites[scene.shape(index).excerpt()] += scene.capture.threads[index].count
+            sites[scene.place(index)] += scene.capture.threads[index].count
         site, most = sites.most_common(1)[0]
-        whole = max(waiting, own)
-        says.append(f"{own} of {whole} waiting threads are in this wait; {most} of them in {site}")
+        if case.signature.busy:
+            says.append(f"{own} threads are busy with this; {most} of them in {site}")
+        else:
+            whole = max(waiting, own)
+            says.append(
+                f"{own} of {whole} waiting threads are in this wait; {most} of them in {site}"
+            )
+    if scene.samples > 1:
+        says.append(f"the dump adds up {scene.samples} samples: so many times fewer at a moment")
     for victim in victims:
         explained = victim.signature.id in case.signature.explains
         says.append(
@@ -67,9 +75,13 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             )
         elif lock.kind is LockKind.MUTEX and lock.source == "futex" and not lock.owner_tid:
             against.append(f"{name} had no owner when it was read: it is passed on quickly")
+    if scene.is_brief(case.waiters):
+        against.append("none of these waits had lasted 10 ms when it was seen")
+    says += releases.told(scene, case.waiters)
     if case.blocker is not None:
         thread = case.blocker.thread
-        says.append(f"{scene.say(thread)} {case.blocker.role}: it {scene.doing(thread)}")
+        now = "now it" if case.blocker.source == releases.SOURCE else "it"
+        says.append(f"{scene.say(thread)} {case.blocker.role}: {now} {scene.doing(thread)}")
         if case.blocker.via:
             says.append(
                 "between the waiters and it: "
@@ -79,8 +91,11 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             )
         if not case.blocker.certain and case.blocker.source == "frames":
             against.append("no lock word names the blocker: it is chosen by what it does")
-        label = scene.capture.threads[case.blocker.thread].label
-        if label is Label.RACED:
+        if case.blocker.source == releases.SOURCE:
+            against.append("who holds the lock now was not seen, only who let it go last")
+            against += [case.blocker.unseen] if case.blocker.unseen else []
+        item = scene.capture.threads[thread]
+        if item.label is Label.RACED and item.frames:
             against.append("the blocker ran while its stack was copied: its frames may be mixed")
     between = pending(scene, case.signature, case.waiters)
     if between is not None and (case.blocker is None or between[0] != case.blocker.thread):
@@ -104,7 +119,8 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
 def lock_words(lock: Lock) -> str:
     """Name a lock in a sentence, and who has it."""
     kind = _KINDS.get(lock.kind, "the lock")
-    name = f"{lock.symbol} ({lock.address:#x})" if lock.symbol else f"{lock.address:#x}"
+    where = f"{lock.address:#x}"
+    name = f"{lock.symbol} ({where})" if lock.symbol and lock.address else lock.symbol or where
     if lock.owner_tid:
         return f"{kind} {name}, owned by thread {lock.owner_tid}"
     if lock.readers:
@@ -145,6 +161,9 @@ def _nobody(scene: Scene, case: Case) -> list[str]:
         and shape.idle.session
         and (blocker is None or i != blocker.thread)
     )
+    unseen = scene.weight(i for i, state in enumerate(scene.states) if state == UNSEEN)
+    if case.signature.idle_holder and unseen and blocker is None:
+        return [f"it can be held by one of the {unseen} threads that sleep unseen, as idle ones do"]
     if case.signature.idle_holder and idle:
         if blocker is not None and not blocker.certain:
             return [f"the holder can also be {_one_of(idle)}"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from stallscope.analyzers import releases
 from stallscope.analyzers.analysis import Finding, Link
 from stallscope.analyzers.blocker import by_lock
 from stallscope.analyzers.catalog import Signature
@@ -25,6 +26,13 @@ UNKNOWN_CAP = 0.6
 RING = 0.95
 """Lock words that held still do not err; the thread that was read as their owner may have ended."""
 
+DEVICES = (
+    ("fsync-stall", "sync", "a sync"),
+    ("fallocate-stall", "allocate", "an allocation"),
+    ("disk-read-stall", "read", "a read"),
+)
+"""Signature, kind of wait, and how a sentence calls it."""
+
 OWNED_KINDS = frozenset({"mutex", "rwlock", "futex", "spin"})
 
 
@@ -36,9 +44,10 @@ def findings(scene: Scene) -> list[Finding]:
     if convoy is not None:
         out.append(convoy[0])
         left = [index for index in left if index not in convoy[1]]
-    for found in (_syncs(scene, left), _cpus(scene)):
-        if found is not None:
-            out.append(found)
+    out += [f for item in DEVICES if (f := _device(scene, left, *item)) is not None]
+    saturated = _cpus(scene)
+    if saturated is not None:
+        out.append(saturated)
     unknown = _unknown(scene, left)
     if unknown is not None:
         out.append(unknown)
@@ -52,6 +61,10 @@ def _unexplained(scene: Scene) -> list[int]:
         for index in scene.active
         if scene.states[index] == WAITING and index not in scene.assigned and index not in in_rings
     ]
+
+
+def _weak_where_brief(scene: Scene, threads: Sequence[int], score: float) -> float:
+    return min(score, WEAK_CAP) if scene.is_brief(threads) else score
 
 
 def _make(
@@ -83,6 +96,7 @@ def _make(
         references=signature.references,
         against=tuple(against),
         meaning=" ".join(signature.meaning.split()),
+        members=tuple(i for i in threads if blocker is None or i != blocker.thread),
     )
 
 
@@ -148,42 +162,45 @@ def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | Non
     says = [f"{count} threads wait for {lock_words(lock)}"]
     sites = Counter(scene.shape(i).site() for i in threads).most_common(3)
     says.append("they come from " + ", ".join(f"{site} ({number})" for site, number in sites))
+    says += releases.told(scene, threads)
     against = []
     if blocker is not None:
         says.append(f"{scene.say(blocker.thread)} owns it: it {scene.doing(blocker.thread)}")
     else:
         against.append("the lock word names no owner that is in this capture")
     score = 0.35 + 0.25 * share + (blocker.strength if blocker else 0.0)
+    score = _weak_where_brief(scene, threads, score)
     finding = _make(
         signature, scene, threads, min(score, CAP), says, blocker=blocker, against=against
     )
     return finding, set(threads)
 
 
-def _syncs(scene: Scene, left: Sequence[int]) -> Finding | None:
-    """Find threads that are in fsync together without a signature that knows them."""
-    signature = scene.catalog.by_id.get("fsync-stall")
+def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) -> Finding | None:
+    """Find threads that wait for a device together without a signature that knows them."""
+    signature = scene.catalog.by_id.get(name)
     if signature is None:
         return None
     known = {
         index
-        for name, threads in scene.holders.items()
-        if scene.waiters.get(name)
+        for other, threads in scene.holders.items()
+        if scene.waiters.get(other)
         for index in threads
     }
     threads = []
     for index in left:
         wait = scene.shape(index).wait
-        if wait is not None and wait.kind == "sync" and index not in known:
+        if wait is not None and wait.kind == kind and index not in known:
             threads.append(index)
     count = scene.weight(threads)
     share = count / max(1, scene.weight(scene.active))
-    if count < signature.min_waiters or share < UNKNOWN_SHARE:
+    at_once = scene.at_once(threads)
+    if at_once < signature.min_waiters or share < UNKNOWN_SHARE:
         return None
     sites = Counter(scene.shape(i).excerpt() for i in threads).most_common(3)
-    says = [f"{count} threads are in a sync of a file at once"]
+    says = [f"{count} threads are in {what} of a file at once"]
     says += [f"{number} of them in {site}" for site, number in sites]
-    score = (0.35 + 0.35 * share) * count / (count + 2)
+    score = (0.35 + 0.35 * share) * at_once / (at_once + 2)
     return _make(signature, scene, threads, score, says)
 
 
@@ -217,6 +234,8 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
     for index in left:
         shape = scene.shape(index)
         kind = shape.wait.kind if shape.wait is not None else ""
+        if shape.present & scene.catalog.asked:
+            continue
         if (shape.session and kind not in WORKS) or (shape.wait and shape.wait.contends):
             places.setdefault(shape.site(), []).append(index)
     if not places:
@@ -224,18 +243,21 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
     site, threads = max(places.items(), key=lambda item: scene.weight(item[1]))
     count = scene.weight(threads)
     share = count / max(1, scene.weight(scene.active))
-    if count < LEAST_UNKNOWN or share < UNKNOWN_SHARE:
+    at_once = scene.at_once(threads)
+    if at_once < LEAST_UNKNOWN or share < UNKNOWN_SHARE:
         return None
     blocker = by_lock(scene, threads)
     if blocker is None:
         blocker = _differs(scene, threads)
     says = [f"{count} threads wait in {site}", f"they share {_shared(scene, threads)}"]
+    says += releases.told(scene, threads)
     against = ["no signature of the catalog knows this wait"]
     if blocker is not None:
         says.append(f"{scene.say(blocker.thread)} {blocker.role}: it {scene.doing(blocker.thread)}")
     if _nameless(scene.capture):
         against.append("many frames have no names: debug symbols of the server would show more")
-    score = min((0.35 + 0.3 * share) * count / (count + 2), UNKNOWN_CAP)
+    score = min((0.35 + 0.3 * share) * at_once / (at_once + 2), UNKNOWN_CAP)
+    score = _weak_where_brief(scene, threads, score)
     return Finding(
         signature=None,
         title=f"{count} threads wait in {site}, for a reason that no signature knows",
@@ -251,6 +273,7 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
             "Look at the statements of these threads in the server's process list.",
         ),
         against=tuple(against),
+        members=tuple(threads),
     )
 
 

@@ -11,10 +11,8 @@ from stallscope.model import Capture, LockKind
 
 __all__ = ["Graph", "build"]
 
-_OWNED = frozenset(
-    {LockKind.MUTEX, LockKind.RWLOCK, LockKind.INTERNAL, LockKind.JOIN, LockKind.UNKNOWN}
-)
-"""Kinds whose owner is who must act next. A condition variable has none."""
+_OWNERLESS = frozenset({LockKind.COND, LockKind.SEM})
+"""Kinds that nobody owns: another thread has to act, and no word says which."""
 
 
 class Graph:
@@ -89,7 +87,7 @@ def build(capture: Capture) -> Graph:
         if thread.lock is None or not 0 <= thread.lock < len(capture.locks):
             continue
         lock = capture.locks[thread.lock]
-        if not lock.owner_tid or lock.kind not in _OWNED:
+        if not lock.owner_tid or lock.kind in _OWNERLESS:
             continue
         owner = by_tid.get((lock.process, lock.owner_tid), by_tid.get((-1, lock.owner_tid)))
         if owner is not None:

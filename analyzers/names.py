@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from stallscope.analyzers import mangled
 from stallscope.model import Frame
 
 __all__ = ["MAX_NAME", "bare", "display", "normalize"]
@@ -29,26 +30,32 @@ _SUFFIX = re.compile(
     r"\.(?:part|constprop|isra|cold|clone|lto_priv|llvm|localalias|ipa|ifunc|actor|destroy|resume"
     r"|\d+)(?:[.\d]|$)"
 )
+_THUNK = re.compile(r"(?:non-virtual|virtual|covariant return) thunk to ")
 _AFTER_ARGUMENTS = re.compile(r"(?: const| volatile| &&?| noexcept)*::")
 
 # glibc gives one entry point several names, and a debugger takes any of them.
 _LIBC = frozenset(
     re.findall(
         r"\S+",
-        "accept accept4 calloc clock_nanosleep clone clone3 close connect epoll_pwait epoll_wait "
-        "fallocate fallocate64 fdatasync free fsync ftruncate ftruncate64 futex io_getevents ioctl "
-        "localtime_r lseek madvise malloc mmap mmap64 mprotect msync munmap nanosleep open open64 "
-        "openat poll posix_fallocate posix_fallocate64 ppoll pread pread64 preadv preadv64 pselect "
-        "pwrite pwrite64 pwritev pwritev64 read readv realloc recv recvfrom recvmsg rename select "
-        "semop semtimedop send sendmsg sendto sigtimedwait sigwait sigwaitinfo sleep start_thread "
-        "sync_file_range syscall tz_convert unlink usleep wait4 waitpid write writev",
+        "accept accept4 calloc clock_nanosleep clone clone3 close connect epoll_pwait "
+        "epoll_pwait2 epoll_wait fallocate fallocate64 fcntl fcntl64 fdatasync free fsync "
+        "ftruncate ftruncate64 futex io_getevents ioctl localtime_r lseek madvise malloc mmap "
+        "mmap64 mprotect msync munmap nanosleep open open64 openat pause poll posix_fallocate "
+        "posix_fallocate64 ppoll pread pread64 preadv preadv2 preadv64 pselect pwrite pwrite64 "
+        "pwritev pwritev2 pwritev64 read readv realloc recv recvfrom recvmsg rename select "
+        "sem_clockwait sem_timedwait sem_wait semop semtimedop send sendmsg sendto sigsuspend "
+        "sigtimedwait sigwait sigwaitinfo sleep start_thread sync_file_range syncfs syscall "
+        "truncate truncate64 tz_convert unlink usleep wait4 waitid waitpid write writev",
     )
 )
+_LIBC_OTHER = {"__io_getevents_0_4": "io_getevents", "__new_sem_wait": "sem_wait"}
 _LIBC_PREFIX = re.compile(r"__(?:GI_)?(?:__)?(?:libc_)?")
 
 
 def _libc(name: str) -> str:
     """Return the public name of one of libc's entry points, or the name itself."""
+    if name in _LIBC_OTHER:
+        return _LIBC_OTHER[name]
     if name.startswith("__GI_"):
         name = name[5:]
     if name.startswith(("___pthread_", "__pthread_")):
@@ -118,6 +125,9 @@ def _cpp(symbol: str) -> str:
         elif piece == " ":
             if symbol.startswith("[", end):
                 break
+            if symbol.startswith("<", end) and out and "operator" in out[-1]:
+                position = end  # `operator<< <int>`: arguments of the template, no return type
+                continue
             out.append(piece)
             start = len(out)
         elif piece == "." and _SUFFIX.match(symbol, position) and len(out) > start:
@@ -159,14 +169,15 @@ def _local_name(text: str) -> str:
 @lru_cache(maxsize=65536)
 def normalize(symbol: str) -> str:
     """Return the function's plain name: namespaces and templates kept, all else cut off."""
+    if symbol.startswith(("_Z", "__Z")):
+        return mangled.plain(symbol) or symbol
     if _PLAIN.fullmatch(symbol):
         name = symbol
     else:
         symbol = symbol[:MAX_NAME].strip()
         if symbol.startswith("<") and symbol.endswith("called>"):
             return symbol
-        if symbol.startswith("non-virtual thunk to "):
-            symbol = symbol[len("non-virtual thunk to ") :]
+        symbol = _THUNK.sub("", symbol)
         name = _cpp(symbol) or symbol
     return _libc(name) if name.startswith("_") or name.endswith("_nocancel") else name
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pattern language of signatures; docs/signatures.md is its manual.
+"""The pattern language of signatures; docs/writing-signatures.md is its manual.
 
 Each alternative of each pattern gets one bit. A frame's mask says which of them its name
 satisfies, so that matching a stack is integer arithmetic, linear in its frames.

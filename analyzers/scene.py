@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from stallscope.analyzers.analysis import Blocker, WaiterGroup
-from stallscope.analyzers.catalog import Catalog, Signature
+from stallscope.analyzers.catalog import Catalog, LettingGo, Signature
 from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING
@@ -21,8 +21,22 @@ __all__ = ["Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
 EXCERPT = 3
 """A dump of so few threads is a piece of one: small counts do not speak against a stall."""
 
+ONE_OF = 4
+"""A program with threads has one main thread among at least this many; processes have one each."""
+
+MAIN = frozenset({"main", "mysqld_main"})
+
 MAX_WAITER_GROUPS = 10
 MAX_LOCKS = 10
+
+
+BRIEF_NS = 10 * 10**6
+"""Waits that are all shorter are a moment: who loses its CPU for a turn keeps others as long."""
+
+RECENT_NS = 10 * 10**9
+"""A lock that was let go longer ago says nothing of those who hold it now."""
+
+_OF_TABLES = frozenset({LockKind.ROW, LockKind.TABLE, LockKind.METADATA})
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -41,6 +55,10 @@ class Candidate(msgspec.Struct, frozen=True):
     """Owners between the waiters and this root."""
     certain: bool = True
     """False: only that nobody else is left speaks for it."""
+    release: int | None = None
+    """Index into Capture.releases: known from it, with its frames."""
+    unseen: str = ""
+    """What the release cannot show, in a sentence."""
 
 
 class Scene:
@@ -62,6 +80,7 @@ class Scene:
         self.states = states
         self.graph = graph
         self.rings = rings
+        self._let_go: dict[tuple[str, int], bool] = {}
 
     def shape(self, thread: int) -> Shape:
         return self.stacks.shapes[thread]
@@ -69,6 +88,39 @@ class Scene:
     def weight(self, threads: Iterable[int]) -> int:
         """Return how many threads these stand for."""
         return sum(self.capture.threads[index].count for index in threads)
+
+    @cached_property
+    def samples(self) -> int:
+        """How many moments an aggregate adds up: each has the program's one main thread."""
+        if all(thread.count == 1 for thread in self.capture.threads):
+            return 1
+        shapes = enumerate(self.stacks.shapes)
+        mains = self.weight(index for index, shape in shapes if not MAIN.isdisjoint(shape.names))
+        return max(1, mains) if mains * ONE_OF <= self.total else 1
+
+    def at_once(self, threads: Iterable[int]) -> float:
+        """Return how many threads these are at a moment: an aggregate has each of them often."""
+        return self.weight(threads) / self.samples
+
+    def is_brief(self, threads: Iterable[int]) -> bool:
+        """Say whether the source tells of each of these waits how long it is, and none is long.
+
+        A source that tells whole seconds says nothing by 0, and a lock that was let go after a
+        long wait has more to say than those that wait for it since.
+        """
+        waiters = [self.capture.threads[index] for index in threads]
+        longest = max((waiter.waited_ns or 0 for waiter in waiters), default=0)
+        locks = {waiter.lock for waiter in waiters}
+        return (
+            0 < longest < BRIEF_NS
+            and all(waiter.waited_ns is not None for waiter in waiters)
+            and not any(
+                release.lock is not None
+                and release.lock in locks
+                and (release.waited_ns or 0) >= BRIEF_NS
+                for release in self.capture.releases
+            )
+        )
 
     @cached_property
     def total(self) -> int:
@@ -90,21 +142,45 @@ class Scene:
 
     @cached_property
     def _fitting(self) -> dict[int, tuple[Signature, ...]]:
-        """Waiting thread → the signatures that it can belong to; one where its lock has a name."""
+        """Thread → the signatures that it can belong to: running ones to ``busy`` ones only."""
         out: dict[int, tuple[Signature, ...]] = {}
         for index, state in enumerate(self.states):
-            if state != WAITING:
+            if state == WAITING:
+                fits = self._fits(index)
+            elif state == RUNNING:
+                fits = tuple(s for s in self.shape(index).waiter_of if s.busy)
+            else:
                 continue
-            lock = self.lock_of(index)
-            name = lock.symbol.partition("+")[0] if lock is not None and lock.symbol else ""
-            by_lock = self.catalog.lock_names.get(name)
-            if by_lock is not None and self._usable(self.catalog.by_id[by_lock], index):
-                out[index] = (self.catalog.by_id[by_lock],)
-                continue
-            fits = tuple(s for s in self.shape(index).waiter_of if self._usable(s, index))
             if fits:
                 out[index] = fits
         return out
+
+    def _fits(self, thread: int) -> tuple[Signature, ...]:
+        """Return what a waiting thread can belong to: by its lock's name, its frames, its place."""
+        lock = self.lock_of(thread)
+        claims: tuple[Signature, ...] = ()
+        # The name of a row's or table's lock is its users' own: it can be that of any mutex.
+        if lock is not None and lock.symbol and lock.kind not in _OF_TABLES:
+            claims = self.catalog.claims(lock.symbol)
+        claims = tuple(s for s in claims if self._usable(s, thread))
+        if len(claims) == 1 or (claims and claims[0].holder_use == "required"):
+            return claims[:1]
+        frames = tuple(s for s in self.shape(thread).waiter_of if self._usable(s, thread))
+        both = tuple(s for s in claims if s in frames)
+        if both or frames or claims:
+            return both or frames or claims[:1]
+        item = self.capture.threads[thread]
+        told = self.catalog.told_by(lock, item.activity)
+        if told:
+            return tuple(s for s in told if self._usable(s, thread))[:1]
+        source = next((f.source for f in item.frames if f.source), None)
+        if source is None or lock is None:
+            return ()
+        waited = item.waited_ns or 0
+        for signature in self.catalog.at_site(lock, source):
+            if self._usable(signature, thread) and waited >= signature.waited_s * 10**9:
+                return (signature,)
+        return ()
 
     @cached_property
     def support(self) -> dict[str, int]:
@@ -139,7 +215,53 @@ class Scene:
     def _usable(self, signature: Signature, thread: int) -> bool:
         if signature.holder_use != "required":
             return True
-        return any(holder != thread for holder in self.holders.get(signature.id, ()))
+        if any(holder != thread for holder in self.holders.get(signature.id, ())):
+            return True
+        lock = self.capture.threads[thread].lock
+        return lock is not None and self.let_go_as(signature, lock)
+
+    @cached_property
+    def releases(self) -> dict[int, tuple[int, ...]]:
+        """Lock → its recent releases, the latest first: indexes into Capture.releases."""
+        out: dict[int, list[int]] = {}
+        for number, release in enumerate(self.capture.releases):
+            if release.lock is None or self.capture.lock_at(release.lock) is None:
+                continue
+            if release.ago_ns <= RECENT_NS:
+                out.setdefault(release.lock, []).append(number)
+        return {lock: tuple(numbers) for lock, numbers in out.items()}
+
+    def letting_go(self, signature: Signature, number: int) -> LettingGo | None:
+        """Return the entry of the signature that a release fits."""
+        release = self.capture.releases[number]
+        shape = self.stacks.releases[number]
+        for entry in signature.releases:
+            if shape.fits(entry.patterns):
+                thread = self.thread_of(release.process, release.tid)
+                if not entry.then or (thread is not None and self.shape(thread).fits(entry.then)):
+                    return entry
+        return None
+
+    def let_go_as(self, signature: Signature, lock: int) -> bool:
+        """Say whether at least half of a lock's releases are those of the signature."""
+        if not signature.releases:
+            return False
+        key = signature.id, lock
+        if key not in self._let_go:
+            counts = {True: 0, False: 0}
+            for number in self.releases.get(lock, ()):
+                fits = self.letting_go(signature, number) is not None
+                counts[fits] += self.capture.releases[number].count
+            self._let_go[key] = counts[True] > 0 and counts[True] >= counts[False]
+        return self._let_go[key]
+
+    @cached_property
+    def _by_tid(self) -> dict[tuple[int, int], int]:
+        return {(t.process, t.tid): i for i, t in enumerate(self.capture.threads) if t.tid}
+
+    def thread_of(self, process: int, tid: int) -> int | None:
+        """Return the index of a thread, None where it has ended."""
+        return self._by_tid.get((process, tid))
 
     @cached_property
     def waiters(self) -> dict[str, tuple[int, ...]]:
@@ -181,23 +303,24 @@ class Scene:
         )
 
     def lock_of(self, thread: int) -> Lock | None:
-        number = self.capture.threads[thread].lock
-        if number is None or not 0 <= number < len(self.capture.locks):
-            return None
-        return self.capture.locks[number]
+        return self.capture.lock_at(self.capture.threads[thread].lock)
+
+    def queues(self, threads: Iterable[int]) -> dict[int, int]:
+        """Return lock → how many of the threads wait for it, most waiters first."""
+        counts: Counter[int] = Counter()
+        for index in threads:
+            number = self.capture.threads[index].lock
+            if number is not None and 0 <= number < len(self.capture.locks):
+                counts[number] += self.capture.threads[index].count
+        return dict(counts.most_common())
 
     def locks_of(self, threads: Iterable[int]) -> tuple[Lock, ...]:
         """Return the locks that the threads wait for, most waiters first, counted anew.
 
         A condition variable of one thread's own tells nothing and is left out.
         """
-        counts: Counter[int] = Counter()
-        for index in threads:
-            number = self.capture.threads[index].lock
-            if number is not None and 0 <= number < len(self.capture.locks):
-                counts[number] += self.capture.threads[index].count
         out = []
-        for number, count in counts.most_common():
+        for number, count in self.queues(threads).items():
             lock = self.capture.locks[number]
             if count > 1 or lock.symbol or lock.owner_tid or lock.kind is not LockKind.COND:
                 out.append(msgspec.structs.replace(lock, waiters=count))
@@ -213,14 +336,31 @@ class Scene:
 
     def blocker(self, candidate: Candidate) -> Blocker:
         item = self.capture.threads[candidate.thread]
+        shape = self.shape(candidate.thread)
+        if candidate.release is not None:
+            shape = self.stacks.releases[candidate.release]
         return Blocker(
             tid=item.tid,
             name=item.name,
-            frames=self.shape(candidate.thread).frames,
+            frames=shape.frames,
             state=self.states[candidate.thread],
             source=candidate.source,
             certain=candidate.certain,
+            sql=item.query,
+            thread=candidate.thread,
         )
+
+    def telling(self, thread: int) -> tuple[str, ...]:
+        """Return a thread's telling frames, else what its server says it does."""
+        shape = self.shape(thread)
+        if shape.frames:
+            return shape.telling()
+        activity = self.capture.threads[thread].activity
+        return (activity,) if activity else ()
+
+    def place(self, thread: int) -> str:
+        """Say where a thread is."""
+        return " < ".join(self.telling(thread)) or "?"
 
     def doing(self, thread: int) -> str:
         """Say what a thread does, for a sentence."""
@@ -228,13 +368,16 @@ class Scene:
         item = self.capture.threads[thread]
         if self.states[thread] == IDLE:
             return f"is idle: {shape.idle.what}" if shape.idle else "is idle"
+        if not shape.frames and not item.activity:
+            where = "works" if self.states[thread] == RUNNING else "waits"
+            return f"{where} where it was not seen"
         if self.states[thread] == RUNNING:
             where = "is on a CPU" if item.on_cpu else "is running"
         elif shape.wait is not None and shape.wait.kind in DISK:
             where = f"waits for the disk ({shape.wait.frame})"
         else:
             where = "waits"
-        return f"{where} in {shape.excerpt()}"
+        return f"{where} in {self.place(thread)}"
 
 
 def named_as_process(capture: Capture, thread: Thread) -> bool:

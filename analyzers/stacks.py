@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 
 from stallscope.analyzers import waits
 from stallscope.analyzers.catalog import Catalog, Idle, Signature
 from stallscope.analyzers.names import display, normalize
-from stallscope.model import Capture, Frame, Thread
+from stallscope.analyzers.patterns import Pattern
+from stallscope.model import Capture, Frame
 
-__all__ = ["Shape", "Stacks"]
+__all__ = ["MAX_FRAMES", "Shape", "Stacks"]
 
 MAX_FRAMES = 1024
 """Frames of one stack that patterns look at."""
@@ -27,6 +29,8 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     masks: tuple[int, ...]
     present: int
     helpers: tuple[bool, ...]
+    """What patterns pass over: frames that only carry a wait out, and all but the first of equal
+    ones in a row, as overloads, inlining and recursion make them."""
     wait: waits.Wait | None
     depth: int
     """Index of the first frame that says what the thread wants, after those that carry the wait."""
@@ -37,6 +41,10 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     holder_of: dict[str, tuple[int, ...]]
     """Signature id → indexes of its holder entries that fit."""
 
+    def fits(self, patterns: Sequence[Pattern]) -> bool:
+        """Say whether one of the patterns matches."""
+        return _fits(patterns, self.present, self.masks, self.helpers)
+
     def site(self) -> str:
         """Return the frame that says what the thread wants, for people."""
         for name in self.names[self.depth :]:
@@ -44,10 +52,14 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
                 return name
         return self.frames[min(self.depth, len(self.frames) - 1)] if self.frames else "??"
 
-    def excerpt(self, count: int = 4) -> str:
-        """Return the frames that tell most, innermost first, for a sentence."""
+    def telling(self, count: int = 4) -> tuple[str, ...]:
+        """Return the frames that tell most, innermost first."""
         start = min(self.depth, max(0, len(self.frames) - 1))
-        return " < ".join(self.frames[start : start + count]) or "no frames"
+        return self.frames[start : start + count]
+
+    def excerpt(self, count: int = 4) -> str:
+        """Return the frames that tell most, for a sentence."""
+        return " < ".join(self.telling(count)) or "no frames"
 
 
 class Stacks:
@@ -58,7 +70,19 @@ class Stacks:
         self._names: dict[int, tuple[str | None, str]] = {}
         self._by_frames: dict[int, Shape] = {}
         self._by_key: dict[tuple[str, ...], Shape] = {}
-        self.shapes = tuple(self._of(thread) for thread in capture.threads)
+        self.shapes = tuple(self._of(thread.frames) for thread in capture.threads)
+        self._capture = capture
+
+    @cached_property
+    def releases(self) -> tuple[Shape, ...]:
+        """The stacks of the releases: what only lets go or wakes is a helper in them."""
+        wakes = self._catalog.wakes
+        out = []
+        for release in self._capture.releases:
+            pairs = [self._name(frame) for frame in release.frames]
+            names, frames = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+            out.append(_shape(names, frames, self._catalog, wakes))
+        return tuple(out)
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -67,17 +91,17 @@ class Stacks:
         """Return each shape once."""
         return tuple(self._by_key.values())
 
-    def _of(self, thread: Thread) -> Shape:
+    def _of(self, stack: tuple[Frame, ...]) -> Shape:
         # Threads with one stack share the tuple of frames, and the capture keeps it alive.
-        shape = self._by_frames.get(id(thread.frames))
+        shape = self._by_frames.get(id(stack))
         if shape is None:
-            pairs = [self._name(frame) for frame in thread.frames]
+            pairs = [self._name(frame) for frame in stack]
             key = tuple(text for _, text in pairs)
             shape = self._by_key.get(key)
             if shape is None:
                 shape = _shape(tuple(name for name, _ in pairs), key, self._catalog)
                 self._by_key[key] = shape
-            self._by_frames[id(thread.frames)] = shape
+            self._by_frames[id(stack)] = shape
         return shape
 
     def _name(self, frame: Frame) -> tuple[str | None, str]:
@@ -88,16 +112,30 @@ class Stacks:
         return pair
 
 
-def _shape(names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Catalog) -> Shape:
+def _fits(
+    patterns: Sequence[Pattern], present: int, masks: Sequence[int], helpers: Sequence[bool]
+) -> bool:
+    for pattern in patterns:  # a generator would double the time that stacks take
+        if pattern.need & present == pattern.need and pattern.match(masks, helpers):
+            return True
+    return False
+
+
+def _shape(
+    names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Catalog, wakes: int = 0
+) -> Shape:
     vocabulary = catalog.vocabulary
     masks = tuple(vocabulary.mask(name) for name in names[:MAX_FRAMES])
     present = 0
     for mask in masks:
         present |= mask
-    helpers = [bool(mask & catalog.helpers) for mask in masks]
+    helpers = [bool(mask & (catalog.helpers | wakes)) for mask in masks]
     for index in range(waits.skip_unnamed(names, helpers)):
         helpers[index] = True
     wait, depth = waits.find(names, masks, helpers, catalog)
+    for index in range(1, len(masks)):
+        if names[index] is not None and names[index] == names[index - 1]:
+            helpers[index] = True
 
     idle = _nameless(names, masks, depth, wait, catalog)
     for candidate, pattern in catalog.idles if idle is None else ():
@@ -108,16 +146,13 @@ def _shape(names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Cata
     waiter_of: list[Signature] = []
     holder_of: dict[str, tuple[int, ...]] = {}
     for signature in catalog.signatures:
-        for pattern in signature.waiters:
-            if pattern.need & present == pattern.need and pattern.match(masks, helpers):
-                waiter_of.append(signature)
-                break
-        fits = []
-        for index, holder in enumerate(signature.holders):
-            for pattern in holder.patterns:
-                if pattern.need & present == pattern.need and pattern.match(masks, helpers):
-                    fits.append(index)
-                    break
+        if _fits(signature.waiters, present, masks, helpers):
+            waiter_of.append(signature)
+        fits = [
+            index
+            for index, holder in enumerate(signature.holders)
+            if _fits(holder.patterns, present, masks, helpers)
+        ]
         if fits:
             holder_of[signature.id] = tuple(fits)
     return Shape(

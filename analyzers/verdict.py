@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stallscope.analyzers import evidence
+from stallscope.analyzers import evidence, releases
 from stallscope.analyzers.analysis import Finding, Link
 from stallscope.analyzers.blocker import choose
 from stallscope.analyzers.catalog import Catalog, Signature
 from stallscope.analyzers.evidence import Case
 from stallscope.analyzers.scene import Candidate, Scene, waiter_groups
+from stallscope.model import LockKind
 
 __all__ = ["CAP", "WEAK_CAP", "findings", "order"]
 
@@ -20,6 +21,16 @@ CAP = 0.98
 EXCERPT_CAP = 0.6
 WEAK_CAP = 0.45
 LINK = 0.9
+MOMENT_NS = 10**9
+LEAST_BUSY = 0.25
+"""Of the active threads: work that fewer are busy with keeps nobody waiting."""
+LEAST_OFTEN = 0.5
+"""Of the samples of an aggregate: a holder without waiters that fewer show was there a moment."""
+LEAST_LET_GO = 3
+"""Waiters, where the holder is known from releases alone."""
+LASTING_NS = 60 * 10**9
+FEW_TOLD = 5
+"""So few waiters that a status lists are an ordinary moment, unless they have waited for long."""
 LAST = 1_000
 """Precedence of what no signature knows."""
 
@@ -51,12 +62,42 @@ def _at_least(root: Finding, found: Sequence[Finding]) -> Finding:
 
 def _speaks_alone(scene: Scene, signature: Signature, blocker: Candidate | None) -> bool:
     """Say whether the holder is enough: for entries that say so, and where others are explained."""
-    if blocker is None:
+    if blocker is None or scene.at_once(scene.holders.get(signature.id, ())) < LEAST_OFTEN:
         return False
     if any(scene.waiters.get(other) for other in signature.explains):
         return True
+    if any(_same_blocker(scene, blocker, other) for other in signature.causes):
+        return True
     numbers = scene.shape(blocker.thread).holder_of.get(signature.id, ())
     return scene.excerpt and any(signature.holders[number].alone for number in numbers)
+
+
+def _same_blocker(scene: Scene, blocker: Candidate, other: str) -> bool:
+    """Say whether the other signature has waiters, and this thread blocks them."""
+    waiters = scene.waiters.get(other)
+    if not waiters or not blocker.chains:
+        return False
+    theirs = choose(scene, scene.catalog.by_id[other], waiters)
+    return theirs is not None and theirs.certain and theirs.thread == blocker.thread
+
+
+def _leads(scene: Scene, thread: int, beyond: Case) -> bool:
+    """Say whether the case that a blocker waits in tells more than the blocker's own frames do.
+
+    Where locks are known, another thread has to wait for the same one, or somebody to own it. A
+    wait of less than a second for a lock that nobody is seen holding is a moment.
+    """
+    item = scene.capture.threads[thread]
+    others = set(beyond.waiters) - {thread}
+    lock = scene.lock_of(thread)
+    if lock is None or lock.kind is LockKind.COND:
+        # One waiter is enough where such a wait does not end by itself soon.
+        return beyond.blocker is not None or bool(others) or beyond.signature.min_waiters == 1
+    if thread in scene.graph.by_waiter:
+        return True
+    if item.waited_ns is not None and item.waited_ns < MOMENT_NS:
+        return False
+    return any(scene.capture.threads[index].lock == item.lock for index in others)
 
 
 def _link(scene: Scene, cases: dict[str, Case]) -> None:
@@ -66,14 +107,20 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
             other = scene.assigned.get(case.blocker.thread)
             if other is None or other.id == case.signature.id or other.id not in cases:
                 continue
-            beyond = cases[other.id]
-            if beyond.blocker is not None or set(beyond.waiters) - {case.blocker.thread}:
-                case.root = other.id  # else it says no more than the blocker's own frames do
+            if _leads(scene, case.blocker.thread, cases[other.id]):
+                case.root = other.id
     for case in cases.values():
-        if case.blocker is not None and case.blocker.chains:
+        if case.blocker is not None and (case.blocker.chains or _let_go(case)):
             for name in case.signature.explains:
                 if name in cases and cases[name].root is None and case.root != name:
                     cases[name].root = case.signature.id
+        if case.blocker is not None and case.blocker.chains:
+            for name in case.signature.causes:
+                if name in cases and cases[name].root is None and case.root != name:
+                    theirs = cases[name].blocker
+                    if theirs and theirs.certain and theirs.thread == case.blocker.thread:
+                        cases[name].root = case.signature.id
+    _drop_empty(cases)
     for name in cases:  # a ring of signatures has no root: break it where it closes
         seen = {name}
         at = cases[name]
@@ -83,6 +130,20 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
                 break
             seen.add(at.root)
             at = cases[at.root]
+
+
+def _let_go(case: Case) -> bool:
+    """Say whether only releases of the lock tell of the case's blocker."""
+    return case.blocker is not None and case.blocker.source == releases.SOURCE
+
+
+def _drop_empty(cases: dict[str, Case]) -> None:
+    """Take out cases that nobody waits in and that another one explains: its victims say it all."""
+    for name in [name for name, case in cases.items() if not case.waiters and case.root]:
+        root = cases.pop(name).root
+        for case in cases.values():
+            if case.root == name:
+                case.root = root if root != case.signature.id else None
 
 
 def _victims(cases: dict[str, Case], name: str) -> list[Case]:
@@ -129,6 +190,7 @@ def _finding(scene: Scene, cases: dict[str, Case], case: Case) -> Finding:
         against=tuple(against),
         meaning=" ".join(signature.meaning.split()),
         victim_of=case.root,
+        members=tuple(sorted(blocked)),
     )
 
 
@@ -141,7 +203,7 @@ def _link_tid(scene: Scene, case: Case, *, root: bool) -> int | None:
 
 def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
     signature = case.signature
-    own = scene.weight(blocked)
+    own = scene.at_once(blocked)
     active = set(scene.active)
     if signature.device and blocked:
         blocked = blocked | scene.syncing
@@ -151,7 +213,8 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
     count = scene.weight(blocked)
     whole = max(scene.weight(active | blocked), 1)
     share = count / whole
-    score = 0.30 + 0.30 * share + 0.15 * min(1.0, count / 10)
+    at_once = scene.at_once(blocked)
+    score = 0.30 + 0.30 * share + 0.15 * min(1.0, at_once / 10)
     if case.blocker is not None:
         score += case.blocker.strength
     elif signature.idle_holder:
@@ -162,17 +225,27 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
         score -= 0.1
     if signature.explains:
         # What it explains waits for something else as well: its own queue has to show.
-        score *= 0.7 + 0.3 * min(1.0, scene.weight(case.waiters) / 5)
+        score *= 0.7 + 0.3 * min(1.0, scene.at_once(case.waiters) / 5)
+    lasting = _lasting(scene, blocked)
+    # Who is in a server's wait array has spun in vain; who is in a stack may pass in a moment.
+    told = any((lock := scene.lock_of(i)) and lock.source == "status" for i in case.waiters)
+    least = max(signature.min_waiters, LEAST_LET_GO if _let_go(case) else 1)
+    few = own < (FEW_TOLD if told else least) and not lasting
     if scene.excerpt:
-        few = own < signature.min_waiters and case.blocker is None
+        few = few and (told or case.blocker is None)
         return min(score + 0.05, WEAK_CAP if few else EXCERPT_CAP)
     if not count:
         return min(score, WEAK_CAP)
-    steady = 0.3 if signature.min_waiters == 1 else 2.0
-    score *= count / (count + steady)
-    if own < signature.min_waiters:
-        score = min(score, WEAK_CAP)
-    return min(score, CAP)
+    steady = 0.3 if least == 1 or told or lasting else 2.0
+    score *= at_once / (at_once + steady)
+    few = few or (signature.busy and share < LEAST_BUSY)
+    few = few or scene.is_brief(blocked)
+    return min(score, WEAK_CAP if few else CAP)
+
+
+def _lasting(scene: Scene, threads: Iterable[int]) -> bool:
+    """Say whether the source tells of one of these waits that it is no moment."""
+    return any((scene.capture.threads[index].waited_ns or 0) >= LASTING_NS for index in threads)
 
 
 def _named(scene: Scene, case: Case) -> bool:
@@ -180,7 +253,7 @@ def _named(scene: Scene, case: Case) -> bool:
     count = sum(
         lock.waiters
         for lock in scene.locks_of(case.waiters)
-        if lock.symbol and lock.symbol.partition("+")[0] in case.signature.locks
+        if lock.symbol and case.signature in scene.catalog.claims(lock.symbol)
     )
     return 2 * count > scene.weight(case.waiters)
 

@@ -10,17 +10,53 @@ import msgspec
 from stallscope.analyzers.catalog import Catalog, WaitKind
 from stallscope.model import Thread
 
-__all__ = ["IDLE", "RUNNING", "WAITING", "Wait", "find", "skip_unnamed", "state", "syscall_wait"]
+__all__ = [
+    "DISK",
+    "IDLE",
+    "RUNNING",
+    "UNSEEN",
+    "WAITING",
+    "WORKS",
+    "Wait",
+    "find",
+    "kernel_worker",
+    "skip_unnamed",
+    "state",
+    "syscall_wait",
+    "unseen",
+]
 
+IO_WORKERS = frozenset({"io_wq_worker", "io_sq_thread"})
 IDLE = "idle"
 RUNNING = "running"
 WAITING = "waiting"
+UNSEEN = "unseen"
+"""Of the in-process agent: it sleeps in a call that the agent does not watch, as poll and read. An
+idle connection does, and so does a thread that waits for what the server built itself."""
 
 DISK = frozenset({"read", "write", "sync", "allocate"})
 """Kinds of wait that end when a device has done its work."""
 
 WORKS = DISK | {"io", "net"}
 """Kinds of wait in which a runnable thread does its own work: the kernel copies its data."""
+
+RESTS = frozenset({"Sleep", "Daemon", "Binlog Dump", "Binlog Dump GTID", "Delayed insert"})
+"""Commands of the processlist whose threads wait to be given something to do."""
+
+RESTING = (
+    "waiting on empty queue",
+    "waiting for next activation",
+    "waiting for source to send event",
+    "waiting for master to send event",
+    "waiting for an event from coordinator",
+    "waiting for work from sql thread",
+    "waiting for more updates",
+    "waiting for the slave i/o thread to update it",
+    "waiting for background binlog tasks",
+    "wsrep aborter idle",
+    "wsrep applier idle",
+)
+"""Parts of a State, in lower case, with which a thread of the server or a replica is at rest."""
 
 MAX_UNNAMED_LEAVES = 8
 """Innermost frames without a name that may stand before libc's function: its inner parts.
@@ -87,20 +123,48 @@ def syscall_wait(thread: Thread, catalog: Catalog) -> Wait | None:
     return None
 
 
+def kernel_worker(thread: Thread) -> bool:
+    """Say whether it is a thread of io_uring: the kernel's own, without a stack to be read."""
+    return not thread.frames and any(str(f) in IO_WORKERS for f in thread.kernel_frames)
+
+
+def unseen(thread: Thread) -> bool:
+    """Say whether nothing is known of a thread but that it sleeps, or not even that."""
+    known = thread.frames or thread.kernel_frames or thread.syscall or thread.lock is not None
+    return not known and thread.unwind == "not-tried" and thread.state in ("S", "I", "?")
+
+
+def _reported(thread: Thread) -> str:
+    """Say what the server's own list tells of a thread whose stack it does not show."""
+    activity = (thread.activity or "").lower()
+    if thread.command in RESTS or any(rest in activity for rest in RESTING):
+        return IDLE
+    if thread.lock is not None or activity.startswith(("waiting", "locked")):
+        return WAITING
+    return RUNNING
+
+
 def state(thread: Thread, wait: Wait | None, *, idle: bool) -> str:
-    """Say whether the thread is idle, running or waiting.
+    """Say whether the thread is idle, running, waiting or unseen.
 
     Dumps do not give a state (``?``): there the frames decide. A thread that spins for a lock
     waits, although it runs, and so does one that was woken and has not run yet. One that queues
     for a lock is not idle, whatever thread it is.
     """
     idle = idle and not (wait is not None and wait.queues)
+    if not thread.frames and (thread.command or thread.activity):
+        return _reported(thread)
     if thread.state in ("Z", "X"):
+        return IDLE
+    # Linux' io_uring/io-wq.c and sqpoll.c: at rest it sleeps in this function itself.
+    if kernel_worker(thread) and str(thread.kernel_frames[0]) in IO_WORKERS:
         return IDLE
     if thread.on_cpu:
         return WAITING if wait is not None and wait.spins else RUNNING
     if thread.state == "R" and not idle and (wait is None or wait.kind in WORKS):
         return RUNNING
+    if unseen(thread):
+        return UNSEEN
     if idle:
         return IDLE
     if wait is not None or thread.lock is not None or thread.state in ("S", "D", "T", "t", "I"):

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signature files as they are written, and where in them a mistake is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope.errors import StallscopeError
+from stallscope.model import LockKind
+from stallscope.tomlfile import Reader
+
+__all__ = [
+    "CatalogError",
+    "File",
+    "HolderEntry",
+    "IdleEntry",
+    "ReleaseEntry",
+    "ServerEntry",
+    "SignatureEntry",
+    "WaitKind",
+    "WaiterEntry",
+    "mistake",
+    "read",
+]
+
+
+class CatalogError(StallscopeError):
+    """A signature file is wrong: file, line, key and what is wrong."""
+
+
+class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Frames that say how a thread waits; ``contends``: for something another thread holds."""
+
+    kind: str
+    frames: list[str]
+    contends: bool = False
+    queues: bool = False
+    """It is the lock's own routine: also a thread that is idle by its stack waits there."""
+    running: bool = False
+    """The thread spins: it waits although it is on a CPU."""
+
+
+class IdleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[idle]]``: stacks of threads that wait for work; ``what`` they wait for."""
+
+    what: str
+    stack: list[str] = []
+    session: bool = False
+    nameless: bool = False
+
+
+class ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[server]]``: how a server is known, by its programs or its frames."""
+
+    name: str
+    programs: list[str] = []
+    frames: list[str] = []
+    sessions: list[str] = []
+
+
+class WaiterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[signature.waiter]]``: a stack of those that wait."""
+
+    stack: list[str]
+    versions: str = ""
+
+
+class HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[signature.holder]]``: a stack of the one that keeps them waiting."""
+
+    stack: list[str]
+    versions: str = ""
+    role: str = ""
+    unique: bool = False
+    running: bool = False
+    waiting: bool = False
+    alone: bool = False
+
+
+class ReleaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[signature.release]]``: a stack of one that lets them go."""
+
+    stack: list[str]
+    role: str
+    versions: str = ""
+    then: list[str] = []
+    unseen: str = ""
+
+
+class SignatureEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[signature]]``, key by key in docs/writing-signatures.md."""
+
+    id: str
+    title: str
+    servers: list[str]
+    versions: str
+    meaning: str
+    remedies: list[str]
+    references: list[str]
+    precedence: int
+    waiter: list[WaiterEntry] = []
+    holder: list[HolderEntry] = []
+    release: list[ReleaseEntry] = []
+    locks: list[str] = []
+    sites: list[str] = []
+    lock_kinds: list[LockKind] = []
+    activities: list[str] = []
+    explains: list[str] = []
+    causes: list[str] = []
+    holders: str = "optional"
+    min_waiters: int = 3
+    waited_s: int = 0
+    idle_holder: bool = False
+    device: bool = False
+    busy: bool = False
+    generic: bool = False
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the catalog: the stalls of a family of servers, and the words for them."""
+
+    family: str
+    sets: dict[str, list[str]] = {}
+    wait: list[WaitKind] = []
+    helpers: list[str] = []
+    wakes: list[str] = []
+    asked: list[str] = []
+    thread_start: list[str] = []
+    server: list[ServerEntry] = []
+    idle: list[IdleEntry] = []
+    signature: list[SignatureEntry] = []
+
+
+_reader = Reader("signature file", CatalogError, {"signature": "id"})
+
+
+def read(path: Path) -> File:
+    """Read one file.
+
+    Raises: CatalogError naming file, line and what is wrong.
+    """
+    return _reader.read(path, File)
+
+
+def mistake(path: Path, place: Sequence[str | int], message: str) -> StallscopeError:
+    """Return the CatalogError with the line it is about, where that can be found."""
+    return _reader.mistake(path, place, message)

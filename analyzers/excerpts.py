@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frames of a stack that tell what its thread did, without those that only wait or wake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from stallscope.analyzers import waits
+from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.names import normalize
+from stallscope.analyzers.stacks import MAX_FRAMES
+
+__all__ = ["Excerpts"]
+
+_NAMELESS = re.compile(r"(?:.*\+)?0x[0-9a-f]+", re.DOTALL)
+"""``module+0xoffset`` or a bare address: no symbol covers it."""
+
+
+class Excerpts:
+    """Cut stacks of texts; frames run from the innermost outwards, and stay in that order."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def of_waiter(self, frames: Sequence[str]) -> tuple[str, ...]:
+        """Return the frames outside of those that carry the wait out."""
+        return self._outside(frames, self._catalog.helpers)
+
+    def of_waker(self, frames: Sequence[str]) -> tuple[str, ...]:
+        """Return the frames outside of those that let the lock go."""
+        return self._outside(frames, self._catalog.helpers | self._catalog.wakes)
+
+    def _outside(self, frames: Sequence[str], helpers: int) -> tuple[str, ...]:
+        texts, names = [], []
+        for frame in frames[:MAX_FRAMES]:
+            name = None if _NAMELESS.fullmatch(frame) else normalize(frame)
+            names.append(name)
+            texts.append(name or frame)
+        helping = [bool(self._catalog.vocabulary.mask(name) & helpers) for name in names]
+        depth = waits.skip_unnamed(names, helping)
+        while depth < len(helping) and helping[depth]:
+            depth += 1
+        # A stack of nothing but helpers is shown as it is: it is all there is to say.
+        return tuple(texts[depth:] or texts)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lldb's ``thread backtrace all`` and ``bt``."""
+
+from __future__ import annotations
+
+import re
+
+from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
+from stallscope.model import Capture, Frame
+
+__all__ = ["FORMAT"]
+
+_THREAD = re.compile(r"\s*(?:\* )?thread #(\d{1,7})(?:: tid = (0x[0-9a-f]{1,8}|\d{1,9}))?[,:]?(.*)")
+_NAME = re.compile(r"name = '([^']{0,64})'")
+_FRAME = re.compile(r"\s*(?:\* )?frame #(\d{1,5}): 0x([0-9a-f]{1,16}) ?(.*)$")
+_PLACE = re.compile(
+    r"(?P<module>[^`]{0,4096})`(?P<name>.+?)(?: \[(?:inlined|opt|artificial)\])*"
+    r"(?: \+ (?P<offset>\d{1,9}))?(?: at (?P<source>\S[^()]*?:\d+)(?::\d+)?)?"
+    r"(?: \[(?:opt|inlined)\])?\s*$"
+)
+_ARGUMENTS = re.compile(r"\((?:\w+=|\s*\)).*$")
+_PROCESS = re.compile(r"Process (\d{1,9}) stopped")
+
+
+class _Reader:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.captures: list[Capture] = []
+        self.dump = Dump("lldb", name)
+        self.seen: set[int] = set()
+        self.inside = False
+        self.tid = 0
+        self.title = ""
+        self.frames: list[Frame] = []
+
+    def line(self, line: str) -> bool:
+        if match := _FRAME.match(line):
+            if match.group(1) == "0" and self.frames:
+                self.end_thread()
+            self.frame(int(match.group(2), 16), match.group(3))
+            self.inside = True
+            return True
+        if match := _PROCESS.match(line):
+            self.end()
+            self.dump.pid = number(match.group(1))
+            return True
+        if "thread #" in line and (match := _THREAD.match(line)):
+            self.end_thread()
+            index = int(match.group(1))
+            if index in self.seen:
+                self.end()
+            self.seen.add(index)
+            tid = match.group(2) or ""
+            self.tid = int(tid, 16) if tid.startswith("0x") else number(tid)
+            name = _NAME.search(match.group(3))
+            self.title = name.group(1) if name else ""
+            return True
+        if self.inside and line.strip():
+            self.end_thread()
+        return False
+
+    def frame(self, pc: int, text: str) -> None:
+        place = _PLACE.match(text)
+        if place is None:
+            self.frames.append(self.dump.frame(None, module=text.strip("` ") or None, pc=pc))
+            return
+        name = place["name"]
+        if "(" in name:  # values of arguments, not their types
+            name = _ARGUMENTS.sub("", name)
+        self.frames.append(
+            self.dump.frame(
+                name.removesuffix(" [inlined]").strip(),
+                module=place["module"] or None,
+                pc=pc,
+                source=place["source"],
+                symbol_offset=int(place["offset"]) if place["offset"] else None,
+            )
+        )
+
+    def end_thread(self) -> None:
+        if self.frames:
+            self.dump.thread(self.frames, tid=self.tid, name=self.title)
+        self.frames = []
+        self.tid, self.title = 0, ""
+        self.inside = False
+
+    def end(self) -> None:
+        self.end_thread()
+        if self.dump.threads:
+            self.captures.append(self.dump.capture())
+        self.dump = Dump("lldb", self.name)
+        self.seen = set()
+
+    def finish(self) -> list[Capture]:
+        self.end()
+        return self.captures
+
+
+def sniff(text: str) -> bool:
+    """Say whether a frame of lldb stands in the text."""
+    return "frame #0: 0x" in text
+
+
+def load(text: str, name: str) -> Loaded:
+    """Read every backtrace in the text."""
+    return read_lines(text, _Reader(name))
+
+
+FORMAT = Format("lldb", sniff, load)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aggregates of pt-pmp and of the first poor man's profiler: a count, then frames with commas.
+
+pt-pmp puts the source line or the library into parentheses (``poll(libc.so.6)``); the older ones
+split C++ names at their blanks, so what is left of a name stands alone or with half its arguments.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stallscope.analyzers.importers.dump import Dump, Format, Loaded, read_lines
+from stallscope.model import Capture, Frame
+
+__all__ = ["FORMAT"]
+
+_LINE = re.compile(r"\s{0,12}(\d{1,7})\s+([^\s;][^;]*)$")
+_FRAME = re.compile(r"(?P<name>.*?)(?:\((?P<where>[\w.+-]+(?:\.so[.\w]*|:\d+))\))?$")
+_WORD = re.compile(r"[~\w?][\w:<>~$.@*?]*$")
+_STAMP = re.compile(r"(?:TS \d+\.\d+ |(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \w{3} [ \d]\d )")
+_ENOUGH = re.compile(r"^\s{0,12}\d{1,7}\s+[\w?~:]{2,}[^;\n]{0,2000}?,[\w?~.(]", re.M)
+
+
+class _Reader:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dump = Dump("pt-pmp", name)
+        self.captures: list[Capture] = []
+
+    def line(self, line: str) -> bool:
+        if _STAMP.match(line):
+            self.end()
+            return True
+        match = _LINE.match(line)
+        names = _split(match.group(2)) if match else []
+        if match is None or not names:
+            return False
+        count = int(match.group(1))
+        frames = [frame for name in names if (frame := self.frame(name)) is not None]
+        if not frames:
+            return False
+        self.dump.thread(frames, count=max(1, count))
+        return True
+
+    def frame(self, text: str) -> Frame | None:
+        match = _FRAME.match(text)
+        if match is None:
+            return None
+        name, where = match["name"], match["where"]
+        library, _, unnamed = name.rpartition("::")
+        if unnamed == "??":  # the library's name without its ending
+            return self.dump.frame(None, module=where or library or None)
+        if where is not None and ":" in where:
+            return self.dump.frame(name, source=where)
+        return self.dump.frame(name, module=where)
+
+    def end(self) -> None:
+        if self.dump.threads:
+            self.captures.append(self.dump.capture())
+        self.dump = Dump("pt-pmp", self.name)
+
+    def finish(self) -> list[Capture]:
+        self.end()
+        return self.captures
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that no bracket holds; of a broken name keep what stands before it broke."""
+    names: list[str] = []
+    for name in _balanced(text) or text.split(","):
+        name = name.strip()
+        if name in ("", "...") or (name.count(")") > name.count("(")):
+            continue  # elided, or the rest of an argument list
+        if name.count("(") > name.count(")"):
+            name = name[: name.index("(")]
+        if name.count("<") > name.count(">") and "operator" not in name:
+            name = name[: name.index("<")]
+        if not name or (" " in name and "(" not in name and "<" not in name):
+            return []  # words of a sentence
+        names.append(name)
+    plausible = sum(_WORD.match(name.partition("(")[0]) is not None for name in names)
+    return names if names and plausible * 2 > len(names) else []
+
+
+def _balanced(text: str) -> list[str] | None:
+    out: list[str] = []
+    depth = start = 0
+    for match in re.finditer(r"operator[<>()\-]*|[<>(),]", text):
+        char = match.group()
+        if char in "<(":
+            depth += 1
+        elif char in ">)":
+            depth -= 1
+            if depth < 0:
+                return None
+        elif char == "," and depth == 0:
+            out.append(text[start : match.start()])
+            start = match.end()
+    if depth:
+        return None
+    out.append(text[start:])
+    return out
+
+
+def sniff(text: str) -> bool:
+    """Say whether a line has a count, and names with commas between them."""
+    return _ENOUGH.search(text) is not None
+
+
+def load(text: str, name: str) -> Loaded:
+    """Read every aggregate; a line with a time starts a new one."""
+    return read_lines(text, _Reader(name))
+
+
+FORMAT = Format("pt-pmp", sniff, load)

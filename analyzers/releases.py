@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the releases of a lock tell of those that hold it, where nobody is seen holding it.
+
+The in-process agent sees who waits, and who lets a lock go that others had waited long for. Who
+works under a lock and waits for nothing, it does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.scene import Candidate, Scene
+from stallscope.model import Release
+
+__all__ = ["SOURCE", "blocker", "told", "when"]
+
+SOURCE = "release"
+"""What a blocker is known from."""
+
+STRENGTH = 0.10
+"""Half of that of a thread that is seen in a holder's frames."""
+
+LOCKS = 3
+TOLD = 2
+"""Releases of one lock that are told of."""
+
+
+def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
+    """Return who let the lock of most waiters go last, where holders of the signature do that."""
+    lock = next(iter(scene.queues(waiters)), None)
+    if lock is None:
+        return None
+    sure = scene.let_go_as(signature, lock)
+    for number in scene.releases.get(lock, ()):
+        release = scene.capture.releases[number]
+        thread = scene.thread_of(release.process, release.tid)
+        if thread is None:
+            continue
+        entry = scene.letting_go(signature, number) if sure else None
+        role = entry.role if entry is not None else _holder(scene, signature, number)
+        if role is not None:
+            return Candidate(
+                thread=thread,
+                source=SOURCE,
+                role=f"{role}, and let it go {when(release)}",
+                strength=STRENGTH,
+                chains=False,
+                certain=False,
+                release=number,
+                unseen=entry.unseen if entry is not None else "",
+            )
+    return None
+
+
+def told(scene: Scene, waiters: Sequence[int]) -> list[str]:
+    """Say who let the locks go last that these threads wait for, and where."""
+    out = []
+    for lock in list(scene.queues(waiters))[:LOCKS]:
+        item = scene.capture.locks[lock]
+        name = item.symbol or f"{item.address:#x}"
+        for number in scene.releases.get(lock, ())[:TOLD]:
+            release = scene.capture.releases[number]
+            places = " < ".join(scene.stacks.releases[number].telling()) or "no frames"
+            out.append(f"{name} was let go by thread {release.tid} {when(release)}, in {places}")
+    return out
+
+
+def when(release: Release) -> str:
+    """Say how long before the capture it was, and how long others had waited."""
+    text = f"{_milliseconds(release.ago_ns)} before"
+    if release.waited_ns is not None:
+        text += f", after a wait of {_milliseconds(release.waited_ns)}"
+    return text
+
+
+def _milliseconds(ns: int) -> str:
+    ms = ns / 1e6
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
+
+
+def _holder(scene: Scene, signature: Signature, number: int) -> str | None:
+    """Return the role of a holder who stood where the release was, where one is enough."""
+    if signature.holder_use == "required":
+        return None
+    for index in scene.stacks.releases[number].holder_of.get(signature.id, ()):
+        holder = signature.holders[index]
+        if not holder.unique and not holder.waiting:
+            return holder.role or "stood where the holder stands"
+    return None

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server's status numbers say of its load, and when to worry.
+
+Two looks at a server, some time apart, become rows: a number, its rate, what it means, a verdict.
+What a server does not count is unknown, and never 0.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope import innodbnumbers
+
+__all__ = [
+    "ABSENT",
+    "GROUPS",
+    "Look",
+    "Progress",
+    "Report",
+    "Row",
+    "Rule",
+    "Verdict",
+    "innodb_numbers",
+    "latest_deadlock",
+    "report",
+    "rules",
+]
+
+DATA = Path(__file__).resolve().parent / "workload.toml"
+GROUPS = {
+    "load": "Load",
+    "rows": "Rows",
+    "reads": "Reads",
+    "writes": "Writes",
+    "locks": "Locks",
+    "aria": "Aria",
+    "ddl": "DDL and defragmentation",
+}
+
+
+class Verdict(enum.StrEnum):
+    """What is to be done about a row: nothing, look closer, worry; or it is not known."""
+
+    OK = "ok"
+    LOOK = "look"
+    WORRY = "worry"
+    UNKNOWN = "unknown"
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row's rule; workload.toml says what the fields mean."""
+
+    id: str
+    group: str
+    title: str
+    kind: str
+    of: tuple[str, ...]
+    meaning: str
+    when: str
+    unit: str
+    to: tuple[str, ...] = ()
+    least: float = 0.0
+    look: float | None = None
+    worry: float | None = None
+    below: bool = False
+    scale: float = 1.0
+
+
+class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rule: tuple[Rule, ...]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """One long statement that the server says the progress of."""
+
+    connection: int
+    stage: str
+    percent: float | None
+    query: str | None
+    """Normalized."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a server said at one moment."""
+
+    values: Mapping[str, float]
+    """Numbers of SHOW GLOBAL STATUS; those of other sources have a dot in their names."""
+    clock_s: float | None = None
+    """Any steady clock; without one the server's own Uptime counts."""
+    variables: Mapping[str, str] = {}
+    version: str | None = None
+    progress: tuple[Progress, ...] = ()
+    missing: Mapping[str, str] = {}
+    """Sources that could not be had, and why: ``innodb``, ``metrics``, ``progress``."""
+    latest_deadlock: str | None = None
+    """When it was, in the server's own words; None where there was none or nobody knows."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """``value`` is the number or ratio itself, or the counter; ``rate`` is a second's."""
+
+    id: str
+    group: str
+    title: str
+    unit: str
+    verdict: Verdict
+    value: float | None
+    rate: float | None
+    meaning: str
+    when: str
+    note: str | None = None
+    """Why it is unknown, or what limits it."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The rows of a server's status, over ``seconds``; ``missing``: what is not known, and why."""
+
+    rows: tuple[Row, ...]
+    seconds: float
+    """Between the looks; the server's uptime where there was one look."""
+    since_start: bool
+    restarted: bool
+    """The server began anew between the looks: rates are those since then."""
+    version: str | None
+    progress: tuple[Progress, ...]
+    missing: Mapping[str, str]
+
+
+ABSENT = "unknown on this server"
+_ALL_ENGINES = "of all engines: this server does not count InnoDB's alone (it is Handler_read_*)"
+_HANDLER_READS = tuple(
+    f"Handler_read_{how}" for how in ("first", "key", "last", "next", "prev", "rnd", "rnd_next")
+)
+
+
+class _Window(msgspec.Struct, frozen=True):
+    """Two looks, the first of which may be the server's start."""
+
+    before: Mapping[str, float]
+    now: Mapping[str, float]
+    seconds: float
+    since_start: bool = False
+
+    def first(self, names: Sequence[str]) -> str | None:
+        return next((name for name in names if name in self.now), None)
+
+    def grown(self, name: str) -> float | None:
+        """Return by how much a counter grew; None where it was set back."""
+        before = 0.0 if self.since_start else self.before.get(name)
+        if before is None or self.now[name] < before:
+            return None
+        return self.now[name] - before
+
+
+@functools.cache
+def rules() -> tuple[Rule, ...]:
+    """Return all rules, in the order in which they are shown."""
+    data = tomllib.loads(DATA.read_text(encoding="utf-8"))
+    return msgspec.convert(data, _Rules).rule
+
+
+def report(first: Look | None, second: Look) -> Report:
+    """Judge what a server did between two looks, or since its start where there is one look."""
+    window, restarted = _window(first, second)
+    return Report(
+        rows=tuple(_row(rule, window, second) for rule in rules()),
+        seconds=window.seconds,
+        since_start=window.since_start,
+        restarted=restarted,
+        version=second.version,
+        progress=second.progress,
+        missing=second.missing,
+    )
+
+
+def _window(first: Look | None, second: Look) -> tuple[_Window, bool]:
+    now = _with_sums(second.values)
+    uptime = now.get("Uptime", 0.0)
+    if first is None:
+        return _Window({}, now, uptime, since_start=True), False
+    if uptime < first.values.get("Uptime", 0.0):
+        return _Window({}, now, uptime, since_start=True), True
+    if first.clock_s is not None and second.clock_s is not None:
+        seconds = second.clock_s - first.clock_s
+    else:
+        seconds = uptime - first.values.get("Uptime", uptime)
+    return _Window(_with_sums(first.values), now, max(0.0, seconds)), False
+
+
+def _with_sums(values: Mapping[str, float]) -> Mapping[str, float]:
+    """Add what is counted in parts: rows read, which MariaDB no longer counts for InnoDB."""
+    if "Innodb_rows_read" in values or _HANDLER_READS[0] not in values:
+        return values
+    rows = sum(values.get(name, 0.0) for name in _HANDLER_READS)
+    return {**values, "handler.rows_read": rows}
+
+
+def _row(rule: Rule, window: _Window, look: Look) -> Row:
+    name = window.first(rule.of)
+    if name is None:
+        return _unknown(rule, _why_missing(rule, look))
+    if rule.kind == "gauge":
+        value = window.now[name] * rule.scale
+        return _judged(rule, value, None, value)
+    if window.seconds <= 0:
+        return _unknown(rule, "no time passed between the two looks", window.now[name])
+    grown = window.grown(name)
+    if grown is None:
+        return _unknown(rule, "the counter was set back between the looks", window.now[name])
+    if rule.kind == "rate":
+        rate = grown / window.seconds
+        return _judged(rule, window.now[name], rate, rate, _note(name, look))
+    return _ratio(rule, name, grown, window, look)
+
+
+def _ratio(rule: Rule, of: str, grown: float, window: _Window, look: Look) -> Row:
+    name = window.first(rule.to)
+    if name is None:
+        return _unknown(rule, _why_missing(rule, look))
+    base = window.grown(name)
+    if base is None:
+        return _unknown(rule, "the counter was set back between the looks")
+    if base == 0:
+        return _unknown(rule, f"{name} did not grow: there was nothing to compare with")
+    value = grown / base
+    if base / window.seconds < rule.least:
+        note = f"too little work to judge: {name} grew by {base / window.seconds:.3g} a second"
+        return _judged(rule, value, None, None, note)
+    return _judged(rule, value, None, value, _note(name, look) or _note(of, look))
+
+
+def _why_missing(rule: Rule, look: Look) -> str:
+    """Say why none of the names is there."""
+    if rule.id == "deadlocks" and look.latest_deadlock:
+        return f"this server does not count them; the latest was at {look.latest_deadlock}"
+    for name in (*rule.of, *rule.to):
+        source = name.partition(".")[0]
+        if source in look.missing and "." in name:
+            return look.missing[source]
+    return ABSENT
+
+
+def _note(name: str, look: Look) -> str | None:
+    if name == "handler.rows_read":
+        return _ALL_ENGINES
+    if name in ("Innodb_deadlocks", "metrics.lock_deadlocks") and look.latest_deadlock:
+        return f"the latest was at {look.latest_deadlock}"
+    return None
+
+
+def _judged(
+    rule: Rule, value: float, rate: float | None, judged: float | None, note: str | None = None
+) -> Row:
+    verdict = Verdict.OK
+    if judged is not None:
+        for limit, worse in ((rule.look, Verdict.LOOK), (rule.worry, Verdict.WORRY)):
+            if limit is not None and (judged <= limit if rule.below else judged >= limit):
+                verdict = worse
+    return _made(rule, verdict, value, rate, note)
+
+
+def _unknown(rule: Rule, note: str, value: float | None = None) -> Row:
+    return _made(rule, Verdict.UNKNOWN, value, None, note)
+
+
+def _made(
+    rule: Rule, verdict: Verdict, value: float | None, rate: float | None, note: str | None
+) -> Row:
+    return Row(
+        id=rule.id,
+        group=rule.group,
+        title=rule.title,
+        unit=rule.unit,
+        verdict=verdict,
+        value=value,
+        rate=rate,
+        meaning=rule.meaning,
+        when=rule.when,
+        note=note,
+    )
+
+
+def innodb_numbers(text: str, variables: Mapping[str, str]) -> dict[str, float]:
+    """Return the numbers of SHOW ENGINE INNODB STATUS; ``variables`` has the size of the log."""
+    values = innodbnumbers.numbers(text)
+    age, capacity = values.get("innodb.checkpoint_age"), _log_capacity(variables)
+    if age is not None and capacity:
+        values["innodb.checkpoint_share"] = age / capacity
+    return values
+
+
+_DEADLOCK = re.compile(
+    r"^LATEST DETECTED DEADLOCK\n-+\n(\d{2,4}-?\d\d-?\d\d +\d{1,2}:\d\d:\d\d)", re.M
+)
+
+
+def latest_deadlock(text: str) -> str | None:
+    """Return when the latest deadlock was, as SHOW ENGINE INNODB STATUS has it."""
+    match = _DEADLOCK.search(text)
+    return match.group(1) if match else None
+
+
+def _log_capacity(variables: Mapping[str, str]) -> int:
+    def number(name: str, default: int = 0) -> int:
+        text = variables.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else default
+
+    capacity = number("innodb_redo_log_capacity")
+    # From 8.0.30 on the old two are there still, and mean nothing unless they were set.
+    return capacity or number("innodb_log_file_size") * number("innodb_log_files_in_group", 1)
