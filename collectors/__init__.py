@@ -1,1 +1,2 @@
-"""Sources of Captures and of data about the server: the probe, gdb, /proc."""
+# SPDX-License-Identifier: Apache-2.0
+"""Sources of Captures, of waits and of facts about the server; the triggers; the agent."""

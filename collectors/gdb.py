@@ -24,7 +24,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -35,7 +34,7 @@ from stallscope.errors import StallscopeError
 from stallscope.model import Capture, Frame, Lock, Module, Note, Process, Thread
 from stallscope.text import one_line
 
-__all__ = ["capture", "find"]
+__all__ = ["capture", "command", "find"]
 
 _RESUME_SECONDS = 2.0
 _SIGSTOP = 1 << (signal.SIGSTOP - 1)  # in the masks of /proc/PID/status
@@ -162,25 +161,43 @@ def _host() -> dict[str, str | int]:
     }
 
 
-def command(gdb: str, pid: int, root: str | None) -> list[str]:
+def command(gdb: str, pid: int) -> list[str]:
     """Return gdb's command line: settings, then symbols, then the attach, as short as it gets."""
     args = [gdb, "-nx", "-nh", "-batch"]
     settings = list(_QUIET)
-    if root is not None:
-        settings.append(f"set sysroot {root}")
+    steps = list(_PRINTING)
+    # Files in another mount namespace gdb opens there by itself (its sysroot is "target:"), once it
+    # is attached. Before, it follows /proc/PID/exe by its text, to a file of that name out here.
+    if not _in_other_namespace(pid):
+        root = os.readlink(f"/proc/{pid}/root")
+        if root != "/":
+            settings.append(f"set sysroot {root}")
+        steps.append(f"file /proc/{pid}/exe")
     for setting in settings:
         args += ["-iex", setting]
-    steps = [*_PRINTING, f"file /proc/{pid}/exe", f"attach {pid}"]
-    for step in (*steps, "thread apply all backtrace", "detach"):
+    for step in (*steps, f"attach {pid}", "thread apply all backtrace", "detach"):
         args += ["-ex", step]
     return args
+
+
+def _command_of(gdb: str, target: _Target) -> list[str]:
+    try:
+        return command(gdb, target.pid)
+    except OSError as error:
+        raise StallscopeError(
+            f"cannot look at the files of process {target.pid}: {error.strerror}; run it as root"
+        ) from error
+
+
+def _in_other_namespace(pid: int) -> bool:
+    return not os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
 
 
 def _capture_one(gdb: str, pid: int, seconds: float) -> Capture:
     target = _Target(pid)
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            args = command(gdb, pid, target.root)
+            args = _command_of(gdb, target)
             stopped_ns = _run(args, target, seconds, out.fileno(), err.fileno())
             out.seek(0)
             err.seek(0)
@@ -216,7 +233,7 @@ def _capture_one(gdb: str, pid: int, seconds: float) -> Capture:
         notes.append(Note("gdb-left-stopped", what))
     return msgspec.structs.replace(
         found,
-        processes=(target.process(threads_lost=lost),),
+        processes=(processes.described(target.pid, lost),),
         threads=threads,
         notes=tuple(notes),
         stopped_ns=stopped_ns,
@@ -316,9 +333,8 @@ class _Target:
             os.close(self._pidfd)
             raise StallscopeError(f"process {pid} is traced already, by process {tracer}")
         self._stopped_before = "stopped" in map(self._stop_state, self._tids())
-        self.root = self._other_root()
         self.tids = self._tids()
-        self.names = [(tid, self._comm(tid)) for tid in self.tids]
+        self.names = [(tid, processes.thread_name(self.pid, tid)) for tid in self.tids]
 
     def close(self) -> None:
         os.close(self._pidfd)
@@ -349,38 +365,10 @@ class _Target:
             time.sleep(pause)
             pause = min(pause * 2, 0.1)
 
-    def process(self, threads_lost: int) -> Process:
-        info = processes.read(self.pid)
-        if info is None:
-            return Process(pid=self.pid, threads_lost=threads_lost)
-        return Process(
-            pid=self.pid,
-            ppid=info.ppid,
-            start_time=info.start_time,
-            comm=info.comm,
-            exe=info.exe,
-            exe_deleted=info.exe_deleted,
-            cmdline=processes.hide_passwords(info.argv),
-            threads_lost=threads_lost,
-        )
-
-    def _other_root(self) -> str | None:
-        """Return the sysroot for gdb where the process has a root directory of its own."""
-        with contextlib.suppress(OSError):
-            if not os.path.samefile(f"/proc/{self.pid}/root/", "/"):
-                return f"/proc/{self.pid}/root"
-        return None
-
     def _tids(self) -> set[int]:
         with contextlib.suppress(OSError):
             return {int(tid) for tid in os.listdir(f"/proc/{self.pid}/task")}
         return set()
-
-    def _comm(self, tid: int) -> str:
-        with contextlib.suppress(OSError):
-            data = Path(f"/proc/{self.pid}/task/{tid}/comm").read_bytes()
-            return data.decode("utf-8", "backslashreplace").rstrip("\n")
-        return ""
 
     def _stop_state(self, tid: int) -> str:
         """Return ``stopped``, ``undecided`` or ``going`` for a thread."""

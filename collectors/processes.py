@@ -18,16 +18,21 @@ import msgspec
 
 from stallscope.errors import StallscopeError, UsageError
 from stallscope.families import family
+from stallscope.model import Process
 
 __all__ = [
     "MAX_PROCESSES",
+    "PROC",
+    "NotRunningError",
     "ProcessInfo",
     "Selector",
     "Server",
+    "described",
     "find_server",
     "hide_passwords",
     "read",
     "resolve",
+    "thread_name",
 ]
 
 PROC = Path("/proc")
@@ -66,6 +71,10 @@ class ProcessInfo(msgspec.Struct, frozen=True):
         elif self.argv:
             names.add(os.path.basename(self.argv[0]))
         return frozenset(names)
+
+
+class NotRunningError(StallscopeError):
+    """No process answers to what was asked for."""
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -167,13 +176,13 @@ def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
     servers = [_server(proc, top, [top, *_descendants(top, everything)]) for top in _tops(found)]
     what = name or "database server"
     if not servers:
-        raise StallscopeError(f"no process named {what}{_running_servers(everything)}")
+        raise NotRunningError(f"no process named {what}{_running_servers(everything)}")
     matching = [server for server in servers if _matches(proc, server, selector)]
     if len(matching) == 1:
         return matching[0]
     if not matching:
         those = "; ".join(map(str, servers))
-        raise StallscopeError(f"no {what} with {selector}; running: {those}")
+        raise NotRunningError(f"no {what} with {selector}; running: {those}")
     those = "; ".join(map(str, matching))
     raise StallscopeError(
         f"{len(matching)} servers answer to {what}: {those}."
@@ -294,6 +303,28 @@ _HIDDEN_WORD = r"(?:passw|pwd|passphrase|secret|sst[_-]auth)"
 _SECRET = re.compile(rf"({_HIDDEN_WORD}[^=]*=).*", re.IGNORECASE | re.DOTALL)
 _SECRET_NAME = re.compile(rf"-[^=]*{_HIDDEN_WORD}[^=]*", re.IGNORECASE | re.DOTALL)
 _URL_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^/?#]*@")
+
+
+def described(pid: int, threads_lost: int = 0) -> Process:
+    """Return a process as captures have it; its number alone where it has ended."""
+    info = read(pid)
+    if info is None:
+        return Process(pid=pid, threads_lost=threads_lost)
+    return Process(
+        pid=pid,
+        ppid=info.ppid,
+        start_time=info.start_time,
+        comm=info.comm,
+        exe=info.exe,
+        exe_deleted=info.exe_deleted,
+        cmdline=hide_passwords(info.argv),
+        threads_lost=threads_lost,
+    )
+
+
+def thread_name(pid: int, tid: int) -> str:
+    """Return the name that the kernel has of a thread, empty where it has ended."""
+    return _read(PROC / str(pid) / "task" / str(tid) / "comm").rstrip("\n")
 
 
 def hide_passwords(argv: Sequence[str]) -> tuple[str, ...]:

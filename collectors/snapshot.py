@@ -8,14 +8,22 @@ from pathlib import Path
 import msgspec
 
 from stallscope import capturefile, probe
-from stallscope.collectors import gdb, processes
-from stallscope.errors import StallscopeError
+from stallscope.collectors import gdb, processes, pyspy, rings
+from stallscope.errors import StallscopeError, UsageError
 from stallscope.families import family
 from stallscope.model import Capture, Note, Process
 
-__all__ = ["BACKENDS", "Options", "take", "take_core"]
+__all__ = [
+    "BACKENDS",
+    "Options",
+    "arguments",
+    "take",
+    "take_core",
+    "take_ring",
+    "with_server_facts",
+]
 
-BACKENDS = ("auto", "bpf", "proc", "ptrace", "gdb", "core")
+BACKENDS = ("auto", "bpf", "proc", "ptrace", "inproc", "gdb", "py-spy", "core")
 
 _GRACE_SECONDS = 30.0
 """What the probe may need beyond its deadline: it reads symbols of large files once."""
@@ -35,15 +43,21 @@ class Options(msgspec.Struct, frozen=True):
     seconds: float = 10.0
     debug_dir: Path | None = None
     force_kernel: bool = False
+    ring: Path | None = None
+    """Of the backend inproc, or its folder; None: it is looked for."""
 
 
 def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: Options) -> Capture:
     """Capture the processes; what is known of their servers goes in too."""
     if options.backend == "gdb":
         capture = gdb.capture(pids, seconds=_gdb_seconds(options), reason="asked for by name")
+    elif options.backend == "py-spy":
+        if len(pids) != 1:
+            raise UsageError("--backend py-spy takes one process at a time")
+        capture = pyspy.capture(pids[0], seconds=options.seconds, reason="asked for by name")
     else:
         capture = _by_probe(pids, options)
-    return _with_server_facts(capture, servers)
+    return with_server_facts(capture, servers)
 
 
 def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Options) -> Capture:
@@ -51,17 +65,25 @@ def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Optio
     if not core.is_file():
         raise StallscopeError(f"no core file {core}")
     args = ["core", "--core", str(core)]
-    for name, path in (("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir)):
-        if path is not None:
-            args += [name, str(path)]
+    args += _given(("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
+    return _parse(_of_file(core, args + _read_strings(), options))
+
+
+def take_ring(ring: Path, sysroot: Path | None, options: Options) -> Capture:
+    """Make a Capture of a ring: what the threads of its server waited for at its last moment."""
+    args = ["ring", "--ring", str(ring)]
+    args += _given(("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
+    return _parse(_of_file(ring, args, options))
+
+
+def _of_file(file: Path, args: list[str], options: Options) -> bytes:
     try:
-        data = probe.run([*args, *_read_strings()], seconds=options.seconds + _GRACE_SECONDS)
+        return probe.run(args, seconds=options.seconds + _GRACE_SECONDS)
     except probe.ProbeError as error:
-        # Which of several files it was is for the probe to say; that it was this core, for us.
+        # Which of several files it was is for the probe to say; that it was this one, for us.
         raise StallscopeError(
-            str(error) if str(core) in str(error) else f"{core}: {error}"
+            str(error) if str(file) in str(error) else f"{file}: {error}"
         ) from error
-    return _parse(data)
 
 
 def _by_probe(pids: tuple[int, ...], options: Options) -> Capture:
@@ -69,7 +91,9 @@ def _by_probe(pids: tuple[int, ...], options: Options) -> Capture:
         data = probe.run(arguments(pids, options), seconds=options.seconds + _GRACE_SECONDS)
     except probe.ProbeError as error:
         if not (options.backend == "auto" and options.allow_stop):
-            raise
+            if options.backend == "inproc":
+                raise
+            raise probe.ProbeError(rings.advice(error, pids)) from error
         return _by_gdb_at_last(pids, options, error)
     except probe.ProbeMissingError as error:
         if not (options.backend == "auto" and options.allow_stop):
@@ -104,15 +128,19 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
     ):
         if given:
             args.append(flag)
-    for name, value in (
+    args += _given(
         ("--max-threads", options.max_threads),
         ("--max-stack", options.max_stack),
         ("--passes", options.passes),
         ("--debug-dir", options.debug_dir),
-    ):
-        if value is not None:
-            args += [name, str(value)]
+        ("--ring", options.ring),
+    )
     return args + _read_strings()
+
+
+def _given(*pairs: tuple[str, Path | int | None]) -> list[str]:
+    """Return the options that have a value."""
+    return [word for name, value in pairs if value is not None for word in (name, str(value))]
 
 
 def _read_strings() -> list[str]:
@@ -128,7 +156,7 @@ def _parse(data: bytes) -> Capture:
     return msgspec.structs.replace(capture, path=None)
 
 
-def _with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -> Capture:
+def with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -> Capture:
     """Add what only the file system knows: a data directory's PG_VERSION, processes left out."""
     versions = {server.main.pid: _pg_version(server) for server in servers}
 

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tell others of an incident: a command, a webhook. Their failure never hurts the agent."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope.collectors.agent.priority import lower_priority
+from stallscope.collectors.programs import Program
+from stallscope.errors import UsageError
+from stallscope.incident import Incident
+from stallscope.text import one_line
+
+__all__ = ["NOTIFIED", "Hooks", "command_words", "environment", "webhook_url"]
+
+COMMAND_SECONDS = 30.0
+WEBHOOK_SECONDS = 10.0
+NOTIFIED = ("stall", "end")
+MAX_RUNNING = 4
+"""More than these at a time are not started, and counted: a hook that hangs piles up nothing."""
+
+
+def command_words(text: str) -> tuple[str, ...]:
+    """Split a command line as a shell would, without being one. Raises: UsageError."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--notify-command: {error}: {one_line(text, 80)}") from None
+    if not words:
+        raise UsageError("--notify-command: no command in it")
+    return words
+
+
+def webhook_url(text: str) -> str:
+    """Check a URL. Raises: UsageError."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        parts.port  # noqa: B018  # raises where it is no number
+    except ValueError as error:
+        raise UsageError(f"--webhook: {error}: {one_line(text, 80)}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not text.isprintable():
+        raise UsageError(f"--webhook takes http://… or https://…, not {one_line(text, 80)!r}")
+    return text
+
+
+def environment(event: str, incident: Incident | None, folder: Path | None) -> dict[str, str]:
+    """Return the variables of a command, beside the agent's own."""
+    if incident is None:
+        return {"STALLSCOPE_EVENT": event}
+    verdict = incident.verdict
+    fired = incident.triggers[0] if incident.triggers else None
+    found = {
+        "EVENT": event,
+        "INCIDENT": incident.id,
+        "PATH": str(folder),
+        "SERVER": incident.target.name,
+        "PID": str(incident.target.pid),
+        "TRIGGER": fired.trigger if fired else "",
+        "WHY": one_line(fired.why) if fired else "",
+        "CAPTURES": str(len(incident.captures)),
+        "VERDICT": (verdict.signature or "unknown") if verdict else "",
+        "TITLE": verdict.title if verdict else "",
+        "CONFIDENCE": f"{verdict.confidence:.2f}" if verdict else "",
+    }
+    return {f"STALLSCOPE_{name}": value.replace("\0", "") for name, value in found.items()}
+
+
+class Hooks:
+    """The hooks of one agent. Each call is in a thread of its own, with a deadline.
+
+    ``tell`` is given a sentence where one fails. ``plugins``: commands by event.
+    """
+
+    def __init__(
+        self,
+        command: tuple[str, ...] | None,
+        webhook: str | None,
+        tell: Callable[[str], None],
+        *,
+        plugins: Mapping[str, Sequence[str]] | None = None,
+        plugin_seconds: float = COMMAND_SECONDS,
+        command_seconds: float = COMMAND_SECONDS,
+        webhook_seconds: float = WEBHOOK_SECONDS,
+    ) -> None:
+        self._command = command
+        self._webhook = webhook
+        self._tell = tell
+        self._plugins = dict(plugins or {})
+        self._plugin_seconds = plugin_seconds
+        self._command_seconds = command_seconds
+        self._webhook_seconds = webhook_seconds
+        self._running = threading.Semaphore(MAX_RUNNING)
+        self.failed = 0
+        """Calls that failed, or were not made since too many are at it."""
+
+    def announce(self, event: str, incident: Incident | None, folder: Path | None) -> None:
+        """Run the plugin of an event; of ``stall`` and ``end`` tell those who want to know."""
+        variables = environment(event, incident, folder)
+        plugin = self._plugins.get(event)
+        if plugin:
+            self._begin(
+                f"plugin {plugin[0]}", lambda: self._run(plugin, variables, self._plugin_seconds)
+            )
+        if event not in NOTIFIED:
+            return
+        command = self._command
+        if command is not None:
+            self._begin(
+                "--notify-command", lambda: self._run(command, variables, self._command_seconds)
+            )
+        if self._webhook is not None:
+            body = {"event": event, "path": str(folder), "incident": incident}
+            data = msgspec.json.encode(body)
+            self._begin("--webhook", lambda: self._post(data))
+
+    def _begin(self, what: str, call: Callable[[], str | None]) -> None:
+        if not self._running.acquire(blocking=False):
+            self._fail(f"{what}: {MAX_RUNNING} are at work already; this one was left out")
+            return
+
+        def work() -> None:
+            try:
+                why = call()
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+            finally:
+                self._running.release()
+            if why is not None:
+                self._fail(f"{what}: {why}")
+
+        threading.Thread(target=work, name="hook", daemon=True).start()
+
+    def _fail(self, text: str) -> None:
+        self.failed += 1
+        self._tell(one_line(text))
+
+    def _run(self, command: Sequence[str], variables: dict[str, str], seconds: float) -> str | None:
+        try:
+            program = Program(command, output=False, environment={**os.environ, **variables})
+        except OSError as error:
+            return f"cannot run {command[0]}: {error.strerror}"
+        lower_priority(program.pid)
+        result = program.run(seconds, leave_children=True)
+        if result.code is None:
+            return f"it took more than {seconds:g} s and was ended"
+        if result.code == 0:
+            return None
+        said = one_line(result.err.decode("utf-8", "backslashreplace"), 200)
+        return f"it ended with {result.code}: {said}"
+
+    def _post(self, data: bytes) -> str | None:
+        # Only here: with TLS and mail headers it is a tenth of the agent's memory.
+        from stallscope.collectors.agent import webhook
+
+        assert self._webhook is not None
+        return webhook.post(self._webhook, data, self._webhook_seconds)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the passes of ``stallscope cron`` know of one another."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from stallscope import atomicfile
+from stallscope.collectors.agent.loop import Agent
+from stallscope.errors import StallscopeError
+from stallscope.store import locking
+
+__all__ = ["hold", "load", "save"]
+
+_LOCK = "cron.lock"
+_STATE = "state.json"
+_MAX_STATE = 4 << 20
+
+
+class _State(msgspec.Struct):
+    boot: str
+    fired: dict[str, int] = {}
+    """Trigger → when it fired last, by CLOCK_MONOTONIC."""
+    learnt: dict[str, list[tuple[float, ...]]] = {}
+    """Trigger → its baselines."""
+    schema: str = "stallscope.cron/1"
+
+
+def hold(dest: Path) -> locking.Held:
+    """Be the only pass. Raises: Locked."""
+    path = dest / _LOCK
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        return locking.take(path)
+    except OSError as error:
+        raise StallscopeError(f"cannot lock {path}: {error.strerror}") from error
+
+
+def load(dest: Path, agent: Agent) -> None:
+    """Let the agent go on from the pass before, where the machine has not been booted since."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
+        with (dest / _STATE).open("rb") as file:
+            state = msgspec.json.decode(file.read(_MAX_STATE), type=_State)
+        if state.boot == _boot():
+            agent.engine.recall(state.learnt)
+            agent.capturing.last_fired.update(state.fired)
+
+
+def save(dest: Path, agent: Agent) -> None:
+    """Keep what the next pass is to know. Raises: StallscopeError."""
+    state = _State(boot=_boot(), fired=agent.capturing.last_fired, learnt=agent.engine.learnt())
+    atomicfile.write(dest / _STATE, [msgspec.json.encode(state), b"\n"], force=True)
+
+
+def _boot() -> str:
+    """Return the id of this boot: CLOCK_MONOTONIC means something within one alone."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``stallscope-probe serve``, kept running: warm captures, and waits as they occur."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from stallscope import waitlines
+from stallscope.capturerecords import TriggerRecord
+from stallscope.collectors import rings
+from stallscope.collectors.agent.news import ProbeState, Put, Shot, TargetEnded, Waits
+from stallscope.errors import StallscopeError
+from stallscope.model import Trigger
+from stallscope.probestream import Stream
+from stallscope.waitlines import WaitLine
+
+__all__ = ["ProbeSession", "ProbeSettings", "arguments"]
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 60.0
+STEADY_SECONDS = 60.0
+"""A probe that ran so long has worked: when it dies, the pauses begin anew."""
+WARM_SECONDS = 60.0
+"""What it may need to become ready: it reads the symbols of large files once."""
+SHOT_SECONDS = 20.0
+"""For a capture that was asked for; a probe that takes longer hangs, and is replaced."""
+END_SECONDS = 1.0
+
+
+class ProbeSettings(msgspec.Struct, frozen=True):
+    """What the probe is asked to do."""
+
+    captures: Path
+    """Folder for the captures that waits take."""
+    interval: float = 1.0
+    """Between two lines of waits, in seconds."""
+    triggers: tuple[str, ...] = ()
+    """What makes it capture by itself: stallscope.collectors.triggers.waiting.probe_options."""
+    capture_interval: float = 10.0
+    """Seconds from one such capture to the next, at least."""
+    top: int = 20
+    uprobes: bool = True
+    backend: str = "auto"
+    ring: Path | None = None
+    """Of the backend inproc, or its folder; None: it is looked for."""
+    force_kernel: bool = False
+
+
+def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) -> list[str]:
+    """Return the probe's command line; without ``watch`` it takes captures alone."""
+    args = ["serve", "--follow", "--backend", settings.backend, "--read-string", "server_version"]
+    for pid in pids:
+        args += ["--pid", str(pid)]
+    if settings.ring is not None:
+        args += ["--ring", str(settings.ring)]
+    if settings.force_kernel:
+        args.append("--force")
+    if not watch:
+        return args
+    args += ["--watch", "--interval", str(round(settings.interval * 1000))]
+    args += ["--top", str(settings.top)]
+    args += settings.triggers
+    if settings.triggers:
+        args += ["--capture-interval", str(round(settings.capture_interval * 1000))]
+        args += ["--captures", str(settings.captures)]
+    if not settings.uprobes:
+        args.append("--no-uprobes")
+    return args
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A line of the probe that is no line of waits."""
+
+    type: str
+    path: str | None = None
+    partial: bool = False
+    message: str | None = None
+    trigger: TriggerRecord | None = None
+
+
+_said_decoder = msgspec.json.Decoder(_Said)
+
+
+def _wait(record: TriggerRecord | None) -> Trigger | None:
+    if record is None:
+        return None
+    address = None if record.address is None else int(record.address, 16)
+    fields = msgspec.structs.asdict(record)
+    return Trigger(**{**fields, "address": address})
+
+
+class _Shot(msgspec.Struct, frozen=True):
+    key: str
+    path: str
+    asked: float
+
+
+class ProbeSession:
+    """A probe on one server, started again when it dies. News of it goes to ``put``.
+
+    ``tell`` is given a sentence for the user; it is said once, not at each new attempt.
+    """
+
+    def __init__(self, settings: ProbeSettings, put: Put, tell: Callable[[str], None]) -> None:
+        self.settings = settings
+        self._put = put
+        self._tell = tell
+        self._pids: tuple[int, ...] = ()
+        self._lock = threading.Lock()
+        self._shots: deque[_Shot] = deque()
+        self._stream: Stream | None = None
+        self._ready = False
+        self._watch = True
+        self._changed = threading.Event()
+        """Something that a pause between two probes is to end for."""
+        self._closing = threading.Event()
+        self._said: str | None = None
+        """What does not work, for those who ask for a capture."""
+        self._told: set[str] = set()
+        """Since it worked last; what the probe says of one cause is one of few sentences."""
+        self._thread: threading.Thread | None = None
+        self.restarts = 0
+
+    @property
+    def ready(self) -> bool:
+        """Say whether it takes captures now."""
+        return self._ready
+
+    @property
+    def pid(self) -> int | None:
+        """Return its process id, while there is one."""
+        stream = self._stream
+        return None if stream is None else stream.pid
+
+    def start(self, pids: tuple[int, ...]) -> None:
+        """Begin with these processes."""
+        self._pids = pids
+        self._thread = threading.Thread(target=self._run, name="probe", daemon=True)
+        self._thread.start()
+
+    def follow(self, pids: tuple[int, ...]) -> None:
+        """Go on with the processes that take the place of those that have ended."""
+        self._pids = pids
+        ring = self.settings.ring
+        if ring is not None and not ring.is_dir():  # of the process that has ended
+            self.change(msgspec.structs.replace(self.settings, ring=None))
+            return
+        stream = self._stream
+        if stream is not None and self._ready:
+            for pid in pids:
+                stream.say(f"target {pid}")
+        self._changed.set()
+
+    def change(self, settings: ProbeSettings) -> None:
+        """Start it anew where the settings differ."""
+        if settings == self.settings:
+            return
+        self.settings = settings
+        self._end_stream()
+        self._changed.set()
+
+    def snap(self, key: str, path: Path) -> None:
+        """Ask for a capture; a Shot with this key follows, whatever happens."""
+        with self._lock:
+            stream = self._stream if self._ready else None
+            if stream is not None:
+                self._shots.append(_Shot(key, str(path), time.monotonic()))
+        if stream is None:
+            self._put(_failed(key, self._said or "the probe is not ready yet"))
+            return
+        stream.say(f"snap {path}")
+
+    def close(self) -> None:
+        """Let it end, and wait for that, shortly."""
+        self._closing.set()
+        self._changed.set()
+        self._end_stream()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS + 0.3)
+
+    def _end_stream(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            stream.end()
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._closing.is_set():
+            begun = time.monotonic()
+            self._changed.clear()
+            settings = self.settings
+            was_ready, why = self._once(settings)
+            if self._closing.is_set():
+                break
+            if settings != self.settings or self._degrade(was_ready, why):
+                continue
+            if time.monotonic() - begun > STEADY_SECONDS:
+                pause = FIRST_PAUSE
+            self._changed.wait(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+            self._watch = True
+            self.restarts += 1
+
+    def _degrade(self, was_ready: bool, why: str) -> bool:
+        """Say what does not work; return whether to go on at once, with less."""
+        if was_ready:
+            self._say_once(f"the probe has ended, and is started again: {why}")
+            return False
+        if self._watch:
+            self._say_once(f"no wait probes: {why}; captures are asked for by other triggers alone")
+            self._watch = False
+            return True
+        self._say_once(f"no captures by the probe: {why}")
+        return False
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._told:
+            self._tell(text)
+        self._told.add(text)
+        self._said = text
+
+    def _once(self, settings: ProbeSettings) -> tuple[bool, str]:
+        """Run one probe to its end; return whether it was ready, and why it ended."""
+        args = arguments(self._pids, settings, watch=self._watch)
+        why = "it ended"
+        was_ready = False
+        try:
+            with Stream(args, max_line=waitlines.MAX_LINE, end_seconds=END_SECONDS) as stream:
+                self._stream = stream
+                if self._closing.is_set():
+                    stream.end()
+                patience = settings.interval + WARM_SECONDS if self._watch else math.inf
+                for number, data in enumerate(stream.lines(patience, self._tick), 1):
+                    self._take(data, number, settings)
+                    was_ready |= self._ready
+        except StallscopeError as error:
+            why = str(error)
+            if not was_ready and settings.backend != "inproc":
+                why = rings.advice(error, self._pids)
+        finally:
+            with self._lock:
+                self._ready = False
+                self._stream = None
+                lost, self._shots = self._shots, deque()
+        for shot in lost:
+            self._put(_failed(shot.key, f"the probe ended amid it: {why}"))
+        self._put(ProbeState(ready=False, why=why))
+        return was_ready, why
+
+    def _tick(self) -> float:
+        with self._lock:
+            oldest = self._shots[0].asked if self._shots else None
+        if oldest is None:
+            return math.inf
+        left = oldest + SHOT_SECONDS - time.monotonic()
+        if left <= 0:
+            self._end_stream()
+            return math.inf
+        return left
+
+    def _take(self, data: bytes, number: int, settings: ProbeSettings) -> None:
+        now = time.monotonic_ns()
+        if data.startswith(b'{"type":"waits"'):
+            line = waitlines.loads(data, "stallscope-probe", number)
+            if isinstance(line, WaitLine) and not line.final:
+                self._put(Waits(line, data, now))
+            return
+        try:
+            said = _said_decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise StallscopeError(f"stallscope-probe: line {number}: {error}") from error
+        self._hear(said, now, settings)
+
+    def _hear(self, said: _Said, now: int, settings: ProbeSettings) -> None:
+        wait = _wait(said.trigger)
+        match said.type:
+            case "ready":
+                self._ready = True
+                if self._watch:
+                    self._said = None
+                    self._told.clear()
+                self._put(ProbeState(ready=True, sees_waits=self._watch))
+            case "written":
+                shot = self._next_shot()
+                if shot is not None:
+                    self._put(Shot(said.path, now, said.partial, shot.key))
+            case "captured":
+                self._put(Shot(said.path, now, said.partial, wait=wait))
+            case "not-captured":
+                self._put(Shot(None, now, wait=wait, error=said.message or "it does not say why"))
+            case "ended":
+                self._put(TargetEnded())
+            case "error":
+                shot = self._next_shot()
+                if shot is not None:
+                    self._put(_failed(shot.key, said.message or "it does not say why"))
+                else:
+                    self._tell(f"the probe: {said.message}")
+
+    def _next_shot(self) -> _Shot | None:
+        with self._lock, contextlib.suppress(IndexError):
+            return self._shots.popleft()
+        return None
+
+
+def _failed(key: str, why: str) -> Shot:
+    return Shot(None, time.monotonic_ns(), key=key, error=why)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectors of one server process, made anew for its next one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stallscope.collectors.collector import Collector, sample
+from stallscope.collectors.host import host_collectors
+from stallscope.collectors.processes import Server
+from stallscope.collectors.triggers.command import CommandCollector
+from stallscope.collectors.triggers.engine import sources_named, status_variables
+from stallscope.collectors.triggers.settings import AgentSettings
+from stallscope.deadlocks import Deadlock
+from stallscope.families import family
+from stallscope.samples import Sample
+from stallscope.sessions import Sessions
+
+if TYPE_CHECKING:
+    from stallscope.collectors.deadlocks import DeadlockWatch
+    from stallscope.collectors.sql.connection import Connection
+    from stallscope.collectors.sql.login import Login
+    from stallscope.collectors.sql.texts import Texts
+
+__all__ = ["SESSIONS_SECONDS", "SQL_BASICS", "SQL_LANE", "Sources", "constants", "of_server"]
+
+SQL_LANE = "sql"
+SQL_BASICS = frozenset({"heartbeat", "status", "processlist"})
+"""Collectors that work on every server whose account has its rights."""
+SELDOM_SECONDS = 5.0
+"""From look to look of what no trigger looks at, and an incident is to show."""
+SESSIONS_SECONDS = 1.0
+"""Longer the capture does not wait for what the server says of its connections."""
+
+ALWAYS = (
+    "Aborted_clients",
+    "Com_commit",
+    "Connections",
+    "Innodb_buffer_pool_pages_dirty",
+    "Innodb_buffer_pool_read_requests",
+    "Innodb_buffer_pool_reads",
+    "Innodb_buffer_pool_wait_free",
+    "Innodb_data_fsyncs",
+    "Innodb_data_pending_fsyncs",
+    "Innodb_data_pending_reads",
+    "Innodb_data_pending_writes",
+    "Innodb_data_written",
+    "Innodb_log_waits",
+    "Innodb_os_log_written",
+    "Innodb_row_lock_current_waits",
+    "Innodb_row_lock_waits",
+    "Innodb_rows_read",
+    "Opened_tables",
+    "Questions",
+    "Slow_queries",
+    "Threads_connected",
+    "Threads_created",
+    "Threads_running",
+)
+"""Status variables of the minute before an incident, beside those that triggers look at."""
+
+
+class Sources(msgspec.Struct):
+    """What one server process is asked."""
+
+    collectors: tuple[Collector, ...]
+    sessions: Callable[[], Sessions] | None = None
+    """Asks who is connected; in the SQL lane. None: this server has no SQL here."""
+    why_no_sessions: str = "this server is not asked over SQL"
+    texts: Callable[[], Texts] | None = None
+    """Asks what the server says of itself in a stall; in the SQL lane."""
+    cue: Callable[[], None] = lambda: None
+    """To be called where the wait probes see that a deadlock has found its victim."""
+    close: Callable[[], None] = lambda: None
+
+
+def constants() -> dict[str, float]:
+    """Return what no sample brings."""
+    return {"host.cpus": float(os.cpu_count() or 1)}
+
+
+class Deadlocks:
+    """A collector that gives each new deadlock to ``keep``, and counts them.
+
+    In a lane of its own: keeping one waits for the disk.
+    """
+
+    name = lane = "deadlocks"
+    deadline = 5.0
+    interval = 0.0
+
+    def __init__(self, watch: DeadlockWatch, keep: Callable[[Deadlock], object]) -> None:
+        self._watch = watch
+        self._keep = keep
+        self._begun = False
+        self._cued = False
+
+    def cue(self) -> None:
+        """Say that there is one: the wait probes have seen it find its victim."""
+        self._cued = True
+
+    def collect(self) -> Sample:
+        """Look once. Raises: StallscopeError where the server or the disk does not answer."""
+        return sample(self.name, self._look)
+
+    def _look(self, clock_ns: int) -> dict[str, float]:
+        cued, self._cued = self._cued, False
+        found = self._watch.look(cue=cued) if self._begun else self._watch.begin()
+        self._begun = True
+        for deadlock in found:
+            self._keep(deadlock)
+        counts = self._watch.counts()
+        values = {"deadlocks.seen": float(counts.seen)}
+        if counts.missed is not None:
+            values["deadlocks.missed"] = float(counts.missed)
+        return values
+
+    def close(self) -> None:
+        """Let go of the server's log."""
+        self._watch.close()
+
+
+def of_server(
+    server: Server,
+    settings: AgentSettings,
+    login: Callable[[Server], Login] | None,
+    *,
+    poll: float,
+    keep_deadlock: Callable[[Deadlock], object],
+) -> Sources:
+    """Return what this server process is asked; without ``login`` nothing over SQL."""
+    main = server.main
+    collectors: list[Collector] = list(
+        host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
+    )
+    collectors += [CommandCollector(command) for command in settings.commands]
+    if login is None or family(main.exe, main.comm) not in ("mysql", "mariadb"):
+        return Sources(tuple(collectors))
+    # Only here: the agent of another server does without PyMySQL.
+    from stallscope.collectors.deadlocks import DeadlockWatch
+    from stallscope.collectors.sql.connection import Connection
+    from stallscope.collectors.sql.heartbeat import Heartbeat
+    from stallscope.collectors.sql.processlist import Processlist
+    from stallscope.collectors.sql.sessions import fetch
+    from stallscope.collectors.sql.status import Status
+    from stallscope.collectors.sql.texts import fetch_texts
+
+    connection = Connection(login(server))
+    deadline = max(0.5, min(2.0, poll))
+    names = status_variables(settings) | frozenset(ALWAYS)
+    collectors += [
+        Heartbeat(connection, deadline),
+        Status(connection, deadline, names=names),
+        Processlist(connection, deadline),
+        *_seldom(connection, settings),
+    ]
+    deadlocks = Deadlocks(DeadlockWatch(connection, main.pid), keep_deadlock)
+    return Sources(
+        (*collectors, deadlocks),
+        cue=deadlocks.cue,
+        sessions=lambda: fetch(connection, SESSIONS_SECONDS),
+        texts=lambda: fetch_texts(connection),
+        close=connection.close,
+    )
+
+
+def _seldom(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:
+    """Yield what is dear, or not on every server; as often as a trigger that looks at it wants."""
+    from stallscope.collectors.sql.collecting import Seldom
+    from stallscope.collectors.sql.innodb_status import InnodbStatus
+    from stallscope.collectors.sql.lock_waits import LockWaits
+    from stallscope.collectors.sql.metadata_locks import MetadataLocks
+    from stallscope.collectors.sql.perf_threads import PerfThreads
+    from stallscope.collectors.sql.replication import Replication
+
+    named = sources_named(settings)
+    always = (
+        (LockWaits, ("lock_waits", "transactions")),
+        (MetadataLocks, ("metadata_locks",)),
+        (Replication, ("replication",)),
+    )
+    for kind, words in always:
+        wanted = [named[word] for word in words if word in named]
+        yield Seldom(kind(connection), min([SELDOM_SECONDS, *wanted]))
+    if "perf_threads" in named:
+        yield Seldom(PerfThreads(connection), named["perf_threads"])
+    if "innodb" in named:
+        yield Seldom(InnodbStatus(connection), named["innodb"])

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Have captures named by a child process, and make one verdict of those of an incident.
+
+The child (``stallscope.commands._judge``) reads the captures, which hold what the target had in its
+memory, and the signatures; the agent keeps neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope.incident import Verdict
+from stallscope.sessions import Sessions
+from stallscope.text import one_line
+
+__all__ = ["Judge", "Judged", "Request", "combine", "module_command"]
+
+SECONDS = 60.0
+"""For all captures of one request."""
+_MAX_OUTPUT = 4 << 20
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A capture to name; what the server says of its connections goes into the file first."""
+
+    path: str
+    sessions: Sessions | None = None
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What one capture shows. No stall: neither a verdict nor an error."""
+
+    path: str
+    verdict: Verdict | None = None
+    error: str | None = None
+    """Why it was not analyzed."""
+    sessions: str | None = None
+    """Why its threads have no connections."""
+    notes: tuple[str, ...] = ()
+    """What else the server did not tell: who holds its metadata locks, for one."""
+    version: str | None = None
+    """Of the server."""
+
+
+def combine(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """Return the verdict of an incident: docs/agent.md, "The verdict of an incident".
+
+    Of each signature the threads that it explains times its confidence are added up over the
+    captures; the largest sum wins. It is told as the capture tells it that has most of it.
+    """
+    weights: dict[str | None, float] = {}
+    best: dict[str | None, Verdict] = {}
+    for verdict in verdicts:
+        if verdict is None:
+            continue
+        weight = _weight(verdict)
+        weights[verdict.signature] = weights.get(verdict.signature, 0.0) + weight
+        known = best.get(verdict.signature)
+        if known is None or weight > _weight(known):
+            best[verdict.signature] = verdict
+    if not weights:
+        return None
+    # A stall without a name is the answer only where no capture has one with a name.
+    named = {signature: weight for signature, weight in weights.items() if signature is not None}
+    return best[max(named, key=named.__getitem__) if named else None]
+
+
+def _weight(verdict: Verdict) -> float:
+    return max(verdict.threads, 1) * verdict.confidence
+
+
+def module_command(module: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and environment that run a module of this very package."""
+    package = Path(__file__).resolve().parents[2]
+    root = package if (package / "stallscope").is_dir() else package.parent
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
+    return [sys.executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}
+
+
+class Judge:
+    """Runs the child, one at a time, and calls back with what it found.
+
+    ``done`` is called in a thread of its own, once for each list of requests.
+    """
+
+    def __init__(self, signatures: Sequence[Path] = (), seconds: float = SECONDS) -> None:
+        self._signatures = tuple(signatures)
+        self._seconds = seconds
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = False
+
+    def judge(
+        self, requests: Sequence[Request], done: Callable[[tuple[Judged, ...]], None]
+    ) -> None:
+        """Begin to name these captures."""
+
+        def work() -> None:
+            with self._turn:
+                found = self._run(requests)
+            done(found)
+
+        threading.Thread(target=work, name="judge", daemon=True).start()
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        self._closing = True
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    def _run(self, requests: Sequence[Request]) -> tuple[Judged, ...]:
+        lines = b"".join(msgspec.json.encode(request) + b"\n" for request in requests)
+        out, why = self._child(lines)
+        found: dict[str, Judged] = {}
+        for line in out[:_MAX_OUTPUT].splitlines():
+            try:
+                judged = msgspec.json.decode(line, type=Judged)
+            except msgspec.MsgspecError:
+                continue
+            found[judged.path] = judged
+        return tuple(found.get(r.path, Judged(r.path, error=why)) for r in requests)
+
+    def _child(self, lines: bytes) -> tuple[bytes, str]:
+        """Return what it printed, and why it did not print more."""
+        if self._closing:
+            return b"", "the agent ended"
+        argv, environment = module_command("stallscope.commands._judge")
+        try:
+            process = subprocess.Popen(
+                [*argv, *map(str, self._signatures)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # its low priority holds against other sessions, too
+            )
+        except OSError as error:
+            return b"", f"cannot run {argv[0]}: {error.strerror}"
+        with process:
+            self._process = process
+            try:
+                out, err = process.communicate(lines, timeout=self._seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, _ = process.communicate()
+                return out, f"the analysis took more than {self._seconds:g} s and was ended"
+            finally:
+                self._process = None
+        said = one_line(err.decode("utf-8", "backslashreplace"), 300)
+        if process.returncode < 0:
+            return out, f"the analysis was killed by signal {-process.returncode}"
+        return out, said or f"the analysis ended with {process.returncode} and said nothing"

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every deadlock of a server, as far as it tells: its error log, or the latest of its status.
+
+With innodb_print_all_deadlocks on, each is in the error log, which is followed. Otherwise the
+status has the latest one alone: it is asked for whenever the server's counter moved, or somebody
+gives a cue (a probe saw a deadlock). What lay between two looks is lost then, and counted as
+``missed``, where the server counts deadlocks at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from stallscope.analyzers.deadlocks import Reader, of_status
+from stallscope.collectors.logfile import LogFollower
+from stallscope.collectors.sql.collecting import number
+from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.wire import Session
+from stallscope.deadlocks import Deadlock, key
+from stallscope.errors import StallscopeError
+from stallscope.statements import Statement, normalizer
+
+__all__ = ["Counts", "DeadlockWatch"]
+
+T = TypeVar("T")
+
+VARIABLES = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
+    " ('innodb_print_all_deadlocks', 'log_error', 'datadir', 'sql_mode')"
+)
+COUNTER = "SHOW GLOBAL STATUS LIKE 'Innodb\\_deadlocks'"
+METRIC = "SELECT * FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'"
+STATUS = "SHOW ENGINE INNODB STATUS"
+
+BLIND_SECONDS = 10.0
+"""Between two looks at the status of a server that counts no deadlocks and gave no cue: its
+report is dear, and holds the kernel mutex in old versions."""
+SETTINGS_SECONDS = 10.0
+"""Between two looks at the variables: somebody can switch the log on."""
+_MAX_KNOWN = 10_000
+
+
+class _Asks(Protocol):
+    """What is used of collectors.sql.connection.Connection."""
+
+    def ask(self, ask: Callable[[Session], T], seconds: float, *, dear: bool = False) -> T: ...
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Since the watch began."""
+
+    seen: int
+    counted: int | None
+    """By the server; None where it does not count them."""
+    missed: int | None
+    """Counted and never seen; None where the server does not count."""
+    source: str
+    """``log`` or ``status``."""
+    why: str | None = None
+    """Why it is not the log."""
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    prints_all: bool
+    log: str | None
+    normalize: Callable[[str], Statement]
+    """As the server reads quotes."""
+
+
+class DeadlockWatch:
+    """The deadlocks of one server process; ``pid`` is it as seen from here."""
+
+    def __init__(self, connection: _Asks, pid: int, deadline: float = 1.0) -> None:
+        self._connection = connection
+        self._pid = pid
+        self._deadline = deadline
+        self._settings: _Settings | None = None
+        self._settings_at = 0.0
+        self._log: LogFollower | None = None
+        self._reader: Reader | None = None
+        self._why: str | None = None
+        self._counter: Callable[[Session], float | None] = _no_counter
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._seen = 0
+        self._first: float | None = None
+        self._last: float | None = None
+        self._looked_at = -BLIND_SECONDS
+        self._lost = 0.0
+        self._owed = False
+        """There is one to be looked at: a look that failed is made up for."""
+
+    def begin(self) -> list[Deadlock]:
+        """Look for the first time: return the latest deadlock that was there before, if any.
+
+        It is not counted: nobody knows how many there were.
+        """
+        self._connection.ask(self._configure, self._deadline)
+        self._count(self._connection.ask(self._counter, self._deadline))
+        return self._new(self._latest(), counted=False)
+
+    def look(self, *, cue: bool = False) -> list[Deadlock]:
+        """Return the deadlocks that are new; ``cue``: somebody knows that there is one.
+
+        Raises: StallscopeError where the server does not answer; what its log said is kept for the
+        next look.
+        """
+        self._owed = self._owed or cue
+        if self._settings is None:
+            return self.begin()
+        if time.monotonic() - self._settings_at >= SETTINGS_SECONDS:
+            self._connection.ask(self._configure, self._deadline)
+        moved = self._count(self._connection.ask(self._counter, self._deadline))
+        if self._log is not None:
+            return self._new(self._from_log(moved=moved))
+        blind = self._first is None and time.monotonic() - self._looked_at >= BLIND_SECONDS
+        self._owed = self._owed or moved or blind
+        return self._new(self._latest()) if self._owed else []
+
+    def counts(self) -> Counts:
+        """Return how many were seen and missed so far."""
+        counted = None
+        if self._first is not None and self._last is not None:
+            counted = int(self._last - self._first + self._lost)
+        return Counts(
+            seen=self._seen,
+            counted=counted,
+            missed=None if counted is None else max(0, counted - self._seen),
+            source="status" if self._log is None else "log",
+            why=self._why,
+        )
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._log is not None:
+            self._log.close()
+        self._log = None
+
+    def _configure(self, session: Session) -> None:
+        values = {str(name).lower(): str(value) for name, value in session.select(VARIABLES)}
+        self._settings = _Settings(
+            prints_all=values.get("innodb_print_all_deadlocks", "") == "ON",
+            log=_log_path(self._pid, values.get("log_error", ""), values.get("datadir", "")),
+            normalize=normalizer(values.get("sql_mode", "")),
+        )
+        self._settings_at = time.monotonic()
+        self._follow(self._settings)
+        # Which one it is costs as much to ask as the number itself.
+        ways = (_status_counter, _metric)
+        self._counter = next((way for way in ways if way(session) is not None), _no_counter)
+
+    def _follow(self, settings: _Settings) -> None:
+        if not settings.prints_all or settings.log is None:
+            self.close()
+            off = "innodb_print_all_deadlocks is off, or not there in this version"
+            self._why = off if not settings.prints_all else "its log is no file"
+            return
+        if self._log is not None and self._log.path == settings.log:
+            return
+        self.close()
+        try:
+            self._log = LogFollower(settings.log)
+        except StallscopeError as error:
+            self._why = str(error)
+            return
+        self._why = None
+        self._reader = Reader("log", headless=True, sql=self._sql)
+
+    def _count(self, value: float | None) -> bool:
+        """Take the server's counter; say whether it moved."""
+        before, self._last = self._last, value
+        if value is None:
+            self._first = None
+            return False
+        if self._first is None or before is None:
+            self._first = value
+            return False
+        if value < before:  # innodb_monitor_reset_all
+            self._lost += before - self._first
+            self._first = 0.0
+        return value != before
+
+    def _from_log(self, *, moved: bool) -> list[Deadlock]:
+        assert self._log is not None
+        assert self._reader is not None
+        now_ns = time.time_ns()
+        now = _stamp(now_ns)
+        lines = self._log.lines()
+        found = self._reader.read(lines, now_ns, now)
+        # Nothing more comes of what was begun: it had an end that is not known here.
+        if not lines and not moved and (last := self._reader.end(now_ns, now)) is not None:
+            found.append(last)
+        return found
+
+    def _latest(self) -> list[Deadlock]:
+        def ask(session: Session) -> str:
+            rows = session.select(STATUS)
+            return str(rows[0][-1]) if rows else ""
+
+        self._looked_at = time.monotonic()
+        text = self._connection.ask(ask, self._deadline, dear=True)
+        self._owed = False
+        now_ns = time.time_ns()
+        found = of_status(text, now_ns, _stamp(now_ns), self._sql)
+        return [] if found is None else [found]
+
+    def _new(self, found: list[Deadlock], *, counted: bool = True) -> list[Deadlock]:
+        new = []
+        for deadlock in found:
+            if (known := key(deadlock.transactions)) in self._known:
+                continue
+            self._known[known] = None
+            if len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+            self._seen += counted
+            new.append(deadlock)
+        return new
+
+    def _sql(self, text: str) -> Statement:
+        assert self._settings is not None
+        return self._settings.normalize(text)
+
+
+def _status_counter(session: Session) -> float | None:
+    rows = session.select(COUNTER)
+    return number(rows[0][1]) if rows else None
+
+
+def _metric(session: Session) -> float | None:
+    try:
+        records = session.records(METRIC)
+    except StatementError:
+        return None
+    for record in records:
+        if str(record.get("status", record.get("enabled"))) in ("enabled", "1"):
+            return number(record.get("count"))
+    return None
+
+
+def _no_counter(_: Session) -> None:
+    return None
+
+
+def _log_path(pid: int, log_error: str, datadir: str) -> str | None:
+    """Return the error log as it is seen from here; None where it goes to no file."""
+    if log_error in ("", "stderr"):
+        path = f"/proc/{pid}/fd/2"
+        return path if os.path.isfile(path) else None
+    inside = os.path.normpath(os.path.join(datadir or "/", log_error))
+    return f"/proc/{pid}/root{inside}" if inside.startswith("/") else None
+
+
+def _stamp(now_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now_ns // 10**9))

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a check is, and how checks are run so that none keeps the others waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from stallscope.collectors.processes import Server
+from stallscope.errors import StallscopeError
+from stallscope.text import one_line
+
+__all__ = ["Check", "Look", "Place", "Status", "Task", "run"]
+
+Status = Literal["ok", "degraded", "missing"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line of the doctor."""
+
+    name: str
+    status: Status
+    what: str
+    """What was found, or what is lost."""
+    mend: str | None = None
+    """What to type, or to do."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where to look: ``root`` is / but in tests."""
+
+    root: Path = Path("/")
+    server: Server | None = None
+    """None: no server was named."""
+    dest: Path | None = None
+    """Of the store; None: where it is by default."""
+
+    def text(self, path: str) -> str | None:
+        """Return the beginning of a small file, stripped; None where it cannot be read."""
+        try:
+            with (self.root / path.lstrip("/")).open("rb") as file:
+                return file.read(65536).decode("utf-8", "replace").strip()
+        except OSError:
+            return None
+
+    def link(self, path: str) -> str | None:
+        """Return what a symbolic link says; None where it cannot be read."""
+        try:
+            return str((self.root / path.lstrip("/")).readlink())
+        except OSError:
+            return None
+
+
+Look = Callable[[], Iterable[Check]]
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A function that looks, and how long it may take."""
+
+    name: str
+    look: Look
+    seconds: float = 5.0
+
+
+def run(tasks: Sequence[Task]) -> Iterator[Check]:
+    """Run the tasks side by side; yield their checks in order.
+
+    One that is late, or fails, is a check that says so.
+    """
+    running = [(task, _Running(task)) for task in tasks]
+    for task, work in running:
+        if work.done.wait(task.seconds):
+            yield from work.checks
+        else:
+            what = f"no answer within {task.seconds:g} s"
+            yield Check(task.name, "degraded", what, "try again when the host is less busy")
+
+
+class _Running:
+    def __init__(self, task: Task) -> None:
+        self.checks: list[Check] = []
+        self.done = threading.Event()
+        self._task = task
+        threading.Thread(target=self._work, name=task.name, daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            self.checks = list(self._task.look())
+        except (StallscopeError, OSError) as error:
+            self.checks = [Check(self._task.name, "degraded", one_line(f"not known: {error}"))]
+        finally:
+            self.done.set()

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host: Python, tools, and the kernel's settings that decide what may be seen."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+from stallscope.collectors.doctor.checks import Check, Place
+
+__all__ = ["container", "lockdown", "privileges", "python", "tools", "yama"]
+
+# include/uapi/linux/capability.h
+_CAPABILITIES = {
+    "CAP_SYS_PTRACE": 19,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+    "CAP_CHECKPOINT_RESTORE": 40,
+}
+_LOST = {
+    "CAP_SYS_PTRACE": "no stacks of other users' processes",
+    "CAP_PERFMON": "no wait probes, no BPF backend",
+    "CAP_BPF": "no wait probes, no BPF backend",
+    "CAP_CHECKPOINT_RESTORE": "no symbols of replaced or deleted programs",
+}
+# include/linux/proc_ns.h: the inodes of the namespaces that the kernel begins with.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+_FIRST_USER_NAMESPACE = "user:[4026531837]"
+_YAMA = {
+    "0": "a process may look into others of its user",
+    "1": "without CAP_SYS_PTRACE a process may look into its children alone",
+    "2": "CAP_SYS_PTRACE is needed",
+    "3": "nobody may trace, not even root",
+}
+
+
+def python() -> Iterator[Check]:
+    """Look at Python and its packages."""
+    yield Check("python", "ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}")
+    for package, lost in (
+        ("pymysql", "no SQL: no connections, no statements, no owners of row locks"),
+        ("textual", "no stallscope top"),
+        ("jinja2", "no stallscope report"),
+    ):
+        if importlib.util.find_spec(package) is None:
+            yield Check(package, "degraded", lost, f"python3 -m pip install {package}")
+    if sys.version_info < (3, 14) and importlib.util.find_spec("backports.zstd") is None:
+        mend = "python3 -m pip install backports.zstd"
+        yield Check("zstd", "missing", "no compressed captures", mend)
+
+
+def tools() -> Iterator[Check]:
+    """Look for programs that some things need."""
+    for program, lost, mend in (
+        ("gdb", "no gdb backend, the last resort", "apt-get install gdb"),
+        ("debuginfod-find", "no symbolize --debuginfod", "apt-get install debuginfod"),
+    ):
+        path = shutil.which(program)
+        if path is None:
+            yield Check(program, "degraded", lost, mend)
+        else:
+            yield Check(program, "ok", path)
+
+
+def privileges(place: Place) -> Iterator[Check]:
+    """Say who we are, and which capabilities that has."""
+    who = "root" if os.geteuid() == 0 else f"uid {os.geteuid()}"
+    yield Check("user", "ok", who)
+    status = place.text("/proc/self/status") or ""
+    line = next((text for text in status.splitlines() if text.startswith("CapEff:")), "")
+    try:
+        held = int(line.split()[1], 16)
+    except (IndexError, ValueError):
+        yield Check("privileges", "degraded", "/proc/self/status does not tell the capabilities")
+        return
+    missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+    if not missing:
+        yield Check("privileges", "ok", ", ".join(_CAPABILITIES))
+        return
+    lost = "; ".join(dict.fromkeys(_LOST[name] for name in missing))
+    mend = "run it by sudo, or give the probe these: setcap " + (
+        "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep stallscope-probe"
+    )
+    yield Check("privileges", "degraded", f"without {', '.join(missing)}: {lost}", mend)
+
+
+def lockdown(place: Place) -> Iterator[Check]:
+    """Say which lockdown mode the kernel is in; without the file it has none."""
+    text = place.text("/sys/kernel/security/lockdown")
+    if text is None:
+        yield Check("kernel-lockdown", "ok", "none (the kernel has no such module, or hides it)")
+        return
+    mode = next((word.strip("[]") for word in text.split() if word.startswith("[")), "?")
+    if mode == "confidentiality":
+        what = "confidentiality: BPF may not read kernel memory: no BPF backend, no wait probes"
+        mend = "boot with lockdown=integrity, or use --backend proc or ptrace"
+        yield Check("kernel-lockdown", "degraded", what, mend)
+    else:
+        yield Check("kernel-lockdown", "ok", mode)
+
+
+def yama(place: Place) -> Iterator[Check]:
+    """Say what kernel.yama.ptrace_scope lets us do."""
+    scope = place.text("/proc/sys/kernel/yama/ptrace_scope")
+    if scope is None:
+        yield Check("ptrace-scope", "ok", "not restricted: the kernel has no Yama")
+        return
+    what = f"kernel.yama.ptrace_scope = {scope}: {_YAMA.get(scope, 'of unknown meaning')}"
+    if scope == "3":
+        mend = "it can only be lowered by a reboot; see /etc/sysctl.d"
+        yield Check("ptrace-scope", "missing", what, mend)
+    elif scope in ("1", "2") and os.geteuid() != 0:
+        mend = "run it by sudo, or sysctl kernel.yama.ptrace_scope=0"
+        yield Check("ptrace-scope", "degraded", what, mend)
+    else:
+        yield Check("ptrace-scope", "ok", what)
+
+
+def container(place: Place) -> Iterator[Check]:
+    """Say whether we ourselves are in a container, which hides the host's processes."""
+    own = place.link("/proc/self/ns/pid")
+    user = place.link("/proc/self/ns/user")
+    if own is None:
+        yield Check(
+            "container", "degraded", "/proc is not mounted here", "mount -t proc proc /proc"
+        )
+        return
+    inside = [
+        name
+        for name, link, first in (
+            ("pid", own, _FIRST_PID_NAMESPACE),
+            ("user", user, _FIRST_USER_NAMESPACE),
+        )
+        if link != first
+    ]
+    if not inside:
+        yield Check("container", "ok", "not in one: all processes of the host are seen")
+        return
+    what = f"in a {' and '.join(inside)} namespace of its own: processes outside are not seen"
+    if "user" in inside:
+        what += ", and BPF is refused"
+    mend = "start the container with --pid=host --privileged, or run it on the host"
+    yield Check("container", "degraded", what, mend)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The in-process agent: its library, where servers may put their rings, and a server's own ring."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from stallscope import preload
+from stallscope.collectors import rings
+from stallscope.collectors.doctor.checks import Check, Place
+from stallscope.errors import StallscopeError
+
+__all__ = ["agent", "folder", "library"]
+
+_MAPS = 16 << 20
+
+
+def library() -> Iterator[Check]:
+    """Say whether there is a library to be loaded into servers."""
+    try:
+        yield Check(preload.LIBRARY, "ok", str(preload.find()))
+    except StallscopeError as error:
+        mend = "./scripts/setup, or meson setup build && meson compile -C build"
+        yield Check(preload.LIBRARY, "degraded", f"no in-process agent: {error}", mend)
+
+
+def folder(place: Place) -> Iterator[Check]:
+    """Say where the server, or else we, could make a ring."""
+    uid = os.geteuid() if place.server is None else _user(place, place.server.main.pid)
+    if uid is None:
+        return
+    for path in (*rings.folders(), Path("/dev/shm")):  # noqa: S108 - the last resort, made below it
+        if _writable(place.root / str(path).lstrip("/"), uid):
+            yield Check("inproc-folder", "ok", f"uid {uid} can make a ring in {path}")
+            return
+    what = f"uid {uid} can make a ring nowhere: the in-process agent would record nothing"
+    mend = "install -d -m 1777 /run/stallscope, or stallscope run --ring-dir DIR"
+    yield Check("inproc-folder", "degraded", what, mend)
+
+
+def agent(place: Place, pids: tuple[int, ...]) -> Iterator[Check]:
+    """Say whether the server has the library loaded, and what its ring says."""
+    found = [ring for ring in map(rings.of_process, pids) if ring is not None]
+    for one in found:
+        ring = one.ring
+        assert ring is not None, "of_process gives what could be read"
+        what = f"{one.path}: {ring.threads} threads, {ring.waits} waits"
+        if not ring.enabled:
+            yield Check(
+                "inproc", "degraded", f"{what}; switched off", "stallscope inproc on -p PID"
+            )
+        elif ring.threads >= ring.slots:
+            mend = f"stallscope run --threads {2 * ring.slots}"
+            yield Check("inproc", "degraded", f"{what}; no room for more threads", mend)
+        else:
+            yield Check("inproc", "ok", what)
+    if found or not pids:
+        return
+    loaded = _loaded(place, pids[0])
+    if loaded:
+        what = "the library is loaded, and there is no ring: no wait so far, or no folder for it"
+        yield Check("inproc", "degraded", what, "see the server's error log, and inproc-folder")
+    elif loaded is None:
+        yield Check("inproc", "ok", f"no ring; what pid {pids[0]} has loaded cannot be read")
+    else:
+        what = "not loaded; it is needed where neither BPF nor ptrace is permitted (stallscope run)"
+        yield Check("inproc", "ok", what)
+
+
+def _loaded(place: Place, pid: int) -> bool | None:
+    """Say whether a process has our library; None where that cannot be read."""
+    try:
+        with (place.root / f"proc/{pid}/maps").open("rb") as file:
+            return f"/{preload.LIBRARY}".encode() in file.read(_MAPS)
+    except OSError:
+        return None
+
+
+def _user(place: Place, pid: int) -> int | None:
+    for line in (place.text(f"/proc/{pid}/status") or "").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[2])
+    return None
+
+
+def _writable(path: Path, uid: int) -> bool:
+    """Say whether a user may make files there; groups are not looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    mine = status.st_uid == uid and status.st_mode & 0o300 == 0o300
+    return uid == 0 or mine or status.st_mode & 0o003 == 0o003

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL: which account is used, whether it gets in, and what it may not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from stallscope.collectors.doctor.checks import Check
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.failures import SqlError
+from stallscope.collectors.sql.login import Login
+from stallscope.collectors.sql.sessions import fetch
+from stallscope.errors import StallscopeError
+from stallscope.text import one_line
+
+__all__ = ["sql"]
+
+_SECONDS = 3.0
+_LOST = "no connections, statements, or owners of row and metadata locks"
+_HOW = "see the section Rights of docs/sql.md"
+
+
+def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
+    """Log in once, ask what a capture asks, and say what was refused."""
+    try:
+        found, notes = login()
+    except StallscopeError as error:
+        yield Check("sql-login", "degraded", one_line(str(error)), "mend the option file")
+        return
+    for note in notes:
+        yield Check("sql-options", "degraded", one_line(note))
+    with closing(Connection(found)) as connection:
+        try:
+            facts = connection.open(_SECONDS)
+        except SqlError as error:
+            what = one_line(f"{found}: {error}: {_LOST}")
+            yield Check("sql", "degraded", what, f"create the account: {_HOW}")
+            return
+        yield Check("sql", "ok", one_line(f"{found}: answers, version {facts.version.text}"))
+        sessions = fetch(connection, _SECONDS)
+        refused = [*([sessions.reason] if sessions.reason else []), *sessions.notes]
+        for text in refused:
+            yield Check("sql-rights", "degraded", one_line(text), _statement(text))
+        if not refused:
+            what = f"{len(sessions.sessions)} connections and who waits for whom can be read"
+            yield Check("sql-rights", "ok", what)
+
+
+def _statement(text: str) -> str:
+    """Return the statement that a refusal names, to be typed as it is."""
+    for verb in ("GRANT ", "INSTALL SONAME ", "UPDATE ", "SET GLOBAL "):
+        if verb in text:
+            return one_line(text[text.index(verb) :])
+    return _HOW

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server: its containers, and one capture that shows what can be read and named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from stallscope.collectors import snapshot
+from stallscope.collectors.doctor.checks import Check, Place
+from stallscope.collectors.doctor.packages import how_to_get
+from stallscope.collectors.processes import Server
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture, Module
+
+__all__ = ["access", "namespaces"]
+
+_FILES = 5
+"""With frames that have no name: so many are told."""
+_SPACES = ("pid", "mnt", "net", "user", "cgroup")
+
+
+def namespaces(place: Place) -> Iterator[Check]:
+    """Say in which namespaces of its own the server is, and what that means here."""
+    server = place.server
+    if server is None:
+        return
+    pid = server.main.pid
+    others, unread = [], []
+    for name in _SPACES:
+        own = place.link(f"/proc/self/ns/{name}")
+        its = place.link(f"/proc/{pid}/ns/{name}")
+        if its is None:
+            unread.append(name)
+        elif its != own:
+            others.append(name)
+    if unread:
+        what = f"the namespaces of pid {pid} cannot be read: {', '.join(unread)}"
+        yield Check("server-container", "degraded", what, "run it by sudo")
+    elif not others:
+        yield Check("server-container", "ok", "the server is in no container")
+    else:
+        what = f"the server has its own namespaces ({', '.join(others)})"
+        if "mnt" in others:
+            what += "; its files are read through /proc/PID/root"
+        if "pid" in others:
+            what += "; thread ids of SQL are those in its container"
+        yield Check("server-container", "ok", what + _cgroup(place, pid))
+
+
+def _cgroup(place: Place, pid: int) -> str:
+    text = place.text(f"/proc/{pid}/cgroup") or ""
+    paths = [line.rpartition(":")[2] for line in text.splitlines()]
+    path = next((path for path in paths if path != "/"), "")
+    return f"; cgroup {path}" if path else ""
+
+
+def access(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:
+    """Capture the processes once by a backend that stops nothing, and look at what is missing."""
+    try:
+        capture = snapshot.take(pids, servers, snapshot.Options())
+    except StallscopeError as error:
+        yield Check("access", "missing", f"no capture: {error}", "see the lines above")
+        return
+    reason = f" ({capture.backend_reason})" if capture.backend_reason else ""
+    yield Check("access", "ok", f"{len(capture.threads)} threads by {capture.backend}{reason}")
+    yield from _symbols(capture)
+    for note in capture.notes:
+        yield Check(note.code, "degraded", note.message)
+
+
+def _symbols(capture: Capture) -> Iterator[Check]:
+    frames = {frame for thread in capture.threads for frame in thread.frames}
+    unnamed = Counter(
+        frame.module.path if frame.module else "(no file)" for frame in frames if not frame.symbol
+    )
+    named = f"{len(frames) - unnamed.total()} of {len(frames)} frames have a name"
+    if not unnamed:
+        yield Check("symbols", "ok", named)
+        return
+    yield Check("symbols", "degraded", named, "see the files below")
+    modules = {module.path: module for module in capture.modules}
+    for path, count in unnamed.most_common(_FILES):
+        module = modules.get(path)
+        many = "1 frame" if count == 1 else f"{count} frames"
+        what = f"{path}: {many} without a name"
+        yield Check("symbols", "degraded", what + _has(module), how_to_get(path, module))
+
+
+def _has(module: Module | None) -> str:
+    if module is None:
+        return ""
+    return f", symbols: {module.symbols or 'none'}, build-id {module.build_id or 'none'}"

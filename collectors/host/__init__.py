@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectors of what the kernel says of the host and of the server's process."""
+
+from __future__ import annotations
+
+from stallscope.collectors.collector import Collector
+from stallscope.collectors.host.disks import Disks
+from stallscope.collectors.host.load import Load
+from stallscope.collectors.host.memory import Memory
+from stallscope.collectors.host.pressure import Pressure
+from stallscope.collectors.host.process import ProcessNumbers
+
+__all__ = ["Disks", "Load", "Memory", "Pressure", "ProcessNumbers", "host_collectors"]
+
+
+def host_collectors(
+    pid: int, *, start_time: int | None = None, datadir: str | None = None
+) -> tuple[Collector, ...]:
+    """Return all collectors of this folder for one server; ``datadir`` as the server sees it."""
+    return (
+        ProcessNumbers(pid, start_time),
+        Pressure(pid),
+        Disks(pid, datadir),
+        Load(),
+        Memory(),
+    )

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the collectors of /proc share: files kept open, a pace for what is dear to read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from stallscope.collectors.collector import sample
+from stallscope.errors import StallscopeError
+from stallscope.samples import Sample
+
+__all__ = ["HostCollector", "KeptFile", "Pace", "as_number"]
+
+MAX_FILE = 1 << 20
+"""Bytes of one file of /proc that are read; /proc/stat of 1,000 CPUs has 200 KB."""
+SHARE = 0.001
+"""Of one core: what a dear look may cost on average."""
+
+_WHY = {
+    errno.ENOENT: "it is not there",
+    errno.ESRCH: "the process has ended",
+    errno.EACCES: "not permitted; run it as root or as the owner of the process",
+    errno.EPERM: "not permitted; run it as root or as the owner of the process",
+    errno.EOPNOTSUPP: "switched off in this kernel",
+}
+
+
+class KeptFile:
+    """A file of /proc, opened once: reading it again from its start makes its text anew."""
+
+    def __init__(self, path: Path | str, limit: int = 65_536) -> None:
+        self.path = str(path)
+        self._limit = min(limit, MAX_FILE)
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._closed = False
+
+    def read(self) -> bytes:
+        """Return its text, cut at the limit. Raises: StallscopeError."""
+        try:
+            with self._lock:
+                if self._closed:
+                    raise StallscopeError(f"{self.path} was closed")
+                if self._fd < 0:
+                    self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                return self._all()
+        except OSError as error:
+            why = _WHY.get(error.errno or 0, error.strerror or str(error))
+            raise StallscopeError(f"cannot read {self.path}: {why}") from error
+
+    def _all(self) -> bytes:
+        data = os.pread(self._fd, self._limit, 0)
+        # A file of /proc gives a page at a time where it is made of many records.
+        while data and len(data) < self._limit:
+            more = os.pread(self._fd, self._limit - len(data), len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Let go of it for ever; a read that hangs in another thread keeps it open."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._closed = True
+                if self._fd >= 0:
+                    os.close(self._fd)
+                self._fd = -1
+            finally:
+                self._lock.release()
+
+
+class Pace:
+    """Spreads a dear look so that it costs a share of one core at most, however dear it is."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
+        self._next_ns = 0
+        self._begun = 0
+
+    def due(self, clock_ns: int) -> bool:
+        """Say whether it may be taken now; the time that it takes counts from here."""
+        if clock_ns < self._next_ns:
+            return False
+        self._begun = time.thread_time_ns()
+        return True
+
+    def done(self, clock_ns: int) -> None:
+        """Count what it took."""
+        self._next_ns = clock_ns + int((time.thread_time_ns() - self._begun) / self._share)
+
+
+class HostCollector(ABC):
+    """A collector (stallscope.collectors.collector) that reads files of the kernel."""
+
+    name: str
+    deadline: float = 0.5
+    interval: float = 0.0
+
+    def __init__(self) -> None:
+        # A lane of its own: a file of /proc can hang, that of a process with mmap_lock held.
+        self.lane = self.name
+        self._files: list[KeptFile] = []
+
+    def collect(self) -> Sample:
+        """Look once. Raises: StallscopeError, a sentence."""
+        return sample(self.name, self.read)
+
+    @abstractmethod
+    def read(self, clock_ns: int) -> dict[str, float]:
+        """Return numbers by name."""
+
+    def keep(self, path: Path | str, limit: int = 65_536) -> KeptFile:
+        """Return a file that is closed with the collector."""
+        file = KeptFile(path, limit)
+        self._files.append(file)
+        return file
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+def as_number(text: bytes) -> float:
+    """Return what the kernel printed as a number, 0 where it is none."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return 0.0

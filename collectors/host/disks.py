@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block devices, and which of them holds the data; /proc/diskstats.
+
+``disk.sda.reads`` and the like are counters; ``util`` (0 to 1), ``read_await_ms`` and
+``write_await_ms`` are of the time since the look before. ``disk.datadir.…`` are the numbers of the
+device that the data directory lies on. ``util`` of a device that works on several requests at once
+says little: such a one is busy at 1.0 and may take far more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from stallscope.collectors.host.collecting import HostCollector, as_number
+
+__all__ = ["Disks"]
+
+MAX_DISKS = 64
+_SECTOR = 512  # whatever the device's own is: Documentation/admin-guide/iostats.rst
+_MAX_TABLE = 1 << 20
+_NAMELESS = ("ram", "zram", "fd", "sr")
+
+Counters = tuple[float, ...]
+
+
+class Disks(HostCollector):
+    """``pid`` and ``datadir`` (as the server sees it): whose device ``disk.datadir`` is."""
+
+    name = "disks"
+
+    def __init__(
+        self,
+        pid: int | None = None,
+        datadir: str | None = None,
+        *,
+        proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
+    ) -> None:
+        super().__init__()
+        self._stats = self.keep(proc / "diskstats", 1 << 20)
+        self._sys = sys
+        self._whole: dict[str, bool] = {}
+        self._last: dict[str, Counters] = {}
+        self._last_ns = 0
+        self._device: tuple[int, int] | None = None
+        self._source: str | None = None
+        self.datadir_missing: str | None = "the data directory is not known"
+        """Why ``disk.datadir`` cannot be had."""
+        if pid is not None and datadir is not None:
+            self._find_device(proc / str(pid), datadir)
+
+    def _find_device(self, process: Path, datadir: str) -> None:
+        try:
+            device = os.stat(f"{process}/root{datadir}").st_dev
+        except OSError as error:
+            self.datadir_missing = f"cannot look at {datadir}: {error.strerror}"
+            return
+        self._device = (os.major(device), os.minor(device))
+        # A file system of several devices (btrfs, overlay) has a number that no device has.
+        if self._device[0] == 0:
+            self._source = _mounted_from(process / "mountinfo", self._device)
+        self.datadir_missing = f"{datadir} lies on no block device of this host"
+
+    def read(self, clock_ns: int) -> dict[str, float]:
+        values: dict[str, float] = {}
+        now: dict[str, Counters] = {}
+        seconds = (clock_ns - self._last_ns) / 1e9
+        for line in self._stats.read().splitlines():
+            words = line.split()
+            if len(words) < 14 or len(now) >= MAX_DISKS:
+                continue  # partitions before Linux 2.6.25 have four numbers
+            name = words[2].decode("utf-8", "backslashreplace")
+            holds_data = self._holds_data(words, name)
+            if not holds_data and (words[3] == b"0" == words[7] or not self._is_whole(name)):
+                continue
+            now[name] = tuple(map(as_number, words[3:20]))
+            numbers = _numbers(now[name], self._last.get(name), seconds)
+            values |= {f"disk.{name}.{key}": value for key, value in numbers.items()}
+            if holds_data:
+                self.datadir_missing = None
+                values |= {f"disk.datadir.{key}": value for key, value in numbers.items()}
+        self._last, self._last_ns = now, clock_ns
+        return values
+
+    def _holds_data(self, words: list[bytes], name: str) -> bool:
+        if self._source is not None:
+            return name == self._source
+        return self._device is not None and words[:2] == [b"%d" % n for n in self._device]
+
+    def _is_whole(self, name: str) -> bool:
+        """Say whether it is a disk and no partition, whose requests count twice else."""
+        known = self._whole.get(name)
+        if known is None:
+            known = not name.startswith(_NAMELESS) and (self._sys / "block" / name).exists()
+            self._whole[name] = known
+        return known
+
+
+def _numbers(now: Counters, last: Counters | None, seconds: float) -> dict[str, float]:
+    values = {
+        "reads": now[0],
+        "read_bytes": now[2] * _SECTOR,
+        "writes": now[4],
+        "write_bytes": now[6] * _SECTOR,
+        "in_flight": now[8],
+    }
+    if len(now) > 15:
+        values["flushes"] = now[15]
+    if last is None or seconds <= 0 or any(a < b for a, b in zip(now[:8], last, strict=False)):
+        return values
+    values["util"] = min(1.0, max(0.0, (now[9] - last[9]) / (seconds * 1000)))
+    values["iops"] = (now[0] - last[0] + now[4] - last[4]) / seconds
+    # A device that finished nothing has no such time: 0 would say that it was fast.
+    if now[0] > last[0]:
+        values["read_await_ms"] = (now[3] - last[3]) / (now[0] - last[0])
+    if now[4] > last[4]:
+        values["write_await_ms"] = (now[7] - last[7]) / (now[4] - last[4])
+    if len(now) > 16 and len(last) > 16 and now[15] > last[15]:
+        values["flush_await_ms"] = (now[16] - last[16]) / (now[15] - last[15])
+    return values
+
+
+def _mounted_from(mountinfo: Path, device: tuple[int, int]) -> str | None:
+    """Return the kernel's name of the device that a file system says it is mounted from."""
+    number = f"{device[0]}:{device[1]}"
+    with contextlib.suppress(OSError), mountinfo.open("rb") as file:
+        for line in file.read(_MAX_TABLE).decode("utf-8", "backslashreplace").splitlines():
+            before, _, after = line.partition(" - ")
+            words = after.split()
+            if before.split()[2:3] == [number] and len(words) > 1 and words[1].startswith("/dev/"):
+                return os.path.basename(os.path.realpath(words[1]))
+    return None

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a program of the user's: without a shell, with a deadline, and whatever it prints.
+
+It is over when the program itself has ended. A child that it leaves behind may hold its pipes for
+as long as it likes, and what is printed beyond a limit is read and dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+import msgspec
+
+__all__ = ["MAX_OUTPUT", "Program", "Result"]
+
+MAX_OUTPUT = 4096
+"""Bytes of each stream that are kept: the first ones."""
+_PIECE = 1 << 16
+_LAST_PIECES = 16
+"""What is in a pipe when its writer has ended: 64 KB, and at most 1 MB (pipe(7))."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """``code`` is None where it was late, and was ended with all of its session."""
+
+    code: int | None
+    out: bytes
+    err: bytes
+
+
+class Program:
+    """A program that has been started, in a session of its own."""
+
+    def __init__(
+        self, command: Sequence[str], *, output: bool, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it; ``output``: what it prints is wanted, not its errors alone. Raises: OSError."""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def run(self, seconds: float, *, leave_children: bool) -> Result:
+        """Wait for its end. ``leave_children``: those live on where it ended in time."""
+        process = self._process
+        out, err = _Stream(process.stdout), _Stream(process.stderr)
+        ended = os.pidfd_open(process.pid)
+        try:
+            in_time = _follow(ended, (out, err), time.monotonic() + seconds)
+            if not (in_time and leave_children):
+                # Nobody has waited for it yet: its number is still its own.
+                self.end()
+            code = process.wait()
+        finally:
+            os.close(ended)
+            out.close()
+            err.close()
+        return Result(code if in_time else None, bytes(out.kept), bytes(err.kept))
+
+    def end(self) -> None:
+        """Kill it and all of its process group."""
+        if self._process.returncode is not None:
+            return  # waited for: its number can be somebody else's
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class _Stream:
+    """What a program prints, the first bytes of it."""
+
+    def __init__(self, pipe: IO[bytes] | None) -> None:
+        self.kept = bytearray()
+        self.fd = -1
+        if pipe is not None:
+            # Without the pipe's own buffer, which would read ahead, and wait.
+            self.fd = os.dup(pipe.fileno())
+            os.set_blocking(self.fd, False)
+            pipe.close()
+
+    def read(self) -> bool:
+        """Read a piece; say whether there was one."""
+        if self.fd < 0:
+            return False
+        try:
+            data = os.read(self.fd, _PIECE)
+        except BlockingIOError:
+            return False
+        self.kept += data[: MAX_OUTPUT - len(self.kept)]
+        if not data:
+            self.close()
+        return bool(data)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+def _follow(ended: int, streams: Sequence[_Stream], deadline: float) -> bool:
+    """Read until the program has ended; say whether it did in time."""
+    while (left := deadline - time.monotonic()) > 0:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        for stream in streams:
+            if stream.fd >= 0:
+                poll.register(stream.fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(left * 1000)}
+        for stream in streams:
+            if stream.fd in ready:
+                stream.read()
+        if ended in ready:
+            for stream in streams:
+                for _ in range(_LAST_PIECES):
+                    if not stream.read():
+                        break
+            return True
+    return False

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take a Capture of a Python process with py-spy: Python frames, which no unwinder of C sees.
+
+py-spy runs with ``--nonblocking``: it reads the interpreter's memory while it runs and never stops
+it. A stack that changed meanwhile can be torn, and nothing tells which: so each is labelled
+``raced``. py-spy is a child with a deadline; when it crashes or hangs, it is ended, and the target
+has not noticed either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from stallscope import __version__
+from stallscope.analyzers import importers
+from stallscope.collectors import processes
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture, Label
+from stallscope.text import one_line
+
+__all__ = ["capture", "find", "is_python"]
+
+_MAX_OUTPUT = 64 << 20
+_MAX_MAPS = 4 << 20
+_TRIES = 3
+"""A read that met the interpreter amid a change fails as a whole; the next one rarely does."""
+_TORN = "the process ran on while it was read: a stack can be torn"
+_PROGRAM = re.compile(r"python[0-9.]*(?:d|t)?")
+_LIBRARY = re.compile(rb"/libpython[0-9][0-9.]*[a-z]*\.so")
+
+
+def find() -> str:
+    """Return the path of py-spy: beside this Python, or in PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if found is None:
+        raise StallscopeError("py-spy is not installed: pip install py-spy")
+    return found
+
+
+def is_python(pid: int) -> bool:
+    """Say whether the process runs the Python interpreter, or has it as a library."""
+    info = processes.read(pid)
+    if info is None:
+        return False
+    if _PROGRAM.fullmatch(os.path.basename(info.exe or info.comm)):
+        return True
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+        return _LIBRARY.search(maps.read(_MAX_MAPS)) is not None
+    return False
+
+
+def capture(pid: int, *, seconds: float, reason: str | None = None) -> Capture:
+    """Take the Python stacks of one process within the deadline.
+
+    Raises: StallscopeError where py-spy is not there, is late, or cannot read the process.
+    """
+    command = [find(), "dump", "--pid", str(pid), "--json", "--nonblocking"]
+    begin, start = time.time_ns(), time.monotonic_ns()
+    deadline = time.monotonic() + seconds
+    for left in reversed(range(_TRIES)):
+        try:
+            text = _run(command, pid, deadline, seconds)
+            break
+        except _FailedError as error:
+            if not left or processes.read(pid) is None:
+                raise StallscopeError(f"py-spy cannot read process {pid}: {error}") from None
+    found = importers.load(text, f"py-spy dump -p {pid}")[0]
+    threads = tuple(
+        msgspec.structs.replace(
+            thread, label=Label.RACED, name=thread.name or processes.thread_name(pid, tid)
+        )
+        for thread in found.threads
+        for tid in (thread.tid,)
+    )
+    return msgspec.structs.replace(
+        found,
+        backend="py-spy",
+        backend_reason=f"{reason}; {_TORN}" if reason else _TORN,
+        processes=(processes.described(pid),),
+        threads=threads,
+        time_ns=begin,
+        elapsed_ns=time.monotonic_ns() - start,
+        tool={"name": "stallscope", "version": __version__},
+    )
+
+
+class _FailedError(Exception):
+    """What py-spy said when it failed."""
+
+
+def _run(command: list[str], pid: int, deadline: float, seconds: float) -> bytes:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            code = child.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise StallscopeError(
+                f"py-spy on process {pid} took more than {seconds:g} s and was ended;"
+                " give a longer --deadline"
+            ) from None
+        finally:
+            child.kill()
+            child.wait()
+        out.seek(0)
+        err.seek(0)
+        if code == 0:
+            return out.read(_MAX_OUTPUT)
+        lines = err.read(65_536).decode("utf-8", "backslashreplace").splitlines()
+    said = [line.removeprefix("Error: ") for line in lines if line.strip()]
+    raise _FailedError(one_line(said[0], 300) if said else f"it ended with {code}")

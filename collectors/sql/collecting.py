@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the collectors of the ``sql`` lane share: they take turns on the one connection."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from stallscope.collectors.collector import sample
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.failures import SqlError, StatementError
+from stallscope.collectors.sql.wire import Session
+from stallscope.samples import Sample
+
+__all__ = ["Seldom", "SqlCollector", "number"]
+
+SHARE = 0.01
+"""Of the time: what a collector that is asked seldom may take of the server on average."""
+RETRY_SECONDS = 3600.0
+"""What a server does not have, or does not tell this account, is asked for again after so long."""
+
+_WORDS = {"ON": 1.0, "YES": 1.0, "OFF": 0.0, "NO": 0.0}
+
+
+class SqlCollector(ABC):
+    """A collector (stallscope.collectors.collector) that asks a server.
+
+    The connection belongs to who made it; closing a collector leaves it open.
+    """
+
+    name: str
+    lane: str = "sql"
+    interval: float = 0.0
+    default_deadline: ClassVar[float] = 1.0
+    dear: ClassVar[bool] = False
+    """It can take long on a server that answers everybody else at once."""
+
+    def __init__(self, connection: Connection, deadline: float | None = None) -> None:
+        self._connection = connection
+        self.deadline = self.default_deadline if deadline is None else deadline
+
+    def collect(self) -> Sample:
+        """Ask once. Raises: SqlError, a sentence."""
+
+        def ask(clock_ns: int) -> dict[str, float]:
+            return self._connection.ask(self.read, self.deadline, dear=self.dear)
+
+        return sample(self.name, ask)
+
+    @abstractmethod
+    def read(self, session: Session) -> dict[str, float]:
+        """Ask on an open session; return numbers by name."""
+
+    def close(self) -> None:  # noqa: B027 - part of the protocol; none has anything of its own
+        """Do nothing: what there is to close belongs to who made the connection."""
+
+
+class Seldom:
+    """A collector of what is dear to ask, or what not every server tells.
+
+    Its ``interval`` grows with what the last look took: one that is late waits for so long as if
+    it had taken its whole deadline.
+    """
+
+    def __init__(self, collector: SqlCollector, interval: float) -> None:
+        self.name = collector.name
+        self.lane = collector.lane
+        self.deadline = collector.deadline
+        self.interval = self._least = interval
+        self._collector = collector
+
+    def collect(self) -> Sample:
+        """As the collector itself. Raises: SqlError."""
+        begun, least = time.monotonic(), self._least
+        try:
+            return self._collector.collect()
+        except StatementError:
+            least = RETRY_SECONDS
+            raise
+        except SqlError:
+            least = max(least, self.deadline / SHARE)
+            raise
+        finally:
+            self.interval = max(least, (time.monotonic() - begun) / SHARE)
+
+    def close(self) -> None:
+        """As the collector itself."""
+        self._collector.close()
+
+
+def number(value: object) -> float | None:
+    """Return what a server printed as a number, None where it is none; ON is 1."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    if not isinstance(value, str) or not value:
+        return None
+    try:
+        found = float(value)
+    except ValueError:
+        return _WORDS.get(value.upper())
+    return found if abs(found) < 1e300 else None

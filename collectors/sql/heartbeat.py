@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the simplest of all statements takes: ``heartbeat.ms``."""
+
+from __future__ import annotations
+
+import time
+
+from stallscope.collectors.sql.collecting import SqlCollector
+from stallscope.collectors.sql.failures import LateError
+from stallscope.collectors.sql.wire import Session
+from stallscope.samples import Sample
+
+__all__ = ["Heartbeat"]
+
+BEAT = "DO 1"
+
+
+class Heartbeat(SqlCollector):
+    """The time from the statement to its answer; waiting for one's turn is left out."""
+
+    name = "heartbeat"
+
+    def collect(self) -> Sample:
+        """As the others; late: ``elapsed_ms`` says since when the server has owed an answer.
+
+        Raises: SqlError, a sentence, where there is no server to wait for.
+        """
+        time_ns, clock_ns = time.time_ns(), time.monotonic_ns()
+        try:
+            return super().collect()
+        except LateError as error:
+            owed = self._connection.waiting_since() or 0.0
+            return Sample(self.name, time_ns, clock_ns, elapsed_ms=owed * 1e3, error=str(error))
+
+    def read(self, session: Session) -> dict[str, float]:
+        begin = time.monotonic_ns()
+        session.run(BEAT)
+        return {"heartbeat.ms": (time.monotonic_ns() - begin) / 1e6}

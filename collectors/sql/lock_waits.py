@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for whose rows, in the way of each version.
+
+MySQL 8 and later have ``performance_schema.data_lock_waits``, MySQL 5.5 to 5.7 and MariaDB
+``information_schema.INNODB_LOCK_WAITS``. Both list each waiter once for everybody before it in
+the queue, so that 1,000 waiters of one row make half a million lines: only those behind a
+transaction that does not wait itself are asked for, and the server adds them up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from stallscope.collectors.sql.collecting import SqlCollector
+from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.model import LockKind
+from stallscope.sessions import LockWait
+from stallscope.text import one_line
+
+__all__ = ["LockWaits", "read_lock_waits"]
+
+TRANSACTIONS = """\
+SELECT trx_id, trx_state, trx_mysql_thread_id,
+TIMESTAMPDIFF(SECOND, trx_wait_started, NOW()), TIMESTAMPDIFF(SECOND, trx_started, NOW())
+FROM information_schema.INNODB_TRX"""
+# First those whom a transaction blocks that does not wait itself, then the others.
+DATA_LOCK_WAITS = """\
+SELECT REQUESTING_ENGINE_TRANSACTION_ID, MIN(BLOCKING_ENGINE_TRANSACTION_ID),
+MIN(REQUESTING_ENGINE_LOCK_ID)
+FROM performance_schema.data_lock_waits
+WHERE {}_ENGINE_TRANSACTION_ID IN ({}) GROUP BY REQUESTING_ENGINE_TRANSACTION_ID"""
+INNODB_LOCK_WAITS = """\
+SELECT requesting_trx_id, MIN(blocking_trx_id), MIN(requested_lock_id)
+FROM information_schema.INNODB_LOCK_WAITS
+WHERE {}_trx_id IN ({}) GROUP BY requesting_trx_id"""
+DATA_LOCKS = """\
+SELECT ENGINE_LOCK_ID, OBJECT_SCHEMA, OBJECT_NAME, INDEX_NAME, LOCK_MODE
+FROM performance_schema.data_locks WHERE ENGINE_LOCK_ID IN ({})"""
+INNODB_LOCKS = """\
+SELECT lock_id, NULL, lock_table, lock_index, lock_mode
+FROM information_schema.INNODB_LOCKS WHERE lock_id IN ({})"""
+
+MAX_TRANSACTIONS = 20_000
+MAX_ROOTS = 1000
+MAX_CHAINED = 200
+"""Waiters behind waiters alone that are looked up."""
+MAX_NAMED = 10
+"""Locks whose table is looked up: those with most waiters."""
+
+_WAITS = "LOCK WAIT"
+_NO_SUCH_TABLE = frozenset({1109, 1146})
+
+
+class _Transaction(msgspec.Struct, frozen=True):
+    waits: bool
+    connection: int
+    waited_s: float
+    age_s: float
+
+
+class LockWaits(SqlCollector):
+    """``lock_waits.waiting``, ``.blockers``, ``.longest_s``, and ``transactions.*`` besides."""
+
+    name = "lock_waits"
+    dear = True
+
+    def read(self, session: Wire) -> dict[str, float]:
+        transactions = _transactions(session)
+        waits = _waits(session, transactions, named=False)
+        owners = Counter(wait.owner for wait in waits)
+        return {
+            "lock_waits.waiting": float(sum(t.waits for t in transactions.values())),
+            "lock_waits.blockers": float(len(owners)),
+            "lock_waits.largest": float(max(owners.values(), default=0)),
+            "lock_waits.longest_s": max((t.waited_s for t in transactions.values()), default=0.0),
+            "transactions.open": float(len(transactions)),
+            "transactions.oldest_s": max((t.age_s for t in transactions.values()), default=0.0),
+        }
+
+
+def read_lock_waits(session: Wire) -> list[LockWait]:
+    """Return one wait for each connection that waits for a row. Raises: StatementError."""
+    return _waits(session, _transactions(session), named=True)
+
+
+def _transactions(session: Wire) -> dict[str, _Transaction]:
+    if not session.has_process:
+        raise StatementError("row-lock waits cannot be read: GRANT PROCESS ON *.* TO it", 1227)
+    rows = session.select(TRANSACTIONS, max_rows=MAX_TRANSACTIONS)
+    return {
+        str(row[0]): _Transaction(
+            waits=row[1] == _WAITS,
+            connection=int(row[2] or 0),
+            waited_s=max(0.0, float(row[3] or 0)),
+            age_s=max(0.0, float(row[4] or 0)),
+        )
+        for row in rows
+    }
+
+
+def _waits(session: Wire, transactions: dict[str, _Transaction], *, named: bool) -> list[LockWait]:
+    if not any(t.waits for t in transactions.values()):
+        return []
+    roots = [key for key, t in transactions.items() if not t.waits][:MAX_ROOTS]
+    rows, locks = _ask(session, roots, [key for key, t in transactions.items() if t.waits])
+    by_owner: dict[str, list[tuple[str, str]]] = {}
+    for requesting, blocking, lock in rows:
+        by_owner.setdefault(str(blocking), []).append((str(requesting), str(lock)))
+    most = sorted(by_owner, key=lambda owner: -len(by_owner[owner]))[:MAX_NAMED]
+    names = _names(session, locks, [by_owner[owner][0][1] for owner in most]) if named else {}
+    found: list[LockWait] = []
+    for owner, waiters in by_owner.items():
+        name, mode = names.get(waiters[0][1], (None, None))
+        for waiter, _ in waiters:
+            if waiter in transactions and owner in transactions:
+                found.append(
+                    LockWait(
+                        LockKind.ROW,
+                        transactions[waiter].connection,
+                        transactions[owner].connection,
+                        name,
+                        mode,
+                    )
+                )
+    return found
+
+
+def _ask(
+    session: Wire, roots: Sequence[str], waiting: Sequence[str]
+) -> tuple[list[tuple[object, ...]], str]:
+    """Return a line for each waiter, and the statement that names their locks."""
+    if not session.version.mariadb:
+        try:
+            return _lines(session, DATA_LOCK_WAITS, roots, waiting), DATA_LOCKS
+        except StatementError as error:
+            if error.number not in _NO_SUCH_TABLE:
+                raise
+    return _lines(session, INNODB_LOCK_WAITS, roots, waiting), INNODB_LOCKS
+
+
+def _lines(
+    session: Wire, statement: str, roots: Sequence[str], waiting: Sequence[str]
+) -> list[tuple[object, ...]]:
+    """Ask for those behind ``roots``, then for those of ``waiting`` that are behind others."""
+    found: list[tuple[object, ...]] = []
+    left = list(waiting)
+    for side, ids in (("BLOCKING", list(roots)), ("REQUESTING", left)):
+        if ids:
+            text = statement.format(side, ", ".join(["%s"] * len(ids)))
+            found += session.select(text, ids, max_rows=MAX_TRANSACTIONS)
+            seen = {str(line[0]) for line in found}
+            left[:] = [key for key in left if key not in seen][:MAX_CHAINED]
+    return found
+
+
+def _names(
+    session: Wire, statement: str, ids: list[str]
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return lock id → what is locked, and how."""
+    if not ids:
+        return {}
+    rows = session.select(statement.format(", ".join(["%s"] * len(ids))), ids, max_rows=100)
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for lock, schema, table, index, mode in rows:
+        whole = ".".join(str(part).replace("`", "") for part in (schema, table) if part)
+        of = f"index {str(index).replace('`', '')} of {whole}" if index else whole
+        found[str(lock)] = (one_line(of, 200), one_line(str(mode), 40))
+    return found

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a server is reached and as whom: what is left when all options are read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import msgspec
+
+__all__ = ["DEFAULT_PORT", "TLS_MODES", "Login", "Tls", "default_user"]
+
+TLS_MODES = ("disabled", "preferred", "required", "verify-ca", "verify-identity")
+DEFAULT_PORT = 3306
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """``mode`` is one of TLS_MODES; ``preferred`` takes what the server offers, unverified."""
+
+    mode: str = "preferred"
+    ca: str | None = None
+    capath: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    cipher: str | None = None
+    crl: str | None = None
+
+    @property
+    def demanded(self) -> bool:
+        return self.mode not in ("disabled", "preferred")
+
+
+class Login(msgspec.Struct, frozen=True):
+    """By ``socket`` where there is one, else by TCP to ``host``."""
+
+    user: str
+    password: str | None = None
+    socket: str | None = None
+    socket_shown: str | None = None
+    """The socket's path as people know it, where ``socket`` leads there through /proc."""
+    host: str | None = None
+    port: int = DEFAULT_PORT
+    tls: Tls = Tls()
+    connect_seconds: float = 5.0
+    cleartext: bool = False
+    """The password may be sent as it is, where the connection is encrypted or local."""
+    sources: tuple[str, ...] = ()
+    """Files and variables that it came from."""
+
+    def __repr__(self) -> str:
+        """Leave the password out: this text can end in logs."""
+        return f"Login({self})"
+
+    def __str__(self) -> str:
+        return f"{self.user!r} at {self.where}"
+
+    @property
+    def where(self) -> str:
+        if self.socket is not None:
+            return self.socket_shown or self.socket
+        host = self.host or "localhost"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+def default_user() -> str:
+    """Return whom the clients log in as when nothing is said: the user of the process."""
+    if os.geteuid() == 0:
+        return "root"
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return os.environ.get("USER") or os.environ.get("LOGNAME") or "UNKNOWN_MYSQL_USER"

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections with the kernel's ids of their threads, where the server tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from stallscope.collectors.sql.collecting import SqlCollector, number
+from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.wire import Row
+from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.sessions import MAX_STATEMENT, Session
+from stallscope.text import one_line
+
+__all__ = ["MAX_SESSIONS", "PerfThreads", "last_statements", "read_sessions"]
+
+MAX_SESSIONS = 20_000
+MAX_LAST = 100
+
+# MySQL from 5.7 on; 1024 is MAX_STATEMENT here and below.
+THREADS = """\
+SELECT PROCESSLIST_ID, THREAD_OS_ID, PROCESSLIST_USER, PROCESSLIST_DB, PROCESSLIST_COMMAND,
+PROCESSLIST_STATE, PROCESSLIST_TIME, LEFT(PROCESSLIST_INFO, 1024), THREAD_ID
+FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL AND TYPE = 'FOREGROUND'"""
+# MariaDB from 10.0 on.
+PROCESSLIST_TID = """\
+SELECT ID, TID, USER, DB, COMMAND, STATE, TIME_MS / 1000, LEFT(INFO, 1024), ID
+FROM information_schema.PROCESSLIST"""
+LAST_STATEMENTS = """\
+SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, 1024)
+FROM performance_schema.threads t
+JOIN performance_schema.events_statements_current e ON e.THREAD_ID = t.THREAD_ID
+WHERE t.PROCESSLIST_ID IN ({}) AND e.SQL_TEXT IS NOT NULL
+AND (e.NESTING_EVENT_TYPE IS NULL OR e.NESTING_EVENT_TYPE = 'TRANSACTION')"""
+KINDS = """\
+SELECT NAME, COUNT(*) FROM performance_schema.threads WHERE THREAD_OS_ID IS NOT NULL
+GROUP BY NAME"""
+
+_MISSING = frozenset({1054, 1109, 1142, 1146, 1227})
+"""No such column, no such table, or no right to it."""
+
+
+class PerfThreads(SqlCollector):
+    """``perf_threads.<name>``: threads of the server by the name it gives them."""
+
+    name = "perf_threads"
+    dear = True
+
+    def read(self, session: Wire) -> dict[str, float]:
+        if not session.has_threads_table:
+            raise StatementError(
+                f"{session.version.text} has no performance_schema.threads, or it is off", 1146
+            )
+        rows = session.select(KINDS, max_rows=500)
+        values = {"perf_threads.total": 0.0}
+        for name, count in rows:
+            found = number(count) or 0.0
+            values["perf_threads.total"] += found
+            values[f"perf_threads.{one_line(str(name), 80)}"] = found
+        return values
+
+
+def read_sessions(session: Wire) -> tuple[list[Session], dict[int, int], str | None]:
+    """Return the connections, thread numbers of performance_schema → connection, and why not.
+
+    MariaDB's tables know connections by their own numbers: there both are the same.
+    """
+    version = session.version
+    statement = PROCESSLIST_TID if version.mariadb else THREADS
+    if version.mariadb and not session.has_process:
+        return [], {}, "the account sees its own connections alone: GRANT PROCESS ON *.* TO it"
+    if not version.mariadb and version.numbers >= (5, 7, 0) and not session.has_threads_table:
+        return (
+            [],
+            {},
+            "performance_schema.threads cannot be read, or is off: no thread has its connection",
+        )
+    try:
+        rows = session.select(statement, max_rows=MAX_SESSIONS)
+    except StatementError as error:
+        if error.number not in _MISSING:
+            raise
+        since = "MariaDB does from 10.0 on" if version.mariadb else "MySQL does from 5.7 on"
+        return (
+            [],
+            {},
+            (
+                f"{version.text} does not tell which OS thread serves a connection ({since}), so"
+                " threads have no statements"
+            ),
+        )
+    sessions = [_session(row) for row in rows]
+    threads = {int(row[8]): s.connection for row, s in zip(rows, sessions, strict=True)}
+    return sessions, threads, None
+
+
+def _session(row: Row) -> Session:
+    def word(value: object, limit: int = 128) -> str | None:
+        return one_line(str(value), limit) if value not in (None, "") else None
+
+    statement = row[7]
+    return Session(
+        connection=int(row[0]),
+        os_tid=None if row[1] is None else int(row[1]),
+        user=word(row[2]),
+        database=word(row[3]),
+        command=word(row[4]),
+        state=word(row[5]),
+        seconds=number(row[6]),
+        statement=str(statement)[:MAX_STATEMENT] if statement else None,
+    )
+
+
+def last_statements(session: Wire, connections: Collection[int]) -> dict[int, str]:
+    """Return what idle connections ran last."""
+    wanted = sorted(connections)[:MAX_LAST]
+    if not wanted or not session.has_threads_table:
+        return {}
+    marks = ", ".join(["%s"] * len(wanted))
+    try:
+        rows = session.select(LAST_STATEMENTS.format(marks), wanted, max_rows=MAX_LAST)
+    except StatementError:
+        return {}
+    return {int(row[0]): str(row[1])[:MAX_STATEMENT] for row in rows}

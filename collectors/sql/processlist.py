@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts of the processlist: running, sleeping, by command and state, and the longest."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stallscope.collectors.sql.collecting import SqlCollector, number
+from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.wire import Row, Session
+from stallscope.text import one_line
+
+__all__ = ["BACKGROUND", "SHOW", "Processlist"]
+
+# The server counts, without a lock on any connection and without a temporary file.
+THREADS = """\
+SELECT PROCESSLIST_COMMAND, PROCESSLIST_STATE, MAX(PROCESSLIST_TIME), COUNT(*)
+FROM performance_schema.threads
+WHERE TYPE = 'FOREGROUND' AND PROCESSLIST_ID <> CONNECTION_ID()
+GROUP BY 1, 2"""
+# information_schema.PROCESSLIST can count too, but makes a temporary table on disk each time
+# (Created_tmp_disk_tables; MySQL 5.5 to 9.7, MariaDB 10.11): it hangs where the disk does.
+SHOW = "SHOW PROCESSLIST"
+
+MAX_NAMES = 200
+"""Commands and states that are told apart; the rest is ``other``."""
+
+BACKGROUND = frozenset(
+    {"Daemon", "Binlog Dump", "Binlog Dump GTID", "Connect", "Slave_IO"}
+    | {"Slave_SQL", "Slave_worker", "Clone"}
+)
+"""Commands of connections that nobody waits for: their time says how old they are."""
+_SLEEP = "Sleep"
+
+
+class Processlist(SqlCollector):
+    """``processlist.running``: with a statement; background and ourselves are left out.
+
+    Besides: ``processlist.sleeping``, ``.background``, ``.total``, ``.longest_s`` (of the running
+    ones), ``.command.Query``, ``.state.Sending data``.
+    """
+
+    name = "processlist"
+
+    def read(self, session: Session) -> dict[str, float]:
+        counts = _Counts()
+        if session.has_threads_table:
+            session.each(THREADS, lambda row: counts.add(*row))
+            return counts.values()
+        if not session.has_process:
+            raise StatementError(
+                "the account sees its own connections alone: GRANT PROCESS ON *.* TO it", 1227
+            )
+        own = session.facts.connection
+
+        def take(row: Row) -> None:
+            if row[0] != own:
+                counts.add(row[4], row[6], row[5], 1)
+
+        session.each(SHOW, take)
+        return counts.values()
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self._numbers: Counter[str] = Counter()
+        self._names: Counter[str] = Counter()
+        self._longest = 0.0
+
+    def add(self, command: object, state: object, seconds: object, count: object) -> None:
+        weight = int(number(count) or 0)
+        word = str(command or "")
+        self._numbers["total"] += weight
+        self._name("command", word, weight)
+        if word == _SLEEP:
+            self._numbers["sleeping"] += weight
+            return
+        if word in BACKGROUND or not word:
+            self._numbers["background"] += weight
+            return
+        self._numbers["running"] += weight
+        self._name("state", str(state or ""), weight)
+        # A time can be negative or 2^32 where clocks were set back: it says nothing then.
+        lasted = number(seconds) or 0.0
+        if lasted < 1 << 31:
+            self._longest = max(self._longest, lasted)
+
+    def _name(self, kind: str, word: str, weight: int) -> None:
+        if not word:
+            return
+        key = f"{kind}.{one_line(word, 80)}"
+        if key not in self._names and len(self._names) >= MAX_NAMES:
+            key = f"{kind}.other"
+        self._names[key] += weight
+
+    def values(self) -> dict[str, float]:
+        basic = {
+            key: float(self._numbers[key]) for key in ("total", "running", "sleeping", "background")
+        }
+        named = {key: float(count) for key, count in self._names.items()}
+        return {
+            f"processlist.{key}": value
+            for key, value in {**basic, "longest_s": self._longest, **named}.items()
+        }

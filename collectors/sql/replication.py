@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replication of all channels: ``SHOW REPLICA STATUS`` and what it was called before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stallscope.collectors.sql.collecting import SqlCollector, number
+from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.wire import Session
+from stallscope.text import one_line
+
+__all__ = ["Replication", "numbers"]
+
+REPLICA = "SHOW REPLICA STATUS"  # MySQL from 8.0.22 on: all channels
+ALL_SLAVES = "SHOW ALL SLAVES STATUS"  # MariaDB: all connections
+SLAVE = "SHOW SLAVE STATUS"
+
+MAX_CHANNELS = 64
+_SYNTAX = 1064
+
+
+class Replication(SqlCollector):
+    """``replication.channels``, and of each channel ``replication.NAME.lag_s`` and the like.
+
+    The channel without a name is ``default``. A lag that the server does not know is left out:
+    its threads say why (``io_running`` and ``sql_running``, 1 or 0).
+    """
+
+    name = "replication"
+
+    def read(self, session: Session) -> dict[str, float]:
+        order = (ALL_SLAVES, SLAVE) if session.version.mariadb else (REPLICA, SLAVE)
+        for statement in order:
+            try:
+                return numbers(session.records(statement, max_rows=MAX_CHANNELS))
+            except StatementError as error:
+                if error.number != _SYNTAX or statement is order[-1]:
+                    raise
+        raise AssertionError("the last statement returned or raised")
+
+
+def numbers(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the numbers of each channel from its row, by lower-case column."""
+    values = {"replication.channels": float(len(rows))}
+    for row in rows:
+        channel = row.get("channel_name") or row.get("connection_name") or "default"
+        prefix = f"replication.{one_line(str(channel), 64)}"
+        lag = number(_either(row, "seconds_behind_source", "seconds_behind_master"))
+        if lag is not None:
+            values[f"{prefix}.lag_s"] = lag
+        for name in ("io", "sql"):
+            running = _either(row, f"replica_{name}_running", f"slave_{name}_running")
+            values[f"{prefix}.{name}_running"] = float(running == "Yes")
+            failure = number(row.get(f"last_{name}_errno"))
+            if failure:
+                values[f"{prefix}.{name}_errno"] = failure
+    return values
+
+
+def _either(row: dict[str, Any], *names: str) -> Any:
+    return next((row[name] for name in names if name in row), None)

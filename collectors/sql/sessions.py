@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetch what a server says of its connections: stallscope.sessions has what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.failures import SqlError, StatementError
+from stallscope.collectors.sql.lock_waits import read_lock_waits
+from stallscope.collectors.sql.metadata_locks import read_metadata_waits
+from stallscope.collectors.sql.perf_threads import MAX_SESSIONS, last_statements, read_sessions
+from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.sessions import LockWait, Session, Sessions
+
+__all__ = ["MODE", "fetch"]
+
+MODE = "SELECT @@global.sql_mode"
+
+
+def fetch(connection: Connection, deadline: float) -> Sessions:
+    """Ask for all connections and lock waits; ``deadline`` in seconds is for all of it.
+
+    Raises nothing: what went wrong is the ``reason``. Where the connections were there in time
+    and the lock waits were not, a note says so.
+    """
+    so_far: list[Sessions] = []
+    try:
+        return connection.ask(lambda wire: _fetch(wire, so_far), deadline, dear=True)
+    except SqlError as error:
+        if so_far:
+            known = so_far[-1]
+            note = f"not all lock waits are known: {error}"
+            return msgspec.structs.replace(known, notes=(*known.notes, note))
+        return Sessions(sessions=(), reason=f"connections and statements are not known: {error}")
+
+
+def _fetch(wire: Wire, so_far: list[Sessions]) -> Sessions:
+    """Ask step by step; ``so_far`` gets what is known after each."""
+    sessions, threads, reason = read_sessions(wire)
+    facts = wire.facts
+    looked = Sessions(sessions=(), reason=reason, own=facts.connection, pid=facts.listener_pid)
+    if reason is not None:
+        return looked
+    mode = str(wire.select(MODE)[0][0])
+    looked = msgspec.structs.replace(
+        looked,
+        sessions=tuple(sessions),
+        ansi_quotes="ANSI_QUOTES" in mode,
+        no_backslash_escapes="NO_BACKSLASH_ESCAPES" in mode,
+    )
+    waits: list[LockWait] = []
+    notes: list[str] = []
+    if len(sessions) >= MAX_SESSIONS:
+        notes.append(f"more than {MAX_SESSIONS} connections: the others have no statement")
+    readers: tuple[Callable[[], list[LockWait]], ...] = (
+        lambda: read_metadata_waits(wire, sessions, threads),
+        lambda: read_lock_waits(wire),
+    )
+    for read in readers:
+        so_far.append(msgspec.structs.replace(looked, waits=tuple(waits), notes=tuple(notes)))
+        try:
+            waits += read()
+        except StatementError as error:
+            notes.append(str(error))
+    looked = msgspec.structs.replace(looked, waits=tuple(waits), notes=tuple(notes))
+    so_far.append(looked)
+    return msgspec.structs.replace(looked, sessions=tuple(_with_last(wire, sessions, waits)))
+
+
+def _with_last(wire: Wire, sessions: list[Session], waits: list[LockWait]) -> list[Session]:
+    """Add the last statement of owners that are idle: it is what took the lock, or near it."""
+    owners = {wait.owner for wait in waits}
+    silent = {s.connection for s in sessions if s.connection in owners and not s.statement}
+    found = last_statements(wire, silent)
+    return [
+        msgspec.structs.replace(s, statement=found[s.connection]) if s.connection in found else s
+        for s in sessions
+    ]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server says of itself in a stall, as texts for people; no data is in them.
+
+Statements are normalized, and of InnoDB's report what can hold data is left out
+(stallscope.innodbtext). Each text has its own deadline; one that is not there is said to be
+missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.failures import SqlError
+from stallscope.collectors.sql.innodb_status import read_report
+from stallscope.collectors.sql.lock_waits import read_lock_waits
+from stallscope.collectors.sql.processlist import SHOW
+from stallscope.collectors.sql.sessions import MODE, fetch
+from stallscope.collectors.sql.wire import Row, Session
+from stallscope.innodbtext import redact
+from stallscope.sessions import LockWait, Sessions
+from stallscope.sessions import Session as Known
+from stallscope.statements import Statement, normalizer
+from stallscope.text import one_line
+
+__all__ = ["Texts", "fetch_texts", "lock_waits_text", "processlist_text"]
+
+DEADLINES = {"processlist": 1.0, "lock-waits": 1.0, "innodb-status": 2.0}
+MODE_SECONDS = 1.0
+MAX_ROWS = 20_000
+MAX_KINDS = 200
+"""Lines of a processlist: connections that do the same are one."""
+MAX_OWNERS = 50
+
+Normalize = Callable[[str], Statement]
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """``found``: text by name. ``missing``: what could not be had, a sentence each."""
+
+    found: dict[str, str]
+    missing: tuple[str, ...] = ()
+
+
+def fetch_texts(connection: Connection) -> Texts:
+    """Ask for all of them, one after the other. Raises: SqlError where the server says nothing."""
+    mode = connection.ask(lambda wire: str(wire.select(MODE)[0][0]), MODE_SECONDS)
+    normalize = normalizer(mode)
+    readers: dict[str, Callable[[float], str]] = {
+        "processlist": lambda seconds: _processlist(connection, normalize, seconds),
+        "lock-waits": lambda seconds: _lock_waits(connection, normalize, seconds),
+        # Last: where InnoDB's own mutexes are what everybody waits for, it waits with them.
+        "innodb-status": lambda seconds: redact(
+            connection.ask(read_report, seconds, dear=True), normalize
+        ),
+    }
+    found: dict[str, str] = {}
+    missing: list[str] = []
+    for name, read in readers.items():
+        try:
+            found[name] = read(DEADLINES[name])
+        except SqlError as error:
+            missing.append(f"{name}: {error}")
+    return Texts(found, tuple(missing))
+
+
+def _processlist(connection: Connection, normalize: Normalize, seconds: float) -> str:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    longest: dict[tuple[str, str, str], int] = {}
+
+    def take(row: Row) -> None:
+        if len(counts) < MAX_ROWS:
+            key = (str(row[4] or ""), str(row[6] or ""), str(row[7] or ""))
+            counts[key] += 1
+            longest[key] = max(longest.get(key, 0), int(row[5] or 0))
+
+    def ask(wire: Session) -> None:
+        own = wire.facts.connection
+        wire.each(SHOW, lambda row: None if row[0] == own else take(row))
+
+    connection.ask(ask, seconds, dear=True)
+    return processlist_text(counts, longest, normalize)
+
+
+def processlist_text(
+    counts: Counter[tuple[str, str, str]],
+    longest: dict[tuple[str, str, str], int],
+    normalize: Normalize,
+) -> str:
+    """Return a table of connections that do the same.
+
+    Keys: command, state, statement as the server cuts it (100 characters); ``longest`` in seconds.
+    """
+    same: Counter[tuple[str, str, str]] = Counter()
+    lasted: dict[tuple[str, str, str], int] = {}
+    left_out = 0
+    # Those that run before those that sleep; a storm of different statements is read in part.
+    for number, (key, count) in enumerate(_by_weight(counts)):
+        command, state, sql = key
+        if number >= 10 * MAX_KINDS:
+            left_out += count
+            continue
+        shown = (one_line(command, 40), one_line(state, 80), normalize(sql).text if sql else "")
+        same[shown] += count
+        lasted[shown] = max(lasted.get(shown, 0), longest.get(key, 0))
+    rows = _by_weight(same)
+    left_out += sum(count for _, count in rows[MAX_KINDS:])
+    lines = ["connections  longest s  command  state: statement"]
+    for (command, state, sql), count in rows[:MAX_KINDS]:
+        what = f"{command:<8} {state or '-'}: {one_line(sql, 300) or '-'}"
+        lines.append(f"{count:11}  {lasted[command, state, sql]:9}  {what}")
+    if left_out:
+        lines.append(f"{left_out:11}  others")
+    return "\n".join(lines) + "\n"
+
+
+def _by_weight(
+    counts: Counter[tuple[str, str, str]],
+) -> list[tuple[tuple[str, str, str], int]]:
+    return sorted(counts.items(), key=lambda item: (item[0][0] == "Sleep", -item[1], item[0]))
+
+
+def _lock_waits(connection: Connection, normalize: Normalize, seconds: float) -> str:
+    known = fetch(connection, seconds)
+    if known.reason is not None:
+        # The server does not tell which thread serves a connection, but who waits for whom.
+        waits = connection.ask(read_lock_waits, seconds, dear=True)
+        known = Sessions(sessions=(), waits=tuple(waits))
+    return lock_waits_text(known, normalize)
+
+
+def lock_waits_text(known: Sessions, normalize: Normalize) -> str:
+    """Return who holds what, and how many wait for it, largest queue first."""
+    queues: dict[int, list[LockWait]] = {}
+    for wait in known.waits:
+        queues.setdefault(wait.owner, []).append(wait)
+    sessions = {session.connection: session for session in known.sessions}
+    lines = ["no connection is known to wait for a lock of another"]
+    if queues:
+        lines = [f"{len(known.waits)} connections wait for locks of {len(queues)} others"]
+    for owner in sorted(queues, key=lambda owner: (-len(queues[owner]), owner))[:MAX_OWNERS]:
+        lines.append(f"connection {owner}{_doing(sessions.get(owner), normalize)}")
+        kinds = Counter((w.kind.value, w.mode, w.name) for w in queues[owner])
+        for (kind, mode, name), count in kinds.most_common(MAX_OWNERS):
+            wanted = f" ({mode})" if mode else ""
+            lines.append(f"  {count} wait for its {kind} lock{wanted} of {name or 'unknown'}")
+    if len(queues) > MAX_OWNERS:
+        lines.append(f"{len(queues) - MAX_OWNERS} more are waited for")
+    return "\n".join([*lines, *(one_line(note) for note in known.notes)]) + "\n"
+
+
+def _doing(session: Known | None, normalize: Normalize) -> str:
+    if session is None:
+        return ""
+    state = f", {session.state}" if session.state else ""
+    seconds = "" if session.seconds is None else f" for {session.seconds:.0f} s"
+    sql = f": {normalize(session.statement).text}" if session.statement else ""
+    return f" of {session.user or 'unknown'}, {session.command or 'unknown'}{seconds}{state}{sql}"

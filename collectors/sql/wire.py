@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open one connection: the socket, TLS, the login, and a session that can hold nothing up.
+
+All of this may hang for as long as the server likes; stallscope.collectors.sql.connection runs it
+in a thread that may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pymysql
+from pymysql.constants import ER, FIELD_TYPE
+from pymysql.converters import conversions
+from pymysql.cursors import SSCursor
+
+from stallscope import __version__
+from stallscope.collectors.sql.failures import (
+    ConnectError,
+    LateError,
+    RefusedError,
+    StatementError,
+)
+from stallscope.collectors.sql.login import Login, Tls
+from stallscope.collectors.sql.versions import ServerVersion, parse
+from stallscope.errors import StallscopeError
+from stallscope.text import one_line
+
+__all__ = ["TAG", "Row", "Rows", "ServerFacts", "Session", "connect", "reach"]
+
+Row = tuple[Any, ...]
+
+TAG = f"/* stallscope {__version__} */ "
+"""Begins every statement, so that people know it in a processlist or a log."""
+
+_MAX_PACKET = 16 << 20
+_KEEPALIVE = (
+    (socket.TCP_KEEPIDLE, 30),
+    (socket.TCP_KEEPINTVL, 10),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 60_000),
+)
+"""A host that vanished is noticed within a minute or so; one that merely hangs is waited for."""
+
+SESSION = (
+    "SET SESSION sql_mode = ''",
+    "SET SESSION sql_select_limit = DEFAULT",
+    # A metadata lock or a row lock that somebody holds costs us a second, then an error.
+    "SET SESSION lock_wait_timeout = 1",
+    "SET SESSION innodb_lock_wait_timeout = 1",
+    "SET SESSION TRANSACTION READ ONLY",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED",
+    # What nobody waits for any more, the server need not finish: milliseconds, or seconds.
+    "SET SESSION max_execution_time = 5000",
+    "SET SESSION max_statement_time = 5",
+)
+"""Each by itself: what a server does not have, it refuses."""
+
+_FACTS = "SELECT CONNECTION_ID(), VERSION(), @@version_comment, @@socket, @@port, @@datadir"
+
+_LOST = frozenset({0, 2006, 2013, 2055, ER.SERVER_SHUTDOWN, 1927, 4031})
+"""After these no answer comes on this connection; 1927 is MariaDB's, 4031 MySQL's way to end it."""
+_REFUSED = frozenset(
+    {
+        ER.ACCESS_DENIED_ERROR,
+        ER.DBACCESS_DENIED_ERROR,
+        1129,  # ER_HOST_IS_BLOCKED
+        1130,  # ER_HOST_NOT_PRIVILEGED
+        1251,  # ER_NOT_SUPPORTED_AUTH_MODE
+        1698,  # ER_ACCESS_DENIED_NO_PASSWORD_ERROR
+        1862,  # ER_MUST_CHANGE_PASSWORD_LOGIN
+        3118,  # ER_ACCOUNT_HAS_BEEN_LOCKED
+        3159,  # ER_SECURE_TRANSPORT_REQUIRED
+        3955,  # ER_USER_ACCESS_DENIED_FOR_USER_ACCOUNT_BLOCKED_BY_PASSWORD_LOCK
+        4151,  # ER_ACCOUNT_HAS_BEEN_LOCKED of MariaDB
+    }
+)
+
+
+_CONVERSIONS: dict[Any, Any] = {
+    **{kind: encode for kind, encode in conversions.items() if not isinstance(kind, int)},
+    **dict.fromkeys(
+        (
+            FIELD_TYPE.TINY,
+            FIELD_TYPE.SHORT,
+            FIELD_TYPE.LONG,
+            FIELD_TYPE.INT24,
+            FIELD_TYPE.LONGLONG,
+            FIELD_TYPE.YEAR,
+        ),
+        int,
+    ),
+    **dict.fromkeys(
+        (FIELD_TYPE.FLOAT, FIELD_TYPE.DOUBLE, FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL), float
+    ),
+}
+
+
+class ServerFacts(msgspec.Struct, frozen=True):
+    """Who answers."""
+
+    version: ServerVersion
+    connection: int
+    """Our own id there."""
+    socket: str | None = None
+    port: int | None = None
+    datadir: str | None = None
+    listener_pid: int | None = None
+    """Of the process that listens on our Unix socket, as the kernel says."""
+
+
+class Rows(list[Row]):
+    """Rows of an answer. ``left_out``: how many more there were than were asked for."""
+
+    def __init__(self, rows: Sequence[Row] = (), left_out: int = 0) -> None:
+        super().__init__(rows)
+        self.left_out = left_out
+
+
+class _NoPlainPassword:
+    """Stands where PyMySQL would send the password to any server that asks for it."""
+
+    def __init__(self, connection: object) -> None:
+        pass
+
+    def authenticate(self, packet: object) -> object:
+        raise pymysql.err.OperationalError(
+            2061,
+            "the server wants the password in a form that whoever listens can read; it was not"
+            " sent (enable-cleartext-plugin and TLS allow it)",
+        )
+
+
+class Session:
+    """An open connection, used by one thread at a time."""
+
+    def __init__(self, raw: pymysql.Connection[Any], facts: ServerFacts) -> None:
+        self._raw = raw
+        self.facts = facts
+        self.wanted: Callable[[], bool] = lambda: True
+        """Says whether somebody still waits for the answers: else no further statement is sent."""
+        self.version = facts.version
+
+    @property
+    def open(self) -> bool:
+        return bool(self._raw.open)
+
+    @cached_property
+    def has_process(self) -> bool:
+        """Say whether the account sees the connections of others."""
+        try:
+            # Nothing but numbers of page sizes, and it wants the same privilege, roles included.
+            self.select("SELECT COUNT(*) FROM information_schema.INNODB_CMP")
+        except StatementError as error:
+            return error.number != ER.SPECIFIC_ACCESS_DENIED_ERROR
+        return True
+
+    @cached_property
+    def has_threads_table(self) -> bool:
+        """Say whether performance_schema.threads is there and kept up to date for clients."""
+        try:
+            rows = self.select(
+                "SELECT INSTRUMENTED FROM performance_schema.threads"
+                " WHERE PROCESSLIST_ID = CONNECTION_ID()"
+            )
+        except StatementError:
+            return False
+        return [row[0] for row in rows] == ["YES"]
+
+    def run(self, sql: str) -> None:
+        """Run a statement that has no rows."""
+        with self._asking() as cursor:
+            cursor.execute(TAG + sql)
+
+    def select(self, sql: str, arguments: Sequence[object] = (), *, max_rows: int = 10_000) -> Rows:
+        """Return the rows of one statement; those beyond ``max_rows`` are read and dropped.
+
+        Raises: StatementError where the server refuses it, ConnectError where it is gone.
+        """
+        rows = Rows()
+
+        def take(row: Row) -> None:
+            if len(rows) < max_rows:
+                rows.append(row)
+            else:
+                rows.left_out += 1
+
+        self.each(sql, take, arguments)
+        return rows
+
+    def records(
+        self, sql: str, arguments: Sequence[object] = (), *, max_rows: int = 10_000
+    ) -> list[dict[str, Any]]:
+        """Return rows as dictionaries by the column names in lower case."""
+        found: list[dict[str, Any]] = []
+        with self._asking() as cursor:
+            cursor.execute(TAG + sql, tuple(arguments) or None)
+            names = [str(column[0]).lower() for column in cursor.description or ()]
+            for row in cursor.fetchall_unbuffered():
+                if len(found) < max_rows:
+                    found.append(dict(zip(names, map(_text, row), strict=True)))
+        return found
+
+    def each(
+        self, sql: str, take: Callable[[Row], object], arguments: Sequence[object] = ()
+    ) -> None:
+        """Give each row to ``take`` as it comes: nothing is kept here."""
+        with self._asking() as cursor:
+            cursor.execute(TAG + sql, tuple(arguments) or None)
+            for row in cursor.fetchall_unbuffered():
+                take(tuple(map(_text, row)))
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[SSCursor]:
+        if not self.wanted():
+            raise LateError("nobody waits for the answer any more")
+        try:
+            with self._raw.cursor(SSCursor) as cursor:
+                yield cursor
+        except StallscopeError:
+            raise
+        except Exception as error:  # what a hostile server sends can trip PyMySQL anywhere
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StatementError | ConnectError:
+        number, text = _said(error)
+        if number in _LOST or not self.open or not isinstance(error, pymysql.err.Error):
+            self.drop()
+            return ConnectError(f"the connection ended: {text}")
+        return StatementError(f"the server refused ({number}): {text}", number)
+
+    def quit(self) -> None:
+        """Take leave: a server counts and logs clients that just vanish (Aborted_clients)."""
+        with contextlib.suppress(Exception):
+            self._raw.close()
+
+    def drop(self) -> None:
+        """Close without a word to the server."""
+        with contextlib.suppress(Exception):
+            self._raw._force_close()  # type: ignore[attr-defined]
+
+
+def reach(login: Login) -> socket.socket:
+    """Open the socket; raises ConnectError."""
+    try:
+        if login.socket is None:
+            return _reach_tcp(login.host or "localhost", login.port, login.connect_seconds)
+        return _reach_unix(login.socket, login.connect_seconds)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConnectError(f"no server answers at {login.where}: {reason}") from error
+
+
+def _reach_tcp(host: str, port: int, seconds: float) -> socket.socket:
+    end = socket.create_connection((host, port), seconds)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        end.setsockopt(socket.IPPROTO_TCP, option, value)
+    return end
+
+
+def _reach_unix(path: str, seconds: float) -> socket.socket:
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        end.settimeout(seconds)
+        if len(os.fsencode(path)) < 108:  # sun_path, unix(7)
+            end.connect(path)
+        else:
+            _connect_through_folder(end, path)
+    except BaseException:
+        end.close()
+        raise
+    return end
+
+
+def _connect_through_folder(end: socket.socket, path: str) -> None:
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    try:
+        end.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    finally:
+        os.close(folder)
+
+
+def connect(login: Login, end: socket.socket) -> Session:
+    """Log in on an open socket and set the session up; the socket is closed where that fails."""
+    try:
+        return _connect(login, end)
+    except BaseException:
+        end.close()
+        raise
+
+
+def _connect(login: Login, end: socket.socket) -> Session:
+    local = login.socket is not None
+    raw = _prepared(login, local)
+    # Waiting is limited from outside: a read that timed out would end the connection, and a
+    # server that hangs would be met by one new connection after another.
+    end.settimeout(None)
+    if local:
+        raw._secure = True  # type: ignore[attr-defined]
+    try:
+        raw.connect(end)
+    except (pymysql.err.Error, OSError, EOFError) as error:
+        raise _connect_failure(login, error) from error
+    except Exception as error:  # a server that speaks another language trips PyMySQL's parser
+        raise ConnectError(
+            f"what answers at {login.where} is no MySQL server: {type(error).__name__}"
+        ) from error
+    try:
+        return Session(raw, _set_up(raw, end if local else None))
+    except (pymysql.err.Error, OSError, EOFError, ValueError, TypeError, IndexError) as error:
+        raise _connect_failure(login, error) from error
+
+
+def _prepared(login: Login, local: bool) -> pymysql.Connection[Any]:
+    tls = login.tls
+    plain = tls.mode == "disabled" or (local and not tls.demanded)
+    handlers: dict[str, Callable[[Any], Any]] = {"mysql_old_password": _NoPlainPassword}
+    if not (login.cleartext and (local or tls.demanded)):
+        handlers["mysql_clear_password"] = _NoPlainPassword
+        handlers["dialog"] = _NoPlainPassword
+    arguments: dict[str, Any] = {}
+    if not plain and tls.demanded:
+        arguments["ssl"] = _context(tls)
+    return pymysql.Connection(
+        user=login.user,
+        password=(login.password or "").encode("utf-8", "surrogateescape"),
+        host=login.host or "localhost",
+        port=login.port,
+        charset="utf8mb4",
+        # Text stays bytes until _text: statements are cut in the middle of characters, and
+        # InnoDB's status prints rows as they are.
+        use_unicode=False,
+        conv=_CONVERSIONS,
+        autocommit=True,
+        local_infile=False,
+        defer_connect=True,
+        max_allowed_packet=_MAX_PACKET,
+        program_name="stallscope",
+        ssl_disabled=plain,
+        auth_plugin_map=handlers,
+        **arguments,
+    )
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Make the context for a connection that must be encrypted."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # The certificates that MySQL makes for itself lack what strict X.509 asks for.
+        context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
+        context.check_hostname = tls.mode == "verify-identity"
+        verify = tls.mode in ("verify-ca", "verify-identity")
+        context.verify_mode = ssl.CERT_REQUIRED if verify else ssl.CERT_NONE
+        if tls.ca is not None or tls.capath is not None:
+            context.load_verify_locations(tls.ca, tls.capath)
+        elif verify:
+            context.load_default_certs()
+        if tls.crl is not None:
+            context.load_verify_locations(tls.crl)
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        if tls.cert is not None:
+            # The callback keeps OpenSSL from asking for a passphrase at the terminal.
+            context.load_cert_chain(tls.cert, tls.key, password=lambda: b"")
+        if tls.cipher is not None:
+            context.set_ciphers(tls.cipher)
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"the TLS files of the options cannot be used: {error}") from error
+    return context
+
+
+def _set_up(raw: pymysql.Connection[Any], local: socket.socket | None) -> ServerFacts:
+    with raw.cursor() as cursor:
+        for statement in SESSION:
+            with contextlib.suppress(pymysql.err.DatabaseError):
+                cursor.execute(TAG + statement)
+            if not raw.open:
+                raise pymysql.err.OperationalError(2013, "it ended while the session was set up")
+        cursor.execute(TAG + _FACTS)
+        row = cursor.fetchone()
+    assert row is not None
+    number, version, comment, path, port, datadir = map(_text, row)
+    return ServerFacts(
+        version=parse(str(version), str(comment)),
+        connection=int(str(number)),
+        socket=str(path) if path else None,
+        port=int(str(port)) if port else None,
+        datadir=str(datadir) if datadir else None,
+        listener_pid=None if local is None else _listener(local),
+    )
+
+
+def _listener(end: socket.socket) -> int | None:
+    """Return the process that called listen(2), 0 being one of another pid namespace."""
+    with contextlib.suppress(OSError):
+        size = struct.calcsize("3i")
+        pid, _, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        return int(pid)
+    return None
+
+
+def _connect_failure(login: Login, error: Exception) -> ConnectError:
+    number, text = _said(error)
+    if number in _REFUSED or isinstance(error, ssl.SSLCertVerificationError):
+        return RefusedError(f"the server refuses {login} ({number}): {text}")
+    return ConnectError(f"no connection as {login}: {text}")
+
+
+def _text(value: object) -> object:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _said(error: Exception) -> tuple[int, str]:
+    """Return the server's error number, 0 where there is none, and its words."""
+    arguments = error.args
+    if arguments and isinstance(arguments[0], int) and isinstance(error, pymysql.err.Error):
+        words = str(arguments[1]) if len(arguments) > 1 else type(error).__name__
+        return arguments[0], one_line(words, 300)
+    return 0, one_line(str(error) or type(error).__name__, 300)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a number usually is, learnt from what it was."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from statistics import median
+
+__all__ = ["NS", "Baseline"]
+
+NS = 1_000_000_000
+BUCKET_NS = 10 * NS
+"""Seconds within one of these are one opinion, so that a faster poll has no more of a say."""
+BUCKETS = 60
+"""Ten minutes: a change of load by day and night is followed within five."""
+WARM_UP = 12
+"""Buckets, two minutes: before that nothing is known."""
+RELEARN_NS = 900 * NS
+"""So long an incident goes unlearnt; what lasts longer is how the server works now."""
+
+
+class Baseline:
+    """A moving baseline: the median of ten-second means over ten minutes.
+
+    The median does not follow the first minutes of something new, so that a stall which is not
+    noticed yet does not become the measure it is judged by.
+    """
+
+    def __init__(self) -> None:
+        self._means: deque[float] = deque(maxlen=BUCKETS)
+        self._bucket: int | None = None
+        self._sum = 0.0
+        self._count = 0
+        self._idle_since: int | None = None
+        self._value: float | None = None
+
+    @property
+    def value(self) -> float | None:
+        """Return what is usual; None until it has been watched for two minutes."""
+        return self._value
+
+    def learn(self, value: float, clock_ns: int, *, incident: bool) -> None:
+        """Take a value. During an incident nothing is learnt, unless it lasts for long."""
+        if incident:
+            if self._idle_since is None:
+                self._idle_since = clock_ns
+                self._drop()
+            if clock_ns - self._idle_since < RELEARN_NS:
+                return
+        else:
+            self._idle_since = None
+        bucket = clock_ns // BUCKET_NS
+        if self._bucket is not None and bucket != self._bucket:
+            self._close()
+        self._bucket = bucket
+        self._sum += value
+        self._count += 1
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        """Return all that it has learnt, oldest first."""
+        return tuple(self._means)
+
+    def recall(self, means: Iterable[float]) -> None:
+        """Go on from what another one had learnt."""
+        self.forget()
+        self._means.extend(means)
+        self._settle()
+
+    def forget(self) -> None:
+        """Begin anew: another server process."""
+        self._means.clear()
+        self._value = None
+        self._idle_since = None
+        self._drop()
+
+    def _drop(self) -> None:
+        """Leave out the bucket in which an incident began."""
+        self._bucket = None
+        self._sum = 0.0
+        self._count = 0
+
+    def _close(self) -> None:
+        self._means.append(self._sum / self._count)
+        self._drop()
+        self._settle()
+
+    def _settle(self) -> None:
+        if len(self._means) >= WARM_UP:
+            self._value = median(self._means)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that a program of the user's prints, as pt-stalk's ``trg_plugin`` does."""
+
+from __future__ import annotations
+
+import math
+from typing import NoReturn
+
+from stallscope.collectors.collector import sample
+from stallscope.collectors.programs import Program
+from stallscope.collectors.triggers.settings import CommandSettings
+from stallscope.errors import StallscopeError
+from stallscope.samples import Sample
+from stallscope.text import one_line
+
+__all__ = ["CommandCollector"]
+
+_GRACE = 0.5
+"""Seconds in which it ends what is late and says so itself."""
+
+
+class CommandCollector:
+    """A collector (stallscope.collectors.collector) of one ``[[command]]``: ``command.NAME``.
+
+    The program is run without a shell, in a process group of its own that ends with it.
+    """
+
+    def __init__(self, settings: CommandSettings) -> None:
+        self.name = f"command.{settings.name}"
+        self.lane = self.name
+        self.deadline = settings.deadline + _GRACE
+        self.interval = settings.interval
+        self._settings = settings
+        self._running: Program | None = None
+
+    def collect(self) -> Sample:
+        """Run it once. Raises: StallscopeError where it printed no number, or was late."""
+        return sample(self.name, lambda clock_ns: {self.name: self._number(self._output())})
+
+    def close(self) -> None:
+        """End a program that still runs."""
+        if (running := self._running) is not None:
+            running.end()
+
+    def _output(self) -> bytes:
+        try:
+            program = self._running = Program(self._settings.run, output=True)
+        except OSError as error:
+            self._fail(f"cannot be run: {error.strerror}; look at its path and rights")
+        try:
+            result = program.run(self._settings.deadline, leave_children=False)
+        finally:
+            self._running = None
+        if result.code is None:
+            self._fail(f"not done within {self._settings.deadline:g} s; give it a longer deadline")
+        if result.code != 0:
+            said = one_line(result.err.decode("utf-8", "replace"), 200) or "nothing"
+            self._fail(f"ended with {result.code}, and said {said}")
+        return result.out
+
+    def _number(self, output: bytes) -> float:
+        text = output.decode("utf-8", "replace").strip()
+        try:
+            value = float(text)
+        except ValueError:
+            self._fail(f"printed {one_line(text, 60)!r}; it must print one number")
+        if not math.isfinite(value):
+            self._fail(f"printed {text}, which is no number to compare")
+        return value
+
+    def _fail(self, why: str) -> NoReturn:
+        raise StallscopeError(f"command {self._settings.name!r}: {self._settings.run[0]} {why}")

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All triggers together: samples in, the triggers that fired out.
+
+There is no clock in here. Time comes with the samples: ``clock_ns`` decides, ``time_ns`` is only
+told on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from stallscope.collectors.triggers import waiting
+from stallscope.collectors.triggers.baseline import NS
+from stallscope.collectors.triggers.evaluation import Evaluation, Look
+from stallscope.collectors.triggers.expression import Name, Named, is_condition, parse
+from stallscope.collectors.triggers.readings import Readings
+from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
+from stallscope.collectors.triggers.state import Machine, Phase
+from stallscope.incident import Fired
+from stallscope.model import Trigger
+from stallscope.samples import Sample
+from stallscope.text import one_line
+from stallscope.waitlines import WaitLine
+
+__all__ = ["Engine", "TriggerState", "number", "sources_named", "status_variables"]
+
+STALE_NS = 5 * NS
+STALE_INTERVALS = 3
+# Samples come early and late. One that is left out costs a whole poll, so none is where the poll
+# itself keeps the interval, and of a faster poll those that come well before their time.
+EARLY = 0.9
+_MOST_NUMBERS = 6
+"""Of an expression's names that a sentence tells."""
+_ALWAYS = ("Uptime", "Uptime_since_flush_status")
+
+
+class TriggerState(msgspec.Struct, frozen=True):
+    """How a trigger stands, for metrics and the dry run."""
+
+    name: str
+    phase: Phase
+    looks: int
+    """Samples in which its value and threshold were known."""
+    value: float | None
+    threshold: float | None
+    fired: int
+    suppressed: int
+    most_in_a_row: int
+    nearest: float | None
+    """The value that came closest to the threshold, or went farthest beyond it."""
+    nearest_threshold: float | None
+    never_seen: tuple[str, ...]
+    """Names that no sample had."""
+
+
+def status_variables(settings: AgentSettings) -> frozenset[str]:
+    """Return the status variables that the triggers look at, and those that tell a restart."""
+    wanted = set(_ALWAYS)
+    for trigger in settings.triggers:
+        wanted |= {n.name for n in _names(trigger) if isinstance(n, Name) and "." not in n.name}
+    return frozenset(wanted)
+
+
+def sources_named(settings: AgentSettings) -> dict[str, float]:
+    """Return the first words of names such as ``lock_waits.waiting``, each with the shortest
+    interval, in seconds, of the triggers that look at it.
+    """
+    found: dict[str, float] = {}
+    for trigger in settings.triggers:
+        for name in _names(trigger):
+            if isinstance(name, Name) and "." in name.name:
+                word = name.name.partition(".")[0]
+                found[word] = min(trigger.interval, found.get(word, trigger.interval))
+    return found
+
+
+def _names(trigger: TriggerSettings) -> tuple[Named, ...]:
+    texts = (trigger.variable, trigger.threshold, trigger.clear)
+    evaluations = [Evaluation(parse(text)) for text in texts if isinstance(text, str)]
+    return tuple(name for evaluation in evaluations for name in evaluation.names)
+
+
+class Engine:
+    """The triggers of one target.
+
+    ``constants``: values that no sample brings (``host.cpus``).
+    """
+
+    def __init__(
+        self, settings: AgentSettings, constants: Mapping[str, float] | None = None
+    ) -> None:
+        self._variables = [
+            _VariableTrigger(t, settings.poll) for t in settings.triggers if t.variable is not None
+        ]
+        self._waits = [_WaitTrigger(t) for t in settings.triggers if t.wait is not None]
+        self._readings = Readings(
+            [name for trigger in self._variables for name in trigger.names], constants
+        )
+        self._given_up: list[str] = []
+
+    @property
+    def breached(self) -> tuple[str, ...]:
+        """Return the triggers that have fired and are not over: the incident goes on."""
+        return tuple(t.settings.name for t in self._all() if t.machine.phase is Phase.FIRED)
+
+    @property
+    def over_ns(self) -> int | None:
+        """Return when the latest breach that had fired was over, by the clock of the samples."""
+        found = [t.machine.over_ns for t in self._all() if t.machine.over_ns is not None]
+        return max(found, default=None)
+
+    def given_up(self) -> tuple[str, ...]:
+        """Return the triggers that had fired and were not known for too long, once each."""
+        found, self._given_up = tuple(self._given_up), []
+        return found
+
+    def feed(self, sample: Sample) -> tuple[Fired, ...]:
+        """Take a sample of any collector, a failed one too; return what fired."""
+        found = self._readings.take(sample)
+        self._given_up += [
+            t.settings.name for t in self._all() if t.machine.give_up(sample.clock_ns)
+        ]
+        incident = bool(self.breached)
+        fired = [
+            trigger.look(self._readings, sample, incident)
+            for trigger in self._variables
+            if trigger.leader in found
+        ]
+        return tuple(one for one in fired if one is not None)
+
+    def feed_waits(self, line: WaitLine, time_ns: int, clock_ns: int) -> tuple[Fired, ...]:
+        """Take a line of the wait probes; it is a sample too."""
+        fired = [trigger.look(line, time_ns, clock_ns) for trigger in self._waits]
+        found = tuple(one for one in fired if one is not None)
+        return found + self.feed(waiting.sample_of(line, time_ns, clock_ns))
+
+    def feed_wait(self, wait: Trigger, time_ns: int, clock_ns: int) -> Fired | None:
+        """Take the wait for whose sake the probe took a capture; None where none may fire."""
+        for trigger in self._waits:
+            if fired := trigger.take(wait, time_ns, clock_ns):
+                return fired
+        return None
+
+    def restarted(self) -> None:
+        """Another server process: nothing is compared with the one before."""
+        self._readings.restarted()
+        for trigger in self._all():
+            trigger.machine.restarted()
+
+    def learnt(self) -> dict[str, list[tuple[float, ...]]]:
+        """Return the baselines of each trigger, so that a later engine can go on from them."""
+        found = {t.settings.name: [b.means for b in t.baselines] for t in self._variables}
+        return {name: means for name, means in found.items() if means}
+
+    def recall(self, learnt: Mapping[str, Sequence[Sequence[float]]]) -> None:
+        """Go on from the baselines of an engine of before, of the same settings."""
+        for trigger in self._variables:
+            means = learnt.get(trigger.settings.name, ())
+            if len(means) == len(trigger.baselines):
+                for baseline, known in zip(trigger.baselines, means, strict=True):
+                    baseline.recall(known)
+
+    def states(self) -> tuple[TriggerState, ...]:
+        """Return how each trigger stands."""
+        return tuple(trigger.state() for trigger in self._all())
+
+    def _all(self) -> Sequence[_Watched]:
+        return [*self._variables, *self._waits]
+
+
+class _Watched:
+    """What all triggers have."""
+
+    def __init__(self, settings: TriggerSettings, cycles: int, interval_ns: int) -> None:
+        self.settings = settings
+        self.machine = Machine(cycles, settings.clear_cycles, int(settings.sleep * NS), interval_ns)
+        self.looks = 0
+        self.most_in_a_row = 0
+        self.value: float | None = None
+        self.threshold: float | None = None
+        self.nearest: tuple[float, float] | None = None
+        self.names: tuple[Named, ...] = ()
+        self.seen: set[Named] = set()
+
+    def state(self) -> TriggerState:
+        nearest, threshold = self.nearest or (None, None)
+        return TriggerState(
+            name=self.settings.name,
+            phase=self.machine.phase,
+            looks=self.looks,
+            value=self.value,
+            threshold=self.threshold,
+            fired=self.machine.fired,
+            suppressed=self.machine.suppressed,
+            most_in_a_row=self.most_in_a_row,
+            nearest=nearest,
+            nearest_threshold=threshold,
+            never_seen=tuple(_text(name) for name in self.names if name not in self.seen),
+        )
+
+    def _count(self, breached: bool | None, cleared: bool | None, clock_ns: int) -> bool:
+        before = self.machine.row if self.machine.phase is not Phase.FIRED else 0
+        fires = self.machine.look(breached, cleared, clock_ns)
+        counting = self.machine.phase is Phase.COUNTING
+        row = before + 1 if fires else self.machine.row if counting else 0
+        self.most_in_a_row = max(self.most_in_a_row, row)
+        return fires
+
+
+class _WaitTrigger(_Watched):
+    def __init__(self, settings: TriggerSettings) -> None:
+        # How long it lasts is in the threshold: nothing is counted.
+        super().__init__(settings, 1, NS)
+        assert isinstance(settings.threshold, float | int)
+        self.threshold = float(settings.threshold)
+
+    def look(self, line: WaitLine, time_ns: int, clock_ns: int) -> Fired | None:
+        self.looks += 1
+        self._remember(self._longest(line))
+        wait = waiting.longest(self.settings, line)
+        if not self._count(wait is not None, wait is None, clock_ns) or wait is None:
+            return None
+        return self._fired(wait, time_ns)
+
+    def take(self, wait: Trigger, time_ns: int, clock_ns: int) -> Fired | None:
+        length = wait.length_ms if wait.length_ms is not None else wait.threshold_ms or 0.0
+        if not waiting.matches(self.settings, wait.kind, length, wait.waiters):
+            return None
+        self.looks += 1
+        self._remember(length)
+        return self._fired(wait, time_ns) if self._count(True, False, clock_ns) else None
+
+    def _longest(self, line: WaitLine) -> float:
+        assert self.settings.wait is not None
+        kinds = waiting.kinds_of(self.settings.wait)
+        return max((k.longest_in_flight_ms for k in line.keys if k.kind in kinds), default=0.0)
+
+    def _remember(self, length_ms: float) -> None:
+        assert self.threshold is not None
+        self.value = length_ms
+        if self.nearest is None or length_ms > self.nearest[0]:
+            self.nearest = (length_ms, self.threshold)
+
+    def _fired(self, wait: Trigger, time_ns: int) -> Fired:
+        return Fired(
+            trigger=self.settings.name,
+            why=waiting.sentence(self.settings, wait),
+            time_ns=time_ns,
+            value=wait.length_ms,
+            threshold=self.threshold,
+            wait=wait,
+        )
+
+
+class _VariableTrigger(_Watched):
+    """Looks whenever the first name of its expression is sampled."""
+
+    def __init__(self, settings: TriggerSettings, poll: float) -> None:
+        pace = max(settings.interval, poll)
+        super().__init__(settings, settings.cycles, int(pace * NS))
+        assert settings.variable is not None
+        tree = parse(settings.variable)
+        self._condition = is_condition(tree)
+        self._variable = Evaluation(tree)
+        self._threshold = _limit(settings.threshold)
+        self._clear = _limit(settings.clear)
+        self._above = settings.when == "above"
+        faster = poll < settings.interval / 2
+        self._interval_ns = int(settings.interval * EARLY * NS) if faster else 0
+        self._stale_ns = STALE_NS + STALE_INTERVALS * int(pace * NS)
+        self._latest: int | None = None
+        limits = (self._threshold, self._clear)
+        self.names = tuple(
+            dict.fromkeys(
+                name
+                for part in (self._variable, *limits)
+                if part is not None
+                for name in part.names
+            )
+        )
+        self.leader = self._variable.names[0]
+        self.baselines = [
+            learnt
+            for part in (self._variable, *limits)
+            if part is not None
+            for learnt in part.baselines
+        ]
+
+    def look(self, readings: Readings, sample: Sample, incident: bool) -> Fired | None:
+        clock = sample.clock_ns
+        if self._latest is not None and 0 <= clock - self._latest < self._interval_ns:
+            return None
+        self._latest = clock
+        look = Look(readings, clock, self._stale_ns, incident)
+        self.seen |= {n for n in self.names if readings.reading(n, clock, self._stale_ns)}
+        value = self._variable.value(look)
+        threshold = self._threshold.value(look) if self._threshold else None
+        clear = self._clear.value(look) if self._clear else threshold
+        self.value, self.threshold = value, threshold
+        if self._condition:
+            breached = None if value is None else bool(value)
+            cleared = None if breached is None else not breached
+        elif value is None or threshold is None:
+            breached = cleared = None
+        else:
+            breached = value > threshold if self._above else value < threshold
+            cleared = not breached and self._is_clear(value, clear)
+            self._remember(value, threshold)
+        self.looks += breached is not None
+        if not self._count(breached, cleared, clock):
+            return None
+        return Fired(
+            trigger=self.settings.name,
+            why=self._sentence(look),
+            time_ns=sample.time_ns,
+            value=None if self._condition else value,
+            threshold=threshold,
+        )
+
+    def _is_clear(self, value: float, clear: float | None) -> bool:
+        if clear is None:
+            return True
+        return value <= clear if self._above else value >= clear
+
+    def _remember(self, value: float, threshold: float) -> None:
+        """Keep the value that came nearest, by its difference from the threshold of that time."""
+        far = value - threshold if self._above else threshold - value
+        if self.nearest is not None:
+            before = self.nearest[0] - self.nearest[1]
+            if far <= (before if self._above else -before):
+                return
+        self.nearest = (value, threshold)
+
+    def _sentence(self, look: Look) -> str:
+        cycles = self.settings.cycles
+        times = "1 sample" if cycles == 1 else f"{cycles} samples in a row"
+        text = one_line(self.settings.variable or "", 160)
+        if self._condition:
+            compared = ", ".join(
+                f"{number(left)} {one.sign} {number(right)}"
+                for one in self._variable.comparisons
+                for left, right in [one.sides]
+            )
+            return f"{one_line(self.settings.about, 160) or text}: {compared}, {times}"
+        sign = ">" if self._above else "<"
+        head = f"{text} {number(self.value)} {sign} {number(self.threshold)}, {times}"
+        if [_text(name) for name in self.names] == [text]:
+            return head
+        return one_line(f"{head} ({self._numbers(look)})", 500)
+
+    def _numbers(self, look: Look) -> str:
+        """Tell what the value is made of; what is 0 adds nothing to it."""
+        found = []
+        for name in self.names:
+            reading = look.readings.reading(name, look.clock_ns, look.stale_ns)
+            if reading is None or reading.value:
+                found.append(f"{_text(name)} {number(reading.value if reading else None)}")
+        return ", ".join(found[:_MOST_NUMBERS])
+
+
+def _limit(limit: float | str | None) -> Evaluation | None:
+    return None if limit is None else Evaluation(parse(str(limit)))
+
+
+def _text(name: Named) -> str:
+    if isinstance(name, Name):
+        return one_line(name.name, 80)
+    return f'state("{one_line(name.pattern, 80)}")'
+
+
+def number(value: float | None) -> str:
+    """Return a value as people read it: whole, or with three digits."""
+    if value is None:
+        return "unknown"
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of expressions over time. What is not known is None, and never fires anything."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stallscope.collectors.triggers.baseline import NS, Baseline
+from stallscope.collectors.triggers.expression import (
+    Binary,
+    Call,
+    Name,
+    Named,
+    Negation,
+    Node,
+    Number,
+    States,
+    names,
+)
+from stallscope.collectors.triggers.readings import Readings
+
+__all__ = ["Comparison", "Evaluation", "Look"]
+
+Value = float | None
+
+MAX_SLOTS = 600
+"""Of a window: an hour at 20 looks a second must not be 72,000 numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One moment at which an expression is looked at."""
+
+    readings: Readings
+    clock_ns: int
+    stale_ns: int
+    """Values older than this are not known."""
+    incident: bool = False
+    """Something is wrong already: baselines learn nothing."""
+
+
+class Evaluation:
+    """An expression made ready to be looked at again and again; it remembers for ``rate(x)``."""
+
+    def __init__(self, tree: Node) -> None:
+        self.names = names(tree)
+        self._parts = _Parts()
+        self._value = _compile(tree, self._parts)
+
+    @property
+    def comparisons(self) -> Sequence[Comparison]:
+        """Return the comparisons of a condition, in the order of the text."""
+        return self._parts.comparisons
+
+    @property
+    def baselines(self) -> Sequence[Baseline]:
+        """Return what it learns by, in the order of the text."""
+        return self._parts.baselines
+
+    def value(self, look: Look) -> Value:
+        """Return the value now."""
+        return self._value(look)
+
+
+_Compiled = Callable[[Look], Value]
+
+
+def _divide(a: float, b: float) -> Value:
+    return a / b if b else None
+
+
+_ARITHMETIC: dict[str, Callable[[float, float], Value]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divide,
+}
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def _compile(node: Node, parts: _Parts) -> _Compiled:
+    match node:
+        case Number(value):
+            return lambda look: value
+        case Name() | States():
+            return _read(node)
+        case Negation(sign, operand):
+            return _negation(sign, _compile(operand, parts))
+        case Binary(sign, left, right):
+            return _binary(sign, _compile(left, parts), _compile(right, parts), parts)
+        case Call():
+            return _call(node, [_compile(argument, parts) for argument in node.arguments], parts)
+
+
+def _binary(sign: str, left: _Compiled, right: _Compiled, parts: _Parts) -> _Compiled:
+    if sign in ("and", "or"):
+        return _logic(left, right, decides=sign == "or")
+    if sign in _ARITHMETIC:
+        return _arithmetic(_ARITHMETIC[sign], left, right)
+    compared = Comparison(sign, left, right)
+    parts.comparisons.append(compared)
+    return compared.value
+
+
+class Comparison:
+    """Two sides, and what they were at the latest look."""
+
+    def __init__(self, sign: str, left: _Compiled, right: _Compiled) -> None:
+        self.sign = sign
+        self.sides: tuple[Value, Value] = (None, None)
+        self._left = left
+        self._right = right
+
+    def value(self, look: Look) -> Value:
+        left, right = self.sides = (self._left(look), self._right(look))
+        if left is None or right is None:
+            return None
+        return float(_COMPARISONS[self.sign](left, right))
+
+
+class _Parts:
+    """What of an expression can be asked from outside."""
+
+    def __init__(self) -> None:
+        self.comparisons: list[Comparison] = []
+        self.baselines: list[Baseline] = []
+
+
+def _read(name: Named) -> _Compiled:
+    def value(look: Look) -> Value:
+        reading = look.readings.reading(name, look.clock_ns, look.stale_ns)
+        return None if reading is None else _finite(reading.value)
+
+    return value
+
+
+def _negation(sign: str, operand: _Compiled) -> _Compiled:
+    def value(look: Look) -> Value:
+        inner = operand(look)
+        if inner is None:
+            return None
+        return -inner if sign == "-" else float(not inner)
+
+    return value
+
+
+def _logic(left: _Compiled, right: _Compiled, *, decides: bool) -> _Compiled:
+    """One side that decides is enough, whatever the other, unknown, side would be."""
+
+    def value(look: Look) -> Value:
+        # Both are looked at always: what looks back must see every sample.
+        sides = (left(look), right(look))
+        if any(side is not None and bool(side) == decides for side in sides):
+            return float(decides)
+        return None if None in sides else float(not decides)
+
+    return value
+
+
+def _arithmetic(apply: Callable[[float, float], Value], a: _Compiled, b: _Compiled) -> _Compiled:
+    def value(look: Look) -> Value:
+        left, right = a(look), b(look)
+        if left is None or right is None:
+            return None
+        try:
+            return _finite(apply(left, right))
+        except OverflowError:
+            return None
+
+    return value
+
+
+def _finite(value: Value) -> Value:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _call(node: Call, arguments: list[_Compiled], parts: _Parts) -> _Compiled:
+    first = arguments[0]
+    match node.function:
+        case "larger":
+            return _arithmetic(max, *arguments)
+        case "smaller":
+            return _arithmetic(min, *arguments)
+        case "known":
+            return _known(first, arguments[1])
+        case "baseline":
+            parts.baselines.append(Baseline())
+            return _baseline(first, parts.baselines[-1])
+        case "rate" | "delta":
+            grows = _is_counter(node.arguments[0])
+            return _Growth(first, names(node.arguments[0]), node.function == "rate", grows).value
+    return _Window(first, node.function, node.seconds).value
+
+
+def _known(first: _Compiled, instead: _Compiled) -> _Compiled:
+    def value(look: Look) -> Value:
+        a, b = first(look), instead(look)
+        return b if a is None else a
+
+    return value
+
+
+def _baseline(operand: _Compiled, learnt: Baseline) -> _Compiled:
+    epoch = 0
+
+    def value(look: Look) -> Value:
+        nonlocal epoch
+        if look.readings.epoch != epoch:
+            epoch = look.readings.epoch
+            learnt.forget()
+        inner = operand(look)
+        if inner is not None:
+            learnt.learn(inner, look.clock_ns, incident=look.incident)
+        return learnt.value
+
+    return value
+
+
+def _is_counter(node: Node) -> bool:
+    """Say whether it can only grow while the server runs: status variables, and sums of them."""
+    match node:
+        case Name(name):
+            return "." not in name
+        case Binary("+", left, right):
+            return _is_counter(left) and _is_counter(right)
+    return False
+
+
+class _Growth:
+    """``rate(x)`` and ``delta(x)``: between two samples of the names in x."""
+
+    def __init__(
+        self, operand: _Compiled, of: tuple[Named, ...], per_second: bool, grows: bool
+    ) -> None:
+        self._operand = operand
+        self._of = of
+        self._per_second = per_second
+        self._grows = grows
+        self._before: tuple[float, int] | None = None
+        self._latest: Value = None
+        self._epoch = 0
+
+    def value(self, look: Look) -> Value:
+        if look.readings.epoch != self._epoch:
+            self._epoch = look.readings.epoch
+            self._before = self._latest = None
+        now = self._operand(look)
+        if now is None:
+            return None
+        clock = self._clock(look)
+        if self._before is None:
+            self._before = (now, clock)
+        elif clock > self._before[1]:
+            self._latest = self._growth(now - self._before[0], clock - self._before[1])
+            self._before = (now, clock)
+        return self._latest
+
+    def _growth(self, difference: float, elapsed_ns: int) -> Value:
+        if self._grows and difference < 0:
+            return None
+        return _finite(difference * NS / elapsed_ns if self._per_second else difference)
+
+    def _clock(self, look: Look) -> int:
+        """Return when x was sampled: looks come more often than samples of a slow collector."""
+        found = [look.readings.reading(name, look.clock_ns, look.stale_ns) for name in self._of]
+        return max((reading.clock_ns for reading in found if reading), default=look.clock_ns)
+
+
+class _Window:
+    """``avg``, ``max`` and ``min`` over the last seconds; unknown until half of them were seen."""
+
+    def __init__(self, operand: _Compiled, function: str, seconds: float) -> None:
+        self._operand = operand
+        self._function = function
+        self._length_ns = int(seconds * NS)
+        self._slot_ns = max(1, self._length_ns // MAX_SLOTS)
+        self._slots: deque[_Slot] = deque()
+        self._first: int | None = None
+        self._epoch = 0
+
+    def value(self, look: Look) -> Value:
+        if look.readings.epoch != self._epoch:
+            self._epoch = look.readings.epoch
+            self._slots.clear()
+            self._first = None
+        now = self._operand(look)
+        if now is not None:
+            self._add(now, look.clock_ns)
+        while self._slots and look.clock_ns - self._slots[0].clock_ns >= self._length_ns:
+            self._slots.popleft()
+        if not self._slots:
+            self._first = None
+        if self._first is None or look.clock_ns - self._first < self._length_ns // 2:
+            return None
+        match self._function:
+            case "max":
+                return max(slot.largest for slot in self._slots)
+            case "min":
+                return min(slot.smallest for slot in self._slots)
+        return _finite(sum(s.total for s in self._slots) / sum(s.count for s in self._slots))
+
+    def _add(self, value: float, clock_ns: int) -> None:
+        if self._first is None:
+            self._first = clock_ns
+        if self._slots and clock_ns - self._slots[-1].clock_ns < self._slot_ns:
+            self._slots[-1].add(value)
+        else:
+            self._slots.append(_Slot(clock_ns, value, value, value))
+
+
+@dataclass(slots=True)
+class _Slot:
+    clock_ns: int
+    total: float
+    largest: float
+    smallest: float
+    count: int = 1
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+        self.largest = max(self.largest, value)
+        self.smallest = min(self.smallest, value)

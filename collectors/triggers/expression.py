@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions of triggers: text in, a tree that is checked and bounded out.
+
+    expression := conjunction ("or" conjunction)*
+    conjunction := negation ("and" negation)*
+    negation := "not" negation | comparison
+    comparison := sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
+    sum := product (("+" | "-") product)*
+    product := sign (("*" | "/") sign)*
+    sign := "-" sign | NUMBER | NAME | function "(" arguments ")" | "(" expression ")"
+
+Names are those of stallscope.samples; one that is no word (``disk.dm-0.util``) stands in backticks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stallscope.errors import UsageError
+from stallscope.text import one_line
+from stallscope.waitlines import KINDS
+
+__all__ = [
+    "FUNCTIONS",
+    "MAX_WINDOW",
+    "NAMESPACES",
+    "Binary",
+    "Call",
+    "ExpressionError",
+    "Name",
+    "Named",
+    "Negation",
+    "Node",
+    "Number",
+    "States",
+    "is_condition",
+    "names",
+    "parse",
+    "walk",
+]
+
+MAX_LENGTH = 2000
+"""Characters of an expression."""
+MAX_DEPTH = 40
+MAX_NODES = 200
+MAX_WINDOW = 3600.0
+"""Seconds that a function may look back."""
+
+NAMESPACES = (
+    "command",
+    "disk",
+    "heartbeat",
+    "host",
+    "innodb",
+    "lock_waits",
+    "memory",
+    "metadata_locks",
+    "perf_threads",
+    "process",
+    "processlist",
+    "psi",
+    "replication",
+    "transactions",
+    "waits",
+)
+"""What names with a dot begin with; all others are status variables of the server."""
+
+FUNCTIONS = {
+    "rate": "rate(x): by how much x grows in a second",
+    "delta": "delta(x): by how much x grew since the sample before",
+    "avg": "avg(x, seconds): the mean over the last seconds",
+    "max": "max(x, seconds): the largest of the last seconds",
+    "min": "min(x, seconds): the smallest of the last seconds",
+    "baseline": "baseline(x): what x usually is; unknown until it has been watched for a while",
+    "larger": "larger(x, y): the larger of two",
+    "smaller": "smaller(x, y): the smaller of two",
+    "known": "known(x, y): x, or y where x is not known",
+    "state": 'state("text"): threads that the processlist has in this state; * is any text',
+    "command": 'command("name"): the number that a command of this file printed last',
+}
+_WINDOWED = ("avg", "max", "min")
+_ARITY = {
+    "rate": 1,
+    "delta": 1,
+    "baseline": 1,
+    "larger": 2,
+    "smaller": 2,
+    "known": 2,
+} | dict.fromkeys(_WINDOWED, 2)
+_TEXTUAL = ("state", "command")
+
+_HYPHENED = "|".join(kind for kind in KINDS if "-" in kind)
+_TOKEN = re.compile(
+    r"\s*(?:"
+    r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    rf"|(?P<name>waits\.(?:{_HYPHENED})\.\w+|[A-Za-z_]\w*(?:\.\w+)*)"
+    r"|`(?P<quoted>[^`]+)`"
+    r'|"(?P<text>[^"]*)"'
+    r"|(?P<sign><=|>=|==|!=|[-+*/<>(),])"
+    r")",
+    re.ASCII,
+)
+_COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
+_WORDS = frozenset(("and", "or", "not"))
+
+
+class ExpressionError(UsageError):
+    """An expression cannot be read: what is wrong, and what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that is written there."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A number of a sample, by its name there."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Threads of the processlist in states that match."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """``not x`` or ``-x``."""
+
+    operator: str
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Two operands of arithmetic, a comparison, ``and`` or ``or``."""
+
+    operator: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of numbers. ``seconds``: of those that look back."""
+
+    function: str
+    arguments: tuple[Node, ...]
+    seconds: float = 0.0
+
+
+Named = Name | States
+"""What is looked up in samples."""
+Node = Number | Named | Negation | Binary | Call
+
+
+def parse(text: str) -> Node:
+    """Read an expression. Raises: ExpressionError."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"longer than {MAX_LENGTH} characters; make two triggers of it")
+    parser = _Parser(_tokens(text))
+    tree = parser.expression(0)
+    parser.end()
+    return tree
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield a tree's nodes, in the order of the text for all that has names."""
+    yield node
+    match node:
+        case Negation(_, operand):
+            yield from walk(operand)
+        case Binary(_, left, right):
+            yield from walk(left)
+            yield from walk(right)
+        case Call(_, arguments):
+            for argument in arguments:
+                yield from walk(argument)
+
+
+def names(node: Node) -> tuple[Named, ...]:
+    """Return what an expression looks at, each once, in the order of the text."""
+    return tuple(dict.fromkeys(n for n in walk(node) if isinstance(n, Named)))
+
+
+def is_condition(node: Node) -> bool:
+    """Say whether the value is true or false, and not a number to be compared."""
+    match node:
+        case Negation(operator, _):
+            return operator == "not"
+        case Binary(operator, _, _):
+            return operator in _COMPARISONS or operator in _WORDS
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+
+
+def _tokens(text: str) -> list[_Token]:
+    found = []
+    position = 0
+    end = len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None or match.lastgroup is None:
+            rest = one_line(text[position:], 20)
+            raise ExpressionError(f"{rest!r} is nothing that an expression can have")
+        found.append(_Token(match.lastgroup, match.group(match.lastgroup)))
+        position = match.end()
+    return found
+
+
+class _Parser:
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._next = 0
+        self._nodes = 0
+
+    def end(self) -> None:
+        if self._next < len(self._tokens):
+            token = self._tokens[self._next]
+            raise ExpressionError(f"{_shown(token)} does not belong there")
+
+    def expression(self, depth: int) -> Node:
+        left = self._conjunction(depth)
+        while self._take_word("or"):
+            left = self._made(Binary("or", left, self._conjunction(depth)))
+        return left
+
+    def _conjunction(self, depth: int) -> Node:
+        left = self._negation(depth)
+        while self._take_word("and"):
+            left = self._made(Binary("and", left, self._negation(depth)))
+        return left
+
+    def _negation(self, depth: int) -> Node:
+        if self._take_word("not"):
+            return self._made(Negation("not", self._negation(self._deeper(depth))))
+        return self._comparison(depth)
+
+    def _comparison(self, depth: int) -> Node:
+        left = self._sum(depth)
+        if sign := self._take_sign(_COMPARISONS):
+            left = self._made(Binary(sign, left, self._sum(depth)))
+            if another := self._take_sign(_COMPARISONS):
+                raise ExpressionError(f"{another!r} after a comparison: join two of them by 'and'")
+        return left
+
+    def _sum(self, depth: int) -> Node:
+        left = self._product(depth)
+        while sign := self._take_sign(frozenset("+-")):
+            left = self._made(Binary(sign, left, self._product(depth)))
+        return left
+
+    def _product(self, depth: int) -> Node:
+        left = self._sign(depth)
+        while sign := self._take_sign(frozenset("*/")):
+            left = self._made(Binary(sign, left, self._sign(depth)))
+        return left
+
+    def _sign(self, depth: int) -> Node:
+        depth = self._deeper(depth)
+        if self._take_sign(frozenset("-")):
+            return self._made(Negation("-", self._sign(depth)))
+        if self._take_sign(frozenset("(")):
+            inner = self.expression(depth)
+            self._want(")")
+            return inner
+        token = self._take()
+        if token is None:
+            raise ExpressionError("it ends where a number or a name is missing")
+        if token.kind == "number":
+            return self._made(Number(float(token.text)))
+        if token.kind == "quoted":
+            return self._made(Name(_checked(token.text)))
+        if token.kind == "name" and token.text not in _WORDS:
+            if self._take_sign(frozenset("(")):
+                return self._made(self._call(token.text, depth))
+            return self._made(Name(_checked(token.text)))
+        raise ExpressionError(f"{_shown(token)} where a number or a name is missing")
+
+    def _call(self, function: str, depth: int) -> Node:
+        if function not in FUNCTIONS:
+            raise ExpressionError(f"no function {function!r}; there are {', '.join(FUNCTIONS)}")
+        if function in _TEXTUAL:
+            token = self._take()
+            if token is None or token.kind != "text" or not token.text:
+                raise ExpressionError(f"{function!r} wants a text: write {FUNCTIONS[function]}")
+            self._want(")")
+            return States(token.text) if function == "state" else Name(f"command.{token.text}")
+        arguments = [self.expression(depth)]
+        while self._take_sign(frozenset(",")):
+            arguments.append(self.expression(depth))
+        self._want(")")
+        if len(arguments) != _ARITY[function]:
+            raise ExpressionError(
+                f"{function!r} with {len(arguments)} arguments: write {FUNCTIONS[function]}"
+            )
+        if function not in _WINDOWED:
+            return Call(function, tuple(arguments))
+        seconds = arguments.pop()
+        if not isinstance(seconds, Number) or not 0 < seconds.value <= MAX_WINDOW:
+            raise ExpressionError(
+                f"{function!r} wants a number of seconds, at most {MAX_WINDOW:g}:"
+                f" write {FUNCTIONS[function]}"
+            )
+        return Call(function, tuple(arguments), seconds.value)
+
+    def _take(self) -> _Token | None:
+        if self._next == len(self._tokens):
+            return None
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _take_sign(self, wanted: frozenset[str]) -> str | None:
+        if self._next < len(self._tokens):
+            token = self._tokens[self._next]
+            if token.kind == "sign" and token.text in wanted:
+                self._next += 1
+                return token.text
+        return None
+
+    def _take_word(self, word: str) -> bool:
+        if self._next < len(self._tokens) and self._tokens[self._next] == _Token("name", word):
+            self._next += 1
+            return True
+        return False
+
+    def _want(self, sign: str) -> None:
+        if self._take_sign(frozenset((sign,))) is None:
+            token = self._take()
+            raise ExpressionError(f"{_shown(token)} where {sign!r} is missing")
+
+    def _deeper(self, depth: int) -> int:
+        if depth >= MAX_DEPTH:
+            raise ExpressionError(f"deeper than {MAX_DEPTH} levels; make two triggers of it")
+        return depth + 1
+
+    def _made(self, node: Node) -> Node:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise ExpressionError(f"more than {MAX_NODES} parts; make two triggers of it")
+        return node
+
+
+def _shown(token: _Token | None) -> str:
+    return "it ends" if token is None else repr(one_line(token.text, 40))
+
+
+def _checked(name: str) -> str:
+    space, dot, _ = name.partition(".")
+    if dot and space not in NAMESPACES:
+        raise ExpressionError(f"{name!r}: names begin with {', '.join(NAMESPACES)}")
+    return name

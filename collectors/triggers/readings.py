@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The latest value of each name that triggers look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from stallscope.collectors.triggers.expression import Name, Named, States
+from stallscope.samples import Sample
+
+__all__ = ["STATE", "UNANSWERED", "Reading", "Readings"]
+
+STATE = "processlist.state."
+_PROCESSLIST = "processlist"
+_HEARTBEAT = "heartbeat"
+UNANSWERED = "heartbeat.unanswered_ms"
+"""How long the heartbeat's question has been out: the one thing that a failed sample tells."""
+_SINCE = ("Uptime", "Uptime_since_flush_status")
+"""Fall when the server has restarted or its counters were set to zero."""
+
+
+class Reading(NamedTuple):
+    """A value, and when it was so by the monotonic clock."""
+
+    value: float
+    clock_ns: int
+
+
+class Readings:
+    """Values by name, from the samples of all collectors as they come in.
+
+    ``constants``: what does not change while the agent runs (``host.cpus``); a sample overrules
+    them.
+    """
+
+    def __init__(
+        self, wanted: Iterable[Named], constants: Mapping[str, float] | None = None
+    ) -> None:
+        self._constants = dict(constants or {})
+        self._latest: dict[Named, Reading] = {}
+        self._names = [n for n in dict.fromkeys(wanted) if isinstance(n, Name)]
+        self._states = {n: _matcher(n.pattern) for n in wanted if isinstance(n, States)}
+        self._since: dict[str, float] = {}
+        self._answered = False
+        """A server that starts takes long for its first answer, and that is no stall."""
+        self.epoch = 0
+        """Counts the restarts of the server: nothing is compared across one."""
+
+    def take(self, sample: Sample) -> frozenset[Named]:
+        """Take a sample; return which of the wanted names it has."""
+        values: Mapping[str, float] = sample.values
+        if sample.source == _HEARTBEAT:
+            self._answered |= sample.error is None
+            if not self._answered:
+                return frozenset()
+            values = {**values, UNANSWERED: 0.0 if sample.error is None else sample.elapsed_ms}
+        elif sample.error is not None:
+            return frozenset()
+        self._look_for_restart(values)
+        found: set[Named] = set()
+        for name in self._names:
+            value = values.get(name.name)
+            if value is not None:
+                self._latest[name] = Reading(value, sample.clock_ns)
+                found.add(name)
+        if sample.source == _PROCESSLIST and self._states:
+            for states, count in self._count(values):
+                self._latest[states] = Reading(count, sample.clock_ns)
+                found.add(states)
+        return frozenset(found)
+
+    def reading(self, name: Named, clock_ns: int, stale_ns: int) -> Reading | None:
+        """Return the latest value, unless it is older than ``stale_ns`` at ``clock_ns``."""
+        reading = self._latest.get(name)
+        if reading is not None:
+            return reading if clock_ns - reading.clock_ns <= stale_ns else None
+        if isinstance(name, Name) and name.name in self._constants:
+            return Reading(self._constants[name.name], clock_ns)
+        return None
+
+    def restarted(self) -> None:
+        """Forget the values of a server process that is gone."""
+        self.epoch += 1
+        self._latest.clear()
+        self._since.clear()
+        self._answered = False
+
+    def _look_for_restart(self, values: Mapping[str, float]) -> None:
+        for name in _SINCE:
+            value = values.get(name)
+            if value is None:
+                continue
+            if value < self._since.get(name, value):
+                self.epoch += 1
+            self._since[name] = value
+
+    def _count(self, values: Mapping[str, float]) -> Iterable[tuple[States, float]]:
+        """Count the threads in each wanted state; none is a number, too."""
+        states = [(n[len(STATE) :], v) for n, v in values.items() if n.startswith(STATE)]
+        for wanted, pattern in self._states.items():
+            yield wanted, sum(count for state, count in states if pattern.fullmatch(state))
+
+
+def _matcher(pattern: str) -> re.Pattern[str]:
+    """Compile a state with ``*`` for any text; servers differ in capitals."""
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.IGNORECASE | re.DOTALL)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings: what an engine is fed with, line by line, so that it can be fed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from stallscope.errors import StallscopeError
+from stallscope.inputfile import chunks
+from stallscope.samples import Sample
+from stallscope.text import one_line
+from stallscope.waitlines import MAX_LINE, WaitLine
+
+__all__ = ["Record", "read", "shortened"]
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of the three."""
+
+    time_ns: int
+    clock_ns: int
+    sample: Sample | None = None
+    line: WaitLine | None = None
+    mark: str | None = None
+    """What was done to the server from here on."""
+
+
+def shortened(line: WaitLine) -> WaitLine:
+    """Leave out of a line what no trigger looks at."""
+    return msgspec.structs.replace(
+        line,
+        kinds={k: msgspec.structs.replace(v, histogram=()) for k, v in line.kinds.items()},
+        keys=tuple(
+            msgspec.structs.replace(key, waiters=(), holders=(), histogram=())
+            for key in line.keys
+            if key.in_flight
+        ),
+        lost={},
+        targets=(),
+        classes=None,
+        events=(),
+        server={},
+        probes=(),
+    )
+
+
+class _Head(msgspec.Struct, frozen=True):
+    source: str | None = None
+
+
+_head = msgspec.json.Decoder(_Head)
+_sample = msgspec.json.Decoder(Sample)
+_record = msgspec.json.Decoder(Record)
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Yield what a file holds: records, or the plain samples of an incident.
+
+    Raises: StallscopeError naming file and line.
+    """
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            if _head.decode(line).source is None:
+                yield _record.decode(line)
+            else:
+                sample = _sample.decode(line)
+                yield Record(sample.time_ns, sample.clock_ns, sample=sample)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise StallscopeError(f"{path}:{number}: no sample: {one_line(str(error))}") from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks(path):
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise StallscopeError(f"{path}: a line longer than {MAX_LINE} bytes: no recording")
+        yield from filter(None, whole)
+    if rest:
+        yield rest

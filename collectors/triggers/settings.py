@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent is told by its triggers file: docs/triggers.md, key by key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = [
+    "AgentSettings",
+    "BurstSettings",
+    "CommandSettings",
+    "HookSettings",
+    "NotifySettings",
+    "TriggerSettings",
+]
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400 * 366)]
+Cycles = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+ByteCount = Annotated[int, msgspec.Meta(ge=0)]
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Keys are written with hyphens, as pt-stalk's options are."""
+
+
+class TriggerSettings(_Settings, frozen=True):
+    """One ``[[trigger]]``.
+
+    It looks at ``variable`` (an expression that is compared with ``threshold``, or a condition that
+    has none), or at ``wait``, which the wait probes see by themselves.
+    """
+
+    name: str
+    about: str = ""
+    """What it sees, for people."""
+    enabled: bool = True
+    variable: str | None = None
+    threshold: float | str | None = None
+    """A number or an expression. Of a wait: milliseconds."""
+    when: Literal["above", "below"] = "above"
+    clear: float | str | None = None
+    """The value at which it is over; the threshold where there is none."""
+    cycles: Cycles = 5
+    """Looks in a row that must be breached."""
+    clear_cycles: Cycles = 5
+    interval: Seconds = 1.0
+    """Seconds from look to look, at least."""
+    sleep: Seconds = 300.0
+    """Seconds after it fired in which it does not fire again."""
+    run_time: Seconds = 30.0
+    """Seconds in which the recovery is recorded, after it is over."""
+    wait: str | None = None
+    """Kind of stallscope.waits/1, or a group: ``lock``, ``sync``, ``space``, ``io``."""
+    convoy: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)] | None = None
+    """Of a wait: threads that wait for the same."""
+
+
+class CommandSettings(_Settings, frozen=True):
+    """One ``[[command]]``: a program that prints a number, ``command("name")`` in expressions."""
+
+    name: str
+    run: Annotated[list[str], msgspec.Meta(min_length=1)]
+    """Path and arguments; no shell."""
+    interval: Annotated[float, msgspec.Meta(ge=0.05, le=86400)] = 1.0
+    deadline: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 1.0
+
+
+class HookSettings(_Settings, frozen=True):
+    """``[plugin]``: commands that are run at points of the agent's life, as pt-stalk's hooks."""
+
+    before_stalk: list[str] = []
+    before_collect: list[str] = []
+    after_collect: list[str] = []
+    after_stalk: list[str] = []
+    deadline: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
+
+
+class NotifySettings(_Settings, frozen=True):
+    """``[notify]``: who is told of an incident."""
+
+    command: list[str] = []
+    webhook: str | None = None
+    deadline: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
+
+
+class BurstSettings(_Settings, frozen=True):
+    """``[burst]``: the captures over one stall, to see who moves."""
+
+    captures: Annotated[int, msgspec.Meta(ge=1, le=100)] = 5
+    interval: Annotated[float, msgspec.Meta(ge=0.01, le=60)] = 0.1
+    """Seconds from start to start."""
+
+
+class AgentSettings(_Settings, frozen=True):
+    """All of it, with the defaults resolved."""
+
+    poll: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
+    """Seconds from one look of the collectors to the next: 0.05 is 20 Hz."""
+    retention_time: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """Days that incidents are kept; 0: for ever."""
+    retention_count: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Incidents that are kept; 0: any number."""
+    retention_size: ByteCount = 0
+    """Bytes of all incidents that are kept, at least one; 0: any."""
+    disk_bytes_free: ByteCount = 100 << 20
+    """Bytes that must stay free where incidents are stored."""
+    disk_pct_free: Percent = 5.0
+    captures_an_hour: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 60
+    """Of all triggers together; a burst counts each of its captures."""
+    burst: BurstSettings = BurstSettings()
+    plugin: HookSettings = HookSettings()
+    notify: NotifySettings = NotifySettings()
+    commands: tuple[CommandSettings, ...] = ()
+    triggers: tuple[TriggerSettings, ...] = ()
+    """Those that are enabled, each name once."""

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the triggers file: values, names and expressions are checked before anything runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import msgspec
+
+from stallscope import innodbnumbers
+from stallscope.collectors.triggers import expression
+from stallscope.collectors.triggers.expression import ExpressionError, Name, Number
+from stallscope.collectors.triggers.settings import (
+    AgentSettings,
+    BurstSettings,
+    CommandSettings,
+    HookSettings,
+    NotifySettings,
+    TriggerSettings,
+)
+from stallscope.errors import UsageError
+from stallscope.tomlfile import Reader
+from stallscope.waitlines import GROUPS, KINDS
+
+__all__ = ["DEFAULTS", "TriggerFileError", "defaults", "load"]
+
+DEFAULTS = Path(__file__).with_name("defaults.toml")
+
+MAX_TRIGGERS = 200
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", re.IGNORECASE)
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_MEGABYTE = 1 << 20
+
+# pt-stalk's words that are said in another way here.
+_INSTEAD = {
+    "function": "write what is looked at as 'variable', docs/triggers.md has a table",
+    "match": "write variable = 'state(\"TEXT\")'",
+    "iterations": "there is 'captures-an-hour'",
+    "collect-gdb": "stacks are always taken, without stopping the server",
+    "notify-by-email": "write a command into [notify]",
+    "dest": "give it as --dest",
+    "below": 'write when = "below"',
+    "above": 'write when = "above"',
+}
+
+# One number has one name, here and in `stallscope status`.
+_RENAMED = {
+    "innodb.history_list": "innodb.history_list_length",
+    "innodb.queries_in_queue": "innodb.queries_queued",
+}
+
+Size = int | str
+
+
+class TriggerFileError(UsageError):
+    """A triggers file is wrong: file, line, what is wrong and what to do."""
+
+
+class _File(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True
+):
+    """The file as it is written. What is left out stays unset."""
+
+    defaults: bool = True
+    poll: Annotated[float, msgspec.Meta(ge=0.05, le=60)] | msgspec.UnsetType = msgspec.UNSET
+    retention_time: Annotated[float, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
+    retention_count: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
+    retention_size: Size | msgspec.UnsetType = msgspec.UNSET
+    disk_bytes_free: Size | msgspec.UnsetType = msgspec.UNSET
+    disk_pct_free: Annotated[float, msgspec.Meta(ge=0, le=100)] | msgspec.UnsetType = msgspec.UNSET
+    captures_an_hour: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
+    burst: BurstSettings | msgspec.UnsetType = msgspec.UNSET
+    plugin: HookSettings | msgspec.UnsetType = msgspec.UNSET
+    notify: NotifySettings | msgspec.UnsetType = msgspec.UNSET
+    command: list[CommandSettings] = []
+    trigger: list[TriggerSettings] = []
+
+
+_reader = Reader("triggers file", TriggerFileError, {"trigger": "name", "command": "name"})
+_PLAIN = (
+    "poll",
+    "retention_time",
+    "retention_count",
+    "disk_pct_free",
+    "captures_an_hour",
+    "burst",
+    "plugin",
+    "notify",
+)
+
+
+def defaults() -> AgentSettings:
+    """Return the settings of the package: without any file these hold."""
+    return _resolved(DEFAULTS, AgentSettings())
+
+
+def load(path: Path) -> AgentSettings:
+    """Read a file. What it leaves out is as in the defaults, triggers of other names included.
+
+    Raises: TriggerFileError, ``file:line: what, what to do``.
+    """
+    return _resolved(path, defaults())
+
+
+def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
+    try:
+        written = _reader.read(path, _File)
+    except TriggerFileError as error:
+        raise _with_hint(error) from error
+    _Checker(path, written, base).check()
+    changes: dict[str, object] = {
+        name: value for name in _PLAIN if (value := getattr(written, name)) is not msgspec.UNSET
+    }
+    if not isinstance(written.retention_size, msgspec.UnsetType):
+        changes["retention_size"] = _bytes(path, "retention-size", written.retention_size)
+    if not isinstance(written.disk_bytes_free, msgspec.UnsetType):
+        changes["disk_bytes_free"] = _bytes(path, "disk-bytes-free", written.disk_bytes_free)
+    triggers = {t.name: t for t in base.triggers} if written.defaults else {}
+    triggers |= {trigger.name: trigger for trigger in written.trigger}
+    changes["triggers"] = tuple(t for t in triggers.values() if t.enabled)
+    changes["commands"] = tuple(written.command)
+    return msgspec.structs.replace(base, **changes)
+
+
+def _with_hint(error: TriggerFileError) -> TriggerFileError:
+    """Say what to write instead of a word that pt-stalk has."""
+    text = str(error)
+    match = re.search(r"unknown field `([^`]*)`", text)
+    if match is None:
+        return error
+    hint = _INSTEAD.get(match.group(1), "see docs/triggers.md for the keys there are")
+    return TriggerFileError(f"{text}: {hint}")
+
+
+def _bytes(path: Path, key: str, value: Size) -> int:
+    """Return bytes of ``100M``. A bare number is bytes; for ``retention-size`` MB, as pt-stalk."""
+    if isinstance(value, int):
+        if value < 0:
+            raise _reader.mistake(path, [key], f"{key}: less than 0, write a size as 500M")
+        return value * _MEGABYTE if key == "retention-size" else value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise _reader.mistake(
+            path, [key], f"{key}: {value!r} is no size, write a number with k, M, G or T: 500M"
+        )
+    return int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
+
+
+class _Checker:
+    """What types cannot say: names, expressions, and values that contradict one another."""
+
+    def __init__(self, path: Path, written: _File, base: AgentSettings) -> None:
+        self._path = path
+        self._written = written
+        self._built_in = frozenset(trigger.name for trigger in base.triggers)
+        self._commands = frozenset(command.name for command in written.command)
+
+    def check(self) -> None:
+        if len(self._written.trigger) > MAX_TRIGGERS:
+            self._fail(["trigger", MAX_TRIGGERS], f"more than {MAX_TRIGGERS} triggers")
+        self._names("trigger", [trigger.name for trigger in self._written.trigger])
+        self._names("command", [command.name for command in self._written.command])
+        for number, command in enumerate(self._written.command):
+            self._program(["command", number, "run"], f"command {command.name!r}", command.run)
+        self._hooks()
+        for number, trigger in enumerate(self._written.trigger):
+            if trigger.enabled or trigger.variable or trigger.wait:
+                _Trigger(self, number, trigger).check()
+            elif self._written.defaults and trigger.name not in self._built_in:
+                self._fail(
+                    ["trigger", number, "name"],
+                    f"trigger {trigger.name!r}: there is no such trigger to switch off;"
+                    " `stallscope triggers` lists them",
+                )
+
+    def _names(self, what: str, found: Sequence[str]) -> None:
+        for number, name in enumerate(found):
+            place: list[str | int] = [what, number, "name"]
+            if _NAME.fullmatch(name) is None:
+                self._fail(
+                    place, f"{what} {name!r}: a name has letters, digits, - and _, at most 64"
+                )
+            if name in found[:number]:
+                self._fail(place, f"{what} {name!r} is there twice: rename one of them")
+
+    def _hooks(self) -> None:
+        hooks = self._written.plugin
+        if isinstance(hooks, HookSettings):
+            for key in ("before_stalk", "before_collect", "after_collect", "after_stalk"):
+                written = key.replace("_", "-")
+                self._program(["plugin", written], f"plugin.{written}", getattr(hooks, key))
+        notify = self._written.notify
+        if isinstance(notify, NotifySettings):
+            self._program(["notify", "command"], "notify.command", notify.command)
+            if notify.webhook is not None and not re.match(r"https?://[^\s]+$", notify.webhook):
+                self._fail(
+                    ["notify", "webhook"],
+                    f"notify.webhook: {notify.webhook!r} is no address, write http:// or https://",
+                )
+
+    def _program(self, place: Sequence[str | int], what: str, run: Sequence[str]) -> None:
+        if run and not run[0].startswith("/"):
+            self._fail(
+                place, f"{what}: {run[0]!r} is no absolute path; no shell looks for the program"
+            )
+
+    def _fail(self, place: Sequence[str | int], message: str) -> NoReturn:
+        raise _reader.mistake(self._path, place, message)
+
+
+class _Trigger:
+    """One trigger, checked."""
+
+    def __init__(self, checker: _Checker, number: int, trigger: TriggerSettings) -> None:
+        self._checker = checker
+        self._number = number
+        self._trigger = trigger
+
+    def check(self) -> None:
+        trigger = self._trigger
+        if (trigger.variable is None) == (trigger.wait is None):
+            self._fail(
+                "name",
+                "it looks at nothing: give a 'variable' or a 'wait'"
+                if trigger.wait is None
+                else "'variable' and 'wait' are two triggers: leave one out",
+            )
+        if trigger.wait is not None:
+            self._check_wait(trigger.wait)
+        elif trigger.variable is not None:
+            self._check_variable(trigger.variable)
+        if trigger.run_time > trigger.sleep > 0:
+            self._fail(
+                "run-time",
+                f"run-time {trigger.run_time:g} is longer than sleep"
+                f" {trigger.sleep:g}: captures would overlap, make it shorter",
+            )
+
+    def _check_wait(self, wait: str) -> None:
+        if wait not in KINDS and wait not in GROUPS:
+            known = ", ".join((*GROUPS, *KINDS))
+            self._fail("wait", f"{wait!r} is no kind of wait; there are {known}")
+        threshold = self._trigger.threshold
+        if not isinstance(threshold, float | int) or not 0 < threshold < math.inf:
+            self._fail("threshold", "of a wait it is a number of milliseconds above 0")
+        for key in ("clear", "when"):
+            if getattr(self._trigger, key) != getattr(TriggerSettings("x"), key):
+                self._fail(key, f"a wait has no {key}: it is over when the wait is")
+
+    def _check_variable(self, variable: str) -> None:
+        tree = self._parsed("variable", variable)
+        if self._trigger.convoy is not None:
+            self._fail("convoy", "'convoy' goes with 'wait'; a variable has a 'threshold'")
+        if expression.is_condition(tree):
+            for key in ("threshold", "clear"):
+                if getattr(self._trigger, key) is not None:
+                    self._fail(key, f"the variable is a condition, it has no {key!r}: leave it out")
+            return
+        if self._trigger.threshold is None:
+            self._fail("variable", "it has no 'threshold', and the variable is no condition")
+        threshold = self._limit("threshold", self._trigger.threshold)
+        if self._trigger.clear is not None:
+            self._check_clear(threshold, self._limit("clear", self._trigger.clear))
+
+    def _check_clear(self, threshold: float | None, clear: float | None) -> None:
+        if threshold is None or clear is None:
+            return
+        above = self._trigger.when == "above"
+        if clear > threshold if above else clear < threshold:
+            side = "above" if above else "below"
+            self._fail(
+                "clear",
+                f"clear {clear:g} is {side} the threshold {threshold:g}, so that it would be"
+                " breached and over at once: put it on the other side",
+            )
+
+    def _limit(self, key: str, limit: float | str) -> float | None:
+        """Return the number, None where it is an expression."""
+        if not isinstance(limit, str):
+            if not math.isfinite(limit):
+                self._fail(key, f"{key} {limit}: write a number that can be reached")
+            return float(limit)
+        tree = self._parsed(key, limit)
+        if expression.is_condition(tree):
+            self._fail(key, f"{key!r} is a condition: write a number or what has one")
+        return tree.value if isinstance(tree, Number) else None
+
+    def _parsed(self, key: str, text: str) -> expression.Node:
+        try:
+            tree = expression.parse(text)
+        except ExpressionError as error:
+            self._fail(key, f"{key} {text!r}: {error}")
+        for name in expression.names(tree):
+            self._check_name(key, name)
+        if not expression.names(tree) and key == "variable":
+            self._fail(key, f"{text!r} never changes: name something to look at")
+        return tree
+
+    def _check_name(self, key: str, name: expression.Node) -> None:
+        if not isinstance(name, Name):
+            return
+        if name.name in _RENAMED:
+            self._fail(key, f"{name.name!r} has another name now: {_RENAMED[name.name]}")
+        if name.name.startswith("innodb.") and name.name not in innodbnumbers.NAMES:
+            there = ", ".join(sorted(innodbnumbers.NAMES))
+            self._fail(key, f"the InnoDB status has no number {name.name!r}; there are {there}")
+        if name.name.startswith("command."):
+            wanted = name.name.removeprefix("command.")
+            if wanted not in self._checker._commands:
+                self._fail(key, f"there is no [[command]] with the name {wanted!r}: add one")
+
+    def _fail(self, key: str, message: str) -> NoReturn:
+        place: list[str | int] = ["trigger", self._number, key]
+        self._checker._fail(place, f"trigger {self._trigger.name!r}: {message}")

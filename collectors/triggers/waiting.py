@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triggers on waits that the probes see: what the probe is told, and what its lines mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stallscope.collectors.triggers.settings import TriggerSettings
+from stallscope.model import Trigger
+from stallscope.samples import Sample
+from stallscope.text import one_line
+from stallscope.waitlines import FILE_KINDS, IDLE_KINDS, KINDS, LOCK_KINDS, Key, WaitLine
+
+__all__ = ["WAITS", "kinds_of", "longest", "matches", "probe_options", "sample_of", "sentence"]
+
+WAITS = "waits"
+"""The source of samples that are made of the probe's lines."""
+
+_GROUPS = {
+    "lock": frozenset(LOCK_KINDS) - frozenset(IDLE_KINDS),
+    "sync": frozenset(("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")),
+    "space": frozenset(("fallocate", "ftruncate", "extend", "unlink", "rename")),
+    "io": frozenset(("read", "write")),
+    "all": frozenset(KINDS) - frozenset(IDLE_KINDS),
+}
+
+
+def kinds_of(wait: str) -> frozenset[str]:
+    """Return the kinds that a kind or group of a trigger means."""
+    return _GROUPS.get(wait, frozenset((wait,)))
+
+
+def probe_options(triggers: Iterable[TriggerSettings]) -> list[str]:
+    """Return what makes ``stallscope-probe serve`` capture whatever one of the triggers wants.
+
+    The probe has one threshold for all locks and one size of convoys: where triggers differ it
+    takes the lowest, and ``matches`` says which trigger, if any, a capture belongs to.
+    """
+    events: dict[str, float] = {}
+    captures: dict[str, float] = {}
+    convoys = []
+    for trigger in triggers:
+        if trigger.wait is None or not isinstance(trigger.threshold, float | int):
+            continue
+        wanted = captures if trigger.convoy is None else events
+        if trigger.convoy is not None:
+            convoys.append(trigger.convoy)
+        for kind in kinds_of(trigger.wait):
+            knob = kind if kind in FILE_KINDS else "lock"
+            wanted[knob] = min(trigger.threshold, wanted.get(knob, trigger.threshold))
+    options = [f"--threshold={knob}={ms:g}" for knob, ms in sorted(events.items())]
+    options += [f"--capture-threshold={knob}={ms:g}" for knob, ms in sorted(captures.items())]
+    return [*options, f"--convoy={min(convoys)}"] if convoys else options
+
+
+def matches(settings: TriggerSettings, kind: str, length_ms: float, waiters: int) -> bool:
+    """Say whether a wait is one that a trigger looks for."""
+    return (
+        settings.wait is not None
+        and isinstance(settings.threshold, float | int)
+        and kind in kinds_of(settings.wait)
+        and length_ms >= settings.threshold
+        and (settings.convoy is None or waiters >= settings.convoy)
+    )
+
+
+def longest(settings: TriggerSettings, line: WaitLine) -> Trigger | None:
+    """Return the longest wait in flight of a line that a trigger looks for."""
+    found = [
+        key
+        for key in line.keys
+        if matches(settings, key.kind, key.longest_in_flight_ms, key.in_flight)
+    ]
+    return max(map(_trigger, found), key=lambda t: t.length_ms or 0.0, default=None)
+
+
+def _trigger(key: Key) -> Trigger:
+    return Trigger(
+        reason="threshold",
+        kind=key.kind,
+        name=key.name,
+        pid=key.pid or 0,
+        length_ms=key.longest_in_flight_ms,
+        waiters=key.in_flight,
+    )
+
+
+def sentence(settings: TriggerSettings, wait: Trigger) -> str:
+    """Tell of a wait with its numbers."""
+    assert isinstance(settings.threshold, float | int)
+    name = f" {one_line(wait.name, 80)}" if wait.name else ""
+    length = f"{wait.length_ms or 0.0:.0f} ms >= {settings.threshold:g} ms"
+    if settings.convoy is None:
+        return f"{wait.kind}{name} waits for {length}"
+    return f"{wait.waiters} threads >= {settings.convoy} wait for {wait.kind}{name}, one {length}"
+
+
+def sample_of(line: WaitLine, time_ns: int, clock_ns: int) -> Sample:
+    """Make the numbers of a line: ``waits.KIND.`` and ``count``, ``max_ms``, ``in_flight``,
+    ``longest_ms`` (so far, in flight) and ``convoy`` (threads in flight for one lock or file).
+    """
+    values = dict(_values(line))
+    return Sample(source=WAITS, time_ns=time_ns, clock_ns=clock_ns, values=values)
+
+
+def _values(line: WaitLine) -> Iterator[tuple[str, float]]:
+    for kind, waits in line.kinds.items():
+        keys = [key for key in line.keys if key.kind == kind]
+        head = f"waits.{kind}."
+        yield f"{head}count", waits.count
+        yield f"{head}max_ms", waits.max_ms
+        yield f"{head}in_flight", waits.in_flight
+        yield f"{head}longest_ms", max((key.longest_in_flight_ms for key in keys), default=0.0)
+        yield f"{head}convoy", max((key.in_flight for key in keys), default=0)

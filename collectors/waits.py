@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch the waits of a live server: lines of ``stallscope.waits/1`` as the probe writes them."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+import msgspec
+
+from stallscope import waitlines
+from stallscope.collectors import processes, rings
+from stallscope.collectors.processes import NotRunningError, Selector, Server
+from stallscope.errors import StallscopeError
+from stallscope.probe import ProbeError
+from stallscope.probestream import Stream
+from stallscope.waitlines import Notice, WaitLine
+
+__all__ = ["Follower", "Options", "arguments", "ended_by_signals", "find_again", "watch"]
+
+_GRACE_SECONDS = 60.0
+"""What the probe may need beyond an interval: it reads symbols of large files once."""
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What the user said about the watch."""
+
+    interval: float = 1.0
+    duration: float | None = None
+    """None: until it is ended."""
+    kinds: tuple[str, ...] = ()
+    thresholds: tuple[str, ...] = ()
+    """``MS`` or ``KIND=MS``."""
+    top: int = 20
+    events: bool = False
+    uprobes: bool = True
+    follow: bool = False
+    force_kernel: bool = False
+    backend: str = "auto"
+    """``inproc``: by the agent in the server; ``auto``: by BPF."""
+    ring: Path | None = None
+
+
+def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
+    """Return the probe's command line."""
+    interval_ms = round(options.interval * 1000)
+    args = ["waits", "--interval", str(interval_ms), "--top", str(options.top)]
+    if options.duration is not None:
+        args += ["--duration", f"{options.duration:.3f}"]
+    for pid in pids:
+        args += ["--pid", str(pid)]
+    if options.backend != "auto":
+        args += ["--backend", options.backend]
+    if options.ring is not None:
+        args += ["--ring", str(options.ring)]
+    for kind in options.kinds:
+        args += ["--kind", kind]
+    for threshold in options.thresholds:
+        args += ["--threshold", threshold]
+    for flag, given in (
+        ("--events", options.events),
+        ("--no-uprobes", not options.uprobes),
+        ("--follow", options.follow),
+        ("--force", options.force_kernel),
+    ):
+        if given:
+            args.append(flag)
+    return args
+
+
+class Follower:
+    """Find the server again after it has ended, and tell the probe its new process.
+
+    ``find`` looks for it; it raises NotRunningError where it is not there, StallscopeError where
+    it cannot be told from others. ``tell`` is given a sentence for the user.
+    """
+
+    def __init__(
+        self, server: Server, find: Callable[[Server], Server], tell: Callable[[str], None]
+    ) -> None:
+        self._server = server
+        self._find = find
+        self._tell = tell
+        self._descriptor = -1
+        self._pause = _FIRST_PAUSE
+        self._due = 0.0
+        self._said = ""
+
+    @property
+    def server(self) -> Server:
+        """Return the server as it was seen last."""
+        return self._server
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def begin(self, stream: Stream) -> None:
+        """Look out for the end of the server's main process."""
+        try:
+            self._descriptor = os.pidfd_open(self._server.main.pid)
+        except ProcessLookupError:
+            self._lost()
+        else:
+            stream.wake_on(self._descriptor)
+
+    def tick(self, stream: Stream) -> float:
+        """Look whether the server has ended, or is back; return when to be called again."""
+        if stream.ending:
+            return math.inf
+        if self._descriptor >= 0:
+            if not select.select([self._descriptor], [], [], 0)[0]:
+                return math.inf
+            stream.forget(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._lost()
+        if time.monotonic() >= self._due and self._look(stream):
+            return math.inf
+        return max(0.0, self._due - time.monotonic())
+
+    def _lost(self) -> None:
+        self._tell(f"{self._server.name} (pid {self._server.main.pid}) has ended; waiting for it")
+        self._pause = _FIRST_PAUSE
+        self._due = 0.0
+
+    def _look(self, stream: Stream) -> bool:
+        try:
+            found = self._find(self._server)
+        except NotRunningError:
+            self._later("")
+            return False
+        except StallscopeError as error:
+            self._later(str(error))
+            return False
+        old, new = self._server.main, found.main
+        if (new.pid, new.start_time) == (old.pid, old.start_time):  # /proc still shows it
+            self._later("")
+            return False
+        self._server = found
+        self._said = ""
+        for pid in found.pids:
+            stream.say(f"target {pid}")
+        self._tell(f"watching {found.name} (pid {found.main.pid})")
+        self.begin(stream)
+        return True
+
+    def _later(self, why: str) -> None:
+        if why and why != self._said:
+            self._tell(why)
+        self._said = why
+        self._due = time.monotonic() + self._pause
+        self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
+
+
+def find_again(name: str, selector: Selector) -> Callable[[Server], Server]:
+    """Return how to find a server by name; where several answer, the one with the old data."""
+
+    def find(old: Server) -> Server:
+        try:
+            return processes.find_server(name, selector)
+        except NotRunningError:
+            raise
+        except StallscopeError:
+            if selector or old.datadir is None:
+                raise
+            return processes.find_server(name, Selector(datadir=old.datadir))
+
+    return find
+
+
+@contextmanager
+def ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Call ``end`` on Ctrl-C, SIGTERM and SIGHUP; a second one interrupts at once.
+
+    A signal that was ignored (nohup) stays so.
+    """
+    caught = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal caught
+        caught += 1
+        if caught > 1:
+            raise KeyboardInterrupt
+        end()
+
+    before = {}
+    for number in _END_SIGNALS:
+        old = signal.getsignal(number)
+        if old is not signal.SIG_IGN:
+            before[number] = old
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def watch(
+    pids: tuple[int, ...],
+    options: Options,
+    tell: Callable[[str], None],
+    follower: Follower | None = None,
+) -> Generator[tuple[WaitLine, bytes], None, None]:
+    """Yield each line as it was understood and as it came, the final one last.
+
+    Ctrl-C and SIGTERM end the probe, and its final line still comes. ``tell`` is given a sentence
+    for the user where something went wrong that is not the end. Raises: StallscopeError where the
+    probe fails, or says what is no line of the schema.
+    """
+    seen = False
+    try:
+        with (
+            Stream(arguments(pids, options), max_line=waitlines.MAX_LINE) as stream,
+            ended_by_signals(stream.end),
+        ):
+            if follower is not None:
+                follower.begin(stream)
+            for item in _lines(stream, options, tell, follower):
+                seen = True
+                yield item
+    except ProbeError as error:
+        if seen or options.backend == "inproc":
+            raise
+        raise ProbeError(rings.advice(error, pids)) from error
+
+
+def _lines(
+    stream: Stream, options: Options, tell: Callable[[str], None], follower: Follower | None
+) -> Iterator[tuple[WaitLine, bytes]]:
+    def tick() -> float:
+        return math.inf if follower is None else follower.tick(stream)
+
+    final = False
+    patience = options.interval + _GRACE_SECONDS
+    for number, data in enumerate(stream.lines(patience, tick), 1):
+        if final:
+            raise ProbeError(f"{stream.name}: line {number} follows the final one")
+        line = waitlines.loads(data, stream.name, number)
+        if isinstance(line, Notice):
+            if line.message is not None:
+                tell(line.message)
+            continue
+        final = line.final
+        yield line, data
+    if not final:
+        raise ProbeError(f"{stream.name} ended without its final line")

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One look at a server's status numbers over SQL, for analyzers/workload.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stallscope.analyzers.workload import Look, Progress, innodb_numbers, latest_deadlock
+from stallscope.collectors.sql.collecting import number
+from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.wire import Session
+from stallscope.statements import Statement, normalizer
+
+__all__ = ["look"]
+
+STATUS = "SHOW GLOBAL STATUS"
+VARIABLES = (
+    "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_log_file_size',"
+    " 'innodb_log_files_in_group', 'innodb_redo_log_capacity', 'innodb_print_all_deadlocks',"
+    " 'innodb_defragment', 'sql_mode')"
+)
+INNODB = "SHOW ENGINE INNODB STATUS"
+METRICS = (
+    "SELECT * FROM information_schema.INNODB_METRICS"
+    " WHERE NAME IN ('lock_deadlocks', 'icp_attempts', 'icp_match')"
+)
+CONSUMER = (
+    "SELECT ENABLED FROM performance_schema.setup_consumers WHERE NAME = 'events_stages_current'"
+)
+STAGES = (
+    "SELECT t.PROCESSLIST_ID, s.EVENT_NAME, s.WORK_COMPLETED, s.WORK_ESTIMATED, t.PROCESSLIST_INFO"
+    " FROM performance_schema.events_stages_current s"
+    " JOIN performance_schema.threads t ON t.THREAD_ID = s.THREAD_ID"
+    " WHERE s.WORK_ESTIMATED > 0 AND t.PROCESSLIST_ID IS NOT NULL"
+)
+PROCESSES = (
+    "SELECT ID, STATE, PROGRESS, STAGE, MAX_STAGE, INFO FROM information_schema.PROCESSLIST"
+    " WHERE PROGRESS > 0"
+)
+_MAX_PROGRESS = 100
+
+
+def look(session: Session) -> Look:
+    """Ask the server once. Raises: SqlError where it does not answer."""
+    clock_s = time.monotonic()
+    values: dict[str, float] = {}
+    for name, text in session.select(STATUS):
+        value = number(text)
+        if value is not None:
+            values[str(name)] = value
+    variables = {str(name): str(value) for name, value in session.select(VARIABLES)}
+    missing: dict[str, str] = {}
+    deadlock = None
+    try:
+        rows = session.select(INNODB)
+        text = str(rows[0][-1]) if rows else ""
+        values |= innodb_numbers(text, variables)
+        deadlock = latest_deadlock(text)
+    except StatementError as error:
+        missing["innodb"] = str(error)
+    _metrics(session, values, missing)
+    progress = _progress(session, normalizer(variables.get("sql_mode", "")), missing)
+    return Look(values, clock_s, variables, session.version.text, progress, missing, deadlock)
+
+
+def _metrics(session: Session, values: dict[str, float], missing: dict[str, str]) -> None:
+    """Take the counters that are switched on: one that is off stays 0 for ever."""
+    try:
+        records = session.records(METRICS)
+    except StatementError:
+        missing["metrics"] = "unknown on this server"
+        return
+    off = []
+    for record in records:
+        # MySQL has STATUS 'enabled'; MariaDB has ENABLED 1 from 10.5 on, STATUS before.
+        if str(record.get("status", record.get("enabled"))) in ("enabled", "1"):
+            values[f"metrics.{record['name']}"] = float(record["count"])
+        else:
+            off.append(str(record["name"]))
+    if off:
+        missing["metrics"] = f"switched off: SET GLOBAL innodb_monitor_enable = '{off[0]}'"
+
+
+def _progress(
+    session: Session, normalize: Callable[[str], Statement], missing: dict[str, str]
+) -> tuple[Progress, ...]:
+    def made(identity: Any, stage: Any, percent: Any, query: Any) -> Progress:
+        sql = normalize(str(query)).text if query else None
+        return Progress(int(identity), str(stage or ""), percent, sql)
+
+    found = []
+    try:
+        if session.version.mariadb:
+            for identity, state, share, step, steps, query in session.select(PROCESSES):
+                stage = f"{state} (stage {step} of {steps})"
+                found.append(made(identity, stage, float(share), query))
+            return tuple(found[:_MAX_PROGRESS])
+        if session.select(CONSUMER) != [("YES",)]:
+            missing["progress"] = (
+                "switched off: UPDATE performance_schema.setup_consumers SET ENABLED = 'YES'"
+                " WHERE NAME LIKE 'events_stages_current'"
+            )
+            return ()
+        for identity, stage, done, whole, query in session.select(STAGES):
+            share = 100 * float(done or 0) / float(whole)
+            found.append(made(identity, stage, min(100.0, share), query))
+    except StatementError:
+        missing["progress"] = "unknown on this server"
+    return tuple(found[:_MAX_PROGRESS])
