@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the command line: ``python -m stallscope``."""
 
-from stallscope.main import entry_point
+import sys
+
+try:
+    from stallscope.main import entry_point
+except KeyboardInterrupt:  # typed before there was anybody to hear it
+    print("stallscope: interrupted", file=sys.stderr)
+    sys.exit(130)
 
 if __name__ == "__main__":
     entry_point()

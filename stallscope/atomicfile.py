@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a file so that it is whole or absent, and readable by its owner alone."""
+"""Write a file so that it is whole or absent, and readable by its owner alone unless asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stallscope.errors import StallscopeError
 
-__all__ = ["check_can_create", "write"]
+__all__ = ["check_can_create", "sync_folder", "write"]
 
 
 def check_can_create(path: Path, *, force: bool) -> None:
@@ -28,17 +28,27 @@ def check_can_create(path: Path, *, force: bool) -> None:
         raise StallscopeError(f"{path} exists; give --force to replace it")
 
 
-def write(path: Path, chunks: Iterable[bytes], *, force: bool = False) -> None:
-    """Write the chunks aside with mode 0600, sync, then give the file its name.
+def write(
+    path: Path,
+    chunks: Iterable[bytes],
+    *,
+    force: bool = False,
+    mode: int = 0o600,
+    sync: bool = True,
+) -> None:
+    """Write the chunks aside, sync, then give the file its name.
 
     Without ``force`` an existing file is never replaced, not even one that appears meanwhile.
+    Without ``sync`` it is whole for every reader, and may be empty after a crash of the host.
     """
     check_can_create(path, force=force)
     # A symbolic link is not followed: with force, it is replaced by the file.
     aside = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.tmp"
     try:
-        _write_aside(aside, chunks)
+        _write_aside(aside, chunks, mode, sync)
         _publish(aside, path, force=force)
+        if sync:
+            sync_folder(path.parent)
     except FileExistsError:
         raise StallscopeError(f"{path} exists; give --force to replace it") from None
     except OSError as error:
@@ -48,13 +58,15 @@ def write(path: Path, chunks: Iterable[bytes], *, force: bool = False) -> None:
             aside.unlink()
 
 
-def _write_aside(aside: Path, chunks: Iterable[bytes]) -> None:
+def _write_aside(aside: Path, chunks: Iterable[bytes], mode: int, sync: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
         for chunk in chunks:
             file.write(chunk)
         file.flush()
-        os.fsync(file.fileno())
+        os.fchmod(file.fileno(), mode)  # whatever the umask is
+        if sync:
+            os.fsync(file.fileno())
 
 
 def _publish(aside: Path, path: Path, *, force: bool) -> None:
@@ -69,7 +81,11 @@ def _publish(aside: Path, path: Path, *, force: bool) -> None:
                 raise
             check_can_create(path, force=False)
             os.rename(aside, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder, and their absence, last. Raises: OSError."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
     except OSError as error:

@@ -21,8 +21,10 @@ from stallscope.capturerecords import (
     ModuleRecord,
     NoteRecord,
     ProcessRecord,
+    ReleaseRecord,
     StackRecord,
     ThreadRecord,
+    TriggerRecord,
 )
 from stallscope.errors import StallscopeError
 from stallscope.model import (
@@ -34,8 +36,10 @@ from stallscope.model import (
     Module,
     Note,
     Process,
+    Release,
     Syscall,
     Thread,
+    Trigger,
 )
 
 if TYPE_CHECKING or sys.version_info < (3, 14):
@@ -164,7 +168,9 @@ class _Reader:
         self.stacks: list[tuple[Frame, ...]] = []
         self.locks: list[Lock] = []
         self.threads: list[Thread] = []
+        self.releases: list[Release] = []
         self.notes: list[Note] = []
+        self.trigger: Trigger | None = None
         self.stacked = 0
 
     def read(self, data: bytes) -> Capture:
@@ -308,8 +314,24 @@ class _Reader:
             fields["syscall"] = Syscall(nr=call.nr, name=call.name, args=args)
         self.threads.append(Thread(**fields))
 
+    def _release(self, record: ReleaseRecord) -> None:
+        self._at(self.processes, record.process, "process")
+        if record.lock is not None:
+            self._at(self.locks, record.lock, "lock")
+        fields = msgspec.structs.asdict(record)
+        index = fields.pop("stack")
+        fields["frames"] = () if index is None else self._at(self.stacks, index, "stack")
+        self.releases.append(Release(**fields))
+
     def _note(self, record: NoteRecord) -> None:
         self.notes.append(Note(record.code, record.message))
+
+    def _trigger(self, record: TriggerRecord) -> None:
+        if self.trigger is not None:
+            raise self._error("a second trigger record; a capture has one reason")
+        fields = msgspec.structs.asdict(record)
+        fields["address"] = _number(record.address)
+        self.trigger = Trigger(**fields)
 
     def _finish(self, head: CaptureRecord, end: EndRecord) -> Capture:
         if end.threads != len(self.threads):
@@ -323,6 +345,7 @@ class _Reader:
             processes=tuple(self.processes),
             threads=tuple(self.threads),
             locks=tuple(self.locks),
+            releases=tuple(self.releases),
             modules=tuple(self.modules),
             notes=tuple(self.notes),
             time_ns=head.time_ns,
@@ -333,6 +356,7 @@ class _Reader:
             elapsed_ns=end.elapsed_ns,
             stopped_ns=end.stopped_ns,
             phases=end.phases,
+            trigger=self.trigger,
             path=self.name,
         )
 

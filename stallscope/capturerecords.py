@@ -18,14 +18,19 @@ __all__ = [
     "ModuleRecord",
     "NoteRecord",
     "ProcessRecord",
+    "ReleaseRecord",
     "StackRecord",
     "SyscallRecord",
     "ThreadRecord",
+    "TriggerRecord",
     "json_schema",
 ]
 
 _Int = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Tid = _Int  # a report of the server has pthread_t in the place of a TID
 _Pid = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 _Hex = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}$")]
 
 
@@ -90,13 +95,16 @@ class LockRecord(msgspec.Struct):
     address: _Hex
     kind: str
     futex: _Hex | None = None
-    owner_tid: _Pid | None = None
+    owner_tid: _Tid | None = None
     owner_raw: _Int | None = None
     readers: _Int | None = None
     waiters: _Int = 0
     symbol: str | None = None
     stable: bool = True
     source: str = "futex"
+    created: str | None = None
+    mode: str | None = None
+    locked_at: str | None = None
 
 
 class SyscallRecord(msgspec.Struct):
@@ -107,7 +115,7 @@ class SyscallRecord(msgspec.Struct):
 
 class ThreadRecord(msgspec.Struct):
     process: _Int
-    tid: _Pid
+    tid: _Tid
     ns_tid: _Pid | None = None
     name: str = ""
     state: Annotated[str, msgspec.Meta(min_length=1, max_length=1)] = "?"
@@ -122,12 +130,48 @@ class ThreadRecord(msgspec.Struct):
     unwind: str = "complete"
     live_reads: _Int = 0
     lock: _Int | None = None
-    count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
+    count: _Count = 1
+    waited_ns: _Int | None = None
+    connection: _Int | None = None
+    command: str | None = None
+    activity: str | None = None
+    query: str | None = None
+    digest: str | None = None
+    user: str | None = None
+    database: str | None = None
+
+
+class ReleaseRecord(msgspec.Struct):
+    process: _Int
+    tid: _Tid
+    stack: _Int | None = None
+    lock: _Int | None = None
+    name: str = ""
+    label: Label | None = None
+    ago_ns: _Int = 0
+    waited_ns: _Int | None = None
+    count: _Count = 1
 
 
 class NoteRecord(msgspec.Struct):
     code: str
     message: str
+
+
+class TriggerRecord(msgspec.Struct):
+    reason: str
+    kind: str
+    name: str | None = None
+    address: _Hex | None = None
+    pid: _Pid = 0
+    tid: _Pid = 0
+    length_ms: _Milliseconds | None = None
+    threshold_ms: _Milliseconds | None = None
+    waiters: _Int = 0
+    delay_ms: _Milliseconds | None = None
+    copied_ms: _Milliseconds | None = None
+    finished_ms: _Milliseconds | None = None
+    suppressed: _Int = 0
 
 
 class EndRecord(msgspec.Struct):
@@ -144,7 +188,9 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     "stack": StackRecord,
     "lock": LockRecord,
     "thread": ThreadRecord,
+    "release": ReleaseRecord,
     "note": NoteRecord,
+    "trigger": TriggerRecord,
     "end": EndRecord,
 }
 

@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from stallscope.model import SCHEMA, Capture, Frame, Label, Lock, Module, Process, Thread
+from stallscope.model import (
+    SCHEMA,
+    Capture,
+    Frame,
+    Label,
+    Lock,
+    Module,
+    Process,
+    Release,
+    Thread,
+    Trigger,
+)
+from stallscope.times import rfc3339
 
 __all__ = ["lines"]
 
@@ -35,8 +46,12 @@ def _records(capture: Capture) -> Iterator[dict[str, Any]]:
         yield _lock(i, lock)
     for thread in capture.threads:
         yield tables.thread_record(thread)
+    for release in capture.releases:
+        yield tables.release_record(release)
     for note in capture.notes:
         yield {"type": "note", "code": note.code, "message": note.message}
+    if capture.trigger is not None:
+        yield _trigger(capture.trigger)
     yield _end(capture)
 
 
@@ -45,7 +60,7 @@ def _capture(capture: Capture) -> dict[str, Any]:
         "type": "capture",
         "schema": SCHEMA,
         "tool": capture.tool,
-        "time": None if capture.time_ns is None else _rfc3339(capture.time_ns),
+        "time": None if capture.time_ns is None else rfc3339(capture.time_ns),
         "time_ns": capture.time_ns,
         "host": capture.host,
         "backend": capture.backend,
@@ -57,18 +72,43 @@ def _capture(capture: Capture) -> dict[str, Any]:
     return record
 
 
-def _rfc3339(time_ns: int) -> str:
-    time = datetime.datetime.fromtimestamp(time_ns // 10**9, datetime.UTC)
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{time_ns % 10**9 // 1000:06d}Z"
+_OPTIONAL_LOCK = ("created", "mode", "locked_at")
+_OPTIONAL_THREAD = (
+    "ns_tid",
+    "waited_ns",
+    "connection",
+    "command",
+    "activity",
+    "query",
+    "digest",
+    "user",
+    "database",
+)
+
+
+def _without(record: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
+    """Leave out those of the optional fields that nothing is known of."""
+    for name in optional:
+        if record[name] is None:
+            del record[name]
+    return record
 
 
 def _lock(i: int, lock: Lock) -> dict[str, Any]:
     return {
         "type": "lock",
         "id": i,
-        **msgspec.structs.asdict(lock),
+        **_without(msgspec.structs.asdict(lock), _OPTIONAL_LOCK),
         "address": _hex(lock.address),
         "futex": _hex(lock.futex),
+    }
+
+
+def _trigger(trigger: Trigger) -> dict[str, Any]:
+    return {
+        "type": "trigger",
+        **msgspec.structs.asdict(trigger),
+        "address": _hex(trigger.address),
     }
 
 
@@ -107,6 +147,8 @@ class _Tables:
         for thread in capture.threads:
             self._stack(thread.frames)
             self._stack(thread.kernel_frames)
+        for release in capture.releases:
+            self._stack(release.frames)
 
     def _stack(self, frames: tuple[Frame, ...]) -> int | None:
         if not frames:
@@ -154,7 +196,7 @@ class _Tables:
             yield {"type": "stack", "id": i, "frames": frames}
 
     def thread_record(self, thread: Thread) -> dict[str, Any]:
-        record = msgspec.structs.asdict(thread)
+        record = _without(msgspec.structs.asdict(thread), _OPTIONAL_THREAD)
         call = thread.syscall
         record["syscall"] = call and {
             "nr": call.nr,
@@ -162,11 +204,14 @@ class _Tables:
             "args": [_hex(arg) for arg in call.args],
         }
         del record["frames"], record["kernel_frames"]
-        if thread.ns_tid is None:
-            del record["ns_tid"]
         return {
             "type": "thread",
             **record,
             "stack": self._stack(thread.frames),
             "kernel_stack": self._stack(thread.kernel_frames),
         }
+
+    def release_record(self, release: Release) -> dict[str, Any]:
+        record = msgspec.structs.asdict(release)
+        del record["frames"]
+        return {"type": "release", **record, "stack": self._stack(release.frames)}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two exceptions that reach a user; ``stallscope.main`` is the one place that prints them."""
 
 from __future__ import annotations

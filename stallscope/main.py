@@ -4,22 +4,43 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import os
 import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn, Protocol, cast
 
 from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.text import one_line
 
-__all__ = ["entry_point", "main"]
+__all__ = ["COMMANDS", "entry_point", "main", "parser"]
 
-COMMANDS = ("snap", "analyze", "symbolize", "signatures", "doctor")
+COMMANDS = {
+    "snap": "take one capture of a live server now and name its stall",
+    "waits": "watch what a live server waits for: locks, fsync, fallocate, files",
+    "top": "watch a live server on one screen: threads, who waits on what, locks, files",
+    "watch": "watch a server all the time, and keep what happens when it stalls",
+    "cron": "the same in one bounded pass, for cron",
+    "analyze": "name the stall in saved captures and stack dumps",
+    "report": "write one HTML file that shows captures, an incident or a comparison",
+    "diff": "say what changed between two captures or two sets of them",
+    "incidents": "list the stalls that the agent has kept, with their verdicts",
+    "export": "write captures and incidents in the formats of other tools",
+    "status": "say what a server's status numbers mean, and when to worry",
+    "symbolize": "name the frames of a capture from debug files, by build-id",
+    "signatures": "show the stalls that are known, or check a file of signatures",
+    "triggers": "show what the agent captures for, or check a file of triggers",
+    "completion": "print the completion script of a shell",
+    "run": "start a program with the in-process agent, for servers that nobody may look into",
+    "inproc": "look at the in-process agents of servers, switch them on and off, set thresholds",
+    "doctor": "say what works here, what does not, and how to mend it",
+}
+"""Each has a module of its name in stallscope.commands, which is imported when it is asked for."""
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _EPILOG = """\
 exit codes:
@@ -33,7 +54,6 @@ exit codes:
 class Command(Protocol):
     """What a module of stallscope.commands has."""
 
-    HELP: str
     EPILOG: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
@@ -46,29 +66,33 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the command line; only the commands that are asked for have options."""
+    top = _Parser(
         prog="stallscope",
         description="Names the stall of a live database server without stopping it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name in COMMANDS:
+    top.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    for name, what in COMMANDS.items():
+        if name not in asked:
+            commands.add_parser(name, help=what)
+            continue
         command = _command(name)
         sub = commands.add_parser(
             name,
-            help=command.HELP,
-            description=command.HELP[0].upper() + command.HELP[1:] + ".",
+            help=what,
+            description=what[0].upper() + what[1:] + ".",
             epilog=command.EPILOG,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         command.add_arguments(sub)
         sub.add_argument("--debug", action="store_true", help="print the traceback of errors")
-    return parser
+    return top
 
 
 def _command(name: str) -> Command:
@@ -78,7 +102,7 @@ def _command(name: str) -> Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Nothing is raised but SystemExit of ``--help``."""
     argv = sys.argv[1:] if argv is None else argv
-    debug = "--debug" in argv
+    debug = "--debug" in _own(argv)
     _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -108,6 +132,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(what, Exit.FAILED, debug=debug)
 
 
+def _own(argv: Sequence[str]) -> Sequence[str]:
+    """Return the words before ``--``: behind it those of another program begin."""
+    return argv[: argv.index("--")] if "--" in argv else argv
+
+
 def _open_standard_streams() -> None:
     """Put /dev/null where a caller closed a standard stream: no file may take its number."""
     while True:
@@ -127,8 +156,9 @@ def _drop_output() -> None:
 
 
 def _run(argv: Sequence[str]) -> int:
-    parser = _parser()
-    args = parser.parse_args(argv)
+    # No option before the command takes a value, so the first other word is the command.
+    asked = [word for word in argv if not word.startswith("-")][:1]
+    args = parser(asked).parse_args(argv)
     if args.version:
         from stallscope import __version__
 
@@ -140,12 +170,18 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _os_error(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
+    where = ""
+    if error.filename:
+        where = f"{error.filename}: "
+    elif error.errno in _OF_WRITING:  # whoever writes a file names it
+        where = "cannot write standard output: "
     return f"{where}{error.strerror or error}"
 
 
 def _fail(message: str, code: int, *, debug: bool) -> int:
     if debug:
+        import traceback
+
         traceback.print_exc()
     print(f"stallscope: {one_line(message, 2000)}", file=sys.stderr)
     return code

@@ -12,6 +12,7 @@ import msgspec
 
 __all__ = [
     "SCHEMA",
+    "SESSIONS",
     "Capture",
     "Frame",
     "Label",
@@ -20,11 +21,19 @@ __all__ = [
     "Module",
     "Note",
     "Process",
+    "Release",
     "Syscall",
     "Thread",
+    "Trigger",
 ]
 
 SCHEMA = "stallscope.capture/1"
+
+SESSIONS = "sessions"
+"""Code of a note: what the server's own tables would have added to the capture."""
+
+# gc=False below: nothing that a frame or thread holds can lead back to it, and a capture can have
+# hundreds of thousands of them for the garbage collector to look at.
 
 
 class Label(enum.StrEnum):
@@ -43,6 +52,9 @@ class LockKind(enum.StrEnum):
     SEM = "sem"
     JOIN = "join"
     INTERNAL = "internal"
+    ROW = "row"
+    TABLE = "table"
+    METADATA = "metadata"
     UNKNOWN = "unknown"
 
 
@@ -60,7 +72,7 @@ class Module(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class Frame(msgspec.Struct, frozen=True):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame. ``symbol`` is the raw name as the source gave it, None where there is none."""
 
     symbol: str | None
@@ -75,14 +87,14 @@ class Frame(msgspec.Struct, frozen=True):
     """``file:line`` where the source named it."""
 
     def __str__(self) -> str:
-        """Return the name, or module+0xoffset, or the bare address."""
+        """Return the name, or module+0xoffset, or the address, or the source line."""
         if self.symbol is not None:
             return self.symbol
         if self.module is not None and self.offset is not None:
             return f"{self.module.path.rsplit('/', 1)[-1]}+{self.offset:#x}"
         if self.pc is not None:
             return f"{self.pc:#x}"
-        return "??"
+        return self.source or "??"
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -98,6 +110,12 @@ class Lock(msgspec.Struct, frozen=True):
     symbol: str | None = None
     stable: bool = True
     source: str = "futex"
+    created: str | None = None
+    """``file:line`` that made it, where a server's report says so: it tells which lock it is."""
+    mode: str | None = None
+    """How it is held, in the words of the report: ``exclusive``, ``wait exclusive``."""
+    locked_at: str | None = None
+    """``file:line`` that took it last, in the mode that keeps others out."""
 
 
 class Syscall(msgspec.Struct, frozen=True):
@@ -106,9 +124,9 @@ class Syscall(msgspec.Struct, frozen=True):
     args: tuple[int, ...] = ()
 
 
-class Thread(msgspec.Struct, frozen=True):
+class Thread(msgspec.Struct, frozen=True, gc=False):
     tid: int
-    """0 where the source does not say."""
+    """0 where the source does not say; a server's report has its ``pthread_t`` instead."""
     frames: tuple[Frame, ...]
     process: int = 0
     ns_tid: int | None = None
@@ -128,6 +146,39 @@ class Thread(msgspec.Struct, frozen=True):
     """Index into Capture.locks of the lock it waits for."""
     count: int = 1
     """Imported aggregates: how many threads this stands for."""
+    waited_ns: int | None = None
+    """For how long it has waited or worked, as the source says."""
+    connection: int | None = None
+    """The server's own number of the connection (``Id`` of the processlist)."""
+    command: str | None = None
+    """``Command`` of the processlist: ``Query``, ``Sleep``."""
+    activity: str | None = None
+    """What the server says it does: ``State`` of the processlist."""
+    query: str | None = None
+    """Its statement, normalized where an agent asked the server: literals are ``?``."""
+    digest: str | None = None
+    """Of the normalized statement: the same for all that differ in literals only."""
+    user: str | None = None
+    database: str | None = None
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """A lock that threads had waited long for was let go: by whom, when, and from where."""
+
+    process: int
+    tid: int
+    frames: tuple[Frame, ...]
+    lock: int | None = None
+    """Index into Capture.locks; None: nobody waits for it any more."""
+    name: str = ""
+    """Of the thread, then."""
+    label: Label | None = None
+    ago_ns: int = 0
+    """Before the capture; of the latest, where it stands for several."""
+    waited_ns: int | None = None
+    """For how long the longest waiter had waited."""
+    count: int = 1
+    """For how many with this stack it stands."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -147,12 +198,41 @@ class Note(msgspec.Struct, frozen=True):
     message: str
 
 
+class Trigger(msgspec.Struct, frozen=True):
+    """The wait for whose sake a capture was taken; times are counted from its threshold on."""
+
+    reason: str
+    """``threshold``: it lasted too long; ``convoy``: too many threads waited for the same."""
+    kind: str
+    """As in stallscope.waits/1."""
+    name: str | None = None
+    """Of the lock or file."""
+    address: int | None = None
+    """Of the lock word."""
+    pid: int = 0
+    tid: int = 0
+    length_ms: float | None = None
+    """Of the wait so far, when it was learnt of."""
+    threshold_ms: float | None = None
+    waiters: int = 0
+    delay_ms: float | None = None
+    """From the threshold until the probe learnt of it."""
+    copied_ms: float | None = None
+    """Until the stacks of all threads were copied."""
+    finished_ms: float | None = None
+    """Until the capture was written."""
+    suppressed: int = 0
+    """Captures since the one before that were not taken, for they come too often."""
+
+
 class Capture(msgspec.Struct, frozen=True):
     backend: str
     """How it was taken (``bpf``, ``ptrace``, …) or the format it was imported from (``gdb``)."""
     processes: tuple[Process, ...]
     threads: tuple[Thread, ...]
     locks: tuple[Lock, ...] = ()
+    releases: tuple[Release, ...] = ()
+    """Of the in-process agent alone: the latest first."""
     modules: tuple[Module, ...] = ()
     notes: tuple[Note, ...] = ()
     time_ns: int | None = None
@@ -163,5 +243,23 @@ class Capture(msgspec.Struct, frozen=True):
     elapsed_ns: int | None = None
     stopped_ns: int = 0
     phases: dict[str, int] = msgspec.field(default_factory=dict)
+    trigger: Trigger | None = None
+    """None where somebody asked for it."""
     path: str | None = None
     """The file it was read from or written to."""
+
+    def lock_at(self, number: int | None) -> Lock | None:
+        """Return the lock of this index, None where there is none."""
+        if number is None or not 0 <= number < len(self.locks):
+            return None
+        return self.locks[number]
+
+    @property
+    def missing(self) -> list[Note]:
+        """Return what of the process was not read; what SQL did not tell is no part of it."""
+        return [note for note in self.notes if note.code != SESSIONS]
+
+    @property
+    def partial(self) -> bool:
+        """Say whether something of the process was not read."""
+        return bool(self.missing)

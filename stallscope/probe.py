@@ -13,7 +13,18 @@ from pathlib import Path
 from stallscope.errors import StallscopeError, UsageError
 from stallscope.text import one_line
 
-__all__ = ["PROBE", "ProbeError", "ProbeMissingError", "find", "run", "with_path"]
+__all__ = [
+    "PROBE",
+    "ProbeError",
+    "ProbeMissingError",
+    "built",
+    "end",
+    "failure",
+    "find",
+    "run",
+    "start",
+    "with_path",
+]
 
 PROBE = "stallscope-probe"
 _TERM_SECONDS = 3.0
@@ -48,7 +59,7 @@ def find() -> Path:
             )
         return path
     package = Path(__file__).resolve().parent
-    candidates = [*_built(package.parent), package / "_bin" / PROBE]
+    candidates = [*built(package.parent, PROBE, f"pmp/{PROBE}"), package / "_bin" / PROBE]
     for path in candidates:
         if _is_program(path):
             return path
@@ -61,12 +72,12 @@ def find() -> Path:
     )
 
 
-def _built(checkout: Path) -> list[Path]:
-    """Return what the checkout's build directories hold: ``build`` first, then the newest."""
+def built(checkout: Path, *names: str) -> list[Path]:
+    """Return the files of these names in a checkout's builds: ``build`` first, then the newest."""
     if not (checkout / "meson.build").is_file():
         return []
-    built = [*checkout.glob(f"build*/{PROBE}"), *checkout.glob(f"build*/pmp/{PROBE}")]
-    newest = sorted(built, key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [path for name in names for path in checkout.glob(f"build*/{name}")]
+    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
     return sorted(newest, key=lambda path: "build" not in path.relative_to(checkout).parts)
 
 
@@ -83,34 +94,48 @@ def run(
     ``partial``: the output itself says what is missing.
     """
     probe = find()
-    try:
-        process = subprocess.Popen(
-            [str(probe), *args],
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-    except OSError as error:
-        raise ProbeMissingError(f"cannot run {probe}: {error.strerror or error}") from error
-    with process:
+    with start(
+        probe, args, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    ) as process:
         try:
             out, err = process.communicate(stdin, timeout=seconds)
         except subprocess.TimeoutExpired:
-            _end(process)
+            end(process)
             raise ProbeError(
                 f"{PROBE} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
                 " give a longer --deadline"
             ) from None
         except BaseException:  # Ctrl-C among them: never leave it behind
-            _end(process)
+            end(process)
             raise
     if process.returncode == 0 or (partial and process.returncode == 3):
         return out
-    message = _with_advice(_message(process.returncode, err), probe)
-    raise UsageError(message) if process.returncode == 2 else ProbeError(message)
+    raise failure(process.returncode, err, probe)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def start(
+    probe: Path, args: Sequence[str], *, stdin: int, own_session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start the probe with pipes for what it says; ``stdin`` as for Popen."""
+    try:
+        return subprocess.Popen(
+            [str(probe), *args],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=own_session,
+        )
+    except OSError as error:
+        raise ProbeMissingError(f"cannot run {probe}: {error.strerror or error}") from error
+
+
+def failure(code: int, err: bytes, probe: Path) -> StallscopeError:
+    """Return the error for a probe that ended with this code and these words on stderr."""
+    message = _with_advice(_message(code, err), probe)
+    return UsageError(message) if code == 2 else ProbeError(message)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
     """Ask the probe to end, so that it lets go of its target in order, then make it."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-__all__ = ["clean", "one_line"]
+from typing import Any
+
+__all__ = ["clean", "one_line", "without_surrogates"]
 
 
 def clean(text: str) -> str:
@@ -25,3 +27,14 @@ def one_line(text: str, limit: int = 600) -> str:
     """Make one printable line of at most ``limit`` characters."""
     line = clean(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def without_surrogates(value: Any) -> Any:
+    """Return the value with lone surrogates, which have no UTF-8, written as ``\\udc80``."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [without_surrogates(item) for item in value]
+    return value

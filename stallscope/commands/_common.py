@@ -4,29 +4,32 @@
 from __future__ import annotations
 
 import argparse
-import shutil
+import re
 import sys
-from pathlib import Path
 
 import msgspec
 
-from stallscope.analyzers import catalog, engine
+from stallscope.analyzers import catalog, engine, groups
 from stallscope.analyzers.analysis import Analysis
 from stallscope.collectors import processes
+from stallscope.commands import _options
+from stallscope.commands._numbers import count, port, seconds, time_between
 from stallscope.errors import Exit
 from stallscope.model import Capture
-from stallscope.reporters import json, terminal
+from stallscope.reporters import json, lines, terminal, tree
 
 __all__ = [
     "add_report_arguments",
-    "add_target_arguments",
     "analyze",
     "count",
     "exit_code",
+    "grouping",
+    "pattern",
     "port",
     "print_report",
     "seconds",
     "selector",
+    "time_between",
 ]
 
 
@@ -35,8 +38,24 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print stallscope.analysis/1 instead")
     group.add_argument(
-        "--lines", type=count, metavar="N", help="group threads by their first N frames (innermost)"
+        "--lines", type=count, metavar="N", help="group threads by N frames, from the innermost"
     )
+    group.add_argument(
+        "--by",
+        choices=groups.BY,
+        default="stack",
+        help="group by the stack, by the frame that waits or works (leaf), or by the outermost"
+        " frame of the thread's own (root)",
+    )
+    group.add_argument(
+        "--threads",
+        type=pattern,
+        metavar="REGEX",
+        help="show groups of threads in whose name or id this is found; the verdict is of all",
+    )
+    shape = group.add_mutually_exclusive_group()
+    shape.add_argument("--tree", action="store_true", help="print the stacks as a tree too")
+    shape.add_argument("--inverted", action="store_true", help="the tree from the leaves")
     group.add_argument(
         "--top", type=count, default=10, metavar="N", help="show N groups; 0 is all (default 10)"
     )
@@ -44,30 +63,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fail-on-stall", action="store_true", help="exit with code 4 where a stall was found"
     )
-    group.add_argument(
-        "--signatures",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="read more signatures (*.toml) from DIR",
-    )
-
-
-def add_target_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a server."""
-    group = parser.add_argument_group("server")
-    group.add_argument(
-        "-p",
-        "--pid",
-        action="append",
-        default=[],
-        metavar="PID|NAME",
-        help="process id, or name of the program; several make one capture",
-    )
-    group.add_argument("--socket", metavar="PATH", help="the server that listens on this socket")
-    group.add_argument("--port", type=port, metavar="N", help="the server that listens there")
-    group.add_argument("--datadir", metavar="DIR", help="the server with this data directory")
+    _options.add_signatures_argument(group)
 
 
 def selector(args: argparse.Namespace) -> processes.Selector:
@@ -75,42 +71,28 @@ def selector(args: argparse.Namespace) -> processes.Selector:
     return processes.Selector(socket=args.socket, port=args.port, datadir=args.datadir)
 
 
-def count(text: str) -> int:
-    """Parse a number that is not negative."""
-    return _number(text, 1_000_000_000, "a number, 0 or larger")
-
-
-def port(text: str) -> int:
-    """Parse a TCP port."""
-    return _number(text, 65535, "a port, 0 to 65535")
-
-
-def _number(text: str, limit: int, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= limit):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    """Parse a time of a millisecond at least and an hour at most."""
+def pattern(text: str) -> re.Pattern[str]:
+    """Parse a regular expression of a sane length."""
     try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.001 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds, 0.001 to 3600")
-    return value
+        return re.compile(text[:500])
+    except (re.error, RecursionError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+def grouping(args: argparse.Namespace) -> groups.Grouping:
+    """Return how the user wants threads grouped."""
+    return groups.Grouping(frames=args.lines or None, by=args.by, threads=args.threads)
 
 
 def analyze(
     capture: Capture,
     signatures: catalog.Catalog,
     *,
-    lines: int | None,
+    grouping: groups.Grouping,
     inputs: tuple[dict[str, str | int], ...],
 ) -> Analysis:
     """Analyze one capture and group its threads as the user asked."""
-    options = engine.Options(group_frames=lines or None)
+    options = engine.Options(grouping=grouping)
     analysis = engine.analyze(capture, signatures, options=options)
     return msgspec.structs.replace(analysis, inputs=inputs)
 
@@ -122,11 +104,14 @@ def print_report(
     if args.json:
         print(json.dumps(analysis, elapsed_ns=elapsed_ns))
         return
-    width = 80
-    if sys.stdout.isatty():
-        width = max(60, min(shutil.get_terminal_size().columns, 200))
+    width = lines.width_of(sys.stdout)
     options = terminal.Options(width=width, top=args.top, full=args.full)
-    terminal.print_lines(terminal.render(analysis, options), sys.stdout)
+    report = terminal.render(analysis, options)
+    if args.tree or args.inverted:
+        report += tree.render(
+            analysis, inverted=args.inverted, top=args.top, full=args.full, width=width
+        )
+    lines.print_lines(report, sys.stdout)
 
 
 def exit_code(*, partial: bool, stall: bool, fail_on_stall: bool) -> Exit:

@@ -4,31 +4,34 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from stallscope import capturefile
 from stallscope.analyzers import catalog, importers
-from stallscope.commands import _common
+from stallscope.analyzers.series import Sample, related, sample, series
+from stallscope.commands import _common, _inputs
 from stallscope.errors import Exit, StallscopeError
+from stallscope.reporters import course, lines, progress
 from stallscope.text import one_line
 
-__all__ = ["EPILOG", "HELP", "add_arguments", "run"]
+__all__ = ["EPILOG", "add_arguments", "run"]
 
-HELP = "name the stall in saved captures and stack dumps"
 EPILOG = """\
 examples:
   stallscope analyze stall.jsonl.zst
   gdb -p $(pidof mysqld) -batch -ex 'thread apply all bt' | stallscope analyze -
+  stallscope analyze --series /var/lib/samples
   stallscope analyze --json /var/lib/pt-stalk | jq '.findings[0].signature'
 """
 
-MAX_FILES = 10_000
+
+MAX_SAMPLES = 2_000
+"""Captures that are compared with each other."""
+
+_OWN = frozenset({"stallscope", "core", "ring"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="FILE|DIR|-",
-        help="a capture or dump, a directory of them, or standard input",
+        help="a capture, dump, core file or ring, a directory of them, or standard input",
+    )
+    _inputs.add_arguments(parser)
+    parser.add_argument(
+        "--series",
+        action="store_true",
+        help="print only what persists, moves, comes and goes over all captures, in order of time",
     )
     _common.add_report_arguments(parser)
 
 
 class _Outcome(msgspec.Struct):
     """What became of all inputs."""
+
+    samples: list[Sample] = []
 
     reports: int = 0
     failed: int = 0
@@ -68,6 +79,7 @@ def run(args: argparse.Namespace) -> Exit:
                 _complain(error, outcome)
     if not outcome.reports:
         return Exit.FAILED
+    _series(args, outcome)
     return _common.exit_code(
         partial=outcome.partial or outcome.failed > 0,
         stall=outcome.stall,
@@ -87,7 +99,7 @@ def _directory(
     foreign = 0
     before = outcome.reports
     failed = outcome.failed
-    for path in _files(top):
+    for path in progress.of_files(_inputs.files(top), printing=not args.series):
         try:
             _file(path, args, signatures, outcome)
         except importers.UnknownFormat:
@@ -101,48 +113,51 @@ def _directory(
         print(f"stallscope: {one_line(what)}", file=sys.stderr)
 
 
-def _files(top: Path) -> Iterator[Path]:
-    found = 0
-    for folder, folders, names in os.walk(top):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(folder, name)
-            if path.is_symlink() or not path.is_file():
-                continue
-            found += 1
-            if found > MAX_FILES:
-                raise StallscopeError(f"{top}: more than {MAX_FILES} files; name some of them")
-            yield path
-
-
 def _file(
     path: Path, args: argparse.Namespace, signatures: catalog.Catalog, outcome: _Outcome
 ) -> None:
     start = time.monotonic_ns()
     name = str(path)
-    data = capturefile.read_bytes(path)
-    captures = importers.load(data, name)
-    own = capturefile.is_capture(data)
-    source: dict[str, str | int] = {
-        "path": name,
-        "format": "stallscope" if own else captures[0].backend,
-        "captures": len(captures),
-    }
+    captures, form = _inputs.read(path, args)
+    source: dict[str, str | int] = {"path": name, "format": form, "captures": len(captures)}
     for number, capture in enumerate(captures, 1):
         analysis = _common.analyze(
             # Only a capture of our own is a file that `capture` can name.
-            msgspec.structs.replace(capture, path=name if own and name != "-" else None),
+            msgspec.structs.replace(
+                capture, path=name if form == "stallscope" and name != "-" else None
+            ),
             signatures,
-            lines=args.lines,
-            inputs=(source,),
+            grouping=_common.grouping(args),
+            inputs=({**source, "format": form if form in _OWN else capture.backend},),
         )
-        if not args.json:
-            _heading(name, number, len(captures), args, outcome)
-        _common.print_report(analysis, args, elapsed_ns=time.monotonic_ns() - start)
+        if len(outcome.samples) < MAX_SAMPLES:
+            outcome.samples.append(sample(analysis, _label(name, number, len(captures))))
+        if not args.series:
+            if not args.json:
+                _heading(name, number, len(captures), args, outcome)
+            _common.print_report(analysis, args, elapsed_ns=time.monotonic_ns() - start)
         outcome.reports += 1
-        outcome.partial |= bool(capture.notes)
+        outcome.partial |= capture.partial
         outcome.stall |= bool(analysis.findings)
         start = time.monotonic_ns()
+
+
+def _label(name: str, number: int, total: int) -> str:
+    return f"{name}, dump {number} of {total}" if total > 1 else name
+
+
+def _series(args: argparse.Namespace, outcome: _Outcome) -> None:
+    """Print what the captures have in common over time, where they are of one server."""
+    if args.series:
+        report = series(outcome.samples)
+        if args.json:
+            print(course.dumps(report))
+        else:
+            lines.print_lines(course.render(report, lines.width_of(sys.stdout)), sys.stdout)
+    elif not args.json and len(outcome.samples) > 1 and related(outcome.samples):
+        print()
+        text = course.render(series(outcome.samples), lines.width_of(sys.stdout))
+        lines.print_lines(text, sys.stdout)
 
 
 def _heading(
@@ -154,5 +169,4 @@ def _heading(
         return
     if outcome.reports:
         print()
-    which = f", dump {number} of {total}" if total > 1 else ""
-    print(f"== {one_line(name)}{which}")
+    print(f"== {one_line(_label(name, number, total))}")

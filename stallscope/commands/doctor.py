@@ -4,77 +4,56 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import Literal
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
-from stallscope import probe
-from stallscope.collectors import processes, snapshot
-from stallscope.commands import _common
+from stallscope import preload
+from stallscope.collectors import processes
+from stallscope.collectors.doctor import disk, features, host, inproc, target
+from stallscope.collectors.doctor.checks import Check, Place, Task
+from stallscope.collectors.doctor.checks import run as run_tasks
+from stallscope.collectors.processes import Server
+from stallscope.commands import _common, _options, _sql
 from stallscope.errors import Exit, StallscopeError
-from stallscope.model import Capture
-from stallscope.reporters.terminal import Line, print_lines
+from stallscope.families import family
+from stallscope.reporters.lines import Line, print_lines
+from stallscope.reporters.progress import while_waiting
 from stallscope.text import clean, one_line
 
-__all__ = ["EPILOG", "HELP", "Check", "add_arguments", "run"]
+__all__ = ["EPILOG", "add_arguments", "run"]
 
-HELP = "say what works here, what does not, and how to mend it"
 EPILOG = """\
 examples:
   stallscope doctor
   sudo stallscope doctor -p mysqld
+  sudo stallscope doctor -p mysqld --defaults-file /etc/stallscope/my.cnf
   stallscope doctor --json | jq -r '.checks[] | select(.status != "ok")'
 """
 
 SCHEMA = "stallscope.doctor/1"
-FEATURES_SCHEMA = "stallscope.features/1"
-_SECONDS = 60.0
-
-Status = Literal["ok", "degraded", "missing"]
+_PROBE_SECONDS = 70.0
+_ACCESS_SECONDS = 60.0
+_SQL_SECONDS = 15.0
 _STYLES: dict[str, str] = {"ok": "green", "degraded": "yellow", "missing": "bold red"}
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One line of the doctor."""
-
-    name: str
-    status: Status
-    what: str
-    """What was found, or what is lost."""
-    mend: str | None = None
-    """What to type, or to do."""
-
-
-class _Feature(msgspec.Struct):
-    ok: bool
-    why: str | None = None
-    mend: str | None = None
-
-
-class _Features(msgspec.Struct):
-    schema: str
-    features: dict[str, _Feature]
-    kernel: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    _common.add_target_arguments(parser)
+    _options.add_target_arguments(parser)
+    _sql.add_sql_arguments(parser)
+    parser.add_argument("--dest", type=Path, metavar="DIR", help="the store of incidents")
     parser.add_argument("--json", action="store_true", help="print stallscope.doctor/1 instead")
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Check and print; code 3 where something is degraded, 1 where no capture is possible."""
-    checks = [*_python(), *_tools(), *_probe()]
-    selector = _common.selector(args)
-    if args.pid or selector:
-        checks += _process(args.pid, selector)
+    with while_waiting("looking around"):
+        checks = [*_checks(args)]
     if args.json:
         rows = [msgspec.structs.asdict(check) for check in checks]
         print(msgspec.json.encode({"schema": SCHEMA, "checks": rows}).decode())
@@ -86,91 +65,62 @@ def run(args: argparse.Namespace) -> Exit:
     return Exit.PARTIAL if "degraded" in statuses else Exit.DONE
 
 
-def _python() -> Iterator[Check]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield Check("python", "ok", f"Python {version}")
-    who = "root" if os.geteuid() == 0 else f"uid {os.geteuid()}"
-    yield Check("user", "ok", f"{who}; what it may do is below")
-    if sys.version_info < (3, 14) and importlib.util.find_spec("backports.zstd") is None:
-        yield Check(
-            "zstd", "missing", "no compressed captures", "python3 -m pip install backports.zstd"
-        )
+def _checks(args: argparse.Namespace) -> Iterator[Check]:
+    """Look at the host, and at the server where one is named."""
+    named = _sql.asked_for(args)
+    selector = _common.selector(args)
+    servers: tuple[Server, ...] = ()
+    lost: Check | None = None
+    pids: tuple[int, ...] = ()
+    if args.pid or selector:
+        try:
+            pids, servers = processes.resolve(args.pid, selector)
+        except StallscopeError as error:
+            what = " ".join(args.pid) or str(selector)
+            lost = Check("access", "missing", f"no capture of {what}: {error}", "see `ps -e`")
+    server = servers[0] if len(servers) == 1 else None
+    place = Place(server=server, dest=args.dest)
+    tasks = [
+        Task("python", host.python),
+        Task("tools", host.tools),
+        Task("privileges", partial(host.privileges, place)),
+        Task("kernel-lockdown", partial(host.lockdown, place)),
+        Task("ptrace-scope", partial(host.yama, place)),
+        Task("container", partial(host.container, place)),
+        Task("features", features.features, _PROBE_SECONDS),
+        Task(preload.LIBRARY, inproc.library),
+        Task("inproc-folder", partial(inproc.folder, place)),
+        Task("store", partial(disk.disk, place)),
+    ]
+    if servers:
+        tasks += _of_server(args, place, pids, servers)
+    if not args.no_sql and (named or _speaks_sql(server)):
+        # Heavy, and needless for other servers.
+        from stallscope.collectors.doctor.sql import sql
+
+        tasks.append(Task("sql", partial(sql, partial(_sql.login, args, server)), _SQL_SECONDS))
+    yield from run_tasks(tasks)
+    if lost is not None:
+        yield lost
 
 
-def _tools() -> Iterator[Check]:
-    for program, lost, mend in (
-        ("gdb", "no gdb backend, the last resort", "apt-get install gdb"),
-        ("debuginfod-find", "no symbolize --debuginfod", "apt-get install debuginfod"),
-    ):
-        path = shutil.which(program)
-        if path is None:
-            yield Check(program, "degraded", lost, mend)
-        else:
-            yield Check(program, "ok", path)
+def _of_server(
+    args: argparse.Namespace, place: Place, pids: tuple[int, ...], servers: tuple[Server, ...]
+) -> Iterator[Task]:
+    yield Task("server", partial(_name, pids, servers))
+    yield Task("server-container", partial(target.namespaces, place))
+    yield Task("inproc", partial(inproc.agent, place, pids))
+    yield Task("access", partial(target.access, pids, servers), _ACCESS_SECONDS)
 
 
-def _probe() -> Iterator[Check]:
-    try:
-        path = probe.find()
-        yield Check(probe.PROBE, "ok", str(path))
-        data = probe.run(["features"], seconds=_SECONDS)
-        found = msgspec.json.decode(data, type=_Features)
-    except probe.ProbeMissingError as error:
-        mend = "./scripts/setup, or meson setup build && meson compile -C build"
-        yield Check(probe.PROBE, "missing", str(error), mend)
-        return
-    except (StallscopeError, msgspec.MsgspecError, UnicodeError) as error:
-        yield Check("features", "missing", f"the probe could not tell: {error}", "build it anew")
-        return
-    if found.schema != FEATURES_SCHEMA:
-        what = f"the probe speaks {found.schema}, not {FEATURES_SCHEMA}"
-        yield Check("features", "missing", what, "build probe and package from one version")
-        return
-    if found.kernel:
-        yield Check("kernel", "ok", found.kernel)
-    for name, feature in found.features.items():
-        if feature.ok:
-            yield Check(name, "ok", feature.why or "works")
-        else:
-            advice = feature.mend and probe.with_path(feature.mend, path)
-            yield Check(name, "degraded", feature.why or "does not work here", advice)
+def _name(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:
+    for server in servers:
+        many = "1 process" if len(pids) == 1 else f"{len(pids)} processes"
+        yield Check("server", "ok", f"{server.name}: {server}, {many}")
 
 
-def _process(targets: list[str], selector: processes.Selector) -> Iterator[Check]:
-    """Capture the process once by the backend that stops nothing, and look at what is missing."""
-    try:
-        pids, servers = processes.resolve(targets, selector)
-        server = servers[0]
-        yield Check("server", "ok", f"{server.name}: {server}, {len(pids)} processes")
-        capture = snapshot.take(pids, servers, snapshot.Options())
-    except StallscopeError as error:
-        what = " ".join(targets) or str(selector)
-        yield Check("access", "missing", f"no capture of {what}: {error}", "see the lines above")
-        return
-    reason = f" ({capture.backend_reason})" if capture.backend_reason else ""
-    yield Check("access", "ok", f"{len(capture.threads)} threads by {capture.backend}{reason}")
-    yield from _symbols(capture)
-    for note in capture.notes:
-        yield Check(note.code, "degraded", note.message)
-
-
-def _symbols(capture: Capture) -> Iterator[Check]:
-    frames = {frame for thread in capture.threads for frame in thread.frames}
-    unnamed = [frame for frame in frames if frame.symbol is None]
-    by_path: dict[str, int] = {}
-    for frame in unnamed:
-        path = frame.module.path if frame.module else "(no file)"
-        by_path[path] = by_path.get(path, 0) + 1
-    named = f"{len(frames) - len(unnamed)} of {len(frames)} frames have a name"
-    if not unnamed:
-        yield Check("symbols", "ok", named)
-    else:
-        mend = "install the debug symbols of the server, or stallscope symbolize later"
-        yield Check("symbols", "degraded", named, mend)
-    for path, count in sorted(by_path.items(), key=lambda item: -item[1])[:5]:
-        module = next((m for m in capture.modules if m.path == path), None)
-        has = f", symbols: {module.symbols}, build-id {module.build_id}" if module else ""
-        yield Check("symbols", "degraded", f"{path}: {count} frames without a name{has}")
+def _speaks_sql(server: Server | None) -> bool:
+    return server is not None and family(server.main.exe, server.main.comm) in ("mysql", "mariadb")
 
 
 def _lines(checks: list[Check]) -> Iterator[Line]:

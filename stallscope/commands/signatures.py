@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from stallscope.analyzers import catalog
+from stallscope.commands import _options
 from stallscope.errors import Exit, UsageError
-from stallscope.reporters.terminal import Line, print_lines
+from stallscope.reporters.lines import Line, print_lines
+from stallscope.reporters.signaturepage import markdown
 from stallscope.text import clean
 
-__all__ = ["EPILOG", "HELP", "add_arguments", "run"]
+__all__ = ["EPILOG", "add_arguments", "run"]
 
-HELP = "show the stalls that are known, or check a file of signatures"
 EPILOG = """\
 examples:
   stallscope signatures
@@ -37,22 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", type=Path, metavar="FILE", help="say what is wrong with a file of signatures"
     )
-    parser.add_argument(
-        "--signatures",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="read more signatures (*.toml) from DIR",
+    _options.add_signatures_argument(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON instead")
+    form.add_argument(
+        "--markdown", action="store_true", help="print the whole catalog as a page of Markdown"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead")
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Print the list, or one signature, or the word that a file is sound."""
     if args.check is not None:
         return _check(args)
-    signatures = catalog.load(args.signatures).signatures
+    known = catalog.load(args.signatures)
+    if args.markdown:
+        if args.id is not None:
+            raise UsageError("--markdown prints all signatures: give no ID")
+        print(markdown(known), end="")
+        return Exit.DONE
+    signatures = known.signatures
     if args.id is not None:
         signatures = (_named(args.id, signatures),)
     if args.json:
@@ -98,8 +102,19 @@ def _as_json(signature: catalog.Signature) -> dict[str, Any]:
         "waiters": [
             {"versions": versions, "stack": stack} for versions, stack in signature.waiter_texts
         ],
+        "holders": [
+            {"role": holder.role, "stack": pattern.text}
+            for holder in signature.holders
+            for pattern in holder.patterns
+        ],
+        "releases": [
+            {"role": release.role, "stack": pattern.text}
+            for release in signature.releases
+            for pattern in release.patterns
+        ],
         "locks": list(signature.locks),
         "explains": list(signature.explains),
+        "causes": list(signature.causes),
         "remedies": list(signature.remedies),
         "references": list(signature.references),
     }
@@ -129,7 +144,9 @@ def _whole(signature: catalog.Signature) -> Iterator[Line]:
     for title, items in (
         ("Waiters", [f"{text} ({v})" if v else text for v, text in signature.waiter_texts]),
         ("Locks", signature.locks),
-        ("What it brings about", signature.explains),
+        ("Blocker", [f"{h.role}: {p.text}" for h in signature.holders for p in h.patterns]),
+        ("Releases", [f"{r.role}: {p.text}" for r in signature.releases for p in r.patterns]),
+        ("What it brings about", (*signature.explains, *signature.causes)),
         ("What to do", signature.remedies),
         ("References", signature.references),
     ):

@@ -4,32 +4,40 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stallscope import atomicfile, capturefile
 from stallscope.analyzers import catalog
 from stallscope.collectors import processes, snapshot
-from stallscope.commands import _common
+from stallscope.commands import _common, _options, _rings, _sql
 from stallscope.errors import Exit, UsageError
-from stallscope.model import Capture
+from stallscope.families import family
+from stallscope.model import SESSIONS, Capture, Note
+from stallscope.reporters import progress
 
-__all__ = ["EPILOG", "HELP", "add_arguments", "run"]
+if TYPE_CHECKING:
+    from stallscope.collectors.sql.login import Login
 
-HELP = "take one capture of a live server now and name its stall"
+__all__ = ["EPILOG", "add_arguments", "run"]
+
 EPILOG = """\
 examples:
   stallscope snap -p mysqld
   stallscope snap -p mariadbd --socket /run/mysqld/mysqld.sock -o stall.jsonl.zst
+  stallscope snap -p mysqld --defaults-file /etc/stallscope/my.cnf
   stallscope snap -p 1234 --json | jq -r '.findings[0].signature'
+  stallscope snap -p mysqld --backend inproc
   stallscope snap --core core.1234 --exe /usr/sbin/mysqld
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    _common.add_target_arguments(parser)
+    _options.add_target_arguments(parser)
     how = parser.add_argument_group("capture")
     how.add_argument(
         "--backend",
@@ -37,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="how the stacks are taken; auto never stops a thread without --allow-stop",
     )
+    _options.add_ring_argument(how)
     how.add_argument(
         "--allow-stop",
         action="store_true",
@@ -66,16 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--passes", type=_common.count, metavar="N", help="reads of a thread that keeps running"
     )
     how.add_argument("--no-kernel-stacks", action="store_true", help="leave kernel frames out")
-    how.add_argument(
-        "--force-kernel",
-        action="store_true",
-        help="use BPF even on a kernel that is known to crash under it",
-    )
+    _options.add_force_kernel_argument(how)
     save = parser.add_argument_group("file")
     save.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="save the capture; .zst compresses it"
     )
     save.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
     _common.add_report_arguments(parser)
 
 
@@ -92,10 +98,10 @@ def run(args: argparse.Namespace) -> Exit:
     inputs: tuple[dict[str, str | int], ...] = ()
     if args.core is not None:
         inputs = ({"path": str(args.core), "format": "core", "captures": 1},)
-    analysis = _common.analyze(capture, signatures, lines=args.lines, inputs=inputs)
+    analysis = _common.analyze(capture, signatures, grouping=_common.grouping(args), inputs=inputs)
     _common.print_report(analysis, args)
     return _common.exit_code(
-        partial=bool(capture.notes),
+        partial=capture.partial,
         stall=bool(analysis.findings),
         fail_on_stall=args.fail_on_stall,
     )
@@ -104,6 +110,8 @@ def run(args: argparse.Namespace) -> Exit:
 def _check(args: argparse.Namespace) -> None:
     """Refuse words that contradict each other, before anything is touched."""
     selected = args.pid or _common.selector(args)
+    if args.ring is not None and args.core is not None:
+        raise UsageError("a capture is of a ring or of a core file: give --ring or --core")
     if args.backend == "core" and args.core is None:
         raise UsageError("--backend core needs --core FILE")
     if args.core is not None and args.backend not in ("auto", "core"):
@@ -116,7 +124,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _capture(args: argparse.Namespace) -> Capture:
     options = snapshot.Options(
-        backend=args.backend,
+        backend=_rings.backend(args),
         allow_stop=args.allow_stop,
         stop_blocked_reads=args.stop_blocked_reads,
         kernel_stacks=not args.no_kernel_stacks,
@@ -126,8 +134,47 @@ def _capture(args: argparse.Namespace) -> Capture:
         seconds=args.deadline,
         debug_dir=args.debug_dir,
         force_kernel=args.force_kernel,
+        ring=args.ring,
     )
     if args.core is not None:
-        return snapshot.take_core(args.core, args.exe, args.sysroot, options)
-    pids, servers = processes.resolve(args.pid, _common.selector(args))
-    return snapshot.take(pids, servers, options)
+        with progress.while_waiting(f"unwinding {args.core.name}"):
+            return snapshot.take_core(args.core, args.exe, args.sysroot, options)
+    named = _sql.asked_for(args)
+    pids, servers = _rings.resolve(args, args.pid, _common.selector(args))
+    with progress.while_waiting("taking the capture"):
+        login, notes = _login(args, servers, named=named)
+        capture = snapshot.take(pids, servers, options)
+        return _with_sessions(capture, login, notes, args.sql_deadline)
+
+
+def _login(
+    args: argparse.Namespace, servers: tuple[processes.Server, ...], *, named: bool
+) -> tuple[Login | None, tuple[str, ...]]:
+    """Return how to ask the one MySQL or MariaDB server, and notes; None is not to ask."""
+    found = [s for s in servers if family(s.main.exe, s.main.comm) in ("mysql", "mariadb")]
+    server = found[0] if len(found) == 1 else None
+    if args.no_sql or (server is None and not named):
+        return None, ()
+    try:
+        return _sql.login(args, server)
+    except UsageError as error:
+        if named:
+            raise
+        return None, (str(error),)  # of files that nobody named: the capture is taken all the same
+
+
+def _with_sessions(
+    capture: Capture, login: Login | None, notes: tuple[str, ...], seconds: float
+) -> Capture:
+    """Ask whose threads these are, now that the stacks are taken."""
+    if login is not None:
+        from stallscope.collectors.sql.connection import Connection
+        from stallscope.collectors.sql.sessions import fetch
+        from stallscope.sessions import annotate
+        from stallscope.statements import normalize
+
+        with closing(Connection(login)) as connection:
+            sessions = fetch(connection, seconds)
+        capture = annotate(capture, sessions, normalize)
+    more = tuple(Note(SESSIONS, note) for note in notes)
+    return msgspec.structs.replace(capture, notes=capture.notes + more)

@@ -11,9 +11,8 @@ from stallscope import capturefile, symbols
 from stallscope.errors import Exit, UsageError
 from stallscope.text import one_line
 
-__all__ = ["EPILOG", "HELP", "add_arguments", "run"]
+__all__ = ["EPILOG", "add_arguments", "run"]
 
-HELP = "name the frames of a capture from debug files, by build-id"
 EPILOG = """\
 examples:
   stallscope symbolize stall.jsonl.zst --debug-dir /usr/lib/debug -o named.jsonl.zst

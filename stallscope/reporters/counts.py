@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.waits import IDLE, UNSEEN
 from stallscope.model import Label, Thread
 
 __all__ = [
     "count_labels",
     "count_states",
     "count_threads",
+    "count_unseen",
     "label_counts",
     "target_process",
     "thread_of",
+    "told_state",
     "trust",
 ]
 
@@ -26,11 +29,22 @@ def count_threads(analysis: Analysis) -> int:
 
 
 def count_states(analysis: Analysis) -> Counter[str]:
-    """Return the number of threads in each state."""
+    """Return the number of threads that wait, run and idle; those unseen are among the idle."""
     counter: Counter[str] = Counter()
     for thread, state in zip(analysis.capture.threads, analysis.states, strict=True):
-        counter[state] += thread.count
+        counter[told_state(state)] += thread.count
     return counter
+
+
+def told_state(state: str) -> str:
+    """Return the state that a thread is counted under: waiting, running or idle."""
+    return IDLE if state == UNSEEN else state
+
+
+def count_unseen(analysis: Analysis) -> int:
+    """Return how many threads sleep where the in-process agent does not look."""
+    pairs = zip(analysis.capture.threads, analysis.states, strict=True)
+    return sum(thread.count for thread, state in pairs if state == UNSEEN)
 
 
 def count_labels(analysis: Analysis) -> dict[str, int]:

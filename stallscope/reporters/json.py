@@ -8,25 +8,33 @@ from typing import Any
 import msgspec
 
 from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group
-from stallscope.model import Lock
+from stallscope.analyzers.names import display
+from stallscope.model import Capture, Lock, Release
 from stallscope.reporters.counts import (
     count_labels,
     count_states,
     count_threads,
+    count_unseen,
     label_counts,
     target_process,
     thread_of,
 )
+from stallscope.reporters.sessions import frequent_statements
+from stallscope.reporters.trigger import render as render_trigger
+from stallscope.text import without_surrogates
 
 __all__ = ["SCHEMA", "dumps", "render"]
 
 SCHEMA = "stallscope.analysis/1"
 
+_SESSION = ("connection", "user", "database", "command", "activity", "digest")
+_STATEMENTS = 10
+
 
 def dumps(analysis: Analysis, *, elapsed_ns: int | None = None) -> str:
     """Return one line of JSON; see ``render``."""
     # A lone surrogate has no UTF-8: names from elsewhere may hold one.
-    text = msgspec.json.encode(_without_surrogates(render(analysis, elapsed_ns=elapsed_ns)))
+    text = msgspec.json.encode(without_surrogates(render(analysis, elapsed_ns=elapsed_ns)))
     return text.decode("utf-8")
 
 
@@ -48,6 +56,7 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
         "backend": capture.backend,
         "backend_reason": capture.backend_reason,
         "snapshot_ms": None if capture.snapshot_ns is None else round(capture.snapshot_ns / 1e6, 3),
+        "trigger": None if capture.trigger is None else render_trigger(capture.trigger),
         "time_ns": capture.time_ns,
         "host": capture.host,
         "threads": {
@@ -55,13 +64,19 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
             "idle": states["idle"],
             "running": states["running"],
             "waiting": states["waiting"],
+            "unseen": count_unseen(analysis),
             "stopped": sum(t.count for t in capture.threads if t.stopped_ns > 0),
             "labels": count_labels(analysis),
         },
         "findings": [_finding(analysis, finding) for finding in analysis.findings],
+        "releases": [_release(capture, release) for release in capture.releases],
         "cycles": [list(cycle) for cycle in analysis.cycles],
+        "subsystems": [
+            {"name": item.subsystem, "threads": item.threads, "share": item.share}
+            for item in analysis.subsystems
+        ],
         "groups": [_group(analysis, group) for group in analysis.groups],
-        "partial": bool(capture.notes),
+        "partial": capture.partial,
         "notes": [{"code": note.code, "message": note.message} for note in capture.notes],
     }
 
@@ -120,6 +135,7 @@ def _blocker(analysis: Analysis, blocker: Blocker) -> dict[str, Any]:
         "unwind": None if thread is None else thread.unwind,
         "syscall": None if call is None else call.name or str(call.nr),
         "kernel_frames": [] if thread is None else [str(frame) for frame in thread.kernel_frames],
+        **{name: None if thread is None else getattr(thread, name) for name in _SESSION},
     }
 
 
@@ -137,21 +153,28 @@ def _lock(lock: Lock) -> dict[str, Any]:
     }
 
 
+def _release(capture: Capture, release: Release) -> dict[str, Any]:
+    lock = capture.lock_at(release.lock)
+    return {
+        "lock": None if lock is None else f"{lock.address:#x}",
+        "symbol": None if lock is None else lock.symbol,
+        "tid": release.tid,
+        "name": release.name,
+        "label": release.label,
+        "ago_ms": round(release.ago_ns / 1e6, 3),
+        "waited_ms": None if release.waited_ns is None else round(release.waited_ns / 1e6, 3),
+        "count": release.count,
+        "frames": [display(frame) for frame in release.frames],
+    }
+
+
 def _group(analysis: Analysis, group: Group) -> dict[str, Any]:
+    statements = frequent_statements(analysis.capture.threads[i] for i in group.threads)
     return {
         "count": group.count,
         "state": group.state,
         "idle": group.idle,
         "labels": label_counts(analysis.capture.threads[i] for i in group.threads),
         "frames": list(group.frames),
+        "statements": [{"count": count, "sql": text} for count, text in statements[:_STATEMENTS]],
     }
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, dict):
-        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    return value

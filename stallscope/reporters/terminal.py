@@ -1,45 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report for people: verdict first, then what it rests on, then what is not known."""
+"""The report for people: verdict, blocker, who waits on what, groups, what is not known."""
 
 from __future__ import annotations
 
-import os
-import textwrap
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TextIO
 
 import msgspec
 
-from stallscope.analyzers.analysis import Analysis, Finding, Group, Link
-from stallscope.analyzers.names import bare
-from stallscope.analyzers.scene import named_as_process
-from stallscope.model import Frame, Lock, LockKind, Thread
+from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group
+from stallscope.analyzers.names import display
+from stallscope.analyzers.releases import when
+from stallscope.analyzers.waits import WAITING
+from stallscope.model import Frame, Thread
+from stallscope.reporters import facts, waittree
 from stallscope.reporters.connection import connection_query
-from stallscope.reporters.counts import (
-    count_labels,
-    count_states,
-    count_threads,
-    target_process,
-    thread_of,
-    trust,
-)
-from stallscope.text import clean
+from stallscope.reporters.counts import thread_of, trust
+from stallscope.reporters.lines import Line, break_name, short_name, threads_text, wrap
+from stallscope.reporters.sentence import Speaker
+from stallscope.reporters.sessions import frequent_statements, has_ended, session
+from stallscope.reporters.trigger import why as why_taken
+from stallscope.text import clean, one_line
 
-__all__ = ["Line", "Options", "print_lines", "render"]
+__all__ = ["Options", "render", "stall"]
 
-_MAX_NAME = 100
-"""Characters of one function's name, unless all is asked for."""
 _BLOCKER_FRAMES = 30
+_GROUP_FRAMES = 12
 _OTHER_FINDINGS = 5
-_LOCKS = 8
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One line of output and how it looks on a terminal."""
-
-    text: str
-    style: str = ""
+_RELEASES = 3
+_RELEASE_FRAMES = 8
+_SUBSYSTEMS = 6
+_STATEMENTS = 2
+"""Of a group: the most frequent ones."""
+_STATEMENT = 200
+_QUERY = 2000
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -57,19 +50,9 @@ def render(analysis: Analysis, options: Options) -> list[Line]:
     return list(_Report(analysis, options).lines())
 
 
-def print_lines(lines: Sequence[Line], stream: TextIO) -> None:
-    """Print plain text, or colours where the stream is a terminal that wants them."""
-    plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if plain:
-        for line in lines:
-            stream.write(line.text + "\n")
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
-    for line in lines:
-        console.print(Text(line.text, style=line.style), soft_wrap=True)
+def stall(analysis: Analysis, options: Options) -> list[Line]:
+    """Return what the report says of the stall alone: its blocker, and who waits on what."""
+    return list(_Report(analysis, options).stall())
 
 
 class _Report:
@@ -77,95 +60,63 @@ class _Report:
         self.analysis = analysis
         self.capture = analysis.capture
         self.options = options
-        self.total = count_threads(analysis)
-        self.names = {
-            t.tid: t.name
-            for t in self.capture.threads
-            if t.tid and not named_as_process(self.capture, t)
-        }
+        self.say = Speaker(analysis)
 
     def lines(self) -> Iterator[Line]:
         findings = self.analysis.findings
-        yield from self._wrap(self._verdict(), style="bold red" if findings else "bold green")
+        yield from self._wrap(self.say.verdict(), style="bold red" if findings else "bold green")
+        if self.capture.trigger is not None:
+            yield from self._wrap(why_taken(self.capture.trigger))
+        yield from self.stall()
         if findings:
             yield from self._why(findings[0])
-        yield from self._cycles()
+        yield from self._releases()
         yield from self._others()
         yield from self._groups()
-        yield from self._facts()
-        yield from self._unread()
+        yield from self._title("Capture")
+        for fact in facts.taken(self.analysis):
+            yield from self._wrap(fact, indent="  ", hang="    ")
+        yield from self._items("Not read, or not known", facts.unread(self.capture))
 
-    def _verdict(self) -> str:
-        if not self.total:
-            return f"{self._server()}: no thread in it: nothing to say."
-        if not self.analysis.findings:
-            return f"{self._server()}: no stall found; {self._states()}."
-        finding = self.analysis.findings[0]
-        blocker = finding.blocker
-        by = "; the blocker is not known"
-        if blocker is not None:
-            likely = "" if blocker.certain else "likely "
-            by = f"; {likely}blocked by {self._thread(blocker.tid)}, {blocker.state}"
-        return f"{self._server()}: {self._finding(finding)}{by}."
+    def stall(self) -> Iterator[Line]:
+        findings = self.analysis.findings
+        if findings and findings[0].blocker is not None:
+            yield from self._blocker(findings[0].blocker)
+        limits = waittree.ALL if self.options.full else waittree.Limits()
+        tree = waittree.render(self.analysis, self.options.width, limits)
+        if tree:
+            yield from self._title("Who waits on what")
+            yield from tree
 
-    def _finding(self, finding: Finding) -> str:
-        if finding.signature is None:  # its title counts the threads itself
-            what = f"{finding.title}, {finding.threads} of {self.total} threads"
-        else:
-            what = (
-                f"{finding.threads} of {_threads(self.total)}: {finding.title}"
-                f" [{finding.signature}]"
-            )
-        return f"{what} (confidence {finding.confidence:.2f})"
+    def _blocker(self, blocker: Blocker) -> Iterator[Line]:
+        yield from self._title("Blocker" if blocker.certain else "Blocker, likely")
+        head = f"{self.say.thread(blocker.tid)}, {blocker.state}"
+        yield from self._wrap(f"{head} (known from: {blocker.source})", indent="  ")
+        thread = self._thread_of(blocker)
+        told = session(thread) if thread is not None else ""
+        if told:
+            yield from self._wrap(told, indent="  ", hang="    ")
+        if blocker.sql:
+            query = blocker.sql if self.options.full else one_line(blocker.sql, _QUERY)
+            what = "last query" if has_ended(thread) else "query"
+            yield from self._wrap(f"{what}: {query}", indent="  ", hang="    ")
+        if thread is not None:
+            yield from self._in_kernel(thread)
+            find = connection_query(self.analysis, thread)
+            if find is not None and thread.connection is None:
+                yield from self._wrap(f"whose connection: {find}", indent="  ", hang="    ")
+        yield from self._stack(blocker.frames, trust([thread] if thread else []))
 
-    def _server(self) -> str:
-        analysis = self.analysis
-        index = target_process(analysis)
-        process = None if index is None else self.capture.processes[index]
-        exe = process.exe.rsplit("/", 1)[-1] if process is not None and process.exe else None
-        comm = process.comm if process is not None else None
-        name = exe or comm or analysis.server or "this dump"
-        if analysis.version:
-            name += f" {analysis.version}"
-        if process is not None and process.pid:
-            name += f" (pid {process.pid})"
-        return name
-
-    def _thread(self, tid: int) -> str:
-        name = self.names.get(tid)
-        return f"thread {tid or '?'}" + (f' "{name}"' if name else "")
-
-    def _states(self) -> str:
-        states = count_states(self.analysis)
-        parts = [f"{states[name]} {name}" for name in ("waiting", "running", "idle")]
-        return f"{_threads(self.total)}: " + ", ".join(parts)
+    def _thread_of(self, blocker: Blocker) -> Thread | None:
+        if blocker.thread is not None:
+            return self.capture.threads[blocker.thread]
+        return thread_of(self.analysis, blocker.tid)
 
     def _why(self, finding: Finding) -> Iterator[Line]:
-        blocker = finding.blocker
-        if blocker is not None:
-            yield from self._title("Blocker" if blocker.certain else "Blocker, likely")
-            head = f"{self._thread(blocker.tid)}, {blocker.state}"
-            yield from self._wrap(f"{head} (known from: {blocker.source})", indent="  ")
-            thread = thread_of(self.analysis, blocker.tid)
-            if thread is not None:
-                yield from self._in_kernel(thread)
-                query = connection_query(self.analysis, thread)
-                if query is not None:
-                    text = f"whose connection: {query}"
-                    yield from self._wrap(text, indent="  ", hang="    ")
-            if blocker.sql:
-                yield from self._wrap(f"SQL: {blocker.sql}", indent="  ")
-            yield from self._stack(blocker.frames, trust([thread] if thread else []))
-        if finding.locks:
-            yield from self._title("Locks")
-            for lock in finding.locks[:_LOCKS]:
-                yield from self._wrap(self._lock(lock), indent="  ", hang="    ")
-            if len(finding.locks) > _LOCKS:
-                yield Line(f"  … and {len(finding.locks) - _LOCKS} more")
         if len(finding.chain) > 1:
             yield from self._title("Chain, root first")
             for link in finding.chain:
-                yield from self._wrap(self._link(link), indent="  ", hang="    ")
+                yield from self._wrap(self.say.link(link), indent="  ", hang="    ")
         for title, items in (
             ("Evidence", finding.evidence),
             ("Against it, or not known", finding.against),
@@ -174,15 +125,6 @@ class _Report:
             yield from self._items(title, items)
         # Web addresses: half of one cannot be opened. They are the catalog's, not the target's.
         yield from self._items("References", finding.references, whole=True)
-
-    def _link(self, link: Link) -> str:
-        waiters = f"{_threads(link.threads)} {'waits' if link.threads == 1 else 'wait'}"
-        parts = [waiters] if link.threads else []
-        if link.tid:
-            parts.append(
-                f"blocked by {self._thread(link.tid)}" if parts else self._thread(link.tid)
-            )
-        return f"{link.signature}: {', '.join(parts) or 'no thread waits'}"
 
     def _in_kernel(self, thread: Thread) -> Iterator[Line]:
         """Say what the thread does in the kernel: waits for a disk look like this."""
@@ -196,30 +138,6 @@ class _Report:
         if parts:
             yield from self._wrap(", ".join(parts), indent="  ", hang="    ")
 
-    def _lock(self, lock: Lock) -> str:
-        name = lock.symbol or f"{lock.address:#x}"
-        where = f" at {lock.address:#x}" if lock.symbol else ""
-        if lock.owner_tid:
-            holder = f"held by {self._thread(lock.owner_tid)}"
-        elif lock.owner_raw:
-            holder = f"its word names {lock.owner_raw}, which is no thread of the process"
-        elif lock.readers:
-            holder = f"held by {lock.readers} reader{'' if lock.readers == 1 else 's'}"
-        elif lock.kind is LockKind.MUTEX and lock.source == "futex":
-            holder = "free when it was read"
-        else:
-            holder = "holder not known"
-        unstable = "" if lock.stable else "; it changed while it was read"
-        waiters = f"{lock.waiters} wait{'s' if lock.waiters == 1 else ''} [{lock.source}]"
-        return f"{name} ({lock.kind}{where}): {holder}, {waiters}{unstable}"
-
-    def _cycles(self) -> Iterator[Line]:
-        if self.analysis.cycles:
-            yield from self._title("Threads that wait for each other in a ring")
-        for cycle in self.analysis.cycles:
-            ring = " -> ".join(str(tid) for tid in (*cycle, cycle[0]))
-            yield from self._wrap(ring, indent="  ", style="bold red")
-
     def _others(self) -> Iterator[Line]:
         """Name the other findings; those that the verdict explains stand in its chain."""
         chained = {link.signature for found in self.analysis.findings[:1] for link in found.chain}
@@ -227,9 +145,37 @@ class _Report:
         if findings:
             yield from self._title("Also seen")
         for finding in findings[:_OTHER_FINDINGS]:
-            yield from self._wrap(self._finding(finding), indent="  ", hang="    ")
+            yield from self._wrap(self.say.finding(finding), indent="  ", hang="    ")
         if len(findings) > _OTHER_FINDINGS:
             yield Line(f"  … and {len(findings) - _OTHER_FINDINGS} more (--json has all)")
+
+    def _releases(self) -> Iterator[Line]:
+        """Name who let locks go that others had waited long for, the latest first.
+
+        Idle threads wait for work to be done: who gave them some is of no interest.
+        """
+        found = self.capture.releases
+        if not self.options.full:
+            pairs = zip(self.capture.threads, self.analysis.states, strict=True)
+            wanted = {thread.lock for thread, state in pairs if state == WAITING}
+            found = tuple(r for r in found if r.lock is not None and r.lock in wanted)
+        shown = found if self.options.full else found[:_RELEASES]
+        if shown:
+            yield from self._title("Locks let go after long waits, the latest first")
+        for release in shown:
+            lock = self.capture.lock_at(release.lock)
+            what = "a lock" if lock is None else lock.symbol or f"{lock.address:#x}"
+            times = "" if release.count == 1 else f", {release.count} times"
+            head = f"{what} by {self.say.thread(release.tid)} {when(release)}{times}:"
+            yield from self._wrap(head, indent="  ", hang="    ")
+            names = [self._name(display(frame)) for frame in release.frames]
+            if not self.options.full:
+                names[_RELEASE_FRAMES:] = ["…"] if len(names) > _RELEASE_FRAMES else []
+            yield from _flow(
+                names or ["(no frame could be read)"], " " * 8, " " * 8, self.options.width
+            )
+        if len(found) > len(shown):
+            yield Line(f"  … and {len(found) - len(shown)} more (--full shows them)")
 
     def _groups(self) -> Iterator[Line]:
         busy = [group for group in self.analysis.groups if not group.idle]
@@ -237,30 +183,54 @@ class _Report:
         top = self.options.top or len(busy)
         if busy or idle:
             yield from self._title("Threads by stack, innermost frame first")
+            yield from self._subsystems()
         for group in busy[:top]:
             yield from self._group(group)
         if len(busy) > top:
             rest = sum(group.count for group in busy[top:])
-            yield Line(f"  … {_threads(rest)} in {len(busy) - top} more (--top 0 shows all)")
+            yield Line(f"  … {threads_text(rest)} in {len(busy) - top} more (--top 0 shows all)")
         if idle and self.options.full:
             for group in idle:
                 yield from self._group(group)
         elif idle:
             count = sum(group.count for group in idle)
             stacks = "1 stack" if len(idle) == 1 else f"{len(idle)} stacks"
-            yield Line(f"  {count:5d} idle    in {stacks} (--full shows them)", "dim")
+            text = f"in {stacks} (--full shows them)"
+            yield from self._wrap(text, indent=f"  {count:5d} idle    ", style="dim")
+
+    def _subsystems(self) -> Iterator[Line]:
+        """Say in one line in which parts of the server the threads are that have work."""
+        shares = self.analysis.subsystems[:_SUBSYSTEMS]
+        if shares:
+            text = ", ".join(f"{item.subsystem} {item.share:.0%}" for item in shares)
+            more = len(self.analysis.subsystems) - len(shares)
+            rest = f", {more} more" if more else ""
+            yield from self._wrap(f"in {text}{rest}", indent="  ", hang="     ", style="dim")
 
     def _group(self, group: Group) -> Iterator[Line]:
         head = f"  {group.count:5d} {group.state:<7} "
-        doubts = trust([self.capture.threads[i] for i in group.threads])
+        threads = [self.capture.threads[i] for i in group.threads]
+        doubts = trust(threads)
         if self.options.full:
             yield Line(head.rstrip())
             yield from self._stack(self._whole(group), doubts)
-            return
-        names = [self._name(frame) for frame in group.frames] or ["(no frame could be read)"]
-        yield from _flow(names, head, " " * 16, self.options.width)
-        if doubts:
-            yield from self._wrap(doubts, indent=" " * 16)
+        else:
+            names = [self._name(frame) for frame in group.frames] or ["(no frame could be read)"]
+            if len(names) > _GROUP_FRAMES + 1:
+                names[_GROUP_FRAMES:] = [f"… {len(names) - _GROUP_FRAMES} more"]
+            yield from _flow(names, head, " " * 16, self.options.width)
+            if doubts:
+                yield from self._wrap(doubts, indent=" " * 16)
+        yield from self._statements(threads)
+
+    def _statements(self, threads: Sequence[Thread]) -> Iterator[Line]:
+        found = frequent_statements(threads)
+        shown = found if self.options.full else found[:_STATEMENTS]
+        for count, text in shown:
+            line = f"{count} x {one_line(text, _QUERY if self.options.full else _STATEMENT)}"
+            yield from self._wrap(line, indent=" " * 16, hang=" " * 20, style="cyan")
+        if len(found) > len(shown):
+            yield Line(f"{'':16}… {len(found) - len(shown)} more statements", "dim")
 
     def _whole(self, group: Group) -> Sequence[str]:
         """Return the names of the group's first thread as its files have them."""
@@ -285,77 +255,11 @@ class _Report:
     def _name(self, frame: str) -> str:
         if self.options.full:
             return clean(frame)
-        name = clean(bare(frame))
-        if len(name) <= _MAX_NAME:
-            return name
-        # Both ends tell: the namespace, and the function.
-        return f"{name[: _MAX_NAME // 3]}…{name[-(_MAX_NAME - _MAX_NAME // 3 - 1) :]}"
-
-    def _facts(self) -> Iterator[Line]:
-        capture = self.capture
-        yield from self._title("Capture")
-        backend = f"backend: {capture.backend}"
-        if capture.backend_reason:
-            reason = capture.backend_reason.removeprefix(f"{capture.backend}: ")
-            backend += f" ({reason})"
-        yield from self._wrap(backend, indent="  ", hang="    ")
-        yield from self._wrap(self._states(), indent="  ")
-        labels = count_labels(self.analysis)
-        if any(labels.values()):
-            text = ", ".join(f"{count} {label}" for label, count in labels.items())
-            yield from self._wrap(f"stacks: {text}", indent="  ")
-        else:
-            text = "stacks: as the dump has them; it does not say how exact they are"
-            yield from self._wrap(text, indent="  ")
-        yield from self._wrap(self._stopped(), indent="  ", hang="    ")
-        times = [
-            f"{name} {value / 1e6:.1f} ms"
-            for name, value in (("snapshot", capture.snapshot_ns), ("capture", capture.elapsed_ns))
-            if value is not None
-        ]
-        if times:
-            yield Line(f"  {', '.join(times)}")
-        if capture.path is not None:
-            yield from self._wrap(f"file: {capture.path}", indent="  ")
-        elif self.analysis.inputs:
-            source = self.analysis.inputs[0]
-            yield from self._wrap(f"file: {source['path']} ({source['format']})", indent="  ")
-
-    def _stopped(self) -> str:
-        capture = self.capture
-        stopped = [t for t in capture.threads if t.stopped_ns > 0]
-        if stopped:
-            longest = max(capture.stopped_ns, *(t.stopped_ns for t in stopped)) / 1e6
-            count = sum(t.count for t in stopped)
-            return f"{_threads(count)} stopped, the longest for {longest:.3f} ms"
-        if not any(t.label is not None for t in capture.threads):
-            return "threads stopped: the dump does not say"
-        return "0 threads stopped (stopped_ns 0)"
-
-    def _unread(self) -> Iterator[Line]:
-        notes = Counter(f"{note.message} [{note.code}]" for note in self.capture.notes)
-        items = [text if n == 1 else f"{text} ({n} times)" for text, n in notes.items()]
-        cut: dict[str, int] = {}
-        for thread in self.capture.threads:
-            if thread.unwind not in ("complete", "not-tried") or not thread.frames:
-                why = thread.unwind if thread.unwind != "complete" else "not-tried"
-                cut[why] = cut.get(why, 0) + thread.count
-        items += [
-            (
-                f"1 stack ends before its outermost frame ({why})"
-                if count == 1
-                else f"{count} stacks end before their outermost frame ({why})"
-            )
-            for why, count in sorted(cut.items())
-            if why != "not-tried"
-        ]
-        if cut.get("not-tried"):
-            items.append(f"{_threads(cut['not-tried'])} without a stack")
-        yield from self._items("Not read, or not known", items)
+        return short_name(frame)
 
     def _title(self, title: str) -> Iterator[Line]:
         yield Line("")
-        yield Line(title, "bold")
+        yield from self._wrap(title, style="bold")
 
     def _items(self, title: str, items: Sequence[str], *, whole: bool = False) -> Iterator[Line]:
         if items:
@@ -373,25 +277,15 @@ class _Report:
         whole: bool = False,
     ) -> Iterator[Line]:
         """Wrap text; ``whole`` leaves words that are longer than a line as they are."""
-        for line in textwrap.wrap(
-            clean(" ".join(text.split())),
-            width=self.options.width,
-            initial_indent=indent,
-            subsequent_indent=" " * len(indent) if hang is None else hang,
-            break_on_hyphens=False,
-            break_long_words=not whole,
-        ) or [indent]:
-            yield Line(line, style)
+        yield from wrap(
+            text, self.options.width, indent=indent, hang=hang, style=style, whole=whole
+        )
 
 
 def _whole(frame: Frame) -> str:
     where = [frame.module.path.rsplit("/", 1)[-1]] if frame.module and frame.symbol else []
     where += [frame.source] if frame.source else []
     return f"{frame}  ({', '.join(where)})" if where else str(frame)
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _flow(names: Sequence[str], head: str, hang: str, width: int) -> Iterator[Line]:
@@ -404,9 +298,9 @@ def _flow(names: Sequence[str], head: str, hang: str, width: int) -> Iterator[Li
             yield Line(line)
             line, empty = hang, True
         while len(line) + len(word) > width:
-            room = width - len(line)
-            yield Line(line + word[:room])
-            word, line = word[room:], hang
+            end = break_name(word, width - len(line))
+            yield Line(line + word[:end])
+            word, line = word[end:], hang
         line += word
         empty = False
     yield Line(line)

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``watch`` and ``cron`` share: their options, and the world around the agent's loop."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from stallscope.collectors.agent import eyes, hooks, sources
+from stallscope.collectors.agent.loop import Agent, Eye, Plan
+from stallscope.collectors.agent.news import Asked, Put
+from stallscope.collectors.agent.priority import raise_priority
+from stallscope.collectors.agent.probe_session import ProbeSettings
+from stallscope.collectors.agent.sources import Sources
+from stallscope.collectors.agent.spool import spool
+from stallscope.collectors.agent.target import Target, finder
+from stallscope.collectors.agent.verdicts import Judge
+from stallscope.collectors.processes import Selector, Server
+from stallscope.collectors.triggers import triggerfile
+from stallscope.collectors.triggers.settings import AgentSettings
+from stallscope.commands import _options, _rings, _sql, _store
+from stallscope.commands._metricsfile import MetricsFile, tell
+from stallscope.errors import StallscopeError
+from stallscope.families import family
+from stallscope.incident import Incident
+from stallscope.model import Capture
+from stallscope.reporters import agentlines
+from stallscope.store import Store
+from stallscope.waitlines import WaitLine
+
+if TYPE_CHECKING:
+    from stallscope.collectors.sql.login import Login
+
+__all__ = ["World", "add_arguments", "agent", "settings_of", "signals"]
+
+CAPTURE_SECONDS = 10.0
+"""For py-spy and gdb."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of both commands."""
+    server = parser.add_argument_group("server")
+    server.add_argument(
+        "-p", "--pid", metavar="PID|NAME", help="process id, or name of the program"
+    )
+    _options.add_place_arguments(server)
+    sql = _sql.add_sql_arguments(parser)
+    sql.add_argument(
+        "--raw-sql",
+        action="store_true",
+        help="keep statements with their literals too, in a file of their own",
+    )
+    what = parser.add_argument_group("what is captured")
+    what.add_argument("--triggers", type=Path, metavar="FILE", help="triggers of your own (TOML)")
+    _store.add_dest_argument(what)
+    _options.add_inproc_arguments(what)
+    _options.add_uprobes_argument(what)
+    what.add_argument("--no-probe", action="store_true", help="take no stacks by stallscope-probe")
+    what.add_argument(
+        "--allow-gdb",
+        action="store_true",
+        help="take stacks by gdb, which stops the server, while the probe does not work",
+    )
+    _options.add_force_kernel_argument(what)
+    _options.add_signatures_argument(what)
+    told = parser.add_argument_group("who is told")
+    told.add_argument("--json", action="store_true", help="print a line of JSON for each event")
+    told.add_argument(
+        "--notify-command",
+        metavar="COMMAND",
+        help="run it for each incident, without a shell; STALLSCOPE_… variables tell of it",
+    )
+    told.add_argument("--webhook", metavar="URL", help="post each incident there as JSON")
+    told.add_argument(
+        "--prometheus",
+        type=Path,
+        metavar="FILE",
+        help="keep FILE as metrics for node exporter's textfile collector",
+    )
+
+
+def settings_of(args: argparse.Namespace) -> AgentSettings:
+    """Read the triggers. Raises: UsageError with file and line."""
+    return triggerfile.defaults() if args.triggers is None else triggerfile.load(args.triggers)
+
+
+def _selector(args: argparse.Namespace) -> Selector:
+    return Selector(socket=args.socket, port=args.port, datadir=args.datadir)
+
+
+class World:
+    """What the loop meets outside (collectors.agent.loop.Outside)."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        server: Server,
+        store: Store,
+        captures: Path,
+        poll: float | None,
+    ) -> None:
+        self._store = store
+        self._is_python = server_is_python(server)
+        self.tell = tell
+        self._args = args
+        self._captures = captures
+        self._poll = poll
+        self._metrics = None if args.prometheus is None else MetricsFile(args.prometheus, [server])
+        self._lock = threading.Lock()
+        self._hooks = self._make_hooks(settings_of(args))
+
+    def sources(self, server: Server, settings: AgentSettings) -> Sources:
+        """Return what this server process is asked."""
+        login = None if self._args.no_sql else self._login
+        return sources.of_server(
+            server,
+            settings,
+            login,
+            poll=self._poll or settings.poll,
+            keep_deadlock=self._store.add_deadlock,
+        )
+
+    def eye(self, settings: AgentSettings, put: Put) -> Eye:
+        """Return what takes the captures."""
+        args = self._args
+        if self._is_python:
+            return eyes.OneByOne(_by_py_spy, put)
+        if args.no_probe:
+            return eyes.OneByOne(_by_gdb if args.allow_gdb else _by_nothing, put)
+        probe = eyes.ProbeEye(
+            eyes.with_triggers(
+                ProbeSettings(
+                    captures=self._captures,
+                    uprobes=not args.no_uprobes,
+                    force_kernel=args.force_kernel,
+                    backend=_rings.backend(args),
+                    ring=args.ring,
+                ),
+                settings,
+            ),
+            put,
+            tell,
+        )
+        return eyes.WithFallback(probe, eyes.OneByOne(_by_gdb, put)) if args.allow_gdb else probe
+
+    def reload(self) -> AgentSettings:
+        """Read the triggers file again."""
+        settings = settings_of(self._args)
+        self._hooks = self._make_hooks(settings)
+        return settings
+
+    def event(self, name: str, incident: Incident | None, folder: Path | None) -> None:
+        """Print it, and run the hooks."""
+        if incident is not None and folder is not None and name in hooks.NOTIFIED:
+            with self._lock:
+                for line in agentlines.render(name, incident, folder, as_json=self._args.json):
+                    print(line, flush=True)
+        self._hooks.announce(name, incident, folder)
+
+    def line(self, line: WaitLine) -> None:
+        """Count the waits."""
+        if self._metrics is not None:
+            self._metrics.count(line)
+
+    def metrics(self, text: bytes) -> None:
+        """Write the file."""
+        if self._metrics is not None:
+            self._metrics.write(text)
+
+    def failures(self) -> int:
+        """Return how many hooks have failed."""
+        return self._hooks.failed
+
+    def _make_hooks(self, settings: AgentSettings) -> hooks.Hooks:
+        args, notify = self._args, settings.notify
+        command = tuple(notify.command) or None
+        if args.notify_command is not None:
+            command = hooks.command_words(args.notify_command)
+        webhook = args.webhook or notify.webhook
+        return hooks.Hooks(
+            command,
+            None if webhook is None else hooks.webhook_url(webhook),
+            tell,
+            plugins={
+                "start": settings.plugin.before_stalk,
+                "fire": settings.plugin.before_collect,
+                "end": settings.plugin.after_collect,
+                "stop": settings.plugin.after_stalk,
+            },
+            plugin_seconds=settings.plugin.deadline,
+            command_seconds=notify.deadline,
+            webhook_seconds=notify.deadline,
+        )
+
+    def _login(self, server: Server) -> Login:
+        login, notes = _sql.login(self._args, server)
+        for note in notes:
+            tell(note)
+        return login
+
+
+def server_is_python(server: Server) -> bool:
+    """Say whether its stacks are Python's, which no unwinder of C sees."""
+    if family(server.main.exe, server.main.comm) is not None:
+        return False  # a server that has Python as a plugin is still one
+    from stallscope.collectors import pyspy
+
+    return pyspy.is_python(server.main.pid)
+
+
+def _by_py_spy(pids: tuple[int, ...]) -> Capture:
+    from stallscope.collectors import pyspy
+
+    return pyspy.capture(pids[0], seconds=CAPTURE_SECONDS, reason="a Python process")
+
+
+def _by_gdb(pids: tuple[int, ...]) -> Capture:
+    from stallscope.collectors import gdb
+
+    return gdb.capture(pids, seconds=CAPTURE_SECONDS, reason="asked for by --allow-gdb")
+
+
+def _by_nothing(pids: tuple[int, ...]) -> Capture:
+    raise StallscopeError("--no-probe: no stacks are taken")
+
+
+@contextlib.contextmanager
+def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]:
+    """Make the agent that the options describe; its spool goes with it."""
+    _sql.asked_for(args)
+    settings = settings_of(args)
+    raise_priority()
+    selector = _selector(args)
+    targets = [] if args.pid is None else [args.pid]
+    _, servers = _rings.resolve(args, targets, selector)
+    server = servers[0]
+    store = Store.open(_store.writing_dest(args))
+    with spool(store.dest) as folder:
+        world = World(args, server, store, folder, plan.poll)
+        target = Target(server, finder(args.pid, selector, server), tell)
+        judge = Judge(args.signatures)
+        yield Agent(plan, settings, target, store, folder, world, judge), store
+
+
+@contextlib.contextmanager
+def signals(put: Put, *, reload: bool) -> Iterator[None]:
+    """Let SIGTERM and SIGINT stop the agent, and SIGHUP read its triggers again."""
+    meant = {signal.SIGTERM: "stop", signal.SIGINT: "stop"}
+    if reload:
+        meant[signal.SIGHUP] = "reload"
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        put(Asked(meant[signal.Signals(number)]))
+
+    before = {number: signal.signal(number, handle) for number in meant}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading what users name: files, folders of them, standard input."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from stallscope import capturefile, inputfile, parallel, ringfile
+from stallscope.analyzers import importers
+from stallscope.collectors import snapshot
+from stallscope.commands import _common
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture
+from stallscope.reporters import progress
+
+__all__ = ["add_arguments", "files", "read"]
+
+MAX_FILES = 10_000
+
+_LARGE = 32 << 20
+"""Bytes from which on more processes pay."""
+_PT_STALK = re.compile(r"\d{4}(?:_\d\d){5}-([a-z_-]+?)\d*")
+_WITH_STACKS = frozenset(("stacktrace", "pmp", "innodbstatus", "processlist", "log_error"))
+"""Of pt-stalk's collectors those whose files can say who waits; the others only look like it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that reads dumps."""
+    group = parser.add_argument_group("reading")
+    group.add_argument(
+        "--jobs",
+        type=_common.count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that read a large file of gdb's text (default: all CPUs)",
+    )
+    group.add_argument("--exe", type=Path, metavar="FILE", help="the program of a core file")
+    group.add_argument(
+        "--sysroot", type=Path, metavar="DIR", help="where the files of a core or a ring are"
+    )
+
+
+def files(top: Path) -> Iterator[Path]:
+    """Yield the files below a folder that can hold stacks, in order of their names."""
+    found = 0
+    for folder, folders, names in os.walk(top):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.is_symlink() or not path.is_file():
+                continue
+            collected = _PT_STALK.fullmatch(name)
+            if collected is not None and collected.group(1) not in _WITH_STACKS:
+                continue
+            found += 1
+            if found > MAX_FILES:
+                raise StallscopeError(f"{top}: more than {MAX_FILES} files; name some of them")
+            yield path
+
+
+def read(path: Path, args: argparse.Namespace) -> tuple[list[Capture], str]:
+    """Return the captures of a file, and its format.
+
+    That is ``stallscope``, ``core``, ``ring`` or the backend of the first one.
+    """
+    source = inputfile.chunks(path)
+    head = next(source, b"")
+    if inputfile.is_core(head):
+        return [_core(path, args)], "core"
+    if ringfile.is_ring(head):
+        return [_ring(path, args)], "ring"
+    data: Iterator[bytes] = itertools.chain([head], source)
+    large = str(path) != "-" and path.stat().st_size >= _LARGE
+    if large:
+        data = progress.of_bytes(data, path.name, path.stat().st_size)
+    if capturefile.is_capture(head):
+        return list(importers.read(data, str(path))), "stallscope"
+    with contextlib.ExitStack() as stack:
+        pieces: importers.Pieces = map
+        processes = parallel.count(args.jobs)
+        if processes > 1 and large:
+            pieces = stack.enter_context(parallel.mapper(processes, importers.PIECE))
+        captures = list(importers.read(data, str(path), pieces=pieces))
+    return captures, captures[0].backend
+
+
+def _core(path: Path, args: argparse.Namespace) -> Capture:
+    """Unwind a core file; it is a file on disk, since the probe maps it."""
+    _refuse_input(path, "a core file")
+    return snapshot.take_core(path, args.exe, args.sysroot, snapshot.Options(seconds=60.0))
+
+
+def _ring(path: Path, args: argparse.Namespace) -> Capture:
+    """Unwind what the threads of a server that is gone waited for; the probe maps the file."""
+    _refuse_input(path, "a ring")
+    return snapshot.take_ring(path, args.sysroot, snapshot.Options(seconds=60.0))
+
+
+def _refuse_input(path: Path, what: str) -> None:
+    if str(path) == "-":
+        raise StallscopeError(f"-: {what} cannot be read from standard input: name the file")

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name captures for the agent, in a process of little weight: python -m stallscope.commands._judge.
+
+One request a line on standard input, one answer a line on standard output
+(collectors/agent/verdicts.py). Arguments are folders of more signatures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+from pathlib import Path
+
+import msgspec
+
+from stallscope import capturefile
+from stallscope.analyzers import catalog, engine
+from stallscope.analyzers.analysis import Analysis, Blocker
+from stallscope.collectors.agent.priority import set_priority
+from stallscope.collectors.agent.verdicts import Judged, Request
+from stallscope.errors import StallscopeError
+from stallscope.incident import Verdict
+from stallscope.model import Capture
+from stallscope.reporters.sentence import Speaker
+from stallscope.reporters.sessions import session
+from stallscope.sessions import Sessions, annotate
+from stallscope.statements import normalize
+from stallscope.text import one_line
+
+__all__ = ["judge", "main", "verdict_of"]
+
+NICE = 10
+MAX_MEMORY = 2 << 30
+MAX_CPU_SECONDS = 120
+
+
+def main(arguments: list[str]) -> int:
+    """Answer each request; what cannot be read is an answer too."""
+    _be_small()
+    try:
+        signatures = catalog.load([Path(argument) for argument in arguments])
+    except StallscopeError as error:
+        print(one_line(str(error), 2000), file=sys.stderr)
+        return error.exit_code
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line, type=Request)
+        answer = msgspec.json.encode(judge(request, signatures))
+        sys.stdout.buffer.write(answer + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _be_small() -> None:
+    """Stand behind the server: for CPU, and when memory runs out."""
+    set_priority(NICE)
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("900")
+
+
+def judge(request: Request, signatures: catalog.Catalog) -> Judged:
+    """Put the sessions into one capture, and analyze it."""
+    path = Path(request.path)
+    try:
+        capture = capturefile.read(path)
+    except (StallscopeError, MemoryError) as error:
+        return Judged(request.path, error=one_line(str(error) or "out of memory"))
+    missing: str | None = None
+    notes: tuple[str, ...] = ()
+    try:
+        if request.sessions is not None:
+            capture, missing = _with_sessions(capture, request.sessions, path)
+            notes = request.sessions.notes
+        analysis = engine.analyze(capture, signatures)
+    except (StallscopeError, MemoryError) as error:
+        return Judged(request.path, error=one_line(str(error) or "out of memory"))
+    return Judged(
+        request.path,
+        verdict_of(analysis),
+        sessions=missing,
+        notes=notes,
+        version=None if analysis.version is None else one_line(analysis.version, 100),
+    )
+
+
+def _with_sessions(capture: Capture, sessions: Sessions, path: Path) -> tuple[Capture, str | None]:
+    """Put the sessions into the file; return why threads have no connection, where it is so."""
+    known = len(capture.notes)
+    annotated = annotate(capture, sessions, normalize)
+    capturefile.write(msgspec.structs.replace(annotated, path=None), path, force=True)
+    new = [note.message for note in annotated.notes[known:]]
+    missing = [message for message in new if message not in sessions.notes]
+    return annotated, one_line("; ".join(missing)) or None
+
+
+def verdict_of(analysis: Analysis) -> Verdict | None:
+    """Return the first finding, as incidents keep it."""
+    if not analysis.findings:
+        return None
+    finding = analysis.findings[0]
+    blocker = None if finding.blocker is None else _who(analysis, finding.blocker)
+    return Verdict(
+        signature=finding.signature,
+        title=one_line(finding.title, 200),
+        confidence=round(finding.confidence, 3),
+        threads=finding.threads,
+        blocker=blocker,
+    )
+
+
+def _who(analysis: Analysis, blocker: Blocker) -> str:
+    """Return the blocker with its connection, by which a server's people know it."""
+    likely = "" if blocker.certain else " (likely)"
+    parts = [Speaker(analysis).thread(blocker.tid) + likely, blocker.state]
+    if blocker.thread is not None:
+        parts.append(session(analysis.capture.threads[blocker.thread]))
+    return one_line(", ".join(filter(None, parts)), 200)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

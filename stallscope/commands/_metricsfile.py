@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of metrics that commands keep for the node exporter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stallscope import atomicfile
+from stallscope.collectors.processes import Server
+from stallscope.errors import StallscopeError
+from stallscope.reporters.prometheus import Metrics
+from stallscope.text import one_line
+from stallscope.waitlines import WaitLine
+
+__all__ = ["MetricsFile", "tell"]
+
+_METRICS_BEGIN = b"# HELP stallscope_"
+_METRICS_MODE = 0o644
+"""The node exporter is another user; there is no SQL in it, and no path but the data directory."""
+
+
+def tell(text: str) -> None:
+    """Tell the user something besides the results."""
+    print(f"stallscope: {one_line(text)}", file=sys.stderr, flush=True)
+
+
+class MetricsFile:
+    """A file that is replaced with each line.
+
+    Raises: StallscopeError where the path holds anything else.
+    """
+
+    def __init__(self, path: Path, servers: Sequence[Server]) -> None:
+        self._path = path
+        self._metrics = Metrics(_labels(servers))
+        self.failed = False
+        """It could not be written at some time; the user was told."""
+        atomicfile.check_can_create(path, force=True)
+        if path.exists() and not _begins_with(path, _METRICS_BEGIN):
+            raise StallscopeError(
+                f"{path} exists and holds no metrics of stallscope: name another file"
+            )
+        if path.suffix != ".prom":
+            tell(f"{path}: the node exporter reads only files whose names end in .prom")
+
+    def show(self, line: WaitLine, data: bytes) -> None:
+        """Count a line, and write the file."""
+        self.count(line)
+        self.write()
+
+    def count(self, line: WaitLine) -> None:
+        """Count a line."""
+        if line.final:
+            self._metrics.finish(line)
+        else:
+            self._metrics.add(line)
+
+    def write(self, more: bytes = b"") -> None:
+        """Write the file anew, with ``more`` metrics at its end."""
+        try:
+            # Not synced: on the disk whose stall is watched, that would wait for it.
+            atomicfile.write(
+                self._path, [self._metrics.text(), more], force=True, mode=_METRICS_MODE, sync=False
+            )
+        except StallscopeError as error:
+            if not self.failed:
+                tell(f"{error}; going on without it")
+            self.failed = True
+
+
+def _labels(servers: Sequence[Server]) -> dict[str, str]:
+    """Tell these servers from others on this host, after a restart too."""
+    labels = {"server": ",".join(dict.fromkeys(server.name for server in servers))}
+    datadirs = [server.datadir for server in servers if server.datadir]
+    return {**labels, "datadir": ",".join(datadirs)} if datadirs else labels
+
+
+def _begins_with(path: Path, text: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(text)) == text

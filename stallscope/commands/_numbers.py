@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of the command line: types of options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+__all__ = ["count", "port", "seconds", "time_between"]
+
+
+def count(text: str) -> int:
+    """Parse a number that is not negative."""
+    return _number(text, 1_000_000_000, "a number, 0 or larger")
+
+
+def port(text: str) -> int:
+    """Parse a TCP port."""
+    return _number(text, 65535, "a port, 0 to 65535")
+
+
+def _number(text: str, limit: int, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= limit):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a time of a millisecond at least and an hour at most."""
+    return time_between(0.001, 3600)(text)
+
+
+def time_between(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser for a time in seconds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a time in seconds, {least:g} to {most:.0f}"
+            )
+        return value
+
+    return parse

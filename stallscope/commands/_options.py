@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands have. The agent declares some too, and must stay small: nothing
+heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from stallscope.commands._numbers import port
+
+__all__ = [
+    "WAIT_BACKENDS",
+    "add_force_kernel_argument",
+    "add_inproc_arguments",
+    "add_place_arguments",
+    "add_ring_argument",
+    "add_signatures_argument",
+    "add_target_arguments",
+    "add_uprobes_argument",
+]
+
+
+WAIT_BACKENDS = ("auto", "bpf", "inproc")
+
+
+def add_inproc_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add the options of commands that watch by the kernel, or by the server's own agent."""
+    parser.add_argument(
+        "--backend",
+        choices=WAIT_BACKENDS,
+        default="auto",
+        help="inproc: what the server itself writes; auto: that where nothing else is permitted",
+    )
+    add_ring_argument(parser)
+
+
+def add_ring_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the option that names a ring."""
+    parser.add_argument(
+        "--ring",
+        type=Path,
+        metavar="FILE|DIR",
+        help="inproc: the server's ring, or its folder (default: looked for in those it can have)",
+    )
+
+
+def add_signatures_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the option for signatures of the user's own."""
+    parser.add_argument(
+        "--signatures",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="read more signatures (*.toml) from DIR",
+    )
+
+
+def add_force_kernel_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the option for kernels that are refused."""
+    parser.add_argument(
+        "--force-kernel",
+        action="store_true",
+        help="use BPF even on a kernel that is known to crash under it",
+    )
+
+
+def add_uprobes_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the option that leaves the server's code alone."""
+    parser.add_argument(
+        "--no-uprobes",
+        action="store_true",
+        help="no probes in the server's own functions: nothing is written to its code",
+    )
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name servers."""
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "-p",
+        "--pid",
+        action="append",
+        default=[],
+        metavar="PID|NAME",
+        help="process id, or name of the program; may be given several times",
+    )
+    add_place_arguments(group)
+
+
+def add_place_arguments(group: argparse._ActionsContainer) -> None:
+    """Add the options that name a server by where it is."""
+    group.add_argument("--socket", metavar="PATH", help="the server that listens on this socket")
+    group.add_argument("--port", type=port, metavar="N", help="the server that listens there")
+    group.add_argument("--datadir", metavar="DIR", help="the server with this data directory")

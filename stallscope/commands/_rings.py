@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--backend inproc`` and ``--ring``, for the commands that have them."""
+
+from __future__ import annotations
+
+import argparse
+
+from stallscope.collectors import processes, rings
+from stallscope.collectors.processes import Selector, Server
+from stallscope.errors import StallscopeError, UsageError
+from stallscope.ringfile import Life, RingError
+
+__all__ = ["backend", "resolve"]
+
+
+def backend(args: argparse.Namespace) -> str:
+    """Return the backend that is meant: a ring is read by one alone."""
+    if args.ring is None:
+        return str(args.backend)
+    if args.backend not in ("auto", "inproc"):
+        raise UsageError(f"--ring goes with --backend inproc, not {args.backend}")
+    return "inproc"
+
+
+def resolve(
+    args: argparse.Namespace, targets: list[str], selector: Selector
+) -> tuple[tuple[int, ...], tuple[Server, ...]]:
+    """Find the servers that are named; where none is, the one whose ring is given."""
+    folder = args.ring is not None and args.ring.is_dir()
+    if args.ring is None or folder or targets or selector:
+        pids, servers = processes.resolve(targets, selector)
+        if args.ring is not None and not folder and len(pids) != 1:
+            raise UsageError(f"--ring FILE is of one process, and {len(pids)} are named")
+        return pids, servers
+    (found,) = rings.look([args.ring])
+    if found.error is not None:
+        raise RingError(found.error)
+    if found.process is not None:
+        return processes.resolve([str(found.process)], Selector())
+    if found.life is Life.UNKNOWN:
+        raise StallscopeError(f"{args.ring}: its server cannot be seen from here; give -p PID")
+    raise StallscopeError(
+        f"{args.ring}: its server is gone; `stallscope analyze {args.ring}` says what it waited for"
+    )

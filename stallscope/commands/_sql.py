@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands that ask the server over SQL share: their options, and the way in."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from stallscope.commands._numbers import time_between
+from stallscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stallscope.collectors.processes import Server
+    from stallscope.collectors.sql.login import Login
+
+__all__ = ["add_deadline_argument", "add_sql_arguments", "asked_for", "login"]
+
+DEADLINE = 1.0
+
+
+def add_sql_arguments(
+    parser: argparse.ArgumentParser, *, optional: bool = True
+) -> argparse._ArgumentGroup:
+    """Add the options that say how to log in; where SQL is ``optional``, ``--no-sql`` too."""
+    group = parser.add_argument_group("SQL")
+    if optional:
+        group.add_argument("--no-sql", action="store_true", help="ask the server nothing over SQL")
+    group.add_argument(
+        "--defaults-file", metavar="FILE", help="read this option file, and no other"
+    )
+    group.add_argument(
+        "--defaults-extra-file", metavar="FILE", help="read this option file besides the usual ones"
+    )
+    group.add_argument(
+        "--defaults-group-suffix", metavar="NAME", help="read groups with this suffix too"
+    )
+    group.add_argument("--login-path", metavar="NAME", help="a group of .mylogin.cnf")
+    return group
+
+
+def add_deadline_argument(group: argparse._ArgumentGroup) -> None:
+    """Add the option for how long an answer may take."""
+    group.add_argument(
+        "--sql-deadline",
+        type=time_between(0.001, 60),
+        default=DEADLINE,
+        metavar="SECONDS",
+        help=f"for connecting and all answers together (default {DEADLINE:g})",
+    )
+
+
+def asked_for(args: argparse.Namespace) -> bool:
+    """Say whether the user named credentials: then they have to be right."""
+    given = (args.defaults_file, args.defaults_extra_file, args.login_path)
+    if getattr(args, "no_sql", False):
+        if any(given):
+            raise UsageError("--no-sql and option files contradict each other")
+        return False
+    return any(given)
+
+
+def login(args: argparse.Namespace, server: Server | None) -> tuple[Login, tuple[str, ...]]:
+    """Return how to log in, and notes on what was ignored. Raises: UsageError."""
+    from stallscope.collectors.sql import credentials
+    from stallscope.collectors.sql.optionfiles import Sources
+
+    sources = Sources(
+        defaults_file=args.defaults_file,
+        defaults_extra_file=args.defaults_extra_file,
+        group_suffix=args.defaults_group_suffix,
+        login_path=args.login_path,
+    )
+    return credentials.find(sources, server)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the store, the same for every command that uses one."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stallscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stallscope.store import Retention, StoredIncident
+
+__all__ = [
+    "add_dest_argument",
+    "add_retention_arguments",
+    "byte_count",
+    "days",
+    "has_retention",
+    "incident",
+    "incident_path",
+    "number",
+    "reading_dest",
+    "retention",
+    "writing_dest",
+]
+
+_SIZE = re.compile(r"(\d{1,12})([kKMGT]?)B?")
+_UNITS = {"k": 1 << 10, "K": 1 << 10, "": 1 << 20, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_MOST_DAYS = 36_500.0
+
+
+def add_dest_argument(parser: argparse._ActionsContainer) -> None:
+    """Add ``--dest``."""
+    parser.add_argument(
+        "--dest",
+        type=Path,
+        metavar="DIR",
+        help="the store of incidents (default: /var/lib/stallscope where that can be written,"
+        " else ~/.local/state/stallscope)",
+    )
+
+
+def add_retention_arguments(parser: argparse._ActionsContainer) -> None:
+    """Add the options that say what is kept, in pt-stalk's words."""
+    parser.add_argument(
+        "--retention-time", type=days, metavar="DAYS", help="keep so many days (default 30)"
+    )
+    parser.add_argument(
+        "--retention-count", type=number, metavar="N", help="keep so many incidents (default: all)"
+    )
+    parser.add_argument(
+        "--retention-size",
+        type=byte_count,
+        metavar="SIZE",
+        help="keep so many MB, or 10G (default: all)",
+    )
+
+
+def has_retention(args: argparse.Namespace) -> bool:
+    """Say whether one of the options was given."""
+    given = (args.retention_time, args.retention_count, args.retention_size)
+    return any(value is not None for value in given)
+
+
+def retention(args: argparse.Namespace) -> Retention:
+    """Return what the options say."""
+    from stallscope.store import Retention
+
+    default = Retention()
+    return Retention(
+        days=default.days if args.retention_time is None else args.retention_time,
+        count=args.retention_count,
+        bytes=args.retention_size,
+    )
+
+
+def reading_dest(args: argparse.Namespace) -> Path:
+    """Return the store to read. Raises: UsageError where the one that was named is not there."""
+    from stallscope.store import layout
+
+    if args.dest is None:
+        return layout.reading_dest()
+    dest: Path = args.dest.absolute()
+    if not dest.is_dir():
+        raise UsageError(f"--dest {dest}: there is no such directory")
+    return dest
+
+
+def incident_path(word: str, args: argparse.Namespace) -> Path | None:
+    """Return where the incident is that a word names by its folder, its incident.json, or its id.
+
+    None: it names none.
+    """
+    from stallscope.store import layout
+
+    path = Path(word)
+    if path.name == layout.INCIDENT or (path / layout.INCIDENT).is_file():
+        return path
+    if path.exists() or not layout.is_id(word):
+        return None
+    return reading_dest(args) / layout.INCIDENTS / word
+
+
+def incident(word: str, args: argparse.Namespace) -> StoredIncident | None:
+    """Read the incident that a word names; None where it names none.
+
+    Raises: StallscopeError where the one that it names cannot be read.
+    """
+    from stallscope.store import read_incident
+
+    path = incident_path(word, args)
+    return None if path is None else read_incident(path)
+
+
+def writing_dest(args: argparse.Namespace) -> Path:
+    """Return the store to write; it may have to be made."""
+    from stallscope.store import layout
+
+    dest: Path | None = args.dest
+    return layout.default_dest() if dest is None else dest.absolute()
+
+
+def number(text: str) -> int:
+    """Parse a number of incidents."""
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 1 or larger")
+    return int(text)
+
+
+def days(text: str) -> float:
+    """Parse a number of days."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= _MOST_DAYS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days, up to 36500")
+    return value
+
+
+def byte_count(text: str) -> int:
+    """Parse a size; a bare number counts MB, as pt-stalk has it."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500 (MB), 500M or 10G")
+    return int(match.group(1)) * _UNITS[match.group(2)]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch a server for a while, once at a time: what cron starts every minute."""
+
+from __future__ import annotations
+
+import argparse
+
+from stallscope.collectors.agent import passes
+from stallscope.collectors.agent.loop import Plan
+from stallscope.commands import _agent
+from stallscope.commands._metricsfile import tell
+from stallscope.commands._numbers import time_between
+from stallscope.errors import Exit
+from stallscope.store import locking
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope cron -p mysqld --dest /var/lib/stallscope
+  stallscope cron -p mariadbd --seconds 20 --fail-on-stall
+
+A pass that finds the one before still at work does nothing, and ends with 0.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _agent.add_arguments(parser)
+    parser.add_argument(
+        "--seconds",
+        type=time_between(1, 86400),
+        default=50.0,
+        metavar="SECONDS",
+        help="how long a pass lasts (default 50: cron starts one each minute)",
+    )
+    parser.add_argument(
+        "--fail-on-stall", action="store_true", help="exit with code 4 where a stall was found"
+    )
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Make one pass."""
+    plan = Plan(seconds=args.seconds, raw_sql=args.raw_sql)
+    with _agent.agent(args, plan) as (agent, store), _agent.signals(agent.inbox.put, reload=False):
+        try:
+            held = passes.hold(store.dest)
+        except locking.Locked:
+            tell("the pass before is still at work; this one leaves it to that")
+            return Exit.DONE
+        try:
+            passes.load(store.dest, agent)
+            agent.run()
+            passes.save(store.dest, agent)
+        finally:
+            held.release()
+    stall = agent.capturing.stalls > 0
+    return Exit.STALL if stall and args.fail_on_stall else Exit.DONE

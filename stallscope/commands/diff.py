@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare two captures, or two sets of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+
+from stallscope.analyzers import catalog, engine, importers
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.diff import diff
+from stallscope.analyzers.series import Sample, sample
+from stallscope.commands import _common, _inputs, _options
+from stallscope.errors import Exit, StallscopeError
+from stallscope.reporters import course, facts, lines, progress, terminal
+from stallscope.reporters.sentence import Speaker
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope diff quiet.jsonl.zst stall.jsonl.zst
+  stallscope diff --lines 6 before/ after/
+  stallscope diff --json a.txt b.txt | jq '.new[0].frames'
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("before", metavar="A", help="a capture, a dump, or a directory of them")
+    parser.add_argument("after", metavar="B", help="what to compare it with; one may be -")
+    _inputs.add_arguments(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print stallscope.diff/1 instead")
+    group.add_argument(
+        "--lines", type=_common.count, metavar="N", help="compare stacks by N frames, innermost"
+    )
+    _options.add_signatures_argument(group)
+
+
+class _Side(msgspec.Struct):
+    """What is known of one side."""
+
+    samples: list[Sample] = []
+    worst: Analysis | None = None
+    """The analysis with the surest finding; any, where none has one."""
+    unread: list[str] = []
+    partial: bool = False
+
+    def add(self, analysis: Analysis, name: str) -> None:
+        self.samples.append(sample(analysis, name))
+        if self.worst is None or _confidence(analysis) > _confidence(self.worst):
+            self.worst = analysis
+        self.unread += facts.unread(analysis.capture)
+        self.partial |= analysis.capture.partial
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Analyze both sides, and print what is new, more, fewer and gone."""
+    signatures = catalog.load(args.signatures)
+    before = _side(args.before, args, signatures)
+    after = _side(args.after, args, signatures)
+    report = diff(before.samples, after.samples, frames=args.lines or None)
+    code = Exit.PARTIAL if before.partial or after.partial else Exit.DONE
+    if args.json:
+        print(course.diff_dumps(report))
+        return code
+    width = lines.width_of(sys.stdout)
+    text: list[lines.Line] = []
+    stall: list[lines.Line] = []
+    if after.worst is not None:
+        style = "bold red" if after.worst.findings else "bold green"
+        text += lines.wrap(Speaker(after.worst).verdict(), width, style=style)
+        stall = terminal.stall(after.worst, terminal.Options(width=width))
+    text += course.diff_head(report, width, names=(args.before, args.after))
+    text += stall
+    text += course.diff_changes(report, width)
+    text += course.unread(before.unread + after.unread, width)
+    lines.print_lines(text, sys.stdout)
+    return code
+
+
+def _confidence(analysis: Analysis) -> float:
+    return analysis.findings[0].confidence if analysis.findings else 0.0
+
+
+def _side(word: str, args: argparse.Namespace, signatures: catalog.Catalog) -> _Side:
+    """Return the analyses of a side; in a directory, files without stacks are passed over."""
+    path = Path(word)
+    side = _Side()
+    if word == "-" or not path.is_dir():
+        _add_file(side, path, args, signatures)
+        return side
+    for item in progress.of_files(_inputs.files(path), printing=False):
+        try:
+            _add_file(side, item, args, signatures)
+        except importers.UnknownFormat:
+            continue
+    if not side.samples:
+        raise StallscopeError(f"{path}: none of its files holds stacks")
+    return side
+
+
+def _add_file(
+    side: _Side, path: Path, args: argparse.Namespace, signatures: catalog.Catalog
+) -> None:
+    captures, _ = _inputs.read(path, args)
+    for capture in captures:
+        side.add(engine.analyze(capture, signatures), str(path))

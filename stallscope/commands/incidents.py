@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List the incidents of a store, show one, remove old ones."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope import times
+from stallscope.commands import _store
+from stallscope.deadlocks import Deadlock
+from stallscope.errors import Exit, StallscopeError, UsageError
+from stallscope.incident import Verdict
+from stallscope.model import Note
+from stallscope.reporters import deadlocks, incidents, lines, progress, units
+from stallscope.store import (
+    Listing,
+    Store,
+    index,
+    layout,
+    listing,
+    read_deadlocks,
+    read_incident,
+    retention,
+)
+from stallscope.text import clean, one_line
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope incidents                          newest last
+  stallscope incidents --since 2d --signature metadata-lock
+  stallscope incidents 20261121T1450            one: what fired, captures, timeline
+  stallscope incidents --json | jq '.incidents[-1].verdict'
+  stallscope incidents --prune --retention-time 7 --dry-run
+"""
+
+_MOST_NAMED = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("id", nargs="?", metavar="ID", help="show this one; its beginning will do")
+    _store.add_dest_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print stallscope.incidents/1 instead")
+    which = parser.add_argument_group("which")
+    which.add_argument(
+        "--since",
+        metavar="TIME",
+        help="those that began then or later: '2026-11-21 14:50' (local), or 30min, 3h, 2d ago",
+    )
+    which.add_argument(
+        "--signature", metavar="ID", help="those with this verdict; none: those without one"
+    )
+    which.add_argument(
+        "-n", "--last", type=_store.number, metavar="N", help="the last N (default: all)"
+    )
+    which.add_argument(
+        "--deadlocks", action="store_true", help="list the deadlocks that were kept instead"
+    )
+    work = parser.add_argument_group("upkeep")
+    work.add_argument(
+        "--rebuild-index", action="store_true", help="read every incident anew, and write the index"
+    )
+    work.add_argument(
+        "--prune", action="store_true", help="remove what is older or more than is to be kept"
+    )
+    _store.add_retention_arguments(work)
+    work.add_argument(
+        "--dry-run", action="store_true", help="with --prune: say what would be removed"
+    )
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Print the list, or one incident, or what was removed."""
+    _check(args)
+    since_ns = None if args.since is None else _since(args.since)
+    dest = _store.reading_dest(args)
+    if args.prune:
+        return _prune(dest, args)
+    if args.deadlocks:
+        return _deadlocks(dest, since_ns, args)
+    found = _listing(dest, args)
+    if args.id is not None:
+        return _show(_named(args.id, found), args)
+    return _list(found, since_ns, args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.prune and (args.id is not None or args.since or args.signature or args.last):
+        raise UsageError("--prune goes by --retention-...: give no ID and no choice with it")
+    if not args.prune and (args.dry_run or _store.has_retention(args)):
+        raise UsageError("--dry-run and --retention-... say how to --prune: give that too")
+    if args.deadlocks and (args.id is not None or args.signature or args.prune):
+        raise UsageError("--deadlocks goes with --since, --last, --json and --dest alone")
+    if args.id is not None and (args.since or args.signature or args.last is not None):
+        raise UsageError("give an ID or a choice of incidents, not both")
+
+
+def _deadlocks(dest: Path, since_ns: int | None, args: argparse.Namespace) -> Exit:
+    found, notes = read_deadlocks(dest, Deadlock)
+    kept = [one for one in found if since_ns is None or one.time_ns >= since_ns]
+    kept = kept[-args.last :] if args.last is not None else kept
+    if args.json:
+        print(deadlocks.dumps(kept))
+    else:
+        width = lines.width_of(sys.stdout)
+        lines.print_lines(list(deadlocks.render(dest, kept, width)), sys.stdout)
+    return _told(notes)
+
+
+def _told(notes: Sequence[Note]) -> Exit:
+    """Say on standard error what is missing; return the exit code that goes with it."""
+    for note in notes:
+        print(f"stallscope: {one_line(note.message)}", file=sys.stderr)
+    return Exit.PARTIAL if notes else Exit.DONE
+
+
+def _since(text: str) -> int:
+    try:
+        return times.since(text, time.time_ns())
+    except ValueError:
+        shown = one_line(text, 60)
+        raise UsageError(
+            f"--since {shown!r} is no time: write '2026-11-21 14:50', or 30min, 3h, 2d"
+        ) from None
+
+
+def _listing(dest: Path, args: argparse.Namespace) -> Listing:
+    if not (dest / layout.INCIDENTS).is_dir():
+        if args.dest is not None:
+            raise StallscopeError(_no_store(dest))
+        return Listing(dest, [])
+    with progress.of_steps("reading incidents") as tell:
+        found = listing(dest, rebuild=args.rebuild_index, progress=tell)
+    stale = found.read or found.dropped or args.rebuild_index
+    if stale and not index.write(dest, found.incidents) and args.rebuild_index:
+        raise StallscopeError(f"{dest}: the index cannot be written: run it as the store's owner")
+    if layout.pt_stalk_files(dest):
+        print(f"stallscope: {_pt_stalk(dest)}", file=sys.stderr)
+    return found
+
+
+def _no_store(dest: Path) -> str:
+    if layout.pt_stalk_files(dest):
+        return _pt_stalk(dest)
+    return f"{dest}: no store of incidents is there; `stallscope watch --dest` makes one"
+
+
+def _pt_stalk(dest: Path) -> str:
+    shown = clean(str(dest))
+    return f"{shown} holds files of pt-stalk: `stallscope analyze {shown}` reads them"
+
+
+def _named(prefix: str, found: Listing) -> incidents.Row:
+    matches = [summary for summary in found.incidents if summary.id.startswith(prefix)]
+    exact = [summary for summary in matches if summary.id == prefix]
+    if len(exact or matches) == 1:
+        summary = (exact or matches)[0]
+        return incidents.Row(summary, found.path(summary))
+    shown = one_line(prefix, 80)
+    if not matches:
+        raise UsageError(f"no incident {shown} in {found.dest}; `stallscope incidents` lists them")
+    names = ", ".join(summary.id for summary in matches[:_MOST_NAMED])
+    more = ", ..." if len(matches) > _MOST_NAMED else ""
+    raise UsageError(f"{len(matches)} incidents begin with {shown}: {names}{more}")
+
+
+def _list(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exit:
+    rows = [
+        incidents.Row(summary, found.path(summary))
+        for summary in sorted(found.incidents, key=lambda summary: (summary.start_ns, summary.id))
+        if (since_ns is None or summary.start_ns >= since_ns)
+        and _has_verdict(summary.verdict, args.signature)
+    ]
+    shown = len(rows) if args.last is None else min(args.last, len(rows))
+    if args.json:
+        print(incidents.dumps(rows[len(rows) - shown :]))
+    else:
+        width = lines.width_of(sys.stdout)
+        lines.print_lines(list(incidents.list_lines(found.dest, rows, shown, width)), sys.stdout)
+    return _told(found.notes)
+
+
+def _has_verdict(verdict: Verdict | None, wanted: str | None) -> bool:
+    if wanted is None:
+        return True
+    if wanted == "none":
+        return verdict is None
+    return verdict is not None and verdict.signature == wanted
+
+
+def _show(row: incidents.Row, args: argparse.Namespace) -> Exit:
+    stored = read_incident(Path(row.path))
+    entries = stored.entries()
+    if args.json:
+        print(incidents.whole_dumps(row, stored, entries))
+    else:
+        samples = stored.samples()
+        text = incidents.whole(
+            stored,
+            entries,
+            samples,
+            lines.width_of(sys.stdout),
+            blocks=lines.can_draw_blocks(sys.stdout),
+        )
+        lines.print_lines(list(text), sys.stdout)
+    return Exit.PARTIAL if stored.notes else Exit.DONE
+
+
+def _prune(dest: Path, args: argparse.Namespace) -> Exit:
+    if not (dest / layout.INCIDENTS).is_dir():
+        raise StallscopeError(_no_store(dest))
+    keep = _store.retention(args)
+    if args.dry_run:
+        with progress.of_steps("reading incidents") as tell:
+            found = listing(dest, progress=tell)
+        old = retention.expired(found.incidents, keep, time.time_ns())
+        names, total, notes = [s.id for s in old], sum(s.bytes for s in old), found.notes
+    else:
+        with progress.of_steps("removing incidents") as tell:
+            done = Store.open(dest).prune(keep, progress=tell)
+        names, total, notes = done.removed, done.bytes, done.notes
+    verb = "would remove" if args.dry_run else "removed"
+    if args.json:
+        print(msgspec.json.encode({"removed": names, "bytes": total}).decode())
+    else:
+        for name in names:
+            print(f"{verb} {name}")
+        print(f"{verb} {len(names)} incidents, {units.size(total)}")
+    return _told(notes)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at the rings of servers that run with libstallscope.so, and tell the servers what to do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from stallscope import ringfile
+from stallscope.collectors import processes, rings
+from stallscope.commands import _common, _options, _thresholds
+from stallscope.errors import Exit, StallscopeError, UsageError
+from stallscope.ringfile import Found, Life, RingError
+from stallscope.text import one_line
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope inproc status
+  stallscope inproc off -p mysqld
+  stallscope inproc threshold lock=50 fsync=20 -p mysqld
+  stallscope inproc clean
+
+on, off and threshold write a word into memory that the server shares.
+"""
+
+ACTIONS = ("status", "on", "off", "threshold", "clean")
+_WRITING = ("on", "off", "threshold")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "action",
+        choices=ACTIONS,
+        metavar="|".join(ACTIONS),
+        help="show rings; switch recording on or off; set thresholds; remove rings of dead servers",
+    )
+    parser.add_argument(
+        "thresholds",
+        nargs="*",
+        type=_thresholds.threshold,
+        metavar="[K=]MS",
+        help="of threshold: a wait that is longer is recorded with its stack",
+    )
+    _options.add_target_arguments(parser)
+    parser.add_argument(
+        "--ring",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="this ring instead of a server's; may be given several times",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="status: print stallscope.inproc/1 instead"
+    )
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Look, and do what was asked for."""
+    selected = bool(args.pid or _common.selector(args))
+    _check(args, selected)
+    if args.action == "status":
+        return _status(_chosen(args) if selected or args.ring else rings.everywhere(), args)
+    if args.action == "clean":
+        return _clean(rings.look(args.ring) if args.ring else rings.everywhere(), args)
+    return _write(args)
+
+
+def _check(args: argparse.Namespace, selected: bool) -> None:
+    """Refuse words that contradict each other, before anything is touched."""
+    if (args.action == "threshold") != bool(args.thresholds):
+        raise UsageError(
+            "which threshold? give MS or KIND=MS after `threshold`"
+            if args.action == "threshold"
+            else f"{args.action} takes no threshold: {args.thresholds[0]!r}"
+        )
+    if args.json and args.action != "status":
+        raise UsageError(f"--json goes with status, not {args.action}")
+    if selected and args.ring:
+        raise UsageError("a server or a file: give -p or --ring")
+    if selected and args.action == "clean":
+        raise UsageError("clean leaves running servers alone: give --ring, or nothing for all")
+    if args.action in _WRITING and not (selected or args.ring):
+        raise UsageError("which server? give -p PID, -p NAME, or --ring FILE")
+
+
+def _chosen(args: argparse.Namespace) -> list[Found]:
+    """Return the rings that are named by a server or a file."""
+    if args.ring:
+        return rings.look(args.ring)
+    pids, servers = processes.resolve(args.pid, _common.selector(args))
+    found = [ring for ring in map(rings.of_process, pids) if ring is not None]
+    if not found:
+        raise RingError(rings.missing(servers[0].main.pid))
+    return found
+
+
+def _status(found: list[Found], args: argparse.Namespace) -> Exit:
+    from stallscope.reporters import inproc, lines
+
+    if args.ring and all(one.ring is None for one in found):
+        raise RingError("; ".join(one.error or str(one.path) for one in found))
+    if args.json:
+        print(inproc.dumps(found))
+    else:
+        where = [str(folder) for folder in rings.folders()]
+        report = inproc.render(found, where, lines.width_of(sys.stdout))
+        lines.print_lines(report, sys.stdout)
+    return Exit.PARTIAL if any(one.ring is None for one in found) else Exit.DONE
+
+
+def _write(args: argparse.Namespace) -> Exit:
+    """Switch, or set thresholds; each ring that was written is told."""
+    from stallscope.reporters import inproc
+
+    for found in _chosen(args):
+        if found.ring is None:
+            raise RingError(found.error or str(found.path))
+        if found.life in (Life.ENDED, Life.LEFT):
+            raise RingError(f"{found.path}: its server is gone; nobody would read what is written")
+        if args.action == "threshold":
+            wanted = _thresholds.of_ring(args.thresholds)
+            ringfile.set_thresholds(
+                found.path, {kind: round(ms * 1e6) for kind, ms in wanted.items()}
+            )
+            said = inproc.thresholds(ringfile.read(found.path))
+        else:
+            ringfile.switch(found.path, on=args.action == "on")
+            said = f"recording is {args.action}"
+        whose = f"pid {found.process}" if found.process is not None else str(found.path)
+        print(one_line(f"{found.ring.comm} ({whose}): {said}"))
+    return Exit.DONE
+
+
+def _clean(found: list[Found], args: argparse.Namespace) -> Exit:
+    """Remove what dead servers left; those that live, or may, stay and are told."""
+    removed = 0
+    refused = []
+    for one in found:
+        try:
+            rings.remove(one)
+        except StallscopeError as error:
+            # Of all rings, those of living servers are no news.
+            if args.ring or one.life is not Life.ALIVE:
+                refused.append(str(error))
+        else:
+            removed += 1
+            print(one_line(f"removed {one.path}", 2000))
+    for text in refused:
+        print(f"stallscope: {one_line(text, 2000)}", file=sys.stderr)
+    if args.ring and refused and not removed:
+        return Exit.FAILED
+    if not removed and not refused:
+        print("no ring of a dead server was found")
+    return Exit.PARTIAL if refused else Exit.DONE

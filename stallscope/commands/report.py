@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write one HTML file that shows captures, an incident or a comparison."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stallscope import atomicfile
+from stallscope.analyzers import catalog, engine, groups, importers
+from stallscope.commands import _common, _inputs, _options, _store
+from stallscope.errors import Exit, StallscopeError, UsageError
+from stallscope.model import Capture
+from stallscope.reporters import progress
+from stallscope.text import one_line
+
+if TYPE_CHECKING:
+    from stallscope.reporters.html.page import Builder
+    from stallscope.store import StoredIncident
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope report stall.jsonl.zst -o stall.html
+  stallscope report 20261121T145012.345Z-mariadbd-4711 -o incident.html
+  stallscope report before.jsonl.zst after.jsonl.zst --compare -o change.html
+"""
+
+MAX_CAPTURES = 500
+"""On one page."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="CAPTURE|INCIDENT",
+        help="captures, dumps or folders of them; or one incident: its folder or its id",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the HTML file to write"
+    )
+    parser.add_argument("--force", action="store_true", help="replace the file where it exists")
+    parser.add_argument(
+        "--compare", action="store_true", help="compare two captures, or two folders of them"
+    )
+    parser.add_argument("--dest", type=Path, metavar="DIR", help="the store that an id is of")
+    _inputs.add_arguments(parser)
+    _options.add_signatures_argument(parser)
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Read everything, write the page, and say in one line what it shows."""
+    from stallscope.reporters.html import assets
+    from stallscope.reporters.html.page import Builder
+
+    if args.compare and len(args.inputs) != 2:
+        raise UsageError(f"--compare takes two captures or folders, not {len(args.inputs)}")
+    bundle = assets.load()
+    atomicfile.check_can_create(args.output, force=args.force)
+    signatures = catalog.load(args.signatures)
+    builder = Builder(compare=args.compare)
+    stored = None if args.compare else _incident(args)
+    if stored is not None:
+        whole = _add_incident(builder, stored, signatures)
+    else:
+        whole = _add_files(builder, args, signatures)
+    page = builder.render(bundle)
+    atomicfile.write(args.output, [page], force=args.force)
+    print(one_line(builder.main.verdict, 2000))
+    many = "1 capture" if len(builder) == 1 else f"{len(builder)} captures"
+    print(f"{one_line(str(args.output))}: {many}, {len(page) / 1e6:.1f} MB")
+    return Exit.DONE if whole else Exit.PARTIAL
+
+
+def _incident(args: argparse.Namespace) -> StoredIncident | None:
+    """Return the incident that is named; None where files are."""
+    named = any(_store.incident_path(word, args) is not None for word in args.inputs)
+    if named and len(args.inputs) > 1:
+        raise UsageError("one incident makes one report: name it alone")
+    return _store.incident(args.inputs[0], args) if named else None
+
+
+def _add_incident(builder: Builder, stored: StoredIncident, signatures: catalog.Catalog) -> bool:
+    from stallscope.reporters.html.pack import Entry
+
+    builder.incident(stored.incident, stored.samples())
+    builder.waits(stored.waits())
+    whole = True
+    for item in stored.captures():
+        if item.capture is None:
+            whole = False
+            continue
+        if len(builder) == MAX_CAPTURES:
+            builder.note(f"of its captures only the first {MAX_CAPTURES} are shown")
+            whole = False
+            break
+        whole &= not item.capture.partial
+        entry = Entry(item.entry.file, item.entry.reason)
+        builder.add(engine.analyze(item.capture, signatures), entry)
+    if not len(builder):
+        raise StallscopeError(f"{stored.path}: none of its captures can be read")
+    for note in (*stored.incident.notes, *stored.notes):
+        builder.note(f"{note.message} [{note.code}]")
+    return whole and not stored.notes
+
+
+def _add_files(builder: Builder, args: argparse.Namespace, signatures: catalog.Catalog) -> bool:
+    from stallscope.reporters.html.pack import Entry
+
+    whole = True
+    for word, reason in zip(args.inputs, _reasons(args), strict=True):
+        before = len(builder)
+        for capture, form in _captures(word, args):
+            if len(builder) == MAX_CAPTURES:
+                raise StallscopeError(f"more than {MAX_CAPTURES} captures: name fewer")
+            whole &= not capture.partial
+            analysis = _common.analyze(
+                capture,
+                signatures,
+                grouping=groups.Grouping(),
+                inputs=({"path": str(word), "format": form, "captures": 1},),
+            )
+            builder.add(analysis, Entry(str(capture.path or word), reason))
+        if len(builder) == before:
+            raise StallscopeError(f"{word}: none of its files holds stacks")
+    return whole
+
+
+def _reasons(args: argparse.Namespace) -> list[str]:
+    return ["before", "after"] if args.compare else [""] * len(args.inputs)
+
+
+def _captures(word: str, args: argparse.Namespace) -> Iterator[tuple[Capture, str]]:
+    """Yield the captures of a file, or of a folder's files that hold stacks."""
+    path = Path(word)
+    folder = word != "-" and path.is_dir()
+    for file in progress.of_files(_inputs.files(path), printing=False) if folder else (path,):
+        try:
+            captures, form = _inputs.read(file, args)
+        except importers.UnknownFormat:
+            if not folder:
+                raise
+            continue
+        for capture in captures:
+            yield capture, form

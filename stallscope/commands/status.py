@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say what a server's status numbers mean, and when to worry."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stallscope.commands import _common, _options, _sql
+from stallscope.errors import Exit, StallscopeError, UsageError
+
+if TYPE_CHECKING:
+    from stallscope.analyzers.workload import Look, Report
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope status
+  stallscope status -p mariadbd --seconds 60
+  stallscope status --defaults-file /etc/mysql/monitor.cnf --json
+  mysqladmin ext >before; sleep 60; mysqladmin ext >after; stallscope status before after
+  stallscope status 2026_11_21_14_50_12-mysqladmin       # as pt-stalk saved it
+"""
+
+_MAX_BYTES = 1 << 30
+_DEADLINE = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="one or two saved outputs of SHOW GLOBAL STATUS, instead of a live server",
+    )
+    _options.add_target_arguments(parser)
+    _sql.add_sql_arguments(parser, optional=False)
+    parser.add_argument(
+        "--seconds",
+        type=_common.time_between(0.1, 3600),
+        default=10.0,
+        metavar="N",
+        help="between the two looks (default 10)",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print stallscope.status/1 instead")
+    output.add_argument("--full", action="store_true", help="say what each row means")
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Look twice, and print what it means."""
+    from stallscope.reporters import lines, status
+
+    if len(args.files) > 2:
+        raise UsageError("give one or two files: before, and after")
+    if args.files and (args.pid or _common.selector(args)):
+        raise UsageError("a report is of files or of a live server: give files or -p")
+    report = _of_files(args.files) if args.files else _of_server(args)
+    if args.json:
+        print(status.dumps(report, tuple(map(str, args.files))))
+    else:
+        width = lines.width_of(sys.stdout)
+        lines.print_lines(status.render(report, width=width, full=args.full), sys.stdout)
+    return Exit.DONE
+
+
+def _of_files(files: list[Path]) -> Report:
+    from stallscope.analyzers import statusfile, workload
+
+    samples: list[dict[str, float]] = []
+    for path in files:
+        found = statusfile.parse(_text(path))
+        if not found:
+            raise StallscopeError(
+                f"{path}: no SHOW GLOBAL STATUS in it (a table, tabs or \\G of mysqladmin or mysql)"
+            )
+        samples += found
+    looks = [workload.Look(sample) for sample in samples]
+    return workload.report(looks[0] if len(looks) > 1 else None, looks[-1])
+
+
+def _text(path: Path) -> str:
+    from stallscope import inputfile
+
+    parts: list[bytes] = []
+    size = 0
+    for chunk in inputfile.chunks(path):
+        size += len(chunk)
+        if size > _MAX_BYTES:
+            raise StallscopeError(f"{path}: larger than {_MAX_BYTES >> 30} GiB: split it")
+        parts.append(chunk)
+    return b"".join(parts).decode("utf-8", "backslashreplace")
+
+
+def _of_server(args: argparse.Namespace) -> Report:
+    from stallscope.analyzers import workload
+    from stallscope.collectors import processes
+    from stallscope.collectors import workload as source
+    from stallscope.collectors.sql.connection import Connection
+    from stallscope.reporters import progress
+
+    selector = _common.selector(args)
+    server = None
+    if args.pid or selector:
+        servers = processes.resolve(args.pid, selector)[1]
+        if len(servers) != 1:
+            raise UsageError("a report is of one server: give one -p")
+        server = servers[0]
+    login, notes = _sql.login(args, server)
+    for note in notes:
+        print(f"stallscope: {note}", file=sys.stderr)
+    connection = Connection(login)
+    try:
+        first: Look = connection.ask(source.look, _DEADLINE)
+        with progress.while_waiting(f"waiting {args.seconds:g} s for a second look"):
+            time.sleep(args.seconds)
+        return workload.report(first, connection.ask(source.look, _DEADLINE))
+    finally:
+        connection.close()

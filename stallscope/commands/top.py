@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch a live server: threads, who waits on what, locks and files, incidents."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stallscope.commands import _common, _options, _sql
+from stallscope.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from stallscope.collectors.processes import Server
+    from stallscope.screens.events import Source
+    from stallscope.screens.sessions import Asking
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope top -p mysqld
+  stallscope top -p 4711 --captures-to /var/tmp
+  stallscope top --replay /var/lib/stallscope/incidents/20261121T145012.345Z-mariadbd-4711
+  stallscope top --replay stall.jsonl.zst
+
+keys: space pause, / filter, t threads, b blocker, Enter stack, c capture, ? help, q quit
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _options.add_target_arguments(parser)
+    what = parser.add_argument_group("what is watched")
+    what.add_argument(
+        "--interval",
+        type=_common.time_between(0.2, 60),
+        default=1.0,
+        metavar="SECONDS",
+        help="between two looks at the waits (default 1)",
+    )
+    what.add_argument(
+        "--stacks",
+        type=_common.time_between(0.5, 3600),
+        metavar="SECONDS",
+        help="between two captures (default: as often as 0.6%% of a core allows, 1 to 30)",
+    )
+    _options.add_inproc_arguments(what)
+    _options.add_uprobes_argument(what)
+    _options.add_force_kernel_argument(what)
+    _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
+    other = parser.add_argument_group("files")
+    other.add_argument(
+        "--dest", type=Path, metavar="DIR", help="the store whose incidents are shown"
+    )
+    other.add_argument(
+        "--captures-to",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder for the captures of the key c (default: the current one)",
+    )
+    other.add_argument(
+        "--replay",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE|INCIDENT",
+        help="show captures, or an incident of the store, instead of a server",
+    )
+    _options.add_signatures_argument(other)
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Show the screens until the user has seen enough."""
+    selected = args.pid or _common.selector(args)
+    if args.replay and selected:
+        raise UsageError("a server or a replay: give -p or --replay")
+    if args.replay and args.ring is not None:
+        raise UsageError("a ring or a replay: give --ring or --replay")
+    if not args.captures_to.is_dir():
+        raise UsageError(f"--captures-to {args.captures_to} is no directory")
+    # Textual draws on standard error.
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise UsageError("top needs a terminal; `stallscope snap` prints to a pipe")
+    source = _replay(args) if args.replay else _live(args)
+    # Textual believes them more than the terminal, and would not see it change its size.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    # Heavy, and needless where the server was not found.
+    from stallscope.screens.app import Top
+    from stallscope.screens.state import State
+
+    app = Top(
+        source,
+        State(", ".join(source.titles), replay=bool(args.replay)),
+        args.captures_to.absolute(),
+    )
+    try:
+        app.run()
+    finally:
+        source.close()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if app.failure is not None:
+        raise app.failure
+    return Exit.DONE
+
+
+def _live(args: argparse.Namespace) -> Source:
+    from stallscope.analyzers import catalog
+    from stallscope.commands import _rings
+    from stallscope.screens.live import LiveOptions, LiveSource
+
+    signatures = catalog.load(args.signatures)
+    pids, servers = _rings.resolve(args, args.pid, _common.selector(args))
+    options = LiveOptions(
+        interval=args.interval,
+        captures=args.stacks,
+        uprobes=not args.no_uprobes,
+        force_kernel=args.force_kernel,
+        dest=args.dest,
+        backend=_rings.backend(args),
+        ring=args.ring,
+    )
+    return LiveSource(pids, servers, signatures, options, _sessions(args, servers))
+
+
+def _sessions(args: argparse.Namespace, servers: tuple[Server, ...]) -> Asking | None:
+    """Return how to ask the server for its connections; None where it is none that can be."""
+    from stallscope.families import family
+    from stallscope.screens.sessions import Asking
+
+    named = _sql.asked_for(args)
+    found = [s for s in servers if family(s.main.exe, s.main.comm) in ("mysql", "mariadb")]
+    if args.no_sql or (len(found) != 1 and not named):
+        return None
+    try:
+        login, _ = _sql.login(args, found[0] if len(found) == 1 else None)
+    except UsageError:
+        if named:
+            raise
+        return None
+    return Asking(login, args.sql_deadline)
+
+
+def _replay(args: argparse.Namespace) -> Source:
+    from stallscope.analyzers import catalog
+    from stallscope.screens import replay
+
+    return replay.source(args.replay, catalog.load(args.signatures))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watch a server all the time, and keep what happens when it stalls."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from stallscope.collectors.agent.loop import Agent, Plan
+from stallscope.collectors.triggers.dryrun import Tried, sentence
+from stallscope.commands import _agent
+from stallscope.commands._numbers import time_between
+from stallscope.errors import Exit, UsageError
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope watch -p mysqld
+  stallscope watch -p mariadbd --triggers /etc/stallscope/triggers.toml --dest /var/lib/stallscope
+  stallscope watch -p mysqld --dry-run --duration 60
+  stallscope watch -p mysqld --json --notify-command '/usr/local/bin/page-me --stall'
+
+SIGTERM and Ctrl-C end it, SIGHUP makes it read its triggers again.
+"""
+
+_MAX_SECONDS = 366 * 86400.0
+_LOOKS_OF_ONCE = 2
+"""Rates need two."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _agent.add_arguments(parser)
+    how = parser.add_argument_group("how long")
+    how.add_argument(
+        "--poll",
+        type=time_between(0.05, 60),
+        metavar="SECONDS",
+        help="between two looks, 0.05 to 60 (default: that of the triggers, 1)",
+    )
+    how.add_argument(
+        "--duration",
+        type=time_between(0.1, _MAX_SECONDS),
+        metavar="SECONDS",
+        help="end after so long (default: never)",
+    )
+    how.add_argument("--once", action="store_true", help="one round of looks and decisions")
+    how.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say which triggers would fire, and how near the others are; capture nothing",
+    )
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Watch until the end."""
+    if args.once and args.duration is not None:
+        raise UsageError("--once ends by itself: leave --duration out")
+    plan = Plan(
+        seconds=args.duration,
+        looks=_LOOKS_OF_ONCE if args.once else None,
+        captures=not args.dry_run,
+        poll=args.poll,
+        raw_sql=args.raw_sql,
+    )
+    with _agent.agent(args, plan) as (agent, _), _agent.signals(agent.inbox.put, reload=True):
+        agent.run()
+        if args.dry_run:
+            _print_states(agent)
+    return Exit.DONE
+
+
+def _print_states(agent: Agent) -> None:
+    states = {state.name: state for state in agent.engine.states()}
+    for settings in agent.settings.triggers:
+        fired = tuple(one for one in agent.fired if one.trigger == settings.name)
+        print(f"{settings.name}: {sentence(Tried(settings, states[settings.name], fired))}")
+    sys.stdout.flush()

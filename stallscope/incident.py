@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents: what triggers fired, what was captured, and what it was; docs/store.md.
+
+An incident is a folder. Its ``incident.json`` is this value; beside it lie ``captures/*.jsonl.zst``
+(stallscope.capture/1), ``samples.jsonl.zst`` (of the minute before, during, and the recovery),
+``waits.jsonl.zst`` (lines of stallscope.waits/1) and texts of the server.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stallscope.model import Note, Trigger
+from stallscope.times import Count, Moment
+
+__all__ = ["SCHEMA", "CaptureEntry", "Fired", "Incident", "TargetEntry", "Verdict"]
+
+SCHEMA = "stallscope.incident/1"
+
+
+class TargetEntry(msgspec.Struct, frozen=True):
+    """The server as it was."""
+
+    pid: Count
+    name: str
+    """Of the program: ``mariadbd``."""
+    start_time: Count | None = None
+    """Field 22 of /proc/PID/stat: tells it from a later process with the same pid."""
+    exe: str | None = None
+    server: str | None = None
+    """``mysql``, ``mariadb``, ``postgres``, ``mongodb`` or None."""
+    version: str | None = None
+    host: str | None = None
+
+
+class Fired(msgspec.Struct, frozen=True):
+    """A trigger that fired."""
+
+    trigger: str
+    """Its name in the triggers file: ``threads-running``."""
+    why: str
+    """One sentence with the numbers: ``Threads_running 187 > 40, 2 samples in a row``."""
+    time_ns: Moment
+    """Wall clock at the breach."""
+    value: float | None = None
+    threshold: float | None = None
+    wait: Trigger | None = None
+    """Of a probe's trigger: the wait."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The first finding of an analysis. No stall found: there is no Verdict."""
+
+    signature: str | None
+    """None: a stall that no signature knows."""
+    title: str
+    confidence: float
+    threads: Count = 0
+    blocker: str | None = None
+    """One line: ``thread 4711 "connection", waiting``."""
+
+
+class CaptureEntry(msgspec.Struct, frozen=True):
+    file: str
+    """Relative to the incident's folder."""
+    time_ns: Moment
+    reason: str
+    """``trigger``, ``burst`` or ``manual``."""
+    trigger: str | None = None
+    breach_to_done_ms: float | None = None
+    """From the breach of the threshold until the file was whole."""
+    partial: bool = False
+    sessions: str | None = None
+    """None: each thread has its connection where the server says so; else why not."""
+    analyzed: bool = False
+    verdict: Verdict | None = None
+
+
+class Incident(msgspec.Struct, frozen=True):
+    """``end_ns``: when the last breach was over, before the recovery that is recorded too.
+
+    None while it goes on, and for ever where the agent died in it.
+    """
+
+    id: str
+    """``20261121T145012.345Z-mariadbd-4711``: sorts by time, and is the folder's name."""
+    start_ns: Moment
+    target: TargetEntry
+    schema: str = SCHEMA
+    end_ns: Moment | None = None
+    interrupted: bool = False
+    """The agent ended, or was killed, before the recovery."""
+    triggers: tuple[Fired, ...] = ()
+    captures: tuple[CaptureEntry, ...] = ()
+    verdict: Verdict | None = None
+    """Of all its captures together."""
+    suppressed: Count = 0
+    """Captures that were not taken, since they came too often or the disk was too full."""
+    notes: tuple[Note, ...] = ()

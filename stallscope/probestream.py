@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run ``stallscope-probe`` for as long as it is wanted, line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from stallscope import probe
+from stallscope.probe import PROBE, ProbeError
+
+__all__ = ["Stream"]
+
+_CHUNK = 1 << 18
+_MAX_STDERR = 1 << 16
+"""Bytes of what it says on stderr that are kept: its last line tells why it ended."""
+_LONGEST_PAUSE = 1.0
+"""A signal that asks for the end must be seen although nothing is read."""
+
+
+class Stream:
+    """A probe that goes on until it is told to end; use it as a context manager.
+
+    It has a session of its own: Ctrl-C in a terminal reaches the caller alone, which ends the probe
+    in order and still takes its last words; and where CPU time is given to sessions first, its
+    priority (pmp/base/priority.c) holds against the target's, too.
+    """
+
+    def __init__(self, args: Sequence[str], *, max_line: int, end_seconds: float = 10.0) -> None:
+        self._max_line = max_line
+        self._end_seconds = end_seconds
+        self._end_by: float | None = None
+        self._probe = probe.find()
+        self.name = f"{PROBE} {args[0]}" if args else PROBE
+        self._process = probe.start(self._probe, args, stdin=subprocess.PIPE, own_session=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._in = self._process.stdin.fileno()
+        self._out = self._process.stdout.fileno()
+        self._err = self._process.stderr.fileno()
+        self._said = b""
+        self._selector = selectors.DefaultSelector()
+        for descriptor in (self._out, self._err):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._selector.close()
+        with self._process:
+            probe.end(self._process)
+
+    def end(self) -> None:
+        """Ask it to end; it says its last words. Safe to call from a signal handler."""
+        if self._end_by is None:
+            self._end_by = time.monotonic() + self._end_seconds
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._process.pid
+
+    @property
+    def ending(self) -> bool:
+        """Say whether it was asked to end."""
+        return self._end_by is not None
+
+    def say(self, text: str) -> None:
+        """Write one line to its standard input; nothing where it has just ended."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._in, text.encode() + b"\n")
+
+    def wake_on(self, descriptor: int) -> None:
+        """Let this descriptor, too, end a pause of ``lines``, for as long as it is readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def forget(self, descriptor: int) -> None:
+        """Undo ``wake_on``."""
+        self._selector.unregister(descriptor)
+
+    def lines(self, patience: float, tick: Callable[[], float]) -> Iterator[bytes]:
+        """Yield its lines, without the newline, until it has ended in order.
+
+        ``patience``: seconds that may pass without a line. ``tick`` is called in each pause and
+        returns in how many seconds it wants to be called again, at the latest.
+
+        Raises: ProbeError, UsageError with its own words where it failed.
+        """
+        buffer = bytearray()
+        due = time.monotonic() + patience
+        while True:
+            pause = min(_LONGEST_PAUSE, tick(), max(0.0, self._due(due) - time.monotonic()))
+            ready = {key.fd for key, _ in self._selector.select(pause)}
+            if self._err in ready:
+                self._listen()
+            if self._out in ready:
+                data = os.read(self._out, _CHUNK)
+                if not data:
+                    break
+                searched = len(buffer)
+                buffer += data
+                yield from _take_lines(buffer, searched)
+                if len(buffer) > self._max_line:
+                    raise ProbeError(f"{self.name}: a line longer than {self._max_line} bytes")
+                # What the caller did with the lines is not the probe's time.
+                due = time.monotonic() + patience
+            elif time.monotonic() > self._due(due):
+                raise ProbeError(self._late(patience))
+        self._finish()
+        if buffer:
+            raise ProbeError(f"{self.name} ended amid a line")
+
+    def _due(self, due: float) -> float:
+        return due if self._end_by is None else min(due, self._end_by)
+
+    def _late(self, patience: float) -> str:
+        if self._end_by is not None:
+            return f"{self.name} did not end within {self._end_seconds:g} s, and was made to"
+        return f"{self.name} said nothing for {patience:g} s and was ended; see `stallscope doctor`"
+
+    def _listen(self) -> None:
+        data = os.read(self._err, _CHUNK)
+        if data:
+            self._said = (self._said + data)[-_MAX_STDERR:]
+        else:
+            self._selector.unregister(self._err)
+
+    def _finish(self) -> None:
+        """Take the exit code of a probe that has closed its output."""
+        try:
+            code = self._process.wait(self._end_seconds)
+        except subprocess.TimeoutExpired:
+            raise ProbeError(
+                f"{self.name} closed its output and did not end; it was ended"
+            ) from None
+        if self._err in self._selector.get_map():
+            with contextlib.suppress(BlockingIOError):
+                self._listen()
+        if code not in (0, 3):
+            raise probe.failure(code, self._said, self._probe)
+
+
+def _take_lines(buffer: bytearray, searched: int) -> Iterator[bytes]:
+    """Cut whole lines off; before ``searched`` there is no newline."""
+    while (stop := buffer.find(b"\n", searched)) >= 0:
+        line = bytes(buffer[:stop])
+        del buffer[: stop + 1]
+        searched = 0
+        yield line

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent prints of incidents: a line each for people, or JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from stallscope.incident import Incident
+from stallscope.text import one_line, without_surrogates
+
+__all__ = ["SCHEMA", "render", "sentence"]
+
+SCHEMA = "stallscope.agent/1"
+
+
+def render(event: str, incident: Incident, folder: Path, *, as_json: bool) -> Iterator[str]:
+    """Yield the lines of an event: for people the stall alone, not its end."""
+    if as_json:
+        value = {"schema": SCHEMA, "event": event, "path": str(folder), "incident": incident}
+        plain = without_surrogates(msgspec.to_builtins(value))
+        yield msgspec.json.encode(plain).decode()
+    elif event == "stall":
+        yield sentence(incident, folder)
+
+
+def sentence(incident: Incident, folder: Path) -> str:
+    """Return the one line that a log has of an incident."""
+    target = incident.target
+    fired = incident.triggers[0] if incident.triggers else None
+    verdict = incident.verdict
+    if verdict is not None:
+        name = verdict.signature or "unknown stall"
+        what = f"{name} ({verdict.confidence:.2f}), {verdict.threads} threads"
+        if verdict.blocker:
+            what += f", blocked by {verdict.blocker}"
+    elif any(entry.analyzed for entry in incident.captures):
+        what = "no stall in its captures"
+    else:
+        what = "no verdict"
+    why = f"; {fired.trigger}: {fired.why}" if fired else ""
+    count = len(incident.captures)
+    captures = f"{count} capture{'' if count == 1 else 's'}"
+    interrupted = ", interrupted" if incident.interrupted else ""
+    return one_line(
+        f"stall: {target.name} (pid {target.pid}): {what}{why}; {captures}{interrupted}: {folder}",
+        1000,
+    )

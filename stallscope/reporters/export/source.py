@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all formats are made of: captures with their analyses, and the threads in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.names import display
+from stallscope.incident import Incident
+from stallscope.model import Capture, Frame, Lock, Thread
+from stallscope.samples import Sample
+from stallscope.text import clean
+from stallscope.waitlines import WaitLine
+
+__all__ = [
+    "NO_STACK",
+    "Entry",
+    "History",
+    "Options",
+    "Row",
+    "lock_name",
+    "process_name",
+    "rows",
+    "source_line",
+    "thread_title",
+    "tool",
+]
+
+NO_STACK = "[no stack]"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One capture among those that are exported. ``name``: which, for people."""
+
+    name: str
+    analysis: Analysis
+    incident: str | None = None
+    """Its id, where the capture is one of an incident."""
+
+
+class History(msgspec.Struct, frozen=True):
+    """What an incident has beside its captures."""
+
+    incident: Incident
+    samples: tuple[Sample, ...] = ()
+    waits: tuple[WaitLine, ...] = ()
+
+
+class Options(msgspec.Struct, frozen=True):
+    """``title`` names everything together."""
+
+    title: str = "stallscope"
+    idle: bool = True
+    """Idle threads are there too."""
+    kernel: bool = False
+    """Kernel frames too."""
+    threads: bool = False
+    """Of stacks without other room for it: the thread is its outermost frame."""
+    states: bool = False
+    """The same for its state."""
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One thread. ``names`` are safe to print and innermost first; ``frames`` beside them."""
+
+    index: int
+    """Into Capture.threads."""
+    thread: Thread
+    state: str
+    names: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    """Empty where the one name stands for a stack that is not there."""
+    kernel: int
+    """So many of them, the first, are the kernel's."""
+    key: tuple[int, int] | None
+    """Equal for threads of this capture with one stack; None where ``frames`` is empty."""
+
+
+def rows(entry: Entry, options: Options) -> Iterator[Row]:
+    """Yield the threads of a capture, group by group."""
+    threads = entry.analysis.capture.threads
+    kernels: dict[int, tuple[str, ...]] = {}
+    for group in entry.analysis.groups:
+        if group.idle and not options.idle:
+            continue
+        user = tuple(clean(name) for name in group.frames)
+        for index in group.threads:
+            thread = threads[index]
+            frames, names = thread.frames, user
+            if len(frames) != len(user):  # a name that says what the thread does
+                frames = ()
+            kernel = thread.kernel_frames if options.kernel else ()
+            if kernel:
+                above = kernels.get(id(kernel))
+                if above is None:
+                    above = kernels[id(kernel)] = tuple(clean(display(frame)) for frame in kernel)
+                names = above + (names if frames else ())
+                frames = kernel + frames
+            key = (id(thread.frames), id(kernel)) if frames else None
+            yield Row(index, thread, group.state, names or (NO_STACK,), frames, len(kernel), key)
+
+
+def source_line(frame: Frame) -> tuple[str, int]:
+    """Return the file, safe to print, and the line of a frame; "" and 0 where not known."""
+    file, _, line = (frame.source or "").rpartition(":")
+    if file and line.isascii() and line.isdigit() and len(line) < 10:
+        return clean(file), int(line)
+    return clean(frame.source or ""), 0
+
+
+def thread_title(thread: Thread) -> str:
+    """Return a thread's name and id, safe to print."""
+    name = clean(thread.name) or "thread"
+    return f"{name}-{thread.tid}" if thread.tid else name
+
+
+def lock_name(lock: Lock) -> str:
+    """Return a lock's name, else its address, safe to print."""
+    return clean(lock.symbol) if lock.symbol else f"{lock.address:#x}"
+
+
+def process_name(capture: Capture, index: int) -> str:
+    """Return the name of a process of a capture, safe to print."""
+    if not 0 <= index < len(capture.processes):
+        return "process"
+    process = capture.processes[index]
+    return clean(process.comm or (process.exe or "").rsplit("/", 1)[-1] or "process")
+
+
+def tool() -> str:
+    """Return what says that it made a file."""
+    from stallscope import __version__
+
+    return f"stallscope {__version__}"

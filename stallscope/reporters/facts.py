@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a capture was taken, and what of it was not read, in sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.waits import kernel_worker, unseen
+from stallscope.model import Capture
+from stallscope.reporters.counts import count_labels
+from stallscope.reporters.lines import threads_text
+from stallscope.reporters.sentence import Speaker
+from stallscope.times import local
+
+__all__ = ["taken", "unread"]
+
+
+def taken(analysis: Analysis) -> Iterator[str]:
+    """Yield how, how exact, how fast, and where it is."""
+    capture = analysis.capture
+    backend = f"backend: {capture.backend}"
+    if capture.backend_reason:
+        backend += f" ({capture.backend_reason.removeprefix(f'{capture.backend}: ')})"
+    yield backend
+    if capture.time_ns is not None and any(item["format"] == "ring" for item in analysis.inputs):
+        yield f"as of {local(capture.time_ns)}: what is latest in the ring"
+    yield Speaker(analysis).states()
+    labels = count_labels(analysis)
+    if any(labels.values()):
+        yield "stacks: " + ", ".join(f"{count} {label}" for label, count in labels.items())
+    else:
+        yield "stacks: as the dump has them; it does not say how exact they are"
+    yield _stopped(capture)
+    times = [
+        f"{name} {value / 1e6:.1f} ms"
+        for name, value in (("snapshot", capture.snapshot_ns), ("capture", capture.elapsed_ns))
+        if value is not None
+    ]
+    if times:
+        yield ", ".join(times)
+    if capture.path is not None:
+        yield f"file: {capture.path}"
+    elif analysis.inputs:
+        source = analysis.inputs[0]
+        yield f"file: {source['path']} ({source['format']})"
+
+
+def _stopped(capture: Capture) -> str:
+    stopped = [t for t in capture.threads if t.stopped_ns > 0]
+    if stopped:
+        longest = max(capture.stopped_ns, *(t.stopped_ns for t in stopped)) / 1e6
+        count = sum(t.count for t in stopped)
+        return f"{threads_text(count)} stopped, the longest for {longest:.3f} ms"
+    if not any(t.label is not None for t in capture.threads):
+        return "threads stopped: the dump does not say"
+    return "0 threads stopped (stopped_ns 0)"
+
+
+def unread(capture: Capture) -> list[str]:
+    """Return what is missing: notes of the capture, stacks that end early or are not there."""
+    notes = Counter(f"{note.message} [{note.code}]" for note in capture.notes)
+    items = [text if n == 1 else f"{text} ({n} times)" for text, n in notes.items()]
+    cut: Counter[str] = Counter()
+    for thread in capture.threads:
+        if thread.unwind not in ("complete", "not-tried"):
+            cut[thread.unwind] += thread.count
+        elif not (thread.frames or kernel_worker(thread) or unseen(thread)):
+            cut["not-tried"] += thread.count
+    without = cut.pop("not-tried", 0)
+    for why, count in sorted(cut.items()):
+        what = "1 stack ends" if count == 1 else f"{count} stacks end"
+        whose = "its" if count == 1 else "their"
+        items.append(f"{what} before {whose} outermost frame ({why})")
+    if without:
+        items.append(f"{threads_text(without)} without a stack")
+    return items

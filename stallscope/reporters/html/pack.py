@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures as one small value for the page's script, field by field in docs/report.md.
+
+Every text, function, stack, identity and situation is there once, and captures refer to them by
+number: those of one incident are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.subsystems import OTHER, Subsystems
+from stallscope.model import Frame, Lock, Thread
+from stallscope.reporters.counts import count_states, told_state
+from stallscope.reporters.html import waitgraph
+from stallscope.reporters.lines import short_name
+from stallscope.text import clean
+
+__all__ = [
+    "MAX_FRAMES",
+    "MAX_QUERY",
+    "MAX_TEXT",
+    "SCHEMA",
+    "Entry",
+    "Packer",
+    "lock_name",
+    "place",
+    "shown",
+    "where",
+]
+
+SCHEMA = "stallscope.report/1"
+MAX_TEXT = 1_000
+"""Characters of a name; nothing real is longer."""
+MAX_QUERY = 4_000
+MAX_FRAMES = 256
+"""Frames of a stack that are shown: half of them from the leaf, half from the root."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """What a capture is called on the page, and why it was taken."""
+
+    label: str
+    reason: str = ""
+    """``trigger``, ``burst``, ``manual``, of a comparison ``before`` or ``after``."""
+
+
+def shown(text: str | None, limit: int = MAX_TEXT) -> str:
+    """Return a target's text so that it can be shown on one line, and not too much of it."""
+    if text is None:
+        return ""
+    line = clean(" ".join(text[: 4 * limit].split()))
+    if len(line) <= limit and len(text) <= 4 * limit:
+        return line
+    return f"{line[:limit]}… ({len(text)} characters)"
+
+
+class _Table:
+    """Values by number, each once."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def add(self, row: Any) -> int:
+        number = self._numbers.get(row)
+        if number is None:
+            number = self._numbers[row] = len(self.rows)
+            self.rows.append(row)
+        return number
+
+
+class Packer:
+    """Takes one analysis after the other and keeps what the page shows of it."""
+
+    def __init__(self, subsystems: Subsystems) -> None:
+        self._subsystems = subsystems
+        self._texts, self._names, self._stacks = _Table(), _Table(), _Table()
+        self._frames, self._raws = _Table(), _Table()
+        self._who, self._what = _Table(), _Table()
+        self._captures: list[dict[str, Any]] = []
+        self._seen: dict[str, int] = {}
+        self._subsystem_numbers = {
+            name: i for i, name in enumerate((OTHER, *(item.name for item in subsystems.items)))
+        }
+
+    def add(self, analysis: Analysis, entry: Entry, verdict: str) -> None:
+        """Pack one capture."""
+        capture = analysis.capture
+        group_of = [0] * len(capture.threads)
+        for group in analysis.groups:
+            stack = self.stack(group.frames)
+            for index in group.threads:
+                group_of[index] = stack
+        raws: dict[int, int] = {}
+        who, what = [], []
+        for index, thread in enumerate(capture.threads):
+            who.append(self._identity(thread))
+            what.append(self._situation(analysis, index, group_of[index], raws))
+        states = count_states(analysis)
+        first = analysis.findings[0] if analysis.findings else None
+        packed: dict[str, Any] = {
+            "label": shown(entry.label),
+            "reason": shown(entry.reason),
+            "time": None if capture.time_ns is None else capture.time_ns / 1e6,
+            "verdict": shown(verdict, MAX_QUERY),
+            "signature": first.signature if first else None,
+            "confidence": round(first.confidence, 3) if first else None,
+            "stall": first is not None,
+            "states": [states[name] for name in ("waiting", "running", "idle")],
+            "blocker": first.blocker.tid if first and first.blocker else None,
+            "who": who,
+            "what": what,
+            "graph": waitgraph.build(analysis),
+        }
+        counts = [thread.count for thread in capture.threads]
+        if any(count != 1 for count in counts):
+            packed["counts"] = counts
+        waited = [thread.waited_ns for thread in capture.threads]
+        if any(item is not None for item in waited):
+            packed["waited"] = [None if item is None else round(item / 1e6, 1) for item in waited]
+        self._captures.append(packed)
+
+    def value(self) -> dict[str, Any]:
+        """Return all of it."""
+        known = self._subsystems.by_name
+        return {
+            "schema": SCHEMA,
+            "texts": self._texts.rows,
+            "names": self._names.rows,
+            "subsystems": [
+                [name, known[name].title, known[name].colour]
+                if name in known
+                else [name, "not known", "grey"]
+                for name in self._subsystem_numbers
+            ],
+            "stacks": self._stacks.rows,
+            "frames": self._frames.rows,
+            "raws": self._raws.rows,
+            "who": self._who.rows,
+            "what": self._what.rows,
+            "captures": self._captures,
+        }
+
+    def stack(self, frames: Sequence[str]) -> int:
+        """Return the number of a stack of names for people, innermost first."""
+        return self._stacks.add(tuple(self._name(name) for name in _middle(frames)))
+
+    def _text(self, text: str | None, limit: int = MAX_TEXT) -> int:
+        """Return the number of a text; 0 is none."""
+        if not self._seen:
+            self._seen[""] = self._texts.add("")
+        if text is None:
+            return 0
+        number = self._seen.get(text)
+        if number is None:
+            number = self._texts.add(shown(text, limit))
+            if len(text) <= limit:
+                self._seen[text] = number
+        return number
+
+    def _name(self, name: str) -> int:
+        subsystem = self._subsystem_numbers[self._subsystems.of(name)]
+        return self._names.add((self._text(name), subsystem))
+
+    def _raw(self, frames: tuple[Frame, ...], known: dict[int, int]) -> int:
+        """Return the number of a stack as the capture has it. Equal stacks share their tuple."""
+        number = known.get(id(frames))
+        if number is None:
+            row = tuple(
+                self._frames.add((self._text(str(frame)), self._text(where(frame))))
+                for frame in _middle(frames)
+            )
+            number = known[id(frames)] = self._raws.add(row)
+        return number
+
+    def _identity(self, thread: Thread) -> int:
+        """What stays the same from capture to capture."""
+        return self._who.add(
+            (
+                thread.tid,
+                self._text(thread.name),
+                thread.connection,
+                self._text(thread.user),
+                self._text(thread.database),
+            )
+        )
+
+    def _situation(self, analysis: Analysis, index: int, stack: int, raws: dict[int, int]) -> int:
+        """What several threads, or one in several captures, have in common."""
+        thread = analysis.capture.threads[index]
+        call = thread.syscall
+        doing = " · ".join(x for x in (thread.command, thread.activity) if x)
+        return self._what.add(
+            (
+                self._text(told_state(analysis.states[index])),
+                stack,
+                self._raw(thread.frames, raws),
+                self._raw(thread.kernel_frames, raws),
+                self._text(None if thread.label is None else str(thread.label)),
+                self._text(None if thread.unwind == "complete" else thread.unwind),
+                self._text(self._lock(analysis, thread)),
+                self._text(None if call is None else call.name or str(call.nr)),
+                self._text(doing),
+                self._text(thread.query, MAX_QUERY),
+                self._text(place(analysis, index)),
+                self._text(None if thread.state == "?" else thread.state),
+            )
+        )
+
+    @staticmethod
+    def _lock(analysis: Analysis, thread: Thread) -> str | None:
+        locks = analysis.capture.locks
+        if thread.lock is None or not 0 <= thread.lock < len(locks):
+            return None
+        return lock_name(locks[thread.lock])
+
+
+def place(analysis: Analysis, index: int) -> str:
+    """Return where a thread is: the frames that tell what it wants."""
+    return " < ".join(map(short_name, analysis.places[index][:3])) or "no frame could be read"
+
+
+def lock_name(lock: Lock) -> str:
+    """Return what a lock is called: its variable, else its kind and address."""
+    return lock.symbol or f"{lock.kind} {lock.address:#x}"
+
+
+def where(frame: Frame) -> str | None:
+    """Return what `addr2line` takes, and the line where the source of the dump named it."""
+    parts = []
+    if frame.module is not None and frame.symbol is not None:
+        name = frame.module.path.rsplit("/", 1)[-1]
+        parts.append(name if frame.offset is None else f"{name}+{frame.offset:#x}")
+    if frame.source and frame.symbol is not None:
+        parts.append(frame.source)
+    if frame.kernel:
+        parts.append("kernel")
+    return " ".join(parts) or None
+
+
+def _middle(frames: Sequence[Any]) -> Sequence[Any]:
+    """Leave the middle of a stack out that nobody can read."""
+    if len(frames) <= MAX_FRAMES:
+        return frames
+    half = MAX_FRAMES // 2
+    return [*frames[:half], *frames[-half:]]

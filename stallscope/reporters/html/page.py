@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as one HTML file that needs nothing else and lets nothing in.
+
+Texts of the target are data in it, never markup: Jinja2 escapes them, and for the script they are
+JSON without a character that could end its element. The policy lets exactly the script and the
+style sheet run whose hashes it names, and nothing be loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stallscope import __version__
+from stallscope.analyzers import subsystems
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.diff import Change, Diff, Side, diff
+from stallscope.analyzers.series import Sample as SeriesSample
+from stallscope.analyzers.series import sample
+from stallscope.incident import Incident
+from stallscope.reporters.html import histograms, timeline, waitgraph
+from stallscope.reporters.html.assets import Assets
+from stallscope.reporters.html.pack import Entry, Packer, shown
+from stallscope.reporters.html.view import GroupView, View, groups, utc, view
+from stallscope.reporters.lines import short_name
+from stallscope.reporters.measures import TITLES
+from stallscope.reporters.sentence import Speaker
+from stallscope.samples import Sample
+from stallscope.waitlines import Notice, WaitLine
+
+__all__ = ["COLUMNS", "Builder", "embedded"]
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+MAX_CHANGES = 12
+STATIC_ROWS = 200
+MAX_CELL = 200
+"""Threads in the table before the script fills it."""
+COLUMNS = (
+    ("tid", "Thread", True),
+    ("connection", "Connection", True),
+    ("status", "Is", False),
+    ("lock", "Waits for", False),
+    ("place", "Where", False),
+    ("query", "Statement", False),
+    ("user", "User", False),
+    ("doing", "The server says", False),
+    ("waited", "For ms", True),
+    ("name", "Name", False),
+    ("label", "Stack", False),
+)
+"""Key, heading, whether it is a number."""
+
+
+class Builder:
+    """Takes analyses one after the other, keeps of each what is shown, and makes the page."""
+
+    def __init__(self, *, compare: bool = False) -> None:
+        self._subsystems = subsystems.load()
+        self._packer = Packer(self._subsystems)
+        self._views: list[View] = []
+        self._compare = compare
+        self._sides: dict[str, list[SeriesSample]] = {"before": [], "after": []}
+        self._wanted: str | None = None
+        self._best: tuple[Any, ...] = ()
+        self._main = 0
+        self._groups: tuple[GroupView, ...] = ()
+        self._server = ""
+        self._incident: Incident | None = None
+        self._tables: list[dict[str, Any]] = []
+        self._lines: Sequence[WaitLine | Notice] = ()
+        self._notes: list[str] = []
+
+    @property
+    def main(self) -> View:
+        """Return the capture that the page begins with: the surest of the verdict."""
+        return self._views[self._main]
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def incident(self, incident: Incident, samples: Sequence[Sample]) -> None:
+        """Say which incident the captures that follow are of."""
+        self._incident = incident
+        self._wanted = incident.verdict.signature if incident.verdict is not None else None
+        self._tables = timeline.build(samples, incident.triggers)
+
+    def waits(self, lines: Sequence[WaitLine | Notice]) -> None:
+        """Add what the wait probes saw."""
+        self._lines = lines
+
+    def note(self, text: str) -> None:
+        """Add something that could not be read."""
+        self._notes.append(shown(text))
+
+    def add(self, analysis: Analysis, entry: Entry) -> None:
+        """Add one capture."""
+        number = len(self._views)
+        item = view(analysis, entry, number, self._subsystems)
+        self._views.append(item)
+        self._packer.add(analysis, entry, item.verdict)
+        if entry.reason in self._sides and self._compare:
+            self._sides[entry.reason].append(sample(analysis, entry.label))
+        rank = (
+            entry.reason == "after",
+            item.stall and item.signature == (self._wanted or item.signature),
+            item.stall,
+            item.confidence,
+            item.threads,
+        )
+        if not self._best or rank > self._best:
+            self._best, self._main = rank, number
+            self._groups = groups(analysis, self._subsystems)
+            self._server = shown(Speaker(analysis).server())
+
+    def render(self, assets: Assets) -> bytes:
+        """Return the page. There is at least one capture."""
+        import jinja2
+
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        value = self._packer.value()
+        value["kind"] = self._kind()
+        value["main"] = self._main
+        value["columns"] = [key for key, _, _ in COLUMNS]
+        value["timeline"] = self._tables
+        value["titles"] = TITLES
+        fired = self._incident.triggers if self._incident is not None else ()
+        value["fired"] = timeline.marks(fired)
+        graph = value["captures"][self._main]["graph"]
+        page = environment.get_template("report.html.j2").render(
+            assets=assets,
+            columns=COLUMNS,
+            compare=self._changes() if self._compare else None,
+            data=embedded(value),
+            groups=self._groups,
+            heading=self._heading(),
+            histograms=histograms.build(self._lines),
+            incident=None if self._incident is None else _incident(self._incident),
+            keys=histograms.keys(self._lines),
+            main=self.main,
+            notes=self._notes,
+            policy=_policy(assets),
+            rows=_rows(value, self._main),
+            title=shown(f"stallscope: {self.main.headline}", 120),
+            tree=list(waitgraph.walk(graph)),
+            version=__version__,
+            views=self._views,
+        )
+        return page.encode("utf-8", "backslashreplace")
+
+    def _kind(self) -> str:
+        if self._incident is not None:
+            return "incident"
+        return "compare" if self._compare else "captures"
+
+    def _heading(self) -> str:
+        host = self._incident.target.host if self._incident is not None else None
+        return f"{self._server} on {shown(host)}" if host else self._server
+
+    def _changes(self) -> dict[str, Any]:
+        before, after = self._sides["before"], self._sides["after"]
+        found = diff(before, after)
+        return {
+            "sentence": _sentence(found),
+            "sides": [_side("before", found.before), _side("after", found.after)],
+            "parts": [
+                _part(name, changes)
+                for name, changes in (
+                    ("New", found.new),
+                    ("More threads", found.more),
+                    ("Fewer threads", found.fewer),
+                    ("Gone", found.gone),
+                )
+            ],
+        }
+
+
+def embedded(value: Any) -> str:
+    """Return JSON that an HTML parser cannot take for anything else, whatever its texts are."""
+    data = msgspec.json.encode(value)
+    for raw, escaped in (
+        (b"<", b"\\u003c"),
+        (b">", b"\\u003e"),
+        (b"&", b"\\u0026"),
+        ("\u2028".encode(), b"\\u2028"),
+        ("\u2029".encode(), b"\\u2029"),
+    ):
+        data = data.replace(raw, escaped)
+    return data.decode("utf-8")
+
+
+def _policy(assets: Assets) -> str:
+    def named(text: str) -> str:
+        digest = hashlib.sha256(text.encode("utf-8")).digest()
+        return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+    return (
+        f"default-src 'none'; script-src {named(assets.script)}; style-src {named(assets.style)};"
+        " base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
+        " trusted-types 'none'"
+    )
+
+
+def _incident(incident: Incident) -> dict[str, Any]:
+    if incident.end_ns is not None:
+        lasted = f"{max(0, incident.end_ns - incident.start_ns) / 1e9:.1f} s"
+    else:
+        lasted = "not known: the agent ended before the recovery"
+    return {
+        "id": shown(incident.id),
+        "start": utc(incident.start_ns),
+        "lasted": lasted + (" (interrupted)" if incident.interrupted else ""),
+        "suppressed": incident.suppressed,
+        "fired": [
+            {"name": shown(item.trigger), "why": shown(item.why), "at": utc(item.time_ns)}
+            for item in incident.triggers[:20]
+        ],
+    }
+
+
+def _rows(value: dict[str, Any], number: int) -> list[list[str]]:
+    """Return the first threads of the table, those that are not idle first, as its script does."""
+    capture, texts = value["captures"][number], value["texts"]
+    order = {"waiting": 0, "running": 1, "idle": 2}
+    rows = []
+    for index, (who, what) in enumerate(zip(capture["who"], capture["what"], strict=True)):
+        tid, name, connection, user, database = value["who"][who]
+        status, _, _, _, label, unwind, lock, _, doing, query, place, _ = value["what"][what]
+        waited = capture.get("waited", ())
+        at = f"@{texts[database]}" if database else ""
+        rows.append(
+            [
+                str(tid),
+                "" if connection is None else str(connection),
+                texts[status],
+                texts[lock],
+                texts[place],
+                texts[query],
+                texts[user] + at,
+                texts[doing],
+                "" if not waited or waited[index] is None else str(waited[index]),
+                texts[name],
+                texts[label] + (f", {texts[unwind]}" if unwind else ""),
+            ]
+        )
+    rows.sort(key=lambda row: order.get(row[2], 3))
+    return [[_cut(cell) for cell in row] for row in rows[:STATIC_ROWS]]
+
+
+def _cut(cell: str) -> str:
+    """Return what fits a cell: long words in many of them take a browser minutes to lay out."""
+    return cell if len(cell) <= MAX_CELL else f"{cell[:MAX_CELL]}…"
+
+
+def _sentence(found: Diff) -> str:
+    """Say in one sentence what became of the server."""
+    before, after = _verdicts(found.before), _verdicts(found.after)
+    moved = f"{found.before.active:g} threads had work before, {found.after.active:g} after"
+    return f"Before: {before}. After: {after}. Of a capture, {moved}."
+
+
+def _verdicts(side: Side) -> str:
+    parts = [f"{signature or 'a stall not known'} ({count})" for signature, count in side.verdicts]
+    if side.quiet:
+        parts.append(f"no stall ({side.quiet})")
+    return shown(", ".join(parts))
+
+
+def _side(name: str, side: Side) -> dict[str, Any]:
+    return {
+        "name": name,
+        "samples": side.samples,
+        "threads": f"{side.threads:g}",
+        "active": f"{side.active:g}",
+        "verdicts": _verdicts(side),
+    }
+
+
+def _part(name: str, changes: Sequence[Change]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "more": max(0, len(changes) - MAX_CHANGES),
+        "rows": [
+            {
+                "before": f"{item.before:g}",
+                "after": f"{item.after:g}",
+                "delta": item.delta,
+                "frames": shown(" < ".join(short_name(frame) for frame in item.frames[:8])),
+            }
+            for item in changes[:MAX_CHANGES]
+        ],
+    }

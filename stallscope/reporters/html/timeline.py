@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of an incident as series over time, small enough for a page."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stallscope.incident import Fired
+from stallscope.reporters.html.pack import shown
+from stallscope.samples import Sample
+
+__all__ = ["MAX_POINTS", "MAX_SERIES", "build", "marks"]
+
+MAX_SERIES = 400
+MAX_POINTS = 400_000
+"""Of all series together: about 3 MB of the page."""
+
+_FIRST = (
+    "Threads_running",
+    "processlist.running",
+    "heartbeat.ms",
+    "process.cpu_share",
+    "host.run_queue",
+    "psi.io.some_avg10",
+    "psi.cpu.some_avg10",
+    "psi.memory.some_avg10",
+    "Innodb_row_lock_current_waits",
+)
+"""What tells most of a stall, in this order."""
+_GAUGES = re.compile(
+    r"Threads_(?!created)|Open_(?!ed)|Max_used|Slave_open|Prepared_stmt_count|.*_current"
+    r"|.*_pending|.*_pages_(?!created|read|written|flushed)|.*_bytes_(?:data|dirty)"
+    r"|.*_avg|.*_max(?:$|_)|.*_size$|.*_age$|.*_lsn|.*_length|.*_(?:free|used|ratio|percent|level)"
+)
+"""Status variables that are what they are now. Of all others it matters how fast they rise."""
+
+
+def build(samples: Sequence[Sample], fired: Sequence[Fired]) -> list[dict[str, Any]]:
+    """Return one table for each collector: ``source``, ``time`` (ms), ``series`` by name.
+
+    Counters of the server are given as rates a second, under their name and ``/s``. Series that
+    never change are left out, except those that matter most. ``first`` names the series to show.
+    """
+    by_source: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.error is None:
+            by_source[sample.source].append(sample)
+    asked = " ".join(f"{item.trigger} {item.why}" for item in fired)
+    left, points = MAX_SERIES, MAX_POINTS
+    tables = []
+    for source, items in sorted(by_source.items()):
+        items.sort(key=lambda sample: sample.clock_ns)
+        names = sorted({name for item in items for name in item.values})
+        names.sort(key=lambda name: (_rank(name, asked), name))
+        series: dict[str, list[float | None]] = {}
+        for name in names:
+            values = [item.values.get(name) for item in items]
+            label = shown(name)
+            if _counter(source, name):
+                values = _rates(values, [item.clock_ns for item in items])
+                label += "/s"
+            if len({v for v in values if v is not None}) < 2 and _rank(name, asked) > len(_FIRST):
+                continue
+            if left <= 0 or points < len(values):
+                break
+            left, points = left - 1, points - len(values)
+            series[label] = [None if v is None else _short(v) for v in values]
+        if series:
+            tables.append(
+                {
+                    "source": shown(source),
+                    "time": [item.time_ns // 10**6 for item in items],
+                    "series": series,
+                    "first": [n for n in series if _rank(n.removesuffix("/s"), asked) < 7],
+                }
+            )
+    return tables
+
+
+def _rank(name: str, asked: str) -> int:
+    """Order series: what a trigger names, then what tells most, then the rest."""
+    if name in asked.replace("=", " ").split():
+        return 0
+    return _FIRST.index(name) + 1 if name in _FIRST else len(_FIRST) + 1
+
+
+def _counter(source: str, name: str) -> bool:
+    """Say whether a value is one that only rises: a status variable that is no gauge."""
+    return source == "status" and "." not in name and not _GAUGES.match(name)
+
+
+def _rates(values: Sequence[float | None], clocks: Sequence[int]) -> list[float | None]:
+    """Return by how much a counter rose a second, sample by sample; None: not known."""
+    rates: list[float | None] = []
+    last: tuple[float, int] | None = None
+    for value, clock in zip(values, clocks, strict=True):
+        rate = None
+        if value is not None:
+            if last is not None and clock > last[1] and value >= last[0]:
+                rate = (value - last[0]) / ((clock - last[1]) / 1e9)
+            last = (value, clock)
+        rates.append(rate)
+    return rates
+
+
+def _short(value: float) -> float:
+    """Drop digits that no picture shows."""
+    rounded = float(f"{value:.5g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def marks(fired: Iterable[Fired]) -> list[dict[str, Any]]:
+    """Return the triggers that fired, with their time."""
+    return [
+        {
+            "time": item.time_ns // 10**6,
+            "name": shown(item.trigger),
+            "why": shown(item.why),
+            "threshold": item.threshold,
+        }
+        for item in fired
+    ]

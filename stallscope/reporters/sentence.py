@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was found, in one sentence, for every reporter alike."""
+
+from __future__ import annotations
+
+from stallscope.analyzers.analysis import Analysis, Finding, Link
+from stallscope.analyzers.scene import named_as_process
+from stallscope.model import Lock, LockKind
+from stallscope.reporters.counts import count_states, count_threads, count_unseen, target_process
+from stallscope.reporters.lines import threads_text
+
+__all__ = ["Speaker"]
+
+
+class Speaker:
+    """Says what one analysis found; the names in it are as the target gave them."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.total = count_threads(analysis)
+        self._names = {
+            t.tid: t.name
+            for t in analysis.capture.threads
+            if t.tid and not named_as_process(analysis.capture, t)
+        }
+
+    def verdict(self) -> str:
+        """Return the sentence that everything else explains."""
+        if not self.total:
+            return f"{self.server()}: no thread in it: nothing to say."
+        if not self.analysis.findings:
+            return f"{self.server()}: no stall found; {self.states()}."
+        finding = self.analysis.findings[0]
+        blocker = finding.blocker
+        by = "; the blocker is not known"
+        if blocker is not None:
+            likely = "" if blocker.certain else "likely "
+            by = f"; {likely}blocked by {self.thread(blocker.tid)}, {blocker.state}"
+        return f"{self.server()}: {self.finding(finding)}{by}."
+
+    def finding(self, finding: Finding) -> str:
+        """Return how many threads stall in what, and how sure that is."""
+        if finding.signature is None:  # its title counts the threads itself
+            what = f"{finding.title}, {finding.threads} of {self.total} threads"
+        else:
+            what = (
+                f"{finding.threads} of {threads_text(self.total)}: {finding.title}"
+                f" [{finding.signature}]"
+            )
+        return f"{what} (confidence {finding.confidence:.2f})"
+
+    def server(self) -> str:
+        """Return the server's program, version and process."""
+        analysis = self.analysis
+        index = target_process(analysis)
+        process = None if index is None else analysis.capture.processes[index]
+        exe = process.exe.rsplit("/", 1)[-1] if process is not None and process.exe else None
+        comm = process.comm if process is not None else None
+        name = exe or comm or analysis.server or "this dump"
+        if analysis.version:
+            name += f" {analysis.version}"
+        if process is not None and process.pid:
+            name += f" (pid {process.pid})"
+        return name
+
+    def thread(self, tid: int) -> str:
+        """Return a thread's number, and its name where it has one of its own."""
+        name = self._names.get(tid)
+        who = f"thread {tid}" if tid else "a thread without a number"
+        return who + (f' "{name}"' if name else "")
+
+    def states(self) -> str:
+        """Return how many threads wait, run and idle."""
+        states = count_states(self.analysis)
+        parts = [f"{states[name]} {name}" for name in ("waiting", "running", "idle")]
+        unseen = count_unseen(self.analysis)
+        where = f" ({unseen} of them sleep where the agent does not look)" if unseen else ""
+        return f"{threads_text(self.total)}: " + ", ".join(parts) + where
+
+    def link(self, link: Link) -> str:
+        """Return one link of the chain."""
+        waiters = f"{threads_text(link.threads)} {'waits' if link.threads == 1 else 'wait'}"
+        parts = [waiters] if link.threads else []
+        if link.tid:
+            parts.append(f"blocked by {self.thread(link.tid)}" if parts else self.thread(link.tid))
+        return f"{link.signature}: {', '.join(parts) or 'no thread waits'}"
+
+    def lock(self, lock: Lock, *, holder: bool = True) -> str:
+        """Return what a lock is, who holds it (unless told elsewhere) and how many wait for it."""
+        name = lock.symbol or f"{lock.address:#x}"
+        where = f" at {lock.address:#x}" if lock.symbol and lock.address else ""
+        unstable = "" if lock.stable else "; it changed while it was read"
+        waiters = f"{lock.waiters} wait{'s' if lock.waiters == 1 else ''} [{lock.source}]"
+        held = f"{self.holder(lock)}, " if holder else ""
+        return f"{name} ({lock.kind}{where}): {held}{waiters}{unstable}"
+
+    def holder(self, lock: Lock) -> str:
+        """Return who holds a lock, or why nobody is named."""
+        if lock.owner_tid:
+            return f"held by {self.thread(lock.owner_tid)}"
+        if lock.owner_raw:
+            return f"its word names {lock.owner_raw}, which is no thread of the process"
+        if lock.readers:
+            return f"held by {lock.readers} reader{'' if lock.readers == 1 else 's'}"
+        if lock.kind is LockKind.MUTEX and lock.source == "futex":
+            return "free when it was read"
+        return "holder not known"

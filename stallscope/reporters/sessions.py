@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For whom threads work: connections and statements, as far as the server said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from stallscope.model import Thread
+from stallscope.text import one_line
+
+__all__ = ["frequent_statements", "has_ended", "session", "statement"]
+
+
+def session(thread: Thread) -> str:
+    """Return connection, user, database and activity; or nothing."""
+    parts = []
+    if thread.connection is not None:
+        parts.append(f"connection {thread.connection}")
+    if thread.user:
+        parts.append(f"user {thread.user}")
+    if thread.database:
+        parts.append(f"database {thread.database}")
+    if thread.command and thread.command != "Query":
+        parts.append(thread.command)
+    if thread.activity:
+        parts.append(thread.activity)
+    return ", ".join(parts)
+
+
+def statement(thread: Thread, limit: int) -> str:
+    """Return its statement in one line; or nothing."""
+    return one_line(thread.query, limit) if thread.query else ""
+
+
+def has_ended(thread: Thread | None) -> bool:
+    """Say whether its statement is its last one, and it runs none now."""
+    return thread is not None and thread.command == "Sleep"
+
+
+def frequent_statements(threads: Iterable[Thread]) -> list[tuple[int, str]]:
+    """Return (threads, statement), the most frequent first; alike but for literals is one."""
+    counts: Counter[str] = Counter()
+    texts: dict[str, str] = {}
+    for thread in threads:
+        if thread.query:
+            key = thread.digest or thread.query
+            counts[key] += thread.count
+            texts.setdefault(key, thread.query)
+    return [(count, texts[key]) for key, count in counts.most_common()]

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalog as a page of Markdown: docs/signatures.md is this text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stallscope.analyzers.catalog import Catalog, Signature
+
+__all__ = ["markdown"]
+
+_INTRO = """\
+# Signatures
+
+A signature is a way in which a server stalls: what the waiting threads look like, where the culprit
+stands, what it means and what to do. This page is made from the catalog
+(`stallscope signatures --markdown`); [writing-signatures.md](writing-signatures.md) says how to
+write one, [verdict.md](verdict.md) how they become a verdict.
+"""
+
+_FAMILIES = {
+    "any": "Any process",
+    "innodb": "InnoDB",
+    "sql": "SQL layer of MySQL and MariaDB",
+    "replication": "Binary log and replication",
+    "myisam-aria": "MyISAM and Aria",
+    "rocksdb": "MyRocks and RocksDB",
+    "tokudb": "TokuDB and PerconaFT",
+    "pbxt": "PBXT",
+    "mongodb": "MongoDB",
+    "wiredtiger": "WiredTiger",
+    "postgres": "PostgreSQL",
+}
+
+
+def markdown(catalog: Catalog) -> str:
+    """Return all signatures, family by family, as Markdown."""
+    return "\n".join(_lines(catalog)) + "\n"
+
+
+def _lines(catalog: Catalog) -> Iterator[str]:
+    yield _INTRO
+    names = sorted({s.family for s in catalog.signatures}, key=_rank)
+    for family in names:
+        title = _FAMILIES.get(family, family)
+        anchor = "".join(c if c.isalnum() else "-" for c in title.lower())
+        count = sum(s.family == family for s in catalog.signatures)
+        yield f"- [{title}](#{anchor}): {count}"
+    for family in names:
+        yield f"\n## {_FAMILIES.get(family, family)}"
+        for signature in sorted(catalog.signatures, key=lambda s: s.id):
+            if signature.family == family:
+                yield from _signature(signature)
+
+
+def _rank(family: str) -> tuple[int, str]:
+    order = [name for name in _FAMILIES if name != "any"]
+    return order.index(family) if family in order else len(order), family
+
+
+def _signature(signature: Signature) -> Iterator[str]:
+    yield f"\n### {signature.id}\n"
+    yield f"**{signature.title}.** {' '.join(signature.meaning.split())}\n"
+    yield f"Servers: {', '.join(signature.servers)}. Versions: {signature.versions}.\n"
+    if signature.generic:
+        yield "Found by the shape of the waits, in any program.\n"
+    yield from _stacks("Waiters", signature.waiter_texts)
+    if signature.locks:
+        yield "Locks: " + ", ".join(f"`{lock}`" for lock in signature.locks) + "\n"
+    holders = [
+        (holder.role, pattern.text) for holder in signature.holders for pattern in holder.patterns
+    ]
+    yield from _stacks("The blocker", holders)
+    releases = [
+        (item.role, pattern.text) for item in signature.releases for pattern in item.patterns
+    ]
+    yield from _stacks("Where it lets the lock go", releases)
+    for title, items in (
+        ("Brings about", [f"`{name}`" for name in (*signature.explains, *signature.causes)]),
+        ("What to do", signature.remedies),
+        ("References", [f"<{reference}>" for reference in signature.references]),
+    ):
+        if items:
+            yield f"{title}:\n"
+            yield from (f"- {item}" for item in items)
+            yield ""
+
+
+def _stacks(
+    title: str, items: list[tuple[str, str]] | tuple[tuple[str, str], ...]
+) -> Iterator[str]:
+    """List patterns under what is said of each, once for those that follow each other."""
+    if not items:
+        return
+    yield f"{title}:\n"
+    last = None
+    for said, text in items:
+        if said != last:
+            yield f"- {said}:" if said else "- in any version:"
+            last = said
+        yield f"  - `{text}`"
+    yield ""

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server's status numbers say, as a table for people and as stallscope.status/1."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from stallscope.analyzers.workload import ABSENT, GROUPS, Report, Row, Verdict
+from stallscope.reporters import units
+from stallscope.reporters.lines import Line, wrap
+from stallscope.text import one_line
+
+__all__ = ["SCHEMA", "dumps", "render"]
+
+SCHEMA = "stallscope.status/1"
+
+_STYLES = {Verdict.WORRY: "bold red", Verdict.LOOK: "yellow", Verdict.UNKNOWN: "dim"}
+_MAX_QUERY = 200
+_INDENT = " " * 11
+
+
+def render(report: Report, *, width: int, full: bool = False) -> list[Line]:
+    """Return the lines; what a row means stands below those that are not ok, or below all."""
+    lines = [*wrap(_headline(report), width, style="bold")]
+    for group, title in GROUPS.items():
+        rows = [row for row in report.rows if row.group == group]
+        if rows:
+            lines += [Line(""), Line(title, "bold")]
+        absent = [row for row in rows if row.note == ABSENT and not full]
+        for row in rows:
+            if row not in absent:
+                lines += _row(row, width, full=full)
+        if absent:
+            text = f"{ABSENT}: {', '.join(row.title for row in absent)}"
+            lines += wrap(text, width, indent="  ", hang=_INDENT, style=_STYLES[Verdict.UNKNOWN])
+        if group == "ddl":
+            lines += _progress(report, width)
+    return lines
+
+
+def _headline(report: Report) -> str:
+    counts = Counter(row.verdict for row in report.rows)
+    worries, looks = counts[Verdict.WORRY], counts[Verdict.LOOK]
+    if worries or looks:
+        said = f"{worries} to worry about, {looks} to look at"
+    else:
+        said = "nothing to worry about"
+    known = len(report.rows) - counts[Verdict.UNKNOWN]
+    what = f"{report.version}: " if report.version else ""
+    return f"{what}{said}, of {known} that are known; {_window(report)}."
+
+
+def _window(report: Report) -> str:
+    length = units.duration(report.seconds * 1000)
+    if report.restarted:
+        return f"the server was restarted: rates are of the {length} since"
+    if report.since_start:
+        return f"rates are of the {length} since the server's start"
+    return f"rates are of {length}"
+
+
+def _row(row: Row, width: int, *, full: bool) -> Iterator[Line]:
+    style = _STYLES.get(row.verdict, "")
+    number = _number(row.value, row.unit) if row.rate is None else _number(row.rate, row.unit)
+    if row.value is None:
+        number = "-"
+    yield Line(f"  {row.verdict:<7}  {row.title:<46}  {number}", style)
+    if row.note:
+        yield from wrap(row.note, width, indent=_INDENT)
+    if full or row.verdict in (Verdict.LOOK, Verdict.WORRY):
+        yield from wrap(f"{row.meaning} When to worry: {row.when}", width, indent=_INDENT)
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if unit == "%":
+        return f"{value * 100:.3g} %"
+    text = units.number(round(value)) if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{text} {unit}".rstrip() if unit != "/s" else f"{text}/s"
+
+
+def _progress(report: Report, width: int) -> Iterator[Line]:
+    for item in report.progress:
+        done = "" if item.percent is None else f", {item.percent:.0f} %"
+        text = f"connection {item.connection}: {item.stage}{done}"
+        if item.query:
+            text += f": {one_line(item.query, _MAX_QUERY)}"
+        yield from wrap(text, width, indent="  ", hang=_INDENT)
+    if not report.progress and "progress" in report.missing:
+        why = f"progress of statements: {report.missing['progress']}"
+        yield from wrap(why, width, indent="  ", hang=_INDENT)
+
+
+def dumps(report: Report, inputs: tuple[str, ...]) -> str:
+    """Return stallscope.status/1, one line."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "inputs": inputs,
+        "version": report.version,
+        "seconds": report.seconds,
+        "since_start": report.since_start,
+        "restarted": report.restarted,
+        "rows": report.rows,
+        "progress": report.progress,
+        "missing": dict(report.missing),
+    }
+    return msgspec.json.encode(document).decode()

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The waits of a server for people: what goes on now, kinds, locks and files by time waited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from stallscope.analyzers.excerpts import Excerpts
+from stallscope.families import family
+from stallscope.reporters.lines import Line, short_name, threads_text, wrap
+from stallscope.reporters.units import LEGEND, bars, duration, number, size
+from stallscope.reporters.waitkeys import arrange, same_holders, same_waiters, waited
+from stallscope.text import clean
+from stallscope.waitlines import (
+    IDLE_KINDS,
+    ROW_LOCK_FUNCTIONS,
+    Event,
+    HolderStack,
+    Key,
+    KindWaits,
+    ProbeState,
+    WaiterStack,
+    WaitLine,
+)
+
+__all__ = ["Options", "fit", "render"]
+
+_ALWAYS = ("mutex", "fsync", "fallocate")
+_FRAMES = 6
+_STACKS = 2
+"""Stacks of waiters, and of holders, below one lock or file."""
+_EVENTS = 10
+_DEFAULT_TOP = 10
+
+_LOST = {
+    "ring-full": "records that did not fit: stacks and events are missing, counts are right",
+    "slots-full": "threads that could not be watched",
+    "keys-full": "waits that are counted under their kind only",
+    "files-full": "files without a name",
+    "stack-short": "stacks that are longer than what was copied of them",
+    "stack-read": "stacks that could not be read",
+    "path-read": "paths or files that could not be read",
+    "missed": "times that a probe was not run, because it ran already",
+    "marks-full": "locks whose wakers were not looked out for",
+    "rate": "records above the rate limit: stacks and events are missing, counts are right",
+    "async-full": "asynchronous calls that could not be followed",
+    "not-unwound": "stacks that were not looked at: there were too many at once",
+    "unwinding-failed": "stacks that could not be unwound",
+    "stacks-full": "stacks beyond those that are kept",
+    "stacks-of-key-full": "stacks of a lock or file beyond those that are kept of it",
+    "table-full": "locks and files beyond those that are kept",
+    "events-full": "events that did not fit into a line",
+}
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How much is shown, and of what."""
+
+    server: str
+    """Name and process id."""
+    width: int = 80
+    top: int = _DEFAULT_TOP
+    """Locks and files; 0 is all."""
+    stacks: int = 3
+    """Of them, how many with the stacks of waiters and holders."""
+    blocks: bool = True
+    """The output has block characters."""
+    clock: str = ""
+    """Time of day, to begin with."""
+    watched: float = 0.0
+    """Seconds since the start."""
+    probes: tuple[ProbeState, ...] = ()
+    """Those of the first line."""
+    uprobes: bool = True
+    """They were asked for."""
+    source: str | None = None
+    """That of the first line."""
+
+
+def render(line: WaitLine, options: Options, excerpts: Excerpts) -> list[Line]:
+    """Return one screen: an interval, or the totals; nothing in it can steer a terminal."""
+    return list(_Screen(line, options, excerpts).lines())
+
+
+def fit(lines: list[Line], height: int) -> list[Line]:
+    """Cut a screen to the rows of a terminal."""
+    if len(lines) <= height:
+        return lines
+    cut = len(lines) - height + 1
+    return [*lines[: height - 1], Line(f"… {cut} more lines: a higher terminal shows them", "dim")]
+
+
+class _Screen:
+    def __init__(self, line: WaitLine, options: Options, excerpts: Excerpts) -> None:
+        self.line = line
+        self.options = options
+        self.excerpts = excerpts
+        self.keys = arrange(line.keys)
+        self.longest: dict[str, float] = {}
+        for key in self.keys:
+            so_far = self.longest.get(key.kind, 0.0)
+            self.longest[key.kind] = max(so_far, key.longest_in_flight_ms)
+        self.several = len({key.pid for key in line.keys}) > 1
+
+    def lines(self) -> Iterator[Line]:
+        yield from self._head()
+        yield from self._kinds()
+        yield from self._lost()
+        yield from self._keys()
+        yield from self._events()
+        yield from self._server()
+        yield from self._probes()
+
+    def _head(self) -> Iterator[Line]:
+        now, ended = self._now(), self._ended()
+        style = "bold red" if now else "bold yellow" if ended else "bold green"
+        facts = [ended, now] if self.line.final else [now or ended]
+        text = "; ".join(filter(None, facts)) or "no wait was over its threshold"
+        clock = f"{self.options.clock} " if self.options.clock else ""
+        yield from self._wrap(f"{clock}{self.options.server}: {text}.", style=style)
+        yield from self._wrap(f"{self._span()}; {self._thresholds()}{self._by()}", style="dim")
+
+    def _now(self) -> str:
+        """Say for what most threads wait, where one of them is over the threshold."""
+        stuck = [key for key in self.keys if key.kind not in IDLE_KINDS and self._is_stuck(key)]
+        kinds = {n: k.in_flight for n, k in self.line.kinds.items() if n not in IDLE_KINDS}
+        kind = max(kinds, key=lambda name: kinds[name], default="")
+        many = kinds.get(kind, 0)
+        key = max(stuck, key=lambda key: (key.in_flight, waited(key)), default=None)
+        if key is not None and 2 * key.in_flight >= many:
+            count, what, longest = key.in_flight, self._what(key), key.longest_in_flight_ms
+        elif many:
+            count, what, longest = many, kind, self.longest.get(kind, 0.0)
+        else:
+            return ""
+        since = f", the longest for {duration(longest)}" if longest else ""
+        return f"{threads_text(count)} {'waits' if count == 1 else 'wait'} for {what} now{since}"
+
+    def _ended(self) -> str:
+        """Say how many waits over the threshold have ended, and for what most of the time."""
+        over = sum(kind.over for name, kind in self.line.kinds.items() if name not in IDLE_KINDS)
+        if not over:
+            return ""
+        text = "1 wait was" if over == 1 else f"{number(over)} waits were"
+        text += " over the threshold"
+        key = next((key for key in self.keys if key.over and key.kind not in IDLE_KINDS), None)
+        if key is not None:
+            text += f", most of all for {self._what(key)}, the longest {duration(key.max_ms)}"
+        return text
+
+    def _is_stuck(self, key: Key) -> bool:
+        kind = self.line.kinds.get(key.kind)
+        limit = None if kind is None else kind.threshold_ms
+        return key.in_flight > 0 and limit is not None and key.longest_in_flight_ms >= limit
+
+    def _span(self) -> str:
+        seconds = self.line.seconds
+        if self.line.final:
+            return f"totals of {duration(seconds * 1000)}"
+        return f"last {duration(seconds * 1000)} of {duration(self.options.watched * 1000)} watched"
+
+    def _thresholds(self) -> str:
+        of = {
+            name: kind.threshold_ms
+            for name, kind in self.line.kinds.items()
+            if kind.threshold_ms is not None and name not in IDLE_KINDS
+        }
+        if not of:
+            return "no thresholds"
+        usual, _ = Counter(of.values()).most_common(1)[0]
+        others = [f"{clean(name)} {duration(ms)}" for name, ms in of.items() if ms != usual]
+        return "; ".join([f"threshold {duration(usual)}", *others])
+
+    def _by(self) -> str:
+        if self._inproc:
+            return "; source: inproc, the agent in the server"
+        if self.line.in_flight_by == "timer":
+            return ""
+        return "; waits in flight are found by a scan: this kernel has no BPF timers"
+
+    @property
+    def _inproc(self) -> bool:
+        return (self.line.source or self.options.source) == "inproc"
+
+    def _kinds(self) -> Iterator[Line]:
+        head = f"{'count':>8} {'total':>8} {'longest':>8} {'over':>6} {'now':>5} {'bytes':>8}"
+        yield Line("")
+        yield Line(f"{'Waits':<17} {head}  how long", "bold")
+        for name, kind in sorted(self.line.kinds.items(), key=self._kind_order):
+            if kind.count or kind.in_flight or name in _ALWAYS:
+                yield self._kind(name, kind)
+        yield Line(f"  how long: {LEGEND}"[: self.options.width], "dim")
+
+    def _kind_order(self, item: tuple[str, KindWaits]) -> tuple[bool, float, str]:
+        name, kind = item
+        return name in IDLE_KINDS, -(kind.total_ms + self.longest.get(name, 0.0)), name
+
+    def _kind(self, name: str, kind: KindWaits) -> Line:
+        style = "dim" if name in IDLE_KINDS else "red" if kind.in_flight else ""
+        shown = f"{clean(name)} (idle)" if name in IDLE_KINDS else clean(name)
+        amount = "" if kind.bytes is None else size(kind.bytes)
+        histogram = bars(kind.histogram, blocks=self.options.blocks) if kind.histogram else ""
+        longest = max(kind.max_ms, self.longest.get(name, 0.0))
+        numbers = _numbers(kind.count, kind.total_ms, longest)
+        text = (
+            f"  {shown[:15]:<15} {numbers} {number(kind.over):>6} {number(kind.in_flight):>5}"
+            f" {amount:>8}  {histogram}"
+        )
+        return Line(text.rstrip(), style)
+
+    def _lost(self) -> Iterator[Line]:
+        lost = {cause: count for cause, count in self.line.lost.items() if count}
+        yield Line("")
+        if not lost:
+            yield Line("Nothing was lost.")
+            return
+        yield Line("Lost since the start", "bold yellow")
+        for cause, count in sorted(lost.items()):
+            meaning = _LOST.get(cause)
+            text = f"{number(count)} {cause}" + (f": {meaning}" if meaning else "")
+            yield from self._wrap(text, indent="  ", hang="    ")
+
+    def _keys(self) -> Iterator[Line]:
+        if not self.keys:
+            return
+        top = self.options.top or len(self.keys)
+        yield Line("")
+        yield Line(f"  {'count':>8} {'total':>8} {'longest':>8} {'now':>5}  lock or file", "bold")
+        for place, key in enumerate(self.keys[:top]):
+            yield from self._key(key)
+            if place < self.options.stacks and key.kind not in IDLE_KINDS:
+                yield from self._stacks(key)
+        if len(self.keys) > top:
+            yield Line(f"  … {len(self.keys) - top} more (--top {len(self.keys)} shows them)")
+
+    def _key(self, key: Key) -> Iterator[Line]:
+        longest = max(key.max_ms, key.longest_in_flight_ms)
+        numbers = _numbers(key.count, key.total_ms, longest)
+        head = f"  {numbers} {number(key.in_flight):>5}  "
+        what = self._what(key, self.options.width - len(head))
+        if self.several and key.pid is not None:
+            what += f" (pid {key.pid})"
+        if key.owner_tid:
+            what += f", held by thread {key.owner_tid}"
+        style = "dim" if key.kind in IDLE_KINDS else "red" if self._is_stuck(key) else ""
+        yield from self._wrap(what, indent=head, hang=" " * len(head), style=style)
+
+    def _what(self, key: Key, room: int = 0) -> str:
+        """Return kind, class and name; a path keeps its end where there is too little room."""
+        if key.name == f"{key.kind}s":  # what has no name is under this one
+            return f"{key.kind} of unknown name"
+        if not key.name.startswith(("/", ".../")):
+            return f"{key.kind} {short_name(key.name)}"
+        kind = key.kind if key.file_class in (None, "other") else f"{key.kind} {key.file_class}"
+        return f"{kind} {_end_of_path(clean(key.name), room - len(kind) - 1 if room else 60)}"
+
+    def _stacks(self, key: Key) -> Iterator[Line]:
+        indent = " " * 6
+        hang = " " * 10
+        # What has no frames is told among the losses.
+        waiters = same_waiters(
+            msgspec.structs.replace(stack, frames=self.excerpts.of_waiter(stack.frames)[:_FRAMES])
+            for stack in key.waiters
+            if stack.frames
+        )
+        holders = same_holders(
+            msgspec.structs.replace(stack, frames=self.excerpts.of_waker(stack.frames)[:_FRAMES])
+            for stack in key.holders
+            if stack.frames
+        )
+        waiters.sort(key=lambda stack: (-stack.total_ms, -stack.count))
+        holders.sort(key=lambda stack: -stack.count)
+        for waiter in waiters[:_STACKS]:
+            yield from self._wrap(self._waiter(waiter), indent=indent, hang=hang)
+        for holder in holders[:_STACKS]:
+            yield from self._wrap(self._holder(holder), indent=indent, hang=hang)
+
+    def _waiter(self, waiter: WaiterStack) -> str:
+        times = "1 wait" if waiter.count == 1 else f"{number(waiter.count)} waits"
+        length = f", {duration(waiter.total_ms)}," if waiter.total_ms else ""
+        where = _path(waiter.frames)
+        return f"{times}{length} in {where}{_doubt(waiter.label)}"
+
+    def _holder(self, holder: HolderStack) -> str:
+        times = "" if holder.count == 1 else f" {number(holder.count)} times"
+        last = "" if holder.count == 1 else ", last"
+        name = f' "{holder.comm}"' if holder.comm else ""
+        who = f"{last} by thread {holder.tid}{name}" if holder.tid else ""
+        where = _path(holder.frames)
+        return f"woken{times}{who}, in {where}{_doubt(holder.label)}"
+
+    def _events(self) -> Iterator[Line]:
+        events = self.line.events
+        if events:
+            yield Line("")
+            yield Line("Each over its threshold", "bold")
+        for event in events[-_EVENTS:]:
+            yield from self._wrap(_event(event), indent="  ", hang="    ")
+        if len(events) > _EVENTS:
+            yield Line(f"  … and {len(events) - _EVENTS} before them (--json has all)")
+
+    def _server(self) -> Iterator[Line]:
+        hits = {name: counts.get("count", 0) for name, counts in self.line.server.items()}
+        if any(hits.values()):
+            yield Line("")
+            text = ", ".join(f"{short_name(name)} {number(n)}" for name, n in hits.items() if n)
+            yield from self._wrap(f"The server's own functions: {text}", hang="  ")
+
+    def _probes(self) -> Iterator[Line]:
+        missing = [
+            f"{probe.name}: {probe.why_not or 'does not work here'}"
+            for probe in self.options.probes
+            if not probe.ok
+        ]
+        if self._hides_row_locks():
+            missing.append(
+                "row locks: this server has no symbols of InnoDB's functions, so that a thread"
+                " that waits for a row looks like an idle one; its debug symbols would tell them"
+                " apart"
+            )
+        if missing:
+            yield Line("")
+            yield Line("Not watched here", "bold")
+        for text in missing:
+            yield from self._wrap(text, indent="  - ", hang="    ")
+
+    def _hides_row_locks(self) -> bool:
+        asked = self.options.uprobes and not self._inproc and "row-lock" in self.line.kinds
+        servers = {family(target.exe, target.comm) for target in self.line.targets}
+        found = self.line.server.keys() & set(ROW_LOCK_FUNCTIONS)
+        return asked and bool(servers & {"mysql", "mariadb"}) and not found
+
+    def _wrap(
+        self, text: str, *, indent: str = "", hang: str | None = None, style: str = ""
+    ) -> Iterator[Line]:
+        return wrap(text, self.options.width, indent=indent, hang=hang, style=style)
+
+
+def _path(frames: Sequence[str]) -> str:
+    return " < ".join(short_name(frame) for frame in frames)
+
+
+def _doubt(label: str | None) -> str:
+    return "" if label in (None, "verified") else f" [{label}]"
+
+
+def _end_of_path(path: str, room: int) -> str:
+    """Return whole names from the last one up, as many as there is room for."""
+    room = max(24, room)
+    if len(path) <= room:
+        return path
+    end = path[1 - room :]
+    return "…" + (end[end.index("/") :] if "/" in end[:-1] else end)
+
+
+def _numbers(count: int, total_ms: float, max_ms: float) -> str:
+    return f"{number(count):>8} {duration(total_ms):>8} {duration(max_ms):>8}"
+
+
+def _event(event: Event) -> str:
+    name = f' "{event.comm}"' if event.comm else ""
+    who = f"thread {event.tid or '?'}{name}"
+    if event.kind == "server":
+        return f"{who}, in {short_name(event.name or '?')}: a deadlock has found its victim"
+    what = event.kind if event.name is None else f"{event.kind} {short_name(event.name)}"
+    if event.in_flight:
+        others = f", {threads_text(event.waiters)} in all" if event.waiters > 1 else ""
+        owner = f", held by thread {event.owner_tid}" if event.owner_tid else ""
+        return f"{who} waits for {what} since {duration(event.length_ms)}{others}{owner}"
+    waker = f", woken by thread {event.waker.tid}" if event.waker is not None else ""
+    return f"{who} waited for {what}: {duration(event.length_ms)}{waker}"

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The header of a ring that libstallscope.so keeps in a server: what it says, and its few commands.
+
+The layout is that of inproc/ring.h. What else is in a ring, stallscope-probe reads. Nothing in it
+is believed: the server writes it, and may be hostile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import os
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stallscope.errors import StallscopeError
+from stallscope.waitlines import FILE_KINDS, LOCK_KINDS
+
+__all__ = [
+    "KINDS",
+    "LOST",
+    "MAGIC",
+    "SUFFIX",
+    "Found",
+    "Life",
+    "Ring",
+    "RingError",
+    "is_ring",
+    "kinds_of",
+    "read",
+    "set_thresholds",
+    "switch",
+]
+
+MAGIC = b"STALLRNG"
+VERSION = 1
+SUFFIX = ".ring"
+
+KINDS = ("lock", *FILE_KINDS)
+"""In the order of enum stall_wait_kind: what has a threshold of its own."""
+LOST = (
+    "ring-full",
+    "slots-full",
+    "keys-full",
+    "files-full",
+    "stack-short",
+    "stack-read",
+    "path-read",
+    "missed",
+    "marks-full",
+    "rate",
+    "async-full",
+)
+"""In the order of enum stall_wait_lost."""
+_GROUPS = {
+    "lock": KINDS[:1],
+    "sync": KINDS[1:6],
+    "space": KINDS[6:11],
+    "io": KINDS[11:],
+    "all": KINDS,
+}
+
+_LINE = 64  # of the processor's cache: parts that are written by others begin at one
+
+
+def _aligned(offset: int) -> int:
+    return (offset + _LINE - 1) // _LINE * _LINE
+
+
+CONSTANT = struct.Struct("=8s2I7Q6IiI4Q40s16s256s16s")
+COMMANDS = struct.Struct(f"=II{len(KINDS)}Q")
+LIVE = struct.Struct(f"=4IQ{len(LOST)}Q")
+HEAD = struct.Struct("=Q")
+COMMANDS_AT = _aligned(CONSTANT.size)
+THRESHOLDS_AT = COMMANDS_AT + 8
+LIVE_AT = _aligned(COMMANDS_AT + COMMANDS.size)
+HEAD_AT = _aligned(LIVE_AT + LIVE.size)
+SIZE = _aligned(HEAD_AT + HEAD.size)
+
+SLOT_SIZE = 192  # struct stall_wait_slot: seq is its first word
+SLOT_TID_AT = 64
+_MAX_SLOTS = 16384
+_MAX_FILE = 512 << 20
+_ENDED = 2
+_MOST_NS = (1 << 63) - 1
+
+
+class RingError(StallscopeError):
+    """The file is no ring that can be read or written."""
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """What the header says. Names are the server's: clean them before they are shown."""
+
+    path: str
+    owner: int
+    """User id of the file."""
+    size: int
+    pid: int
+    """In the server's own pid namespace."""
+    start_time: int
+    """Clock ticks since boot; 0: not known."""
+    pid_namespace: int
+    """Inode; 0: not known."""
+    created_ns: int
+    """CLOCK_MONOTONIC."""
+    created_wall_ns: int
+    boot_id: str
+    comm: str
+    exe: str
+    library: str
+    enabled: bool
+    thresholds_ms: dict[str, float]
+    ended: bool
+    """The server has exited in order."""
+    slots: int
+    """Threads that it has room for."""
+    threads: int
+    waiting: int
+    """Of the threads, those in a wait."""
+    waits: int
+    """That began, roughly."""
+    records: int
+    """That were written since the start."""
+    lost: dict[str, int]
+    """By cause; those that are 0 are left out."""
+
+
+class Life(enum.StrEnum):
+    """What has become of a ring's server."""
+
+    ALIVE = "alive"
+    ENDED = "ended"
+    """It has exited in order."""
+    LEFT = "left"
+    """It is gone, and did not say so."""
+    UNKNOWN = "unknown"
+    """It cannot be seen from here."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A ring, or why it cannot be read."""
+
+    path: Path
+    ring: Ring | None = None
+    error: str | None = None
+    life: Life = Life.UNKNOWN
+    process: int | None = None
+    """In our pid namespace, while it lives."""
+
+
+def is_ring(head: bytes) -> bool:
+    """Say whether data begins like a ring."""
+    return head.startswith(MAGIC)
+
+
+def kinds_of(name: str) -> tuple[str, ...]:
+    """Return the kinds with a threshold that a kind or group of stallscope.waits/1 stands for.
+
+    All kinds of locks have one between them. Empty: there is no such name.
+    """
+    if name in _GROUPS:
+        return _GROUPS[name]
+    if name in LOCK_KINDS:
+        return _GROUPS["lock"]
+    return (name,) if name in KINDS else ()
+
+
+def read(path: Path | str) -> Ring:
+    """Read a header. Raises: RingError."""
+    with _opened(path, os.O_RDONLY) as (descriptor, status):
+        fields, slots = _header(descriptor, str(path), status.st_size)
+        commands = COMMANDS.unpack(_pread(descriptor, COMMANDS.size, COMMANDS_AT, path))
+        live = LIVE.unpack(_pread(descriptor, LIVE.size, LIVE_AT, path))
+        (head,) = HEAD.unpack(_pread(descriptor, HEAD.size, HEAD_AT, path))
+        used = min(live[1], slots)
+        places = _pread(descriptor, used * SLOT_SIZE, fields[4], path)
+    taken = [
+        struct.unpack_from("=I", places, at)[0]
+        for at in range(0, len(places), SLOT_SIZE)
+        if struct.unpack_from("=i", places, at + SLOT_TID_AT)[0] != 0
+    ]
+    return Ring(
+        path=str(path),
+        owner=status.st_uid,
+        size=status.st_size,
+        pid=fields[16],
+        start_time=fields[18],
+        pid_namespace=fields[19],
+        created_ns=min(fields[20], _MOST_NS),
+        created_wall_ns=min(fields[21], _MOST_NS),
+        boot_id=_text(fields[22]),
+        comm=_text(fields[23]),
+        exe=_text(fields[24]),
+        library=_text(fields[25]),
+        enabled=commands[0] != 0,
+        thresholds_ms={kind: ns / 1e6 for kind, ns in zip(KINDS, commands[2:], strict=True)},
+        ended=live[0] == _ENDED,
+        slots=slots,
+        threads=len(taken),
+        waiting=sum(seq & 1 for seq in taken),
+        waits=live[4],
+        records=head,
+        lost={name: count for name, count in zip(LOST, live[5:], strict=True) if count},
+    )
+
+
+def switch(path: Path | str, *, on: bool) -> None:
+    """Switch the recording of a server on or off: one word of memory that it shares."""
+    _write(path, [(COMMANDS_AT, struct.pack("=I", on))])
+
+
+def set_thresholds(path: Path | str, nanoseconds: dict[str, int]) -> None:
+    """Set the thresholds of kinds: a word each."""
+    _write(
+        path,
+        [
+            (THRESHOLDS_AT + 8 * KINDS.index(kind), struct.pack("=Q", ns))
+            for kind, ns in nanoseconds.items()
+        ],
+    )
+
+
+def _write(path: Path | str, words: Sequence[tuple[int, bytes]]) -> None:
+    # Not through a mapping: the server may make its file shorter at any time, which is SIGBUS.
+    with _opened(path, os.O_RDWR) as (descriptor, status):
+        _header(descriptor, str(path), status.st_size)
+        for offset, word in words:
+            try:
+                os.pwrite(descriptor, word, offset)
+            except OSError as error:
+                raise _failed(path, error) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str, mode: int) -> Iterator[tuple[int, os.stat_result]]:
+    # Where the folder is somebody's own, a name in it can lead anywhere: a FIFO must not block us.
+    flags = mode | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise _failed(path, error) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise RingError(f"{path} is no file")
+        yield descriptor, status
+    finally:
+        os.close(descriptor)
+
+
+def _failed(path: Path | str, error: OSError) -> RingError:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return RingError(f"{path}: {error.strerror}; run this as the server's user, or as root")
+    if error.errno == errno.ELOOP:
+        return RingError(f"{path} is a symbolic link: name the ring itself")
+    return RingError(f"{path}: {error.strerror or error}")
+
+
+def _header(descriptor: int, name: str, size: int) -> tuple[tuple[Any, ...], int]:
+    """Return the constant part, and how many slots there are, where they are as they must be."""
+    data = _pread(descriptor, CONSTANT.size, 0, name)
+    fields = CONSTANT.unpack(data)
+    if fields[0] != MAGIC:
+        raise RingError(f"{name} is no ring of libstallscope.so")
+    if fields[1] != VERSION:
+        raise RingError(
+            f"{name} is of version {fields[1]}, and this stallscope reads {VERSION}:"
+            " take library and stallscope from one build"
+        )
+    slots_at, slots = fields[4], fields[10]
+    end = slots_at + slots * SLOT_SIZE
+    if not (SIZE <= fields[3] == size <= _MAX_FILE and slots <= _MAX_SLOTS and end <= size):
+        raise RingError(f"{name} is damaged: its header does not fit its {size} bytes")
+    return fields, slots
+
+
+def _pread(descriptor: int, size: int, offset: int, name: Path | str) -> bytes:
+    try:
+        data = os.pread(descriptor, size, offset)
+    except OSError as error:
+        raise _failed(name, error) from error
+    if len(data) != size:
+        raise RingError(f"{name} is no ring of libstallscope.so: it is too short")
+    return data
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("utf-8", "backslashreplace")

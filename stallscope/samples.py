@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples: what one collector saw at one moment, as numbers by name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stallscope.times import Moment
+
+__all__ = ["Sample"]
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One look of one collector.
+
+    Names of ``values``: status variables of the server as it spells them (``Threads_running``);
+    all others begin with what they are about: ``processlist.running``,
+    ``processlist.state.Sending data`` (threads in it), ``heartbeat.ms``, ``process.rss_bytes``,
+    ``process.cpu_share`` (1.0 is one core), ``psi.io.some_avg10`` (percent), ``host.run_queue``,
+    ``disk.sda.util`` (0 to 1), ``waits.fsync.max_ms``. Counters stay as they are; their rates are
+    formed where they are used, from two samples.
+    """
+
+    source: str
+    """The collector: ``status``, ``processlist``, ``process``, ``psi``, ``waits``, …"""
+    time_ns: Moment
+    """Wall clock, when it began: for people and files."""
+    clock_ns: Moment
+    """CLOCK_MONOTONIC, when it began: for lengths and rates."""
+    values: dict[str, float] = msgspec.field(default_factory=dict)
+    elapsed_ms: float = 0.0
+    error: str | None = None
+    """A sentence where nothing could be had: refused, late, not there in this version."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Screens: the live view of ``stallscope top``."""

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``stallscope top``: keys, and what is drawn when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.message import Message
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Footer, Input
+
+from stallscope.reporters.lines import wrap
+from stallscope.screens import panes
+from stallscope.screens.events import Ended, Event, Listed, Saved, Source, Trouble
+from stallscope.screens.rows import Rows
+from stallscope.screens.state import State
+
+__all__ = ["Top", "capture_path"]
+
+END_SECONDS = 5.0
+"""After a signal; then the kernel ends it. Textual waits for its terminal to take what it writes,
+for ever where that is gone."""
+HELP = (
+    ("space", "pause, and go on: paused, no stacks are taken"),
+    ("/", "show threads, locks and files that fit a regular expression"),
+    ("t", "all threads; Enter shows the stack of one"),
+    ("b", "the stack of the blocker"),
+    ("Enter", "the stack of the thread under the cursor"),
+    ("c", "take a capture into a file that only you can read"),
+    ("Tab", "to the next pane; arrows, PgUp, PgDn move in it"),
+    ("Esc", "back"),
+    ("q", "quit"),
+)
+MEANING = (
+    "A column of the chart is a second. Idle threads wait for work; a thread that waits for"
+    " a lock, a file or another thread is waiting.",
+    "Threads: how many waited for a lock or file, on average over each second.",
+    "Stacks are taken as often as 0.6 percent of a core allows. No thread is stopped.",
+)
+
+
+def capture_path(folder: Path, title: str) -> Path:
+    """Return a name for a capture that says what it is of, and when it was taken."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", title.partition(" ")[0])[:40].strip("-.") or "capture"
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return folder / f"stallscope-{name}-{stamp}.jsonl.zst"
+
+
+class Happened(Message):
+    """A source has something to say."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+
+class View(Screen[None]):
+    """A screen that follows the state."""
+
+    def follow(self) -> None:
+        """Show what is known now."""
+
+    @property
+    def top(self) -> Top:
+        """Return the application."""
+        app = self.app
+        assert isinstance(app, Top)
+        return app
+
+    def on_resize(self) -> None:
+        """Lay the rows out anew, once the widgets know their sizes."""
+        self.call_after_refresh(self.follow)
+
+    def on_screen_resume(self) -> None:
+        """Catch up."""
+        self.call_after_refresh(self.follow)
+
+    def on_rows_picked(self, message: Rows.Picked) -> None:
+        """Show a stack."""
+        self.top.show_stack(message.thread)
+
+    def _above(self) -> None:
+        """Show what every screen has above its lists: whose it is, and what the last key did."""
+        app, width = self.top, self.size.width
+        head = panes.head(app.state, width, paused=app.paused, pattern=app.pattern)
+        self._rows("head").show([head])
+        self._fit("troubles", panes.troubles(app.state, width)[:5])
+
+    def _rows(self, name: str) -> Rows:
+        return self.query_one(f"#{name}", Rows)
+
+    def _fit(self, name: str, rows: list[panes.Row]) -> None:
+        widget = self._rows(name)
+        if len(widget.rows) != len(rows):
+            widget.styles.height = len(rows)
+            widget.display = bool(rows)
+        widget.show(rows)
+
+
+class Overview(View):
+    """Everything at a glance."""
+
+    AUTO_FOCUS = "#tree"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[str, tuple[tuple[object, ...], int]] = {}
+
+    def compose(self) -> ComposeResult:
+        """Make the parts, from the top down."""
+        yield Rows(id="head", focus=False)
+        yield Rows(id="verdict", focus=False)
+        yield Rows(id="troubles", focus=False)
+        yield Rows("Threads by state", id="chart", focus=False)
+        with Container(id="panes"):
+            yield Rows("Who waits on what", id="tree", threads=True)
+            with Vertical(id="side"):
+                yield Rows("Locks and files", id="waits")
+                yield Rows("Incidents", id="incidents")
+        yield Footer(show_command_palette=False)
+
+    def follow(self) -> None:
+        """Show what is known now; what has not changed is not drawn."""
+        if not self.query("#incidents"):
+            return  # the panes are still being made
+        app, state, width = self.top, self.top.state, self.size.width
+        self._above()
+        self._fit("verdict", panes.verdict(state, width)[:3])
+        self._rows("chart").show(panes.chart(state, width))
+        self._pane("tree", (state.analysis,), lambda width: panes.tree(state, width))
+        self._pane(
+            "waits", (state.line, app.pattern), lambda width: panes.waits(state, width, app.pattern)
+        )
+        self._pane(
+            "incidents",
+            (state.incidents,),
+            lambda width: panes.incidents(state.incidents, width),
+        )
+        incidents = self._rows("incidents")
+        height = 1 + min(len(incidents.rows), max(2, self.size.height // 8))
+        if incidents.size.height + 1 != height:
+            incidents.styles.height = height
+
+    def _pane(
+        self, name: str, of: tuple[object, ...], make: Callable[[int], list[panes.Row]]
+    ) -> None:
+        """Fill a pane, unless its width and all that it is made of are what they were."""
+        widget = self._rows(name)
+        width = max(10, (widget.size.width or self.size.width) - 1)  # room for the scroll bar
+        before, width_before = self._made.get(name, ((), 0))
+        same = len(before) == len(of) and all(a is b for a, b in zip(before, of, strict=True))
+        if not same or width != width_before:
+            self._made[name] = (of, width)
+            widget.show(make(width))
+
+
+class Threads(View):
+    """All threads."""
+
+    AUTO_FOCUS = "#list"
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,t", "app.back", "Back")]
+
+    def compose(self) -> ComposeResult:
+        """Make one list."""
+        yield Rows(id="head", focus=False)
+        yield Rows(id="troubles", focus=False)
+        yield Rows("Threads", id="list", threads=True)
+        yield Footer(show_command_palette=False)
+
+    def follow(self) -> None:
+        """Show the threads of the last capture."""
+        app, width = self.top, self.size.width
+        self._above()
+        if app.state.analysis is not None:
+            rows = panes.threads(app.state.analysis, max(20, width - 1), app.pattern)
+            self._rows("list").show(rows)
+
+
+class Stack(View):
+    """One thread, as the last capture that has it saw it."""
+
+    AUTO_FOCUS = "#list"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.back", "Back"),
+        Binding("slash", "app.filter", show=False),
+    ]
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self._thread = thread
+        self._tid: int | None = None
+
+    def compose(self) -> ComposeResult:
+        """Make one list."""
+        yield Rows(id="head", focus=False)
+        yield Rows(id="troubles", focus=False)
+        yield Rows("Stack, innermost frame first", id="list")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Remember who it is: its place in the next capture is another."""
+        analysis = self.top.state.analysis
+        if analysis is not None:
+            self._tid = analysis.capture.threads[self._thread].tid
+
+    def follow(self) -> None:
+        """Show the thread as it is now, or say that it has ended."""
+        self._above()
+        analysis = self.top.state.analysis
+        if analysis is None:
+            return
+        index = self._now(len(analysis.capture.threads))
+        widget = self._rows("list")
+        if index is None:
+            widget.show(
+                [panes.plain(f"thread {self._tid} has ended", "bold yellow"), *_old(widget)]
+            )
+        else:
+            widget.show(panes.stack(analysis, index, max(20, self.size.width - 1)))
+
+    def _now(self, count: int) -> int | None:
+        """Return the thread's place in the last capture; those without a number have none."""
+        analysis = self.top.state.analysis
+        assert analysis is not None
+        if not self._tid:
+            return self._thread if self._thread < count else None
+        threads = analysis.capture.threads
+        return next((i for i, thread in enumerate(threads) if thread.tid == self._tid), None)
+
+
+def _old(widget: Rows) -> Iterable[panes.Row]:
+    """Return the rows without a line that says that the thread has ended."""
+    return [row for row in widget.rows if not row.text.endswith(" has ended")]
+
+
+class Help(ModalScreen[None]):
+    """Keys, and what the figures mean."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "app.back")]
+
+    def compose(self) -> ComposeResult:
+        """Make the text."""
+        yield Rows("Keys", id="help")
+
+    def on_mount(self) -> None:
+        """Fill it."""
+        rows = [panes.plain(f"{key:<7} {what}") for key, what in HELP]
+        rows.append(panes.plain(""))
+        for text in MEANING:
+            rows += [panes.plain(line.text, "dim") for line in wrap(text, 70)]
+        widget = self.query_one("#help", Rows)
+        widget.show(rows)
+        widget.focus()
+
+
+class Ask(ModalScreen[str | None]):
+    """Ask for a filter."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)")]
+
+    def __init__(self, before: str) -> None:
+        super().__init__()
+        self._before = before
+
+    def compose(self) -> ComposeResult:
+        """Make the line."""
+        yield Input(value=self._before, placeholder="regular expression", id="ask")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Hand it back."""
+        self.dismiss(event.value)
+
+
+def _end_with_terminal(number: int, frame: FrameType | None) -> None:
+    """End at once where the terminal is gone and nobody has sent a signal."""
+    try:
+        os.get_terminal_size(sys.__stderr__.fileno())  # type: ignore[union-attr]
+    except OSError:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGALRM)
+
+
+class Top(App[None]):
+    """The live view."""
+
+    CSS_PATH = "top.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012 (as Textual has it)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("space", "pause", "Pause"),
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("t", "threads", "Threads"),
+        Binding("b", "blocker", "Blocker"),
+        Binding("c", "capture", "Capture"),
+        Binding("question_mark", "help", "Help", key_display="?"),
+    ]
+
+    def __init__(self, source: Source, state: State, folder: Path) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.animation_level = "none"
+        self.source = source
+        self.state = state
+        self.folder = folder
+        self.paused = False
+        self.pattern: re.Pattern[str] | None = None
+        self.failure: Exception | None = None
+        self._waiting: deque[Event] = deque(maxlen=2000)
+
+    def get_default_screen(self) -> Screen[None]:
+        """Begin with everything at a glance."""
+        return Overview()
+
+    def on_mount(self) -> None:
+        """Let the sources speak; end in order on signals."""
+        loop = asyncio.get_running_loop()
+
+        def end(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
+            loop.call_soon_threadsafe(self.exit)
+
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, end)
+        if not self.is_headless:
+            signal.signal(signal.SIGALRM, _end_with_terminal)
+            signal.setitimer(signal.ITIMER_REAL, END_SECONDS, END_SECONDS)
+        self.source.start(self._put)
+
+    def on_ready(self) -> None:
+        """Fill the panes once they are there."""
+        self.follow()
+
+    def _put(self, event: Event) -> None:
+        self.post_message(Happened(event))
+
+    def on_happened(self, message: Happened) -> None:
+        """Take an event in; paused, what would change the picture waits."""
+        event = message.event
+        if self.paused and not isinstance(event, Saved | Ended | Trouble | Listed):
+            self._waiting.append(event)
+            return
+        self.state.take(event)
+        self.follow()
+
+    def follow(self) -> None:
+        """Draw the screen that is seen."""
+        if isinstance(self.screen, View):
+            self.screen.follow()
+
+    def action_pause(self) -> None:
+        """Hold the picture still, or catch up."""
+        self.paused = not self.paused
+        self.source.pause(self.paused)
+        while not self.paused and self._waiting:
+            self.state.take(self._waiting.popleft())
+        self.follow()
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+
+        def taken(text: str | None) -> None:
+            if text is None:
+                return
+            self.state.note = ""
+            try:
+                self.pattern = re.compile(text[:500]) if text else None
+            except (re.error, RecursionError, OverflowError) as error:
+                self.state.note = f"{text!r} is no regular expression: {error}"
+            self.follow()
+
+        self.push_screen(Ask(self.pattern.pattern if self.pattern else ""), taken)
+
+    def action_threads(self) -> None:
+        """Show all threads."""
+        self.push_screen(Threads())
+
+    def action_blocker(self) -> None:
+        """Show the stack of the blocker."""
+        analysis = self.state.analysis
+        found = analysis.findings[:1] if analysis is not None else ()
+        blocker = found[0].blocker if found else None
+        if blocker is None or blocker.thread is None:
+            self.state.note = "no blocker is known"
+            self.follow()
+            return
+        self.show_stack(blocker.thread)
+
+    def show_stack(self, thread: int) -> None:
+        """Show the stack of a thread of the last capture."""
+        analysis = self.state.analysis
+        if analysis is not None and 0 <= thread < len(analysis.capture.threads):
+            self.push_screen(Stack(thread))
+
+    def action_capture(self) -> None:
+        """Take a capture into a file."""
+        path = capture_path(self.folder, self.state.title)
+        self.state.note = f"taking {path} …"
+        self.source.capture(path)
+        self.follow()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(Help())
+
+    async def action_back(self) -> None:
+        """Go back to where one came from."""
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Leave the terminal as it was; the command says in one line what went wrong."""
+        if self.failure is None:
+            self.failure = error
+        super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        self._close_messages_no_wait()

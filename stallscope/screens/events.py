@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sources tell the live view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from stallscope.analyzers.analysis import Analysis
+from stallscope.store import Summary
+from stallscope.waitlines import WaitLine
+
+__all__ = ["Ended", "Event", "Listed", "Put", "Saved", "Shot", "Source", "Trouble", "Waited"]
+
+
+class Waited(msgspec.Struct, frozen=True):
+    """A line of waits."""
+
+    line: WaitLine
+
+
+class Shot(msgspec.Struct, frozen=True):
+    """A capture, analyzed. ``ts``: seconds since the epoch."""
+
+    analysis: Analysis
+    ts: float
+    pause: float | None = None
+    """Seconds until the next one; None: nobody knows."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A capture that was asked for is in a file, or why not."""
+
+    path: str | None = None
+    error: str | None = None
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A source that is degraded and what is lost; ``text`` None: it works again."""
+
+    source: str
+    text: str | None = None
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """The last incidents of the store, the newest first."""
+
+    incidents: tuple[Summary, ...]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """Nothing more comes."""
+
+    why: str
+
+
+Event = Waited | Shot | Saved | Trouble | Listed | Ended
+Put = Callable[[Event], None]
+
+
+class Source(Protocol):
+    """Where events come from. ``start`` returns at once; ``put`` is called from threads."""
+
+    def start(self, put: Put) -> None: ...
+
+    def pause(self, on: bool) -> None:
+        """Take no captures meanwhile."""
+        ...
+
+    def capture(self, path: Path) -> None:
+        """Take one into a file; a Saved follows."""
+        ...
+
+    def close(self) -> None:
+        """End it; nothing of it is left running when this returns."""
+        ...
+
+    @property
+    def titles(self) -> Sequence[str]:
+        """Return what is watched: the server's name and process."""
+        ...

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live view of a server: a probe, and the store."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope import atomicfile, capturefile, waitlines
+from stallscope.analyzers import engine
+from stallscope.analyzers.catalog import Catalog
+from stallscope.collectors import rings, snapshot
+from stallscope.collectors.processes import Server
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture
+from stallscope.probe import PROBE
+from stallscope.probestream import Stream
+from stallscope.screens.events import Ended, Event, Listed, Put, Saved, Shot, Trouble, Waited
+from stallscope.screens.sessions import Asking
+from stallscope.store import listing, reading_dest
+from stallscope.waitlines import WaitLine
+
+__all__ = ["LiveOptions", "LiveSource"]
+
+_SHARE = 0.006
+"""Of a core, for captures."""
+_PAUSES = (1.0, 30.0)
+"""Seconds from one capture to the next, at least and at most."""
+_WARM_SECONDS = 60.0
+"""What the probe may need at first: it reads the symbols of large files once."""
+_STORE_SECONDS = 10.0
+_INCIDENTS = 20
+_END_SECONDS = 3.0
+_READ_STRING = ("--read-string", "server_version")
+
+
+class LiveOptions(msgspec.Struct, frozen=True):
+    """What the user said."""
+
+    interval: float = 1.0
+    """Seconds between two lines of waits."""
+    captures: float | None = None
+    """Seconds between two captures; None: as often as that share of a core allows."""
+    uprobes: bool = True
+    force_kernel: bool = False
+    backend: str = "auto"
+    ring: Path | None = None
+    """Of the backend inproc, or its folder; None: it is looked for."""
+    dest: Path | None = None
+    """Of the store; None: the one that is read where none is named, if there is one."""
+
+
+class LiveSource:
+    """A probe that serves: lines of waits each second, captures as often as they are cheap."""
+
+    def __init__(
+        self,
+        pids: tuple[int, ...],
+        servers: tuple[Server, ...],
+        catalog: Catalog,
+        options: LiveOptions,
+        asking: Asking | None = None,
+    ) -> None:
+        self._pids = pids
+        self._servers = servers
+        self._catalog = catalog
+        self._options = options
+        self._asking = asking
+        self._put: Put = lambda event: None
+        self._stream: Stream | None = None
+        self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()
+        self._paused = False
+        self._ready = False
+        self._asked: float | None = None
+        self._due = 0.0
+        self._wanted: list[Path] = []
+        """Files that captures are to go to."""
+        self._records: list[bytes] = []
+
+    @property
+    def titles(self) -> Sequence[str]:
+        """Return the servers' names and processes."""
+        return [f"{server.name} (pid {server.main.pid})" for server in self._servers]
+
+    def start(self, put: Put) -> None:
+        """Begin; all work is done in threads."""
+        self._put = put
+        if self._asking is not None:
+            self._asking.start(put)
+        work: tuple[Callable[[], None], ...] = (self._probe, self._store)
+        self._threads = [threading.Thread(target=item, daemon=True) for item in work]
+        for thread in self._threads:
+            thread.start()
+
+    def pause(self, on: bool) -> None:
+        """Take no captures meanwhile, but those that are asked for."""
+        self._paused = on
+
+    def capture(self, path: Path) -> None:
+        """Let the next capture go to a file, and take it now."""
+        try:
+            atomicfile.check_can_create(path, force=False)
+        except StallscopeError as error:
+            self._put(Saved(error=str(error)))
+            return
+        if self._stream is None or not self._ready:
+            self._put(Saved(error="no captures can be taken now"))
+            return
+        self._wanted.append(path)
+        self._ask()
+
+    def close(self) -> None:
+        """End the probe, and wait for that."""
+        self._closing.set()
+        stream = self._stream
+        if stream is not None:
+            stream.end()
+        if self._asking is not None:
+            self._asking.close()
+        for thread in self._threads:
+            thread.join(_END_SECONDS)
+
+    def _probe(self) -> None:
+        """Serve with waits; without them where they do not work here."""
+        why = self._serve(watch=True)
+        if why is None or self._closing.is_set():
+            return
+        self._put(Trouble("waits", f"no waits: {why}"))
+        why = self._serve(watch=False)
+        if why is not None and not self._closing.is_set():
+            self._put(Trouble("stacks", f"no stacks: {why}"))
+            self._put(Ended("nothing can be seen of it; see `stallscope doctor`"))
+
+    def _serve(self, *, watch: bool) -> str | None:
+        """Run one probe; return why it never became ready, None where it did."""
+        was_ready = False
+        why = "it has ended"
+        try:
+            with Stream(
+                self._arguments(watch=watch), max_line=waitlines.MAX_LINE, end_seconds=_END_SECONDS
+            ) as stream:
+                self._stream = stream
+                if self._closing.is_set():
+                    stream.end()
+                patience = self._options.interval + _WARM_SECONDS if watch else math.inf
+                for number, data in enumerate(stream.lines(patience, self._tick), 1):
+                    self._take(data, number)
+                    was_ready |= self._ready
+        except StallscopeError as error:
+            why = str(error)
+            if not was_ready and self._options.backend != "inproc":
+                why = rings.advice(error, self._pids)
+        finally:
+            self._stream = None
+            self._ready = False
+            self._asked = None
+            self._records = []
+        for _ in self._wanted:
+            self._put(Saved(error=why))
+        self._wanted = []
+        if not was_ready:
+            return why
+        if not self._closing.is_set():
+            self._put(Ended(why))
+        return None
+
+    def _arguments(self, *, watch: bool) -> list[str]:
+        args = ["serve", "--backend", self._options.backend, *_READ_STRING]
+        for pid in self._pids:
+            args += ["--pid", str(pid)]
+        if self._options.ring is not None:
+            args += ["--ring", str(self._options.ring)]
+        if watch:
+            args += ["--watch", "--interval", str(round(self._options.interval * 1000))]
+        if not self._options.uprobes:
+            args.append("--no-uprobes")
+        if self._options.force_kernel:
+            args.append("--force")
+        return args
+
+    def _tick(self) -> float:
+        """Ask for a capture when it is time; return when to look again."""
+        if not self._ready or self._asked is not None or self._paused or self._closing.is_set():
+            return math.inf
+        left = self._due - time.monotonic()
+        if left > 0:
+            return left
+        self._ask()
+        return math.inf
+
+    def _ask(self) -> None:
+        stream = self._stream
+        if stream is not None:
+            self._asked = time.monotonic()
+            if self._asking is not None:
+                self._asking.ask()
+            stream.say("snap")
+
+    def _take(self, data: bytes, number: int) -> None:
+        if self._records or data.startswith(b'{"type":"capture"'):
+            self._records.append(data)
+            if data.startswith(b'{"type":"end"'):
+                records, self._records = self._records, []
+                self._captured(b"\n".join(records) + b"\n")
+            return
+        line = waitlines.loads(data, PROBE, number)
+        if isinstance(line, WaitLine):
+            self._put(Waited(line))
+        elif line.type == "ready":
+            self._ready = True
+        elif line.type == "error":
+            self._asked = None
+            self._due = time.monotonic() + _PAUSES[1]
+            self._put(Trouble("probe", f"the probe: {line.message}"))
+
+    def _captured(self, data: bytes) -> None:
+        begin = time.thread_time_ns()
+        capture = capturefile.loads(data, PROBE)
+        capture = snapshot.with_server_facts(
+            msgspec.structs.replace(capture, path=None), self._servers
+        )
+        if self._asking is not None:
+            capture = self._asking.into(capture)
+        analysis = engine.analyze(capture, self._catalog)
+        cost = (time.thread_time_ns() - begin + (capture.elapsed_ns or 0)) / 1e9
+        pause = self._options.captures
+        if pause is None:
+            pause = min(max(cost / _SHARE, _PAUSES[0]), _PAUSES[1])
+        self._asked = None
+        self._due = time.monotonic() + pause
+        self._put(Shot(analysis, (capture.time_ns or time.time_ns()) / 1e9, pause))
+        while self._wanted:
+            self._put(_save(capture, self._wanted.pop(0)))
+
+    def _store(self) -> None:
+        """Look at the store now and then."""
+        dest = self._options.dest or reading_dest()
+        shown: Event | None = None
+        while not self._closing.is_set():
+            # Where none is named, none need be there.
+            if self._options.dest is not None or dest.is_dir():
+                found = _incidents(dest)
+                if found != shown:
+                    self._put(found)
+                    shown = found
+            self._closing.wait(_STORE_SECONDS)
+
+
+def _incidents(dest: Path) -> Event:
+    try:
+        return Listed(tuple(reversed(listing(dest).incidents[-_INCIDENTS:])))
+    except StallscopeError as error:
+        return Trouble("store", f"no incidents: {error}")
+
+
+def _save(capture: Capture, path: Path) -> Saved:
+    try:
+        capturefile.write(capture, path, force=False)
+    except (StallscopeError, OSError) as error:
+        return Saved(error=str(error))
+    return Saved(path=str(path))

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the live view, as rows of text; nothing in them can steer a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.names import display
+from stallscope.model import Lock, LockKind
+from stallscope.reporters import waittree
+from stallscope.reporters.lines import clock, short_name, wrap
+from stallscope.reporters.sentence import Speaker
+from stallscope.reporters.sessions import has_ended, session, statement
+from stallscope.reporters.units import duration, number
+from stallscope.screens.state import HISTORY, Moment, State, Watched
+from stallscope.store import Summary
+from stallscope.text import clean, one_line
+
+__all__ = [
+    "Row",
+    "chart",
+    "head",
+    "incidents",
+    "plain",
+    "sparkline",
+    "stack",
+    "threads",
+    "tree",
+    "troubles",
+    "verdict",
+    "waits",
+]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_STALE_SECONDS = 40.0
+"""A moment so long ago says nothing of now."""
+_ORDER = {"waiting": 0, "running": 1, "idle": 2}
+_STYLES = {"waiting": "red", "running": "green", "idle": "dim"}
+_TREE = waittree.Limits(roots=20, branches=8, lines=500, blocker_told=False)
+_STATEMENT = 300
+_GROUPS = 50
+_NOTE_ROWS = 3
+_RATES_FROM = 66
+"""Columns of a pane from which on there is room for waits a second."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line: (text, style) by part. ``thread``: the index of the one that it is of."""
+
+    parts: tuple[tuple[str, str], ...]
+    thread: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Return it without styles."""
+        return "".join(text for text, _ in self.parts)
+
+
+def plain(text: str, style: str = "", thread: int | None = None) -> Row:
+    """Return a row of one style."""
+    return Row(((text, style),), thread)
+
+
+def head(state: State, width: int, *, paused: bool, pattern: re.Pattern[str] | None) -> Row:
+    """Return what is watched, the time, and what the user has set."""
+    analysis = state.analysis
+    name = Speaker(analysis).server() if analysis is not None and not state.replay else state.title
+    left = f"stallscope top  {_cut(one_line(name), max(20, width - 45))}"
+    right = []
+    if state.ended is not None:
+        right.append(("ENDED", "bold red"))
+    if paused:
+        right.append(("PAUSED", "bold yellow"))
+    if pattern is not None:
+        right.append((f"/{one_line(pattern.pattern, 20)}/", "bold cyan"))
+    if state.source == "inproc":
+        right.append(("inproc", "cyan"))
+    if state.now:
+        right.append((clock(state.now), ""))
+    room = width - len(left) - sum(len(text) + 2 for text, _ in right)
+    parts = [(left, "bold"), (" " * max(0, room), "")]
+    for text, style in right:
+        parts += [("  ", ""), (text, style)]
+    return Row(tuple(parts))
+
+
+def verdict(state: State, width: int) -> list[Row]:
+    """Return the verdict of the last capture, and since when it is so."""
+    analysis = state.analysis
+    if analysis is None:
+        text = state.ended or "waiting for the first capture …"
+        return [plain(line.text, "dim") for line in wrap(text, width)]
+    say = Speaker(analysis)
+    text = say.verdict().removeprefix(f"{say.server()}: ")
+    lasts = int(state.shot_ts - state.since)
+    if analysis.findings and lasts > 0:
+        text = f"{text.removesuffix('.')}; for {lasts} s."
+    text = text[:1].upper() + text[1:]
+    style = "bold red" if analysis.findings else "bold green"
+    return [plain(line.text, style) for line in wrap(text, width)]
+
+
+def troubles(state: State, width: int) -> list[Row]:
+    """Return what the last key brought about, and in one line what does not work."""
+    texts = [state.ended] if state.ended is not None and state.analysis is not None else []
+    texts += [state.note] if state.note else []
+    rows: list[Row] = []
+    for text in texts:  # a path is of use only where all of it is seen
+        found = list(wrap(one_line(text, 1000), width, hang="  "))[:_NOTE_ROWS]
+        rows += [plain(line.text, "bold") for line in found]
+    if state.troubles:
+        rows.append(plain(_cut(one_line("; ".join(state.troubles.values())), width), "yellow"))
+    return rows
+
+
+def chart(state: State, width: int) -> list[Row]:
+    """Return threads by state over time: a column is a second."""
+    columns = max(10, width - 16)
+    series = _by_second(state.moments, state.now, min(columns, HISTORY))
+    most = max((m.waiting + m.running + m.idle for m in series if m is not None), default=0)
+    rows = []
+    for name in ("waiting", "running", "idle"):
+        counts = [None if m is None else int(getattr(m, name)) for m in series]
+        last = next((count for count in reversed(counts) if count is not None), None)
+        style = _STYLES[name] if last or name == "idle" else "dim"
+        label = f"{name:<8} {'' if last is None else number(last):>5} "
+        rows.append(Row(((label, style), (sparkline(counts, most), style))))
+    return rows
+
+
+def _by_second(moments: Iterable[Moment], now: float, columns: int) -> list[Moment | None]:
+    """Return the moment that was the latest in each second, none where that was long ago."""
+    out: list[Moment | None] = [None] * columns
+    for moment in moments:
+        age = int(now) - int(moment.ts)
+        start = columns - 1 - age
+        for column in range(max(0, start), columns):
+            stale = (column - start) > _STALE_SECONDS
+            out[column] = None if stale else moment
+    return out
+
+
+def sparkline(values: Sequence[float | None], most: float) -> str:
+    """Return a column for each value; what is not zero shows."""
+    if most <= 0:
+        return "".join(" " if value is None else _BARS[0] for value in values)
+    out = []
+    for value in values:
+        if value is None:
+            out.append(" ")
+        else:
+            step = 0 if value <= 0 else 1 + int(min(value / most, 1.0) * (len(_BARS) - 2) + 0.5)
+            out.append(_BARS[min(step, len(_BARS) - 1)])
+    return "".join(out)
+
+
+def tree(state: State, width: int) -> list[Row]:
+    """Return who waits on what, now, and the threads by stack."""
+    analysis = state.analysis
+    if analysis is None:
+        return []
+    found = waittree.render(analysis, max(30, width), _TREE)
+    # The report indents sections; a pane has its title on its border.
+    rows = [plain(line.text.removeprefix("  "), line.style, line.thread) for line in found]
+    rows = rows or [plain("nobody waits for anybody", "dim")]
+    rows += [plain(""), plain("threads by stack, where they tell most", "dim")]
+    for group in analysis.groups[:_GROUPS]:
+        first = group.threads[0] if group.threads else None
+        place = " < ".join(map(short_name, () if first is None else analysis.places[first]))
+        text = f"{group.count:>5} {group.state:<7} {place or 'no frame that is known'}"
+        rows.append(plain(_cut(text, width), _STYLES.get(group.state, ""), first))
+    return rows
+
+
+def waits(state: State, width: int, pattern: re.Pattern[str] | None) -> list[Row]:
+    """Return locks and files with numbers of the last interval, and a sparkline of threads."""
+    if state.line is None:
+        return []
+    found = [item for item in state.busiest() if pattern is None or pattern.search(_title(item))]
+    rates = width >= _RATES_FROM
+    spark = max(8, min(60, width // 4 if rates else width // 6))
+    room = width - spark - (27 if rates else 19)
+    rate = f" {'waits/s':>7}" if rates else ""
+    title = f"{'lock or file':<{room}}{rate} {'longest':>8} {'now':>5}  threads"
+    rows = [plain(_cut(title, width), "dim")]
+    if not found:
+        rows.append(plain("no wait over the last minutes", "dim"))
+    for item in found:
+        rows.append(_watched(item, room, spark, state.line.seconds if rates else None))
+    return rows
+
+
+def _title(item: Watched) -> str:
+    return f"{item.key.kind} {clean(item.key.name)}"
+
+
+def _watched(item: Watched, room: int, spark: int, seconds: float | None) -> Row:
+    """Return the row of a lock or file; ``seconds`` None: without its rate."""
+    key = item.key
+    name = key.name if key.name.startswith(("/", ".../")) else short_name(key.name)
+    rate = "" if seconds is None else f" {number(round(key.count / (seconds or 1.0))):>7}"
+    longest = max(key.max_ms, key.longest_in_flight_ms)
+    loads = list(item.loads)[-spark:]
+    numbers = f"{rate} {duration(longest) if longest else '':>8} {number(key.in_flight):>5}  "
+    style = "red" if key.in_flight else ""
+    kind = f"{clean(key.kind)} "
+    padded: list[float | None] = [*[None] * (spark - len(loads)), *loads]
+    return Row(
+        (
+            (kind, "cyan"),
+            (f"{_end(clean(name), room - len(kind)):<{max(0, room - len(kind))}}", style),
+            (numbers, style),
+            (sparkline(padded, max(1.0, *loads)), style or "yellow"),
+        )
+    )
+
+
+def incidents(found: Sequence[Summary], width: int) -> list[Row]:
+    """Return the last incidents, the newest first."""
+    if not found:
+        return [plain("none in the store", "dim")]
+    rows = []
+    for item in found:
+        verdict = item.verdict
+        what = (verdict.signature or verdict.title) if verdict is not None else "no verdict"
+        length = "goes on" if item.going_on else ""
+        if item.end_ns is not None:
+            length = f"for {duration((item.end_ns - item.start_ns) / 1e6)}"
+        trigger = f" ({item.trigger})" if item.trigger else ""
+        text = f"{clock(item.start_ns / 1e9)} {what}{trigger} {length}, {item.captures} captures"
+        rows.append(plain(_cut(one_line(text, 400), width), "red" if item.going_on else ""))
+    return rows
+
+
+def threads(analysis: Analysis, width: int, pattern: re.Pattern[str] | None) -> list[Row]:
+    """Return the threads, those that wait first."""
+    say = Speaker(analysis)
+    order = sorted(
+        range(len(analysis.capture.threads)),
+        key=lambda i: (_ORDER.get(analysis.states[i], 3), analysis.capture.threads[i].tid),
+    )
+    rows = []
+    for index in order:
+        thread = analysis.capture.threads[index]
+        place = " < ".join(short_name(frame) for frame in analysis.places[index])
+        whose = session(thread)
+        query = statement(thread, _STATEMENT)
+        who = say.thread(thread.tid).removeprefix("thread ")
+        state = analysis.states[index]
+        said = f"{query}  " if query else f"{one_line(whose)}  " if whose else ""
+        text = clean(f"{who:<8} {state:<8} ") + said + clean(place)
+        text += f"  {one_line(whose)}" if whose and query else ""
+        if pattern is None or pattern.search(text):
+            rows.append(plain(_cut(text, width), _STYLES.get(state, ""), index))
+    return rows or [plain("no thread fits the filter", "dim")]
+
+
+def stack(analysis: Analysis, index: int, width: int) -> list[Row]:
+    """Return all that is known of one thread."""
+    thread = analysis.capture.threads[index]
+    rows: list[Row] = []
+
+    def say(text: str, style: str = "", indent: str = "", hang: str = "  ") -> None:
+        found = wrap(text, width, indent=indent, hang=hang, style=style)
+        rows.extend(plain(line.text, line.style) for line in found)
+
+    who = Speaker(analysis).thread(thread.tid)
+    say(f"{who}, {analysis.states[index]}", "bold")
+    if session(thread):
+        say(session(thread))
+    if thread.query:
+        what = "last query" if has_ended(thread) else "query"
+        say(f"{what}: {one_line(thread.query, 4000)}", "cyan")
+    lock = _lock(analysis, index)
+    if lock is not None:
+        say(f"waits for {Speaker(analysis).lock(lock)}", "yellow")
+    if thread.syscall is not None:
+        say(f"in the system call {thread.syscall.name or thread.syscall.nr}")
+    doubt = [str(thread.label)] if thread.label is not None else []
+    doubt += [f"its stack ends early: {thread.unwind}"] if thread.unwind != "complete" else []
+    if doubt:
+        say(f"stack: {', '.join(doubt)}", "dim")
+    rows.append(plain(""))
+    for frame in thread.kernel_frames:
+        say(str(frame), "dim", "      [kernel] ", " " * 17)
+    for place, frame in enumerate(thread.frames):
+        where = f"  ({frame.source})" if frame.source else ""
+        telling = display(frame) in analysis.places[index]
+        say(f"{frame}{where}", "bold" if telling else "", f"  #{place:<3} ", " " * 9)
+    if not thread.frames:
+        say("(no frame could be read)", "dim")
+    return rows
+
+
+def _lock(analysis: Analysis, index: int) -> Lock | None:
+    """Return the lock that a thread waits for, where it is more than what it sleeps on."""
+    number = analysis.capture.threads[index].lock
+    if number is None or not 0 <= number < len(analysis.capture.locks):
+        return None
+    lock = analysis.capture.locks[number]
+    return None if lock.kind in (LockKind.COND, LockKind.SEM) else lock
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def _end(text: str, room: int) -> str:
+    """Return the end of a path, the beginning of a name."""
+    if len(text) <= room:
+        return text
+    if text.startswith(("/", ".../")):
+        return "…" + text[len(text) - max(0, room - 1) :]
+    return _cut(text, room)

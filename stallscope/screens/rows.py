@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A widget of rows: as many as there are, only those drawn that are seen and have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from stallscope.screens.panes import Row
+
+__all__ = ["Rows"]
+
+
+class Rows(ScrollView):
+    """Rows of text with a cursor, where they can be picked; text is never read as markup."""
+
+    DEFAULT_CSS = """
+    Rows { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; overflow-x: hidden; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("pageup", "page(-1)", "Page up", show=False),
+        Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("home,g", "move(-1000000)", "First", show=False),
+        Binding("end,G", "move(1000000)", "Last", show=False),
+        Binding("enter", "pick", "Stack"),
+    ]
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    class Picked(Message):
+        """The user wants to see the thread of a row."""
+
+        def __init__(self, thread: int) -> None:
+            super().__init__()
+            self.thread = thread
+
+    def __init__(
+        self, title: str = "", *, id: str, focus: bool = True, threads: bool = False
+    ) -> None:
+        """``threads``: rows can be of threads, which can be picked."""
+        super().__init__(id=id)
+        self._threads = threads
+        self.border_title = title
+        self.can_focus = focus
+        self._rows: list[Row] = []
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer stacks only where rows are of threads."""
+        return self._threads if action == "pick" else True
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Return what is shown."""
+        return self._rows
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Show these rows; what is the same as before is not drawn anew."""
+        before = self._rows
+        self._rows = list(rows)
+        if len(before) != len(self._rows):
+            self.virtual_size = Size(self.size.width, len(self._rows))
+            self.cursor = max(0, min(self.cursor, len(self._rows) - 1))
+            self.refresh()
+            return
+        for number, (old, new) in enumerate(zip(before, self._rows, strict=True)):
+            if old != new:
+                self._redraw(number)
+
+    def _redraw(self, number: int) -> None:
+        line = number - round(self.scroll_offset.y)
+        if 0 <= line < self.size.height:
+            self.refresh(Region(0, line, self.size.width, 1))
+
+    def on_resize(self) -> None:
+        """Keep as wide as there is room for."""
+        self.virtual_size = Size(self.size.width, len(self._rows))
+
+    def on_focus(self) -> None:
+        """Show the cursor."""
+        self._redraw(self.cursor)
+
+    def on_blur(self) -> None:
+        """Hide the cursor."""
+        self._redraw(self.cursor)
+
+    def watch_cursor(self, old: int, new: int) -> None:
+        """Draw both places, and scroll to the new one."""
+        self._redraw(old)
+        self._redraw(new)
+        if self.can_focus:
+            self.scroll_to_region(
+                Region(0, new, 1, 1), animate=False, force=True, spacing=None, x_axis=False
+            )
+
+    def action_move(self, step: int) -> None:
+        """Move the cursor."""
+        self.cursor = max(0, min(self.cursor + step, len(self._rows) - 1))
+
+    def action_page(self, step: int) -> None:
+        """Move the cursor by what is seen at once."""
+        self.action_move(step * max(1, self.size.height - 1))
+
+    def action_pick(self) -> None:
+        """Say which thread the cursor is on."""
+        if 0 <= self.cursor < len(self._rows):
+            thread = self._rows[self.cursor].thread
+            if thread is not None:
+                self.post_message(self.Picked(thread))
+
+    def on_click(self, event: object) -> None:
+        """Move the cursor to the pointer."""
+        y = getattr(event, "y", None)
+        if isinstance(y, int):
+            self.action_move(y + round(self.scroll_offset.y) - self.cursor)
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line of what is seen."""
+        number = y + round(self.scroll_offset.y)
+        width = self.size.width
+        base = self.rich_style
+        if not 0 <= number < len(self._rows):
+            return Strip.blank(width, base)
+        segments = [
+            Segment(text, base + Style.parse(style) if style else base)
+            for text, style in self._rows[number].parts
+        ]
+        strip = Strip(segments, sum(cell_len(segment.text) for segment in segments))
+        strip = strip.adjust_cell_length(width, base)
+        if self.has_focus and number == self.cursor:
+            strip = strip.apply_style(Style(reverse=True))
+        return strip

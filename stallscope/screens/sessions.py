@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose thread is whose: the server is asked beside each capture, and nothing waits for it."""
+
+from __future__ import annotations
+
+import threading
+
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.login import Login
+from stallscope.collectors.sql.sessions import fetch
+from stallscope.model import Capture
+from stallscope.screens.events import Put, Trouble
+from stallscope.sessions import Sessions, annotate
+from stallscope.statements import normalize
+
+__all__ = ["Asking"]
+
+
+class Asking:
+    """A thread that asks when it is told to; its last answer goes into the captures."""
+
+    def __init__(self, login: Login, deadline: float) -> None:
+        self._connection = Connection(login)
+        self._deadline = deadline
+        self._wanted = threading.Event()
+        self._answered = threading.Event()
+        self._closing = threading.Event()
+        self._sessions: Sessions | None = None
+        self._thread: threading.Thread | None = None
+        self._put: Put = lambda event: None
+
+    def start(self, put: Put) -> None:
+        """Begin; what goes wrong is told to ``put``."""
+        self._put = put
+        self._thread = threading.Thread(target=self._run, name="sql", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> None:
+        """Ask now, while the stacks are taken."""
+        self._answered.clear()
+        self._wanted.set()
+
+    def into(self, capture: Capture) -> Capture:
+        """Return the capture with connections; as it was where no answer came in time."""
+        if not self._answered.wait(self._deadline) or self._sessions is None:
+            return capture
+        return annotate(capture, self._sessions, normalize)
+
+    def close(self) -> None:
+        """Take leave."""
+        self._closing.set()
+        self._wanted.set()
+        self._connection.close()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._closing.is_set():
+                return
+            sessions = fetch(self._connection, self._deadline)
+            said = "; ".join(filter(None, (sessions.reason, *sessions.notes)))
+            self._put(Trouble("sql", said or None))
+            self._sessions = sessions if sessions.reason is None else None
+            self._answered.set()

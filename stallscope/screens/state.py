@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the live view shows, as it follows from events; it knows no terminal and no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from stallscope.analyzers.analysis import Analysis
+from stallscope.reporters.counts import count_states
+from stallscope.screens.events import Ended, Event, Listed, Saved, Shot, Trouble, Waited
+from stallscope.store import Summary
+from stallscope.waitlines import IDLE_KINDS, Key, WaitLine
+
+__all__ = ["HISTORY", "KeyId", "Moment", "State", "Watched"]
+
+HISTORY = 240
+"""Seconds of history: the width of the widest screen."""
+_MOST_KEYS = 500
+
+KeyId = tuple[str, str, int | None]
+"""(kind, name, pid) of a lock or file."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Threads by state, as one capture saw them."""
+
+    ts: float
+    waiting: int
+    running: int
+    idle: int
+
+
+class Watched(msgspec.Struct):
+    """A lock or file, and how many threads waited for it on average, interval by interval."""
+
+    key: Key
+    loads: deque[float]
+
+    @property
+    def recent(self) -> float:
+        """Return its weight in the list: the last ten intervals."""
+        return sum(list(self.loads)[-10:])
+
+
+class State:
+    """Everything on the screens."""
+
+    def __init__(self, title: str, *, replay: bool = False) -> None:
+        self.title = title
+        self.replay = replay
+        self.moments: deque[Moment] = deque(maxlen=HISTORY)
+        self.line: WaitLine | None = None
+        self.source: str | None = None
+        """Of waits or, where none are seen, of captures."""
+        self.analysis: Analysis | None = None
+        self.shot_ts = 0.0
+        self.pause: float | None = None
+        self.since = 0.0
+        """When the verdict became what it is."""
+        self.now = 0.0
+        """Of the latest event, seconds since the epoch."""
+        self.watched: dict[KeyId, Watched] = {}
+        self.incidents: tuple[Summary, ...] = ()
+        self.troubles: dict[str, str] = {}
+        self.note = ""
+        """What the last key brought about."""
+        self.ended: str | None = None
+
+    def take(self, event: Event) -> None:
+        """Let an event change what is shown."""
+        match event:
+            case Waited(line):
+                self._waits(line)
+            case Shot():
+                self._shot(event)
+            case Saved(path, error):
+                self.note = f"saved (0600) {path}" if path is not None else f"not saved: {error}"
+            case Trouble(source, text):
+                if text is None:
+                    self.troubles.pop(source, None)
+                else:
+                    self.troubles[source] = text
+            case Listed(incidents):
+                self.incidents = incidents
+            case Ended(why):
+                self.ended = why
+
+    def _shot(self, shot: Shot) -> None:
+        before = self.analysis
+        self.analysis = shot.analysis
+        if self.line is None:
+            self.source = shot.analysis.capture.backend
+        self.pause = shot.pause
+        self.shot_ts = shot.ts
+        self.now = max(self.now, shot.ts)
+        if before is None or _verdict(before) != _verdict(shot.analysis):
+            self.since = shot.ts
+        counts = count_states(shot.analysis)
+        self.moments.append(Moment(shot.ts, counts["waiting"], counts["running"], counts["idle"]))
+
+    def _waits(self, line: WaitLine) -> None:
+        if line.final:
+            return
+        self.line = line
+        self.source = line.source or self.source
+        self.now = max(self.now, line.ts)
+        seen = {(key.kind, key.name, key.pid): key for key in line.keys}
+        for name, key in seen.items():
+            if key.kind not in IDLE_KINDS and name not in self.watched:
+                if len(self.watched) >= _MOST_KEYS:
+                    break
+                self.watched[name] = Watched(key, deque(maxlen=HISTORY))
+        for name, watched in list(self.watched.items()):
+            now = seen.get(name)
+            watched.loads.append(0.0 if now is None else load(now, line.seconds))
+            watched.key = now or _at_rest(watched.key)
+            if now is None and not any(watched.loads):
+                del self.watched[name]
+
+    def busiest(self) -> list[Watched]:
+        """Return locks and files, those with most threads waiting of late first."""
+        found = [item for item in self.watched.values() if item.recent > 0]
+        return sorted(
+            found, key=lambda item: (-round(item.recent, 3), item.key.kind, item.key.name)
+        )
+
+
+def load(key: Key, seconds: float) -> float:
+    """Return how many threads waited for it on average in an interval.
+
+    A wait that ended in it counts for no more than the interval, however long it was.
+    """
+    if seconds <= 0:
+        return float(key.in_flight)
+    return key.in_flight + min(key.total_ms / 1000, key.count * seconds) / seconds
+
+
+def _at_rest(key: Key) -> Key:
+    return msgspec.structs.replace(
+        key, count=0, total_ms=0.0, max_ms=0.0, in_flight=0, longest_in_flight_ms=0.0
+    )
+
+
+def _verdict(analysis: Analysis) -> tuple[str | None, int | None] | None:
+    if not analysis.findings:
+        return None
+    finding = analysis.findings[0]
+    return finding.signature, finding.blocker.tid if finding.blocker else None

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server says of its own connections, and how that becomes part of a capture.
+
+A thread of the capture and a connection of the server are the same where the server tells the id
+that the kernel has for the thread, which is the one in the server's own pid namespace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from stallscope.model import SESSIONS, Capture, Label, Lock, LockKind, Note, Thread
+from stallscope.statements import Statement
+
+__all__ = ["MAX_STATEMENT", "LockWait", "Session", "Sessions", "annotate", "raw_statements"]
+
+MAX_STATEMENT = 1024
+"""Characters of a statement that are asked for; performance_schema keeps no more by default."""
+
+SOURCE = "server"
+"""Of a lock: the server's own tables say so."""
+
+_LEAST_SHARE = 0.5
+"""Of the connections: so many must be threads of the capture, or it is another server."""
+_REPLACED = frozenset(
+    {LockKind.COND, LockKind.SEM, LockKind.INTERNAL, LockKind.UNKNOWN, LockKind.JOIN}
+)
+"""What a thread in a row or metadata wait stands on in its stack: it says nothing of an owner."""
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One connection."""
+
+    connection: int
+    os_tid: int | None = None
+    """In the server's pid namespace; None where the server does not tell."""
+    user: str | None = None
+    database: str | None = None
+    command: str | None = None
+    state: str | None = None
+    seconds: float | None = None
+    """In this command."""
+    statement: str | None = None
+    """As it was sent, at most MAX_STATEMENT characters; of an idle connection its last one."""
+
+
+class LockWait(msgspec.Struct, frozen=True):
+    """One connection waits for another."""
+
+    kind: LockKind
+    waiter: int
+    owner: int
+    """Connections."""
+    name: str | None = None
+    """What is locked: ``shop.orders``, ``index PRIMARY of rows_.t1``."""
+    mode: str | None = None
+    """What the waiter wants, in the server's words."""
+
+
+class Sessions(msgspec.Struct, frozen=True):
+    """One look at all connections, and at who waits for whom."""
+
+    sessions: tuple[Session, ...]
+    waits: tuple[LockWait, ...] = ()
+    reason: str | None = None
+    """Why no thread can be matched with a connection, one sentence; None where it can."""
+    notes: tuple[str, ...] = ()
+    """What else could not be had, a sentence each."""
+    own: int | None = None
+    """Our own connection."""
+    pid: int | None = None
+    """The server's process, where the kernel told it by the socket; 0 is not known."""
+    ansi_quotes: bool = False
+    no_backslash_escapes: bool = False
+    """The server's SQL modes."""
+
+
+def annotate(capture: Capture, sessions: Sessions, normalize: Callable[..., Statement]) -> Capture:
+    """Return the capture with connection, user and statement of each thread, and server's locks.
+
+    ``normalize`` is stallscope.statements.normalize. What does not fit becomes a note
+    ``sessions``: the capture as it was is returned with it.
+    """
+    reason = sessions.reason or _stranger(capture, sessions)
+    if reason is not None:
+        return _noted(capture, (reason,))
+    found = _matched(capture, sessions)
+    threads = [
+        thread if index not in found else _described(thread, found[index], sessions, normalize)
+        for index, thread in enumerate(capture.threads)
+    ]
+    locks = list(capture.locks)
+    _add_locks(threads, locks, found, sessions)
+    annotated = msgspec.structs.replace(capture, threads=tuple(threads), locks=tuple(locks))
+    return _noted(annotated, sessions.notes)
+
+
+def raw_statements(sessions: Sessions) -> dict[int, str]:
+    """Return statements with their literals by connection, for a file of their own."""
+    return {s.connection: s.statement for s in sessions.sessions if s.statement}
+
+
+def _noted(capture: Capture, notes: tuple[str, ...]) -> Capture:
+    more = tuple(Note(SESSIONS, note) for note in notes)
+    return msgspec.structs.replace(capture, notes=capture.notes + more) if more else capture
+
+
+def _stranger(capture: Capture, sessions: Sessions) -> str | None:
+    """Say why these are not the connections of the captured server."""
+    pids = {process.pid for process in capture.processes}
+    if sessions.pid:
+        if sessions.pid in pids:
+            return None
+        return (
+            f"SQL answers from process {sessions.pid}, which was not captured: give the options"
+            " of the captured server by --defaults-file"
+        )
+    tids = {thread.ns_tid or thread.tid for thread in capture.threads}
+    told = [s.os_tid for s in sessions.sessions if s.os_tid is not None]
+    same = sum(tid in tids for tid in told)
+    if told and same < _LEAST_SHARE * len(told):
+        return (
+            f"SQL answers from another server: {same} of its {len(told)} connections are threads"
+            " of the captured one; give its options by --defaults-file"
+        )
+    return None
+
+
+def _matched(capture: Capture, sessions: Sessions) -> dict[int, Session]:
+    """Return thread index → session."""
+    by_tid = {s.os_tid: s for s in sessions.sessions if s.os_tid is not None}
+    process = next((i for i, p in enumerate(capture.processes) if p.pid == sessions.pid), None)
+    return {
+        index: by_tid[tid]
+        for index, thread in enumerate(capture.threads)
+        if (tid := thread.ns_tid or thread.tid) in by_tid
+        and (process is None or thread.process == process)
+    }
+
+
+def _described(
+    thread: Thread, session: Session, sessions: Sessions, normalize: Callable[..., Statement]
+) -> Thread:
+    statement = None
+    if session.statement:
+        statement = normalize(
+            session.statement,
+            ansi_quotes=sessions.ansi_quotes,
+            no_backslash_escapes=sessions.no_backslash_escapes,
+        )
+    return msgspec.structs.replace(
+        thread,
+        connection=session.connection,
+        user=session.user,
+        database=session.database,
+        command=session.command,
+        activity=session.state,
+        query=None if statement is None else statement.text,
+        digest=None if statement is None else statement.digest,
+    )
+
+
+def _add_locks(
+    threads: list[Thread], locks: list[Lock], found: dict[int, Session], sessions: Sessions
+) -> None:
+    """Give each waiter the lock that the server says it waits for, with its owner."""
+    index_of = {session.connection: index for index, session in found.items()}
+    fitting: list[tuple[LockWait, int, int]] = []
+    for wait in sessions.waits:
+        waiter, owner = index_of.get(wait.waiter), index_of.get(wait.owner)
+        if waiter is None or owner is None or waiter == owner:
+            continue
+        if _can_wait(threads[waiter], locks):
+            fitting.append((wait, waiter, owner))
+    keys = [(wait.kind, wait.name, owner) for wait, _, owner in fitting]
+    counts = Counter(keys)
+    numbers: dict[tuple[LockKind, str | None, int], int] = {}
+    for (wait, waiter, owner), key in zip(fitting, keys, strict=True):
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = len(locks)
+            locks.append(
+                Lock(
+                    process=threads[owner].process,
+                    address=0,
+                    kind=wait.kind,
+                    owner_tid=threads[owner].tid,
+                    waiters=counts[key],
+                    symbol=wait.name,
+                    source=SOURCE,
+                    mode=wait.mode,
+                )
+            )
+        threads[waiter] = msgspec.structs.replace(threads[waiter], lock=number)
+
+
+def _can_wait(thread: Thread, locks: list[Lock]) -> bool:
+    """Say whether the stack agrees: it is of an earlier moment than the server's answer."""
+    if thread.on_cpu or thread.label is Label.RUNNING:
+        return False
+    if thread.lock is None or not 0 <= thread.lock < len(locks):
+        return True
+    lock = locks[thread.lock]
+    return lock.kind in _REPLACED or lock.source == SOURCE

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a store is, and what the files in it are called: docs/store.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from stallscope.times import rfc3339
+
+__all__ = [
+    "ASIDE",
+    "CAPTURES",
+    "DEADLOCKS",
+    "GONE",
+    "INCIDENT",
+    "INCIDENTS",
+    "INDEX",
+    "MARK",
+    "MARK_TEXT",
+    "RAW_SQL",
+    "SAMPLES",
+    "SPOOL",
+    "SYSTEM_DEST",
+    "TEXTS",
+    "WAITS",
+    "capture_name",
+    "default_dest",
+    "incident_id",
+    "is_capture_name",
+    "is_deadlock_name",
+    "is_id",
+    "is_leftover",
+    "is_own_temporary",
+    "is_temporary",
+    "is_text_name",
+    "pt_stalk_files",
+    "reading_dest",
+]
+
+SYSTEM_DEST = Path("/var/lib/stallscope")
+
+INCIDENTS = "incidents"
+DEADLOCKS = "deadlocks"
+SPOOL = "spool"
+"""Captures that belong to no incident yet, a folder for each agent, named by its pid."""
+INDEX = "index.json"
+MARK = "lock"
+MARK_TEXT = b"stallscope.store/1\n"
+"""The lock file holds this line: a folder without it is somebody else's, and nothing is written."""
+
+INCIDENT = "incident.json"
+CAPTURES = "captures"
+SAMPLES = "samples.jsonl.zst"
+WAITS = "waits.jsonl.zst"
+TEXTS = "texts"
+RAW_SQL = "raw-sql.jsonl"
+
+ASIDE = ".new-"
+"""An incident that is not announced yet."""
+GONE = ".gone-"
+"""An incident whose removal has begun."""
+
+_ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[A-Za-z0-9_+.-]{1,64}")
+_CAPTURE = re.compile(r"\d{4,6}\.jsonl\.zst")
+_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.txt")
+_DEADLOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}\.json")
+# Of stallscope/atomicfile.py and of pmp/capture/output.c.
+_TEMPORARY = re.compile(r"\..{1,200}\.[0-9a-f]{12}\.tmp|\.stallscope-[0-9a-f]{16}\.tmp")
+_PT_STALK = re.compile(r"\d{4}(?:_\d\d){5}-[a-z_-]+\d*")
+_NAME = re.compile(r"[^A-Za-z0-9_+.]+")
+
+_LEFTOVER = re.compile(
+    rf"{re.escape(ASIDE)}[0-9a-f]{{16}}|{re.escape(GONE)}{_ID.pattern}",
+)
+
+
+def default_dest() -> Path:
+    """Return the store that is written where the user names none."""
+    if _writable(SYSTEM_DEST):
+        return SYSTEM_DEST
+    return _own_dest()
+
+
+def reading_dest() -> Path:
+    """Return the store that is read where the user names none: the system's if there is no own."""
+    dest = default_dest()
+    if not (dest / INCIDENTS).is_dir() and os.access(SYSTEM_DEST / INCIDENTS, os.R_OK | os.X_OK):
+        return SYSTEM_DEST
+    return dest
+
+
+def _own_dest() -> Path:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification: a path that is not absolute is to be ignored.
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return base / "stallscope"
+
+
+def _writable(folder: Path) -> bool:
+    """Say whether files can be made in a folder, which may itself have to be made."""
+    if not folder.exists():
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def incident_id(time_ns: int, name: str, pid: int) -> str:
+    """Return the id of an incident that begins now; `Store.begin` makes it unique."""
+    moment = rfc3339(time_ns).replace("-", "").replace(":", "")  # 20261121T145012.345678Z
+    plain = _NAME.sub("_", name)[:32] or "server"
+    return f"{moment[:19]}Z-{plain}-{pid}"
+
+
+def is_id(name: str) -> bool:
+    """Say whether a folder of this name can be an incident."""
+    return _ID.fullmatch(name) is not None
+
+
+def capture_name(number: int) -> str:
+    """Return the name, relative to its incident, of a capture; the first is 1."""
+    return f"{CAPTURES}/{number:04d}.jsonl.zst"
+
+
+def is_leftover(name: str) -> bool:
+    """Say whether this is an incident that is being made or removed."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+def is_capture_name(name: str) -> bool:
+    """Say whether a file in ``captures`` is a capture."""
+    return _CAPTURE.fullmatch(name) is not None
+
+
+def is_text_name(name: str) -> bool:
+    """Say whether a file in ``texts`` is one of ours."""
+    return _TEXT.fullmatch(name) is not None
+
+
+def is_deadlock_name(name: str) -> bool:
+    """Say whether a file in ``deadlocks`` is one of ours."""
+    return _DEADLOCK.fullmatch(name) is not None
+
+
+def is_temporary(name: str) -> bool:
+    """Say whether this is a file that was being written when its writer was killed."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def is_own_temporary(name: str) -> bool:
+    """Say whether this is such a file of the store's own, which may lie among those of others."""
+    return is_temporary(name) and name.startswith((f".{INDEX}.", f".{MARK}."))
+
+
+def pt_stalk_files(folder: Path) -> bool:
+    """Say whether files of pt-stalk lie in a folder, among the first thousands of names."""
+    try:
+        with os.scandir(folder) as entries:
+            for _, entry in zip(range(20_000), entries, strict=False):
+                if _PT_STALK.fullmatch(entry.name):
+                    return True
+    except OSError:
+        pass
+    return False

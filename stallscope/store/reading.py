@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read one incident of a store that is not trusted: bounded, and tolerant of what is torn.
+
+What cannot be read is left out and said in ``notes``, which grow as more is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from stallscope import capturefile, waitlines
+from stallscope.errors import StallscopeError
+from stallscope.incident import CaptureEntry, Incident
+from stallscope.model import Capture, Note
+from stallscope.samples import Sample
+from stallscope.store import files, layout, locking
+from stallscope.store.appended import frames, whole_lines
+from stallscope.store.records import MAX_CAPTURES, MAX_INCIDENT, decode_incident, decode_samples
+from stallscope.text import one_line
+
+__all__ = ["StoredCapture", "StoredIncident", "goes_on", "read_incident"]
+
+MAX_PACKED = 128 << 20
+"""Bytes of a compressed file of samples or waits."""
+MAX_PLAIN = 512 << 20
+MAX_SAMPLES = 500_000
+MAX_WAIT_LINES = 50_000
+MAX_TEXTS = 1_000
+MAX_TEXT = 16 << 20
+MAX_NOTES = 100
+
+_T = TypeVar("_T")
+
+_LONGEST_SILENCE_S = 3600.0
+"""Where locks do not work: an incident that nobody wrote to for longer is over."""
+
+
+class StoredCapture(msgspec.Struct, frozen=True):
+    """A capture of an incident: ``capture`` is None where it cannot be read, and ``error`` why."""
+
+    entry: CaptureEntry
+    path: Path | None = None
+    capture: Capture | None = None
+    error: str | None = None
+
+
+def read_incident(path: Path) -> StoredIncident:
+    """Read the incident in a folder, which may be named by its incident.json too.
+
+    Raises: StallscopeError where there is none.
+    """
+    if path.name == layout.INCIDENT:
+        path = path.parent
+    path = path.absolute()
+    try:
+        with files.folder(path) as inside:
+            data = files.read(layout.INCIDENT, inside, MAX_INCIDENT)
+            incident = decode_incident(data, None)  # a copy can have any name
+            with files.folder(path.parent) as above:
+                alive = incident.end_ns is None and goes_on(above, path.name, inside)
+    except FileNotFoundError:
+        raise StallscopeError(f"{path}: no incident is there: it has no incident.json") from None
+    except OSError as error:
+        raise StallscopeError(f"cannot read {path}: {files.one_line_of(error)}") from error
+    except StallscopeError as error:
+        raise StallscopeError(f"{path}/{error}") from error
+    return StoredIncident(path, incident, going_on=alive)
+
+
+def goes_on(above: int, name: str, inside: int) -> bool:
+    """Say whether an agent has the incident ``name`` in hand."""
+    held = locking.is_held(name, above)
+    if held is not None:
+        return held
+    status = files.regular(layout.INCIDENT, inside)
+    return status is not None and time.time() - status.st_mtime < _LONGEST_SILENCE_S
+
+
+class StoredIncident:
+    """One incident as it lies on disk."""
+
+    def __init__(self, path: Path, incident: Incident, *, going_on: bool) -> None:
+        self.path = path
+        self.incident = incident
+        self.going_on = going_on
+        self.notes: list[Note] = []
+
+    def entries(self) -> list[CaptureEntry]:
+        """Return the captures, in order; one that was taken in a moment before a kill too."""
+        listed = {entry.file: entry for entry in self.incident.captures}
+        for entry in self._within(layout.CAPTURES, _captures_in) or []:
+            if entry.file not in listed and len(listed) < MAX_CAPTURES:
+                self._note(
+                    "capture-unlisted",
+                    f"{entry.file}: not listed in incident.json; its writer was stopped just then",
+                )
+                listed[entry.file] = entry
+        return sorted(listed.values(), key=lambda entry: entry.file)
+
+    def captures(self) -> Iterator[StoredCapture]:
+        """Read the captures one by one; each can take hundreds of MB."""
+        for entry in self.entries():
+            yield self.capture(entry)
+
+    def capture(self, entry: CaptureEntry) -> StoredCapture:
+        """Read one capture."""
+        folder, _, name = entry.file.partition("/")
+        if folder != layout.CAPTURES or not layout.is_capture_name(name):
+            error = f"{one_line(entry.file, 100)}: is no name of a capture"
+            self._note("capture-unreadable", error)
+            return StoredCapture(entry, error=error)
+        path = self.path / layout.CAPTURES / name
+        try:
+            with files.folder(self.path) as top, files.folder(folder, top) as inside:
+                data = files.read(name, inside, capturefile.MAX_BYTES)
+            return StoredCapture(entry, path, capturefile.loads(data, str(path)))
+        except OSError as failure:
+            error = f"{path}: {files.one_line_of(failure)}"
+        except StallscopeError as failure:
+            error = str(failure)
+        self._note("capture-unreadable", error)
+        return StoredCapture(entry, path, error=error)
+
+    def samples(self) -> list[Sample]:
+        """Return the samples, as they were appended."""
+        samples, wrong = decode_samples(self._unpacked(layout.SAMPLES), MAX_SAMPLES)
+        if wrong:
+            self._note("samples-left-out", f"{layout.SAMPLES}: {wrong} lines are left out")
+        return samples
+
+    def waits(self) -> list[waitlines.WaitLine | waitlines.Notice]:
+        """Return the lines of the wait probes, as they were appended."""
+        found: list[waitlines.WaitLine | waitlines.Notice] = []
+        for number, line in enumerate(self._unpacked(layout.WAITS).split(b"\n"), 1):
+            if not line:
+                continue
+            if len(found) >= MAX_WAIT_LINES:
+                self._note("waits-left-out", f"{layout.WAITS}: more than {MAX_WAIT_LINES} lines")
+                break
+            try:
+                found.append(waitlines.loads(line, layout.WAITS, number))
+            except StallscopeError as error:
+                self._note("waits-left-out", str(error))
+        return found
+
+    def texts(self) -> dict[str, str]:
+        """Return the texts of the server by name, without ``.txt``."""
+        found: dict[str, str] = {}
+        names = self._within(layout.TEXTS, files.names) or []
+        for name in sorted(filter(layout.is_text_name, names), key=_stem):
+            if len(found) >= MAX_TEXTS:
+                self._note("texts-left-out", f"more than {MAX_TEXTS} texts")
+                break
+            data = self._read(layout.TEXTS, name, MAX_TEXT)
+            found[_stem(name)] = data.decode("utf-8", "backslashreplace")
+        return found
+
+    def raw_sql(self) -> list[bytes]:
+        """Return the JSON lines of statements with their literals; none without ``--raw-sql``."""
+        data, torn = whole_lines(self._read(".", layout.RAW_SQL, MAX_PACKED))
+        self._note_torn(layout.RAW_SQL, torn)
+        return data.splitlines()
+
+    def _unpacked(self, name: str) -> bytes:
+        plain, torn = frames(self._read(".", name, MAX_PACKED), MAX_PLAIN)
+        self._note_torn(name, torn)
+        return plain
+
+    def _read(self, folder: str, name: str, limit: int) -> bytes:
+        return self._within(folder, lambda inside: files.read(name, inside, limit)) or b""
+
+    def _within(self, folder: str, work: Callable[[int], _T]) -> _T | None:
+        """Do the work in a folder of the incident; None where it is not there."""
+        try:
+            with files.folder(self.path) as top, files.folder(folder, top) as inside:
+                return work(inside)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._note("unreadable", f"{self.path}/{folder}: {files.one_line_of(error)}")
+        except StallscopeError as error:
+            self._note("unreadable", f"{folder}/{error}" if folder != "." else str(error))
+        return None
+
+    def _note_torn(self, name: str, torn: str | None) -> None:
+        if torn is not None:
+            self._note("torn", f"{name}: {torn}")
+
+    def _note(self, code: str, message: str) -> None:
+        note = Note(code, one_line(message))
+        if note not in self.notes and len(self.notes) < MAX_NOTES:
+            self.notes.append(note)
+
+
+def _captures_in(inside: int) -> list[CaptureEntry]:
+    """Return an entry for each file of a capture in an open folder."""
+    found = []
+    for name in filter(layout.is_capture_name, files.names(inside)):
+        status = files.regular(name, inside)
+        if status is not None:
+            file = f"{layout.CAPTURES}/{name}"
+            found.append(CaptureEntry(file=file, time_ns=status.st_mtime_ns, reason="unknown"))
+    return found
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".txt")

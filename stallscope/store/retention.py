@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept for how long, and how much of the disk is left to others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope import atomicfile
+from stallscope.errors import StallscopeError
+from stallscope.model import Note
+from stallscope.store import files, layout, locking
+from stallscope.store.index import Summary
+from stallscope.text import one_line
+
+__all__ = ["DiskGuard", "Pruned", "Retention", "clear_leftovers", "expired", "no_room", "remove"]
+
+_DAY_NS = 86_400 * 10**9
+_LEFTOVER_S = 3600.0
+"""What lies aside for so long, and is not locked, was left by a process that was killed."""
+
+_FILES = frozenset((layout.INCIDENT, layout.SAMPLES, layout.WAITS, layout.RAW_SQL))
+_FOLDERS: dict[str, Callable[[str], bool]] = {
+    layout.CAPTURES: layout.is_capture_name,
+    layout.TEXTS: layout.is_text_name,
+}
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """What is kept; None: no limit. The newest incident is always kept."""
+
+    days: float | None = 30.0
+    count: int | None = None
+    bytes: int | None = None
+
+
+class DiskGuard(msgspec.Struct, frozen=True):
+    """What must be free after the next capture; both must hold."""
+
+    bytes_free: int = 100 << 20
+    pct_free: float = 5.0
+
+
+class Pruned(msgspec.Struct):
+    """What retention did."""
+
+    removed: list[str] = []
+    bytes: int = 0
+    notes: list[Note] = []
+
+
+def expired(incidents: Sequence[Summary], keep: Retention, now_ns: int) -> list[Summary]:
+    """Return the incidents that are too many, too old or too large together, oldest first.
+
+    The newest is not among them, nor any that goes on.
+    """
+    count = len(incidents)
+    size = sum(summary.bytes for summary in incidents)
+    old: list[Summary] = []
+    by_age = sorted(incidents, key=lambda summary: (summary.start_ns, summary.id))
+    for summary in by_age[:-1]:
+        if summary.going_on:
+            continue
+        age_ns = now_ns - max(summary.start_ns, summary.end_ns or 0)
+        if (
+            (keep.days is not None and age_ns > keep.days * _DAY_NS)
+            or (keep.count is not None and count > keep.count)
+            or (keep.bytes is not None and size > keep.bytes)
+        ):
+            old.append(summary)
+            count -= 1
+            size -= summary.bytes
+    return old
+
+
+def remove(incidents: Path, name: str) -> str | None:
+    """Remove one incident; return why it was not.
+
+    It gets another name first, so that nobody sees half of it, and a later call of
+    ``clear_leftovers`` goes on where this one was killed. An incident in whose folder lies anything
+    that stallscope did not write is kept. Raises: OSError.
+    """
+    folder = incidents / name
+    gone = incidents / f"{layout.GONE}{name}"
+    try:
+        held = locking.take(folder)
+    except locking.Locked:
+        return f"{name}: kept, it goes on"
+    try:
+        with files.folder(incidents) as above, files.folder(name, above) as inside:
+            foreign = _foreign(inside)
+        if foreign is not None:
+            return f"{name}: kept, for {one_line(foreign, 80)} in it is not of stallscope"
+        os.rename(folder, gone)
+        atomicfile.sync_folder(incidents)
+        return _empty(incidents, gone.name)
+    finally:
+        held.release()
+
+
+def _foreign(inside: int) -> str | None:
+    """Return the name of something in an incident's folder that stallscope did not write."""
+    for name in files.names(inside):
+        status = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        own_folder = _FOLDERS.get(name)
+        if own_folder is not None and stat.S_ISDIR(status.st_mode):
+            with files.folder(name, inside) as below:
+                for file in files.names(below):
+                    if not _is_own(file, below, own_folder):
+                        return f"{name}/{file}"
+        elif not _is_own(name, inside, _FILES.__contains__):
+            return name
+    return None
+
+
+def _is_own(name: str, inside: int, known: Callable[[str], bool]) -> bool:
+    return (known(name) or layout.is_temporary(name)) and files.regular(name, inside) is not None
+
+
+def _empty(incidents: Path, name: str) -> str | None:
+    """Remove the files of stallscope in a folder, then the folder where nothing else is left."""
+    with files.folder(incidents) as above:
+        with files.folder(name, above) as inside:
+            for folder, own in _FOLDERS.items():
+                with contextlib.suppress(FileNotFoundError), files.folder(folder, inside) as below:
+                    _unlink(below, own)
+                with contextlib.suppress(FileNotFoundError):
+                    _remove_folder(folder, inside)
+            _unlink(inside, _FILES.__contains__)
+        if not _remove_folder(name, above):
+            return f"{name}: kept, for something in it is not of stallscope"
+    return None
+
+
+def _unlink(inside: int, own: Callable[[str], bool]) -> None:
+    for name in files.names(inside):
+        if _is_own(name, inside, own):
+            os.unlink(name, dir_fd=inside)
+
+
+def _remove_folder(name: str, inside: int) -> bool:
+    try:
+        os.rmdir(name, dir_fd=inside)
+    except OSError:
+        return False
+    return True
+
+
+def clear_leftovers(dest: Path, now: float) -> list[str]:
+    """Finish removals that were interrupted, and drop what killed processes left aside.
+
+    Return why not, one line each. Raises: OSError.
+    """
+    kept: list[str] = []
+    _drop_temporary(dest, layout.is_own_temporary, now)
+    _drop_temporary(dest / layout.DEADLOCKS, layout.is_temporary, now)
+    incidents = dest / layout.INCIDENTS
+    with files.folder(incidents) as inside:
+        names = files.names(inside)
+    for name in names:
+        if not layout.is_leftover(name):
+            continue
+        if name.startswith(layout.ASIDE) and not _is_old(incidents / name, now):
+            continue
+        with _taken(incidents / name) as taken:
+            if taken:
+                why = _empty(incidents, name)
+                if why is not None:
+                    kept.append(why)
+    return kept
+
+
+def _drop_temporary(folder: Path, own: Callable[[str], bool], now: float) -> None:
+    with files.folder(folder) as inside:
+        for name in filter(own, files.names(inside)):
+            status = files.regular(name, inside)
+            if status is not None and now - status.st_mtime > _LEFTOVER_S:
+                os.unlink(name, dir_fd=inside)
+
+
+@contextlib.contextmanager
+def _taken(folder: Path) -> Iterator[bool]:
+    """Lock a folder for the body, which is told whether that was possible."""
+    try:
+        held = locking.take(folder)
+    except (locking.Locked, OSError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        held.release()
+
+
+def _is_old(folder: Path, now: float) -> bool:
+    """Say whether a folder has lain there so long that no living process is still making it."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and now - status.st_mtime > _LEFTOVER_S
+
+
+def no_room(dest: Path, guard: DiskGuard, expected: int) -> str | None:
+    """Say why another capture of ``expected`` bytes would leave others too little disk."""
+    try:
+        status = os.statvfs(dest)
+    except OSError as error:
+        raise StallscopeError(f"cannot look at {dest}: {files.one_line_of(error)}") from error
+    free = status.f_bavail * status.f_frsize - expected
+    if free < guard.bytes_free:
+        return (
+            f"the disk of {dest} would have {max(0, free) >> 20} MiB free,"
+            f" less than {guard.bytes_free >> 20} MiB (disk-bytes-free)"
+        )
+    # As df(1) counts: of what those without privileges can use.
+    whole = (status.f_blocks - status.f_bfree + status.f_bavail) * status.f_frsize
+    if whole and free * 100 < guard.pct_free * whole:
+        return (
+            f"the disk of {dest} would be {max(0, free) * 100 / whole:.1f} % free,"
+            f" less than {guard.pct_free:g} % (disk-pct-free)"
+        )
+    return None

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that is written: what the agent, and whoever prunes, has open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from stallscope import atomicfile
+from stallscope.errors import StallscopeError
+from stallscope.incident import Incident
+from stallscope.model import Note
+from stallscope.store import deadlocks, files, index, layout, locking, reading, retention, writing
+from stallscope.store.records import encode
+from stallscope.text import one_line
+
+__all__ = ["Store"]
+
+_LOCK_SECONDS = 10.0
+_OURS = (layout.INCIDENTS, layout.DEADLOCKS, layout.SPOOL, layout.INDEX, layout.MARK)
+
+
+class Store:
+    """The folder DEST; several processes may have it open."""
+
+    def __init__(self, dest: Path) -> None:
+        self.dest = dest
+        self.last_capture_bytes = 0
+
+    @classmethod
+    def open(cls, dest: Path | None = None) -> Store:
+        """Open the store to write to it; make it where there is none. Raises: StallscopeError.
+
+        A folder in which our names belong to somebody else is refused.
+        """
+        dest = (layout.default_dest() if dest is None else dest).absolute()
+        files.make_folders(dest)
+        _mark(dest)
+        made = [files.make_folder(dest / name) for name in (layout.INCIDENTS, layout.DEADLOCKS)]
+        if any(made):
+            with contextlib.suppress(OSError):
+                atomicfile.sync_folder(dest)
+        return cls(dest)
+
+    @property
+    def incidents(self) -> Path:
+        """The folder of all incidents."""
+        return self.dest / layout.INCIDENTS
+
+    def begin(self, incident: Incident) -> writing.IncidentFolder:
+        """Announce an incident: when this returns, it is on disk. Raises: StallscopeError."""
+        return writing.announce(self.incidents, incident, self._note_size)
+
+    def _note_size(self, size: int) -> None:
+        self.last_capture_bytes = size
+
+    def no_room(self, guard: retention.DiskGuard, expected: int | None = None) -> str | None:
+        """Say why another capture would leave others too little disk, None where it would not.
+
+        ``expected`` bytes: those of the last capture where nothing is given.
+        """
+        if expected is None:
+            expected = self.last_capture_bytes
+        return retention.no_room(self.dest, guard, expected)
+
+    def recover(self) -> list[str]:
+        """Mark the incidents whose agent was killed as interrupted; return their ids."""
+        marked = []
+        for summary in self.listing().incidents:
+            if summary.end_ns is None and not (summary.interrupted or summary.going_on):
+                with contextlib.suppress(StallscopeError, OSError):
+                    if self._mark_interrupted(summary.id):
+                        marked.append(summary.id)
+        self.refresh_index()
+        return marked
+
+    def _mark_interrupted(self, name: str) -> bool:
+        path = self.incidents / name
+        held = locking.take(path)
+        try:
+            stored = reading.read_incident(path)
+            if stored.incident.end_ns is not None or stored.incident.interrupted:
+                return False  # another process was faster
+            incident = msgspec.structs.replace(
+                stored.incident, interrupted=True, captures=tuple(stored.entries())
+            )
+            atomicfile.write(path / layout.INCIDENT, [encode(incident)], force=True)
+            return True
+        finally:
+            held.release()
+
+    def listing(
+        self, *, rebuild: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> index.Listing:
+        """Return all incidents."""
+        return index.listing(self.dest, rebuild=rebuild, progress=progress)
+
+    def refresh_index(self) -> None:
+        """Write the index where it is not up to date; a failure costs nothing but time later."""
+        with contextlib.suppress(StallscopeError):
+            found = self.listing()
+            if found.read or found.dropped:
+                index.write(self.dest, found.incidents)
+
+    def prune(
+        self,
+        keep: retention.Retention,
+        *,
+        now_ns: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> retention.Pruned:
+        """Remove what is beyond the limits, and what killed processes left.
+
+        Raises: StallscopeError where another process prunes, or nothing can be removed.
+        """
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        done = retention.Pruned()
+        try:
+            with locking.hold(self.dest / layout.MARK, _LOCK_SECONDS):
+                why_not = retention.clear_leftovers(self.dest, now_ns / 1e9)
+                found = self.listing()
+                old = retention.expired(found.incidents, keep, now_ns)
+                for number, summary in enumerate(old, 1):
+                    kept = retention.remove(self.incidents, summary.id)
+                    if kept is None:
+                        done.removed.append(summary.id)
+                        done.bytes += summary.bytes
+                    else:
+                        why_not.append(kept)
+                    if progress is not None:
+                        progress(number, len(old))
+        except OSError as error:
+            what = files.one_line_of(error)
+            raise StallscopeError(f"cannot prune {self.dest}: {what}") from error
+        done.notes.extend(Note("kept", one_line(line)) for line in why_not)
+        self.refresh_index()
+        return done
+
+    def add_deadlock(self, deadlock: msgspec.Struct, most: int = deadlocks.MOST) -> bool:
+        """Keep a deadlock, a Struct with an ``id``; say whether it is new. See deadlocks.add."""
+        return deadlocks.add(self.dest / layout.DEADLOCKS, deadlock, most)
+
+
+def _mark(dest: Path) -> None:
+    """Make the lock file; where it is not ours, nothing may be written."""
+    mark = dest / layout.MARK
+    try:
+        with files.folder(dest) as inside:
+            if files.read(layout.MARK, inside, 1 << 10) == layout.MARK_TEXT:
+                return
+            raise StallscopeError(f"{mark} is not of stallscope; name another --dest")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StallscopeError(f"cannot open {dest}: {files.one_line_of(error)}") from error
+    except StallscopeError as error:
+        raise StallscopeError(f"{dest} is no store: {error}") from error
+    for name in _OURS:
+        if os.path.lexists(dest / name):
+            raise StallscopeError(
+                f"{dest} is no store, and {name} in it may be somebody's: name another --dest,"
+                f" or, if it is one, write the line {layout.MARK_TEXT.decode().strip()} to {mark}"
+            )
+    try:
+        atomicfile.write(mark, [layout.MARK_TEXT])
+    except StallscopeError:
+        if not mark.exists():  # else another agent was faster
+            raise

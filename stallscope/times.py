@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments, as nanoseconds since the epoch, for files and for people."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Annotated
+
+import msgspec
+
+__all__ = ["Count", "Moment", "local", "rfc3339", "since"]
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""A number in a file that is not trusted: one that arithmetic takes."""
+Moment = Count
+"""Nanoseconds since the epoch, or since the host started."""
+
+_MOST_NS = 253_402_300_799 * 10**9  # the year 9999, where datetime ends
+_AGO = re.compile(r"(\d{1,9})\s?(s|sec|min|m|h|d|w)")
+_SECONDS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def rfc3339(time_ns: int) -> str:
+    """Return the moment in UTC to the microsecond."""
+    time_ns = _sane(time_ns)
+    time = datetime.datetime.fromtimestamp(time_ns // 10**9, datetime.UTC)
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time_ns % 10**9 // 1000:06d}Z"
+
+
+def local(time_ns: int) -> str:
+    """Return the moment as the user's clocks show it, to the millisecond."""
+    time_ns = min(_sane(time_ns), _MOST_NS - 2 * 86_400 * 10**9)  # no zone leads out of the range
+    time = datetime.datetime.fromtimestamp(time_ns // 10**9)
+    return f"{time:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9 // 10**6:03d}"
+
+
+def since(text: str, now_ns: int) -> int:
+    """Return the moment that ``2026-11-21 14:50`` (local), RFC 3339 or ``3h`` (ago) means.
+
+    Raises: ValueError.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    if ago is not None:
+        return now_ns - int(ago.group(1)) * _SECONDS[ago.group(2)] * 10**9
+    time = datetime.datetime.fromisoformat(text.strip())
+    try:
+        return int(time.timestamp() * 1000) * 10**6
+    except (OverflowError, OSError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _sane(time_ns: int) -> int:
+    return max(0, min(time_ns, _MOST_NS))

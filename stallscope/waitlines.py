@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of ``stallscope.waits/1``, field by field in docs/waits-schema.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from stallscope.errors import StallscopeError
+from stallscope.text import one_line
+
+__all__ = [
+    "FILE_KINDS",
+    "GROUPS",
+    "IDLE_KINDS",
+    "KINDS",
+    "LOCK_KINDS",
+    "MAX_LINE",
+    "ROW_LOCK_FUNCTIONS",
+    "SCHEMA",
+    "Buckets",
+    "ClassWaits",
+    "Event",
+    "HolderStack",
+    "Key",
+    "KindWaits",
+    "Notice",
+    "ProbeState",
+    "Target",
+    "WaitLine",
+    "WaiterStack",
+    "Waker",
+    "loads",
+]
+
+SCHEMA = "stallscope.waits/1"
+_TYPE = "waits"
+
+LOCK_KINDS = (
+    "mutex",
+    "rwlock",
+    "row-lock",
+    "metadata-lock",
+    "commit",
+    "sem",
+    "join",
+    "futex",
+    "cond",
+)
+FILE_KINDS = (
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "msync",
+    "syncfs",
+    "fallocate",
+    "ftruncate",
+    "extend",
+    "unlink",
+    "rename",
+    "read",
+    "write",
+)
+KINDS = LOCK_KINDS + FILE_KINDS
+GROUPS = ("lock", "sync", "space", "io", "all")
+"""What several kinds are called together on command lines."""
+IDLE_KINDS = ("cond", "join")
+"""Threads that wait for work, or for the end of another: counted, and never a stall."""
+
+ROW_LOCK_FUNCTIONS = ("srv_suspend_mysql_thread", "lock_wait_suspend_thread", "lock_wait")
+"""Of the servers: without a symbol of one, who waits for a row looks like an idle thread."""
+
+MAX_LINE = 64 << 20
+"""Bytes of a line; the largest that a probe writes, with thousands of keys, is a small part."""
+
+_MAX_MS = 1e15  # thirty thousand years
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=_MAX_MS)]
+Buckets = tuple[tuple[Count, Count, Count], ...]
+"""(from ns, to ns, count): to ns is inclusive."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A process that is or was watched."""
+
+    pid: int
+    comm: str | None = None
+    exe: str | None = None
+
+
+class KindWaits(msgspec.Struct, frozen=True):
+    """All waits of one kind in an interval."""
+
+    count: Count
+    total_ms: Milliseconds
+    max_ms: Milliseconds
+    over: Count = 0
+    threshold_ms: Milliseconds | None = None
+    bytes: Count | None = None
+    in_flight: Count = 0
+    histogram: Buckets = ()
+
+
+class ClassWaits(msgspec.Struct, frozen=True):
+    """All waits of one kind for files of one class."""
+
+    kind: str
+    file_class: str = msgspec.field(name="class")
+    count: Count = 0
+    total_ms: Milliseconds = 0.0
+    max_ms: Milliseconds = 0.0
+    over: Count = 0
+    bytes: Count | None = None
+    histogram: Buckets = ()
+
+
+class WaiterStack(msgspec.Struct, frozen=True):
+    """A stack in which waits over the threshold were waited. Frames: innermost first."""
+
+    count: Count
+    frames: tuple[str, ...] = ()
+    total_ms: Milliseconds = 0.0
+    label: str | None = None
+
+
+class HolderStack(msgspec.Struct, frozen=True):
+    """Where threads were when they woke a long waiter; ``tid`` is the latest of them."""
+
+    count: Count
+    frames: tuple[str, ...] = ()
+    tid: int | None = None
+    comm: str | None = None
+    label: str | None = None
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A lock or a file."""
+
+    kind: str
+    name: str
+    count: Count
+    total_ms: Milliseconds
+    max_ms: Milliseconds
+    over: Count = 0
+    bytes: Count | None = None
+    address: str | None = None
+    file_class: str | None = msgspec.field(name="class", default=None)
+    pid: int | None = None
+    in_flight: Count = 0
+    longest_in_flight_ms: Milliseconds = 0.0
+    owner_tid: int | None = None
+    waiters: tuple[WaiterStack, ...] = ()
+    holders: tuple[HolderStack, ...] = ()
+    histogram: Buckets = ()
+
+
+class Waker(msgspec.Struct, frozen=True):
+    """Who ended a wait, and where it was then."""
+
+    tid: int
+    frames: tuple[str, ...] = ()
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One wait over its threshold, as it was learnt of."""
+
+    kind: str
+    name: str | None = None
+    in_flight: bool = False
+    tid: int | None = None
+    comm: str | None = None
+    start_ns: Count | None = None
+    """CLOCK_MONOTONIC."""
+    length_ms: Milliseconds = 0.0
+    """So far, where in flight."""
+    received_ns: Count | None = None
+    """When the probe learnt of it."""
+    waiters: Count = 0
+    owner_tid: int | None = None
+    waker: Waker | None = None
+    frames: tuple[str, ...] = ()
+
+
+class ProbeState(msgspec.Struct, frozen=True):
+    """A probe, and what is lost where it does not work here."""
+
+    name: str
+    ok: bool
+    attach: str | None = None
+    why_not: str | None = None
+
+
+class WaitLine(msgspec.Struct, frozen=True):
+    """What happened in one interval; of the whole run where ``final``."""
+
+    schema: str
+    ts: float
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=_MAX_MS)]
+    kinds: dict[str, KindWaits]
+    keys: tuple[Key, ...]
+    lost: dict[str, Count]
+    targets: tuple[Target, ...] = ()
+    source: str | None = None
+    """In the first line: ``bpf``, or ``inproc`` for the agent in the server."""
+    in_flight_by: str = "timer"
+    classes: tuple[ClassWaits, ...] | None = None
+    """None: not told by class."""
+    events: tuple[Event, ...] = ()
+    server: dict[str, dict[str, Count]] = msgspec.field(default_factory=dict)
+    probes: tuple[ProbeState, ...] = ()
+    final: bool = False
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What the probe says between its lines: ready, watched, ended, error, ..."""
+
+    type: str
+    pid: int | None = None
+    message: str | None = None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    type: str = _TYPE
+
+
+_head_decoder = msgspec.json.Decoder(_Head)
+_notice_decoder = msgspec.json.Decoder(Notice)
+_decoder = msgspec.json.Decoder(WaitLine)
+
+
+def loads(data: bytes, source: str, number: int) -> WaitLine | Notice:
+    """Read one line. ``source`` and ``number`` (from 1) name it in the error.
+
+    Raises: StallscopeError saying what is wrong with it.
+    """
+    where = f"{source}: line {number}"
+    if len(data) > MAX_LINE:
+        raise StallscopeError(f"{where}: longer than {MAX_LINE} bytes, which no line is")
+    try:
+        if _head_decoder.decode(data).type != _TYPE:
+            return _notice_decoder.decode(data)
+        line = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        shown = one_line(data[:60].decode("utf-8", "backslashreplace"), 60)
+        raise StallscopeError(f"{where} is not {SCHEMA}: {error}: {shown}") from error
+    if line.schema != SCHEMA:
+        raise StallscopeError(
+            f"{where} is {one_line(line.schema, 40)!r}, and this stallscope reads {SCHEMA}:"
+            " take probe and stallscope from one build"
+        )
+    return line

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The wait graph: what blocks stands above what waits for it.
+
+import dagre from "@dagrejs/dagre";
+
+import { byId, draw, make } from "./dom.js";
+
+const WIDTH = 230;
+const PADDING = 10;
+const LINE = 16;
+const LETTERS = 33;
+
+function wrapped(text, most, rows) {
+	const lines = [];
+	let rest = text;
+	while (rest.length > most && lines.length < rows - 1) {
+		let cut = rest.lastIndexOf(" ", most);
+		if (cut < most / 2) cut = most;
+		lines.push(rest.slice(0, cut));
+		rest = rest.slice(cut).trimStart();
+	}
+	lines.push(rest.length > most ? `${rest.slice(0, most - 1)}…` : rest);
+	return lines.filter((line) => line);
+}
+
+export class Graph {
+	constructor(data) {
+		this.data = data;
+		this.box = byId("drawing");
+		this.tree = byId("tree");
+		byId("graph-text").open = false; // the drawing says it
+	}
+
+	show(number) {
+		const graph = this.data.captures[number].graph;
+		this.box.replaceChildren();
+		this.tree.replaceChildren();
+		byId("graph-text").hidden = !graph.nodes.length;
+		if (!graph.nodes.length) {
+			this.box.append(make("p", {}, "Nobody waits for a lock or a thread that is known."));
+			byId("no-graph")?.remove();
+			return;
+		}
+		this.box.append(this.picture(graph));
+		this.text(graph);
+		if (graph.left_out)
+			this.box.append(make("p", { class: "dim" }, `${graph.left_out} threads at locks with fewer waiters are left out.`));
+	}
+
+	layout(graph) {
+		const layout = new dagre.graphlib.Graph();
+		layout.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 42, marginx: 4, marginy: 4 });
+		layout.setDefaultEdgeLabel(() => ({}));
+		graph.nodes.forEach((node, number) => {
+			const lines = [
+				...wrapped(node.text, LETTERS - 3, 2).map((text) => ({ text, class: "title" })),
+				...wrapped(node.note + (node.state ? `; ${node.state}` : ""), LETTERS, 3).map((text) => ({ text, class: "note" })),
+				...wrapped(node.query ?? "", LETTERS, 2).map((text) => ({ text, class: "sql" })),
+			];
+			layout.setNode(String(number), { lines, width: WIDTH, height: lines.length * LINE + 2 * PADDING });
+		});
+		for (const [one, other] of graph.links) layout.setEdge(String(one), String(other));
+		dagre.layout(layout);
+		return layout;
+	}
+
+	picture(graph) {
+		const layout = this.layout(graph);
+		const { width, height } = layout.graph();
+		const svg = draw("svg", {
+			class: "waitgraph",
+			viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(height)}`,
+			width: Math.ceil(width),
+			height: Math.ceil(height),
+			role: "img",
+			"aria-label": "Who waits for whom; the same follows as text",
+		});
+		svg.append(
+			draw("defs", {},
+				draw("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" },
+					draw("path", { d: "M0 0L8 4L0 8z" }))),
+		);
+		for (const [one, other, count, source] of graph.links) svg.append(...this.link(layout, one, other, count, source));
+		graph.nodes.forEach((node, number) => svg.append(this.node(node, layout.node(String(number)))));
+		return svg;
+	}
+
+	link(layout, one, other, count, source) {
+		const { points } = layout.edge(String(one), String(other));
+		const path = points.map((p, i) => `${i ? "L" : "M"}${p.x.toFixed(1)} ${p.y.toFixed(1)}`).join("");
+		const line = draw("path", {
+			d: path,
+			class: source === "frames" ? "guess" : "sure",
+			"stroke-width": Math.min(5, 1.2 + Math.log2(Math.max(1, count)) * 0.4).toFixed(1),
+			"marker-end": "url(#arrow)",
+		}, draw("title", {}, `${count} wait; known from: ${source}`));
+		return [line];
+	}
+
+	node(node, at) {
+		const left = at.x - at.width / 2;
+		const top = at.y - at.height / 2;
+		const g = draw("g", {
+			class: ["node", node.kind, node.root || node.blocker ? "root" : "", node.ring ? "ringed" : "", node.state ? `s-${node.state}` : ""].join(" "),
+			transform: `translate(${left.toFixed(1)} ${top.toFixed(1)})`,
+		});
+		const tids = node.tids.length > 1 ? `\nthreads ${node.tids.join(", ")}${node.count > node.tids.length ? ", …" : ""}` : "";
+		g.append(
+			draw("title", {}, `${node.text}\n${node.note}${tids}${node.query ? `\n${node.query}` : ""}`),
+			draw("rect", { width: at.width, height: at.height, rx: node.kind === "lock" ? at.height / 2.4 : 5 }),
+		);
+		if (node.kind === "group" && node.count > 1)
+			g.prepend(draw("rect", { class: "behind", x: 4, y: 4, width: at.width, height: at.height, rx: 5 }));
+		at.lines.forEach((line, i) => {
+			g.append(draw("text", { class: line.class, x: node.kind === "lock" ? 18 : 10, y: PADDING + LINE * (i + 0.75) }, line.text));
+		});
+		return g;
+	}
+
+	// The same tree as the page has without its script.
+	text(graph) {
+		const below = new Map();
+		for (const [one, other] of graph.links) below.set(one, [...(below.get(one) ?? []), other]);
+		const done = new Set();
+		const starts = graph.nodes.map((_, i) => i);
+		starts.sort((a, b) => Boolean(graph.nodes[b].root) - Boolean(graph.nodes[a].root) || a - b);
+		for (const start of starts) {
+			const stack = [[0, start]];
+			while (stack.length) {
+				const [depth, number] = stack.pop();
+				if (done.has(number)) continue;
+				done.add(number);
+				const node = graph.nodes[number];
+				this.tree.append(
+					make("li", { class: `depth-${Math.min(depth, 8)}` }, make("b", {}, node.text), " ",
+						make("span", { class: "dim" }, node.note + (node.state ? `; ${node.state}` : ""))),
+				);
+				for (const child of [...(below.get(number) ?? [])].reverse()) stack.push([depth + 1, child]);
+			}
+		}
+	}
+}
