@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from servers import SqlServer
 
 STALLSCOPE = Path(__file__).resolve().parents[1] / "stallscope"
+BUILD = Path(__file__).resolve().parents[2] / "build"
 STOPPED_STATES = frozenset("Tt")
 SNAPSHOT_SECONDS = 120
 LOOKS = 5
@@ -64,19 +65,32 @@ def say(text: str) -> None:
     print(f"demo: {text}", flush=True)
 
 
-def snap(pid: int) -> str:
+def snap(pid: int, capture: Path) -> str:
     """Run ``stallscope snap`` on the server, show what it prints, and return it."""
-    command = [str(STALLSCOPE), "snap", "-p", str(pid)]
-    if os.geteuid() != 0 and may_sudo():
-        command = ["sudo", *command]
+    command = [str(STALLSCOPE), "snap", "-p", str(pid), "-o", str(capture), "--force"]
+    sudo = os.geteuid() != 0 and may_sudo()
+    printed = shown(["sudo", *command] if sudo else command)
+    print(printed, flush=True)
+    if sudo:  # a capture is for the eyes of its owner alone
+        subprocess.run(["sudo", "-n", "chown", str(os.getuid()), str(capture)], check=False)
+    return printed
+
+
+def shown(command: list[str]) -> str:
+    """Say a command of stallscope, run it, and return what it prints."""
     say(f"$ {' '.join(command).replace(str(STALLSCOPE), 'scripts/stallscope')}")
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, timeout=SNAPSHOT_SECONDS, check=False
     )
-    print(done.stdout, flush=True)
     if done.returncode not in (0, 3):
-        raise DemoError(f"stallscope snap ended with {done.returncode}")
+        raise DemoError(f"{' '.join(command[:3])} ended with {done.returncode}")
     return done.stdout
+
+
+def write_report(capture: Path, page: Path) -> None:
+    """Write the HTML report of the stall, which explains itself."""
+    shown([str(STALLSCOPE), "report", str(capture), "-o", str(page), "--force"])
+    say(f"look at the stall in a browser: {page}")
 
 
 def may_sudo() -> bool:
@@ -107,10 +121,10 @@ def check_unharmed(server: SqlServer, before: frozenset[int]) -> None:
     )
 
 
-def look(scene: Scene, server: SqlServer) -> None:
+def look(scene: Scene, server: SqlServer, capture: Path) -> None:
     """Take captures until one is of the moment that the scene is about: a storm has others."""
     for left in reversed(range(LOOKS)):
-        printed = snap(server.pid)
+        printed = snap(server.pid, capture)
         if any(verdict in printed for verdict in scene.verdicts):
             return
         if left:
@@ -118,19 +132,23 @@ def look(scene: Scene, server: SqlServer) -> None:
     raise DemoError(f"none of {LOOKS} verdicts names {' or '.join(scene.verdicts)}")
 
 
-def run(scene: Scene, keep: bool) -> None:
+def run(scene: Scene, page: Path, keep: bool) -> None:
+    capture = page.with_suffix(".jsonl.zst")
     with scene.server() as server:
         say(f"started {server.name} {server.version()}, pid {server.pid}, in {server.folder}")
         with scene.stall(server):
             say(f"stalled it: {scene.story}")
             before = server.settled_connection_ids()
-            look(scene, server)
+            look(scene, server, capture)
             check_unharmed(server, before)
             if keep:
+                write_report(capture, page)
                 say("the stall goes on until Ctrl-C; try scripts/stallscope in another terminal")
                 say(f"to talk to the server: mariadb --socket={server.socket} --user=root")
                 signal.pause()
     say("the server is stopped and its folder removed")
+    if not keep:
+        write_report(capture, page)
 
 
 def end_once(number: int, frame: FrameType | None) -> NoReturn:
@@ -144,13 +162,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument("--server", choices=("mariadb", "mysql55"), default="mariadb")
     parser.add_argument("--keep", action="store_true", help="keep the stall until Ctrl-C")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="the HTML report to write")
     arguments = parser.parse_args()
+    page = arguments.report or BUILD / f"demo-{arguments.server}.html"
     from servers import ChildEnded, Late, Unavailable
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end_once)
     try:
-        run(scenes()[arguments.server], arguments.keep)
+        run(scenes()[arguments.server], page.absolute(), arguments.keep)
     except (DemoError, ChildEnded, Late, Unavailable, subprocess.TimeoutExpired) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

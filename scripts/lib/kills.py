@@ -8,13 +8,11 @@ import random
 import subprocess
 import time
 
-from targets import Target, trouble
+from targets import Target, trouble_left
 
 from stallscope import capturefile, probe
 
 __all__ = ["KillError", "Moments", "kill_once", "measure"]
-
-SETTLE_SECONDS = 5.0
 
 
 class KillError(Exception):
@@ -70,11 +68,7 @@ def kill_once(target: Target, after: float) -> bool:
             process.wait(after)
         running = process.poll() is None
         process.kill()
-    # The end of a tracer takes the kernel a moment.
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while (left := trouble(target.pid)) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    if left:
+    if left := trouble_left(target.pid):
         raise KillError(f"killed after {1000 * after:.2f} ms, left behind: {left[:3]}")
     if not target.running() or target.ask("gap")["ticks"] == 0:
         raise KillError(f"killed after {1000 * after:.2f} ms: the target is gone")

@@ -19,13 +19,21 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
-from servers import wait_until
+from servers import PATIENCE, Late, wait_until
 
-__all__ = ["Fact", "Target", "TargetError", "build_folder", "target_path", "trouble"]
+__all__ = [
+    "Fact",
+    "Target",
+    "TargetError",
+    "build_folder",
+    "target_path",
+    "trouble",
+    "trouble_left",
+]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-READY_SECONDS = 120.0
-ANSWER_SECONDS = 20.0
+END_SECONDS = 60.0
+"""A target that was damaged on purpose may never end by itself."""
 MAX_LINE = 16 << 20
 
 
@@ -119,7 +127,7 @@ class Target:
         )
         self.pid = self._process.pid
         try:
-            while (line := self._line(READY_SECONDS)) != b"ready":
+            while (line := self._line()) != b"ready":
                 self.facts.append(msgspec.json.decode(line, type=Fact))
             self._settle()
         except BaseException:
@@ -150,7 +158,7 @@ class Target:
         assert self._process.stdin is not None
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
-        answer = json.loads(self._line(ANSWER_SECONDS))
+        answer = json.loads(self._line())
         assert isinstance(answer, dict)
         self._settle()
         return answer
@@ -168,12 +176,12 @@ class Target:
         def asleep() -> bool:
             return all(is_asleep(task) for task in tasks)
 
-        wait_until(asleep, f"the threads of {self.name} sleep", ANSWER_SECONDS)
+        wait_until(asleep, f"the threads of {self.name} sleep")
 
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Return the exit code of a target that ends by itself."""
         return self._process.wait(seconds)
 
@@ -183,7 +191,7 @@ class Target:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -195,16 +203,16 @@ class Target:
         """Wait until the main thread, which has just written a line, sleeps again."""
         if self.listens:
             task = Path(f"/proc/{self.pid}")
-            wait_until(lambda: is_asleep(task), f"{self.name} listens", ANSWER_SECONDS)
+            wait_until(lambda: is_asleep(task), f"{self.name} listens")
 
-    def _line(self, seconds: float) -> bytes:
+    def _line(self) -> bytes:
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([output], [], [], left)[0]:
-                raise TargetError(f"{self.name}: nothing said for {seconds:g} s")
+                raise TargetError(f"{self.name}: nothing said for {PATIENCE:g} s")
             data = os.read(output, 1 << 20)
             if not data or len(self._buffer) > MAX_LINE:
                 raise TargetError(f"{self.name} ended with {self._process.wait()}")
@@ -237,3 +245,10 @@ def trouble(pid: int) -> list[str]:
                 if key == "State" and value.strip()[0] in "Tt":
                     found.append(f"{task.name}: {value.strip()}")
     return found
+
+
+def trouble_left(pid: int) -> list[str]:
+    """Return the trouble that stays: the end of a tracer takes the kernel a moment."""
+    with contextlib.suppress(Late):
+        wait_until(lambda: not trouble(pid), f"nobody traces {pid} any more")
+    return trouble(pid)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
 import subprocess
@@ -15,7 +16,19 @@ import msgspec
 from servers import ChildEnded, Late, Unavailable
 from targets import TargetError
 
-from benches import capture, pause, progress
+from benches import (
+    accuracy,
+    agent,
+    analyze,
+    capture,
+    cli,
+    inproc,
+    pause,
+    probes,
+    progress,
+    report,
+    top,
+)
 from benches.load import SERVERS
 from benches.stats import BenchError, Section, render
 from stallscope.errors import StallscopeError
@@ -23,10 +36,41 @@ from stallscope.errors import StallscopeError
 EPILOG = """\
 pause    what a capture does to the target: target-gaps, eintr, server-gaps, latency
 capture  what a capture costs: wall, growth, kills, mysql55, server-wall, busy
+probes   what watching waits costs, and whether it is right and in time: exact, cost-call,
+         cost-need, cost-programs-oltp_point_select, cost-programs-oltp_write_only,
+         throughput-storm, latency-event, latency-capture, throughput-oltp_point_select,
+         throughput-oltp_write_only; "throughput" is all that begin so
+inproc   what the in-process agent costs a server that has it inside: lock, contended-pass,
+         contended-storm, memory, reader, share, throughput-oltp_point_select,
+         throughput-oltp_write_only; by its name alone: soak, of --minutes
+agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
+         pt-stalk
+accuracy verdicts on public dumps with known causes: verdicts, confidence, unknown (no root); on
+         live stalls, by who dumped them: live
+top      what `stallscope top` costs: cpu
+analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
+report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
+cli      how soon a command starts, and what exports cost: start, export (no root)
 
-Needs root, the peers (gdb, elfutils, percona-toolkit) and sysbench: scripts/setup --tests.
+Needs root, the peers (gdb, elfutils, percona-toolkit, bpftrace, bcc) and sysbench:
+scripts/setup --tests.
 Exit code: 0 every goal met, 1 a measurement failed, 3 a goal was missed.
 """
+
+BENCHES = {
+    "accuracy": accuracy.sections,
+    "agent": agent.sections,
+    "analyze": analyze.sections,
+    "report": report.sections,
+    "pause": pause.sections,
+    "capture": capture.sections,
+    "cli": cli.sections,
+    "inproc": inproc.sections,
+    "probes": probes.sections,
+    "top": top.sections,
+}
+ROOTLESS = {"accuracy", "analyze", "report", "cli"}
+ANY_SERVER = {"inproc", "probes"}
 
 
 def version(*argv: str) -> str:
@@ -52,6 +96,7 @@ def environment() -> dict[str, str]:
         "gdb": version("gdb", "--version"),
         "eu-stack": version("eu-stack", "--version"),
         "pt-pmp": version("pt-pmp", "--version"),
+        "bpftrace": version("bpftrace", "--version"),
         "sysbench": version("sysbench", "--version"),
         "libc6-dbg": "installed" if Path("/usr/lib/debug/.build-id").is_dir() else "absent",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -65,18 +110,26 @@ def arguments() -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("bench", choices=["pause", "capture"])
+    parser.add_argument("bench", choices=list(BENCHES))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: minutes, not an hour")
-    parser.add_argument("--server", choices=list(SERVERS), default="mariadb")
+    parser.add_argument("--server", choices=list(probes.SERVERS), default="mariadb")
     parser.add_argument("--only", action="append", default=[], metavar="TABLE", help="see below")
-    return parser.parse_args()
+    parser.add_argument(
+        "--minutes", type=float, default=inproc.SOAK_MINUTES, help="how long inproc's soak is"
+    )
+    options = parser.parse_args()
+    if options.bench not in ANY_SERVER and options.server not in SERVERS:
+        parser.error(f"{options.bench} cannot be measured on {options.server}")
+    return options
 
 
 def measure(options: argparse.Namespace) -> list[Section]:
-    bench = pause.sections if options.bench == "pause" else capture.sections
     done = []
-    for section in bench(options.server, options.quick, options.only):
+    measured = BENCHES[options.bench]
+    if options.bench == "inproc":
+        measured = functools.partial(inproc.sections, minutes=options.minutes)
+    for section in measured(options.server, options.quick, options.only):
         done.append(section)
         if not options.json:
             if sys.stderr.isatty():
@@ -87,7 +140,7 @@ def measure(options: argparse.Namespace) -> list[Section]:
 
 def main() -> int:
     options = arguments()
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and options.bench not in ROOTLESS:
         print("bench: run it as root: the captures and the peers need it", file=sys.stderr)
         return 1
     about = environment()

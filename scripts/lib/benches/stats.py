@@ -47,13 +47,17 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One table. ``checks`` says of what the figures were made sure; ``goals`` what is met."""
+    """One table. ``checks`` says of what the figures were made sure; ``goals`` what is met;
+    ``left_out`` what was not measured, and why; ``notes`` what else a reader has to know.
+    """
 
     id: str
     title: str
     rows: tuple[Row, ...]
     checks: tuple[str, ...] = ()
     goals: tuple[tuple[str, bool], ...] = ()
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def number(value: float) -> str:
@@ -78,5 +82,7 @@ def render(section: Section) -> str:
             lines.append("|" + "|".join("-" * (width + 2) for width in widths) + "|")
     lines.append("")
     lines += [f"- checked: {check}" for check in section.checks]
+    lines += [f"- left out: {what}" for what in section.left_out]
+    lines += [f"- {note}" for note in section.notes]
     lines += [f"- {'met' if met else 'NOT MET'}: {goal}" for goal, met in section.goals]
     return "\n".join(lines) + "\n"

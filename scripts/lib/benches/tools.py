@@ -38,6 +38,11 @@ __all__ = [
     "cold_probe",
     "command",
     "peers",
+    "process_cpu_ns",
+    "process_tree",
+    "read_back",
+    "status_kb",
+    "tree_cpu_ns",
 ]
 
 COLD_PROBE = "stallscope-probe snap"
@@ -175,7 +180,7 @@ def peers() -> list[Peer]:
     return [peer for peer in PEERS if not peer.missing()]
 
 
-def taken(start: int, end: int, data: bytes, name: str, cpu: int = 0, rss: int = 0) -> Taken:
+def read_back(start: int, end: int, data: bytes, name: str, cpu: int = 0, rss: int = 0) -> Taken:
     """Read a capture back from its text."""
     capture = capturefile.loads(data, name)
     labels = {label.value: 0 for label in Label}
@@ -216,7 +221,7 @@ class Once:
             if process.returncode not in (0, 3):
                 raise BenchError(f"{self.name} ({process.returncode}): {said}")
             cpu = int((usage.ru_utime + usage.ru_stime) * 1e9)
-            return taken(start, end, file.read_bytes(), self.name, cpu, usage.ru_maxrss)
+            return read_back(start, end, file.read_bytes(), self.name, cpu, usage.ru_maxrss)
 
 
 def cold_probe() -> Once:
@@ -285,7 +290,7 @@ class ServingProbe:
     def capture(self, pid: int) -> Taken:
         assert pid == self.pid
         assert self._process.stdin is not None
-        cpu = self.cpu_ns()
+        cpu = tree_cpu_ns(self._process.pid)
         start = time.monotonic_ns()
         self._process.stdin.write(b"snap\n")
         self._process.stdin.flush()
@@ -295,21 +300,9 @@ class ServingProbe:
             if line.startswith((b'{"type":"end"', b'{"type": "end"')):
                 break
         end = time.monotonic_ns()
-        rss = sum(status_kb(pid, "VmHWM") for pid in self._pids())
-        return taken(start, end, b"".join(lines), self.name, self.cpu_ns() - cpu, rss)
-
-    def cpu_ns(self) -> int:
-        """Return the CPU time so far, of the probe and its worker."""
-        ticks = 0
-        for pid in self._pids():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-
-    def _pids(self) -> list[int]:
-        pid = self._process.pid
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [pid, *(int(child) for child in found)]
+        rss = sum(status_kb(member, "VmHWM") for member in process_tree(self._process.pid))
+        cpu = tree_cpu_ns(self._process.pid) - cpu
+        return read_back(start, end, b"".join(lines), self.name, cpu, rss)
 
     def _lines(self) -> Iterator[bytes]:
         assert self._process.stdout is not None
@@ -323,6 +316,36 @@ class ServingProbe:
         for line in self._lines():
             if json.loads(line).get("type") == "ready":
                 return
+
+
+def process_tree(pid: int) -> list[int]:
+    """Return a process and all that it and its threads have started: a probe and its workers."""
+    found = [pid]
+    for member in found:
+        for task in Path(f"/proc/{member}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += (int(child) for child in (task / "children").read_text().split())
+    return found
+
+
+def tree_cpu_ns(pid: int) -> int:
+    """Return the CPU time so far of the threads of a process and its children.
+
+    By /proc/PID/task/TID/schedstat, in ns: /proc/PID/stat counts in steps of 10 ms.
+    """
+    return sum(
+        int((task / "schedstat").read_text().split()[0])
+        for member in process_tree(pid)
+        for task in Path(f"/proc/{member}/task").iterdir()
+    )
+
+
+def process_cpu_ns(pid: int) -> int:
+    """Return the CPU time so far of a process, of its threads that have ended too, in ns.
+
+    By its clock, as clock_getcpuclockid(3) makes its number: CPUCLOCK_SCHED of the process.
+    """
+    return time.clock_gettime_ns(~pid << 3 | 2)
 
 
 def status_kb(pid: int, key: str) -> int:

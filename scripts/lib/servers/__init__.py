@@ -6,16 +6,18 @@ Each server is a context manager that starts one of its own in a temporary folde
 
 from __future__ import annotations
 
-from servers.cache import Unavailable, cache_folder, why_missing
+from servers.cache import MEMORY, Unavailable, cache_folder, why_missing
 from servers.child import Child, ChildEnded, program
 from servers.mariadb import MariaDB
 from servers.mysql55 import MySQL55
 from servers.mysql97 import MySQL97
 from servers.postgres import Postgres
 from servers.sql import SqlServer
-from servers.waiting import Late, wait_until
+from servers.waiting import PATIENCE, Late, wait_until
 
 __all__ = [
+    "MEMORY",
+    "PATIENCE",
     "Child",
     "ChildEnded",
     "Late",

@@ -6,7 +6,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["Unavailable", "cache_folder", "why_missing"]
+__all__ = ["MEMORY", "Unavailable", "cache_folder", "why_missing"]
+
+MEMORY = Path("/dev/shm")
+"""A parent for servers that are to have no stall but those that are made: no disk is slow there."""
 
 
 class Unavailable(Exception):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from servers.waiting import wait_until
+from servers.waiting import PATIENCE, wait_until
 
 __all__ = ["Child", "ChildEnded", "program"]
 
@@ -67,14 +67,19 @@ class Child:
             )
         self.pid = self._process.pid
 
+    def only_child(self) -> int:
+        """Return the pid of the process that it has started."""
+        (pid,) = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return int(pid)
+
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Return the exit code (negative: the signal) of a program that ends by itself."""
         return self._process.wait(seconds)
 
-    def succeed(self, what: str, seconds: float = 120.0) -> None:
+    def succeed(self, what: str, seconds: float = PATIENCE) -> None:
         """Wait for the end of a program that is to end with 0."""
         try:
             code = self.wait(seconds)
@@ -84,7 +89,7 @@ class Child:
         if code != 0:
             raise ChildEnded(f"{what} failed ({code}): {self.tail()}")
 
-    def wait_until(self, condition: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+    def wait_until(self, condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
         """Wait as `waiting.wait_until`, but no longer than the program runs."""
 
         def checked() -> T:

@@ -62,7 +62,8 @@ def open_transaction(server: SqlServer, database: str, *statements: str) -> Iter
             for statement in statements:
                 cursor.execute(statement)
         yield connection_id(connection)
-        connection.rollback()
+        with suppress(pymysql.err.Error):  # who looks at the stall may have killed it
+            connection.rollback()
 
 
 @contextmanager

@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from servers.child import Child, program
+from servers.newdata import new_data
 from servers.sql import UNPRIVILEGED, SqlServer
 
 __all__ = ["MariaDB"]
+
+INSTALL_OPTIONS = (
+    "--auth-root-authentication-method=normal",
+    "--skip-test-db",
+    "--force",  # also where the host has no name
+    "--innodb-log-file-size=16M",
+)
 
 
 class MariaDB(SqlServer):
@@ -32,15 +40,11 @@ class MariaDB(SqlServer):
 
     def _create_data(self) -> None:
         self.give_to_server(self.folder)
-        command = [
-            str(program("mariadb-install-db")),
-            "--no-defaults",
-            f"--datadir={self.data}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--force",  # also where the host has no name
-            "--innodb-log-file-size=16M",
-        ]
+        new_data(Path(str(program("mariadbd"))), INSTALL_OPTIONS, self.data, self._install)
+
+    def _install(self) -> None:
+        command = [str(program("mariadb-install-db")), "--no-defaults", f"--datadir={self.data}"]
+        command += INSTALL_OPTIONS
         Child(command, self.log, user=UNPRIVILEGED).succeed("mariadb-install-db")
 
     def _start(self) -> Child:
@@ -50,8 +54,10 @@ class MariaDB(SqlServer):
             f"--datadir={self.data}",
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'server.pid'}",
+            # A server that starts removes what others' temporary tables have in the same folder.
+            f"--tmpdir={self.folder}",
             "--innodb-log-file-size=16M",
             *self.common_options,
             *self.options,
         ]
-        return Child(command, self.log, user=UNPRIVILEGED)
+        return Child(command, self.log, user=UNPRIVILEGED, env=self.env)

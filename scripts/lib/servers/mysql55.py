@@ -46,6 +46,7 @@ class MySQL55(SqlServer):
     def _start(self) -> Child:
         base = base_folder()
         command = [
+            *self.wrapper,
             str(base / "mysqld"),
             "--no-defaults",
             f"--basedir={base}",
@@ -54,7 +55,10 @@ class MySQL55(SqlServer):
             f"--character-sets-dir={base / 'share/charsets'}",
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'server.pid'}",
+            # A server that starts removes what others' temporary tables have in the same folder.
+            f"--tmpdir={self.folder}",
             *self.common_options,
             *self.options,
         ]
-        return Child(command, self.log, user=UNPRIVILEGED)
+        user = None if self.wrapper else UNPRIVILEGED
+        return Child(command, self.log, user=user, env=self.env)

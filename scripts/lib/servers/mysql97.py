@@ -16,6 +16,7 @@ from typing import ClassVar, Self
 
 from servers.cache import cache_folder, why_missing
 from servers.child import Child
+from servers.newdata import new_data
 from servers.sql import UNPRIVILEGED, SqlServer
 
 __all__ = ["MySQL97"]
@@ -31,12 +32,23 @@ def root_folder() -> Path:
 
 
 ENTER = ("unshare", "--mount", "sh", "-c", PIVOT, str(root_folder()))
+OUTSIDE = Path("/mnt")
+GET_PROC = ("sh", "-c", f'mount --rbind {OUTSIDE}/proc /proc && exec "$0" "$@"')
+LIBRARIES = OUTSIDE / "lib/x86_64-linux-gnu"
+# A program of the outside, with the loader and libraries that it was linked with. In a namespace
+# of its own, so that the server's keeps having no /proc.
+LOOK = f"mount --rbind {OUTSIDE}/proc /proc && exec {LIBRARIES}/ld-linux-x86-64.so.2"
+LOOK += f' --library-path {LIBRARIES}:{OUTSIDE}/usr/lib/x86_64-linux-gnu "$@"'
 
 
 class MySQL97(SqlServer):
-    """Stripped but for ``.dynsym``, with a build-id, PIE."""
+    """Stripped but for ``.dynsym``, with a build-id, PIE. Without ``with_proc`` it has no /proc."""
 
     name: ClassVar[str] = "mysql97"
+
+    def __init__(self, *options: str, parent: Path | None = None, with_proc: bool = False) -> None:
+        super().__init__(*options, parent=parent)
+        self.with_proc = with_proc
 
     @classmethod
     def missing(cls) -> str | None:
@@ -70,8 +82,22 @@ class MySQL97(SqlServer):
     def socket(self) -> Path:
         return Path(self._home) / "s.sock"
 
+    def inside(self, path: Path) -> Path:
+        return OUTSIDE / path.relative_to("/")
+
+    def seeing_its_files(self, *command: str) -> list[str]:
+        """As the base class: in the server's mount namespace, where its paths mean its files."""
+        enter = ["nsenter", f"--mount=/proc/{self.pid}/ns/mnt", "unshare", "--mount"]
+        name, *arguments = command
+        return [*enter, "sh", "-c", LOOK, "sh", f"{OUTSIDE}{name}", *arguments]
+
     def _create_data(self) -> None:
         self.give_to_server(Path(self._home))
+        new_data(root_folder() / "usr/sbin/mysqld", DATA_OPTIONS, self.data, self._initialize)
+        # Each server has an id of its own.
+        (self.data / "auto.cnf").unlink()
+
+    def _initialize(self) -> None:
         self._inside("--initialize-insecure", *DATA_OPTIONS).succeed("mysqld --initialize")
 
     def _start(self) -> Child:
@@ -92,7 +118,14 @@ class MySQL97(SqlServer):
         # clear the signal.
         home = "/" + str(Path(self._home).relative_to(root_folder()))
         become = [f"--reuid={UNPRIVILEGED}", "--regid=nogroup", "--clear-groups"]
-        command = [*ENTER, "setpriv", "--pdeathsig", "KILL", *become]
+        # Inside, too: what names files there means none to the programs that lead there.
+        command = [
+            *ENTER,
+            *(GET_PROC if self.with_proc else ()),
+            "env",
+            *(f"{name}={value}" for name, value in self.env.items()),
+        ]
+        command += ["setpriv", "--pdeathsig", "KILL", *become]
         return Child(
             [*command, "mysqld", "--no-defaults", f"--datadir={home}/data", *options], self.log
         )

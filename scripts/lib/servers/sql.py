@@ -9,7 +9,7 @@ import signal
 import socket
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from pymysql.connections import Connection
 
 from servers.cache import Unavailable
 from servers.child import Child
-from servers.waiting import wait_until
+from servers.waiting import PATIENCE, wait_until
 
 __all__ = ["UNPRIVILEGED", "Connection", "Row", "SqlServer"]
 
@@ -29,8 +29,8 @@ Row = tuple[Any, ...]
 UNPRIVILEGED = "nobody"
 """Owner of server and data when root starts them."""
 
-CONNECT_SECONDS = 30
-SHUTDOWN_SECONDS = 60
+SETTLED = 6
+"""Listings of the connections, ever further apart, that agree."""
 PROCESSLIST_IDS = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
 WAITING_STATE = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE %s"
 
@@ -57,6 +57,10 @@ class SqlServer(ABC):
     def __init__(self, *options: str, parent: Path | None = None) -> None:
         self.options: Sequence[str] = options
         self.parent = parent
+        self.env: Mapping[str, str] = {}
+        self.wrapper: Sequence[str] = ()
+        """Command that root starts the server by: it changes the user, and has it as a child."""
+        """Variables for the server, besides those of this process."""
         self.folder = Path()
         self._child: Child | None = None
         self._control: Connection[Any] | None = None
@@ -93,7 +97,7 @@ class SqlServer(ABC):
 
     @property
     def pid(self) -> int:
-        return self.child.pid
+        return self.child.only_child() if self.wrapper else self.child.pid
 
     def __enter__(self) -> Self:
         if reason := self.missing():
@@ -133,13 +137,21 @@ class SqlServer(ABC):
     def shut_down(self) -> None:
         """Let the server end by itself, so that its data can be used again."""
         self._hang_up()
-        self.child.end(signal.SIGTERM, SHUTDOWN_SECONDS)
+        self.child.end(signal.SIGTERM, PATIENCE)
         self._child = None
 
     def give_to_server(self, path: Path) -> None:
         """Make the unprivileged user the owner of a new path, when root runs this."""
         if os.geteuid() == 0:
             shutil.chown(path, UNPRIVILEGED, "nogroup")
+
+    def inside(self, path: Path) -> Path:
+        """Return the name under which the server finds a file of this machine."""
+        return path
+
+    def seeing_its_files(self, *command: str) -> list[str]:
+        """Return a command line under which a program finds the files of the server's maps."""
+        return list(command)
 
     def connect(self, database: str | None = None) -> Connection[Any]:
         """Return a connection in autocommit mode."""
@@ -153,7 +165,7 @@ class SqlServer(ABC):
         # PyMySQL leaves its own socket open when nobody listens yet.
         end = socket.socket(socket.AF_UNIX)
         try:
-            end.settimeout(CONNECT_SECONDS)
+            end.settimeout(PATIENCE)
             end.connect(str(self.socket))
             connection.connect(end)
         except BaseException as error:
@@ -203,12 +215,15 @@ class SqlServer(ABC):
         return frozenset(int(row[0]) for row in self.query(PROCESSLIST_IDS))
 
     def settled_connection_ids(self) -> frozenset[int]:
-        """Return the ids of the connections that stay; those that are just ending are not."""
-        seen = [self.connection_ids()]
+        """Return the ids of the connections that stay; those that are just ending are not.
+
+        The thread of one that was closed can take a while until it runs again, and learns of it.
+        """
+        seen: list[frozenset[int]] = []
 
         def settled() -> bool:
             seen.append(self.connection_ids())
-            return seen[-1] == seen[-2]
+            return len(seen) >= SETTLED and len(set(seen[-SETTLED:])) == 1
 
         wait_until(settled, "connections stay the same")
         return seen[-1]

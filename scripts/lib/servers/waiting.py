@@ -7,9 +7,15 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["Late", "wait_until"]
+__all__ = ["PATIENCE", "Late", "wait_until"]
 
 T = TypeVar("T")
+
+PATIENCE = 240.0
+"""Seconds in which what is to happen has happened, also on a slow and busy machine.
+
+It is no figure of anything: only what fails takes as long.
+"""
 
 FIRST_PAUSE = 0.001
 LONGEST_PAUSE = 0.25
@@ -19,7 +25,7 @@ class Late(Exception):
     """What was waited for did not happen in time."""
 
 
-def wait_until(condition: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
     """Return the first true value of ``condition``, asking ever more rarely.
 
     Raises Late after ``seconds`` with ``what`` and the last value seen.

@@ -6,6 +6,7 @@ Each is a context manager that makes the stall, waits until it is there, and und
 
 from __future__ import annotations
 
+from stalls.file_extend import FILE_EXTEND_OPTIONS, file_extend
 from stalls.index_lock import INDEX_LOCK_OPTIONS, index_lock
 from stalls.load import sysbench_load
 from stalls.redo_sync import REDO_SYNC_OPTIONS, Device, device_missing, loop_device, redo_sync
@@ -14,12 +15,14 @@ from stalls.sql_layer import global_read_lock, metadata_lock_pileup
 from stalls.table_storm import TABLE_STORM_OPTIONS, table_open_storm, template_of_tables
 
 __all__ = [
+    "FILE_EXTEND_OPTIONS",
     "INDEX_LOCK_OPTIONS",
     "REDO_SYNC_OPTIONS",
     "TABLE_STORM_OPTIONS",
     "Device",
     "deadlock_check_storm",
     "device_missing",
+    "file_extend",
     "global_read_lock",
     "index_lock",
     "loop_device",

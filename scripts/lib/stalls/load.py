@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from servers.child import Child, program
 from servers.clients import load_program
 from servers.sql import SqlServer
+from servers.waiting import PATIENCE
 
 __all__ = ["sysbench_load"]
 
@@ -43,7 +44,7 @@ def sysbench_load(
     server.execute("CREATE DATABASE IF NOT EXISTS sbtest")
     if not server.query("SHOW TABLES FROM sbtest"):
         prepare = [*sysbench(server, test), "prepare"]
-        subprocess.run(prepare, check=True, capture_output=True, timeout=300)
+        subprocess.run(prepare, check=True, capture_output=True, timeout=PATIENCE)
     before = server.status("Questions")
     load = [*sysbench(server, test, f"--threads={threads}", "--time=0", *options), "run"]
     with load_program(

@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from servers.child import program
 from servers.clients import running_statements
 from servers.sql import SqlServer
-from servers.waiting import wait_until
+from servers.waiting import PATIENCE, wait_until
 
 __all__ = ["REDO_SYNC_OPTIONS", "Device", "device_missing", "loop_device", "redo_sync"]
 
@@ -52,13 +52,15 @@ class Device(NamedTuple):
         _run("fsfreeze", "--freeze", str(self.below))
 
     def thaw(self) -> None:
-        _run("fsfreeze", "--unfreeze", str(self.below))
+        """Let the device answer; who watched the stall may have done so already."""
+        with suppress(subprocess.CalledProcessError):
+            _run("fsfreeze", "--unfreeze", str(self.below))
 
 
 @contextmanager
-def loop_device() -> Iterator[Device]:
-    """Mount a file system whose device can be made to stop answering."""
-    home = Path(tempfile.mkdtemp(prefix="stallscope-device-"))
+def loop_device(parent: Path | None = None) -> Iterator[Device]:
+    """Mount a file system, its image in ``parent``, whose device can be made to stop answering."""
+    home = Path(tempfile.mkdtemp(prefix="stallscope-device-", dir=parent))
     try:
         home.chmod(0o755)
         with (
@@ -80,7 +82,8 @@ def _mounted(image: Path, folder: Path, size: int) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _run("umount", str(folder))
+        # A loop device that was inside lets go of its file a moment after it was unmounted.
+        wait_until(lambda: _unmounted(folder), f"{folder} is unmounted")
 
 
 @contextmanager
@@ -104,5 +107,14 @@ def redo_sync(server: SqlServer, device: Device, waiters: int = 20) -> Iterator[
             device.thaw()
 
 
+def _unmounted(folder: Path) -> bool:
+    command = [str(program("umount")), str(folder)]
+    return (
+        subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE).returncode == 0
+    )
+
+
 def _run(name: str, *arguments: str) -> None:
-    subprocess.run([str(program(name)), *arguments], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [str(program(name)), *arguments], check=True, capture_output=True, timeout=PATIENCE
+    )

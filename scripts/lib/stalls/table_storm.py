@@ -67,7 +67,7 @@ def random_select(randomness: random.Random, tables: int) -> str:
 
 @contextmanager
 def table_open_storm(
-    server: SqlServer, tables: int = TABLES, connections: int = 32, seed: int = 1
+    server: SqlServer, tables: int = TABLES, connections: int = 64, seed: int = 1
 ) -> Iterator[None]:
     """Select from random tables, flushing all of them now and then.
 
