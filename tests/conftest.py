@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "needs(name, ...): skip, with the reason, where one of tests/needs.py is missing"
     )
+    config.addinivalue_line(
+        "markers", "alone: it measures CPU time closely, or forks, so no other test runs meanwhile"
+    )
     required()  # complain about a wrong name at once
+    # A process in the background of a script, or of nohup, is made to ignore these, and what it
+    # ignores its children ignore too: those that tests end by them among them.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def check(name: str) -> None:

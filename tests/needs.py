@@ -13,17 +13,26 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
-from servers import MariaDB, MySQL55, MySQL97, Postgres, program
+from jail import jail_missing
+from servers import MariaDB, MySQL55, MySQL97, Postgres, Unavailable, program
+from servers.cache import cache_folder, why_missing
+from servers.inside import library_path
 from stalls import device_missing
 
 from stallscope import probe
 from stallscope.errors import StallscopeError
 from stallscope.text import one_line
 
-__all__ = ["NEEDS", "required", "why_not"]
+__all__ = ["FIREFOX_PROFILER", "FLAMEGRAPH", "NEEDS", "SPEEDSCOPE", "required", "why_not"]
 
 FEATURES_SECONDS = 60
+
+FLAMEGRAPH = Path("/usr/share/perl5/Devel/NYTProf/flamegraph.pl")
+_CONSUMERS = cache_folder() / "consumers" / "node_modules"
+SPEEDSCOPE = _CONSUMERS / "speedscope" / "dist" / "release"
+FIREFOX_PROFILER = _CONSUMERS / "@firefox-devtools" / "profiler-cli" / "dist" / "profiler-cli.js"
 
 
 @functools.cache
@@ -62,6 +71,17 @@ def tool(name: str) -> Callable[[], str | None]:
     return lambda: None if program(name) else f"no {name} here: run scripts/setup --tests"
 
 
+def web() -> str | None:
+    """Ask for the script of the HTML report."""
+    from stallscope.reporters.html import assets
+
+    try:
+        assets.load()
+    except StallscopeError as error:
+        return str(error)
+    return None
+
+
 def built() -> str | None:
     try:
         probe.find()
@@ -70,11 +90,41 @@ def built() -> str | None:
     return None
 
 
+def library() -> str | None:
+    """Ask for the library that is loaded into servers."""
+    try:
+        library_path()
+    except Unavailable as error:
+        return str(error)
+    return None
+
+
+def consumer(path: Path) -> Callable[[], str | None]:
+    """Return a question for a program that reads what is exported."""
+    return lambda: None if path.exists() else f"no {path} here: {why_missing('consumers')}"
+
+
+def firefox_profiler() -> str | None:
+    """Say why the Firefox Profiler's own command line cannot run; old Node.js cannot parse it."""
+    absent = consumer(FIREFOX_PROFILER)() or tool("node")()
+    if absent is not None:
+        return absent
+    done = subprocess.run(
+        ["node", str(FIREFOX_PROFILER), "--version"], capture_output=True, text=True, check=False
+    )
+    return None if done.returncode == 0 else f"node cannot run it: {one_line(done.stderr, 200)}"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "root": lambda: None if os.geteuid() == 0 else "not root",
     "probe": built,
+    "library": library,
+    "jail": jail_missing,
+    "cc": tool("cc"),
     "bpf": feature("bpf-iterator"),
+    "waits": feature("wait-probes"),
     "perf": feature("perf-events"),
+    "uprobes": feature("uprobes"),
     "ptrace": feature("ptrace"),
     "mariadb": MariaDB.missing,
     "mysql55": MySQL55.missing,
@@ -85,7 +135,20 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "gdb": tool("gdb"),
     "eu-stack": tool("eu-stack"),
     "pt-pmp": tool("pt-pmp"),
+    "promtool": tool("promtool"),
+    "pdftotext": tool("pdftotext"),
+    "web": web,
+    "chromium": tool("chromium"),
+    "tmux": tool("tmux"),
     "freeze": device_missing,
+    "go": tool("go"),
+    "flamegraph": consumer(FLAMEGRAPH),
+    "speedscope": consumer(SPEEDSCOPE),
+    "firefox-profiler": firefox_profiler,
+    "mandoc": tool("mandoc"),
+    "man": tool("man"),
+    "zsh": tool("zsh"),
+    "fish": tool("fish"),
 }
 
 

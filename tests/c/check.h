@@ -3,7 +3,9 @@
 #ifndef STALL_CHECK_H
 #define STALL_CHECK_H
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int check_passed, check_failed;
@@ -61,6 +63,30 @@ static inline int check_done(void)
 {
 	printf("%d passed, %d failed\n", check_passed, check_failed);
 	return check_failed ? 1 : 0;
+}
+
+// Whether STALLSCOPE_REQUIRE insists on it, by its name in tests/needs.py.
+static inline bool check_is_required(const char *need)
+{
+	const char *at = getenv("STALLSCOPE_REQUIRE");
+
+	for (; at && *at; at += strspn(at, ", ")) {
+		size_t length = strcspn(at, ", ");
+		if (length == strlen(need) && !strncmp(at, need, length))
+			return true;
+		at += length;
+	}
+	return false;
+}
+
+// How a test ends for which something is missing here: failed where that is required, else with
+// what Meson takes for skipped.
+static inline int check_missing(const char *need, const char *why)
+{
+	bool is_required = check_is_required(need);
+
+	printf("%s: %s\n", is_required ? "failed" : "skipped", why);
+	return is_required ? 1 : 77;
 }
 
 #endif

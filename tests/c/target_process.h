@@ -16,6 +16,7 @@ struct target_process {
 	pid_t pid;    // 0: waited for already
 	int stdin_fd; // the target ends when it closes
 	char *facts;  // what it said before "ready", lines
+	FILE *answers;
 };
 
 // The path of a built target, or of a file beside it.
@@ -88,9 +89,8 @@ static inline bool target_start(struct target_process *target, const char *const
 	close(in[0]);
 	close(out[1]);
 	target->stdin_fd = in[1];
-	FILE *file = fdopen(out[0], "r");
-	target->facts = target_read_facts(file);
-	fclose(file);
+	target->answers = fdopen(out[0], "re");
+	target->facts = target_read_facts(target->answers);
 	return target->facts && target_wait_reading(target->pid);
 }
 
@@ -102,6 +102,26 @@ static inline void target_stop(struct target_process *target)
 		waitpid(target->pid, NULL, 0);
 	}
 	free(target->facts);
+	fclose(target->answers);
+}
+
+// Has the target do something. False, and "" as the answer, where it has ended.
+static inline bool target_ask(struct target_process *target, const char *command, char *answer,
+			      int size)
+{
+	*answer = 0;
+	return dprintf(target->stdin_fd, "%s\n", command) > 0 &&
+	       fgets(answer, size, target->answers);
+}
+
+// The number that a fact or an answer has under this name; 0: none.
+static inline unsigned long target_number(const char *json, const char *name)
+{
+	char quoted[64];
+
+	snprintf(quoted, sizeof(quoted), "\"%s\": ", name);
+	const char *at = strstr(json, quoted);
+	return at ? strtoul(at + strlen(quoted), NULL, 10) : 0;
 }
 
 #endif

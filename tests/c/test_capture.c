@@ -86,7 +86,8 @@ static void test_numbers(void)
 {
 	struct stall_json json;
 	static const char expected[] = "[0,18446744073709551615,-9223372036854775808,\"0x0\","
-				       "\"0xffffffffffffffff\",\"0x7f00\"]";
+				       "\"0xffffffffffffffff\",\"0x7f00\",0.000000,0.000042,"
+				       "18446744073709.551615]";
 
 	stall_json_init(&json);
 	stall_json_open(&json, '[');
@@ -96,6 +97,9 @@ static void test_numbers(void)
 	stall_json_hex(&json, 0);
 	stall_json_hex(&json, UINT64_MAX);
 	stall_json_hex(&json, 0x7f00);
+	stall_json_ms(&json, 0);
+	stall_json_ms(&json, 42);
+	stall_json_ms(&json, UINT64_MAX);
 	stall_json_close(&json, ']');
 	CHECK_INT(json.size, strlen(expected));
 	CHECK(!memcmp(json.data, expected, strlen(expected)));
@@ -316,10 +320,32 @@ static void check_threads(const json_t *records)
 	CHECK(!find(records, "stack", 3));
 }
 
+static double fraction_of(const json_t *record, const char *key)
+{
+	return json_real_value(json_object_get(record, key));
+}
+
+static void check_trigger(const json_t *record)
+{
+	CHECK_STRING(text_of(record, "reason"), "threshold");
+	CHECK_STRING(text_of(record, "kind"), "mutex");
+	CHECK_STRING(text_of(record, "name"), "LOCK+0x8");
+	CHECK_STRING(text_of(record, "address"), "0x5000");
+	CHECK_INT(number_of(record, "pid"), 7);
+	CHECK_INT(number_of(record, "tid"), 11);
+	CHECK(fraction_of(record, "length_ms") == 21.5);
+	CHECK(fraction_of(record, "threshold_ms") == 20);
+	CHECK_INT(number_of(record, "waiters"), 3);
+	CHECK(fraction_of(record, "delay_ms") == 1.5);
+	CHECK(fraction_of(record, "copied_ms") == 2);
+	CHECK(fraction_of(record, "finished_ms") > 2);
+	CHECK_INT(number_of(record, "suppressed"), 5);
+}
+
 static void test_records(void)
 {
-	static const char *const order[] = {"capture", "process", "module", "frame", "stack",
-					    "lock",    "thread",  "note",   "end"};
+	static const char *const order[] = {"capture", "process", "module", "frame",   "stack",
+					    "lock",    "thread",  "note",   "trigger", "end"};
 	struct stall_capture_stacks stacks;
 	struct stall_host host;
 	struct scene scene;
@@ -332,8 +358,24 @@ static void test_records(void)
 	CHECK_INT(stacks.kernel_frame_count, 3);
 	stacks.kernel_frames[0].name = "schedule";
 	const struct stall_capture_string strings[] = {{0, "server_version", HOSTILE}};
+	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	const struct stall_trigger trigger = {
+		.reason = "threshold",
+		.kind = "mutex",
+		.address = 0x5000, // of the lock above: its name
+		.pid = 7,
+		.tid = 11,
+		.length_ns = 21500000,
+		.threshold_ns = 20000000,
+		.waiters = 3,
+		.crossed_ns = now_ns - 2000000,
+		.received_ns = now_ns - 500000,
+		.copied_ns = now_ns,
+		.suppressed = 5,
+	};
 	const struct stall_capture capture = {
 		.snapshot = &scene.snapshot,
+		.trigger = &trigger,
 		.unwound = &scene.unwound,
 		.locks = &scene.all_locks,
 		.stacks = &stacks,
@@ -344,9 +386,9 @@ static void test_records(void)
 	};
 	json_t *records = write_and_parse(&capture);
 	json_array_foreach (records, i, record) {
-		while (stage < 9 && strcmp(order[stage], text_of(record, "type")))
+		while (stage < 10 && strcmp(order[stage], text_of(record, "type")))
 			stage++;
-		CHECK(stage < 9);
+		CHECK(stage < 10);
 	}
 	CHECK_STRING(text_of(find(records, "capture", 0), "schema"), "stallscope.capture/1");
 	CHECK_STRING(text_of(find(records, "capture", 0), "time"), "2026-11-21T09:10:49.695693Z");
@@ -368,6 +410,7 @@ static void test_records(void)
 	CHECK_INT(number_of(record, "owner_raw"), 4711);
 	CHECK_STRING(text_of(find(records, "note", 0), "message"), "three\nlost");
 	check_threads(records);
+	check_trigger(find(records, "trigger", 0));
 	record = json_array_get(records, json_array_size(records) - 1);
 	CHECK_STRING(text_of(record, "type"), "end");
 	CHECK_INT(number_of(record, "threads"), 4);

@@ -10,9 +10,13 @@
 #ifdef STALL_HAVE_BPF
 #define BPF_FEATURES stall_bpf_features
 #define BPF_FEATURE_COUNT stall_bpf_feature_count
+#define WAITS_FEATURES stall_waits_features
+#define WAITS_FEATURE_COUNT stall_waits_feature_count
 #else
 #define BPF_FEATURES NULL
 #define BPF_FEATURE_COUNT ((size_t)0)
+#define WAITS_FEATURES NULL
+#define WAITS_FEATURE_COUNT ((size_t)0)
 #endif
 
 // What is missing is one line: why, and behind "; " how to mend it.
@@ -70,6 +74,8 @@ static void test_unprivileged(void)
 		CHECK_OK(find("process-vm-readv")->probe());
 		CHECK(count_missing(stall_features, stall_feature_count) >= 1);
 		CHECK(!BPF_FEATURE_COUNT || count_missing(BPF_FEATURES, BPF_FEATURE_COUNT) >= 1);
+		// Each part of the wait probes takes capabilities.
+		CHECK_INT(count_missing(WAITS_FEATURES, WAITS_FEATURE_COUNT), WAITS_FEATURE_COUNT);
 		_exit(check_failed != 0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
@@ -79,8 +85,10 @@ static void test_unprivileged(void)
 int main(void)
 {
 	test_names();
-	printf("%zu and %zu missing here\n", count_missing(stall_features, stall_feature_count),
-	       count_missing(BPF_FEATURES, BPF_FEATURE_COUNT));
+	printf("%zu, %zu and %zu missing here\n",
+	       count_missing(stall_features, stall_feature_count),
+	       count_missing(BPF_FEATURES, BPF_FEATURE_COUNT),
+	       count_missing(WAITS_FEATURES, WAITS_FEATURE_COUNT));
 	if (geteuid() == 0)
 		test_unprivileged();
 	return check_done();

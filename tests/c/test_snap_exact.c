@@ -85,12 +85,8 @@ int main(void)
 
 	stall_snapshot_options_init(&options);
 	struct stall_error *err = stall_backend_bpf.probe(&options);
-	if (err) {
-		bool required =
-			getenv("STALLSCOPE_REQUIRE") && strstr(getenv("STALLSCOPE_REQUIRE"), "bpf");
-		printf("%s: %s\n", required ? "failed" : "skipped", err->message);
-		return required ? 1 : 77;
-	}
+	if (err)
+		return check_missing("bpf", err->message);
 	CHECK_OK(stall_backend_bpf.open(&options, &state));
 	CHECK_OK(stall_arena_init(&arena, 64UL << 20));
 	writers = (void *)(arena.base + (32UL << 20)); // shared, far from the copies

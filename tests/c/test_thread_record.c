@@ -3,14 +3,6 @@
 #include <string.h>
 
 #include "check.h"
-
-#ifndef STALL_HAVE_BPF
-int main(void)
-{
-	puts("skipped: built without BPF");
-	return 77;
-}
-#else
 #include "thread_record.h"
 
 static struct stall_bpf_thread asleep(void)
@@ -155,4 +147,3 @@ int main(void)
 	test_not_in_syscall();
 	return check_done();
 }
-#endif

@@ -5,23 +5,39 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from servers import SqlServer
+from servers import PATIENCE, SqlServer
 from targets import trouble
 
 from stallscope import capturefile
+from stallscope.analyzers import engine
+from stallscope.analyzers.catalog import Catalog
 from stallscope.model import Capture, Label, Thread
 
-__all__ = ["CHECKOUT", "Shot", "names", "run", "take", "threads_with", "unharmed"]
+__all__ = [
+    "CHECKOUT",
+    "Shot",
+    "names",
+    "names_lock_open",
+    "run",
+    "served",
+    "take",
+    "threads_with",
+    "unharmed",
+]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SECONDS = 100
+LONGEST_SQL = 60
+"""Seconds: the most that ``--sql-deadline`` takes."""
+
+Runner = Callable[..., subprocess.CompletedProcess[str]]
 
 _numbers = itertools.count()
 
@@ -53,16 +69,66 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the checkout's stallscope."""
     command = [sys.executable, "-m", "stallscope", *(str(argument) for argument in arguments)]
     return subprocess.run(
-        command, cwd=CHECKOUT, capture_output=True, text=True, timeout=SECONDS, check=False
+        command, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
-def take(folder: Path, *options: object) -> Shot:
+def take(folder: Path, *options: object, runner: Runner = run) -> Shot:
     """Run ``stallscope snap`` with these options; it must succeed, at least in part."""
     file = folder / f"shot-{next(_numbers)}.jsonl"
-    done = run("snap", *options, "--json", "--output", file)
+    if "-p" in options and not {"--no-sql", "--sql-deadline"} & set(options):
+        options += ("--sql-deadline", LONGEST_SQL)
+    done = runner("snap", *options, "--json", "--output", file)
     assert done.returncode in (0, 3), done.stderr
     return Shot(done.returncode, json.loads(done.stdout), capturefile.read(file), done.stderr)
+
+
+def served(
+    command: Sequence[object], folder: Path, count: int, env: Mapping[str, str] | None = None
+) -> Iterator[Path]:
+    """Yield capture files that a serving probe writes, one each some ten milliseconds."""
+    with subprocess.Popen(
+        [str(word) for word in command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=None if env is None else {**os.environ, **env},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["type"] == "ready"
+            for _ in range(count):
+                file = folder / f"served-{next(_numbers)}.jsonl"
+                print(f"snap {file}", file=process.stdin, flush=True)
+                answer = json.loads(process.stdout.readline())
+                assert answer["type"] == "written", answer
+                yield file
+                file.unlink()
+        finally:
+            process.kill()
+
+
+def names_lock_open(
+    files: Iterator[Path], signatures: Catalog, enough: int, *, owner: bool = True
+) -> bool:
+    """Say whether so many captures name LOCK_open first, and one of them its owner if asked to."""
+    named = owned = 0
+    for file in files:
+        analysis = engine.analyze(capturefile.read(file), signatures)
+        assert analysis.cycles == ()
+        first = analysis.findings[0] if analysis.findings else None
+        if first is None or first.signature != "table-open-lock":
+            continue
+        named += 1
+        (lock,) = [lock for lock in analysis.capture.locks if lock.symbol == "LOCK_open"]
+        assert lock.waiters > 1
+        if lock.stable and lock.owner_tid:  # and not between two owners
+            assert lock.owner_tid in {thread.tid for thread in analysis.capture.threads}
+            owned += first.blocker is not None and first.blocker.tid == lock.owner_tid
+        if named >= enough and (owned or not owner):
+            return True
+    return False
 
 
 def names(thread: Thread) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from servers import MySQL97, SqlServer
+from servers import PATIENCE, MySQL97, SqlServer
 from servers.mysql97 import root_folder
 from stalls import metadata_lock_pileup, row_lock_convoy
 from targets import trouble
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.needs("root", "bpf", "gdb")
 WAITERS = 30
 SCRIPT = CHECKOUT / "tests/live/frames.gdb"
 STALLS = {"metadata-lock": metadata_lock_pileup, "row-lock": row_lock_convoy}
-GDB_SECONDS = 90
 
 
 class Seen(NamedTuple):
@@ -50,7 +49,7 @@ def gdb_threads(server: SqlServer) -> dict[int, Seen]:
         root = root_folder()  # gdb looks for the server's files by their names outside
         command += ["-iex", f"set sysroot {root}", str(root / "usr/sbin/mysqld")]
     command += ["-p", str(server.pid), "-x", str(SCRIPT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=GDB_SECONDS, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("FRAMES ")]
     answer = json.loads(line.removeprefix("FRAMES "))
     return {int(tid): Seen(*seen) for tid, seen in answer.items()}
@@ -77,21 +76,34 @@ def test_same_frames(
     require(kind)
     server: SqlServer = request.getfixturevalue(kind)
     with STALLS[stall](server, WAITERS), unharmed(server):
-        shot = take(tmp_path, "-p", server.pid, "--backend", "bpf")
-        # Some wake up now and then, and go back to the same wait with the same stack, or another.
-        slept = {t.tid for t in shot.verified() if switches(server.pid, t.tid) == t.switches}
-        theirs = gdb_threads(server)
-        assert trouble(server.pid) == []
+        different = compare(server, tmp_path / "first")
+        for again in ("second", "third"):
+            if not different:
+                break
+            # A background thread can wake up while gdb starts, and wait elsewhere then. What is
+            # unwound wrongly is so each time.
+            still = compare(server, tmp_path / again)
+            different = {tid: still[tid] for tid in different if tid in still}
+    assert not different, f"{len(different)}:\n" + "\n".join(list(different.values())[:3])
+
+
+def compare(server: SqlServer, folder: Path) -> dict[int, str]:
+    """Return the threads that slept all the time and have another stack in gdb, and both stacks."""
+    folder.mkdir()
+    shot = take(folder, "-p", server.pid, "--backend", "bpf")
+    # Some wake up now and then, and go back to the same wait with the same stack, or another.
+    slept = {t.tid for t in shot.verified() if switches(server.pid, t.tid) == t.switches}
+    theirs = gdb_threads(server)
+    assert trouble(server.pid) == []
     compared = [t for t in shot.verified() if t.tid in theirs and theirs[t.tid].is_where(t)]
     assert len(compared) >= max(WAITERS, len(shot.verified()) * 3 // 4)
-    different = [
-        f"thread {t.tid} {t.name}:\n  ours {describe(t)}"
+    assert sum(counters(t) == theirs[t.tid].counters for t in compared) >= WAITERS
+    return {
+        t.tid: f"thread {t.tid} {t.name}:\n  ours {describe(t)}"
         f"\n  gdb  {', '.join(map(hex, theirs[t.tid].counters))}"
         for t in compared
         if t.tid in slept and counters(t) != theirs[t.tid].counters
-    ]
-    assert sum(counters(t) == theirs[t.tid].counters for t in compared) >= WAITERS
-    assert not different, f"{len(different)} of {len(compared)}:\n" + "\n".join(different[:3])
+    }
 
 
 def counters(thread: Thread) -> list[int | None]:

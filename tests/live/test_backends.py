@@ -46,14 +46,16 @@ def test_names_the_stall(backend: str, stalled: MariaDB, tmp_path: Path) -> None
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sees_every_thread(backend: str, stalled: MariaDB, tmp_path: Path) -> None:
     def tids() -> set[int]:
-        return {int(task.name) for task in Path(f"/proc/{stalled.pid}/task").iterdir()}
+        tasks = Path(f"/proc/{stalled.pid}/task").iterdir()
+        # The kernel's own threads for io_uring; debuggers do not see them.
+        return {int(t.name) for t in tasks if not (t / "comm").read_text().startswith("iou-")}
 
     before = tids()
     shot = take(tmp_path, "-p", stalled.pid, "--backend", backend)
-    seen = {thread.tid for thread in shot.capture.threads}
+    seen = {t.tid for t in shot.capture.threads if not t.name.startswith("iou-")}
     # What lived through the capture is in it, and nothing that never was.
     assert before & tids() <= seen
-    assert len(seen - before) <= 3
+    assert len(seen - before - tids()) <= 3
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

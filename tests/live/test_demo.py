@@ -10,13 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers import wait_until
+from servers import PATIENCE, wait_until
 
 from tests.live.shots import CHECKOUT
 
 pytestmark = pytest.mark.needs("root", "probe", "slap")
 
 DEMO = [sys.executable, str(CHECKOUT / "scripts/lib/demo.py")]
+VERDICTS = {
+    "mariadb": ["metadata-lock"],
+    "mysql55": ["innodb-deadlock-check", "innodb-row-lock"],
+}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT / "scripts/lib")}
 
 
@@ -27,25 +31,34 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT / "scripts/lib")}
         pytest.param("mysql55", marks=pytest.mark.needs("mysql55")),
     ],
 )
-def test_shows_the_verdict(kind: str, open_folder: Path) -> None:
+@pytest.mark.needs("web")
+def test_shows_the_verdict(kind: str, open_folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "stall.html"
     done = subprocess.run(
-        [*DEMO, "--server", kind],
+        [*DEMO, "--server", kind, "--report", str(page)],
         env={**ENVIRONMENT, "TMPDIR": str(open_folder)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "all " in done.stdout
     assert "connections are still there" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"demo: look at the stall in a browser: {page}"
+    text = page.read_text("utf-8")
+    assert "What to do" in text
+    assert any(f">{verdict}</code>" in text for verdict in VERDICTS[kind])
 
 
 @pytest.mark.needs("mariadb")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_cleans_up_after_a_signal(number: signal.Signals, open_folder: Path) -> None:
+@pytest.mark.needs("web")
+def test_cleans_up_after_a_signal(
+    number: signal.Signals, open_folder: Path, tmp_path: Path
+) -> None:
     with subprocess.Popen(
-        [*DEMO, "--keep"],
+        [*DEMO, "--keep", "--report", str(tmp_path / "stall.html")],
         env={**ENVIRONMENT, "TMPDIR": str(open_folder)},
         stdout=subprocess.PIPE,
         text=True,
@@ -57,5 +70,5 @@ def test_cleans_up_after_a_signal(number: signal.Signals, open_folder: Path) -> 
         (folder,) = open_folder.iterdir()
         server = int((folder / "server.pid").read_text())
         process.send_signal(number)
-        assert process.wait(30) == 128 + number
-    wait_until(lambda: not Path(f"/proc/{server}").exists(), "the server is gone", 10)
+        assert process.wait(PATIENCE) == 128 + number
+    wait_until(lambda: not Path(f"/proc/{server}").exists(), "the server is gone")

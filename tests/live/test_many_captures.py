@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 import pytest
-from servers import MySQL55
+from servers import PATIENCE, MySQL55
 from servers.clients import idle_connections
 
 from stallscope import probe
@@ -34,7 +34,7 @@ def serving(pid: int, *options: str) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
             print("quit", file=process.stdin, flush=True)
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
 
@@ -51,7 +51,6 @@ def records(output: IO[str] | None) -> Iterator[dict[str, Any]]:
     pytest.fail("the probe ended in the middle of a capture")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("captures", "options", "stops"),
     [

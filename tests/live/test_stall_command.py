@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from servers import wait_until
+from servers import PATIENCE, wait_until
 
 from tests.live.shots import CHECKOUT, take
 
@@ -31,12 +32,12 @@ def short_folder() -> Iterator[Path]:
     folder.rmdir()
 
 
-@pytest.mark.needs("root", "bpf", "mariadb")
-def test_keeps_a_stall_with_a_busy_holder(short_folder: Path, tmp_path: Path) -> None:
-    """The holder is likely and no more: it is the one statement at work, others are idle."""
-    environment = {**LIBRARY, "TMPDIR": str(short_folder)}
+@contextmanager
+def kept(name: str, folder: Path) -> Iterator[int]:
+    """Keep a stall; yield the pid of its server, which must be gone at the end."""
+    environment = {**LIBRARY, "TMPDIR": str(folder)}
     with subprocess.Popen(
-        [*STALL, "metadata-lock-select"], env=environment, stdout=subprocess.PIPE, text=True
+        [*STALL, name], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         printed = ""
@@ -47,20 +48,41 @@ def test_keeps_a_stall_with_a_busy_holder(short_folder: Path, tmp_path: Path) ->
         found = re.search(r"pid (\d+), in", printed)
         assert found is not None, printed
         pid = int(found[1])
-        shot = take(tmp_path, "-p", pid)
+        yield pid
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 128 + signal.SIGINT
+        assert process.wait(PATIENCE) == 128 + signal.SIGINT
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server is gone")
+
+
+@pytest.mark.needs("root", "bpf", "mariadb")
+def test_keeps_a_stall_with_a_busy_holder(short_folder: Path, tmp_path: Path) -> None:
+    """The holder is likely and no more: it is the one statement at work, others are idle."""
+    with kept("metadata-lock-select", short_folder) as pid:
+        shot = take(tmp_path, "-p", pid)
     verdict = shot.analysis["findings"][0]
     assert verdict["signature"] == "metadata-lock"
     assert verdict["blocker"]["certain"] is False
     assert "Item_func_sleep::val_int" in " ".join(verdict["blocker"]["frames"])
     assert any("idle connections" in text for text in verdict["against"])
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server is gone", 10)
+
+
+@pytest.mark.needs("root", "bpf", "mysql55", "freeze")
+def test_keeps_a_stall_of_a_disk(short_folder: Path, tmp_path: Path) -> None:
+    with kept("file-extend", short_folder) as pid:
+        wait_until(
+            lambda: take(tmp_path, "-p", pid).signatures[:1] == ["innodb-file-extend"],
+            "its verdict is that a file is extended",
+        )
 
 
 def test_a_stall_that_is_not_known_is_refused() -> None:
     done = subprocess.run(
-        [*STALL, "boredom"], env=LIBRARY, capture_output=True, text=True, timeout=30, check=False
+        [*STALL, "boredom"],
+        env=LIBRARY,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 2
     assert "metadata-lock-select" in done.stderr

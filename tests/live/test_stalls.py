@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from dumps import TOOLS, held, verdict
 from servers import MariaDB, MySQL55, MySQL97, SqlServer
 from stalls import (
+    FILE_EXTEND_OPTIONS,
     INDEX_LOCK_OPTIONS,
     REDO_SYNC_OPTIONS,
     TABLE_STORM_OPTIONS,
     deadlock_check_storm,
+    file_extend,
     global_read_lock,
     index_lock,
     loop_device,
@@ -24,24 +26,29 @@ from stalls import (
     table_open_storm,
     template_of_tables,
 )
+from targets import trouble
 
 from stallscope import capturefile, probe
 from stallscope.analyzers import catalog, engine
 from stallscope.model import Label
-from tests.live.shots import Shot, take, threads_with, unharmed
+from tests.live.shots import Shot, names_lock_open, served, take, threads_with, unharmed
 
 pytestmark = pytest.mark.needs("root", "bpf")
 
 TRIES = 60
 """Captures at most, until one catches a moment that comes and goes."""
+HANDED_ON_TRIES = 20_000
+"""A mutex that is passed on quickly has an owner for a moment only."""
 
-STORM_TRIES = 600
-STORM_SHOTS = 8
+STORM_TRIES = 20_000
+STORM_SHOTS = 100
 
 ENOUGH = 5
 """Captures that are to name the stall before its test is content."""
 
 SERVERS = ["mariadb", "mysql55", "mysql97"]
+
+Check = Callable[[SqlServer, Shot], None]
 
 
 @pytest.fixture(params=SERVERS)
@@ -51,67 +58,86 @@ def server(request: pytest.FixtureRequest) -> SqlServer:
     return found
 
 
-def shots(server: SqlServer, folder: Path, tries: int = TRIES) -> Iterator[Shot]:
-    for _ in range(tries):
+def serving(server: SqlServer) -> Sequence[object]:
+    """Return the command line of a probe that takes captures as ``snap`` does."""
+    return (probe.find(), "serve", "--pid", server.pid, "--read-string", "server_version")
+
+
+def shots(server: SqlServer, folder: Path) -> Iterator[Shot]:
+    for _ in range(TRIES):
         yield take(folder, "-p", server.pid, "--backend", "bpf")
 
 
+@pytest.fixture
+def same_verdict(require: Callable[..., None], tmp_path: Path) -> Check:
+    """Return a check that what debuggers print has the verdict of a capture."""
+
+    def check(server: SqlServer, shot: Shot) -> None:
+        require("eu-stack", "gdb")
+        for tool in ("eu-stack", "gdb"):
+            TOOLS[tool](server, tmp_path / tool)
+            theirs = verdict(tmp_path / tool)
+            assert theirs.found, tool
+            assert theirs.signature == shot.signatures[0], tool
+
+    return check
+
+
 @pytest.mark.parametrize("kind", ["mysql55", "mysql97"])
-def test_row_lock_convoy(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_row_lock_convoy(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, same_verdict: Check
+) -> None:
     server: SqlServer = request.getfixturevalue(kind)
-    with row_lock_convoy(server, 30), unharmed(server):
-        shot = take(tmp_path, "-p", server.pid)
-    assert shot.signatures[0] == "innodb-row-lock"
-    assert shot.analysis["findings"][0]["threads"] >= 30
+    with row_lock_convoy(server, 30):
+        with unharmed(server):
+            shot = take(tmp_path, "-p", server.pid)
+        assert shot.signatures[0] == "innodb-row-lock"
+        assert shot.analysis["findings"][0]["threads"] >= 30
+        with unharmed(server):
+            same_verdict(server, shot)
 
 
-def test_stall_without_names(mariadb: MariaDB, tmp_path: Path) -> None:
-    """Debian's MariaDB hides InnoDB's functions: a stall is seen, and no name is made up."""
-    with row_lock_convoy(mariadb, 30), unharmed(mariadb):
-        shot = take(tmp_path, "-p", mariadb.pid)
-    assert shot.signatures[0] in (None, "innodb-row-lock")
-    assert shot.analysis["findings"][0]["threads"] >= 30
+def test_stall_without_names(mariadb: MariaDB, tmp_path: Path, same_verdict: Check) -> None:
+    """Debian's MariaDB hides InnoDB's functions: a stall is seen, and no name is made up.
+
+    The server itself knows it.
+    """
+    with row_lock_convoy(mariadb, 30):
+        with unharmed(mariadb):
+            shot = take(tmp_path, "-p", mariadb.pid, "--no-sql")
+            asked = take(tmp_path, "-p", mariadb.pid)
+        assert shot.signatures[0] in (None, "innodb-row-lock")
+        assert shot.analysis["findings"][0]["threads"] >= 30
+        assert asked.signatures[0] == "innodb-row-lock"
+        with unharmed(mariadb):
+            same_verdict(mariadb, shot)
 
 
-def test_global_read_lock(server: SqlServer, tmp_path: Path) -> None:
-    with global_read_lock(server, 20), unharmed(server):
-        shot = take(tmp_path, "-p", server.pid)
-    assert shot.signatures[0] == "global-read-lock"
+def test_global_read_lock(server: SqlServer, tmp_path: Path, same_verdict: Check) -> None:
+    with global_read_lock(server, 20):
+        with unharmed(server):
+            shot = take(tmp_path, "-p", server.pid)
+        assert shot.signatures[0] == "global-read-lock"
+        with unharmed(server):
+            same_verdict(server, shot)
 
 
-def test_metadata_lock(server: SqlServer, tmp_path: Path) -> None:
-    with metadata_lock_pileup(server, 20), unharmed(server):
-        shot = take(tmp_path, "-p", server.pid)
-    assert shot.signatures[0] == "metadata-lock"
+def test_metadata_lock(server: SqlServer, tmp_path: Path, same_verdict: Check) -> None:
+    with metadata_lock_pileup(server, 20):
+        with unharmed(server):
+            shot = take(tmp_path, "-p", server.pid)
+        assert shot.signatures[0] == "metadata-lock"
+        with unharmed(server):
+            same_verdict(server, shot)
 
 
-def served(pid: int, folder: Path, count: int) -> Iterator[Path]:
-    """Yield capture files that a serving probe writes, one each some ten milliseconds."""
-    command = [str(probe.find()), "serve", "--pid", str(pid), "--read-string", "server_version"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            assert json.loads(process.stdout.readline())["type"] == "ready"
-            for number in range(count):
-                file = folder / f"{number}.jsonl"
-                print(f"snap {file}", file=process.stdin, flush=True)
-                answer = json.loads(process.stdout.readline())
-                assert answer["type"] == "written", answer
-                yield file
-                file.unlink()
-        finally:
-            process.kill()
-
-
+@pytest.mark.timeout(1800)
 def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
     """The checker holds the kernel mutex: it is the blocker of each capture that catches it."""
     signatures = catalog.load()
     caught = 0
     with deadlock_check_storm(mysql55, 190), unharmed(mysql55):
-        for file in served(mysql55.pid, tmp_path, STORM_TRIES):
+        for file in served(serving(mysql55), tmp_path, STORM_TRIES):
             if b'"lock_deadlock_recursive' not in file.read_bytes():
                 continue
             capture = capturefile.read(file)
@@ -135,39 +161,30 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
 
 def test_the_storm_on_a_row_has_a_name(mysql55: MySQL55, tmp_path: Path) -> None:
     """Between two rounds its threads want the row's page, or start their transactions."""
-    expected = {"innodb-deadlock-check", "innodb-row-lock"}
+    signatures = catalog.load()
+    seen: Counter[str | None] = Counter()
     with deadlock_check_storm(mysql55, 190), unharmed(mysql55):
-        seen = [shot.signatures[:1] for shot in shots(mysql55, tmp_path, STORM_SHOTS)]
-    named = [first for first in seen if expected.intersection(first)]
-    assert len(named) > STORM_SHOTS // 2, seen
+        for file in served(serving(mysql55), tmp_path, STORM_SHOTS):
+            findings = engine.analyze(capturefile.read(file), signatures).findings
+            seen[findings[0].signature if findings else None] += 1
+    assert seen["innodb-deadlock-check"] + seen["innodb-row-lock"] > STORM_SHOTS // 2, seen
 
 
 @pytest.mark.needs("mysql55")
+@pytest.mark.timeout(1800)
 def test_table_open(tmp_path: Path) -> None:
     many = MySQL55(*TABLE_STORM_OPTIONS, template=template_of_tables())
     with many as server, table_open_storm(server), unharmed(server):
-        named = owned = 0
-        for shot in shots(server, tmp_path, TRIES):
-            assert shot.analysis["cycles"] == []
-            if shot.signatures[0] != "table-open-lock":
-                continue
-            named += 1
-            (lock,) = [lock for lock in shot.capture.locks if lock.symbol == "LOCK_open"]
-            assert lock.waiters > 1
-            blocker = shot.analysis["findings"][0]["blocker"]
-            if lock.owner_tid is None or blocker is None or not lock.stable:
-                continue  # between two owners
-            assert lock.owner_tid in {thread.tid for thread in shot.capture.threads}
-            owned += blocker["tid"] == lock.owner_tid
-            if owned and named >= ENOUGH:
-                return
-    pytest.fail(f"{named} of {TRIES} named table-open-lock first, {owned} its owner")
+        files = served(serving(server), tmp_path, HANDED_ON_TRIES)
+        assert names_lock_open(files, catalog.load(), ENOUGH), (
+            f"not {ENOUGH} of {HANDED_ON_TRIES} captures named table-open-lock, and once its owner"
+        )
 
 
 @pytest.mark.needs("mysql55")
 def test_index_lock(tmp_path: Path) -> None:
     with MySQL55(*INDEX_LOCK_OPTIONS) as server, index_lock(server), unharmed(server):
-        for shot in shots(server, tmp_path, 10):
+        for shot in shots(server, tmp_path):
             if "innodb-index-lock" in shot.named:
                 return
     pytest.fail("no capture named innodb-index-lock")
@@ -181,16 +198,46 @@ def test_index_lock(tmp_path: Path) -> None:
         pytest.param(MySQL55, marks=pytest.mark.needs("mysql55")),
     ],
 )
-def test_redo_sync(kind: type[MariaDB | MySQL55], tmp_path: Path) -> None:
+def test_redo_sync(kind: type[MariaDB | MySQL55], tmp_path: Path, same_verdict: Check) -> None:
     """A thread that the kernel lets nobody stop is no obstacle."""
-    with loop_device() as device, kind(*REDO_SYNC_OPTIONS, parent=device.folder) as server:
-        with redo_sync(server, device, 20), unharmed(server):
+    with (
+        loop_device() as device,
+        kind(*REDO_SYNC_OPTIONS, parent=device.folder) as server,
+        redo_sync(server, device, 20),
+    ):
+        with unharmed(server):
             shot = take(tmp_path, "-p", server.pid)
         assert "D" in {thread.state for thread in shot.capture.threads}
         assert shot.analysis["findings"][0]["threads"] >= 15
         if kind is MySQL55:  # the other one's function names are hidden
             assert shot.signatures[0] == "innodb-redo-sync"
             assert shot.analysis["findings"][0]["blocker"]["frames"][0] == "fsync"
+            with held(server.pid, device):
+                same_verdict(server, shot)
+        assert trouble(server.pid) == []
+        assert server.answers()
+
+
+@pytest.mark.needs("freeze", "mysql55")
+def test_file_extend(tmp_path: Path, same_verdict: Check) -> None:
+    with (
+        loop_device() as device,
+        MySQL55(*FILE_EXTEND_OPTIONS, parent=device.folder) as server,
+        file_extend(server, device, 20),
+    ):
+        with unharmed(server):
+            for shot in shots(server, tmp_path):
+                if shot.signatures[:1] == ["innodb-file-extend"]:
+                    break
+            else:
+                pytest.fail("no capture named innodb-file-extend first")
+        blocker = shot.analysis["findings"][0]["blocker"]
+        assert "fil_extend_space_to_desired_size" in blocker["frames"]
+        assert shot.analysis["findings"][0]["threads"] >= 10
+        with held(server.pid, device):
+            same_verdict(server, shot)
+        assert trouble(server.pid) == []
+        assert server.answers()
 
 
 def test_mysql97_is_named_though_its_files_are_elsewhere(mysql97: MySQL97, tmp_path: Path) -> None:

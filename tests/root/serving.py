@@ -8,12 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from servers import PATIENCE
+
 from stallscope import capturefile, probe
 from stallscope.model import Capture
 
 __all__ = ["ask", "ask_snap", "serving"]
-
-END_SECONDS = 10.0
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def serving(pid: int, backend: str, *options: str) -> Iterator[subprocess.Popen[
             process.stdin.close()
             process.stdin = None
             try:
-                process.wait(END_SECONDS)
+                process.wait(PATIENCE)
             finally:
                 process.kill()
 

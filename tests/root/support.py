@@ -12,25 +12,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from servers import wait_until
-from targets import Fact, trouble
+from servers import PATIENCE, wait_until
+from targets import Fact, trouble_left
 
 from stallscope import capturefile, probe
-from stallscope.model import Capture, Frame, Thread
+from stallscope.model import Capture, Frame, Lock, Thread
 
 __all__ = [
     "BACKENDS",
     "ONE_LINE",
     "Snap",
     "assert_frames",
+    "assert_lock",
     "assert_unharmed",
     "by_tid",
     "own_frames",
     "run_probe",
     "snap",
 ]
-
-DEADLINE = 60.0
 
 BACKENDS = (
     pytest.param("bpf", marks=pytest.mark.needs("root", "bpf")),
@@ -72,7 +71,7 @@ def session_members(leader: int) -> list[str]:
     return found
 
 
-def run_probe(*arguments: str, prefix: Sequence[str] = (), seconds: float = DEADLINE) -> Snap:
+def run_probe(*arguments: str, prefix: Sequence[str] = (), seconds: float = PATIENCE) -> Snap:
     """Run the probe to its end; whatever it started must be gone by then."""
     argv = [*prefix, str(probe.find()), *arguments]
     start = time.monotonic()
@@ -89,7 +88,7 @@ def run_probe(*arguments: str, prefix: Sequence[str] = (), seconds: float = DEAD
             process.kill()
             raise
     taken = time.monotonic() - start
-    wait_until(lambda: not session_members(process.pid), "nothing is left of the probe", 5)
+    wait_until(lambda: not session_members(process.pid), "nothing is left of the probe")
     text = err.decode()
     assert process.returncode in (0, 1, 2, 3), f"exit {process.returncode}: {text}"
     capture = None
@@ -106,7 +105,7 @@ def snap(
     *options: str,
     backend: str = "bpf",
     prefix: Sequence[str] = (),
-    seconds: float = DEADLINE,
+    seconds: float = PATIENCE,
 ) -> Snap:
     """Capture one process; with ptrace threads blocked in a read are not left out."""
     more = ["--stop-blocked-reads"] if backend == "ptrace" else []
@@ -141,6 +140,17 @@ def basename(frame: Frame) -> str:
     return frame.module.path.rsplit("/", 1)[-1] if frame.module else ""
 
 
+def assert_lock(lock: Lock, fact: Fact, waiters: int) -> None:
+    """Compare a lock with what its target knows of it, but for its address."""
+    assert lock.kind == fact.kind, (fact, lock)
+    assert lock.owner_tid == fact.owner, (fact, lock)
+    if fact.readers is not None:
+        assert lock.readers == fact.readers, (fact, lock)
+    assert lock.symbol == fact.symbol, (fact, lock)
+    assert lock.waiters == waiters, (fact, lock)
+    assert lock.stable, (fact, lock)
+
+
 def assert_frames(capture: Capture, facts: Sequence[Fact], *modules: str) -> None:
     """Assert that every known thread is there, with exactly the frames that it says it has."""
     threads = by_tid(capture)
@@ -150,9 +160,6 @@ def assert_frames(capture: Capture, facts: Sequence[Fact], *modules: str) -> Non
 
 
 def assert_unharmed(pid: int) -> None:
-    """Assert that no thread is stopped or traced; the end of a tracer takes the kernel a moment."""
+    """Assert that it is there, and that no thread of it stays stopped or traced."""
     os.kill(pid, 0)
-    deadline = time.monotonic() + 5
-    while (left := trouble(pid)) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert not left
+    assert not trouble_left(pid)

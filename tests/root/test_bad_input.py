@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from servers import PATIENCE
 from targets import Target, target_path
 
 from stallscope import capturefile, probe
@@ -33,6 +34,9 @@ from tests.root.support import (
 )
 
 __all__: list[str] = []
+
+BOUNDED_SECONDS = 60.0
+"""No figure: what grows with the square of what is hostile takes hours."""
 
 bpf = pytest.mark.needs("root", "bpf")
 needs_probe = pytest.mark.needs("probe")
@@ -104,7 +108,6 @@ def test_kernel_thread(backend: str) -> None:
         assert ONE_LINE.match(taken.stderr), taken.stderr
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_target_exits_during_captures(backend: str) -> None:
     rng = random.Random(new_seed())
@@ -117,7 +120,7 @@ def test_target_exits_during_captures(backend: str) -> None:
                 assert ONE_LINE.match(taken.stderr), taken.stderr
             else:
                 assert taken.whole.processes[0].pid == target.pid
-            assert target.wait(10) == 0, "it must end by itself, with its own exit code"
+            assert target.wait() == 0, "it must end by itself, with its own exit code"
     assert codes <= {0, 1, 3}
 
 
@@ -136,7 +139,6 @@ def assert_of_one_program(capture: Capture) -> None:
 
 
 @bpf
-@pytest.mark.timeout(300)
 def test_target_execs_under_a_serving_probe() -> None:
     """What is kept between captures is thrown away once the program is another."""
     other = str(target_path("execer2"))
@@ -145,7 +147,9 @@ def test_target_execs_under_a_serving_probe() -> None:
         Target("execer", "15000", other, listens=False) as target,
         serving(target.pid, "bpf") as process,
     ):
-        for _ in range(100):
+        for number in range(2000):
+            if number >= 100 and whole:
+                break
             lines = ask(process, "snap")
             if json.loads(lines[-1])["type"] == "error":
                 assert len(lines) >= 1
@@ -156,7 +160,6 @@ def test_target_execs_under_a_serving_probe() -> None:
     assert whole
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_target_execs_during_captures(backend: str) -> None:
     """No frame is given a name of the program that was there before."""
@@ -198,7 +201,7 @@ def test_30000_mappings(backend: str) -> None:
         taken = snap(target.pid, backend=backend)
         assert taken.code in (0, 3), taken.stderr
         assert_frames(taken.whole, target.threads, "target-mapper")
-        assert taken.seconds < 10
+        assert taken.seconds < BOUNDED_SECONDS
         assert_unharmed(target.pid)
 
 
@@ -221,7 +224,7 @@ def test_stacks_of_garbage(backend: str) -> None:
                     # A return address of 0 is how stacks made by hand end.
                     assert thread.unwind != "complete" or fact.kind in ("hole", "huge"), thread
                     assert len(thread.frames) <= 512
-            assert taken.seconds < 10
+            assert taken.seconds < BOUNDED_SECONDS
             assert_unharmed(target.pid)
 
 
@@ -299,7 +302,7 @@ def test_reader_of_standard_output_goes_away() -> None:
             assert process.stdout is not None
             process.stdout.read(100)
             process.stdout.close()
-            assert process.wait(30) in (1, -signal.SIGPIPE)
+            assert process.wait(PATIENCE) in (1, -signal.SIGPIPE)
         assert_unharmed(target.pid)
 
 
@@ -393,7 +396,7 @@ def test_deadline_is_kept() -> None:
             assert taken.whole.notes
         else:
             assert ONE_LINE.match(taken.stderr), taken.stderr
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < BOUNDED_SECONDS
         assert_unharmed(target.pid)
 
 

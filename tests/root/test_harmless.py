@@ -13,7 +13,7 @@ from pathlib import Path
 
 import kills
 import pytest
-from servers import wait_until
+from servers import PATIENCE, wait_until
 from targets import Target
 
 from stallscope import probe
@@ -112,11 +112,10 @@ def test_signals_arrive_during_captures(backend: str) -> None:
                     time.sleep(0.0005)
                 assert process.returncode in (0, 3)
         assert sent > 10
-        wait_until(lambda: target.ask("signals")["signals"] == sent, f"{sent} signals", 10)
+        wait_until(lambda: target.ask("signals")["signals"] == sent, f"{sent} signals")
         assert_unharmed(target.pid)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.needs("root", "ptrace")
 def test_probe_killed_at_any_moment_of_a_ptrace_capture() -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -169,5 +168,5 @@ def test_serving_probe_ends_with_its_target() -> None:
     with Target("exiter") as target, serving(target.pid, "bpf") as process:
         ask_snap(process)
         target.send("exit")
-        assert target.wait(10) == 0
-        assert process.wait(10) == 1
+        assert target.wait() == 0
+        assert process.wait(PATIENCE) == 1

@@ -39,7 +39,7 @@ def test_damaged_executables(tmp_path: Path, kind: str) -> None:
                 ran += 1
                 taken = snap(target.pid)
                 assert taken.code in (0, 3), taken.stderr
-                assert taken.seconds < 15
+                assert taken.seconds < 60
                 threads = by_tid(taken.whole)
                 assert {fact.tid for fact in target.threads} <= threads.keys()
                 assert all(len(t.frames) <= 512 for t in threads.values())

@@ -9,7 +9,7 @@ import pytest
 from targets import Target
 
 from stallscope.analyzers import catalog, engine
-from tests.root.support import BACKENDS, assert_unharmed, by_tid, run_probe, snap
+from tests.root.support import BACKENDS, assert_lock, assert_unharmed, by_tid, run_probe, snap
 
 __all__: list[str] = []
 
@@ -25,15 +25,9 @@ def test_every_kind_of_lock(backend: str) -> None:
             at = threads[fact.tid].lock
             assert at is not None, fact
             lock = capture.locks[at]
-            assert lock.kind == fact.kind, (fact, lock)
             if fact.kind != "join":  # which waits on a word inside of the thread's descriptor
                 assert f"{lock.address:#x}" == fact.address, (fact, lock)
-            assert lock.owner_tid == fact.owner, (fact, lock)
-            if fact.readers is not None:
-                assert lock.readers == fact.readers, (fact, lock)
-            assert lock.symbol == fact.symbol, (fact, lock)
-            assert lock.waiters == waiters[fact.address], (fact, lock)
-            assert lock.stable, (fact, lock)
+            assert_lock(lock, fact, waiters[fact.address])
         # Who only sits there waits for no lock.
         waiting = {fact.tid for fact in facts}
         assert all(t.lock is None for tid, t in threads.items() if tid not in waiting)

@@ -110,6 +110,8 @@ int main(int argc, char **argv)
 				: (uintptr_t)(code + garbage_random() % words);
 		self[i] = (uintptr_t)(self + i);
 	}
+	// A return address of 0 would be an end, and what follows this byte may be zeroes.
+	bytes[words - 1] |= 1ull << 56;
 	munmap((char *)hole + GARBAGE_SIZE / 2, 4096);
 	for (int i = 0; i < count; i++) {
 		for (int reg = 0; reg < 6; reg++)

@@ -295,6 +295,7 @@ static void wait_others(void)
 
 int main(void)
 {
+	target_wait_first();
 	contend_mutexes();
 	deadlock();
 	contend_rwlocks();

@@ -151,4 +151,17 @@ target_serve(void (*answer)(const char *command))
 	}
 }
 
+// Over at once. A library that keeps a ring of waits makes it at the first one, and who waits
+// meanwhile is not in it.
+static inline void target_wait_first(void)
+{
+	pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+	struct timespec past = {0};
+
+	pthread_mutex_lock(&mutex);
+	pthread_cond_timedwait(&cond, &mutex, &past);
+	pthread_mutex_unlock(&mutex);
+}
+
 #endif

@@ -48,6 +48,7 @@ int main(int argc, char **argv)
 			path = argv[i + 1];
 	}
 	waits_init();
+	target_wait_first();
 	waiters = calloc(count, sizeof(*waiters));
 	if (!waiters)
 		target_die("calloc");

@@ -12,8 +12,10 @@ from stallscope.model import (
     Module,
     Note,
     Process,
+    Release,
     Syscall,
     Thread,
+    Trigger,
 )
 
 __all__ = ["convoy", "stack"]
@@ -89,6 +91,19 @@ def convoy(waiters: int = 3) -> Capture:
         ),
         threads=tuple(threads),
         locks=(lock,),
+        releases=(
+            Release(
+                process=0,
+                tid=102,
+                frames=stack("pthread_mutex_unlock", "open_table(THD*)", module=module),
+                lock=0,
+                name="mysqld",
+                label=Label.VERIFIED,
+                ago_ns=12_000_000,
+                waited_ns=250_000_000,
+                count=3,
+            ),
+        ),
         modules=(module,),
         notes=(Note("threads-lost", "1 thread ended meanwhile"),),
         time_ns=1_763_714_796_123_456_789,
@@ -97,4 +112,19 @@ def convoy(waiters: int = 3) -> Capture:
         snapshot_ns=4_200_000,
         elapsed_ns=31_000_000,
         phases={"attach_ns": 1, "snapshot_ns": 2},
+        trigger=Trigger(
+            reason="threshold",
+            kind="mutex",
+            name="LOCK_open",
+            address=0xD000,
+            pid=100,
+            tid=101,
+            length_ms=201.25,
+            threshold_ms=200.0,
+            waiters=waiters,
+            delay_ms=1.25,
+            copied_ms=5.5,
+            finished_ms=33.0,
+            suppressed=2,
+        ),
     )

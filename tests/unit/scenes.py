@@ -1,16 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures made up for tests of the analyzers: stacks as comma-separated names, innermost first."""
+"""Captures made up for tests of the analyzers, and what is found in them.
+
+Stacks are comma-separated names, innermost first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallscope.model import Capture, Frame, Lock, LockKind, Process, Syscall, Thread
+import msgspec
 
-__all__ = ["FUTEX", "IDLE_SESSION", "Scenery", "frames"]
+from stallscope.analyzers import catalog, engine
+from stallscope.analyzers.analysis import Analysis
+from stallscope.model import (
+    Capture,
+    Frame,
+    Label,
+    Lock,
+    LockKind,
+    Process,
+    Release,
+    Syscall,
+    Thread,
+)
+
+__all__ = [
+    "COND",
+    "FUTEX",
+    "IDLE_SESSION",
+    "OPENING",
+    "REDO_WAIT",
+    "SESSION",
+    "Analyze",
+    "Scenery",
+    "frames",
+]
 
 FUTEX = "__lll_lock_wait, pthread_mutex_lock"
+COND = "pthread_cond_wait"
+SESSION = "mysql_execute_command, mysql_parse, dispatch_command, do_command, handle_one_connection"
 IDLE_SESSION = "poll, vio_io_wait, vio_read, my_net_read, do_command, do_handle_one_connection"
+OPENING = f"{FUTEX}, inline_mysql_mutex_lock, open_table, open_tables, {SESSION}"
+REDO_WAIT = (
+    f"{COND}, os_event_wait_low, log_write_up_to, innobase_commit, ha_commit_trans, {SESSION}"
+)
 
 _KNOWN: dict[str, Frame] = {}
 
@@ -32,6 +65,7 @@ class Scenery:
     def __init__(self, *, cpus: int | None = None, exe: str | None = None) -> None:
         self._threads: list[Thread] = []
         self._locks: list[Lock] = []
+        self._releases: list[Release] = []
         self._host: dict[str, str | int] = {} if cpus is None else {"cpus": cpus}
         self._exe = exe
 
@@ -89,11 +123,49 @@ class Scenery:
             )
         return tids
 
-    def capture(self) -> Capture:
+    def unseen(self, *, times: int = 1, state: str = "S", tid: int | None = None) -> Sequence[int]:
+        """Add threads as the in-process agent has them that are in no wait it watches."""
+        tids = self.add("", times=times, state=state, tid=tid, on_cpu=state == "R")
+        self._threads[-times:] = [
+            msgspec.structs.replace(thread, unwind="not-tried", label=Label.RACED)
+            for thread in self._threads[-times:]
+        ]
+        return tids
+
+    def release(
+        self, stack: str, tid: int, lock: int | None, *, ago_ms: int = 12, count: int = 1
+    ) -> None:
+        """Add a lock that was let go after 40 ms of waiting."""
+        self._releases.append(
+            Release(
+                process=0,
+                tid=tid,
+                frames=frames(stack),
+                lock=lock,
+                ago_ns=ago_ms * 10**6,
+                waited_ns=40 * 10**6,
+                count=count,
+            )
+        )
+
+    def capture(self, backend: str = "bpf") -> Capture:
         return Capture(
-            backend="bpf",
+            backend=backend,
             processes=(Process(pid=1, exe=self._exe),),
             threads=tuple(self._threads),
             locks=tuple(self._locks),
+            releases=tuple(self._releases),
             host=self._host,
         )
+
+
+class Analyze:
+    """Analyses captures by one catalog."""
+
+    def __init__(self, signatures: catalog.Catalog) -> None:
+        self._signatures = signatures
+
+    def __call__(self, scene: Scenery | Capture, **options: object) -> Analysis:
+        capture = scene.capture() if isinstance(scene, Scenery) else scene
+        chosen = msgspec.convert(options, engine.Options) if options else None
+        return engine.analyze(capture, self._signatures, options=chosen)

@@ -88,6 +88,12 @@ def test_check_of_a_file_of_the_package() -> None:
         (SOUND.replace("own_wait", "@nothing"), "no set is called @nothing"),
         (f'family = "own"\n{SIGNATURE}', "nothing to find"),
         (SOUND.replace("precedence = 70", 'precedence = 70\nholders = "maybe"'), "one of optional"),
+        (SOUND + '[[signature.release]]\nrole = "x"\nstack = []\n', "it has no pattern"),
+        (SOUND + '[[signature.release]]\nstack = ["f"]\n', "role"),
+        (
+            SOUND + '[[signature.release]]\nrole = "x"\nstack = ["f"]\nthen = ["f("]\n',
+            "'f\\(' has arguments",
+        ),
         (
             SOUND.replace("precedence = 70", 'precedence = 70\nholders = "required"'),
             "there is none",
@@ -120,3 +126,86 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="cannot be read"):
         catalog.check(tmp_path / "nowhere.toml")
+
+
+LINES = SOUND.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "complaint"),
+    [
+        # what is written → what the mistake is, and on which line it has to be found
+        (("family = ", "family : "), 1, "not valid TOML"),
+        (('stack = ["own_wait"]', 'stack = ["own_wait"'), 12, "not valid TOML"),
+        (("own-stall", "Own Stall"), 3, "lower-case letters"),
+        (('title = "A stall of our own"\n', ""), 2, "missing required field `title`"),
+        (("precedence = 70", 'precedence = "high"'), 7, "Expected `int`, got `str`"),
+        (("precedence = 70", "precedence = -1"), 7, "0 or more"),
+        (("precedence", "precedent"), 7, "unknown field `precedent`"),
+        (("precedence = 70", "precedence = 70\nmin_waiters = 0"), 8, "1 or more"),
+        (("precedence = 70", 'precedence = 70\nholders = "maybe"'), 8, "one of optional"),
+        (("precedence = 70", 'precedence = 70\nholders = "required"'), 2, "there is none"),
+        (
+            ("precedence = 70", 'precedence = 70\nexplains = ["no-such"]'),
+            8,
+            "no signature is called",
+        ),
+        (("precedence = 70", 'precedence = 70\ncauses = ["no-such"]'), 8, "no signature is"),
+        (("precedence = 70", 'precedence = 70\nsites = ["a of"]'), 8, "PLACE"),
+        (("https://example.com/", "see the manual"), 10, "no address"),
+        (("own_wait", "own wait"), 12, "has a blank in it"),
+        (("own_wait", "own_wait(int)"), 12, "has arguments"),
+        (("own_wait", "@nothing"), 12, "no set is called @nothing"),
+        (("own_wait", "own_wait, ..."), 12, "ends with"),
+        (("own_wait", "..., own_wait"), 12, "must stand between two names"),
+        (("own_wait", "a, ...x, b"), 12, "takes a number"),
+        (("own_wait", "a*b*c*d*e"), 12, "more than 3"),
+        (("own_wait", "a, , b"), 12, "an empty name"),
+        (('["own_wait"]', "[]"), 12, "it has no pattern"),
+        (('["own_wait"]', "[7]"), 12, "Expected `str`, got `int`"),
+        (('stack = ["own_wait"]', 'stacks = ["own_wait"]'), 12, "unknown field `stacks`"),
+        (('stack = ["own_wait"]', 'versions = "x"'), 11, "missing required field `stack`"),
+        (("[[signature.waiter]]", "[[signature.witer]]"), 11, "unknown field `witer`"),
+        (
+            ("[[signature]]", '[[idle]]\nwhat = "x"\nstack = ["a, ..."]\n[[signature]]'),
+            4,
+            "ends with",
+        ),
+        (("[[signature]]", '[[wait]]\nkind = "x"\nframes = ["a b"]\n[[signature]]'), 4, "blank"),
+        (
+            ("[[signature]]", '[sets]\nftwrl = ["other"]\n[[signature]]'),
+            3,
+            "another file has a set",
+        ),
+        (("[[signature]]", '[sets]\na = ["@a"]\n[[signature]]'), None, None),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else None,
+)
+def test_mistakes_name_their_line(
+    tmp_path: Path, change: tuple[str, str], line: int | None, complaint: str | None
+) -> None:
+    assert change[0] in SOUND
+    path = write(tmp_path, SOUND.replace(*change, 1))
+    if complaint is None:  # a set that nothing uses is not looked into
+        assert catalog.check(path)
+        return
+    with pytest.raises(CatalogError) as caught:
+        catalog.check(path)
+    assert complaint in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_the_second_signature_names_its_own_line(tmp_path: Path) -> None:
+    second = SIGNATURE.replace("own-stall", "own-stall-two") + WAITER.replace("own_wait", "a b")
+    path = write(tmp_path, SOUND + second)
+    with pytest.raises(CatalogError, match=r"'own-stall-two'\.waiter: 'a b'") as caught:
+        catalog.check(path)
+    assert str(caught.value).startswith(f"{path}:{2 * len(LINES) - 1}: ")
+
+
+def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, SOUND + SIGNATURE + WAITER)
+    with pytest.raises(CatalogError, match="twice in this file") as caught:
+        catalog.check(path)
+    assert str(caught.value).startswith(f"{path}:{len(LINES) + 2}: ")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.errors import StallscopeError
-from stallscope.model import Capture, Frame, Label, Lock, LockKind, Process, Thread
+from stallscope.model import Capture, Frame, Label, Lock, LockKind, Process, Release, Thread
 
 __all__: list[str] = []
 
@@ -54,19 +54,18 @@ def answer(data: bytes) -> list[Capture]:
     return captures
 
 
-@settings(print_blob=True, deadline=None)
 @given(st.binary(max_size=3000))
 def test_any_bytes_as_a_dump(data: bytes) -> None:
     answer(data)
 
 
-@settings(print_blob=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(PIECES | st.binary(max_size=20), max_size=60))
 def test_pieces_of_dumps(pieces: list[bytes]) -> None:
     answer(b"".join(pieces))
 
 
-@settings(print_blob=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data())
 def test_damaged_dumps_of_real_servers(data: st.DataObject) -> None:
     dump = data.draw(st.sampled_from(DUMPS))
@@ -84,7 +83,7 @@ def test_one_huge_line_is_read_in_time() -> None:
 
 
 @pytest.mark.parametrize("path", SIGNATURES, ids=lambda path: path.stem)
-@settings(print_blob=True, deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_damaged_signature_files(path: Path, data: st.DataObject) -> None:
     text = path.read_bytes()
@@ -116,6 +115,8 @@ NAMES = st.sampled_from(
         "open_table",
         "srv_suspend_mysql_thread",
         "lock_deadlock_recursive",
+        "lock_table",
+        "pthread_cond_broadcast",
         "MDL_wait::timed_wait",
         "do_command",
         "fsync",
@@ -154,14 +155,27 @@ def captures(draw: st.DrawFn) -> Capture:
         )
         for _ in range(count)
     )
+    releases = tuple(
+        Release(
+            process=draw(st.integers(0, 1)),
+            tid=draw(st.integers(0, count)),
+            frames=tuple(Frame(symbol=name) for name in draw(st.lists(NAMES, max_size=4))),
+            lock=draw(st.none() | st.integers(0, lock_count)),
+            ago_ns=draw(st.integers(0, 2**63 - 1)),
+            waited_ns=draw(st.none() | st.integers(0, 2**63 - 1)),
+        )
+        for _ in range(draw(st.integers(0, 3)))
+    )
     processes = (Process(pid=1, comm=draw(NAMES)), Process(pid=2))
-    return Capture(backend="fuzz", processes=processes, threads=threads, locks=locks)
+    return Capture(
+        backend="fuzz", processes=processes, threads=threads, locks=locks, releases=releases
+    )
 
 
 KNOWN = catalog.load()
 
 
-@settings(print_blob=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(captures())
 def test_any_capture_is_analyzed(capture: Capture) -> None:
     analysis = engine.analyze(capture, KNOWN)

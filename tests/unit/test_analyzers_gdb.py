@@ -9,7 +9,7 @@ import pytest
 
 from stallscope import capturefile
 from stallscope.analyzers import importers
-from stallscope.analyzers.importers import gdb
+from stallscope.analyzers.importers import dump, gdb
 from stallscope.errors import StallscopeError
 from stallscope.model import Capture, LockKind, Thread
 
@@ -215,6 +215,24 @@ def test_several_dumps_in_one_file() -> None:
     assert second.threads[1].frames[0].pc == 3
 
 
+def test_dumps_of_two_processes() -> None:
+    """No thread id stands twice, but gdb's own numbers do."""
+    dump = "Thread 2 (LWP 8):\n#0  0x01 in a ()\nThread 1 (LWP 7):\n#0  0x02 in b ()\n"
+    other = dump.replace("LWP ", "LWP 10")
+    first, second = load(dump + other)
+    assert [thread.tid for thread in second.threads] == [108, 107]
+    assert second.processes[0].pid == 107
+    assert first.processes[0].pid == 7
+
+
+def test_switching_to_a_thread_prints_its_frame_twice() -> None:
+    (thread,) = one(
+        "[Switching to thread 2 (Thread 0x7f00 (LWP 8))]\n#0  0x01 in a ()\n(gdb) bt\n"
+        "#0  0x01 in a ()\n#1  0x02 in b ()\n"
+    ).threads
+    assert (thread.tid, symbols(thread)) == (8, ["a", "b"])
+
+
 def test_dumps_told_apart_by_what_stands_between() -> None:
     dump = "#0  0x01 in a ()\n#1  0x02 in b ()\n"
     captures = load("TS 1500000000.1 a\n" + dump + "TS 1500000001.1 b\n" + dump)
@@ -341,7 +359,7 @@ def test_what_is_no_dump(data: bytes) -> None:
 
 
 def test_too_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gdb, "MAX_THREADS", 2)
+    monkeypatch.setattr(dump, "MAX_THREADS", 2)
     text = "".join(f"Thread {n} (LWP {n}):\n#0  0x01 in a ()\n" for n in range(1, 4))
     with pytest.raises(StallscopeError, match="more than 2 threads"):
         load(text)
@@ -364,3 +382,32 @@ def test_a_torn_compressed_file_is_an_error_of_one_line() -> None:
     with pytest.raises(StallscopeError) as caught:
         load(zstd.compress(LOCKED.encode())[:-20])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\#0  0x00007f00 in poll () from /lib64/libc.so.6\n"
+        "\\#1  0x0000000000400100 in serve (fd=3) at serve.c:7\n",
+        "Thread 2 (Thread 0x7f00 (LWP 12)): #0 0x00007f00 in poll () from /lib64/libc.so.6 "
+        "#1 0x0000000000400100 in serve (fd=3) at serve.c:7\n",
+        "0  0x00007f00 in poll () from /lib64/libc.so.6\n"
+        "1  0x0000000000400100 in serve (fd=3) at serve.c:7\n",
+        " 0  0x00007f0000 in poll () from /lib64/libc.so.6\n"
+        " 1  0x0000000000400100 in serve (fd=3) at serve.c:7\n",
+        "0  poll () at poll.c:3\n#1  0x0000000000400100 in serve (fd=3) at serve.c:7\n",
+    ],
+    ids=["escaped", "one line", "no signs", "no signs, indented", "first sign lost"],
+)
+def test_what_markup_does_to_frames(text: str) -> None:
+    (thread,) = one(text.replace("0x00007f00 ", "0x00007f0012 ")).threads
+    assert symbols(thread) == ["poll", "serve"]
+
+
+def test_numbers_in_arguments_are_no_frames() -> None:
+    text = (
+        '#0  0x00007f0012 in parse (text=0x7f "order #1 0x12 of #2 (two)") at parse.c:3\n'
+        "#1  0x0000000000400100 in serve (fd=3) at serve.c:7\n"
+    )
+    (thread,) = one(text).threads
+    assert symbols(thread) == ["parse", "serve"]

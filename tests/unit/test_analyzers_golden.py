@@ -19,11 +19,6 @@ DATA = Path(__file__).parent.parent / "data" / "gdb"
 CASES = sorted(DATA.glob("*.in"))
 
 
-@pytest.fixture(scope="module")
-def signatures() -> catalog.Catalog:
-    return catalog.load()
-
-
 def describe(analysis: Analysis) -> Iterator[str]:
     counts = {state: analysis.states.count(state) for state in ("idle", "running", "waiting")}
     yield f"server {analysis.server}, threads {counts}"

@@ -122,7 +122,7 @@ def test_a_name_learnt_later_is_seen_in_names_met_before() -> None:
     assert vocabulary.mask("late") == 1 << bit
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(alphabet="ab|,.@!* ?9<>()", max_size=60))
 def test_any_text_is_a_pattern_or_a_mistake(text: str) -> None:
     vocabulary = Vocabulary({})

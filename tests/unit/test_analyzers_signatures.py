@@ -28,7 +28,6 @@ TIMED = (
     "__futex_abstimed_wait_common64, __GI___futex_abstimed_wait_cancelable64, "
     "__pthread_cond_wait_common, ___pthread_cond_timedwait64"
 )
-CANCEL = "__syscall_cancel_arch, __internal_syscall_cancel, __futex_abstimed_wait_common, "
 STRIPPED = "??, ??, ??, pthread_cond_timedwait"
 LLL51 = "__lll_lock_wait, _L_lock_854, pthread_mutex_lock"
 LLL = "futex_wait, __GI___lll_lock_wait, ___pthread_mutex_lock"
@@ -114,6 +113,17 @@ CASES = (
     Case(
         "table-open 5.1",
         "table-open-lock",
+        (
+            f"{LLL51}, open_table, open_tables, open_and_lock_tables, {SESSION}",
+            f"{LLL51}, close_thread_tables, dispatch_command, do_command, handle_one_connection",
+        ),
+        "pread64, my_pread, mi_open, ha_myisam::open, handler::ha_open, open_table_from_share, "
+        f"open_unireg_entry, open_table, open_tables, {SESSION}",
+        "D",
+    ),
+    Case(
+        "table-open 5.1, while the statistics of a table are read",
+        "innodb-table-stats",
         (
             f"{LLL51}, open_table, open_tables, open_and_lock_tables, {SESSION}",
             f"{LLL51}, close_thread_tables, dispatch_command, do_command, handle_one_connection",
@@ -510,11 +520,6 @@ CASES = (
         f"{SESSION}",
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def signatures() -> catalog.Catalog:
-    return catalog.load()
 
 
 def background(scenery: Scenery) -> None:

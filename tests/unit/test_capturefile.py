@@ -47,8 +47,8 @@ def test_records_are_written_before_they_are_referred_to() -> None:
     kinds = [record["type"] for record in lines_of(convoy())]
     assert kinds[0] == "capture"
     assert kinds[-1] == "end"
-    order = ["capture", "process", "module", "frame", "stack", "lock", "thread", "note", "end"]
-    assert list(dict.fromkeys(kinds)) == order
+    order = "capture process module frame stack lock thread release note trigger end"
+    assert list(dict.fromkeys(kinds)) == order.split()
 
 
 def test_the_time_is_rfc_3339_in_utc() -> None:
@@ -58,8 +58,11 @@ def test_the_time_is_rfc_3339_in_utc() -> None:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst"])
 def test_file_is_private_and_whole(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    os.umask(0)
-    capturefile.write(convoy(), path)
+    before = os.umask(0)
+    try:
+        capturefile.write(convoy(), path)
+    finally:
+        os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert capturefile.read(path).path == str(path)
@@ -190,12 +193,19 @@ def test_unknown_kind_of_lock_is_unknown() -> None:
         (changed("thread", process=3), "process 3"),
         (changed("thread", label="certain"), "certain"),
         (changed("thread", tid=-1), "tid"),
-        (changed("thread", tid=2**40), "tid"),
+        (changed("thread", tid=2**70), "tid"),
         (changed("thread", count=0), "count"),
         (changed("thread", state=""), "state"),
         (changed("lock", address=None), "address"),
         (changed("process", pid=10**30), "pid"),
         (changed("process", pid="1"), "pid"),
+        (changed("release", stack=12), "stack 12"),
+        (changed("release", lock=3), "lock 3"),
+        (changed("release", process=3), "process 3"),
+        (changed("release", tid=None), "tid"),
+        (changed("release", count=0), "count"),
+        (changed("release", ago_ns=-1), "ago_ns"),
+        (changed("release", waited_ns=2**70), "waited_ns"),
         (changed("end", threads=6), "counts 6 threads"),
         (changed("note", message=None), "message"),
         (text_of([*lines_of(convoy()), {"type": "note"}]), "after the end"),
@@ -240,6 +250,16 @@ def test_unreadable_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(StallscopeError, match="cannot read"):
             capturefile.read(path)
+
+
+def test_trigger_survives_and_there_is_one_at_most() -> None:
+    records = lines_of(convoy())
+    assert capturefile.loads(text_of(records), "x").trigger == convoy().trigger
+    (again,) = [record for record in records if record["type"] == "trigger"]
+    with pytest.raises(capturefile.CaptureFileError, match="second trigger"):
+        capturefile.loads(text_of([*records[:-1], again, records[-1]]), "x")
+    without = [record for record in records if record["type"] != "trigger"]
+    assert capturefile.loads(text_of(without), "x").trigger is None
 
 
 def test_imported_capture_keeps_its_origin() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile
+from stallscope import capturefile, inputfile
 from stallscope.errors import Exit
 from stallscope.main import COMMANDS, main
 from stallscope.model import Capture, Process
@@ -183,7 +184,7 @@ def test_a_bug_is_one_line_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     def bug(path: Path) -> bytes:
         raise ValueError("odd\nthing")
 
-    monkeypatch.setattr(capturefile, "read_bytes", bug)
+    monkeypatch.setattr(inputfile, "chunks", bug)
     result = cli.refused("analyze", "x")
     assert result.code == Exit.FAILED
     assert "internal error: ValueError: odd thing" in result.err
@@ -193,7 +194,7 @@ def test_ctrl_c(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(path: Path) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(capturefile, "read_bytes", interrupt)
+    monkeypatch.setattr(inputfile, "chunks", interrupt)
     assert cli.refused("analyze", "x").code == 130
 
 
@@ -367,6 +368,14 @@ class TestSnap:
         answer.write_bytes(answer.read_bytes()[:-200])
         assert "torn" in cli.refused("snap", "-p", str(sleeper)).err
 
+    def test_analyze_finds_a_core(self, cli: Cli, fake_probe: Path, tmp_path: Path) -> None:
+        core = tmp_path / "dump.txt"
+        core.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x04\0" + bytes(100))
+        result = cli("analyze", "--json", core, "--exe", "/bin/x")
+        words = asked(fake_probe)
+        assert words[:5] == ["core", "--core", str(core), "--exe", "/bin/x"]
+        assert json.loads(result.out)["inputs"][0]["format"] == "core"
+
     def test_core(self, cli: Cli, fake_probe: Path, tmp_path: Path) -> None:
         core = tmp_path / "core"
         core.touch()
@@ -487,7 +496,38 @@ def test_full_disk_behind_standard_output(saved: Path, unbuffered: str) -> None:
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (1, "stallscope: No space left on device\n")
+    said = "stallscope: cannot write standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+def test_interrupted_while_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "stallscope", "--help"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stallscope: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"), [(False, "is not set up: run "), (True, "the Python that it was made with")]
+)
+def test_a_checkout_without_its_python_says_why(gone: bool, said: str, tmp_path: Path) -> None:
+    script = tmp_path / "scripts" / "stallscope"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / "stallscope", script)
+    if gone:
+        python = tmp_path / ".venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.symlink_to("/nowhere/python3")
+    done = subprocess.run([script], capture_output=True, text=True, check=False)
+    assert done.returncode == Exit.FAILED
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_checkout_runs_as_a_program(saved: Path) -> None:

@@ -22,11 +22,6 @@ CASES = sorted(path.parent for path in CORPUS.glob("*/meta.json"))
 SURE = 0.5
 
 
-@pytest.fixture(scope="module")
-def signatures() -> catalog.Catalog:
-    return catalog.load()
-
-
 def findings(case: Path, signatures: catalog.Catalog) -> list[Finding]:
     """Return the findings of all captures of a case, or skip a format that cannot be read yet."""
     try:

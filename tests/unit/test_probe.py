@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from servers import PATIENCE
 
 from stallscope import probe
 from stallscope.errors import StallscopeError, UsageError
@@ -24,27 +25,27 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_output_and_input_pass_through(program: Path) -> None:
     python_program(program, "import sys; print(sys.argv[1:], sys.stdin.read())")
-    assert probe.run(["a", "b"], seconds=30, stdin=b"in") == b"['a', 'b'] in\n"
+    assert probe.run(["a", "b"], seconds=PATIENCE, stdin=b"in") == b"['a', 'b'] in\n"
 
 
 def test_more_than_a_pipe_holds_passes(program: Path) -> None:
     python_program(program, "import sys; sys.stdout.write(sys.stdin.read())")
     data = b"x" * (4 << 20)
-    assert probe.run([], seconds=60, stdin=data) == data
+    assert probe.run([], seconds=PATIENCE, stdin=data) == data
 
 
 def test_partial_success_is_success(program: Path) -> None:
     python_program(program, "import sys; print('part'); sys.exit(3)")
-    assert probe.run([], seconds=30) == b"part\n"
+    assert probe.run([], seconds=PATIENCE) == b"part\n"
     with pytest.raises(probe.ProbeError, match="exit code 3"):
-        probe.run([], seconds=30, partial=False)
+        probe.run([], seconds=PATIENCE, partial=False)
 
 
 def test_its_own_line_is_the_error(program: Path) -> None:
     line = "stallscope-probe: no process 7: \\x1b[31m\\n"
     python_program(program, f"import sys; sys.stderr.write('note\\n{line}'); sys.exit(1)")
     with pytest.raises(probe.ProbeError) as error:
-        probe.run([], seconds=30)
+        probe.run([], seconds=PATIENCE)
     assert str(error.value) == "no process 7: \\x1b[31m"
 
 
@@ -52,16 +53,16 @@ def test_its_advice_names_our_options(program: Path) -> None:
     line = "kernel 6 crashes; --force goes on all the same; see stallscope-probe --help"
     python_program(program, f"import sys; sys.stderr.write({line!r}); sys.exit(2)")
     with pytest.raises(UsageError, match=r"--force-kernel goes on .* see `stallscope snap --help`"):
-        probe.run([], seconds=30)
+        probe.run([], seconds=PATIENCE)
 
 
 def test_silent_failure_and_death_have_a_line(program: Path) -> None:
     python_program(program, "import sys; sys.exit(1)")
     with pytest.raises(probe.ProbeError, match="exit code 1"):
-        probe.run([], seconds=30)
+        probe.run([], seconds=PATIENCE)
     python_program(program, "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(probe.ProbeError, match="killed by signal 9"):
-        probe.run([], seconds=30)
+        probe.run([], seconds=PATIENCE)
 
 
 def test_deadline_ends_it_even_where_it_will_not(
@@ -79,8 +80,8 @@ def test_deadline_ends_it_even_where_it_will_not(
             signal.pause()
         """,
     )
-    with pytest.raises(probe.ProbeError, match="more than 1 s"):
-        probe.run(["snap"], seconds=1)
+    with pytest.raises(probe.ProbeError, match="more than 5 s"):
+        probe.run(["snap"], seconds=5)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid_file.read_text()), 0)
 
@@ -106,7 +107,7 @@ def test_ctrl_c_ends_it_in_order(program: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(Path(probe.__file__).parent.parent)},
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == -signal.SIGINT
@@ -123,7 +124,7 @@ def test_a_probe_that_is_no_program(program: Path) -> None:
     program.write_bytes(b"\x7fELF nonsense")
     program.chmod(0o755)
     with pytest.raises(StallscopeError, match="cannot run"):
-        probe.run([], seconds=5)
+        probe.run([], seconds=PATIENCE)
 
 
 def fake_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -34,10 +34,13 @@ from stallscope.model import (
     Process,
     Syscall,
     Thread,
+    Trigger,
 )
 from stallscope.reporters import json as json_reporter
 from stallscope.reporters import terminal
 from stallscope.reporters.connection import connection_query
+from stallscope.reporters.lines import Line, print_lines, wrap
+from stallscope.reporters.trigger import why
 from tests.unit.captures import convoy, stack
 
 GOLDEN = Path(__file__).parent.parent / "data" / "reports"
@@ -56,6 +59,18 @@ def stalled() -> Analysis:
     )
     call = Syscall(nr=17, name="pread64")
     threads[0] = msgspec.structs.replace(threads[0], syscall=call, kernel_frames=reading)
+    threads[0] = msgspec.structs.replace(
+        threads[0],
+        connection=12,
+        user="app",
+        database="shop",
+        command="Query",
+        activity="Opening tables",
+    )
+    for i, (table, digest) in enumerate((("a", "1"), ("b", "2"), ("b", "2")), 1):
+        threads[i] = msgspec.structs.replace(
+            threads[i], query=f"SELECT * FROM {table} WHERE x = ?", digest=digest, connection=12 + i
+        )
     threads[3] = msgspec.structs.replace(threads[3], label=Label.RACED, unwind="no-cfi")
     capture = msgspec.structs.replace(capture, threads=tuple(threads))
     finding = Finding(
@@ -69,6 +84,7 @@ def stalled() -> Analysis:
             frames=HOLDING,
             state="waiting",
             sql="SELECT *\n  FROM t WHERE a = 1",
+            thread=0,
         ),
         waiters=(WaiterGroup(3, WAITING),),
         locks=capture.locks,
@@ -77,6 +93,7 @@ def stalled() -> Analysis:
         remedies=("Raise table_open_cache above the number of tables in use.",),
         references=("https://dom.as/2010/02/26/opening-tables-v2/",),
         against=("one stack is not known",),
+        members=(1, 2, 3),
     )
     other = msgspec.structs.replace(
         finding, signature=None, title="1 thread waits in nothing known", confidence=0.2, threads=1
@@ -90,7 +107,8 @@ def stalled() -> Analysis:
             Group(1, "idle", ("poll", "handle_connections_sockets", "main"), (4,), idle=True),
         ),
         states=("waiting", "waiting", "waiting", "waiting", "idle"),
-        edges=(Edge(1, 0, 0, "futex"),),
+        places=(HOLDING, WAITING[2:], WAITING[2:], WAITING[2:], ("poll",)),
+        edges=tuple(Edge(waiter, 0, 0, "futex") for waiter in (1, 2, 3)),
         cycles=((100, 101),),
         server="mysql",
         version="5.5.9",
@@ -99,7 +117,7 @@ def stalled() -> Analysis:
 
 
 def healthy() -> Analysis:
-    capture = msgspec.structs.replace(convoy(0), notes=(), locks=())
+    capture = msgspec.structs.replace(convoy(0), notes=(), locks=(), releases=(), trigger=None)
     return Analysis(
         capture=capture,
         findings=(),
@@ -148,19 +166,26 @@ def hostile() -> Analysis:
     )
     frames = (*stack(HOSTILE, long, "a" * 500), Frame(symbol="x", source=HOSTILE))
     threads = tuple(
-        msgspec.structs.replace(t, name=HOSTILE, frames=frames) for t in base.capture.threads
+        msgspec.structs.replace(
+            t, name=HOSTILE, frames=frames, user=HOSTILE, activity=HOSTILE, query=HOSTILE
+        )
+        for t in base.capture.threads
     )
+    locks = tuple(msgspec.structs.replace(lock, symbol=HOSTILE) for lock in base.capture.locks)
     capture = msgspec.structs.replace(
         base.capture,
         processes=(Process(pid=1, exe=f"/bin/{HOSTILE}", comm=HOSTILE),),
         threads=threads,
+        locks=locks,
         backend_reason=HOSTILE,
         path=HOSTILE,
         notes=(Note(HOSTILE, HOSTILE),),
+        trigger=Trigger(HOSTILE, HOSTILE, HOSTILE),
     )
     groups = (Group(3, "waiting", (HOSTILE, long, "a" * 500, "x"), (0,)),)
+    places = ((HOSTILE, long, "a" * 500),) * len(threads)
     return msgspec.structs.replace(
-        base, capture=capture, findings=(finding,), groups=groups, version=HOSTILE
+        base, capture=capture, findings=(finding,), groups=groups, version=HOSTILE, places=places
     )
 
 
@@ -176,7 +201,7 @@ ANALYSES = {
 def text(analysis: Analysis, **options: int) -> str:
     lines = terminal.render(analysis, terminal.Options(**options))  # type: ignore[arg-type]
     stream = io.StringIO()
-    terminal.print_lines(lines, stream)
+    print_lines(lines, stream)
     return stream.getvalue()
 
 
@@ -204,11 +229,37 @@ def test_json(name: str) -> None:
 
 @pytest.mark.parametrize("name", ANALYSES)
 @pytest.mark.parametrize("full", [0, 1])
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_nothing_steers_the_terminal_or_is_wider(name: str, full: int, width: int) -> None:
     for line in text(ANALYSES[name](), full=full, width=width).split("\n"):
         assert line.isprintable()
-        assert len(line) <= width
+        address = line.startswith("  - https://")  # is copied, and never broken
+        assert len(line) <= width or address
+        assert line == line.rstrip()
+
+
+def test_names_are_broken_after_their_parts() -> None:
+    names = ("ns::" * 8 + "function_with_a_long_name", "plain" * 30)
+    (first, second, *rest) = wrap(f"in {names[0]} {names[1]}", 40, indent="  ", hang="    ")
+    assert first.text == "  in ns::ns::ns::ns::ns::ns::ns::ns::"
+    assert second.text.strip().startswith("function_with_a_long_name")
+    assert all(len(line.text) <= 40 for line in rest)
+    assert "".join(line.text.strip() for line in rest).endswith("plain" * 6)
+
+
+def test_the_order_of_the_report() -> None:
+    report = text(stalled())
+    titles = ("Blocker", "Who waits on what", "Threads by stack", "Capture", "Not read")
+    places = [report.index(f"\n{title}") for title in titles]
+    assert places == sorted(places)
+
+
+def test_lines_are_drawn_as_the_stream_can() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
+    print_lines([Line("├─ └─ │ …")], stream)
+    stream.flush()
+    assert raw.getvalue() == b"|- `- | ...\n"
 
 
 def test_the_verdict_is_the_first_line() -> None:
@@ -236,6 +287,15 @@ def with_finding(**changes: object) -> Analysis:
     base = stalled()
     finding = msgspec.structs.replace(base.findings[0], **changes)
     return msgspec.structs.replace(base, findings=(finding, *base.findings[1:]))
+
+
+def test_a_statement_that_has_ended_is_called_the_last() -> None:
+    assert "\n  query: SELECT * FROM t" in text(stalled())
+    threads = list(stalled().capture.threads)
+    threads[0] = msgspec.structs.replace(threads[0], command="Sleep", activity=None)
+    capture = msgspec.structs.replace(stalled().capture, threads=tuple(threads))
+    idle = msgspec.structs.replace(stalled(), capture=capture)
+    assert "\n  last query: SELECT * FROM t" in text(idle)
 
 
 def test_a_likely_blocker_is_called_likely() -> None:
@@ -269,9 +329,13 @@ def test_what_the_verdict_explains_is_not_told_twice() -> None:
 
 
 def test_a_free_mutex_has_no_unknown_holder() -> None:
-    lock = msgspec.structs.replace(stalled().capture.locks[0], owner_tid=None)
+    base = stalled()
+    locks = (msgspec.structs.replace(base.capture.locks[0], owner_tid=None),)
+    report = msgspec.structs.replace(
+        base, capture=msgspec.structs.replace(base.capture, locks=locks), edges=(), findings=()
+    )
     assert "LOCK_open (mutex at 0xd000): free when it was read, 3 wait [futex]" in text(
-        with_finding(locks=(lock,)), width=200
+        report, width=200
     )
 
 
@@ -324,15 +388,48 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
         def isatty(self) -> bool:
             return True
 
-    lines = [terminal.Line("verdict [bold]x[/bold]", "bold red")]
+    lines = [Line("verdict [bold]x[/bold]", "bold red")]
     monkeypatch.setenv("TERM", "xterm-256color")
-    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR"):
+    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR", "CLICOLOR_FORCE"):
         monkeypatch.delenv(name, raising=False)
     stream = Terminal()
-    terminal.print_lines(lines, stream)
+    print_lines(lines, stream)
     assert "\x1b[" in stream.getvalue()
     assert "[bold]x[/bold]" in stream.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
-    terminal.print_lines(lines, stream)
+    print_lines(lines, stream)
     assert stream.getvalue() == "verdict [bold]x[/bold]\n"
+    monkeypatch.delenv("NO_COLOR")
+    pipe = io.StringIO()
+    print_lines(lines, pipe)
+    assert pipe.getvalue() == "verdict [bold]x[/bold]\n"
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    pipe = io.StringIO()
+    print_lines(lines, pipe)
+    assert "\x1b[" in pipe.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("trigger", "line"),
+    [
+        (
+            Trigger("threshold", "fsync", "/d/ib_logfile0", tid=7, length_ms=50.04, waiters=1),
+            "Taken because thread 7 waited 50.0 ms for fsync /d/ib_logfile0.",
+        ),
+        (
+            Trigger(
+                "convoy", "futex", address=0x1F, tid=7, threshold_ms=20.0, waiters=9, suppressed=1
+            ),
+            "Taken because thread 7 waited for futex 0x1f, as did 8 more (a convoy; threshold"
+            " 20 ms); 1 capture suppressed before it.",
+        ),
+        (
+            Trigger("threshold", "row-lock", tid=7, delay_ms=0.26, finished_ms=31.0),
+            "Taken because thread 7 waited for row-lock; known 0.3 ms, finished 31.0 ms after the"
+            " threshold.",
+        ),
+    ],
+)
+def test_why_it_was_taken(trigger: Trigger, line: str) -> None:
+    assert why(trigger) == line

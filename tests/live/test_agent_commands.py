@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``stallscope watch`` and ``cron`` as people and cron run them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agents import CHECKOUT, agent, incidents
+from servers import MEMORY, PATIENCE, MariaDB, SqlServer, program, wait_until
+from stalls import metadata_lock_pileup
+from targets import trouble
+
+from stallscope.collectors.triggers import triggerfile
+from tests.live.shots import run
+
+__all__: list[str] = []
+
+pytestmark = [pytest.mark.needs("root", "bpf", "waits", "mariadb")]
+
+
+DURATIONS = (4, 16, 64)
+"""Seconds to look for: where the machine is slow, the first are not enough."""
+STOP_SECONDS = 2.0
+STOPS = 5
+"""Times at most that it is ended, until it has not had to wait for a CPU."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SqlServer]:
+    with MariaDB(parent=MEMORY) as found:
+        yield found
+
+
+def test_once_looks_and_ends(server: SqlServer, tmp_path: Path) -> None:
+    done = run("watch", "-p", server.pid, "--dest", tmp_path, "--once", "--poll", "0.1")
+    assert trouble(server.pid) == []
+    assert server.answers()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert incidents(tmp_path) == []
+
+
+def test_a_dry_run_says_how_near_each_trigger_is(server: SqlServer, tmp_path: Path) -> None:
+    with metadata_lock_pileup(server):
+        for seconds in DURATIONS:
+            words = ("--dest", tmp_path, "--dry-run", "--duration", seconds)
+            done = run("watch", "-p", server.pid, *words)
+            assert done.returncode == 0, done.stderr
+            lines = dict(line.partition(": ")[::2] for line in done.stdout.splitlines())
+            assert set(lines) == {trigger.name for trigger in triggerfile.defaults().triggers}
+            if lines["metadata-lock"].startswith("would fire: "):
+                break
+    assert lines["metadata-lock"].startswith("would fire: ")
+    assert lines["heartbeat"].startswith("would not fire: ")
+    assert "metadata-lock would fire" in done.stderr
+    assert incidents(tmp_path) == []
+
+
+def cron(server: SqlServer, dest: Path, *options: object) -> list[str]:
+    words = ("cron", "-p", server.pid, "--dest", dest, *options)
+    return [sys.executable, "-m", "stallscope", *map(str, words)]
+
+
+def test_a_pass_finds_a_stall_and_the_next_one_does_not_capture_it_again(
+    server: SqlServer, tmp_path: Path
+) -> None:
+    triggers = tmp_path / "triggers.toml"
+    triggers.write_text(
+        'defaults = false\n[[trigger]]\nname = "ddl"\n'
+        "variable = 'state(\"Waiting for table metadata lock\")'\n"
+        "threshold = 5\ncycles = 1\nsleep = 3600\n"
+    )
+
+    def passed(seconds: int) -> int:
+        words = ("--triggers", triggers, "--seconds", seconds, "--fail-on-stall")
+        argv = cron(server, tmp_path / "store", *words)
+        return subprocess.run(argv, cwd=CHECKOUT, check=False, timeout=PATIENCE).returncode
+
+    with metadata_lock_pileup(server):
+        first = next(filter(None, map(passed, DURATIONS)), 0)
+        second = passed(DURATIONS[0])
+    assert (first, second) == (4, 0)
+    (incident,) = incidents(tmp_path / "store")
+    assert incident.verdict is not None
+    assert incident.verdict.signature == "metadata-lock"
+    assert not incident.interrupted
+
+
+def test_passes_never_overlap(server: SqlServer, tmp_path: Path) -> None:
+    with agent(server, tmp_path, "--seconds", "600", command="cron") as first:
+        second = run("cron", "-p", server.pid, "--dest", tmp_path, "--seconds", "600")
+        assert second.returncode == 0
+        assert "the pass before is still at work" in second.stderr
+        assert first.process.poll() is None
+        assert first.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_within_two_seconds(
+    server: SqlServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    took: list[float] = []
+    while not took or (took[-1] > STOP_SECONDS and len(took) < STOPS):
+        took.append(seconds_to_end(server, tmp_path / str(len(took)), number))
+    assert took[-1] <= STOP_SECONDS, f"seconds to the end: {took}"
+
+
+def seconds_to_end(server: SqlServer, dest: Path, number: signal.Signals) -> float:
+    """End an agent amid a stall, and look at what it leaves; say how long it took."""
+    with agent(server, dest) as watch:
+        with metadata_lock_pileup(server):
+            watch.wait(lambda: watch.of("stall"), "stall")
+            begun = time.monotonic()
+            assert watch.stop(number) == 0
+            taken = time.monotonic() - begun
+        assert not list((dest / "spool").iterdir())
+    (incident,) = incidents(dest)
+    assert incident.interrupted
+    assert incident.verdict is not None
+    return taken
+
+
+def test_triggers_are_read_again_on_sighup(server: SqlServer, tmp_path: Path) -> None:
+    triggers = tmp_path / "triggers.toml"
+    triggers.write_text("defaults = true\n")
+    with agent(server, tmp_path / "store", "--triggers", triggers) as watch:
+        triggers.write_text("[[trigger]]\nname = 3\n")
+        watch.process.send_signal(signal.SIGHUP)
+        watch.wait_said("what was read before holds on")
+        assert any("triggers.toml:2" in line for line in watch.said)
+        triggers.write_text("defaults = false\n")
+        watch.process.send_signal(signal.SIGHUP)
+        watch.wait_said("the triggers were read again: 0")
+
+
+@pytest.mark.needs("promtool")
+def test_its_metrics_are_whole(server: SqlServer, tmp_path: Path) -> None:
+    file = tmp_path / "agent.prom"
+    with agent(server, tmp_path / "store", "--prometheus", file):
+        wait_until(
+            lambda: (
+                file.exists()
+                and 'agent_collector_samples_total{server="mariadbd"' in file.read_text()
+                and "stallscope_watched_seconds_total" in file.read_text()
+            ),
+            "metrics of the agent and of the waits",
+        )
+    done = subprocess.run(
+        [str(program("promtool")), "check", "metrics"],
+        input=file.read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--once", "--duration", "3"), "--once ends by itself"),
+        (("--poll", "0.01"), "0.05 to 60"),
+        (("--webhook", "file:///etc/passwd"), "--webhook takes http://"),
+        (("--notify-command", "'"), "--notify-command"),
+        (("--triggers", "/nonexistent"), "/nonexistent"),
+    ],
+)
+def test_wrong_usage(server: SqlServer, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = run("watch", "-p", server.pid, "--dest", tmp_path / "store", *words)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever happens to the server, the disk or the agent: nothing is torn, nothing is harmed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pymysql
+import pytest
+from agents import AgentProcess, agent, incidents
+from servers import MEMORY, MariaDB, SqlServer, program, wait_until
+from servers.clients import running_statements
+from stalls import global_read_lock, metadata_lock_pileup
+from targets import trouble
+
+from stallscope import capturefile
+from stallscope.incident import Incident
+from stallscope.store import listing, read_incident
+from tests.live.shots import unharmed
+
+__all__: list[str] = []
+
+pytestmark = [pytest.mark.needs("root", "bpf", "waits", "mariadb")]
+
+KILLS = int(os.environ.get("STALLSCOPE_KILLS", "100"))
+AT_ONCE = 2
+"""Agents, each with a store of its own: much of a life is waiting for the server and the kernel."""
+TOLD_FIRST = 4
+"""One of so many is killed right after it has told of an incident."""
+TOO_MANY_CONNECTIONS = 1040  # ER_CON_COUNT_ERROR
+LONGEST_LIFE = 0.4
+"""Seconds from when the agent is ready: a burst lasts half as long."""
+ALWAYS = """\
+defaults = false
+poll = 0.05
+captures-an-hour = 100000
+disk-bytes-free = 0
+disk-pct-free = 0
+[burst]
+captures = 20
+interval = 0.01
+[[trigger]]
+name = "always"
+variable = "heartbeat.ms"
+threshold = 0
+cycles = 1
+sleep = 0
+run-time = 0
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[SqlServer]:
+    with MariaDB(parent=MEMORY) as found:
+        yield found
+
+
+def verdicts(watch: AgentProcess) -> list[str | None]:
+    """Return the signatures of the stalls that it has told of."""
+    return [(one.get("verdict") or {}).get("signature") for one in watch.of("stall")]
+
+
+def test_a_server_that_hangs_is_captured_though_sql_never_answers(
+    server: SqlServer, tmp_path: Path
+) -> None:
+    with unharmed(server), agent(server, tmp_path) as watch:
+        wait_until(lambda: server.status("Threads_connected") >= 2, "the agent is connected")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            watch.wait(lambda: watch.of("stall"), "stall")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        watch.wait_said("it answers again")
+        assert watch.stop() == 0
+    (incident,) = incidents(tmp_path)
+    assert incident.triggers[0].trigger == "no-answer"
+    assert incident.captures
+    assert all(entry.sessions for entry in incident.captures)  # and it says why
+
+
+def test_all_connections_are_taken_and_writes_are_locked(tmp_path: Path) -> None:
+    with (
+        MariaDB("--max-connections=30", parent=MEMORY) as server,
+        agent(server, tmp_path) as watch,
+    ):
+        wait_until(lambda: server.status("Threads_connected") >= 2, "the agent is connected")
+        with global_read_lock(server, 20), all_connections(server):
+            watch.wait(lambda: "global-read-lock" in verdicts(watch), "global-read-lock")
+        assert watch.stop() == 0
+        assert trouble(server.pid) == []
+        wait_until(server.answers, "connections that were closed are free")
+    (incident,) = incidents(tmp_path)
+    told = [entry for entry in incident.captures if entry.sessions is None]
+    assert told, [entry.sessions for entry in incident.captures]
+    capture = capturefile.read(folder_of(tmp_path, incident) / told[0].file)
+    assert any(thread.query for thread in capture.threads)
+
+
+@contextmanager
+def all_connections(server: SqlServer) -> Iterator[None]:
+    """Take every connection that is free, with the one that is for SUPER."""
+    with ExitStack() as stack:
+        try:
+            while True:
+                stack.enter_context(closing(server.connect()))
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != TOO_MANY_CONNECTIONS:
+                raise
+        yield
+
+
+def folder_of(dest: Path, incident: Incident) -> Path:
+    return dest / "incidents" / incident.id
+
+
+def test_a_restart_is_followed(server: SqlServer, tmp_path: Path) -> None:
+    with agent(server, tmp_path, "--datadir", server.data) as watch:
+        before = server.pid
+        server.shut_down()
+        watch.wait_said("has ended; waiting for it")
+        server.start()
+        watch.wait_said(f"watching mariadbd (pid {server.pid})")
+        with metadata_lock_pileup(server):
+            watch.wait(lambda: "metadata-lock" in verdicts(watch), "metadata-lock")
+        assert watch.stop() == 0
+    (incident,) = incidents(tmp_path)
+    assert incident.target.pid == server.pid != before
+
+
+def test_an_upgrade_is_followed(tmp_path: Path) -> None:
+    """The program file is replaced while it runs, then the server is started again."""
+    copy = tmp_path / "bin" / "mariadbd"
+    copy.parent.mkdir()
+    tmp_path.chmod(0o755)
+    shutil.copy(str(program("mariadbd")), copy)
+    with (
+        MariaDB(executable=str(copy), parent=Path("/tmp")) as server,
+        agent(server, tmp_path / "store", "--datadir", server.data) as watch,
+    ):
+        newer = copy.with_suffix(".new")
+        shutil.copy(copy, newer)
+        newer.rename(copy)
+        with metadata_lock_pileup(server):
+            watch.wait(lambda: "metadata-lock" in verdicts(watch), "metadata-lock")
+        server.shut_down()
+        watch.wait_said("has ended; waiting for it")
+        server.start()
+        watch.wait_said("another program file")
+        with global_read_lock(server):
+            watch.wait(lambda: "global-read-lock" in verdicts(watch), "global-read-lock")
+        assert trouble(server.pid) == []
+        assert watch.stop() == 0
+
+
+def test_a_refused_password_leaves_the_probe(server: SqlServer, tmp_path: Path) -> None:
+    server.execute("CREATE USER known IDENTIFIED BY 'secret'")
+    options = tmp_path / "my.cnf"
+    options.write_text("[client]\nuser=known\npassword=wrong\n")
+    options.chmod(0o600)
+    with agent(server, tmp_path / "store", "--defaults-file", options) as watch:
+        watch.wait_said("Access denied")
+        with metadata_lock_pileup(server), unharmed(server):
+            watch.wait(lambda: "metadata-lock" in verdicts(watch), "metadata-lock")
+        said = [line for line in watch.said if "Access denied" in line]
+        assert watch.stop() == 0
+    # Once for each collector, and not at every look.
+    assert len(said) <= 6, said
+    assert not any("wrong" in line for line in watch.said)
+    (incident,) = incidents(tmp_path / "store")
+    assert all("Access denied" in (entry.sessions or "") for entry in incident.captures)
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """Mount a file system of a few MB."""
+    folder.mkdir()
+    size = f"size={megabytes}m"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all that is left of a disk."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return filler
+
+
+def test_a_full_disk_loses_captures_and_nothing_else(server: SqlServer, tmp_path: Path) -> None:
+    triggers = tmp_path / "triggers.toml"
+    # The guard off: the disk itself has to say no.
+    triggers.write_text("disk-bytes-free = 0\ndisk-pct-free = 0\n")
+    with small_disk(tmp_path / "disk", 4) as dest:
+        with agent(server, dest, "--triggers", triggers) as watch:
+            filler = fill(dest)
+            with metadata_lock_pileup(server), unharmed(server):
+                watch.wait_said("No space left on device")
+            filler.unlink()
+            with global_read_lock(server), unharmed(server):
+                watch.wait(lambda: "global-read-lock" in verdicts(watch), "global-read-lock")
+            assert watch.stop() == 0
+        whole(dest)
+
+
+def test_the_guard_keeps_the_disk_free(server: SqlServer, tmp_path: Path) -> None:
+    triggers = tmp_path / "triggers.toml"
+    triggers.write_text('disk-bytes-free = "1T"\n')
+    with agent(server, tmp_path / "store", "--triggers", triggers) as watch:
+        with metadata_lock_pileup(server):
+            watch.wait_said("disk-bytes-free")
+        assert watch.stop() == 0
+    assert incidents(tmp_path / "store") == []
+
+
+def whole(dest: Path) -> set[str]:
+    """Assert that everything in the store can be read; return the ids of the incidents."""
+    found = listing(dest, rebuild=True)
+    for summary in found.incidents:
+        stored = read_incident(dest / "incidents" / summary.id)
+        for entry in stored.incident.captures:
+            path = dest / "incidents" / summary.id / entry.file
+            assert path.is_file(), entry
+        for file in (dest / "incidents" / summary.id / "captures").glob("[0-9]*"):
+            capturefile.read(file)
+    return {summary.id for summary in found.incidents}
+
+
+@pytest.mark.timeout(1800)
+def test_killed_a_hundred_times_amid_captures(server: SqlServer, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    triggers = tmp_path / "triggers.toml"
+    triggers.write_text(ALWAYS)
+    chances = [random.Random(seed + number) for number in range(AT_ONCE)]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        lanes = [
+            threads.submit(kill_again_and_again, server, tmp_path / f"store-{n}", triggers, chance)
+            for n, chance in enumerate(chances)
+        ]
+        amid = sum(lane.result() for lane in lanes)
+    assert server.answers()
+    assert amid, "no kill met a capture"
+
+
+def kill_again_and_again(
+    server: SqlServer, dest: Path, triggers: Path, chance: random.Random
+) -> int:
+    """Kill the agents of one store; return how many had a capture half done."""
+    announced: set[str] = set()
+    amid = 0
+    for number in range(KILLS // AT_ONCE):
+        with agent(server, dest, "--triggers", triggers) as watch:
+            watch.wait(lambda: list(dest.glob("incidents/2*")) or watch.events, "an incident")
+            if number % TOLD_FIRST == 0:
+                watch.wait(lambda: watch.of("stall"), "stall")
+            else:
+                wait_for_life(watch, chance.random() * LONGEST_LIFE)
+            watch.kill()
+            announced |= {one["id"] for one in watch.of("stall")}
+        amid += bool(list((dest / "spool").glob("*/*")))
+        assert trouble(server.pid) == [], number
+        if number % 10 == 9:
+            assert announced <= whole(dest)
+    assert announced <= whole(dest)
+    leftovers = [i for i in incidents(dest) if i.end_ns is None and not i.interrupted]
+    with agent(server, dest, "--triggers", triggers) as watch:
+        watch.stop()
+    marked = {i.id: i for i in incidents(dest)}
+    assert all(marked[i.id].interrupted for i in leftovers)
+    assert list((dest / "spool").iterdir()) == []
+    print(f"{len(marked)} incidents, {len(announced)} announced, {amid} captures cut short")
+    assert announced
+    return amid
+
+
+def wait_for_life(watch: AgentProcess, seconds: float) -> None:
+    """Let it live for a while: the moment of the kill is the point of the test."""
+    try:
+        watch.process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+    pytest.fail(f"it ended by itself: {watch.said}")
+
+
+def test_statements_that_wait_are_not_cut_by_the_agents_end(
+    server: SqlServer, tmp_path: Path
+) -> None:
+    statements = ["SELECT SLEEP(3600)"] * 5
+    with (
+        agent(server, tmp_path) as watch,
+        running_statements(server, "mysql", statements) as connections,
+    ):
+        watch.kill()
+        # Its own connection goes, and no other.
+        wait_until(lambda: server.connection_ids() == frozenset(connections), "those that stay")
+        wait_until(lambda: server.in_state("User sleep") == len(statements), "all of them sleep")
+        assert trouble(server.pid) == []

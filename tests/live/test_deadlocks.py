@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Known numbers of deadlocks on real servers: each is seen, or counted as missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
+from stalls.deadlocks import Deadlocks
+
+from stallscope.collectors import processes
+from stallscope.collectors.deadlocks import DeadlockWatch
+from stallscope.collectors.processes import Selector
+from stallscope.collectors.sql import credentials
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.optionfiles import Sources
+from stallscope.deadlocks import Deadlock
+from tests.live.test_server_probes import hits
+from tests.live.test_server_probes import watching as probed
+
+MANY = 20
+PRINT_ALL = "--innodb-print-all-deadlocks=1"
+
+
+@contextmanager
+def watching(server: SqlServer) -> Iterator[DeadlockWatch]:
+    found = processes.find_server(str(server.pid), Selector())
+    connection = Connection(credentials.find(Sources(no_defaults=True), found)[0])
+    watch = DeadlockWatch(connection, server.pid, PATIENCE)
+    try:
+        yield watch
+    finally:
+        watch.close()
+        connection.close()
+
+
+def _check(deadlock: Deadlock, connections: frozenset[int], *, victim: bool = True) -> None:
+    assert {t.connection for t in deadlock.transactions} == connections
+    for transaction in deadlock.transactions:
+        assert transaction.query == "UPDATE t SET b = ? WHERE a = ?"
+        assert transaction.waits is not None
+        assert transaction.waits.table == "`deadlocks_`.`t`"
+        assert transaction.waits.index == "PRIMARY"
+    assert (deadlock.victim in (0, 1)) == victim
+    assert "SECRET" not in repr(deadlock)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "victim"),
+    [
+        (MariaDB, (PRINT_ALL,), True),
+        (MySQL97, (PRINT_ALL,), False),  # by default its log has no headings, and no victim
+        (MySQL97, (PRINT_ALL, "--log-error-verbosity=3"), True),
+    ],
+)
+def test_each_is_in_the_log(
+    kind: type[SqlServer], options: tuple[str, ...], victim: bool, require: Callable[..., None]
+) -> None:
+    require(kind.name)
+    with kind(*options) as server, watching(server) as watch:
+        assert watch.begin() == []
+        connections = Deadlocks(server).make(MANY)
+        seen: list[Deadlock] = []
+
+        def all_seen() -> bool:
+            seen.extend(watch.look())
+            return len(seen) >= MANY
+
+        wait_until(all_seen, f"{MANY} deadlocks in the log")
+        assert watch.look() == []
+        assert watch.look() == []
+        counts = watch.counts()
+    assert len({deadlock.id for deadlock in seen}) == len(seen) == MANY
+    assert {deadlock.source for deadlock in seen} == {"log"}
+    assert (counts.seen, counts.counted, counts.missed) == (MANY, MANY, 0)
+    for deadlock in seen:
+        _check(deadlock, connections, victim=victim)
+        assert all(transaction.holds for transaction in deadlock.transactions)
+
+
+@pytest.mark.parametrize("kind", [MariaDB, MySQL97])
+def test_seen_and_missed_are_all(kind: type[SqlServer], require: Callable[..., None]) -> None:
+    require(kind.name)
+    with kind() as server, watching(server) as watch:
+        assert watch.begin() == []
+        maker = Deadlocks(server)
+        seen: list[Deadlock] = []
+        for count in (1, 7, 12):
+            connections = maker.make(count)
+            found = watch.look()
+            assert len(found) == 1
+            _check(found[0], connections)
+            seen += found
+        assert watch.look(cue=True) == []
+        counts = watch.counts()
+    assert (counts.seen, counts.counted, counts.missed) == (3, MANY, MANY - 3)
+    assert counts.source == "status"
+    assert "innodb_print_all_deadlocks is off" in (counts.why or "")
+
+
+def test_a_server_that_does_not_count(mysql55: MySQL55) -> None:
+    """MySQL 5.5.9 has neither the log nor a counter: a cue, such as a uprobe's, finds each."""
+    with watching(mysql55) as watch:
+        watch.begin()
+        maker = Deadlocks(mysql55)
+        for _ in range(MANY):
+            connections = maker.make(1)
+            (found,) = watch.look(cue=True)
+            _check(found, connections)
+        assert watch.look(cue=True) == []
+        counts = watch.counts()
+    assert (counts.seen, counts.counted, counts.missed) == (MANY, None, None)
+
+
+@pytest.mark.needs("root", "bpf", "waits")
+def test_the_probes_give_the_cue(mysql55: MySQL55) -> None:
+    """A uprobe sees that MySQL 5.5 weighs two transactions: each deadlock is then looked at."""
+    with watching(mysql55) as watch, probed(mysql55) as waits:
+        watch.begin()
+        maker = Deadlocks(mysql55)
+        found: list[Deadlock] = []
+        for _ in range(5):
+            maker.make(1)
+            waits.until(lambda line: hits(line, "trx_weight_ge") > 0)
+            found += watch.look(cue=True)
+        assert len({deadlock.id for deadlock in found}) == 5
+
+
+def test_the_log_is_switched_on_later(mariadb: MariaDB) -> None:
+    with watching(mariadb) as watch:
+        watch.begin()
+        assert watch.counts().source == "status"
+        maker = Deadlocks(mariadb)
+        mariadb.execute("SET GLOBAL innodb_print_all_deadlocks = ON")
+        try:
+            watch._settings_at -= 60  # a minute later
+            watch.look()
+            assert watch.counts().source == "log"
+            maker.make(3)
+            assert len(watch.look()) == 3
+        finally:
+            mariadb.execute("SET GLOBAL innodb_print_all_deadlocks = OFF")
+
+
+def test_what_was_there_before_is_not_counted(mariadb: MariaDB) -> None:
+    Deadlocks(mariadb).make(2)
+    with watching(mariadb) as first, watching(mariadb) as second:
+        (one,) = first.begin()
+        (two,) = second.begin()
+        assert one.id == two.id  # a store keeps it once, whoever looks
+        assert first.counts().seen == 0
+        assert first.counts().missed == 0

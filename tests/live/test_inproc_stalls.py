@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stalls seen from within by an ordinary user in a jail, and from outside by BPF: one verdict.
+
+The jail (scripts/lib/jail.py) has no capability, and refuses ptrace, BPF and perf.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from agents import agent, incidents
+from jail import Jail, jailed, python
+from servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
+from servers.inside import agent_inside, one_ring
+from stalls import (
+    FILE_EXTEND_OPTIONS,
+    REDO_SYNC_OPTIONS,
+    TABLE_STORM_OPTIONS,
+    deadlock_check_storm,
+    file_extend,
+    global_read_lock,
+    loop_device,
+    metadata_lock_pileup,
+    redo_sync,
+    row_lock_convoy,
+    sysbench_load,
+    table_open_storm,
+    template_of_tables,
+)
+from targets import trouble
+
+from stallscope import capturefile, probe
+from stallscope.analyzers import catalog, engine
+from stallscope.analyzers.analysis import Finding
+from stallscope.model import Capture
+from tests.live.shots import (
+    CHECKOUT,
+    Shot,
+    names_lock_open,
+    run,
+    served,
+    take,
+    threads_with,
+    unharmed,
+)
+
+__all__: list[str] = []
+
+pytestmark = [
+    pytest.mark.needs("probe", "library", "jail", "mysql55"),
+]
+
+TRIES = 60
+"""Captures at most, until one catches a moment that comes and goes."""
+STORM_TRIES = 20_000
+ENOUGH = 3
+HEALTHY_SHOTS = 60
+HEALTHY_RATE = 50
+"""Transactions a second, of twenty statements each."""
+SURE = 0.5
+
+Stall = Callable[[SqlServer], AbstractContextManager[object]]
+
+
+class Inmate:
+    """A server in a jail, with the library inside, and an ordinary user beside it."""
+
+    def __init__(self, server: MySQL55, jail: Jail, rings: Path, folder: Path) -> None:
+        self.server = server
+        self.jail = jail
+        self.folder = folder
+        self.env = {"STALLSCOPE_RUNTIME_DIR": str(rings)}
+
+    def stallscope(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run the checkout's stallscope in the jail."""
+        return self.jail.run(*python(), "-m", "stallscope", *words, env=self.env, cwd=CHECKOUT)
+
+    def inside(self) -> Shot:
+        """Take a capture in the jail, by the server's ring."""
+        options = ("-p", self.jail.pid, "--backend", "inproc", "--no-sql")
+        return take(self.folder, *options, runner=self.stallscope)
+
+    def outside(self) -> Shot:
+        """Take a capture as root, by BPF."""
+        return take(self.folder, "-p", self.server.pid, "--backend", "bpf", "--no-sql")
+
+    def served_inside(self, count: int) -> Iterator[Path]:
+        """Yield captures of a probe that goes on, in the jail."""
+        serve = (probe.find(), "serve", "--pid", self.jail.pid, "--backend", "inproc")
+        return served(self.jail.command(*serve), self.folder, count, self.env)
+
+    def served_outside(self, count: int) -> Iterator[Path]:
+        """Yield captures of a probe that goes on, by BPF."""
+        return served((probe.find(), "serve", "--pid", self.server.pid), self.folder, count)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """Return a folder in which the jail's user can write, too."""
+    folder = Path(tempfile.mkdtemp(prefix="stallscope-shared-", dir="/tmp"))
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def inmate(server: MySQL55, folder: Path, **variables: str) -> Iterator[Inmate]:
+    """Start a server in a jail of its own."""
+    with agent_inside(server, **variables) as rings, jailed(server) as jail, server:
+        yield Inmate(server, jail, rings, folder)
+
+
+def ns_blocker(shot: Shot) -> int | None:
+    """Return the number that the verdict's blocker has in the server's own pid namespace."""
+    blocker = shot.analysis["findings"][0]["blocker"]
+    if blocker is None:
+        return None
+    (thread,) = [thread for thread in shot.capture.threads if thread.tid == blocker["tid"]]
+    return thread.ns_tid or thread.tid
+
+
+def functions(frames: list[str]) -> list[str]:
+    return [frame.partition("(")[0] for frame in frames]
+
+
+SIGNATURES = catalog.load()
+
+
+def verdict(file: Path) -> tuple[Capture, Finding | None]:
+    capture = capturefile.read(file)
+    findings = engine.analyze(capture, SIGNATURES).findings
+    return capture, findings[0] if findings else None
+
+
+@pytest.mark.parametrize("backend", ["bpf", "ptrace", "proc", "gdb"])
+def test_nothing_else_works_in_the_jail(backend: str, shared: Path) -> None:
+    with inmate(MySQL55(), shared) as server:
+        done = server.stallscope("snap", "-p", server.jail.pid, "--backend", backend, "--no-sql")
+        assert done.returncode == 1, done.stdout
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert re.match(r"stallscope: .*(CAP_SYS_PTRACE|run it as root)", done.stderr), done.stderr
+        for name in ("mem", "maps", "exe"):
+            looked = server.jail.run("cat", f"/proc/{server.jail.pid}/{name}")
+            assert "Permission denied" in looked.stderr
+        status = server.jail.run("cat", "/proc/self/status").stdout
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            assert int(fields[name], 16) == 0
+        assert fields["NoNewPrivs"].strip() == "1"
+        assert fields["Seccomp"].strip() == "2"
+        assert fields["Uid"].split()[0] != "0"
+        assert server.server.answers()
+
+
+@pytest.mark.needs("bpf", "freeze")
+def test_redo_sync(shared: Path) -> None:
+    with loop_device() as device:
+        server = MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder)
+        with inmate(server, shared) as inner, redo_sync(server, device, 20):
+            with unharmed(server):
+                inside, outside = inner.inside(), inner.outside()
+            assert inside.signatures[0] == outside.signatures[0] == "innodb-redo-sync"
+            assert ns_blocker(inside) == ns_blocker(outside)
+            found = inside.analysis["findings"][0]
+            assert found["blocker"]["frames"][0] == "fsync"
+            assert found["threads"] >= 15
+            assert inside.analysis["backend"] == "inproc"
+
+
+@pytest.mark.needs("bpf", "freeze")
+def test_file_extend(shared: Path) -> None:
+    with loop_device() as device:
+        server = MySQL55(*FILE_EXTEND_OPTIONS, parent=device.folder)
+        with inmate(server, shared) as inner, file_extend(server, device, 20):
+            with unharmed(server):
+                for _ in range(TRIES):
+                    inside, outside = inner.inside(), inner.outside()
+                    if outside.signatures[:1] == ["innodb-file-extend"]:
+                        break
+                else:
+                    pytest.fail("no capture by BPF named innodb-file-extend first")
+            assert inside.signatures[0] == "innodb-file-extend"
+            assert ns_blocker(inside) == ns_blocker(outside)
+            found = inside.analysis["findings"][0]
+            assert "fil_extend_space_to_desired_size" in functions(found["blocker"]["frames"])
+            assert found["threads"] >= 10
+
+
+@pytest.mark.needs("bpf", "slap")
+@pytest.mark.timeout(1800)
+def test_table_open(shared: Path) -> None:
+    server = MySQL55(*TABLE_STORM_OPTIONS, template=template_of_tables())
+    with inmate(server, shared) as inner, table_open_storm(server), unharmed(server):
+        outside = names_lock_open(
+            inner.served_outside(STORM_TRIES), SIGNATURES, ENOUGH, owner=False
+        )
+        inside = names_lock_open(inner.served_inside(STORM_TRIES), SIGNATURES, ENOUGH)
+    assert outside, f"not {ENOUGH} of {STORM_TRIES} captures by BPF named table-open-lock"
+    assert inside, f"not {ENOUGH} of {STORM_TRIES} captures from within did, and once its owner"
+
+
+@pytest.mark.needs("bpf", "slap")
+@pytest.mark.timeout(1800)
+def test_deadlock_check(shared: Path) -> None:
+    """By BPF the search is seen at work; from within, by those who let kernel_mutex go."""
+    server = MySQL55()
+    with inmate(server, shared) as inner, deadlock_check_storm(server, 190), unharmed(server):
+        for file in inner.served_outside(STORM_TRIES):
+            if b'"lock_deadlock_recursive' not in file.read_bytes():
+                continue
+            _, found = verdict(file)
+            if found is not None and found.signature == "innodb-deadlock-check":
+                break
+        else:
+            pytest.fail(f"none of {STORM_TRIES} captures by BPF named innodb-deadlock-check")
+        caught = 0
+        for file in inner.served_inside(STORM_TRIES):
+            if b'"release"' not in file.read_bytes():
+                continue
+            capture, found = verdict(file)
+            if found is None or found.signature != "innodb-deadlock-check":
+                continue
+            assert found.confidence >= 0.5
+            assert found.blocker is not None
+            assert found.blocker.source == "release"
+            assert not found.blocker.certain
+            assert any("_check_and_lock" in frame for frame in found.blocker.frames)
+            assert any("was not seen" in line for line in found.against)
+            assert not threads_with(capture, "lock_deadlock_recursive")
+            caught += 1
+            if caught == ENOUGH:
+                return
+    pytest.fail(f"{caught} of {STORM_TRIES} captures named innodb-deadlock-check from within")
+
+
+@pytest.mark.needs("freeze")
+def test_ring_of_a_stalled_server_that_was_killed(shared: Path) -> None:
+    """Its last moment has the verdict of the stall that it died in."""
+    with loop_device() as device:
+        server = MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder)
+        with inmate(server, shared) as inner:
+            with redo_sync(server, device, 20):
+                ring = one_ring(Path(inner.env["STALLSCOPE_RUNTIME_DIR"]))
+                before = inner.inside()
+                server.stop()
+            done = run("analyze", ring, "--json")
+            assert done.returncode == 0, done.stderr
+            findings = json.loads(done.stdout)["findings"]
+            assert findings[0]["signature"] == before.signatures[0] == "innodb-redo-sync"
+            assert findings[0]["threads"] >= 15
+            assert findings[0]["blocker"]["frames"][0] == "fsync"
+
+
+OTHERS: dict[str, Callable[[], SqlServer]] = {
+    "mariadb": functools.partial(MariaDB, parent=MEMORY),
+    "mysql55": functools.partial(MySQL55, parent=MEMORY),
+    # Without /proc the library cannot read what is loaded: then nothing has a name.
+    "mysql97": functools.partial(MySQL97, "--innodb-flush-method=nosync", with_proc=True),
+}
+STALLS: dict[str, Stall] = {
+    "metadata-lock": metadata_lock_pileup,
+    "global-read-lock": global_read_lock,
+    "innodb-row-lock": row_lock_convoy,
+}
+UNNAMED = {("mariadb", "innodb-row-lock")}
+"""Debian's MariaDB hides InnoDB's functions."""
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.needs(k)) for k in OTHERS])
+def test_servers_go_through_their_stalls(kind: str, tmp_path: Path) -> None:
+    server: SqlServer = OTHERS[kind]()
+    with agent_inside(server) as rings, server:
+        for name, stall in STALLS.items():
+            with stall(server), unharmed(server):
+                shot = take(tmp_path, "-p", server.pid, "--ring", one_ring(rings), "--no-sql")
+            expected = {name, None} if (kind, name) in UNNAMED else {name}
+            assert shot.signatures[0] in expected, (kind, name, shot.signatures)
+            assert shot.analysis["findings"][0]["threads"] >= 20
+            assert trouble(server.pid) == []
+        assert server.answers()
+        server.shut_down()
+        assert list(rings.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.needs(k)) for k in OTHERS])
+def test_agent_makes_one_incident_of_a_stall(kind: str, tmp_path: Path) -> None:
+    server: SqlServer = OTHERS[kind]()
+    dest = tmp_path / "store"
+    with agent_inside(server) as rings, server:
+        options = ("--backend", "inproc", "--ring", one_ring(rings))
+        with agent(server, dest, *options) as watch:
+            with metadata_lock_pileup(server):
+                watch.wait(lambda: watch.of("stall"), "stall")
+            watch.stop()
+        assert server.answers()
+    found = incidents(dest)
+    assert [incident.verdict and incident.verdict.signature for incident in found] == [
+        "metadata-lock"
+    ]
+
+
+@pytest.mark.needs("freeze")
+def test_agent_in_the_jail_makes_one_incident_of_a_frozen_disk(shared: Path) -> None:
+    """It is woken by the ring: the capture was taken while the sync went on."""
+    dest = shared / "store"
+    with loop_device() as device:
+        server = MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder)
+        with inmate(server, shared) as inner:
+            inside = inner.jail.command(*python())
+            options = ("--backend", "inproc", "--no-sql")
+            with agent(inner.jail.pid, dest, *options, python=inside, env=inner.env) as watch:
+                with redo_sync(server, device, 20):
+                    watch.wait(lambda: watch.of("stall"), "stall")
+                watch.stop()
+            assert trouble(server.pid) == []
+            assert server.answers()
+    found = incidents(dest)
+    assert [incident.verdict and incident.verdict.signature for incident in found] == [
+        "innodb-redo-sync"
+    ]
+
+
+@pytest.mark.needs("freeze", "mariadb")
+def test_mariadb_whose_disk_is_frozen(tmp_path: Path) -> None:
+    """It writes little, in a call that is not watched, and waits in bare calls of futex: unseen.
+
+    That is said, and nothing is made up. Sometimes the commits are far enough to be seen.
+    """
+    with loop_device() as device:
+        server = MariaDB(*REDO_SYNC_OPTIONS, parent=device.folder)
+        with agent_inside(server) as rings, server, redo_sync(server, device), unharmed(server):
+            shot = take(tmp_path, "-p", server.pid, "--ring", one_ring(rings), "--no-sql")
+    assert shot.signatures[:1] in ([], ["innodb-redo-sync"])
+    threads = shot.analysis["threads"]
+    assert threads["idle"] >= threads["unseen"]
+    if not shot.signatures:
+        assert threads["unseen"] >= 19
+    assert "D" in {thread.state for thread in shot.capture.threads}
+
+
+@pytest.mark.needs("sysbench")
+def test_load_that_is_no_stall_has_no_sure_finding(shared: Path) -> None:
+    """Threads that release a lock in order, and queue for rows now and then, are no stall.
+
+    As many as the server can do would fill the CPUs: then a holder that lost its own keeps all
+    others for tens of milliseconds, and that is one.
+    """
+    server = MySQL55(parent=MEMORY)
+    sure: list[tuple[str | None, float]] = []
+    load = sysbench_load(server, 8, "oltp_read_write", f"--rate={HEALTHY_RATE}")
+    with inmate(server, shared) as inner, load, unharmed(server):
+        for file in inner.served_inside(HEALTHY_SHOTS):
+            _, found = verdict(file)
+            if found is not None and found.confidence >= SURE:
+                sure.append((found.signature, found.confidence))
+    assert sure == []
+
+
+@pytest.mark.needs("mysql97")
+def test_server_without_proc_has_no_names(tmp_path: Path) -> None:
+    server = MySQL97()
+    with agent_inside(server) as rings, server, row_lock_convoy(server), unharmed(server):
+        shot = take(tmp_path, "-p", server.pid, "--ring", one_ring(rings), "--no-sql")
+    assert "inproc-maps" in {note.code for note in shot.capture.notes}
+    assert shot.analysis["threads"]["waiting"] >= 40

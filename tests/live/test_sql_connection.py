@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one connection to real servers: what it gives, and what it does when they hang or end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
+from servers.clients import idle_connections, running_statements
+
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, SqlError
+from stallscope.collectors.sql.heartbeat import Heartbeat
+from stallscope.collectors.sql.login import Login, Tls
+from stallscope.collectors.sql.processlist import Processlist
+from stallscope.collectors.sql.status import Status
+from stallscope.collectors.sql.wire import Session
+
+SERVERS = ("mariadb", "mysql55", "mysql97")
+TRIES = 200
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> SqlServer:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, SqlServer)
+    return found
+
+
+def login(server: SqlServer, user: str = "root", password: str | None = None) -> Login:
+    return Login(user=user, password=password, socket=str(server.socket))
+
+
+@pytest.fixture
+def connection(server: SqlServer) -> Iterator[Connection]:
+    with closing(Connection(login(server))) as found:
+        yield found
+
+
+@contextmanager
+def stopped(server: SqlServer) -> Iterator[None]:
+    """Stop a server of our own as a whole."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def test_facts(server: SqlServer, connection: Connection) -> None:
+    facts = connection.open(PATIENCE)
+    assert facts.version.text == server.version()
+    assert facts.version.mariadb is isinstance(server, MariaDB)
+    assert facts.version.numbers[:2] in ((10, 11), (5, 5), (9, 7))
+    assert facts.listener_pid == server.pid
+    assert facts.connection in server.connection_ids()
+
+
+def test_session_holds_nothing_up(server: SqlServer, connection: Connection) -> None:
+    asked = "SELECT @@autocommit, @@lock_wait_timeout, @@innodb_lock_wait_timeout, @@sql_mode"
+    rows = connection.ask(lambda session: session.select(asked), PATIENCE)
+    assert rows == [(1, 1, 1, "")]
+    server.execute(
+        "CREATE DATABASE IF NOT EXISTS held", "CREATE TABLE IF NOT EXISTS held.t (a INT)"
+    )
+    with pytest.raises(SqlError, match="refused"):
+        connection.ask(lambda session: session.run("DROP TABLE held.t2"), PATIENCE)
+    # What it has read it does not hold: a DDL goes through.
+    connection.ask(lambda session: session.select("SELECT * FROM held.t"), PATIENCE)
+    server.execute("SET lock_wait_timeout = 1", "ALTER TABLE held.t ADD COLUMN b INT")
+    server.execute("DROP TABLE held.t")
+
+
+def test_statements_are_tagged(server: SqlServer, connection: Connection) -> None:
+    rows = connection.ask(lambda session: session.select("SHOW PROCESSLIST"), PATIENCE)
+    own = connection.facts
+    assert own is not None
+    texts = [str(row[7]) for row in rows if row[0] == own.connection]
+    assert len(texts) == 1
+    assert texts[0].startswith("/* stallscope ")
+
+
+def test_status(server: SqlServer, connection: Connection) -> None:
+    everything = Status(connection, PATIENCE).collect()
+    assert everything.source == "status"
+    assert everything.values["Threads_connected"] >= 2
+    assert everything.values["Uptime"] >= 0
+    assert len(everything.values) > 250
+    some = Status(connection, PATIENCE, names=("Questions", "Threads_running", "No_such")).collect()
+    assert sorted(some.values) == ["Questions", "Threads_running"]
+    assert some.values["Questions"] > everything.values["Questions"]
+
+
+def test_leaving_is_no_aborted_client(server: SqlServer) -> None:
+    before = server.status("Aborted_clients")
+    with closing(Connection(login(server))) as connection:
+        number = connection.open(PATIENCE).connection
+    wait_until(lambda: number not in server.connection_ids(), "it has left")
+    assert server.status("Aborted_clients") == before
+
+
+def test_heartbeat(connection: Connection) -> None:
+    connection.open(PATIENCE)
+    sample = Heartbeat(connection, PATIENCE).collect()
+    assert 0 < sample.values["heartbeat.ms"] <= sample.elapsed_ms
+
+
+def test_processlist_counts(server: SqlServer, connection: Connection) -> None:
+    collector = Processlist(connection, PATIENCE)
+    before = collector.collect().values
+    with (
+        idle_connections(server, 7),
+        running_statements(server, "information_schema", ["SELECT SLEEP(3600)"] * 3),
+    ):
+        wait_until(lambda: server.in_state("User sleep") == 3, "three statements run")
+        values = collector.collect().values
+        assert values["processlist.total"] == before["processlist.total"] + 10
+        assert values["processlist.running"] == before.get("processlist.running", 0) + 3
+        assert values["processlist.sleeping"] == before["processlist.sleeping"] + 7
+        assert values["processlist.state.User sleep"] == 3
+        assert values["processlist.command.Query"] == 3
+
+
+def test_processlist_wants_its_privilege(server: SqlServer) -> None:
+    server.execute("CREATE USER nobody_@localhost IDENTIFIED BY 'pw'")
+    try:
+        with closing(Connection(login(server, "nobody_", "pw"))) as connection:
+            connection.open(PATIENCE)
+            with pytest.raises(SqlError, match="GRANT PROCESS"):
+                Processlist(connection, PATIENCE).collect()
+    finally:
+        server.execute("DROP USER nobody_@localhost")
+
+
+def test_refused_password_is_one_line_and_not_repeated(server: SqlServer) -> None:
+    before = server.status("Connections")
+    with closing(Connection(login(server, "nobody_", "wrong"))) as connection:
+        with pytest.raises(RefusedError, match=r"refuses 'nobody_' at .*1045.*denied") as first:
+            connection.open(PATIENCE)
+        assert "\n" not in str(first.value)
+        assert "wrong" not in str(first.value)
+        for _ in range(20):
+            with pytest.raises(RefusedError, match="tried again in"):
+                connection.open(PATIENCE)
+    assert server.status("Connections") == before + 1
+
+
+def test_stopped_server(require: Callable[..., None]) -> None:
+    """A server that hangs has one statement of ours, and its late answer is dropped."""
+    require("mariadb")
+    with MariaDB() as server, closing(Connection(login(server))) as connection:
+        number = connection.open(PATIENCE).connection
+        collector = Status(connection, 0.3)
+        with stopped(server):
+            begin = time.monotonic()
+            with pytest.raises(LateError, match=r"no answer since 0\.3 s"):
+                collector.collect()
+            assert time.monotonic() - begin >= 0.3
+            begin = time.monotonic()
+            for _ in range(100):
+                with pytest.raises(LateError, match=r"no answer since"):
+                    collector.collect()
+            waited = time.monotonic() - begin
+            assert waited < 100 * collector.deadline / 2, "callers behind a late answer wait"
+            assert connection.waiting_since() is not None
+        wait_until(lambda: connection.waiting_since() is None, "the late answer came")
+        assert connection.dropped == 1
+        after = collector_answers(collector)
+        assert after["Threads_connected"] >= 1
+        assert connection.open(PATIENCE).connection == number, "it is the same connection"
+        assert connection.connects == 1
+        # Two: the one while it was stopped and the one after.
+        assert after["Com_show_status"] == 2
+
+
+def collector_answers(collector: Status) -> dict[str, float]:
+    collector.deadline = PATIENCE
+    return collector.collect().values
+
+
+def test_stopped_while_connecting(require: Callable[..., None]) -> None:
+    require("mariadb")
+    with MariaDB() as server, closing(Connection(login(server))) as connection:
+        with stopped(server):
+            with pytest.raises(LateError, match=r"connecting has taken 0\.2 s"):
+                connection.open(0.2)
+            begin = time.monotonic()
+            with pytest.raises(LateError):
+                connection.open(PATIENCE)
+            assert time.monotonic() - begin < PATIENCE / 2
+        wait_until(lambda: connection.waiting_since() is None, "the greeting came")
+        assert connection.open(PATIENCE).listener_pid == server.pid
+        assert connection.connects == 1
+
+
+def test_close_while_the_server_hangs(require: Callable[..., None]) -> None:
+    require("mariadb")
+    with MariaDB() as server:
+        connection = Connection(login(server))
+        connection.open(PATIENCE)
+        with stopped(server):
+            seen: list[SqlError] = []
+
+            def ask() -> None:
+                try:
+                    connection.ask(lambda session: session.run("DO 1"), 60.0)
+                except SqlError as error:
+                    seen.append(error)
+
+            thread = threading.Thread(target=ask)
+            thread.start()
+            wait_until(lambda: connection._question is not None, "the question is asked")
+            connection.close()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+            assert [str(error) for error in seen] == ["the connection was closed"]
+            worker = connection._worker
+            assert worker is not None
+            worker.join(PATIENCE)
+            assert not worker.is_alive()
+
+
+def test_restart(require: Callable[..., None]) -> None:
+    """An ended server is looked for ever more rarely, and found again."""
+    require("mariadb")
+    with MariaDB() as server, closing(Connection(login(server))) as connection:
+        first = connection.open(PATIENCE)
+        server.shut_down()
+        with pytest.raises(ConnectError):
+            connection.ask(lambda session: session.run("DO 1"), PATIENCE)
+        told = 0
+        for _ in range(TRIES):
+            with pytest.raises(ConnectError) as failed:
+                connection.open(PATIENCE)
+            # The others are those that did try.
+            told += "tried again in" in str(failed.value)
+        assert told > TRIES - 20, "callers are told at once"
+        server.start()
+
+        def back() -> bool:
+            try:
+                connection.open(PATIENCE)
+            except ConnectError:
+                return False
+            return True
+
+        wait_until(back, "the connection is open again")
+        again = connection.open(PATIENCE)
+        assert again.listener_pid == server.pid != first.listener_pid
+
+
+def test_killed_connection_comes_back_with_pauses(server: SqlServer) -> None:
+    with closing(Connection(login(server))) as connection:
+        number = connection.open(PATIENCE).connection
+        server.execute(f"KILL {number}")
+        wait_until(lambda: number not in server.connection_ids(), "it is killed")
+        with pytest.raises(ConnectError, match="ended"):
+            connection.ask(lambda session: session.run("DO 1"), PATIENCE)
+        with pytest.raises(ConnectError, match="tried again in"):
+            connection.ask(lambda session: session.run("DO 1"), PATIENCE)
+
+
+def test_long_statement_is_late_and_others_are_told(server: SqlServer) -> None:
+    with closing(Connection(login(server))) as connection:
+        connection.open(PATIENCE)
+        with pytest.raises(LateError):
+            connection.ask(lambda session: session.select("SELECT SLEEP(1)"), 0.1)
+        with pytest.raises(LateError, match="no answer since"):
+            Status(connection, PATIENCE).collect()
+        late = Heartbeat(connection, PATIENCE).collect()
+        assert late.values == {}
+        assert "no answer since" in (late.error or "")
+        assert late.elapsed_ms >= 100
+        wait_until(lambda: connection.waiting_since() is None, "SLEEP has ended")
+        assert Heartbeat(connection, PATIENCE).collect().values["heartbeat.ms"] < 1000
+
+
+def test_questions_in_time_take_turns(server: SqlServer) -> None:
+    with closing(Connection(login(server))) as connection:
+        connection.open(PATIENCE)
+        answers: list[object] = []
+
+        def ask(number: int) -> None:
+            row = connection.ask(lambda s: s.select(f"SELECT {number}, SLEEP(0.02)"), PATIENCE)
+            answers.append(row[0][0])
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(map(str, answers)) == sorted(map(str, range(10)))
+        assert connection.dropped == 0
+
+
+def test_nobody_listens() -> None:
+    nowhere = Login(user="root", socket="/tmp/no-such-socket")
+    said = "no server answers at /tmp/no-such-socket"
+    with closing(Connection(nowhere)) as connection, pytest.raises(ConnectError, match=said):
+        connection.open(PATIENCE)
+
+
+def test_tls_demanded_of_a_server_without_it(mysql55: MySQL55) -> None:
+    refused = Login(user="root", socket=str(mysql55.socket), tls=Tls(mode="required"))
+    with closing(Connection(refused)) as connection, pytest.raises(ConnectError, match="SSL"):
+        connection.open(PATIENCE)
+
+
+def test_what_nobody_waits_for_is_not_asked_further(server: SqlServer) -> None:
+    with closing(Connection(login(server))) as connection:
+        connection.open(PATIENCE)
+        asked: list[str] = []
+
+        def several(session: Session) -> None:
+            for statement in ("SELECT GET_LOCK('gate', 3600)", "SELECT 2", "SELECT 3"):
+                asked.append(statement)
+                session.select(statement)
+
+        server.query("SELECT GET_LOCK('gate', 3600)")
+        with pytest.raises(LateError):
+            connection.ask(several, 1.0)
+        server.query("SELECT RELEASE_LOCK('gate')")
+        wait_until(lambda: connection.waiting_since() is None, "the lock was had")
+        assert asked == ["SELECT GET_LOCK('gate', 3600)", "SELECT 2"]
+        assert connection.open(PATIENCE).version.text == server.version()
+        assert connection.connects == 1

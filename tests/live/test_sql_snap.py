@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``stallscope snap`` asks the server whose threads it took, and does without where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import MariaDB, MySQL55, MySQL97, SqlServer
+from stalls import metadata_lock_pileup, row_lock_convoy
+
+from tests.live.shots import run, take, unharmed
+from tests.live.test_sql_connection import stopped
+
+pytestmark = pytest.mark.needs("bpf", "root")
+
+
+@pytest.fixture(autouse=True)
+def _files_of_ones_own() -> Iterator[None]:
+    """Write option files that nobody else can write to: others would be ignored."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def connections(shot_threads: object) -> list[int]:
+    assert isinstance(shot_threads, tuple)
+    return [thread.connection for thread in shot_threads if thread.connection is not None]
+
+
+def test_holder_is_named_without_any_option(mysql97: MySQL97, tmp_path: Path) -> None:
+    """The server listens in a root of its own; its socket is found there."""
+    with metadata_lock_pileup(mysql97) as holder, unharmed(mysql97):
+        shot = take(tmp_path, "-p", mysql97.pid)
+    assert shot.code == 0
+    blocker = shot.analysis["findings"][0]["blocker"]
+    assert shot.signatures[0] == "metadata-lock"
+    assert blocker["connection"] == holder
+    assert blocker["user"] == "root"
+    assert blocker["sql"] == "SELECT SUM(total) FROM orders"
+    # The file says the same again.
+    again = run("analyze", shot.analysis["capture"], "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["findings"][0]["blocker"]["connection"] == holder
+
+
+def test_no_sql(mariadb: MariaDB, tmp_path: Path) -> None:
+    before = mariadb.status("Connections")
+    with row_lock_convoy(mariadb, 5):
+        made = mariadb.status("Connections") - before
+        shot = take(tmp_path, "-p", mariadb.pid, "--no-sql")
+        assert mariadb.status("Connections") - before == made
+    assert connections(shot.capture.threads) == []
+    assert shot.code == 0
+
+
+@pytest.mark.parametrize("name", ["mariadb", "mysql55"])
+def test_a_refused_password_is_a_line(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server = request.getfixturevalue(name)
+    assert isinstance(server, (MariaDB, MySQL55))
+    options = tmp_path / "my.cnf"
+    options.write_text(f"[client]\nuser=nobody_\npassword=secret7\nsocket={server.socket}\n")
+    done = run("snap", "-p", server.pid, "--defaults-file", options)
+    assert done.returncode == 0, done.stderr
+    assert "refuses 'nobody_'" in " ".join(done.stdout.split())
+    assert "secret7" not in done.stdout + done.stderr
+
+
+def test_wrong_option_file_that_was_named(mariadb: SqlServer, tmp_path: Path) -> None:
+    done = run("snap", "-p", mariadb.pid, "--defaults-file", tmp_path / "none.cnf")
+    assert done.returncode == 2
+    assert "cannot read the option file" in done.stderr
+    done = run("snap", "-p", mariadb.pid, "--no-sql", "--defaults-file", tmp_path / "none.cnf")
+    assert done.returncode == 2
+    assert "contradict" in done.stderr
+
+
+def test_a_server_that_hangs_is_captured_all_the_same(
+    require: object, mariadb: MariaDB, tmp_path: Path
+) -> None:
+    with stopped(mariadb):
+        begin = time.monotonic()
+        shot = take(tmp_path, "-p", mariadb.pid, "--sql-deadline", "0.2")
+        assert time.monotonic() - begin < 30
+    assert [note.code for note in shot.capture.notes] == ["sessions"]
+    assert "connecting has taken 0.2 s" in shot.capture.notes[0].message
+    assert len(shot.capture.threads) > 5

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a process with the library inside does to itself, or is done to it: it goes on, and
+what it has told can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from servers import PATIENCE
+from servers.inside import RINGS, library_path, one_ring
+from targets import Target, trouble
+
+from stallscope import capturefile, probe, ringfile
+from stallscope.main import main
+from tests.root.support import run_probe
+
+__all__: list[str] = []
+
+pytestmark = [pytest.mark.needs("root", "library")]
+
+KILLS = int(os.environ.get("STALLSCOPE_KILLS", "30"))
+NOBODY = 65534
+NO_CORE = ("prlimit", "--core=0")
+AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+TRIES = 5
+"""Killed before it has waited, a process leaves nothing: so many lives there are for each ring."""
+BOUND_SECONDS = 0.3
+"""The longest life of a process that is killed."""
+
+
+@pytest.fixture
+def rings() -> Iterator[Path]:
+    """Return a folder for rings, in memory, as /run is."""
+    with tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+STAT = struct.Struct("=128x40Q")
+"""struct stall_wait_stat of ebpf/waits.h: how many waits were how long."""
+
+
+def ended_waits(ring: Path) -> int:
+    """Return how many waits have ended: the header's own count is a rough one."""
+    data = ring.read_bytes()
+    fields = ringfile.CONSTANT.unpack_from(data)
+    first, count = fields[6], fields[12] + len(ringfile.KINDS)
+    stats = (STAT.unpack_from(data, first + number * STAT.size) for number in range(count))
+    return sum(map(sum, stats))
+
+
+def with_library(rings: Path, **variables: str) -> dict[str, str]:
+    return {
+        "LD_PRELOAD": str(library_path()),
+        "STALLSCOPE_RUNTIME_DIR": str(rings),
+        **variables,
+    }
+
+
+@contextmanager
+def saying(
+    name: str, *arguments: str, env: dict[str, str], wrapper: Sequence[str] = ()
+) -> Iterator[tuple[Target, Path]]:
+    """Run a target with what it says on stderr in a file."""
+    with tempfile.TemporaryDirectory(prefix="stallscope-said-") as folder:
+        said = Path(folder) / "stderr"
+        redirect = ("sh", "-c", f'exec "$@" 2>{said}', "sh")
+        with Target(name, *arguments, env=env, wrapper=(*redirect, *wrapper)) as target:
+            yield target, said
+
+
+def lines_of(said: Path) -> list[str]:
+    return said.read_text().splitlines()
+
+
+def assert_readable(ring: Path) -> None:
+    """Read a ring that a dead process has left, as everybody may."""
+    assert not ringfile.read(ring).ended
+    done = run_probe("ring", "--ring", str(ring))
+    assert done.code in (0, 3), done.stderr
+    capture = capturefile.loads(done.stdout, str(ring))
+    assert capture.backend == "inproc"
+    assert all(thread.label is None or thread.frames is not None for thread in capture.threads)
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["analyze", "--json", str(ring)]) in (0, 3)
+
+
+@pytest.mark.needs("probe")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_process_that_is_killed_at_any_moment_leaves_a_ring(
+    rings: Path, number: signal.Signals
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    read = 0
+    for _ in range(TRIES * KILLS):
+        if read == KILLS:
+            break
+        env = with_library(rings, STALLSCOPE_THRESHOLD="lock=0")
+        with Target("storm", "8", "1000", "1000", env=env, wrapper=NO_CORE) as target:
+            target.send("run 10000")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                target.wait(chance.uniform(0, BOUND_SECONDS))
+            os.kill(target.pid, number)
+            assert target.wait() == -number
+        for ring in rings.glob(RINGS):
+            assert_readable(ring)
+            ring.unlink()
+            read += 1
+        # No part of a file has a ring's name; a part under another one was being made.
+        for part in rings.iterdir():
+            part.unlink()
+    assert read == KILLS
+
+
+@pytest.mark.parametrize("call", ["exit", "_exit"])
+def test_a_process_that_ends_with_an_error_leaves_a_ring(rings: Path, call: str) -> None:
+    """As MySQL does: its handler of SIGSEGV ends so, and does not die by the signal."""
+    for status, left in ((0, 0), (1, 1)):
+        with Target("lives", env=with_library(rings)) as target:
+            target.ask("wait")
+            target.send(f"{call} {status}")
+            assert target.wait() == status
+        found = [ringfile.read(ring) for ring in rings.glob(RINGS)]
+        assert [(ring.pid, ring.ended) for ring in found] == [(target.pid, False)] * left
+
+
+def test_a_server_that_crashes_again_and_again_fills_no_memory(rings: Path) -> None:
+    pids = []
+    for _ in range(12):
+        with Target("lives", env=with_library(rings), wrapper=NO_CORE) as target:
+            target.ask("wait")
+            os.kill(target.pid, signal.SIGKILL)
+            target.wait()
+            pids.append(target.pid)
+    kept = {ringfile.read(ring).pid for ring in rings.glob(RINGS)}
+    assert kept == set(pids[-5:])  # the last one and the four that it has kept
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)], check=True
+    )
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("kib", [0, 4, 16, 64, 256, 512, 1024, 2048, 4096, 8192])
+def test_a_full_disk_costs_the_ring_and_never_the_server(tmp_path: Path, kib: int) -> None:
+    """With room for nothing, for a part of the ring, and for some threads of many."""
+    folder = tmp_path / "disk"
+    with mounted(folder, f"size={max(kib, 4)}k") as disk:
+        if not kib:
+            (disk / "full").write_bytes(b"x" * 4096)
+        with saying("threads", "300", "6", "--wait", "cond", env=with_library(disk)) as (one, said):
+            assert not trouble(one.pid)
+            assert "ns" in one.ask("gap") or one.running()
+            rings = list(disk.glob(RINGS))
+            if rings:
+                seen = ringfile.read(rings[0])
+                assert seen.threads <= 301
+                assert seen.threads == 301 or seen.lost.get("slots-full") or kib >= 4096
+            else:
+                (line,) = lines_of(said)
+                assert line.startswith("stallscope: ")
+                assert [path.name for path in disk.iterdir()] == ([] if kib else ["full"])
+            assert one.close() == 0
+        if kib == 8192:
+            assert rings
+
+
+@pytest.mark.parametrize("name", ["missing", "closed", "file"])
+def test_a_folder_that_does_not_do_gets_one_line(open_to_all: Path, name: str) -> None:
+    folder = open_to_all / name
+    if name == "closed":
+        folder.mkdir(0o755)  # root's
+    elif name == "file":
+        folder.write_text("")
+    env = with_library(folder)
+    with saying("lives", env=env, wrapper=AS_NOBODY) as (target, said):
+        for _ in range(5):
+            target.ask("wait")
+        (line,) = lines_of(said)
+        assert line.startswith("stallscope: ")
+        assert str(folder) in line
+        assert target.close() == 0
+    assert not list(open_to_all.rglob(RINGS))
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """Return a folder that every user may look into, with the library in it."""
+    folder = Path(tempfile.mkdtemp(prefix="stallscope-test-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_folder_gets_one_line(tmp_path: Path) -> None:
+    with (
+        mounted(tmp_path / "disk", "size=32m", "ro") as disk,
+        saying("lives", env=with_library(disk)) as (target, said),
+    ):
+        for _ in range(5):
+            target.ask("wait")
+        (line,) = lines_of(said)
+        assert line.startswith("stallscope: ")
+        assert "read-only" in line
+        assert target.close() == 0
+
+
+@pytest.mark.needs("probe")
+def test_two_servers_with_one_folder_each_have_a_ring(rings: Path) -> None:
+    env = with_library(rings)
+    with Target("lives", env=env) as one, Target("lives", env=env) as other:
+        for _ in range(3):
+            one.ask("wait")
+        other.ask("wait")
+        of = {ringfile.read(ring).pid: ended_waits(ring) for ring in rings.glob(RINGS)}
+        assert of == {one.pid: 3, other.pid: 1}
+    assert not list(rings.iterdir())
+
+
+def test_files_under_numbers_that_were_closed_are_not_written_to(rings: Path) -> None:
+    with saying("lives", env=with_library(rings)) as (target, said):
+        target.ask("wait")
+        before = ended_waits(one_ring(rings))
+        target.ask("close")
+        for _ in range(20):
+            target.ask("wait")
+        assert target.ask("intact") == {"intact": True}
+        assert ended_waits(one_ring(rings)) == before + 20
+        assert lines_of(said) == []
+
+
+def test_files_that_are_closed_before_the_first_wait(rings: Path) -> None:
+    with Target("lives", env=with_library(rings)) as target:
+        target.ask("close")
+        target.ask("wait")
+        assert target.ask("intact") == {"intact": True}
+        assert ended_waits(one_ring(rings)) == 1
+
+
+def test_a_complaint_does_not_go_into_a_file_that_took_the_place_of_stderr(tmp_path: Path) -> None:
+    with saying("lives", env=with_library(tmp_path / "missing")) as (target, said):
+        target.ask("close")  # stderr, too
+        target.ask("wait")
+        assert target.ask("intact") == {"intact": True}
+        assert lines_of(said) == []
+
+
+@pytest.mark.parametrize("change", ["undumpable", f"user {NOBODY}", "root"])
+def test_a_process_that_changes_itself_is_recorded_further(
+    rings: Path, tmp_path: Path, change: str
+) -> None:
+    with saying("lives", env=with_library(rings)) as (target, said):
+        target.ask("wait")
+        target.ask(f"root {tmp_path}" if change == "root" else change)
+        for _ in range(20):
+            target.ask("wait")
+        assert ended_waits(one_ring(rings)) == 21
+        assert lines_of(said) == []
+
+
+@pytest.mark.parametrize("change", ["undumpable", f"user {NOBODY}"])
+def test_a_process_that_changes_itself_first_has_a_ring(rings: Path, change: str) -> None:
+    rings.chmod(0o700)
+    os.chown(rings, NOBODY if "user" in change else 0, -1)
+    with Target("lives", env=with_library(rings)) as target:
+        target.ask(change)
+        target.ask("wait")
+        assert ended_waits(one_ring(rings)) == 1
+
+
+def test_a_root_folder_without_a_place_for_rings_gets_one_line(rings: Path, tmp_path: Path) -> None:
+    with saying("lives", env=with_library(rings)) as (target, said):
+        target.ask(f"root {tmp_path}")
+        for _ in range(5):
+            target.ask("wait")
+        (line,) = lines_of(said)
+        assert line.startswith("stallscope: ")
+        assert target.close() == 0
+    assert not list(rings.iterdir())
+
+
+def test_a_child_has_a_ring_of_its_own(rings: Path) -> None:
+    with Target("lives", env=with_library(rings)) as target:
+        target.ask("wait")
+        target.ask("wait")
+        child = target.ask("fork")["pid"]
+        assert child != target.pid
+        assert target.wait() == 0
+        assert not list(rings.iterdir())  # the parent has taken its own away
+        target.ask("wait")
+        ring = one_ring(rings)
+        assert (ringfile.read(ring).pid, ended_waits(ring)) == (child, 1)
+
+
+@pytest.mark.needs("probe")
+def test_a_process_that_executes_itself_has_a_new_ring(rings: Path) -> None:
+    with Target("lives", env=with_library(rings)) as target:
+        target.ask("wait")
+        target.ask("wait")
+        assert target.ask("exec")["pid"] == target.pid
+        target.ask("wait")
+        newest = max(rings.glob(RINGS), key=lambda ring: ringfile.read(ring).created_ns)
+        assert (ringfile.read(newest).pid, ended_waits(newest)) == (target.pid, 1)
+        done = run_probe(
+            *("snap", "--backend", "inproc", "--pid", str(target.pid)),
+            prefix=("env", f"STALLSCOPE_RUNTIME_DIR={rings}"),
+        )
+        assert done.code == 0, done.stderr
+    assert newest not in rings.iterdir()
+
+
+PROGRAMS = (
+    ("ls", "/"),
+    ("sh", "-c", "echo out; echo err >&2; exit 3"),
+    ("bash", "-c", "sleep 0; (exit 4) & wait $!"),
+    (sys.executable, "-c", "import json; print(json.dumps([1]))"),
+    ("find", "/proc/self/fdinfo", "-maxdepth", "0"),
+    ("tar", "--version"),
+)
+
+
+@pytest.mark.parametrize("argv", PROGRAMS, ids=lambda argv: Path(argv[0]).name)
+def test_what_is_no_server_does_what_it_did(rings: Path, argv: tuple[str, ...]) -> None:
+    plain = subprocess.run(argv, capture_output=True, check=False, timeout=PATIENCE)
+    env = {**os.environ, **with_library(rings)}
+    loaded = subprocess.run(argv, capture_output=True, check=False, timeout=PATIENCE, env=env)
+    assert (loaded.returncode, loaded.stdout, loaded.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
+    assert not list(rings.iterdir())
+
+
+def test_the_probe_itself_can_have_the_library_inside(rings: Path) -> None:
+    done = subprocess.run(
+        [str(probe.find()), "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env={**os.environ, **with_library(rings)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")

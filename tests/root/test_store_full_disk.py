@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that fills while an incident is written."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallscope.errors import StallscopeError
+from stallscope.incident import CaptureEntry
+from stallscope.store import DiskGuard, IncidentFolder, Store, listing, read_incident
+from tests.unit.storelife import CAPTURE, incident, sample
+
+pytestmark = pytest.mark.needs("root")
+
+ONE_LINE = r"^cannot (write|make) /[^\n]*: No space left on device$"
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, kib: int) -> Iterator[Path]:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill_up(file: Path, leave: int) -> None:
+    """Write until ``leave`` bytes, whole pages, are free."""
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as output:
+        while output.write(b"x" * 4096):
+            pass
+    with file.open("r+b") as output:
+        output.truncate(max(0, file.stat().st_size - leave))
+
+
+def noise(number: int) -> str:
+    """Return a text of ten pages that takes half of them compressed."""
+    return random.Random(number).randbytes(20_000).hex()
+
+
+def steps(folder: IncidentFolder) -> None:
+    """Do one thing of each kind that takes room."""
+    folder.append_samples([msgspec.structs.replace(sample(0), error=noise(1))])
+    folder.add_text("status", noise(2))
+    folder.add_capture(CAPTURE, CaptureEntry("", 1, "burst"))
+    folder.append_raw_sql([noise(3).encode()])
+    folder.suppress("the disk is full")
+
+
+@pytest.mark.parametrize("pages", range(0, 40, 2))
+def test_nothing_is_torn_wherever_the_disk_ends(tmp_path: Path, pages: int) -> None:
+    with small_disk(tmp_path / "disk", 1024) as disk:
+        store = Store.open(disk / "store")
+        with store.begin(incident(1)) as folder:
+            first = folder.add_capture(CAPTURE, CaptureEntry("", 1, "trigger"))
+            folder.append_samples([sample(0)])
+            fill_up(disk / "others", pages * 4096)
+            if pages < 20:
+                with pytest.raises(StallscopeError, match=ONE_LINE):
+                    steps(folder)
+            else:
+                with contextlib.suppress(StallscopeError):
+                    steps(folder)
+            check_whole(store, folder, first)
+            (disk / "others").unlink()
+            # With room again it goes on, and what could not be written then is now.
+            steps(folder)
+            folder.finish(msgspec.structs.replace(folder.incident, end_ns=incident(2).start_ns))
+        check_whole(store, folder, first)
+        stored = read_incident(folder.path)
+        assert len(stored.samples()) >= 2
+        assert stored.texts()
+        assert stored.incident.suppressed >= 1
+        assert not [p for p in folder.path.rglob("*") if p.name.endswith(".tmp")]
+
+
+def check_whole(store: Store, folder: IncidentFolder, first: CaptureEntry) -> None:
+    found = listing(store.dest, rebuild=True)
+    assert [summary.id for summary in found.incidents] == [folder.incident.id]
+    assert found.notes == []
+    stored = read_incident(folder.path)
+    assert first in stored.incident.captures
+    assert all(capture.error is None for capture in stored.captures())
+    assert stored.samples()[0] == sample(0)
+    assert all(len(text) == 40_000 for text in stored.texts().values())
+    assert all(len(line) == 40_000 for line in stored.raw_sql())
+    assert {note.code for note in stored.notes} <= {"capture-unlisted"}
+
+
+def test_an_incident_that_does_not_fit_is_not_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 256) as disk:
+        store = Store.open(disk / "store")
+        fill_up(disk / "others", 0)
+        with pytest.raises(StallscopeError, match=ONE_LINE):
+            store.begin(incident(1))
+        assert list(store.incidents.iterdir()) == []
+
+
+def test_the_guard_counts_the_capture_that_is_to_come(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4096) as disk:
+        store = Store.open(disk / "store")
+        mib = 1 << 20
+        assert store.no_room(DiskGuard(bytes_free=3 * mib, pct_free=5)) is None
+        assert "disk-bytes-free" in str(store.no_room(DiskGuard(5 * mib, 0)))
+        assert "disk-pct-free" in str(store.no_room(DiskGuard(0, 99.95)))
+        assert "disk-bytes-free" in str(store.no_room(DiskGuard(3 * mib, 0), expected=mib))
+        with store.begin(incident(1)) as folder:
+            folder.add_text("noise", noise(1))
+            folder.add_capture(b"\x28\xb5\x2f\xfd" + bytes(mib), CaptureEntry("", 1, "trigger"))
+        assert store.last_capture_bytes == mib + 4
+        assert "disk-bytes-free" in str(store.no_room(DiskGuard(bytes_free=2 * mib, pct_free=0)))

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A serving probe that watches waits: what it says, and the captures that waits take."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from known_waits import Made, known_waits, make
+from servers import wait_until
+from targets import Target
+
+from stallscope import capturefile
+from stallscope.model import Capture, Trigger
+from tests.root.support import assert_unharmed
+from tests.watching import Line, attached, loaded, watcher
+
+__all__: list[str] = []
+
+pytestmark = pytest.mark.needs("root", "waits")
+
+WAITERS = 5
+LATE_MS = 400
+"""By then all waiters are asleep, also where they have to wait for a CPU."""
+LONG = ("--events", "--threshold", "20")
+
+
+def of_mutex(event: Line) -> bool:
+    return (event["kind"], event["name"]) == ("mutex", "the_mutex")
+
+
+def in_flight(event: Line) -> bool:
+    return of_mutex(event) and event["in_flight"] is True
+
+
+def is_captured(line: Line) -> bool:
+    return bool(line["type"] == "captured")
+
+
+def assert_names_the_wait(trigger: Trigger, target: Target, held: Made) -> None:
+    """Assert that it tells of a wait for the mutex, and that its times follow each other."""
+    assert (trigger.kind, trigger.name) == ("mutex", "the_mutex")
+    assert trigger.address == int(held.address or "0", 16)
+    assert trigger.pid == target.pid
+    assert trigger.tid in {call.tid for call in held.calls}
+    assert trigger.waiters == len(held.calls)
+    assert trigger.length_ms is not None
+    assert trigger.threshold_ms is not None
+    assert trigger.length_ms >= trigger.threshold_ms
+    assert trigger.delay_ms is not None
+    assert trigger.copied_ms is not None
+    assert trigger.finished_ms is not None
+    assert 0 <= trigger.delay_ms < trigger.copied_ms < trigger.finished_ms
+    assert trigger.delay_ms == pytest.approx(trigger.length_ms - trigger.threshold_ms, abs=0.01)
+
+
+def assert_caught(capture: Capture, held: Made) -> None:
+    """Assert that all waiters were still asleep on the lock when their stacks were copied."""
+    (lock,) = [lock for lock in capture.locks if lock.symbol == "the_mutex"]
+    assert lock.owner_tid == held.holder
+    assert lock.waiters == len(held.calls)
+
+
+def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
+    options = (*LONG, "--capture-threshold", f"mutex={LATE_MS}")
+    with (
+        known_waits(tmp_path, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        held = make(target, f"hold mutex {WAITERS}")
+        capture = watch.capture()
+        assert capture.trigger is not None
+        assert capture.trigger.reason == "threshold"
+        assert capture.trigger.threshold_ms == LATE_MS
+        assert_names_the_wait(capture.trigger, target, held)
+        assert_caught(capture, held)
+        tids = {call.tid for call in held.calls}
+        assert {watch.event(in_flight, "event")["tid"]} <= tids
+        make(target, "release")
+        ended = watch.event(lambda event: of_mutex(event) and not event["in_flight"], "its end")
+        assert ended["length_ms"] >= LATE_MS
+        assert_unharmed(target.pid)
+
+
+def test_an_event_below_the_threshold_of_captures_takes_none(tmp_path: Path) -> None:
+    options = (*LONG, "--capture-threshold", "mutex=3600000")
+    with (
+        known_waits(tmp_path, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        make(target, f"hold mutex {WAITERS}")
+        watch.event(in_flight, "event")
+        make(target, "release")
+        watch.event(lambda event: of_mutex(event) and not event["in_flight"], "its end")
+        # Whatever it takes for the sake of a wait, it takes before it answers.
+        watch.ask("waits", "waits")
+        assert watch.captures == []
+
+
+def test_a_convoy_takes_a_capture(tmp_path: Path) -> None:
+    options = (*LONG, "--convoy", str(WAITERS), "--captures", str(tmp_path))
+    with (
+        known_waits(tmp_path, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        # Three are no convoy.
+        make(target, "hold mutex 3")
+        watch.event(in_flight, "event")
+        make(target, "release")
+        held = make(target, f"hold mutex {WAITERS}")
+        line = watch.line(is_captured, "capture")
+        file = Path(line["path"])
+        assert file.parent == tmp_path
+        assert file.name.endswith(f"-mutex-{line['trigger']['tid']}.jsonl.zst")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        capture = capturefile.read(file)
+        assert capture.trigger is not None
+        assert capture.trigger.reason == "convoy"
+        assert_names_the_wait(capture.trigger, target, held)
+        assert_caught(capture, held)
+        make(target, "release")
+
+
+def test_captures_that_come_too_often_are_counted(tmp_path: Path) -> None:
+    """Of waits for one lock that begin together, one takes a capture; the next says so."""
+    options = (*LONG, "--capture-threshold", "mutex=20", "--capture-interval", "3600000")
+    with (
+        known_waits(tmp_path, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        held = make(target, f"hold mutex {WAITERS}")
+        watch.line(
+            lambda line: len({e["tid"] for e in watch.events() if in_flight(e)}) == len(held.calls),
+            "event of each waiter",
+        )
+        make(target, "release")
+        watch.ask("waits", "waits")
+        assert len(watch.captures) == 1
+
+
+def test_the_next_capture_tells_what_was_suppressed(tmp_path: Path) -> None:
+    options = (*LONG, "--capture-threshold", "mutex=20", "--capture-interval", "2000")
+    with (
+        known_waits(tmp_path, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        held = make(target, f"hold mutex {WAITERS}")
+        first = watch.capture(0)
+        make(target, "release")
+        # One wait after the other, until the interval is over and one takes the next capture.
+        for _ in range(1000):
+            make(target, "mutex 1 40")
+            if len(watch.captures) > 1:
+                break
+        second = watch.capture(1)
+        assert first.trigger is not None
+        assert second.trigger is not None
+        assert first.trigger.suppressed == 0
+        assert second.trigger.suppressed >= len(held.calls) - 1
+
+
+def test_probes_are_attached_only_while_they_are_on(tmp_path: Path) -> None:
+    with known_waits(tmp_path, WAITERS) as target, watcher(target.pid, options=()) as watch:
+        idle = attached(watch.pid)
+        assert watch.ask("waits", "waits", "error")["type"] == "error"
+        assert watch.ask("watch on", "watch", "error") == {"type": "watch", "on": True}
+        probes = attached(watch.pid) - idle
+        assert len([name for name in probes if name.startswith("link")]) >= 5
+        held = make(target, f"hold mutex {WAITERS}")
+        watch.ask("threshold lock 10", "threshold")
+        line = watch.ask("waits", "waits")
+        assert line["schema"] == "stallscope.waits/1"
+        assert line["kinds"]["mutex"]["threshold_ms"] == 10
+        (key,) = [key for key in line["keys"] if key["address"] == held.address]
+        assert key["in_flight"] == WAITERS
+        make(target, "release")
+        assert watch.ask("watch off", "watch", "error") == {"type": "watch", "on": False}
+        assert attached(watch.pid) == idle
+        # The kernel frees them after a moment.
+        wait_until(lambda: not probes & loaded(), "the probes are gone")
+        assert watch.ask("watch on", "watch", "error") == {"type": "watch", "on": True}
+        probes = attached(watch.pid)
+    wait_until(lambda: not probes & loaded(), "the probes are gone")
+
+
+def test_lines_at_an_interval(tmp_path: Path) -> None:
+    with (
+        known_waits(tmp_path) as target,
+        watcher(target.pid, options=("--interval", "50")) as watch,
+    ):
+        make(target, "fsync 23")
+        watch.line(
+            lambda line: sum(of_fsync(line) for line in watch.lines) == 23, "line with them all"
+        )
+        code = watch.quit()
+        assert code == 0
+        final = watch.lines[-1]
+        assert final["final"] is True
+        assert of_fsync(final) == 23
+
+
+def of_fsync(line: Line) -> int:
+    count = line["kinds"]["fsync"]["count"] if line["type"] == "waits" else 0
+    assert isinstance(count, int)
+    return count
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "watch",
+        "watch maybe",
+        "threshold",
+        "threshold mutex",
+        "threshold nothing 5",
+        "threshold mutex -5",
+        "capture-threshold mutex 1e99",
+        "target",
+        "target 0",
+        "target x",
+        "waits now",
+        "snap ",
+    ],
+)
+def test_wrong_commands_are_answered(command: str, tmp_path: Path) -> None:
+    with known_waits(tmp_path) as target, watcher(target.pid, options=()) as watch:
+        answer = watch.ask(command, "error", "watch", "threshold", "target")
+        assert answer["type"] == "error"
+        assert "\n" not in answer["message"]
+        assert watch.ask("watch off", "watch", "error") == {"type": "watch", "on": False}
+
+
+def test_threads_that_wait_for_work_are_no_event(tmp_path: Path) -> None:
+    options = ("--events", "--threshold", "1", "--capture-threshold", "1")
+    with (
+        known_waits(tmp_path, idle=12) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        # The probe has dealt with whatever was reported before this wait, which is one.
+        make(target, "mutex 1 50")
+        watch.event(in_flight, "event")
+        # Two of the idle threads are at locks, and are told as what they are.
+        assert {event["kind"] for event in watch.events()} == {"mutex", "rwlock", "sem"}

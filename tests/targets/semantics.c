@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+// semantics FOLDER: prints what every call that the in-process agent interposes returns, and what
+// it leaves in errno, in the cases that tell kinds of locks apart. To be run with the library and
+// without, and compared. Ends by itself.
+#include "target.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#define UNTOUCHED 12345
+#define LONG_NS 30000000 // a wait through more than one stage of patience
+
+static void tell(const char *what, long result)
+{
+	int left = errno;
+
+	printf("%s=%ld", what, result);
+	if (left != UNTOUCHED)
+		printf(" errno %d", left);
+	printf("\n");
+}
+
+#define TELL(call)                                                                                 \
+	do {                                                                                       \
+		errno = UNTOUCHED;                                                                 \
+		tell(#call, (long)(call));                                                         \
+	} while (0)
+
+#if __GLIBC_PREREQ(2, 30)
+#define TELL_CLOCK(call) TELL(call)
+#else
+#define TELL_CLOCK(call) (void)monotonic
+#endif
+
+static struct timespec after(clockid_t clock, long ns)
+{
+	struct timespec time;
+
+	clock_gettime(clock, &time);
+	time.tv_nsec += ns;
+	time.tv_sec += time.tv_nsec / 1000000000;
+	time.tv_nsec %= 1000000000;
+	return time;
+}
+
+static void run(void *(*function)(void *), void *arg)
+{
+	pthread_join(target_thread(function, arg, 0), NULL);
+}
+
+/* A thread that has a lock until the main thread sleeps for it. */
+
+struct holder {
+	int (*take)(void *), (*give)(void *); // give NULL: it ends and keeps it
+	void *object;
+	size_t size;
+	pid_t waiter;
+	int has_it;
+};
+
+static void *hold(void *arg)
+{
+	struct holder *holder = arg;
+	struct timespec nap = {.tv_nsec = LONG_NS};
+
+	holder->take(holder->object);
+	__atomic_store_n(&holder->has_it, 1, __ATOMIC_RELEASE);
+	target_wait_blocked(holder->waiter, SYS_futex, (uintptr_t)holder->object,
+			    (uintptr_t)holder->object + holder->size);
+	nanosleep(&nap, NULL);
+	if (holder->give)
+		holder->give(holder->object);
+	return NULL;
+}
+
+static pthread_t start_holder(struct holder *holder)
+{
+	pthread_t thread;
+
+	holder->waiter = gettid();
+	holder->has_it = 0;
+	thread = target_thread(hold, holder, 0);
+	target_wait_set(&holder->has_it);
+	return thread;
+}
+
+/* Mutexes */
+
+static const struct mutex_kind {
+	const char *name;
+	int type, protocol, robust, shared;
+} mutex_kinds[] = {
+	{"normal", PTHREAD_MUTEX_NORMAL, PTHREAD_PRIO_NONE, 0, 0},
+	{"adaptive", PTHREAD_MUTEX_ADAPTIVE_NP, PTHREAD_PRIO_NONE, 0, 0},
+	{"recursive", PTHREAD_MUTEX_RECURSIVE, PTHREAD_PRIO_NONE, 0, 0},
+	{"errorcheck", PTHREAD_MUTEX_ERRORCHECK, PTHREAD_PRIO_NONE, 0, 0},
+	{"shared", PTHREAD_MUTEX_NORMAL, PTHREAD_PRIO_NONE, 0, 1},
+	{"robust", PTHREAD_MUTEX_NORMAL, PTHREAD_PRIO_NONE, 1, 0},
+	{"robust recursive", PTHREAD_MUTEX_RECURSIVE, PTHREAD_PRIO_NONE, 1, 0},
+	{"robust errorcheck", PTHREAD_MUTEX_ERRORCHECK, PTHREAD_PRIO_NONE, 1, 0},
+	{"robust shared", PTHREAD_MUTEX_NORMAL, PTHREAD_PRIO_NONE, 1, 1},
+	{"inherit", PTHREAD_MUTEX_NORMAL, PTHREAD_PRIO_INHERIT, 0, 0},
+	{"inherit recursive", PTHREAD_MUTEX_RECURSIVE, PTHREAD_PRIO_INHERIT, 0, 0},
+	{"inherit errorcheck", PTHREAD_MUTEX_ERRORCHECK, PTHREAD_PRIO_INHERIT, 0, 0},
+	{"inherit robust", PTHREAD_MUTEX_NORMAL, PTHREAD_PRIO_INHERIT, 1, 0},
+	{"inherit robust recursive", PTHREAD_MUTEX_RECURSIVE, PTHREAD_PRIO_INHERIT, 1, 0},
+	{"protect", PTHREAD_MUTEX_NORMAL, PTHREAD_PRIO_PROTECT, 0, 0},
+	{"protect recursive", PTHREAD_MUTEX_RECURSIVE, PTHREAD_PRIO_PROTECT, 0, 0},
+	{"protect errorcheck", PTHREAD_MUTEX_ERRORCHECK, PTHREAD_PRIO_PROTECT, 0, 0},
+};
+
+static pthread_mutex_t *mutex; // one after the other, shared with children
+
+static int take_mutex(void *object)
+{
+	return pthread_mutex_lock(object);
+}
+
+static int give_mutex(void *object)
+{
+	return pthread_mutex_unlock(object);
+}
+
+static void make_mutex(const struct mutex_kind *kind)
+{
+	pthread_mutexattr_t attr;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, kind->type);
+	pthread_mutexattr_setprotocol(&attr, kind->protocol);
+	if (kind->protocol == PTHREAD_PRIO_PROTECT)
+		pthread_mutexattr_setprioceiling(&attr, 2);
+	pthread_mutexattr_setrobust(&attr,
+				    kind->robust ? PTHREAD_MUTEX_ROBUST : PTHREAD_MUTEX_STALLED);
+	pthread_mutexattr_setpshared(&attr, kind->shared ? PTHREAD_PROCESS_SHARED
+							 : PTHREAD_PROCESS_PRIVATE);
+	memset(mutex, 0, sizeof(*mutex));
+	TELL(pthread_mutex_init(mutex, &attr));
+	pthread_mutexattr_destroy(&attr);
+}
+
+static void *be_another_thread(void *arg)
+{
+	const struct mutex_kind *kind = arg;
+	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+	struct timespec bad = {.tv_sec = wall.tv_sec + 60, .tv_nsec = 1000000000};
+	struct timespec past = {.tv_sec = -1};
+
+	TELL(pthread_mutex_trylock(mutex));
+	TELL(pthread_mutex_timedlock(mutex, &wall));
+	TELL(pthread_mutex_timedlock(mutex, &bad));
+	TELL(pthread_mutex_timedlock(mutex, &past));
+	TELL_CLOCK(pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &monotonic));
+	TELL_CLOCK(pthread_mutex_clocklock(mutex, CLOCK_THREAD_CPUTIME_ID, &monotonic));
+	if (kind->type != PTHREAD_MUTEX_NORMAL && kind->type != PTHREAD_MUTEX_ADAPTIVE_NP)
+		TELL(pthread_mutex_unlock(mutex));
+	return NULL;
+}
+
+static void *lock_and_die(void *arg)
+{
+	TELL(pthread_mutex_lock(mutex));
+	return NULL;
+}
+
+static void try_deaths(const struct mutex_kind *kind)
+{
+	struct holder holder = {.take = take_mutex, .object = mutex, .size = sizeof(*mutex)};
+	pthread_t thread;
+
+	run(lock_and_die, NULL);
+	TELL(pthread_mutex_lock(mutex));
+	TELL(pthread_mutex_consistent(mutex));
+	TELL(pthread_mutex_unlock(mutex));
+	thread = start_holder(&holder); // dies while this thread waits
+	TELL(pthread_mutex_lock(mutex));
+	pthread_join(thread, NULL);
+	TELL(pthread_mutex_consistent(mutex));
+	TELL(pthread_mutex_unlock(mutex));
+	if (kind->shared) {
+		fflush(stdout);
+		pid_t child = fork();
+
+		if (!child)
+			_exit(pthread_mutex_lock(mutex));
+		waitpid(child, NULL, 0);
+		TELL(pthread_mutex_lock(mutex));
+		TELL(pthread_mutex_consistent(mutex));
+		TELL(pthread_mutex_unlock(mutex));
+	}
+	run(lock_and_die, NULL);
+	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	TELL(pthread_mutex_timedlock(mutex, &wall));
+	TELL(pthread_mutex_unlock(mutex));
+	TELL(pthread_mutex_lock(mutex));
+	TELL(pthread_mutex_trylock(mutex));
+	TELL(pthread_mutex_timedlock(mutex, &wall));
+}
+
+static void try_mutex(const struct mutex_kind *kind)
+{
+	struct holder holder = {.take = take_mutex,
+				.give = give_mutex,
+				.object = mutex,
+				.size = sizeof(*mutex)};
+	pthread_t thread;
+
+	printf("mutex %s\n", kind->name);
+	make_mutex(kind);
+	TELL(pthread_mutex_lock(mutex));
+	if (kind->type != PTHREAD_MUTEX_NORMAL && kind->type != PTHREAD_MUTEX_ADAPTIVE_NP) {
+		TELL(pthread_mutex_lock(mutex));
+		if (kind->type == PTHREAD_MUTEX_RECURSIVE) {
+			unsigned count = mutex->__data.__count;
+
+			mutex->__data.__count = ~0U;
+			TELL(pthread_mutex_lock(mutex));
+			mutex->__data.__count = count;
+			TELL(pthread_mutex_unlock(mutex));
+		}
+	} else if (kind->protocol == PTHREAD_PRIO_NONE) {
+		struct timespec wall = after(CLOCK_REALTIME, 1000000);
+
+		TELL(pthread_mutex_timedlock(mutex, &wall));
+	}
+	run(be_another_thread, (void *)kind);
+	TELL(pthread_mutex_unlock(mutex));
+	if (kind->type != PTHREAD_MUTEX_NORMAL && kind->type != PTHREAD_MUTEX_ADAPTIVE_NP)
+		TELL(pthread_mutex_unlock(mutex));
+	struct timespec bad = {.tv_nsec = -1};
+	TELL(pthread_mutex_timedlock(mutex, &bad)); // is not looked at
+	TELL(pthread_mutex_unlock(mutex));
+	// Of a thread without a real-time priority this kind cannot be locked.
+	if (kind->protocol != PTHREAD_PRIO_PROTECT || sched_getscheduler(0) == SCHED_FIFO) {
+		thread = start_holder(&holder);
+		TELL(pthread_mutex_lock(mutex));
+		TELL(pthread_mutex_unlock(mutex));
+		pthread_join(thread, NULL);
+	}
+	if (kind->robust)
+		try_deaths(kind);
+	printf("owner %d users %u kind %d\n", mutex->__data.__owner, mutex->__data.__nusers,
+	       mutex->__data.__kind);
+	TELL(pthread_mutex_destroy(mutex));
+}
+
+static void try_mutexes(void)
+{
+	struct sched_param ordinary = {0}, real_time = {.sched_priority = 1};
+
+	for (size_t i = 0; i < sizeof(mutex_kinds) / sizeof(mutex_kinds[0]); i++) {
+		const struct mutex_kind *kind = &mutex_kinds[i];
+
+		if (kind->protocol == PTHREAD_PRIO_PROTECT)
+			sched_setscheduler(0, SCHED_FIFO, &real_time);
+		try_mutex(kind);
+		mutex++;
+		sched_setscheduler(0, SCHED_OTHER, &ordinary);
+	}
+}
+
+static void try_bad_mutex(void)
+{
+	memset(mutex, 0, sizeof(*mutex));
+	mutex->__data.__kind = 13;
+	TELL(pthread_mutex_lock(mutex));
+	TELL(pthread_mutex_trylock(mutex));
+	TELL(pthread_mutex_unlock(mutex));
+}
+
+/* Rwlocks */
+
+static int take_read(void *object)
+{
+	return pthread_rwlock_rdlock(object);
+}
+
+static int take_write(void *object)
+{
+	return pthread_rwlock_wrlock(object);
+}
+
+static int give_rwlock(void *object)
+{
+	return pthread_rwlock_unlock(object);
+}
+
+static void *time_out(void *arg)
+{
+	pthread_rwlock_t *rwlock = arg;
+	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+	struct timespec bad = {.tv_sec = wall.tv_sec + 60, .tv_nsec = -1};
+
+	TELL(pthread_rwlock_tryrdlock(rwlock) == 0 ? pthread_rwlock_unlock(rwlock) : EBUSY);
+	TELL(pthread_rwlock_trywrlock(rwlock));
+	TELL(pthread_rwlock_timedwrlock(rwlock, &wall));
+	TELL(pthread_rwlock_timedwrlock(rwlock, &bad));
+	TELL_CLOCK(pthread_rwlock_clockwrlock(rwlock, CLOCK_MONOTONIC, &monotonic));
+	TELL_CLOCK(pthread_rwlock_clockwrlock(rwlock, CLOCK_PROCESS_CPUTIME_ID, &monotonic));
+	TELL_CLOCK(pthread_rwlock_clockrdlock(rwlock, CLOCK_PROCESS_CPUTIME_ID, &monotonic));
+	return NULL;
+}
+
+static void *time_out_reading(void *arg)
+{
+	pthread_rwlock_t *rwlock = arg;
+	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+
+	TELL(pthread_rwlock_timedrdlock(rwlock, &wall));
+	TELL_CLOCK(pthread_rwlock_clockrdlock(rwlock, CLOCK_MONOTONIC, &monotonic));
+	return NULL;
+}
+
+static void try_rwlock(pthread_rwlock_t *rwlock, const char *name, int kind)
+{
+	pthread_rwlockattr_t attr;
+	struct holder holder = {.give = give_rwlock, .object = rwlock, .size = sizeof(*rwlock)};
+	pthread_t thread;
+
+	printf("rwlock %s\n", name);
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setkind_np(&attr, kind);
+	TELL(pthread_rwlock_init(rwlock, &attr));
+	TELL(pthread_rwlock_rdlock(rwlock));
+	TELL(pthread_rwlock_rdlock(rwlock));
+	run(time_out, rwlock);
+	TELL(pthread_rwlock_unlock(rwlock));
+	TELL(pthread_rwlock_unlock(rwlock));
+	TELL(pthread_rwlock_wrlock(rwlock));
+	TELL(pthread_rwlock_wrlock(rwlock));
+	TELL(pthread_rwlock_rdlock(rwlock));
+	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	TELL(pthread_rwlock_timedrdlock(rwlock, &wall));
+	run(time_out_reading, rwlock);
+	run(time_out, rwlock);
+	TELL(pthread_rwlock_unlock(rwlock));
+	holder.take = take_write;
+	thread = start_holder(&holder);
+	TELL(pthread_rwlock_rdlock(rwlock));
+	TELL(pthread_rwlock_unlock(rwlock));
+	pthread_join(thread, NULL);
+	thread = start_holder(&holder);
+	TELL(pthread_rwlock_wrlock(rwlock));
+	TELL(pthread_rwlock_unlock(rwlock));
+	pthread_join(thread, NULL);
+	holder.take = take_read;
+	thread = start_holder(&holder);
+	TELL(pthread_rwlock_wrlock(rwlock));
+	TELL(pthread_rwlock_unlock(rwlock));
+	pthread_join(thread, NULL);
+	TELL(pthread_rwlock_destroy(rwlock));
+}
+
+/* Conditions */
+
+static void try_conds(void)
+{
+	static const struct mutex_kind errorcheck = {"", PTHREAD_MUTEX_ERRORCHECK, 0, 0, 0};
+	static const struct mutex_kind recursive = {"", PTHREAD_MUTEX_RECURSIVE, 0, 0, 0};
+	struct timespec wall = after(CLOCK_REALTIME, 1000000);
+	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
+	struct timespec bad = {.tv_nsec = 1000000000};
+	pthread_condattr_t attr;
+	pthread_cond_t cond;
+
+	printf("conditions\n");
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	TELL(pthread_cond_init(&cond, &attr));
+	make_mutex(&errorcheck);
+	TELL(pthread_cond_wait(&cond, mutex)); // of nobody
+	TELL(pthread_cond_timedwait(&cond, mutex, &monotonic));
+	TELL(pthread_mutex_lock(mutex));
+	TELL(pthread_cond_timedwait(&cond, mutex, &monotonic));
+	TELL(pthread_cond_timedwait(&cond, mutex, &bad));
+	TELL_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_REALTIME, &wall));
+	TELL_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_MONOTONIC, &monotonic));
+	TELL_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_THREAD_CPUTIME_ID, &monotonic));
+	TELL(pthread_mutex_unlock(mutex));
+	make_mutex(&recursive);
+	TELL(pthread_mutex_lock(mutex));
+	TELL(pthread_mutex_lock(mutex));
+	TELL(pthread_cond_timedwait(&cond, mutex, &monotonic));
+	TELL(pthread_mutex_unlock(mutex));
+	TELL(pthread_mutex_unlock(mutex));
+	TELL(pthread_cond_signal(&cond));
+	TELL(pthread_cond_broadcast(&cond));
+	TELL(pthread_cond_destroy(&cond));
+}
+
+/* Files */
+
+#define BLOCK 65536
+
+static void try_files(void)
+{
+	char *buffer = calloc(1, 2 * BLOCK);
+	struct iovec vector[2] = {{buffer, BLOCK}, {buffer + BLOCK, BLOCK}};
+	int fd = open("file", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	int reader = open("file", O_RDONLY | O_CLOEXEC), ends[2];
+
+	if (!buffer || fd < 0 || reader < 0 || pipe(ends))
+		target_die("open");
+	int out = ends[1], gone = 4242;
+	// Known to the compiler they would be complained about.
+	void *volatile nothing = NULL, *volatile nowhere = (void *)8;
+	volatile int negative = -1;
+	printf("files\n");
+	TELL(fsync(fd));
+	TELL(fsync(out));
+	TELL(fsync(gone));
+	TELL(fdatasync(fd));
+	TELL(fdatasync(gone));
+	TELL(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));
+	TELL(sync_file_range(out, 0, 0, SYNC_FILE_RANGE_WRITE));
+	TELL(sync_file_range(fd, 0, 0, 12345));
+	TELL(syncfs(gone));
+	TELL(fallocate(fd, 0, 0, BLOCK));
+	TELL(fallocate(fd, 0, 0, 0));
+	TELL(fallocate(fd, 1 << 20, 0, 1));
+	TELL(fallocate(reader, 0, 0, 1));
+	TELL(posix_fallocate(fd, BLOCK, BLOCK));
+	TELL(posix_fallocate(reader, 0, 1));
+	TELL(posix_fallocate(gone, 0, 1));
+	TELL(posix_fallocate(fd, -1, 1));
+	TELL(posix_fallocate(out, 0, 1));
+	TELL(ftruncate(fd, 100));
+	TELL(ftruncate(fd, -1));
+	TELL(ftruncate(reader, 0));
+	TELL(pwrite(fd, buffer, BLOCK, 0));
+	TELL(pwrite(fd, buffer, BLOCK, BLOCK));
+	TELL(pwrite(fd, buffer, 10, 5));
+	TELL(pwrite(reader, buffer, BLOCK, 0));
+	TELL(pwrite(out, buffer, BLOCK, 0));
+	TELL(pwrite(gone, buffer, BLOCK, 0));
+	TELL(pwrite(fd, nothing, BLOCK, 0));
+	TELL(pwrite(fd, buffer, BLOCK, -1));
+	TELL(pread(fd, buffer, BLOCK, 0));
+	TELL(pread(fd, buffer, BLOCK, BLOCK + 100));
+	TELL(pread(fd, buffer, BLOCK, 1 << 30));
+	TELL(pread(gone, buffer, BLOCK, 0));
+	TELL(pread(fd, nothing, BLOCK, 0));
+	TELL(preadv(fd, vector, 2, 100));
+	TELL(preadv(fd, vector, negative, 0));
+	TELL(preadv(fd, nothing, 2, 0));
+	TELL(pwritev(fd, vector, 2, 100));
+	TELL(pwritev(gone, vector, 2, 100));
+	TELL(pwritev(fd, nowhere, 2, 100));
+	void *map = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+	TELL(msync(map, BLOCK, MS_SYNC));
+	TELL(msync(map, BLOCK, MS_ASYNC));
+	TELL(msync((char *)map + 1, BLOCK, MS_SYNC));
+	munmap(map, BLOCK);
+	TELL(msync(map, BLOCK, MS_SYNC));
+	TELL(rename("file", "other"));
+	TELL(rename("file", "other"));
+	TELL(renameat(AT_FDCWD, "other", AT_FDCWD, "file"));
+	TELL(renameat(gone, "other", AT_FDCWD, "file"));
+	TELL(mkdir("folder", 0700));
+#if __GLIBC_PREREQ(2, 28)
+	TELL(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", RENAME_NOREPLACE));
+	TELL(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", RENAME_EXCHANGE));
+	TELL(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", 1 << 30));
+#endif
+	TELL(unlink("none"));
+	TELL(unlink(nowhere));
+	TELL(rename("folder", nowhere));
+	TELL(rename(nowhere, "folder"));
+	TELL(unlink("folder"));
+	TELL(unlinkat(AT_FDCWD, "file", 0));
+	TELL(unlinkat(AT_FDCWD, "file", AT_REMOVEDIR));
+	TELL(unlinkat(gone, "folder", 0));
+	TELL(unlink("file"));
+	free(buffer);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2 || chdir(argv[1]))
+		target_die("a folder");
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	mutex = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (mutex == MAP_FAILED)
+		target_die("mmap");
+	try_mutexes();
+	try_bad_mutex();
+	static pthread_rwlock_t rwlocks[3];
+	try_rwlock(&rwlocks[0], "reader", PTHREAD_RWLOCK_PREFER_READER_NP);
+	try_rwlock(&rwlocks[1], "writer", PTHREAD_RWLOCK_PREFER_WRITER_NP);
+	try_rwlock(&rwlocks[2], "writer nonrecursive",
+		   PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	try_conds();
+	try_files();
+	return 0;
+}

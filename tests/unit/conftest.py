@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What many of these tests start from."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from stallscope.analyzers import catalog
+from tests.unit.scenes import Analyze
+
+__all__: list[str] = []
+
+# A busy machine makes anything slow now and then: only wrong results fail a test.
+settings.register_profile(
+    "stallscope", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("stallscope")
+
+
+@pytest.fixture(scope="session")
+def signatures() -> catalog.Catalog:
+    """Return the project's own catalog."""
+    return catalog.load()
+
+
+@pytest.fixture(scope="session")
+def analyze(signatures: catalog.Catalog) -> Analyze:
+    """Return what analyses a capture by that catalog."""
+    return Analyze(signatures)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes: nobody waits for a collector that does not come back."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from servers.waiting import PATIENCE, wait_until
+
+from stallscope.collectors.agent.lanes import Lanes
+from stallscope.collectors.agent.news import Answer, Inbox, News
+from stallscope.errors import StallscopeError
+from stallscope.samples import Sample
+
+__all__: list[str] = []
+
+SHORT = 0.5
+"""A deadline that passes: long enough for a call that is on its way when the machine is busy."""
+LATE = re.compile(r"no answer (within 0\.5|for [1-9]\d*) s")
+
+
+class Fake:
+    """A collector that does what it is told; ``gate`` holds it up while it is closed."""
+
+    def __init__(self, name: str, lane: str | None = None, deadline: float = SHORT) -> None:
+        self.name = name
+        self.lane = lane or name
+        self.deadline = deadline
+        self.interval = 0.0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = 0
+        self.running = 0
+        self.most_running = 0
+        self.closed = threading.Event()
+        self.error: Exception | None = None
+
+    def collect(self) -> Sample:
+        self.begun += 1
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        self.gate.wait(PATIENCE)
+        self.running -= 1
+        if self.error is not None:
+            raise self.error
+        return Sample(self.name, time.time_ns(), time.monotonic_ns(), {"x": float(self.begun)})
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def take(inbox: Inbox, wanted: Callable[[News], bool]) -> News:
+    """Return the first news that is wanted."""
+    deadline = time.monotonic() + PATIENCE
+    while (news := inbox.get(deadline - time.monotonic())) is not None:
+        if wanted(news):
+            return news
+    raise AssertionError("it did not come")
+
+
+def sample_of(name: str, *, failed: bool) -> Callable[[News], bool]:
+    return lambda news: (
+        isinstance(news, Sample) and news.source == name and (news.error is not None) == failed
+    )
+
+
+def pass_deadline(lanes: Lanes) -> None:
+    """Wait until a call is late, and have that noticed."""
+    due = lanes.next_due()
+    wait_until(lambda: time.monotonic() > due, "the deadline has passed")
+    lanes.check()
+
+
+def test_samples_of_all_lanes_arrive() -> None:
+    inbox = Inbox()
+    fakes = [Fake("a", deadline=PATIENCE), Fake("b", deadline=PATIENCE)]
+    lanes = Lanes([*fakes, Fake("c", lane="a", deadline=PATIENCE)], inbox.put)
+    lanes.poll()
+    found = [take(inbox, lambda news: isinstance(news, Sample)) for _ in range(3)]
+    assert sorted(sample.source for sample in found if isinstance(sample, Sample)) == [
+        "a",
+        "b",
+        "c",
+    ]
+    lanes.close()
+
+
+def test_a_collector_looks_once_an_interval() -> None:
+    inbox = Inbox()
+    seldom, often = Fake("seldom", "a", PATIENCE), Fake("often", "a", PATIENCE)
+    seldom.interval = 3600.0
+    lanes = Lanes([seldom, often], inbox.put)
+    for _ in range(5):
+        lanes.poll()
+        take(inbox, sample_of("often", failed=False))
+    assert (seldom.begun, often.begun) == (1, 5)
+    seldom.interval = 0.0
+    lanes.poll()
+    take(inbox, sample_of("seldom", failed=False))
+    assert seldom.begun == 2
+    lanes.close()
+
+
+def test_one_that_hangs_delays_no_other_lane_and_is_asked_once() -> None:
+    inbox = Inbox()
+    hangs, works = Fake("hangs"), Fake("works", deadline=PATIENCE)
+    hangs.gate.clear()
+    lanes = Lanes([hangs, works], inbox.put)
+    arrived: list[Sample] = []
+
+    def both(news: News) -> bool:
+        arrived.extend([news] if isinstance(news, Sample) else [])
+        return sample_of("works", failed=False)(news)
+
+    for _ in range(20):
+        lanes.poll()
+        take(inbox, both)
+    assert works.begun == 20
+    if lanes.late["hangs"] == 0:
+        pass_deadline(lanes)
+    for _ in range(5):
+        lanes.poll()
+    while (news := inbox.get(0)) is not None:
+        both(news)
+    late = next(sample for sample in arrived if sample.source == "hangs")
+    assert LATE.fullmatch(late.error or ""), late.error
+    assert hangs.begun == 1
+    assert lanes.late["hangs"] >= 6
+    assert "works" not in lanes.late
+    hangs.gate.set()
+    lanes.close()
+
+
+def test_what_comes_late_is_dropped_and_then_it_is_asked_again() -> None:
+    inbox = Inbox()
+    fake = Fake("slow")
+    fake.gate.clear()
+    lanes = Lanes([fake], inbox.put)
+    lanes.poll()
+    wait_until(lambda: fake.begun, "it looks")
+    pass_deadline(lanes)
+    fake.gate.set()
+    wait_until(lambda: lanes.dropped == 1, "its answer is dropped")
+    fake.deadline = PATIENCE
+    lanes.poll()
+    fresh = take(inbox, sample_of("slow", failed=False))
+    assert isinstance(fresh, Sample)
+    assert fresh.values == {"x": 2.0}
+    assert fake.most_running == 1
+    lanes.close()
+
+
+def test_one_lane_takes_turns_and_says_behind_whom_it_waits() -> None:
+    inbox = Inbox()
+    first, second = Fake("first", "sql"), Fake("second", "sql")
+    first.gate.clear()
+    lanes = Lanes([first, second], inbox.put)
+    lanes.poll()
+    wait_until(lambda: first.begun, "the first looks")
+    pass_deadline(lanes)
+    lanes.poll()
+    behind = take(inbox, sample_of("second", failed=True))
+    assert isinstance(behind, Sample)
+    assert behind.error == "waits behind first, which does not answer"
+    assert second.begun == 0
+    first.gate.set()
+    take(inbox, sample_of("second", failed=False))
+    lanes.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StallscopeError("there is no such file"), "there is no such file"),
+        (ValueError("odd"), "internal error: ValueError: odd"),
+    ],
+)
+def test_whatever_it_raises_is_its_sample(error: Exception, said: str) -> None:
+    inbox = Inbox()
+    fake = Fake("broken", deadline=PATIENCE)
+    fake.error = error
+    lanes = Lanes([fake], inbox.put)
+    lanes.poll()
+    sample = take(inbox, sample_of("broken", failed=True))
+    assert isinstance(sample, Sample)
+    assert sample.error == said
+    lanes.close()
+
+
+def test_a_question_behind_a_late_call_is_refused_at_once() -> None:
+    inbox = Inbox()
+    fake = Fake("status", "sql")
+    fake.gate.clear()
+    lanes = Lanes([fake], inbox.put)
+    lanes.poll()
+    wait_until(lambda: fake.begun, "it looks")
+    pass_deadline(lanes)
+    asked: list[int] = []
+    lanes.ask("sql", "who", lambda: asked.append(1), PATIENCE)
+    answer = take(inbox, lambda news: isinstance(news, Answer))
+    assert isinstance(answer, Answer)
+    assert answer.key == "who"
+    assert answer.error is not None
+    assert "no answer yet" in answer.error
+    fake.gate.set()
+    lanes.close()
+    assert asked == []
+
+
+def test_a_question_is_given_up_at_its_deadline_though_its_turn_has_not_come() -> None:
+    inbox = Inbox()
+    fake = Fake("status", "sql", deadline=PATIENCE)
+    fake.gate.clear()
+    lanes = Lanes([fake], inbox.put)
+    lanes.poll()
+    lanes.ask("sql", "who", lambda: "nobody", SHORT)
+    wait_until(lambda: time.monotonic() > lanes.next_due(), "the deadline has passed")
+    lanes.check()
+    answer = take(inbox, lambda news: isinstance(news, Answer))
+    assert isinstance(answer, Answer)
+    assert answer.key == "who"
+    assert LATE.fullmatch(answer.error or ""), answer.error
+    fake.gate.set()
+    lanes.close()
+
+
+def test_the_end_does_not_wait_for_one_that_never_returns() -> None:
+    fake = Fake("never")
+    fake.gate.clear()
+    lanes = Lanes([fake], Inbox().put)
+    lanes.poll()
+    wait_until(lambda: fake.begun, "it looks")
+    begun = time.monotonic()
+    lanes.close()
+    assert time.monotonic() - begun < PATIENCE / 2
+    assert fake.closed.wait(PATIENCE)
+    assert all(t.daemon for t in threading.enumerate() if t.name.startswith("lane-"))
+    fake.gate.set()

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of the agent: the ring, the keeper, the verdict of an incident, its metrics and lines."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from servers import program
+from servers.waiting import wait_until
+
+from stallscope import capturefile
+from stallscope.analyzers import catalog, engine
+from stallscope.collectors.agent.keeper import MAX_JOBS, Keeper
+from stallscope.collectors.agent.metrics import AgentMetrics
+from stallscope.collectors.agent.news import Done, Inbox
+from stallscope.collectors.agent.ring import Ring
+from stallscope.collectors.agent.verdicts import Request, combine
+from stallscope.commands._judge import judge, verdict_of
+from stallscope.errors import StallscopeError
+from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
+from stallscope.model import Capture, Label, Process, Thread
+from stallscope.reporters.agentlines import render
+from stallscope.sessions import Session, Sessions
+from tests.unit.captures import convoy
+
+__all__: list[str] = []
+
+SECOND = 10**9
+
+
+def test_the_ring_keeps_the_last_seconds_and_no_more_bytes_than_it_may() -> None:
+    ring = Ring(60, 1000)
+    for second in range(100):
+        ring.add(second * SECOND, b"x" * 10)
+    assert len(ring) == 61
+    assert ring.dropped == 0
+    assert list(ring.since(98 * SECOND)) == [b"x" * 10] * 2
+    ring.add(100 * SECOND, b"y" * 995)
+    assert ring.bytes == 995
+    assert list(ring.since(0)) == [b"y" * 995]
+
+
+def test_a_line_larger_than_the_ring_is_not_kept() -> None:
+    ring = Ring(60, 10)
+    ring.add(0, b"x" * 11)
+    assert len(ring) == ring.bytes == 0
+
+
+def verdict(signature: str | None, threads: int, confidence: float) -> Verdict:
+    return Verdict(signature, f"it is {signature}", confidence, threads)
+
+
+def test_the_verdict_of_most_threads_over_the_burst_wins() -> None:
+    burst = [verdict("a", 190, 0.8), verdict("b", 150, 0.9), verdict("b", 150, 0.95), None]
+    assert combine(burst) == verdict("b", 150, 0.95)
+    assert combine([verdict("a", 10, 0.9), verdict("b", 11, 0.5)]) == verdict("a", 10, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("told", "missing", "notes"),
+    [
+        ({}, None, ()),
+        ({"notes": ("the owners are not told",)}, None, ("the owners are not told",)),
+        ({"reason": "no answer since 1.0 s"}, "no answer since 1.0 s", ()),
+    ],
+)
+def test_only_threads_without_connections_are_said_to_be_without(
+    tmp_path: Path, told: dict[str, Any], missing: str | None, notes: tuple[str, ...]
+) -> None:
+    path = tmp_path / "0001.jsonl.zst"
+    thread = Thread(tid=101, frames=(), state="S", label=Label.VERIFIED)
+    capturefile.write(Capture(backend="bpf", processes=(Process(100),), threads=(thread,)), path)
+    sessions = Sessions(sessions=(Session(7, 101),), pid=100, **told)
+    judged = judge(Request(str(path), sessions), catalog.load([]))
+    assert (judged.error, judged.sessions, judged.notes) == (None, missing, notes)
+    (annotated,) = capturefile.read(path).threads
+    assert annotated.connection == (None if missing else 7)
+
+
+def test_the_version_of_the_server_is_what_the_capture_says(tmp_path: Path) -> None:
+    path = tmp_path / "0001.jsonl.zst"
+    capturefile.write(convoy(), path)
+    assert judge(Request(str(path)), catalog.load([])).version == "5.5.9"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_blocker_is_told_with_its_connection(known: bool) -> None:
+    capture = convoy()
+    holder, *waiters = capture.threads
+    if known:
+        holder = msgspec.structs.replace(holder, connection=7, user="app", command="Query")
+    capture = msgspec.structs.replace(capture, threads=(holder, *waiters))
+    found = verdict_of(engine.analyze(capture, catalog.load([])))
+    assert found is not None
+    assert found.blocker is not None
+    assert found.blocker.startswith("thread 100, ")
+    assert found.blocker.endswith(", connection 7, user app") == known
+
+
+def test_a_blocker_that_another_thread_can_be_as_well_is_a_likely_one() -> None:
+    analysis = engine.analyze(convoy(), catalog.load([]))
+    finding = analysis.findings[0]
+    assert finding.blocker is not None
+    unsure = msgspec.structs.replace(finding.blocker, certain=False)
+    finding = msgspec.structs.replace(finding, blocker=unsure)
+    found = verdict_of(msgspec.structs.replace(analysis, findings=(finding,)))
+    assert found is not None
+    assert found.blocker is not None
+    assert found.blocker.startswith("thread 100 (likely), ")
+
+
+def test_a_stall_without_a_name_gives_way_to_one_with_a_name() -> None:
+    assert combine([verdict(None, 500, 0.9), verdict("a", 3, 0.4)]) == verdict("a", 3, 0.4)
+    assert combine([verdict(None, 500, 0.9)]) == verdict(None, 500, 0.9)
+
+
+def test_no_stall_in_any_capture_is_no_verdict() -> None:
+    assert combine([None, None]) is None
+    assert combine([]) is None
+
+
+def test_the_keeper_works_in_order_and_what_follows_is_the_loops() -> None:
+    inbox, said = Inbox(), list[str]()
+    keeper = Keeper(inbox.put, said.append)
+    done: list[object] = []
+    keeper.do(lambda: 1, done.append)
+
+    def fails() -> None:
+        raise StallscopeError("the disk is full")
+
+    keeper.do(fails, otherwise=done.append)
+    keeper.do(lambda: 2, done.append)
+    assert keeper.close(10)
+    while isinstance(news := inbox.get(0), Done):
+        news.then()
+    assert done == [1, "the disk is full", 2]
+    assert said == ["the disk is full"]
+    assert keeper.failed == 1
+
+
+def test_a_disk_that_hangs_delays_nobody_and_piles_nothing_up() -> None:
+    inbox = Inbox()
+    keeper = Keeper(inbox.put, lambda text: None)
+    gate = threading.Event()
+    keeper.do(lambda: gate.wait(30))
+    for _ in range(MAX_JOBS + 500):
+        keeper.do(lambda: None, needed=False)
+    assert keeper.left_out > 400
+    assert not keeper.close(0.05)
+    gate.set()
+    assert keeper.close(10)
+
+
+def incident() -> Incident:
+    target = TargetEntry(4711, "mariadbd")
+    fired = Fired("threads", "Threads_running 187 > 40\x1b[2J", 0)
+    entry = CaptureEntry("captures/0001.jsonl.zst", 0, "trigger", analyzed=True)
+    return Incident(
+        "20261121T145012.345Z-mariadbd-4711", 0, target, triggers=(fired,), captures=(entry,)
+    )
+
+
+def test_people_get_one_line_of_an_incident() -> None:
+    found = msgspec.structs.replace(incident(), verdict=verdict("metadata-lock", 20, 0.89))
+    (line,) = render("stall", found, Path("/var/lib/x"), as_json=False)
+    assert line == (
+        "stall: mariadbd (pid 4711): metadata-lock (0.89), 20 threads; threads:"
+        " Threads_running 187 > 40\\x1b[2J; 1 capture: /var/lib/x"
+    )
+    assert list(render("end", found, Path("/var/lib/x"), as_json=False)) == []
+    (line,) = render("stall", incident(), Path("/x"), as_json=False)
+    assert "no stall in its captures" in line
+
+
+def test_programs_get_lines_of_json_at_its_end_too() -> None:
+    (line,) = render("end", incident(), Path("/x"), as_json=True)
+    value = msgspec.json.decode(line)
+    assert value["schema"] == "stallscope.agent/1"
+    assert (value["event"], value["path"]) == ("end", "/x")
+    assert msgspec.convert(value["incident"], Incident) == incident()
+
+
+@pytest.mark.needs("promtool")
+def test_metrics_are_what_prometheus_wants() -> None:
+    metrics = AgentMetrics({"server": "mariadbd", "datadir": '/a"b\\c'}, 1.5)
+    metrics.polls = 7
+    for counter in (metrics.samples, metrics.errors, metrics.late, metrics.fired):
+        counter["status"] = 3
+    metrics.captures["whole"] = 5
+    metrics.incidents["metadata-lock"] = 1
+    metrics.failures["hook"] = 2
+    metrics.up["server"] = True
+    metrics.captured(0.02)
+    text = metrics.text()
+    assert b"stallscope_agent_polls_total{" in text
+    done = subprocess.run(
+        [str(program("promtool")), "check", "metrics"], input=text, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout + done.stderr == b""
+
+
+def test_a_capture_is_counted_in_the_bucket_of_its_delay() -> None:
+    metrics = AgentMetrics({}, 0)
+    metrics.captured(0.02)
+    metrics.captured(3600)
+    text = metrics.text().decode()
+    assert 'seconds_bucket{le="0.01"} 0\n' in text
+    assert 'seconds_bucket{le="0.025"} 1\n' in text
+    assert 'seconds_bucket{le="+Inf"} 2\n' in text
+    wait_until(lambda: "seconds_count 2\n" in text, "the count", 1)

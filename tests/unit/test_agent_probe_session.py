@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probe session, with a program in the probe's place that does what the test says."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from servers.waiting import PATIENCE, wait_until
+
+from stallscope.collectors.agent import probe_session
+from stallscope.collectors.agent.news import Inbox, News, ProbeState, Shot, TargetEnded, Waits
+from stallscope.collectors.agent.probe_session import ProbeSession, ProbeSettings, arguments
+
+__all__: list[str] = []
+
+FAKE = """\
+#!{python}
+import json, os, signal, sys
+def say(**line):
+    print(json.dumps(line, separators=(",", ":")), flush=True)
+{behaviour}
+"""
+OBEY = """\
+say(type="ready")
+for line in sys.stdin:
+    word, _, rest = line.strip().partition(" ")
+    if word == "snap":
+        open(rest, "w").close()
+        say(type="written", path=rest, partial=False)
+    elif word == "target":
+        say(type="target", pid=int(rest))
+"""
+DIE_AMID = """\
+say(type="ready")
+sys.stdin.readline()
+print("stallscope-probe: out of luck", file=sys.stderr)
+sys.exit(1)
+"""
+NO_WATCH = (
+    """\
+if "--watch" in sys.argv:
+    print("stallscope-probe: no BPF here", file=sys.stderr)
+    sys.exit(1)
+"""
+    + OBEY
+)
+TELL = """\
+say(type="ready")
+say(type="captured", path="/x", partial=True, trigger={"reason": "convoy", "kind": "mutex",
+    "address": "0x10", "waiters": 12, "finished_ms": 17.5})
+say(type="not-captured", message="too late", trigger={"reason": "threshold", "kind": "fsync"})
+say(type="waits", schema="stallscope.waits/1", ts=1.0, seconds=1.0, kinds={}, keys=[], lost={})
+say(type="ended", message="process 1 has ended")
+sys.stdin.read()
+"""
+GARBAGE = """\
+print("not JSON", flush=True)
+sys.stdin.read()
+"""
+DEAF = """\
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+say(type="ready")
+while True:
+    signal.pause()
+"""
+
+
+class Session:
+    """A session and what came of it."""
+
+    def __init__(self, folder: Path, settings: ProbeSettings) -> None:
+        self.inbox = Inbox()
+        self.said: list[str] = []
+        self.news: list[News] = []
+        self.session = ProbeSession(settings, self.inbox.put, self.said.append)
+
+    def wait(self, wanted: Callable[[News], bool]) -> News:
+        """Return the first news that is wanted, of those that came or come."""
+        deadline = time.monotonic() + PATIENCE
+        seen = 0
+        while True:
+            for news in self.news[seen:]:
+                if wanted(news):
+                    return news
+            seen = len(self.news)
+            news_now = self.inbox.get(deadline - time.monotonic())
+            assert news_now is not None, f"it did not come; {self.said}; {self.news}"
+            self.news.append(news_now)
+
+    def ready(self, *, sees_waits: bool = True) -> None:
+        self.wait(lambda news: news == ProbeState(ready=True, sees_waits=sees_waits))
+        self.news.clear()
+
+
+@pytest.fixture
+def begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str | None], Session]]:
+    """Return what starts a session on a probe that behaves so; None: there is no probe."""
+    monkeypatch.setattr(probe_session, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(probe_session, "LONGEST_PAUSE", 0.05)
+    made: list[Session] = []
+
+    def make(behaviour: str | None) -> Session:
+        program = tmp_path / "probe"
+        if behaviour is not None:
+            program.write_text(FAKE.format(python=sys.executable, behaviour=behaviour))
+            program.chmod(0o755)
+        monkeypatch.setenv("STALLSCOPE_PROBE", str(program))
+        session = Session(tmp_path, ProbeSettings(captures=tmp_path))
+        session.session.start((1,))
+        made.append(session)
+        return session
+
+    yield make
+    for session in made:
+        session.session.close()
+
+
+Begin = Callable[[str | None], Session]
+
+
+def test_a_capture_that_is_asked_for_comes_with_its_key(begin: Begin, tmp_path: Path) -> None:
+    session = begin(OBEY)
+    session.ready()
+    session.session.snap("a", tmp_path / "a")
+    session.session.snap("b", tmp_path / "b")
+    for key in ("a", "b"):
+        shot = session.wait(lambda news: isinstance(news, Shot))
+        session.news.clear() if key == "a" else None
+        assert isinstance(shot, Shot)
+        assert (shot.key, shot.path, shot.error) == (key, str(tmp_path / key), None)
+
+
+def test_a_probe_that_dies_is_started_again_and_the_capture_fails(
+    begin: Begin, tmp_path: Path
+) -> None:
+    session = begin(DIE_AMID)
+    session.ready()
+    session.session.snap("a", tmp_path / "a")
+    shot = session.wait(lambda news: isinstance(news, Shot))
+    assert isinstance(shot, Shot)
+    assert shot.key == "a"
+    assert shot.error is not None
+    assert "out of luck" in shot.error
+    session.wait(lambda news: isinstance(news, ProbeState) and news.ready)
+    assert session.session.restarts == 1
+    assert len(session.said) == 1
+
+
+def test_without_bpf_it_goes_on_with_less_and_says_so_once(begin: Begin, tmp_path: Path) -> None:
+    session = begin(NO_WATCH)
+    session.ready(sees_waits=False)
+    assert len(session.said) == 1
+    assert "no wait probes: no BPF here" in session.said[0]
+    session.session.snap("a", tmp_path / "a")
+    shot = session.wait(lambda news: isinstance(news, Shot))
+    assert isinstance(shot, Shot)
+    assert shot.error is None
+
+
+def test_without_a_probe_every_capture_says_so(begin: Begin, tmp_path: Path) -> None:
+    session = begin(None)
+    wait_until(lambda: len(session.said) >= 2, "it says so")
+    session.session.snap("a", tmp_path / "a")
+    shot = session.wait(lambda news: isinstance(news, Shot))
+    assert isinstance(shot, Shot)
+    assert shot.error is not None
+    assert "no program there" in shot.error
+
+
+def test_what_it_says_by_itself_is_news(begin: Begin) -> None:
+    session = begin(TELL)
+    taken = session.wait(lambda news: isinstance(news, Shot) and news.path == "/x")
+    assert isinstance(taken, Shot)
+    assert taken.key is None
+    assert taken.partial
+    assert taken.wait is not None
+    assert (taken.wait.address, taken.wait.waiters, taken.wait.finished_ms) == (16, 12, 17.5)
+    failed = session.wait(lambda news: isinstance(news, Shot) and news.path is None)
+    assert isinstance(failed, Shot)
+    assert failed.error == "too late"
+    assert isinstance(session.wait(lambda news: isinstance(news, Waits)), Waits)
+    session.wait(lambda news: isinstance(news, TargetEnded))
+
+
+def test_what_is_no_line_ends_that_probe_and_not_the_session(begin: Begin) -> None:
+    session = begin(GARBAGE)
+    wait_until(lambda: session.session.restarts >= 2, "it tries again")
+    assert "line 1" in session.said[0]
+    # Once with wait probes and once without, not at each attempt.
+    assert len(session.said) == len(set(session.said)) <= 2
+
+
+def test_other_triggers_start_it_anew(begin: Begin, tmp_path: Path) -> None:
+    session = begin(OBEY)
+    session.ready()
+    before = session.session.pid
+    session.session.change(ProbeSettings(captures=tmp_path, triggers=("--convoy=5",)))
+    session.ready()
+    assert session.session.pid not in (None, before)
+
+
+def test_a_restarted_server_has_another_ring(begin: Begin, tmp_path: Path) -> None:
+    log = tmp_path / "starts"
+    session = begin(f"print(*sys.argv[1:], file=open({str(log)!r}, 'a'))\n{OBEY}")
+    session.ready()
+    ring = tmp_path / "1-1.ring"
+    session.session.change(ProbeSettings(captures=tmp_path, backend="inproc", ring=ring))
+    session.ready()
+    session.session.follow((2,))
+    session.ready()
+    _, named, found = log.read_text().splitlines()
+    assert f"--backend inproc --read-string server_version --pid 1 --ring {ring}" in named
+    assert "--backend inproc" in found
+    assert "--pid 2" in found
+    assert "--ring" not in found
+
+
+def test_one_that_hears_no_signal_does_not_hold_up_the_end(begin: Begin) -> None:
+    session = begin(DEAF)
+    session.ready()
+    begun = time.monotonic()
+    session.session.close()
+    assert time.monotonic() - begun < PATIENCE / 2
+
+
+def test_the_command_line_has_captures_only_where_a_trigger_wants_them(tmp_path: Path) -> None:
+    settings = ProbeSettings(captures=tmp_path)
+    assert "--captures" not in arguments((1,), settings, watch=True)
+    wanted = ProbeSettings(captures=tmp_path, triggers=("--convoy=5",))
+    words = arguments((1, 2), wanted, watch=True)
+    assert words.count("--pid") == 2
+    assert str(tmp_path) in words
+    assert "--watch" not in arguments((1,), wanted, watch=False)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which source of deadlocks is asked when, and what is counted as missed, without a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallscope.collectors import deadlocks
+from stallscope.collectors.deadlocks import DeadlockWatch
+from stallscope.collectors.sql.failures import LateError, StatementError
+
+STATUS = (Path(__file__).parent.parent / "data" / "deadlocks" / "mysql55.status").read_text()
+
+
+class Server:
+    """Answers like a session of collectors.sql, and stands for the connection too."""
+
+    def __init__(self) -> None:
+        self.variables = {"datadir": "/", "log_error": "", "sql_mode": ""}
+        self.counter: float | None = None
+        self.metric: float | None = None
+        self.number = 0
+        self.reports = 0
+        self.late = False
+
+    def ask(self, ask: Callable[[Any], Any], seconds: float, *, dear: bool = False) -> Any:
+        if self.late:
+            raise LateError("no answer")
+        return ask(self)
+
+    def select(self, sql: str) -> list[tuple[Any, ...]]:
+        if sql == deadlocks.VARIABLES:
+            return list(self.variables.items())
+        if sql == deadlocks.COUNTER:
+            return [] if self.counter is None else [("Innodb_deadlocks", str(self.counter))]
+        assert sql == deadlocks.STATUS
+        self.reports += 1
+        text = STATUS.replace("TRANSACTION 307", f"TRANSACTION {1000 + self.number}")
+        return [("InnoDB", "", text if self.number else "")]
+
+    def records(self, sql: str) -> list[dict[str, Any]]:
+        assert sql == deadlocks.METRIC
+        if self.metric is None:
+            raise StatementError("no such table", 1109)
+        return [{"name": "lock_deadlocks", "status": "enabled", "count": self.metric}]
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def watch(server: Server) -> DeadlockWatch:
+    return DeadlockWatch(server, os.getpid())
+
+
+def test_the_report_is_asked_for_when_the_counter_moved(
+    server: Server, watch: DeadlockWatch
+) -> None:
+    server.counter = 5
+    watch.begin()
+    assert server.reports == 1
+    assert watch.look() == []
+    assert server.reports == 1
+    server.counter, server.number = 8, 1
+    assert len(watch.look()) == 1
+    assert watch.look() == []
+    assert server.reports == 2
+    counts = watch.counts()
+    assert (counts.seen, counts.counted, counts.missed) == (1, 3, 2)
+
+
+def test_a_metric_that_is_set_back(server: Server, watch: DeadlockWatch) -> None:
+    server.metric = 10
+    watch.begin()
+    server.metric, server.number = 12, 1
+    watch.look()
+    server.metric, server.number = 1, 2  # SET GLOBAL innodb_monitor_reset_all
+    assert len(watch.look()) == 1
+    counts = watch.counts()
+    assert (counts.seen, counts.counted, counts.missed) == (2, 3, 1)
+
+
+def test_a_server_that_does_not_count(
+    server: Server, watch: DeadlockWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.begin()
+    server.number = 1
+    assert watch.look() == []  # not before its time
+    assert len(watch.look(cue=True)) == 1
+    server.number = 2
+    monkeypatch.setattr(deadlocks, "BLIND_SECONDS", 0.0)
+    assert len(watch.look()) == 1
+    counts = watch.counts()
+    assert (counts.seen, counts.counted, counts.missed) == (2, None, None)
+
+
+def test_a_late_answer_loses_nothing(server: Server, watch: DeadlockWatch) -> None:
+    server.counter = 0
+    watch.begin()
+    server.counter, server.number, server.late = 1, 1, True
+    with pytest.raises(LateError):
+        watch.look()
+    server.late = False
+    assert len(watch.look()) == 1
+
+
+def test_a_cue_that_met_a_late_server_is_kept(server: Server, watch: DeadlockWatch) -> None:
+    watch.begin()
+    server.number, server.late = 1, True
+    watch._settings_at -= 60  # its variables are to be read again
+    with pytest.raises(LateError):
+        watch.look(cue=True)
+    server.late = False
+    assert len(watch.look()) == 1
+
+
+def test_a_report_that_is_late_is_asked_for_again(
+    server: Server, watch: DeadlockWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.counter = 0
+    watch.begin()
+    server.counter, server.number = 1, 1
+    select = server.select
+
+    def refuse(sql: str) -> list[tuple[Any, ...]]:
+        if sql == deadlocks.STATUS:
+            raise LateError("no answer")
+        return select(sql)
+
+    monkeypatch.setattr(server, "select", refuse)
+    with pytest.raises(LateError):
+        watch.look()
+    monkeypatch.setattr(server, "select", select)
+    assert len(watch.look()) == 1
+
+
+def test_a_log_that_cannot_be_read(server: Server, watch: DeadlockWatch) -> None:
+    server.variables |= {"innodb_print_all_deadlocks": "ON", "log_error": "/nonexistent.err"}
+    watch.begin()
+    assert watch.counts().source == "status"
+    assert "nonexistent.err: No such file" in (watch.counts().why or "")

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor on hosts that are made of files, and as others than root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallscope import ringfile
+from stallscope.collectors import processes
+from stallscope.collectors.doctor import disk, features, host, inproc, packages, target
+from stallscope.collectors.doctor.checks import Check, Place, Task, run
+from stallscope.errors import StallscopeError
+from stallscope.model import Module
+from tests.unit.programs import python_program
+from tests.unit.rings import of_this_process
+
+ROOT = Path(__file__).parent.parent.parent
+FULL = "CapEff:\t000001ffffffffff"
+
+
+def file(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def link(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).symlink_to(text)
+
+
+def only(checks: Iterable[Check]) -> Check:
+    (check,) = checks
+    return check
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("[none] integrity confidentiality\n", "ok", "none"),
+        ("none [integrity] confidentiality\n", "ok", "integrity"),
+        ("none integrity [confidentiality]\n", "degraded", "no BPF backend"),
+    ],
+)
+def test_lockdown(tmp_path: Path, text: str, status: str, said: str) -> None:
+    file(tmp_path, "sys/kernel/security/lockdown", text)
+    check = only(host.lockdown(Place(root=tmp_path)))
+    assert check.status == status
+    assert said in check.what
+    assert (check.mend is None) == (status == "ok")
+
+
+def test_no_lockdown_and_no_yama(tmp_path: Path) -> None:
+    assert only(host.lockdown(Place(root=tmp_path))).status == "ok"
+    assert only(host.yama(Place(root=tmp_path))).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("scope", "uid", "status"),
+    [
+        ("0", 1000, "ok"),
+        ("1", 1000, "degraded"),
+        ("2", 1000, "degraded"),
+        ("1", 0, "ok"),
+        ("3", 0, "missing"),
+        ("3", 1000, "missing"),
+    ],
+)
+def test_yama(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, uid: int, status: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    file(tmp_path, "proc/sys/kernel/yama/ptrace_scope", f"{scope}\n")
+    check = only(host.yama(Place(root=tmp_path)))
+    assert check.status == status
+    assert f"ptrace_scope = {scope}" in check.what
+
+
+def test_privileges(tmp_path: Path) -> None:
+    file(tmp_path, "proc/self/status", f"Name:\tx\n{FULL}\n")
+    assert [c.status for c in host.privileges(Place(root=tmp_path))] == ["ok", "ok"]
+    # Docker's default set.
+    file(tmp_path, "proc/self/status", "CapEff:\t00000000a80425fb\n")
+    _, check = host.privileges(Place(root=tmp_path))
+    assert check.status == "degraded"
+    assert "without CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF" in check.what
+    assert "no wait probes" in check.what
+    assert check.mend is not None
+    assert "setcap" in check.mend
+    file(tmp_path, "proc/self/status", "")
+    _, check = host.privileges(Place(root=tmp_path))
+    assert "does not tell" in check.what
+
+
+def test_we_are_in_a_container(tmp_path: Path) -> None:
+    link(tmp_path, "proc/self/ns/pid", "pid:[4026531836]")
+    link(tmp_path, "proc/self/ns/user", "user:[4026531837]")
+    assert only(host.container(Place(root=tmp_path))).status == "ok"
+    inner = tmp_path / "inner"
+    link(inner, "proc/self/ns/pid", "pid:[4026532999]")
+    link(inner, "proc/self/ns/user", "user:[4026533000]")
+    check = only(host.container(Place(root=inner)))
+    assert check.status == "degraded"
+    assert "pid and user namespace" in check.what
+    assert "--pid=host" in (check.mend or "")
+    assert only(host.container(Place(root=tmp_path / "nothing"))).status == "degraded"
+
+
+def server(datadir: str | None = None) -> processes.Server:
+    main = processes.read(os.getpid())
+    assert main is not None
+    return processes.Server(main=main, pids=(main.pid,), datadir=datadir)
+
+
+def test_the_server_is_in_a_container(tmp_path: Path) -> None:
+    pid = os.getpid()
+    for name in ("pid", "mnt", "net", "user", "cgroup"):
+        link(tmp_path, f"proc/self/ns/{name}", f"{name}:[1]")
+        other = "2" if name in ("pid", "mnt") else "1"
+        link(tmp_path, f"proc/{pid}/ns/{name}", f"{name}:[{other}]")
+    file(tmp_path, f"proc/{pid}/cgroup", "0::/system.slice/docker-abc.scope\n")
+    check = only(target.namespaces(Place(root=tmp_path, server=server())))
+    assert check.status == "ok"
+    for part in ("(pid, mnt)", "/proc/PID/root", "docker-abc.scope"):
+        assert part in check.what
+    (tmp_path / f"proc/{pid}/ns/mnt").unlink()
+    assert only(target.namespaces(Place(root=tmp_path, server=server()))).mend == "run it by sudo"
+    same = Place(server=server())
+    assert only(target.namespaces(same)).what == "the server is in no container"
+
+
+def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = {c.name: c for c in disk.disk(Place(dest=tmp_path / "new"))}
+    assert checks["store"].status == "ok"
+    assert "(will be made)" in checks["store"].what
+    place = Place(server=server(str(tmp_path)), dest=tmp_path)
+    checks = {c.name: c for c in disk.disk(place)}
+    assert checks["store-disk"].status == "degraded"
+    monkeypatch.setattr(disk, "no_room", lambda *_: "the disk is full")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    checks = {c.name: c for c in disk.disk(Place(dest=tmp_path))}
+    assert checks["store"].status == checks["disk"].status == "degraded"
+
+
+def test_how_to_get_symbols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Module(0, "/usr/sbin/mysqld", build_id="ab12")
+    monkeypatch.setattr(packages, "package_of", lambda _: "apt-get install x-dbgsym")
+    text = packages.how_to_get("/usr/sbin/mysqld", module) or ""
+    assert text.startswith("apt-get install x-dbgsym; or DEBUGINFOD_URLS=https://")
+    assert "--debug-dir" in text
+    assert packages.how_to_get("(no file)", None) == "apt-get install x-dbgsym"
+    monkeypatch.undo()
+    assert packages.package_of("(no file)") is None
+    assert packages.package_of(str(tmp_path / "of no package")) is None
+
+
+def test_a_package_is_found_by_the_name_that_dpkg_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(argv: list[str]) -> str | None:
+        asked.append(argv[-1])
+        return "libc6:amd64: /lib/x/libc.so.6" if argv[-1].startswith("/lib/") else None
+
+    monkeypatch.setattr(packages, "_first_line", answer)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert "libc6-dbgsym" in (packages.package_of("/usr/lib/x/libc.so.6") or "")
+    assert asked == ["/usr/lib/x/libc.so.6", "/lib/x/libc.so.6"]
+
+
+def test_a_late_check_keeps_nobody_waiting() -> None:
+    let_go = threading.Event()
+
+    def slow() -> Iterator[Check]:
+        let_go.wait(60)
+        yield Check("slow", "ok", "at last")
+
+    def broken() -> Iterator[Check]:
+        raise StallscopeError("no such thing")
+
+    fast = Task("fast", lambda: [Check("fast", "ok", "here")])
+    found = list(run([Task("slow", slow, 0.01), Task("broken", broken), fast]))
+    let_go.set()
+    assert [(c.name, c.status) for c in found] == [
+        ("slow", "degraded"),
+        ("broken", "degraded"),
+        ("fast", "ok"),
+    ]
+    assert "within 0.01 s" in found[0].what
+    assert "no such thing" in found[1].what
+
+
+def doctor(*before: str) -> tuple[int, dict[str, dict[str, str]]]:
+    """Run it as a user does, behind other words; return its code and its checks by name."""
+    argv = [*before, sys.executable, "-m", "stallscope", "doctor", "--json"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    value = json.loads(done.stdout)
+    assert value["schema"] == "stallscope.doctor/1"
+    for check in value["checks"]:
+        msgspec.convert(check, Check)
+    return done.returncode, {check["name"]: check for check in value["checks"]}
+
+
+@pytest.mark.needs("root", "probe")
+def test_an_ordinary_user() -> None:
+    code, checks = doctor("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    assert code in (1, 3)
+    assert checks["user"]["what"] == "uid 65534"
+    assert checks["privileges"]["status"] == "degraded"
+    assert "CAP_BPF" in checks["privileges"]["what"]
+
+
+@pytest.mark.needs("root", "probe")
+def test_within_a_container() -> None:
+    code, checks = doctor("unshare", "--pid", "--fork", "--mount-proc", "--")
+    assert code in (1, 3)
+    assert checks["container"]["status"] == "degraded"
+    assert "pid namespace" in checks["container"]["what"]
+
+
+@pytest.fixture
+def rings_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which rings are, in the place of the machine's own."""
+    folder = tmp_path / "rings"
+    folder.mkdir()
+    monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(folder))
+    return folder
+
+
+def test_the_library_that_is_loaded_into_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "libstallscope.so"
+    monkeypatch.setenv("STALLSCOPE_LIBRARY", str(path))
+    check = only(inproc.library())
+    assert check.status == "degraded"
+    assert "no in-process agent" in check.what
+    path.touch()
+    assert only(inproc.library()) == Check("libstallscope.so", "ok", str(path))
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "status"),
+    [(0o1777, 1000, "ok"), (0o755, 1000, "degraded"), (0o755, 0, "ok"), (None, 1000, "degraded")],
+)
+def test_where_a_ring_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None, uid: int, status: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", "/somewhere")
+    if mode is not None:
+        (tmp_path / "somewhere").mkdir()
+        (tmp_path / "somewhere").chmod(mode)
+    check = only(inproc.folder(Place(root=tmp_path)))
+    assert check.status == status
+    assert f"uid {uid}" in check.what
+
+
+def test_the_servers_own_ring(rings_here: Path) -> None:
+    place, pids = Place(), (os.getpid(),)
+    check = only(inproc.agent(place, pids))
+    assert check.status == "ok"
+    assert "not loaded" in check.what
+    path = of_this_process(rings_here)
+    check = only(inproc.agent(place, pids))
+    assert check.status == "ok"
+    assert str(path) in check.what
+    ringfile.switch(path, on=False)
+    check = only(inproc.agent(place, pids))
+    assert check.status == "degraded"
+    assert "switched off" in check.what
+    of_this_process(rings_here, slots=2)
+    check = only(inproc.agent(place, pids))
+    assert check.status == "degraded"
+    assert "--threads 4" in (check.mend or "")
+
+
+def test_a_library_without_a_ring(tmp_path: Path, rings_here: Path) -> None:
+    file(tmp_path, "proc/77/maps", "7f00-7f01 r-xp 0 00:1 1 /usr/lib/stallscope/libstallscope.so\n")
+    check = only(inproc.agent(Place(root=tmp_path), (77,)))
+    assert check.status == "degraded"
+    assert "there is no ring" in check.what
+    check = only(inproc.agent(Place(root=tmp_path), (78,)))
+    assert check.status == "ok"
+    assert "cannot be read" in check.what
+
+
+def test_a_host_without_such_servers_lacks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(**feature: object) -> list[tuple[str, str]]:
+        answer = {"schema": features.SCHEMA, "features": {"inproc": feature, "btf": {"ok": False}}}
+        program = python_program(tmp_path / "probe", f"print({json.dumps(json.dumps(answer))})")
+        monkeypatch.setenv("STALLSCOPE_PROBE", str(program))
+        return [(check.name, str(check.status)) for check in features.features()][1:]
+
+    assert said(ok=False, why="no ring here") == [("btf", "degraded")]
+    assert said(ok=True) == [("inproc", "ok"), ("btf", "degraded")]

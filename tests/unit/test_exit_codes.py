@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rule of all commands for what is done, and what is done in part: docs/exit-codes.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallscope import capturefile
+from stallscope.errors import Exit
+from stallscope.main import COMMANDS, main
+from stallscope.model import SESSIONS, Note
+from tests.unit.captures import convoy
+
+__all__: list[str] = []
+
+PAGES = Path(__file__).resolve().parents[2] / "docs"
+
+READERS: dict[str, Callable[[Path, Path], list[str]]] = {
+    "analyze": lambda file, out: [str(file)],
+    "analyze --json": lambda file, out: ["--json", str(file)],
+    "diff": lambda file, out: [str(file), str(file)],
+    "diff --json": lambda file, out: ["--json", str(file), str(file)],
+    "export": lambda file, out: [str(file), "--to", "folded"],
+    "report": lambda file, out: [str(file), "-o", str(out)],
+    "report --compare": lambda file, out: [str(file), str(file), "--compare", "-o", str(out)],
+}
+
+
+@pytest.mark.parametrize("words", READERS)
+@pytest.mark.parametrize(
+    ("notes", "code"),
+    [
+        ((), Exit.DONE),
+        ((Note(SESSIONS, "the server was not asked"),), Exit.DONE),
+        ((Note("thread-ended", "1 thread ended meanwhile"),), Exit.PARTIAL),
+        ((Note(SESSIONS, "no answer"), Note("thread-ended", "1 thread ended")), Exit.PARTIAL),
+    ],
+    ids=["no-note", "sessions", "process", "both"],
+)
+def test_a_capture_with_notes(
+    tmp_path: Path, words: str, notes: tuple[Note, ...], code: Exit
+) -> None:
+    file = tmp_path / "capture.jsonl"
+    capturefile.write(msgspec.structs.replace(convoy(), notes=notes), file)
+    assert main([words.split()[0], *READERS[words](file, tmp_path / "out.html")]) == code
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_its_codes(name: str) -> None:
+    assert "\n## Exit codes\n" in (PAGES / "commands" / f"{name}.md").read_text()
+
+
+def test_the_page_names_each_code() -> None:
+    page = (PAGES / "exit-codes.md").read_text()
+    assert [code for code in Exit if f"\n| {code:d} |" not in page] == []

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever stands in a file, each importer answers, in time, or says in one line why not.
+
+One target an importer: its own examples, torn and mixed with pieces of all formats. Hypothesis
+prints what reproduces a failure; with atheris, coverage leads the same targets (tests/fuzz).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stallscope import capturefile
+from stallscope.analyzers import catalog, engine, importers
+from stallscope.analyzers.importers import dump, gdb
+from stallscope.errors import StallscopeError
+from stallscope.model import Capture
+
+DATA = Path(__file__).parent.parent / "data" / "importers"
+EXAMPLES = {path.stem: path.read_text() for path in sorted(DATA.glob("*.in"))}
+FORMATS = {"gdb": gdb.load, **{known.name: known.load for known in importers.FORMATS}}
+SECONDS = 10.0
+KNOWN = catalog.load()
+
+PIECES = st.sampled_from(sorted({line for text in EXAMPLES.values() for line in text.split("\n")}))
+WORDS = st.sampled_from(
+    ["(", ")", "<", ">", "::", ";", ",", "|", "\t", "    ", "0x", "#0 ", "9" * 30, "\0", "\ufffd",
+     "99999999999999999999", "-1", "é", "\\", '"', "'", "`", "*" * 27, "operator", "_Z", "[",
+     "]: 5"]
+)  # fmt: skip
+
+
+def answer(text: str, name: str | None = None) -> list[Capture]:
+    """Read the text by one importer, or as a file; an error must be one line, and soon."""
+    start = time.monotonic()
+    captures: list[Capture] = []
+    message = ""
+    try:
+        if name is None:
+            captures = importers.load(text.encode("utf-8", "replace"), "fuzz")
+        else:
+            captures, rest = FORMATS[name](text, "fuzz")
+            assert len(rest) <= len(text) + 1
+    except StallscopeError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert time.monotonic() - start < SECONDS
+    return captures
+
+
+def check(captures: list[Capture]) -> None:
+    """Analyze and write what was read: nothing in it may be out of bounds."""
+    for capture in captures:
+        engine.analyze(capture, KNOWN)
+        for thread in capture.threads:
+            assert len(thread.frames) <= dump.MAX_FRAMES
+            assert thread.count >= 1
+        (again,) = importers.load(capturefile.dumps(capture), "again")
+        assert len(again.threads) == len(capture.threads)
+
+
+@st.composite
+def texts(draw: st.DrawFn, name: str) -> str:
+    """Make text of a format's examples with damage."""
+    own = [text for stem, text in EXAMPLES.items() if stem.startswith(name.split(" ")[0])]
+    text = draw(st.sampled_from(own or list(EXAMPLES.values())))
+    start = draw(st.integers(0, len(text)))
+    text = text[start : start + 4000]
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(text)))
+        new = draw(PIECES.map(lambda line: f"\n{line}\n") | WORDS | st.text(max_size=8))
+        text = text[:at] + new + text[at + draw(st.integers(0, 60)) :]
+    return text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_damaged_text(name: str, data: st.DataObject) -> None:
+    check(answer(data.draw(texts(name)), name))
+
+
+@settings(max_examples=150)
+@given(st.lists(PIECES | WORDS, max_size=40))
+def test_lines_of_all_formats_together(lines: list[str]) -> None:
+    check(answer("\n".join(lines)))
+
+
+REPEATED = [
+    "(", "<", "a<", "a::", "operator", ";", "a;", ",a", "|", "\t", " ", "0x1 ", "#0 ", "9", "`",
+    "- ", '"\\', "_ZN1aI", "a,(", "a.b(", "[", "thread #1 ", "TID 1:", "@[", ": 1 ", "Thread 1 (",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", REPEATED)
+def test_one_long_line_is_read_in_time(unit: str) -> None:
+    heads = [
+        "#0  0x1 in f (",
+        "  12 a,",
+        "main;",
+        '"t" #1 prio=1 ',
+        "--Thread 1 has waited at ",
+        "",
+    ]
+    for head in heads:
+        answer(head + unit * (300_000 // len(unit)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_line_thousands_of_times(name: str) -> None:
+    """No importer takes more than linear time over equal lines."""
+    own = [text for stem, text in EXAMPLES.items() if stem.startswith(name.split(" ")[0])]
+    lines = sorted({line for text in own for line in text.split("\n") if line.strip()})[:12]
+    for line in lines:
+        answer(f"{line}\n" * 5_000, name)

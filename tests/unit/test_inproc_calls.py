@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program sees of the library that was loaded into it: nothing. What the ring says of it:
+what it did.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from known_waits import known_waits, make
+from servers import wait_until
+from servers.inside import RINGS, library_path, one_ring
+from targets import Target, target_path
+
+from stallscope.ringfile import KINDS
+
+__all__: list[str] = []
+
+pytestmark = pytest.mark.needs("library")
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+THRESHOLD_MS = 10
+HELD_MS = 35
+# enum stall_ring_call, enum stall_wait_record_type
+MUTEX_LOCK, RDLOCK, WRLOCK, COND_WAIT, MUTEX_UNLOCK, RWLOCK_UNLOCK, SIGNAL, BROADCAST = range(1, 9)
+END, IN_FLIGHT, WAKER = range(1, 4)
+
+OPERATIONS = (
+    *("fsync", "fdatasync", "sync_file_range", "msync", "syncfs", "fallocate", "ftruncate"),
+    *("extend", "unlink", "rename", "write", "read"),
+)
+
+Facts = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture
+def rings(tmp_path: Path) -> Path:
+    folder = tmp_path / "rings"
+    folder.mkdir()
+    return folder
+
+
+def with_library(rings: Path, **variables: str) -> dict[str, str]:
+    return {
+        "LD_PRELOAD": str(library_path()),
+        "STALLSCOPE_RUNTIME_DIR": str(rings),
+        "STALLSCOPE_KEEP_RING": "1",
+        **variables,
+    }
+
+
+def run(
+    *command: str | Path, env: Mapping[str, str] | None = None, seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def facts_of(ring: Path) -> Facts:
+    """Return what a ring says, by kind of fact."""
+    done = run(target_path("ring_facts"), ring)
+    assert done.returncode == 0, done.stderr
+    facts: Facts = {"stat": [], "slot": [], "record": []}
+    for line in done.stdout.splitlines():
+        fact = msgspec.json.decode(line, type=dict[str, Any])
+        facts.setdefault(fact.pop("fact"), []).append(fact)
+    return facts
+
+
+def test_every_call_returns_what_it_would_without(tmp_path: Path, rings: Path) -> None:
+    answers = []
+    for name, env in {
+        "without": {},
+        "with": with_library(rings, STALLSCOPE_THRESHOLD="0"),
+        "off": with_library(rings, STALLSCOPE_OFF="1"),
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        done = run(target_path("semantics"), folder, env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        answers.append(done.stdout.splitlines())
+    assert len(answers[0]) > 500
+    assert answers[1] == answers[0]
+    assert answers[2] == answers[0]
+    assert len(list(rings.glob(RINGS))) >= 1
+
+
+def test_every_kind_of_lock_tells_who_let_it_go(tmp_path: Path, rings: Path) -> None:
+    """Those that are waited for in one piece, too: robust ones, those with a protocol, ..."""
+    env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    done = run(target_path("semantics"), tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    held = {"mutex": 0, "rwlock": 0}
+    for line in done.stdout.splitlines():
+        if line.split()[0] in held:
+            # Of an ordinary thread one with a ceiling cannot be had.
+            held[line.split()[0]] += os.geteuid() == 0 or "protect" not in line
+    # A child of it that died with a lock has left a ring of its own, perhaps.
+    wakers = [
+        record
+        for ring in rings.glob(RINGS)
+        for record in facts_of(ring)["record"]
+        if record["type"] == WAKER
+    ]
+    for kind, operation in (("mutex", MUTEX_UNLOCK), ("rwlock", RWLOCK_UNLOCK)):
+        objects = {waker["id"] for waker in wakers if waker["operation"] == operation}
+        assert len(objects) == held[kind] > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "waits_in", "lets_go_by"),
+    [("mutex", MUTEX_LOCK, MUTEX_UNLOCK), ("rwlock", RDLOCK, RWLOCK_UNLOCK)],
+)
+def test_waits_for_locks_are_told_with_their_holder(
+    tmp_path: Path, rings: Path, kind: str, waits_in: int, lets_go_by: int
+) -> None:
+    env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    with known_waits(tmp_path, waiters=3, env=env) as target:
+        made = make(target, f"{kind} 7 {HELD_MS} 3")
+        assert made.address is not None
+        assert made.holder is not None
+        word = int(made.address, 16)
+        facts = facts_of(one_ring(rings))
+        (stat,) = [stat for stat in facts["stat"] if stat["id"] == word]
+        assert stat["count"] == len(made.calls) == 21
+        assert stat["over"] == 21
+        assert stat["total_ns"] == pytest.approx(
+            sum(call.length_ns for call in made.calls), rel=0.05
+        )
+        records = [record for record in facts["record"] if record["id"] == word]
+        ends = [record for record in records if record["type"] == END]
+        assert len(ends) == 21
+        assert {end["tid"] for end in ends} == {call.tid for call in made.calls}
+        assert {end["operation"] for end in ends} == {waits_in}
+        assert all(end["stack"] > 0 and end["result"] == 0 for end in ends)
+        wakers = [record for record in records if record["type"] == WAKER]
+        assert {waker["operation"] for waker in wakers} == {lets_go_by}
+        assert made.holder in {waker["tid"] for waker in wakers}
+        assert all(waker["stack"] > 0 for waker in wakers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"), [("mutex", MUTEX_LOCK), ("rwlock", RDLOCK), ("cond", COND_WAIT)]
+)
+def test_waiting_threads_are_seen_with_their_stacks(
+    tmp_path: Path, rings: Path, kind: str, operation: int
+) -> None:
+    env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    with known_waits(tmp_path, waiters=3, env=env) as target:
+        held = make(target, f"hold {kind} 3")
+        assert held.address is not None
+        word = int(held.address, 16)
+
+        def waiting() -> list[dict[str, Any]]:
+            slots = facts_of(one_ring(rings))["slot"]
+            return [slot for slot in slots if slot["waits"] and slot["id"] == word]
+
+        def copied() -> list[dict[str, Any]]:
+            slots = waiting()
+            return slots if len(slots) == 3 and all(slot["stack"] for slot in slots) else []
+
+        found = wait_until(copied, "three waiters have copied their stacks")
+        assert {slot["tid"] for slot in found} == {call.tid for call in held.calls}
+        assert {slot["operation"] for slot in found} == {operation}
+        make(target, "release")
+        wait_until(lambda: not waiting(), "nobody waits")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_waits_for_files_are_counted(tmp_path: Path, rings: Path, operation: str) -> None:
+    # Each has a record: END, with the stack of the call.
+    env = with_library(rings, STALLSCOPE_THRESHOLD="0")
+    with known_waits(tmp_path, env=env) as target:
+        made = make(target, f"{operation} 7 20480")
+        facts = facts_of(one_ring(rings))
+    number = KINDS.index(operation)
+    stats = [stat for stat in facts["stat"] if stat["kind"] == number]
+    # Those that ready the file are of the same kinds.
+    ours = [record for record in facts["record"] if record["kind"] == number]
+    assert sum(stat["count"] for stat in stats) >= 7
+    assert len(ours) >= 7
+    assert all(record["stack"] > 0 and record["type"] == END for record in ours)
+    assert {record["tid"] for record in ours} == {call.tid for call in made.calls}
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("cancel", 60), ("fork", 200), ("signal", 3000), ("jump", 500), ("churn", 10_000)],
+)
+def test_nothing_that_interrupts_a_wait_leaves_anything_behind(
+    tmp_path: Path, rings: Path, kind: str, count: int
+) -> None:
+    seed = random.randrange(1 << 31)
+    print(f"seed {seed}")
+    env = with_library(rings, STALLSCOPE_THRESHOLD="1")
+    command = (target_path("upheavals"), tmp_path, kind, str(count), str(seed))
+    with subprocess.Popen(
+        command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        out, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (0, b"")
+    assert msgspec.json.decode(out)["done"] > 0
+    (ring,) = rings.glob(f"{process.pid}-*")
+    facts = facts_of(ring)
+    # 4 fighters, 16 at a time, the main thread; a slot is free when its thread has ended.
+    assert facts["ring"][0]["slots_used"] <= 2 * 21
+    assert facts["ring"][0]["waits"] > 100
+    assert [slot["tid"] for slot in facts["slot"]] == [process.pid]
+    assert [slot for slot in facts["slot"] if slot["waits"]] == []
+    assert [stat for stat in facts["stat"] if stat["marked"]] == []
+
+
+NO_SERVERS = {
+    "ls": ("ls", "/"),
+    "bash": ("bash", "-c", "for i in 1 2 3; do (echo $i | cat); done; trap 'echo bye' EXIT"),
+    "python3": ("/usr/bin/python3", "-c", "import threading, subprocess; t = threading.Timer(0.01, "
+                "print, ['timer']); t.start(); t.join(); print(subprocess.check_output('true'))"),
+    "perl": ("perl", "-e", "$pid = fork; exit 3 unless $pid; waitpid $pid, 0; print $? >> 8"),
+    "gdb": ("gdb", "-batch", "-nx", "-ex", "print 6 * 7"),
+    "java": ("java", "-XshowSettings:vm", "-version"),
+    "sh": ("sh", "-c", "exec 3>&1 2>&-; echo well >&3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(NO_SERVERS))
+def test_what_is_no_server_runs_as_ever(name: str, rings: Path) -> None:
+    command = NO_SERVERS[name]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"no {command[0]} here")
+    env = with_library(rings)
+    del env["STALLSCOPE_KEEP_RING"]
+    without, inside = run(*command), run(*command, env=env)
+    assert inside.returncode == without.returncode == 0
+    assert (inside.stdout, inside.stderr) == (without.stdout, without.stderr)
+    assert list(rings.iterdir()) == []
+
+
+def test_it_can_be_opened_later(rings: Path) -> None:
+    """Open it by dlopen(3), call it by its handle, close it: what is called alone is recorded."""
+    script = (
+        "import ctypes, os, _ctypes; "
+        f"library = ctypes.CDLL({str(library_path())!r}, mode=ctypes.RTLD_GLOBAL); "
+        "fd = os.memfd_create('x'); assert library.fsync(fd) == 0; "
+        "_ctypes.dlclose(library._handle); os.fsync(fd); print('well')"
+    )
+    env = with_library(rings)
+    del env["LD_PRELOAD"]
+    done = run("/usr/bin/python3", "-c", script, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
+    assert [stat["count"] for stat in facts_of(one_ring(rings))["stat"]] == [1]
+
+
+def test_a_lock_that_is_free_says_nothing(rings: Path) -> None:
+    with Target("lock_costs", env=with_library(rings)) as target:
+        target.ask("mutex 50")
+        target.ask("rdlock 50")
+        target.ask("wrlock 50")
+        # Two threads waited for each other before it was ready.
+        facts = facts_of(one_ring(rings))
+    assert facts["ring"][0]["waits"] <= 5
+
+
+def sanitized(folder: Path, name: str, *options: str) -> Path:
+    """Compile a target with a sanitizer."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc here")
+    program = folder / name
+    source = CHECKOUT / "tests" / "targets" / "upheavals.c"
+    command = ("gcc", "-w", "-O1", "-g", "-D_GNU_SOURCE", "-pthread", f"-fsanitize={name}")
+    done = run(*command, *options, "-o", program, source)
+    if done.returncode:
+        pytest.skip(f"gcc has no {name} sanitizer here: {done.stderr.splitlines()[-1]}")
+    return program
+
+
+def runtime_of(name: str) -> str:
+    return run("gcc", f"-print-file-name=lib{name}.so").stdout.strip()
+
+
+@pytest.mark.parametrize("runtime", ["first", "unchecked", "static"])
+def test_a_program_with_address_sanitizer(tmp_path: Path, rings: Path, runtime: str) -> None:
+    """Its runtime insists on being the first library, where it is a library."""
+    program = sanitized(tmp_path, "address", *(["-static-libasan"] if runtime == "static" else []))
+    env = with_library(rings)
+    if runtime == "first":
+        env["LD_PRELOAD"] = f"{runtime_of('asan')} {env['LD_PRELOAD']}"
+    elif runtime == "unchecked":
+        env["ASAN_OPTIONS"] = "verify_asan_link_order=0"
+    done = run(program, tmp_path, "churn", "500", "1", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert facts_of(one_ring(rings))["ring"][0]["waits"] > 500
+
+
+@pytest.mark.parametrize("runtime", ["behind", "first", "static"])
+def test_a_program_with_thread_sanitizer(tmp_path: Path, rings: Path, runtime: str) -> None:
+    """Where it stands behind the library it is left to see every call, and nothing is recorded."""
+    program = sanitized(tmp_path, "thread", *(["-static-libtsan"] if runtime == "static" else []))
+    env = with_library(rings)
+    if runtime == "first":
+        env["LD_PRELOAD"] = f"{runtime_of('tsan')} {env['LD_PRELOAD']}"
+    done = run(program, tmp_path, "churn", "500", "1", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    if runtime == "behind":
+        assert list(rings.iterdir()) == []
+    else:
+        assert facts_of(one_ring(rings))["ring"][0]["waits"] > 500

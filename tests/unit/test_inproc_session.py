@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that ``stallscope run`` has started: looked at while it lives, and when it is dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import wait_until
+from servers.inside import library_path, one_ring
+from targets import Fact, Target
+
+from stallscope import capturefile, ringfile
+from stallscope.errors import Exit
+from stallscope.main import main
+from stallscope.model import Capture
+from stallscope.probestream import Stream
+from tests.needs import why_not
+
+__all__: list[str] = []
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+KINDS = ("mutex", "rwlock")
+
+pytestmark = pytest.mark.needs("probe", "library")
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Target]:
+    """Yield a program whose threads wait for locks of every kind, as it knows itself."""
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    wrapper = [sys.executable, "-P", "-m", "stallscope", "run"]
+    wrapper += ["--ring-dir", str(rings), "--threshold", "50", "--threads", "64", "--"]
+    env = {"PYTHONPATH": str(CHECKOUT), "STALLSCOPE_LIBRARY": str(library_path())}
+    with Target("locks", wrapper=wrapper, env=env) as target:
+        yield target
+
+
+@pytest.fixture
+def ring(server: Target, tmp_path: Path) -> Path:
+    """Return the ring of the server, when those of its threads that wait have written it."""
+    path = one_ring(tmp_path / "rings")
+    wanted = len(waiters(server))
+    wait_until(lambda: ringfile.read(path).waiting >= wanted, f"{wanted} threads in a wait")
+    return path
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Return a function that runs a command and reads its JSON."""
+
+    def run(*args: str) -> dict[str, Any]:
+        code = main([*args])
+        captured = capsys.readouterr()
+        assert code in (Exit.DONE, Exit.PARTIAL), captured.err
+        answer: dict[str, Any] = json.loads(captured.out.splitlines()[-1])
+        return answer
+
+    return run
+
+
+def waiters(server: Target) -> list[Fact]:
+    """Return what waits for a lock. One that was woken in a condition still counts for that."""
+    facts = [fact for fact in server.facts if fact.kind in KINDS and fact.tid]
+    return [fact for fact in facts if fact.symbol != "cond_back_mutex"]
+
+
+def told(capture: Capture, fact: Fact) -> tuple[str, int | None, str | None]:
+    """Return kind, owner and name of the lock that a thread waits for, as a capture has them."""
+    (thread,) = [thread for thread in capture.threads if thread.tid == fact.tid]
+    assert thread.lock is not None, fact
+    lock = capture.locks[thread.lock]
+    return str(lock.kind), lock.owner_tid, lock.symbol
+
+
+def names(capture: Capture, tid: int) -> list[str]:
+    (thread,) = [thread for thread in capture.threads if thread.tid == tid]
+    return [str(frame) for frame in thread.frames]
+
+
+def check(capture: Capture, server: Target) -> None:
+    """Compare all locks and stacks with what the program knows of itself."""
+    assert capture.backend == "inproc"
+    for fact in waiters(server):
+        kind, owner, symbol = told(capture, fact)
+        assert (kind, owner) == (fact.kind, fact.owner), fact
+        if fact.symbol is not None:
+            assert symbol == fact.symbol
+        frames = names(capture, fact.tid)
+        assert frames, fact
+        assert frames[0].startswith("pthread_"), frames
+        assert not [name for name in frames if "libstallscope" in name or "hook" in name], frames
+
+
+def test_status_switch_and_thresholds(server: Target, ring: Path, ask: Ask) -> None:
+    (found,) = ask("inproc", "status", "-p", str(server.pid), "--json")["rings"]
+    assert (found["file"], found["life"], found["process"]) == (str(ring), "alive", server.pid)
+    assert found["thresholds_ms"]["lock"] == 50
+    assert found["slots"] == 64
+    assert found["waiting"] >= len(waiters(server))
+    pid = str(server.pid)
+    assert main(["inproc", "threshold", "lock=7", "-p", pid]) == Exit.DONE
+    assert main(["inproc", "off", "-p", pid]) == Exit.DONE
+    after = ringfile.read(ring)
+    assert not after.enabled
+    assert after.thresholds_ms["lock"] == 7
+
+
+def captured(server: Target, ask: Ask, saved: Path) -> Capture:
+    """Take captures until every waiter has its stack, and has read its lock's owner with it.
+
+    That is so when it has waited for 10 ms.
+    """
+    pid = str(server.pid)
+
+    def whole() -> Capture | None:
+        ask("snap", "-p", pid, "--backend", "inproc", "--json", "--force", "-o", str(saved))
+        capture = capturefile.read(saved)
+        return capture if all(names(capture, fact.tid) for fact in waiters(server)) else None
+
+    found = wait_until(whole, "every waiter has written its stack")
+    assert found is not None
+    return found
+
+
+def test_a_capture_of_the_living(server: Target, ring: Path, ask: Ask, tmp_path: Path) -> None:
+    check(captured(server, ask, tmp_path / "capture.jsonl"), server)
+    assert server.running()
+
+
+def test_waits_of_the_living(server: Target, ring: Path, ask: Ask) -> None:
+    for which in (("-p", str(server.pid), "--backend", "inproc"), ("--ring", str(ring))):
+        line = ask("waits", *which, "--duration", "0.5", "--interval", "0.5", "--json")
+        assert line["final"]
+        assert line["kinds"]["mutex"]["in_flight"] > 0
+        assert line["lost"]["slots-full"] == 0
+    assert server.running()
+
+
+def test_thresholds_of_a_watch_are_put_back(server: Target, ring: Path) -> None:
+    """The agent ends its probe by SIGTERM; what it asked for is no longer asked for then."""
+
+    def threshold() -> float:
+        return ringfile.read(ring).thresholds_ms["lock"]
+
+    args = ["serve", "--backend", "inproc", "--ring", str(ring), "--pid", str(server.pid)]
+    with Stream([*args, "--watch", "--threshold=lock=7"], max_line=1 << 20) as stream:
+        lines = stream.lines(60, lambda: 60.0)
+        assert b'"ready"' in next(lines)
+        assert threshold() == 7
+        stream.end()
+        assert list(lines) == []  # it ends in order, or this raises
+    assert threshold() == 50
+
+
+def test_what_the_dead_leave(server: Target, ring: Path, ask: Ask, tmp_path: Path) -> None:
+    captured(server, ask, tmp_path / "capture.jsonl")
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    (found,) = ask("inproc", "status", "--ring", str(ring), "--json")["rings"]
+    assert found["life"] == "left"
+    answer = ask("analyze", str(ring), "--json")
+    assert answer["inputs"] == [{"path": str(ring), "format": "ring", "captures": 1}]
+    assert answer["backend"] == "inproc"
+    groups = [frame for group in answer["groups"] for frame in group["frames"]]
+    assert "pthread_mutex_lock" in groups
+    owners = {lock["owner_tid"] for finding in answer["findings"] for lock in finding["locks"]}
+    known = {fact.owner for fact in waiters(server)}
+    assert owners <= known | {None}
+    assert main(["inproc", "clean", "--ring", str(ring)]) == Exit.DONE
+    assert not ring.exists()
+
+
+def test_an_orderly_end_leaves_nothing(server: Target, ring: Path) -> None:
+    assert server.close() == 0
+    assert not ring.exists()
+
+
+def test_the_web_page_names_the_ring(
+    server: Target, ring: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = why_not("web")
+    if reason is not None:
+        pytest.skip(f"web: {reason}")
+    page = tmp_path / "page.html"
+    assert main(["report", str(ring), "-o", str(page)]) in (Exit.DONE, Exit.PARTIAL)
+    text = page.read_text()
+    assert "backend: inproc" in text
+    assert "what is latest in the ring" in text

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server says of its connections, put into captures made by hand."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from stallscope import innodbnumbers
+from stallscope.collectors.sql.metadata_locks import Held, waits_of
+from stallscope.collectors.sql.replication import numbers as replication_numbers
+from stallscope.model import Capture, Label, Lock, LockKind, Process, Thread
+from stallscope.sessions import LockWait, Session, Sessions, annotate, raw_statements
+from stallscope.statements import normalize
+
+SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
+
+
+def capture(*threads: Thread, locks: tuple[Lock, ...] = ()) -> Capture:
+    return Capture(backend="bpf", processes=(Process(pid=100),), threads=threads, locks=locks)
+
+
+def thread(tid: int, lock: int | None = None, ns_tid: int | None = None) -> Thread:
+    return Thread(tid=tid, ns_tid=ns_tid, frames=(), state="S", lock=lock, label=Label.VERIFIED)
+
+
+def session(connection: int, os_tid: int | None, statement: str | None = None) -> Session:
+    return Session(
+        connection=connection,
+        os_tid=os_tid,
+        user="app",
+        database="shop",
+        command="Query" if statement else "Sleep",
+        state="updating",
+        statement=statement,
+    )
+
+
+def test_threads_are_described() -> None:
+    looked = Sessions(
+        sessions=(session(7, 101, "SELECT * FROM t WHERE a = 'secret'"), session(8, 102)), pid=100
+    )
+    found = annotate(capture(thread(101), thread(102), thread(103)), looked, normalize)
+    first, second, third = found.threads
+    assert (first.connection, first.user, first.database) == (7, "app", "shop")
+    assert (first.command, first.activity) == ("Query", "updating")
+    assert first.query == "SELECT * FROM t WHERE a = ?"
+    assert first.digest == normalize("SELECT * FROM t WHERE a = 5").digest
+    assert (second.connection, second.query, second.digest) == (8, None, None)
+    assert third == thread(103)
+    assert "secret" not in repr(found)
+    assert raw_statements(looked) == {7: "SELECT * FROM t WHERE a = 'secret'"}
+    assert found.notes == ()
+
+
+def test_ids_are_of_the_servers_namespace() -> None:
+    looked = Sessions(sessions=(session(7, 12),), pid=100)
+    found = annotate(capture(thread(12, ns_tid=99), thread(500, ns_tid=12)), looked, normalize)
+    assert [t.connection for t in found.threads] == [None, 7]
+
+
+def test_a_reason_is_a_note_and_nothing_else() -> None:
+    before = capture(thread(101))
+    found = annotate(before, Sessions(sessions=(), reason="no answer since 1.0 s"), normalize)
+    assert [(n.code, n.message) for n in found.notes] == [("sessions", "no answer since 1.0 s")]
+    assert msgspec.structs.replace(found, notes=()) == before
+    assert not found.partial
+
+
+@pytest.mark.parametrize("pid", [4711, None])
+def test_connections_of_another_server(pid: int | None) -> None:
+    looked = Sessions(sessions=tuple(session(i, 9000 + i) for i in range(5)), pid=pid)
+    found = annotate(capture(thread(9000), thread(2)), looked, normalize)
+    assert [t.connection for t in found.threads] == [None, None]
+    assert len(found.notes) == 1
+
+
+def waits(*pairs: tuple[int, int], kind: LockKind = LockKind.METADATA) -> tuple[LockWait, ...]:
+    return tuple(LockWait(kind, waiter, owner, "shop.orders", "X") for waiter, owner in pairs)
+
+
+def test_locks_of_the_server_are_added() -> None:
+    cond = Lock(process=0, address=0x10, kind=LockKind.COND, waiters=1)
+    looked = Sessions(
+        sessions=tuple(session(i, 100 + i) for i in range(1, 5)),
+        waits=waits((1, 2), (3, 2), (4, 1)),
+        pid=100,
+    )
+    threads = (thread(101, lock=0), thread(102), thread(103), thread(104))
+    found = annotate(capture(*threads, locks=(cond,)), looked, normalize)
+    assert found.locks[0] == cond
+    told = [(k.symbol, k.owner_tid, k.waiters, k.source, k.kind) for k in found.locks[1:]]
+    assert told == [
+        ("shop.orders", 102, 2, "server", LockKind.METADATA),
+        ("shop.orders", 101, 1, "server", LockKind.METADATA),
+    ]
+    assert [t.lock for t in found.threads] == [1, None, 1, 2]
+
+
+def test_what_the_stack_shows_comes_first() -> None:
+    """The stack is of an earlier moment: who held a CPU or stood at a mutex did not wait yet."""
+    mutex = Lock(process=0, address=0x10, kind=LockKind.MUTEX, owner_tid=104)
+    running = msgspec.structs.replace(thread(103), on_cpu=True, label=Label.RUNNING)
+    looked = Sessions(
+        sessions=tuple(session(i, 100 + i) for i in range(1, 5)),
+        waits=waits((1, 2), (3, 2), (4, 4), (9, 2), (4, 9)),
+        pid=100,
+    )
+    threads = (thread(101, lock=0), thread(102), running, thread(104))
+    found = annotate(capture(*threads, locks=(mutex,)), looked, normalize)
+    assert found.locks == (mutex,)
+    assert [t.lock for t in found.threads] == [0, None, None, None]
+
+
+@seed(SEED)
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.none() | st.integers(-1, 110), st.text(max_size=30))),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12))),
+)
+def test_whatever_a_server_says(
+    told: list[tuple[int, int | None, str]], pairs: list[tuple[int, int]]
+) -> None:
+    print(f"STALLSCOPE_SEED={SEED}")
+    looked = Sessions(
+        sessions=tuple(session(c, tid, text) for c, tid, text in told),
+        waits=waits(*pairs, kind=LockKind.ROW),
+        pid=100,
+    )
+    found = annotate(capture(*(thread(100 + i) for i in range(10))), looked, normalize)
+    assert len(found.threads) == 10
+    tids = {t.tid for t in found.threads}
+    for item in found.threads:
+        assert item.lock is None or found.locks[item.lock].owner_tid in tids - {item.tid}
+
+
+def held(connection: int, mode: str, *, granted: bool, kind: str = "TABLE") -> Held:
+    return Held(kind, "shop\0orders", mode, granted, connection)
+
+
+def test_metadata_waits() -> None:
+    """Readers wait for the DDL that waits for the one that has read, and for no other reader."""
+    locks = [
+        held(1, "SHARED_READ", granted=True),
+        held(2, "SHARED_UPGRADABLE", granted=True),
+        held(2, "EXCLUSIVE", granted=False),
+        held(3, "SHARED_READ", granted=False),
+        held(4, "SHARED_WRITE", granted=False),
+    ]
+    found = waits_of(locks)
+    assert [(w.waiter, w.owner, w.name) for w in found] == [
+        (2, 1, "shop.orders"),
+        (3, 2, "shop.orders"),
+        (4, 2, "shop.orders"),
+    ]
+
+
+def test_metadata_scopes() -> None:
+    locks = [
+        held(1, "SHARED", granted=True, kind="GLOBAL"),
+        held(5, "INTENTION_EXCLUSIVE", granted=True, kind="GLOBAL"),
+        held(2, "INTENTION_EXCLUSIVE", granted=False, kind="GLOBAL"),
+    ]
+    assert [(w.waiter, w.owner) for w in waits_of(locks)] == [(2, 1)]
+
+
+def test_metadata_locks_that_nobody_keeps_out() -> None:
+    locks = [
+        held(1, "SHARED_READ", granted=True),
+        held(2, "SHARED_READ", granted=False),
+        held(3, "NO_SUCH_MODE", granted=False),
+    ]
+    assert waits_of(locks) == []
+
+
+def test_replication_numbers() -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "channel_name": "",
+            "seconds_behind_source": 12,
+            "replica_io_running": "Yes",
+            "replica_sql_running": "No",
+            "last_sql_errno": 1062,
+            "last_io_errno": 0,
+        },
+        {
+            "connection_name": "b\x1b",
+            "seconds_behind_master": None,
+            "slave_io_running": "Connecting",
+        },
+    ]
+    assert replication_numbers(rows) == {
+        "replication.channels": 2,
+        "replication.default.lag_s": 12,
+        "replication.default.io_running": 1,
+        "replication.default.sql_running": 0,
+        "replication.default.sql_errno": 1062,
+        "replication.b\\x1b.io_running": 0,
+        "replication.b\\x1b.sql_running": 0,
+    }
+
+
+@given(st.text(max_size=500))
+def test_any_text_has_numbers_or_none(text: str) -> None:
+    values = innodbnumbers.numbers("Log sequence number          19353524\n" + text)
+    assert values["innodb.log_sequence"] == 19353524
+
+
+def test_log_sequence_numbers_of_two_halves() -> None:
+    text = (
+        "Log sequence number 1 500\nLog flushed up to   1 400\nLast checkpoint at  0 4294967000\n"
+    )
+    assert innodbnumbers.numbers(text) == {
+        "innodb.log_sequence": (1 << 32) + 500,
+        "innodb.log_flushed": (1 << 32) + 400,
+        "innodb.checkpoint": 4294967000,
+        "innodb.checkpoint_age": 796,
+    }
+
+
+def test_semaphore_waits() -> None:
+    text = (
+        "--Thread 140 has waited at btr0cur.cc line 586 for 12.5 seconds the semaphore:\n"
+        "--Thread 141 has waited at btr0sea.ic line 90 for 3 seconds the semaphore:\n"
+    )
+    assert innodbnumbers.numbers(text) == {
+        "innodb.semaphore_waits": 2,
+        "innodb.semaphore_longest_s": 12.5,
+    }

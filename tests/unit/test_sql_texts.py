@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of the server that hold no data, and collectors that are asked seldom."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from stallscope.collectors.agent import sources
+from stallscope.collectors.sql import collecting
+from stallscope.collectors.sql.collecting import Seldom, SqlCollector
+from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.failures import LateError, SqlError, StatementError
+from stallscope.collectors.sql.login import Login
+from stallscope.collectors.sql.texts import MAX_KINDS, lock_waits_text, processlist_text
+from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.collectors.triggers.engine import sources_named
+from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
+from stallscope.model import LockKind
+from stallscope.sessions import LockWait, Session, Sessions
+from stallscope.statements import normalize, normalizer
+
+__all__: list[str] = []
+
+
+def test_connections_that_do_the_same_are_one_line() -> None:
+    counts = Counter(
+        {("Query", "updating", f"UPDATE t SET a = 'SECRET' WHERE b = {n}"): 2 for n in range(50)}
+    )
+    counts["Sleep", "", ""] = 900
+    text = processlist_text(counts, dict.fromkeys(counts, 7), normalize)
+    assert text.splitlines()[1:] == [
+        "        100          7  Query    updating: UPDATE t SET a = ? WHERE b = ?",
+        "        900          7  Sleep    -: -",
+    ]
+
+
+def test_a_storm_of_statements_is_cut_and_counted() -> None:
+    counts = Counter({("Query", "", f"SELECT a{n}"): 1 for n in range(MAX_KINDS * 20)})
+    lines = processlist_text(counts, {}, normalize).splitlines()
+    assert len(lines) == MAX_KINDS + 2
+    assert lines[-1] == f"{MAX_KINDS * 19:11}  others"
+
+
+def test_who_holds_what_and_how_many_wait() -> None:
+    owner = Session(
+        8, user="app", command="Sleep", seconds=65.0, statement="UPDATE t SET a = 'SECRET'"
+    )
+    waits = [LockWait(LockKind.ROW, n, 8, "index PRIMARY of rows_.t1", "X") for n in range(20, 32)]
+    waits.append(LockWait(LockKind.METADATA, 40, 9, "shop.orders"))
+    text = lock_waits_text(Sessions((owner,), tuple(waits), notes=("one note",)), normalize)
+    assert text.splitlines() == [
+        "13 connections wait for locks of 2 others",
+        "connection 8 of app, Sleep for 65 s: UPDATE t SET a = ?",
+        "  12 wait for its row lock (X) of index PRIMARY of rows_.t1",
+        "connection 9",
+        "  1 wait for its metadata lock of shop.orders",
+        "one note",
+    ]
+
+
+def test_quotes_are_read_as_the_server_reads_them() -> None:
+    sql = 'SELECT "a" FROM t'
+    assert normalizer("")(sql).text == "SELECT ? FROM t"
+    assert normalizer("REAL_AS_FLOAT,ANSI_QUOTES")(sql).text == sql
+
+
+class Told(SqlCollector):
+    name = "told"
+    error: SqlError | None = None
+
+    def read(self, session: Wire) -> dict[str, float]:
+        raise NotImplementedError
+
+    def collect(self):  # type: ignore[no-untyped-def]
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "interval"),
+    [
+        (None, 5.0),
+        (StatementError("no such table", 1146), collecting.RETRY_SECONDS),
+        (LateError("no answer since 1.0 s"), 1.0 / collecting.SHARE),
+    ],
+)
+def test_what_is_dear_or_not_there_is_asked_seldom(error: SqlError | None, interval: float) -> None:
+    told = Told(Connection(Login(user="nobody")))
+    told.error = error
+    seldom = Seldom(told, 5.0)
+    assert seldom.interval == 5.0
+    if error is None:
+        seldom.collect()
+    else:
+        with pytest.raises(type(error)):
+            seldom.collect()
+    # A machine that is busy can make it longer than that, and nothing makes it shorter.
+    assert interval <= seldom.interval
+    assert seldom.interval < interval * 3 or error is None
+
+
+def test_the_time_that_a_look_took_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 12.5])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    seldom = Seldom(Told(Connection(Login(user="nobody"))), 5.0)
+    seldom.collect()
+    assert seldom.interval == pytest.approx(250.0)
+
+
+def test_a_trigger_makes_its_collector_look_as_often_as_it_wants() -> None:
+    settings = AgentSettings(
+        triggers=(
+            TriggerSettings("a", variable="lock_waits.waiting", threshold=1, interval=2.0),
+            TriggerSettings(
+                "b", variable="lock_waits.blockers + innodb.queries_queued", threshold=1
+            ),
+            TriggerSettings("c", variable="Threads_running", threshold=1),
+        )
+    )
+    assert sources_named(settings) == {"lock_waits": 1.0, "innodb": 1.0}
+    connection = Connection(Login(user="nobody"))
+    found = {one.name: one.interval for one in sources._seldom(connection, settings)}
+    assert found == {
+        "lock_waits": 1.0,
+        "metadata_locks": 5.0,
+        "replication": 5.0,
+        "innodb_status": 1.0,
+    }

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalized SQL: no data in it, and the same digest for statements that differ in data only."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallscope.statements import MAX_TEXT, normalize
+
+MARK = "SECRET"
+UNREADABLE = "<unreadable SQL sha256:"
+
+SAME = [
+    ("SELECT * FROM t WHERE a = 5", "SELECT *  FROM t\n WHERE a=-7.5e3"),
+    ("SELECT 'a'", 'SELECT "b"'),
+    ("SELECT 'a'", "SELECT _utf8mb4'b' 'c'"),
+    ("SELECT 'a'", "SELECT N'b'"),
+    ("SELECT x'4D'", "SELECT 0x4D"),
+    ("SELECT b'01'", "SELECT 0b01"),
+    ("SELECT 1 /* one */", "SELECT 2 -- two"),
+    ("SELECT 1 # x", "SELECT /*!40001 SQL_NO_CACHE */ 2"),
+    ("SELECT 1 FROM t WHERE a IN (1)", "SELECT 1 FROM t WHERE a IN (1, 2, 'x', NULL)"),
+    ("SELECT 1 FROM t WHERE (a, b) IN ((1,2))", "SELECT 1 FROM t WHERE (a,b) IN ((1,2),(3,4))"),
+    ("INSERT INTO t VALUES (1, 'x')", "INSERT INTO t VALUES (1, 'x'), (2, 'y'), (3, NULL)"),
+    ("INSERT INTO t VALUES (1, now())", "INSERT INTO t VALUES (3, now()), (4, now()), (5, 'cut"),
+    ("UPDATE t SET a = NULL WHERE b = 1", "UPDATE t SET a = 'x' WHERE b = TRUE"),
+    ("SELECT $1", "SELECT 'x'"),
+    ("DO $$ SELECT 1 $$", "DO $x$ SELECT 2 $x$"),
+    ("SELECT '2020-01-01' + INTERVAL 1 DAY", "SELECT '1999-01-01' + INTERVAL 30 DAY"),
+    (r"SELECT 'it\'s'", "SELECT 'it''s'"),
+]
+DIFFERENT = [
+    ("SELECT a FROM t", "SELECT b FROM t"),
+    ("SELECT a FROM t WHERE b IS NULL", "SELECT a FROM t WHERE b = NULL"),
+    ("SELECT a - 1", "SELECT a + 1"),
+    ("SELECT a FROM t WHERE b = 1", "SELECT a FROM t WHERE b IN (1)"),
+]
+TEXTS = [
+    (
+        "select  a.b , count( * ) from `x y`.t where c<=>1",
+        "select a.b, count(*) from `x y`.t where c <=> ?",
+    ),
+    ("UPDATE t SET b=b+1 WHERE a=1", "UPDATE t SET b = b + ? WHERE a = ?"),
+    ("SELECT @a:=1, @@global.x", "SELECT @a := ?, @@global.x"),
+    ("SELECT * FROM t WHERE a IN(1,2)", "SELECT * FROM t WHERE a IN (?+)"),
+    ("INSERT INTO t (a) VALUES (1),(2)", "INSERT INTO t (a) VALUES (?+)"),
+    ("SELECT 'cut o", "SELECT ?"),
+    ("CREATE USER 'a'@'b' IDENTIFIED BY 'x'", "CREATE USER ?@? IDENTIFIED …"),
+    ("/* nothing but this */", "/**/"),
+    ("", ""),
+]
+UNREADABLES = [
+    f"SELECT 'it's {MARK}' FROM t",
+    rf"SELECT 'a\', '{MARK}', '\'",  # two readings, by NO_BACKSLASH_ESCAPES
+    rf"SELECT concat('a', '\'), b FROM t WHERE c BETWEEN ',{MARK}",  # so has this, cut off
+    f"SELECT 5--1 {MARK}",  # a comment in PostgreSQL
+    f"SELECT 1 /* a /* b */ {MARK} */",  # comments nest in PostgreSQL
+    f"SELECT /*!99999 '*/ {MARK}' */ 1",
+    f"SELECT $a$ ' $a$ {MARK} '",
+    f"SELECT 1 \0 {MARK}",
+    f"SELECT 1 \\ {MARK}",
+    f"SELECT 1 \ufffd {MARK}",
+    f"SELECT 1 */ {MARK}",
+    "SELECT " + "(" * 1000,
+    "SELECT " + "x" * 1000,
+]
+PASSWORDS = [
+    f"CREATE USER a IDENTIFIED BY '{MARK}'",
+    f"CREATE USER a IDENTIFIED BY PASSWORD '*{MARK}'",
+    f"CREATE USER a@b IDENTIFIED WITH p AS 0x{MARK.encode().hex()}{MARK}",
+    f"ALTER USER a IDENTIFIED BY {MARK}",
+    f"GRANT ALL ON *.* TO a IDENTIFIED BY '{MARK}' WITH GRANT OPTION",
+    f"SET PASSWORD = PASSWORD('{MARK}')",
+    f'SET PASSWORD FOR a@b = "{MARK}"',
+    f"CHANGE MASTER TO MASTER_PASSWORD = '{MARK}'",
+    f'CHANGE MASTER TO MASTER_PASSWORD="{MARK}"',
+    f"CHANGE REPLICATION SOURCE TO SOURCE_USER='x', SOURCE_PASSWORD='{MARK}'",
+    f"CREATE SERVER s FOREIGN DATA WRAPPER mysql OPTIONS (USER 'x', PASSWORD '{MARK}')",
+    f'SELECT PASSWORD("{MARK}")',
+    f"START SLAVE USER='x' PASSWORD='{MARK}'",
+    f"ALTER ROLE a WITH ENCRYPTED PASSWORD '{MARK}'",
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SAME)
+def test_statements_that_differ_in_literals_have_one_digest(a: str, b: str) -> None:
+    assert normalize(a) == normalize(b)
+    assert not normalize(a).text.startswith(UNREADABLE)
+
+
+@pytest.mark.parametrize(("a", "b"), DIFFERENT)
+def test_other_statements_have_other_digests(a: str, b: str) -> None:
+    assert normalize(a).digest != normalize(b).digest
+
+
+@pytest.mark.parametrize(("sql", "text"), TEXTS)
+def test_text(sql: str, text: str) -> None:
+    assert normalize(sql).text == text
+
+
+@pytest.mark.parametrize("sql", UNREADABLES)
+def test_what_cannot_be_read_for_certain_is_a_hash(sql: str) -> None:
+    assert normalize(sql).text.startswith(UNREADABLE)
+
+
+@pytest.mark.parametrize("ansi", [False, True])
+@pytest.mark.parametrize("sql", PASSWORDS)
+def test_passwords(sql: str, ansi: bool) -> None:
+    found = normalize(sql, ansi_quotes=ansi).text
+    assert MARK not in found
+    assert MARK.encode().hex() not in found
+
+
+def test_modes() -> None:
+    assert normalize('SELECT "a"', ansi_quotes=True).text == 'SELECT "a"'
+    assert normalize(r"SELECT 'a\'", no_backslash_escapes=True).text == "SELECT ?"
+    assert normalize("SELECT 1 # x", ansi_quotes=True).text.startswith(UNREADABLE)
+
+
+HOSTILE = ["'", "\\'", "$a$", "/*", "(", "IN(", "`", "1,", "-", "IN(a,", "a'", "VALUES((", "a "]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_megabyte_is_bounded(unit: str) -> None:
+    sql = unit * (1_000_000 // len(unit))
+    begin = time.process_time()
+    found = normalize(sql)
+    assert time.process_time() - begin < 1
+    assert len(found.text) <= MAX_TEXT
+
+
+inner = st.text(st.sampled_from("ab \n\\%;,()*/-#@?=$é0"), max_size=8)
+
+
+def _quoted(quote: str, text: str, other: str) -> str:
+    """Return a string literal in the default mode, the mark between two odd texts."""
+    body = f"{text}{other}{MARK}{other}{text}"
+    return quote + body.replace("\\", "\\\\").replace(quote, quote * 2) + quote
+
+
+STRINGS = st.builds(
+    lambda prefix, quote, text, other: prefix + _quoted(quote, text, other),
+    st.sampled_from(["", "", "", "N", "_utf8", "_latin1 "]),
+    st.sampled_from("'\""),
+    inner,
+    st.sampled_from(["", "'", '"', "`", " '", "/*", "-- "]),
+)
+ESCAPED = st.builds(lambda text: f"'{text}\\'{MARK}\\''", st.sampled_from(["", "a", " b "]))
+OTHERS = st.sampled_from([f"x'{MARK}'", f"0x{MARK}", f"1{MARK}", f"$${MARK}$$", "5", "-5", "1e7"])
+LITERALS = st.one_of(STRINGS, STRINGS, ESCAPED, OTHERS)
+COMMENTS = st.sampled_from([f"/* {MARK} */", f"-- {MARK}\n", f"# {MARK}\n", f"/*! {MARK} */", " "])
+TEMPLATES = [
+    "SELECT a FROM t WHERE b = {} {}AND c > {}",
+    "INSERT INTO t (a, b) {}VALUES ({}, {})",
+    "UPDATE t SET a = {}, {}b = b + {} WHERE c LIKE {}",
+    "SELECT a FROM t{} WHERE b IN ({}, {}, {}) LIMIT 5",
+    "SELECT concat({}, {}), a{} FROM t WHERE d BETWEEN {} AND {}",
+    "CREATE USER u{} IDENTIFIED BY {}",
+    "SELECT CASE WHEN a = {} THEN {} ELSE {} END{} FROM t",
+]
+
+
+@st.composite
+def statements(draw: st.DrawFn) -> tuple[str, str]:
+    """Return two statements that differ in literals and comments only."""
+    template = draw(st.sampled_from(TEMPLATES))
+    parts = template.split("{}")
+    both = []
+    for _ in range(2):
+        out = parts[0]
+        for before, part in itertools.pairwise(parts):
+            value = before.rstrip().endswith(("=", ">", "+", "(", ",", "LIKE", "BETWEEN", "AND"))
+            value = value or before.rstrip().endswith(("BY", "THEN", "ELSE"))
+            filled = draw(LITERALS if value else COMMENTS)
+            out += f" {filled} {part}"
+        both.append(out)
+    return both[0], both[1]
+
+
+@given(statements())
+def test_no_literal_is_ever_shown(pair: tuple[str, str]) -> None:
+    first, second = (normalize(sql) for sql in pair)
+    assert MARK not in first.text
+    assert MARK not in second.text
+    readable = [s for s in (first, second) if not s.text.startswith(UNREADABLE)]
+    assert len({s.digest for s in readable}) <= 1
+
+
+@given(statements(), st.integers(0, 200))
+def test_nor_of_a_statement_that_is_cut_off(pair: tuple[str, str], end: int) -> None:
+    assert MARK[:4] not in normalize(pair[0][:end]).text
+
+
+@given(statements(), st.booleans())
+def test_nor_when_the_mode_is_another(pair: tuple[str, str], ansi: bool) -> None:
+    found = normalize(pair[0], no_backslash_escapes=True, ansi_quotes=ansi).text
+    assert MARK not in found or (ansi and '"' in found)
+
+
+RAW = st.builds(
+    lambda quote, parts: quote + "".join(parts).replace(quote, quote * 2) + quote,
+    st.sampled_from("'\""),
+    st.lists(
+        st.sampled_from(["\\", "\\", "'", '"', " ", ",", "= ", "(", ")", "a", "-- ", "/*", MARK]),
+        max_size=8,
+    ),
+)
+
+
+@given(st.sampled_from(TEMPLATES[:5]), st.lists(RAW, min_size=5, max_size=5), st.integers(0, 300))
+def test_nor_when_the_session_has_another_mode(
+    template: str, literals: list[str], end: int
+) -> None:
+    """Of a session under NO_BACKSLASH_ESCAPES, which whoever asks does not know of."""
+    filled = template.replace("{}AND", "AND").replace("{}VALUES", "VALUES").replace("{}b", "b")
+    sql = filled.replace("t{} ", "t ").replace("a{} ", "a ").format(*literals)
+    assert MARK not in normalize(sql).text
+    assert MARK[:4] not in normalize(sql[:end]).text
+
+
+@given(st.text(st.sampled_from("ab'\"`\\ -#/*!$();,?=@N_x01\n\ufffd\0é"), max_size=60))
+def test_any_text_is_read(sql: str) -> None:
+    found = normalize(sql)
+    assert len(found.text) <= MAX_TEXT
+    assert len(found.digest) == 16

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live view on recorded events: its screens as text, its keys, and text that is hostile.
+
+``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_top.py`` writes the screens anew: look at them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from stallscope.main import main
+from stallscope.screens import panes
+from stallscope.screens.app import Top, View, capture_path
+from stallscope.screens.events import Ended, Event, Saved, Shot, Trouble, Waited
+from stallscope.screens.rows import Rows
+from stallscope.screens.state import State, load
+from tests.unit.top_scenes import FakeSource, analysis, events, recorded, wait_lines
+
+GOLDEN = Path(__file__).parent.parent / "data" / "top"
+SECONDS = 30.0
+SIZES = {"80x24": (80, 24), "140x40": (140, 40)}
+HOSTILE = "[red]x[/red]\x1b[2J\x1b]0;owned\x07\u202egnp.exe\n"
+
+Steps = Callable[[Pilot[None], Top], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def one_time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def drive(
+    steps: Steps, source: FakeSource | None = None, size: tuple[int, int] = (80, 24)
+) -> FakeSource:
+    """Run the view without a terminal, and take the steps once all has been said."""
+    source = source or FakeSource()
+
+    async def run() -> None:
+        top = Top(source, State(", ".join(source.titles)), Path("/tmp"))
+        async with top.run_test(size=size) as pilot:
+            await pilot.pause()
+            if source.said:
+                await until(pilot, lambda: top.state.analysis is not None and filled(top))
+            await steps(pilot, top)
+
+    asyncio.run(run())
+    return source
+
+
+def filled(top: Top) -> bool:
+    return "waiting for the first" not in text(top) and "Who waits on what" in text(top)
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
+    """Let the view work until a condition holds."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, text_of(pilot)
+        await pilot.pause()
+
+
+def text_of(pilot: Pilot[None]) -> str:
+    assert isinstance(pilot.app, Top)
+    return text(pilot.app)
+
+
+async def opens(pilot: Pilot[None], key: str, what: str) -> None:
+    """Press a key that opens a list, and wait until keys go to it."""
+    await pilot.press(key)
+    await shows(pilot, what)
+    await until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == "list")
+
+
+async def shows(pilot: Pilot[None], what: str) -> None:
+    await until(pilot, lambda: what in text_of(pilot))
+
+
+def text(top: Top) -> str:
+    """Return the screen as it is seen, line by line."""
+    strips = top.screen._compositor.render_strips(top.size)
+    lines = ["".join(segment.text for segment in strip).rstrip() for strip in strips]
+    return "\n".join(lines) + "\n"
+
+
+def check(name: str, actual: str) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("STALLSCOPE_UPDATE_GOLDEN"):
+        path.write_text(actual, encoding="utf-8")
+    assert actual == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("name", "keys", "sign"),
+    [
+        ("overview", "", "15:30:00 metadata-lock"),
+        ("threads", "t", "20266"),
+        ("blocker", "b", "#1 "),
+        ("help", "question_mark", "is stopped"),
+    ],
+)
+def test_screens(name: str, keys: str, sign: str, size: str) -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        if keys:
+            await pilot.press(keys)
+        await shows(pilot, sign)
+        await pilot.pause()
+        check(f"{name}-{size}", text(top))
+
+    drive(steps, size=SIZES[size])
+
+
+def test_the_screen_fits_and_fills_any_size() -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        for width, height in ((140, 40), (60, 15), (200, 60), (40, 10), (80, 24)):
+            await pilot.resize_terminal(width, height)
+            await until(pilot, lambda width=width: top.size.width == width)  # type: ignore[misc]
+            await shows(pilot, "stallscope top")
+            lines = text(top).splitlines()
+            assert len(lines) <= height
+            assert all(len(line) <= width for line in lines)
+            assert "stallscope top" in lines[0]
+        await shows(pilot, "metadata-lock shop.orders")
+
+    drive(steps)
+
+
+def test_the_keys() -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await pilot.press("space")
+        assert top.paused
+        assert "PAUSED" in text(top)
+        before = top.state.now
+        later = msgspec.structs.replace(wait_lines()[-1], ts=before + 5)
+        top._put(Waited(later))
+        await pilot.pause()
+        assert top.state.now == before
+        await pilot.press("space")
+        await pilot.pause()
+        assert top.state.now == before + 5
+        await pilot.press("c")
+        await shows(pilot, "(0600)")
+        await opens(pilot, "t", "20266")
+        await pilot.press("down", "down")
+        await opens(pilot, "enter", "#1 ")
+        assert "MDL_wait::timed_wait" in text(top)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(top.screen_stack) == 2)
+        await pilot.press("escape")
+        await shows(pilot, "Who waits on what")
+        await pilot.press("tab")
+        assert top.focused is not None
+        assert top.focused.id == "waits"
+        await pilot.press("q")
+
+    source = drive(steps)
+    assert [path.name.startswith("stallscope-mariadbd-") for path in source.asked] == [True]
+    assert not source.paused
+
+
+@pytest.mark.parametrize("keys", [("t",), ("t", "enter")])
+def test_every_screen_says_what_a_key_brought_about(keys: tuple[str, ...]) -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        for key, what in zip(keys, ("20266", "#1 "), strict=False):
+            await opens(pilot, key, what)
+        await pilot.press("c")
+        await shows(pilot, "(0600)")
+
+    assert len(drive(steps).asked) == 1
+
+
+def test_enter_in_the_tree_shows_a_stack() -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await pilot.press("down", "down", "down")
+        await opens(pilot, "enter", "#1 ")
+        assert "thread 20266, waiting" in text(top)
+
+    drive(steps)
+
+
+def test_the_filter() -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await opens(pilot, "t", "20266")
+        await pilot.press("slash", *"upgrade_shared", "enter")
+        await shows(pilot, "/upgrade_shared/")
+        await until(pilot, lambda: len(top.screen.query_one("#list", Rows).rows) == 1)
+        await pilot.press("slash", "escape")
+        assert top.pattern is not None
+        await pilot.press("slash", *["backspace"] * 20, *"(", "enter")
+        await until(pilot, lambda: "is no regular expression" in top.state.note)
+        await pilot.press("slash", *["backspace"] * 20, "enter")
+        await until(pilot, lambda: top.pattern is None)
+
+    drive(steps)
+
+
+def hostile() -> list[Event]:
+    """Return events in which everything that a target can choose is hostile."""
+    base = recorded()
+    threads = tuple(
+        msgspec.structs.replace(t, name=HOSTILE, query=HOSTILE, user=HOSTILE, activity=HOSTILE)
+        for t in base.threads
+    )
+    found = analysis(msgspec.structs.replace(base, threads=threads))
+    line = wait_lines()[-1]
+    keys = tuple(msgspec.structs.replace(key, name=HOSTILE, kind="mutex") for key in line.keys)
+    said: list[Event] = [Trouble("sql", HOSTILE), Saved(error=HOSTILE), Shot(found, line.ts)]
+    return [*said, Waited(msgspec.structs.replace(line, keys=keys))]
+
+
+@pytest.mark.parametrize("keys", ["", "t", "b"])
+def test_untrusted_text_is_inert(keys: str) -> None:
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        if keys:
+            await pilot.press(keys)
+        await shows(pilot, "[red]x[/red]")  # as text: no markup was read
+        shown = text(top)
+        assert all(line.isprintable() for line in shown.splitlines())
+
+    drive(steps, FakeSource(hostile()))
+
+
+def test_what_is_degraded_is_one_line() -> None:
+    said: list[Event] = [Trouble("waits", "no waits: no BPF"), Trouble("sql", "no SQL: refused")]
+    said += [event for event in events() if isinstance(event, Shot)]
+
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        shown = text(top)
+        assert "no waits: no BPF; no SQL: refused" in shown
+        assert "Who waits on what" in shown
+        top._put(Trouble("sql"))
+        await until(pilot, lambda: "no SQL" not in text(top))
+        top._put(Ended("the server has ended"))
+        await shows(pilot, "ENDED")
+        await shows(pilot, "the server has ended")
+
+    drive(steps, FakeSource(said))
+
+
+def test_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        assert top.no_color
+        assert "metadata-lock" in text(top)
+
+    drive(steps)
+
+
+def test_only_what_changed_is_drawn() -> None:
+    drawn: list[str] = []
+
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await pilot.pause()
+        for widget in top.screen.query(Rows):
+            name = widget.id or ""
+            original = widget.refresh
+
+            def refresh(*args: Any, name: str = name, original: Any = original, **more: Any) -> Any:
+                drawn.append(name)
+                return original(*args, **more)
+
+            widget.refresh = refresh  # type: ignore[method-assign]
+        assert isinstance(top.screen, View)
+        top.screen.follow()
+        assert drawn == []
+        line = wait_lines()[-1]
+        top._put(Waited(msgspec.structs.replace(line, ts=line.ts + 1)))
+        await pilot.pause()
+        assert "tree" not in drawn
+        assert "head" in drawn
+
+    drive(steps)
+
+
+def test_an_error_within_ends_it_and_is_kept() -> None:
+    async def run() -> Top:
+        source = FakeSource([])
+        top = Top(source, State("x"), Path("/tmp"))
+
+        def broken() -> None:
+            raise ValueError("broken")
+
+        async with top.run_test() as pilot:
+            top.call_later(broken)
+            await pilot.pause()
+        return top
+
+    with pytest.raises(ValueError, match="broken"):
+        asyncio.run(run())
+
+
+def test_the_state() -> None:
+    state = State("x")
+    for event in events():
+        state.take(event)
+    assert state.moments[0].waiting >= 20
+    assert state.busiest()[0].key.name == "shop.orders"
+    key = wait_lines()[0].keys[0]
+    assert load(msgspec.structs.replace(key, count=2, total_ms=500, in_flight=0), 1.0) == 0.5
+    assert load(msgspec.structs.replace(key, count=1, total_ms=9e6, in_flight=3), 1.0) == 4.0
+    assert load(msgspec.structs.replace(key, in_flight=3), 0.0) == 3.0
+
+
+def test_sparklines() -> None:
+    assert panes.sparkline([None, 0, 1, 10], 10) == " ▁▃█"
+    assert panes.sparkline([0, 0], 0) == "▁▁"
+
+
+def test_two_thousand_threads_are_many_rows_and_no_more() -> None:
+    base = recorded()
+    many = tuple(
+        msgspec.structs.replace(base.threads[i % len(base.threads)], tid=100_000 + i)
+        for i in range(2000)
+    )
+    found = analysis(msgspec.structs.replace(base, threads=many))
+    rows = panes.threads(found, 80, None)
+    assert len(rows) == 2000
+    assert all(len(row.text) <= 80 for row in rows)
+    assert len(panes.threads(found, 80, re.compile("^100000 "))) == 1
+
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        await opens(pilot, "t", "waiting")
+        await pilot.press("end")
+        await until(pilot, lambda: top.screen.query_one("#list", Rows).cursor == 1999)
+
+    drive(steps, FakeSource([Shot(found, 1.0)]))
+
+
+def test_names_of_captures() -> None:
+    path = capture_path(Path("/d"), "../../evil\x1b (pid 1)")
+    assert re.fullmatch(r"/d/stallscope-evil-\d{8}T\d{6}Z\.jsonl\.zst", str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-p", "1", "--replay", "x"], "a server or a replay"),
+        (["-p", "1", "--captures-to", "/no/such"], "is no directory"),
+        (["-p", "1"], "top needs a terminal"),
+        (["--interval", "0"], "is not a time"),
+    ],
+)
+def test_usage_errors(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1

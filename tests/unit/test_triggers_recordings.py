@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The defaults on recordings of real servers: healthy ones, and through real stalls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from stallscope.collectors.triggers import triggerfile
+from stallscope.collectors.triggers.dryrun import dry_run
+from stallscope.collectors.triggers.engine import Engine
+from stallscope.collectors.triggers.recording import Record
+from stallscope.incident import Fired
+from tests.unit.trigger_recordings import NS, healthy_time, load, mark
+
+SERVERS = ("mariadb", "mysql55", "mysql97")
+HOUR = 3600
+
+# Which triggers see a stall from samples alone, and which of the wait probes.
+STALLS: dict[str, tuple[set[str], set[str]]] = {
+    "metadata-lock": ({"metadata-lock"}, {"lock-convoy"}),
+    "metadata-lock-select": ({"metadata-lock"}, {"lock-convoy"}),
+    "mysql55-metadata-lock": ({"metadata-lock"}, {"lock-convoy"}),
+    "mysql97-metadata-lock": ({"metadata-lock"}, {"lock-convoy"}),
+    "global-read-lock": ({"global-read-lock"}, {"lock-convoy"}),
+    "mysql55-global-read-lock": ({"global-read-lock"}, {"lock-convoy"}),
+    "mysql97-global-read-lock": ({"global-read-lock"}, {"lock-convoy"}),
+    "row-lock": ({"row-lock"}, {"lock-convoy"}),
+    "mariadb-row-lock": ({"row-lock"}, set()),
+    "mysql97-row-lock": ({"row-lock"}, {"lock-convoy"}),
+    "deadlock-check": ({"row-lock"}, {"lock-convoy"}),
+    "mariadb-deadlock-check": ({"row-lock"}, set()),
+    "table-open-lock": ({"opening-tables"}, set()),
+    "index-lock": ({"no-progress"}, set()),
+    "file-extend": ({"no-progress"}, {"space-wait", "lock-convoy"}),
+    "redo-sync": ({"no-progress"}, {"sync-wait", "lock-convoy"}),
+    "mariadb-hang": ({"no-answer"}, set()),
+    "mysql55-hang": ({"no-answer"}, set()),
+}
+WITHIN = dict.fromkeys(STALLS, 2.0) | {
+    # The storm does not slow down before all connections are in it, and the server answers late.
+    "deadlock-check": 3.0,
+    "mariadb-deadlock-check": 5.0,
+    # It has 1.5 s to answer, and the agent learns in its next round that it did not.
+    "mariadb-hang": 3.5,
+    "mysql55-hang": 3.5,
+}
+"""Seconds from when the stall was there."""
+
+
+def fired(records: Iterable[Record], *, waits: bool) -> list[tuple[int, Fired]]:
+    """Return what fires, with the clock at which it was known."""
+    engine = Engine(triggerfile.defaults(), {"host.cpus": 2})
+    found: list[tuple[int, Fired]] = []
+    for record in records:
+        clock = record.clock_ns
+        if record.sample is not None:
+            here = engine.feed(record.sample)
+            if record.sample.error is None:
+                clock += int(record.sample.elapsed_ms * 1e6)
+        elif record.line is not None and waits:
+            here = engine.feed_waits(record.line, record.time_ns, record.clock_ns)
+        else:
+            continue
+        found += [(clock, one) for one in here]
+    return found
+
+
+@pytest.mark.parametrize(("server", "seed"), [(server, 1) for server in SERVERS])
+def test_an_hour_of_a_healthy_server_fires_nothing(server: str, seed: int) -> None:
+    hour = list(healthy_time(load(f"healthy-{server}"), HOUR, seed))
+    assert hour[-1].clock_ns - hour[0].clock_ns > 0.99 * HOUR * NS
+    assert [one.why for _, one in fired(hour, waits=True)] == []
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_all_triggers_can_fire_on_a_healthy_server(server: str) -> None:
+    hour = healthy_time(load(f"healthy-{server}"), 600, 3)
+    result = dry_run(triggerfile.defaults(), hour, {"host.cpus": 2})
+    assert [t.settings.name for t in result.triggers if not t.state.looks] == []
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_a_stall_is_seen_by_samples_alone(name: str) -> None:
+    records = load(name)
+    there = mark(records, "there")
+    found = fired(records, waits=False)
+    assert found, "nothing fired"
+    assert found[0][0] >= mark(records, "begin"), "fired before the stall"
+    assert found[0][0] <= there + WITHIN[name] * NS
+    assert {one.trigger for _, one in found} >= STALLS[name][0]
+
+
+@pytest.mark.parametrize("name", [name for name, (_, waits) in STALLS.items() if waits])
+def test_a_stall_is_seen_by_the_wait_probes(name: str) -> None:
+    records = load(name)
+    found = fired(records, waits=True)
+    assert found[0][0] >= mark(records, "begin"), "fired before the stall"
+    by_waits = [(clock, one) for clock, one in found if one.wait is not None]
+    assert {one.trigger for _, one in by_waits} >= STALLS[name][1]
+    assert by_waits[0][0] <= mark(records, "there") + WITHIN[name] * NS
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_no_trigger_fires_twice_in_one_stall(name: str) -> None:
+    names = [one.trigger for _, one in fired(load(name), waits=True)]
+    assert len(names) == len(set(names))
+
+
+def test_a_collapse_under_load_is_seen_and_a_load_that_stops_is_none() -> None:
+    """After half an hour of sysbench: an idle server, and one with a real stall."""
+    engine = Engine(triggerfile.defaults(), {"host.cpus": 2})
+    records = load("healthy-mariadb")
+    start = mark(records, "sysbench oltp_read_write 4")
+    end = mark(records, "sysbench oltp_read_only 16")
+    busy = [record for record in records if start + 2 * NS < record.clock_ns < end]
+    lull = load("metadata-lock")
+    for record in healthy_time(busy, 1800, 4):
+        if record.sample:
+            assert engine.feed(record.sample) == ()
+    learnt = engine.learnt()
+    assert learnt["qps-collapse"]
+    for what, expected in (("calm", set()), ("there", {"qps-collapse", "metadata-lock"})):
+        after = Engine(triggerfile.defaults(), {"host.cpus": 2})
+        after.recall(learnt)
+        since = mark(lull, what)
+        until = since + (6 if what == "calm" else 10) * NS
+        names = {
+            one.trigger
+            for record in lull
+            if record.sample and since < record.clock_ns < until
+            for one in after.feed(record.sample)
+        }
+        assert expected <= names
+        assert bool(names) == bool(expected)

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a trigger fires, and when it does not: the state machine and the baselines."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallscope.collectors.triggers.baseline import Baseline
+from stallscope.collectors.triggers.engine import Engine
+from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
+from stallscope.collectors.triggers.state import Machine, Phase
+from stallscope.samples import Sample
+
+NS = 1_000_000_000
+
+
+def machine(cycles: int = 3, clear_cycles: int = 2, sleep: float = 10) -> Machine:
+    return Machine(cycles, clear_cycles, int(sleep * NS), NS)
+
+
+def fires(one: Machine, looks: str, start: int = 0) -> list[int]:
+    """Return the seconds at which it fires. ``+`` breached, ``-`` clear, ``.`` between, ``?``."""
+    meaning: dict[str, tuple[bool | None, bool | None]] = {
+        "+": (True, False),
+        "-": (False, True),
+        ".": (False, False),
+        "?": (None, None),
+    }
+    return [
+        second for second, look in enumerate(looks, start) if one.look(*meaning[look], second * NS)
+    ]
+
+
+def test_fires_after_so_many_in_a_row() -> None:
+    assert fires(machine(), "++-++-+++") == [8]
+
+
+def test_what_is_not_known_neither_counts_nor_clears() -> None:
+    assert fires(machine(), "+?+?+") == [4]
+    one = machine(sleep=0)
+    assert fires(one, "+++-?-") == [2]
+    assert one.phase is Phase.CALM
+
+
+def test_a_long_silence_ends_a_row() -> None:
+    assert fires(machine(), "++" + "?" * 30 + "+") == []
+
+
+def test_does_not_fire_again_until_it_was_clear() -> None:
+    assert fires(machine(sleep=0), "+" * 50) == [2]
+    assert fires(machine(sleep=0), "+++-+++") == [2], "one clear look of two"
+    assert fires(machine(sleep=0), "+++...." + "+" * 9) == [2], "below the threshold is not over"
+    assert fires(machine(sleep=0), "+++--+++") == [2, 7]
+
+
+def test_sleep_counts_from_when_it_fired() -> None:
+    one = machine(sleep=10)
+    assert fires(one, "+++--" + "+" * 20) == [2, 12]
+    assert one.suppressed == 1
+    assert fires(machine(sleep=10), "+++--+++--" + "-" * 10) == [2]
+
+
+def test_looks_that_come_late_are_left_out() -> None:
+    one = machine(cycles=2)
+    assert not one.look(True, False, 10 * NS)
+    assert not one.look(True, False, 9 * NS)
+    assert not one.look(True, False, 10 * NS)
+    assert one.look(True, False, 11 * NS)
+
+
+def test_a_breach_is_over_at_the_first_of_its_clear_looks() -> None:
+    one = machine(cycles=1, clear_cycles=3, sleep=0)
+    assert fires(one, "+++--+--") == [0]
+    over = [one.over_ns]
+    assert fires(one, "-", start=8) == []
+    assert [*over, one.over_ns] == [None, 6 * NS]
+
+
+def test_what_is_known_no_more_is_over_after_a_while() -> None:
+    one = machine(cycles=1, sleep=0)
+    assert fires(one, "++" + "?" * 61) == [0]
+    phases = [(one.give_up(second * NS), one.phase) for second in (61, 62)]
+    assert phases == [(False, Phase.FIRED), (True, Phase.CALM)]
+    assert one.over_ns == 1 * NS
+    assert not one.give_up(63 * NS), "once"
+    assert fires(one, "+", start=64) == [64]
+
+
+def test_a_slow_trigger_is_not_given_up_between_two_looks() -> None:
+    one = Machine(1, 1, 0, 300 * NS)
+    assert one.look(True, False, 0)
+    assert not one.give_up(3000 * NS)
+    assert one.give_up(3001 * NS)
+
+
+def test_any_sample_tells_that_a_trigger_is_known_no_more() -> None:
+    one = engine(cycles=1)
+    assert one.feed(running(0, 100))
+    for second in range(1, 61):
+        one.feed(Sample("load", 0, second * NS))
+        one.feed(Sample("status", 0, second * NS, error="no answer"))
+    states = [(one.breached, one.given_up())]
+    one.feed(Sample("load", 0, 61 * NS))
+    states += [(one.breached, one.given_up()), (one.breached, one.given_up())]
+    assert states == [(("busy",), ()), ((), ("busy",)), ((), ())]
+    assert one.over_ns == 0
+
+
+def test_restart_ends_what_was_breached() -> None:
+    one = machine(sleep=0)
+    assert fires(one, "+++") == [2]
+    one.restarted()
+    assert one.phase is Phase.CALM
+    assert fires(one, "+++", start=3) == [5]
+
+
+LOOKS = st.lists(st.sampled_from("+-.?"), max_size=200).map("".join)
+
+
+@given(LOOKS, st.integers(1, 6), st.integers(1, 6), st.integers(0, 30))
+def test_never_below_cycles_and_never_twice_without_a_clear(
+    looks: str, cycles: int, clear_cycles: int, sleep: int
+) -> None:
+    fired = fires(machine(cycles, clear_cycles, sleep), looks)
+    for second in fired:
+        known = looks[: second + 1].replace("?", "")
+        assert known.endswith("+" * cycles)
+    for before, after in itertools.pairwise(fired):
+        between = looks[before + 1 : after + 1].replace("?", "")
+        assert "-" * clear_cycles in between
+        assert after - before >= sleep
+
+
+def engine(poll: float = 1.0, **changes: Any) -> Engine:
+    busy = TriggerSettings(name="busy", variable="Threads_running", threshold=10.0, cycles=2)
+    return Engine(AgentSettings(poll=poll, triggers=(msgspec.structs.replace(busy, **changes),)))
+
+
+def running(second: float, value: float, wall: int = 0) -> Sample:
+    return Sample("status", wall, int(second * NS), values={"Threads_running": value})
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.integers(-(10**18), 10**18)), max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_the_wall_clock_decides_nothing(
+    looks: list[tuple[float, int]], randomness: random.Random
+) -> None:
+    jumping, steady = engine(sleep=5.0), engine(sleep=5.0)
+    for second, (value, wall) in enumerate(looks):
+        jumped = jumping.feed(running(second, value, wall))
+        told = steady.feed(running(second, value, second))
+        assert [f.why for f in jumped] == [f.why for f in told]
+        assert all(fired.time_ns == wall for fired in jumped)
+
+
+def test_the_sentence_has_the_numbers() -> None:
+    one = engine()
+    assert one.feed(running(0, 187)) == ()
+    (fired,) = one.feed(running(1, 188))
+    assert fired.why == "Threads_running 188 > 10, 2 samples in a row"
+    assert (fired.trigger, fired.value, fired.threshold) == ("busy", 188, 10)
+    assert one.breached == ("busy",)
+
+
+def test_the_sentence_of_an_expression_tells_its_parts() -> None:
+    one = engine(variable="2 * Threads_running", threshold="larger(9, Uptime)", cycles=1)
+    sample = Sample("status", 0, NS, values={"Threads_running": 8, "Uptime": 2.5})
+    (fired,) = one.feed(sample)
+    assert fired.why == ("2 * Threads_running 16 > 9, 1 sample (Threads_running 8, Uptime 2.5)")
+
+
+def test_the_sentence_of_a_condition_has_what_it_compared() -> None:
+    text = "Threads_running > 3 and Uptime > 1 + 0.5"
+    one = engine(variable=text, threshold=None, cycles=1)
+    sample = Sample("status", 0, NS, values={"Threads_running": 8, "Uptime": 2})
+    (fired,) = one.feed(sample)
+    assert fired.why == f"{text}: 8 > 3, 2 > 1.5, 1 sample"
+    assert (fired.value, fired.threshold) == (None, None)
+
+
+def test_a_threshold_that_is_not_known_fires_nothing() -> None:
+    one = engine(threshold="larger(9, host.cpus)", cycles=1)
+    assert one.feed(running(1, 80)) == ()
+    assert one.states()[0].never_seen == ("host.cpus",)
+    assert one.states()[0].looks == 0
+
+
+def test_hysteresis() -> None:
+    one = engine(clear=4.0, clear_cycles=1, cycles=1, sleep=0.0)
+    values = (11, 5, 11, 4, 11)
+    assert [bool(one.feed(running(s, v))) for s, v in enumerate(values)] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_below() -> None:
+    one = engine(when="below", cycles=1)
+    assert one.feed(running(1, 10)) == ()
+    (fired,) = one.feed(running(2, 9))
+    assert fired.why == "Threads_running 9 < 10, 1 sample"
+
+
+def test_a_faster_poll_does_not_count_faster_than_its_interval() -> None:
+    one = engine(0.05, cycles=3)
+    fired = [tick for tick in range(100) if one.feed(running(tick / 20, 99))]
+    assert fired == [36], "two intervals, each a little short, after the first look"
+
+
+def test_samples_that_come_early_count() -> None:
+    one = engine(cycles=3)
+    fired = [second for second in (0, 0.7, 1.6, 3) if one.feed(running(second, 99))]
+    assert fired == [1.6]
+
+
+def test_samples_of_others_do_not_make_it_look() -> None:
+    one = engine(variable="Threads_running + 0 * host.cpus", cycles=2)
+    one.feed(Sample("load", 0, 0, values={"host.cpus": 2}))
+    assert one.feed(running(1, 99)) == ()
+    for second in (1.2, 2.4, 3.6):
+        assert one.feed(Sample("load", 0, int(second * NS), values={"host.cpus": 2})) == ()
+    assert one.feed(running(4, 99))
+
+
+def test_failed_samples_neither_count_nor_clear() -> None:
+    one = engine(cycles=2)
+    one.feed(running(1, 99))
+    assert one.feed(Sample("status", 0, 2 * NS, error="late")) == ()
+    assert one.feed(running(3, 99))
+    for second in range(4, 60):
+        one.feed(Sample("status", 0, second * NS, error="late"))
+    assert one.breached == ("busy",)
+
+
+def test_a_thousand_breaches_a_second() -> None:
+    one = engine(interval=0.0, cycles=1, sleep=300.0, clear_cycles=1)
+    start = time.process_time()
+    fired = 0
+    for tick in range(10_000):
+        fired += len(one.feed(running(tick / 1000, 99 if tick % 2 else 0)))
+    assert fired == 1
+    assert time.process_time() - start < 5
+    assert one.states()[0].suppressed == 4999
+
+
+def learnt(baseline: Baseline, start: int, seconds: int, value: float, **how: bool) -> Baseline:
+    for second in range(start, start + seconds):
+        baseline.learn(value, second * NS, incident=how.get("incident", False))
+    return baseline
+
+
+def test_nothing_is_usual_before_it_was_watched() -> None:
+    assert learnt(Baseline(), 0, 119, 50).value is None
+    assert learnt(Baseline(), 0, 121, 50).value == 50
+
+
+def test_a_minute_of_something_else_is_not_usual() -> None:
+    one = learnt(Baseline(), 0, 600, 1000)
+    assert learnt(one, 600, 120, 3).value == 1000
+    assert learnt(one, 720, 600, 3).value == 3, "after ten minutes it is"
+
+
+def test_day_and_night() -> None:
+    one = Baseline()
+    for second in range(6 * 3600):
+        usual = 1000 - second / 30  # 1000 to 280 in six hours
+        one.learn(usual, second * NS, incident=False)
+        if one.value is not None:
+            assert abs(one.value - usual) < 0.1 * usual
+
+
+def test_nothing_is_learnt_of_an_incident_unless_it_stays() -> None:
+    one = learnt(Baseline(), 0, 300, 1000)
+    assert learnt(one, 300, 800, 3, incident=True).value == 1000
+    assert learnt(one, 1100, 1200, 3, incident=True).value == 3
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e9), st.booleans(), st.integers(0, 100)), max_size=300))
+def test_a_baseline_is_within_what_was_seen(looks: list[tuple[float, bool, int]]) -> None:
+    one, clock = Baseline(), 0
+    for value, incident, seconds in looks:
+        clock += seconds * NS
+        one.learn(value, clock, incident=incident)
+    if one.value is not None:
+        values = [value for value, _, _ in looks]
+        assert min(values) <= one.value * (1 + 1e-9)
+        assert one.value <= max(values) * (1 + 1e-9)

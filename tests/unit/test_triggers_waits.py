@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triggers on waits of the probes, and what an engine takes along."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stallscope.collectors.triggers.engine import Engine
+from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
+from stallscope.collectors.triggers.waiting import kinds_of, sample_of
+from stallscope.model import Trigger
+from stallscope.samples import Sample
+from stallscope.waitlines import GROUPS, IDLE_KINDS, KINDS, SCHEMA, Key, KindWaits, WaitLine
+
+NS = 1_000_000_000
+SYNC = TriggerSettings("sync", wait="sync", threshold=1000.0, sleep=10.0, clear_cycles=2)
+CONVOY = TriggerSettings("convoy", wait="lock", threshold=500.0, convoy=10, sleep=0.0)
+
+
+def engine(*triggers: TriggerSettings) -> Engine:
+    return Engine(AgentSettings(triggers=triggers))
+
+
+def line(kind: str = "fsync", longest: float = 0.0, waiters: int = 1) -> WaitLine:
+    kinds = {kind: KindWaits(7, 30.0, 12.5, in_flight=waiters)}
+    key = Key(kind, "a", 7, 30.0, 12.5, in_flight=waiters, longest_in_flight_ms=longest)
+    return WaitLine(SCHEMA, 0.0, 1.0, kinds, (key,) if waiters else (), {})
+
+
+def wait(kind: str = "fsync", length: float = 1200.0, waiters: int = 1) -> Trigger:
+    return Trigger("threshold", kind, name="ib_logfile0", length_ms=length, waiters=waiters)
+
+
+def test_kinds_and_groups() -> None:
+    assert kinds_of("fsync") == {"fsync"}
+    everything = [kinds_of(group) for group in GROUPS if group != "all"]
+    assert frozenset().union(*everything) == kinds_of("all") == set(KINDS) - set(IDLE_KINDS)
+    assert sum(map(len, everything)) == len(kinds_of("all")), "each kind is in one group"
+
+
+def test_a_capture_of_the_probe_fires_its_trigger() -> None:
+    one = engine(SYNC, CONVOY)
+    fired = one.feed_wait(wait(), 5, NS)
+    assert fired is not None
+    assert (fired.trigger, fired.value, fired.threshold, fired.time_ns) == ("sync", 1200, 1000, 5)
+    assert fired.why == "fsync ib_logfile0 waits for 1200 ms >= 1000 ms"
+    assert fired.wait == wait()
+    assert one.breached == ("sync",)
+    assert one.feed_wait(wait(), 6, 2 * NS) is None, "it goes on"
+
+
+@pytest.mark.parametrize(
+    "other", [wait("read"), wait(length=999.0), wait("mutex", 900.0, 9), wait("cond", 1e6, 50)]
+)
+def test_other_waits_fire_nothing(other: Trigger) -> None:
+    assert engine(SYNC, CONVOY).feed_wait(other, 0, NS) is None
+
+
+def test_a_convoy() -> None:
+    fired = engine(SYNC, CONVOY).feed_wait(wait("mutex", 600.0, 12), 0, NS)
+    assert fired is not None
+    assert fired.trigger == "convoy"
+    assert fired.why == "12 threads >= 10 wait for mutex ib_logfile0, one 600 ms >= 500 ms"
+
+
+def test_lines_fire_and_clear() -> None:
+    one = engine(SYNC)
+    seen = [
+        bool(one.feed_waits(line(longest=longest), 0, second * NS))
+        for second, longest in enumerate(
+            (900, 1900, 2900, 10, 3000, 10, 10, 1900, 2900, 3900, 4900)
+        )
+    ]
+    assert seen == [False, True, *[False] * 9], "sleep is ten seconds from when it fired"
+    assert one.feed_waits(line(longest=5900), 0, 11 * NS)
+
+
+def test_a_long_wait_and_a_convoy_must_be_of_one_lock() -> None:
+    both = line("mutex", longest=700.0, waiters=2)
+    crowd = Key("mutex", "b", 9, 1.0, 1.0, in_flight=40, longest_in_flight_ms=3.0)
+    both = msgspec.structs.replace(both, keys=(*both.keys, crowd))
+    assert engine(CONVOY).feed_waits(both, 0, NS) == ()
+
+
+def test_lines_are_samples() -> None:
+    sample = sample_of(line("row-lock", longest=70.0, waiters=3), 5, 6)
+    assert (sample.source, sample.time_ns, sample.clock_ns) == ("waits", 5, 6)
+    assert sample.values == {
+        "waits.row-lock.count": 7,
+        "waits.row-lock.max_ms": 12.5,
+        "waits.row-lock.in_flight": 3,
+        "waits.row-lock.longest_ms": 70.0,
+        "waits.row-lock.convoy": 3,
+    }
+    own = TriggerSettings("own", variable="waits.row-lock.convoy", threshold=2.0, cycles=1)
+    (fired,) = engine(own).feed_waits(line("row-lock", waiters=3), 0, NS)
+    assert fired.why == "waits.row-lock.convoy 3 > 2, 1 sample"
+
+
+def beat(second: int, error: str | None = None, elapsed_ms: float = 1.0) -> Sample:
+    values = {} if error else {"heartbeat.ms": elapsed_ms}
+    return Sample("heartbeat", 0, second * NS, values, elapsed_ms, error)
+
+
+def test_a_server_that_starts_owes_no_answer_yet() -> None:
+    hung = TriggerSettings("hung", variable="heartbeat.unanswered_ms", threshold=1500.0, cycles=1)
+    one = engine(hung)
+    assert one.feed(beat(1, "connecting", 1600)) == ()
+    assert one.feed(beat(2)) == ()
+    assert one.feed(beat(3, "refused", 2)) == (), "an answer, if no welcome one"
+    assert one.feed(beat(4, "late", 1600))
+    one.restarted()
+    assert one.breached == ()
+    assert one.feed(beat(400, "connecting", 1600)) == ()
+
+
+def test_a_restart_ends_what_was_breached() -> None:
+    one = engine(SYNC)
+    assert one.feed_wait(wait(), 0, NS)
+    one.restarted()
+    assert one.breached == ()
+
+
+def test_baselines_are_taken_along() -> None:
+    drop = TriggerSettings(
+        "drop", variable="Threads_running / baseline(Threads_running)", threshold=3.0, cycles=1
+    )
+    first, later, other = engine(drop), engine(drop), engine(CONVOY)
+    for second in range(130):
+        first.feed(Sample("status", 0, second * NS, {"Threads_running": 4.0}))
+    later.recall(first.learnt())
+    other.recall(first.learnt())
+    many = Sample("status", 0, 10_000 * NS, {"Threads_running": 20.0})
+    (fired,) = later.feed(many)
+    assert fired.value == 5
+    assert engine(drop).feed(many) == ()

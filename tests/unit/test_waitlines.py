@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stallscope import waitlines
+from stallscope.analyzers import catalog
+from stallscope.analyzers.excerpts import Excerpts
+from stallscope.errors import StallscopeError
+from stallscope.reporters import waits
+from stallscope.reporters.prometheus import Metrics
+from stallscope.waitlines import Notice, WaitLine, loads
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SAMPLE: dict[str, Any] = json.loads((CHECKOUT / "tests/data/waits/stalled.json").read_bytes())
+EXCERPTS = Excerpts(catalog.load())
+
+
+def read(data: object) -> WaitLine:
+    line = loads(json.dumps(data).encode(), "probe", 7)
+    assert isinstance(line, WaitLine)
+    return line
+
+
+def test_all_of_a_line_is_read() -> None:
+    line = read(SAMPLE)
+    assert line.kinds["mutex"].count == 31
+    assert line.kinds["read"].bytes == 1966637056
+    assert line.kinds["fsync"].histogram[0] == (1 << 20, (1 << 21) - 1, 300)
+    lock = line.keys[2]
+    assert (lock.name, lock.in_flight, lock.owner_tid) == ("LOCK_open", 187, 4713)
+    assert lock.waiters[1].label == "raced"
+    assert lock.holders[0].tid == 4713
+    assert line.keys[1].file_class == "redo"
+    assert line.classes is not None
+    assert line.classes[0].file_class == "redo"
+    assert line.events[0].in_flight
+    assert line.lost["ring-full"] == 12
+    assert [probe.ok for probe in line.probes] == [True, False]
+    assert not line.final
+
+
+def test_the_least_that_a_line_has() -> None:
+    line = read(
+        {"schema": "stallscope.waits/1", "ts": 1, "seconds": 1, "kinds": {}, "keys": [], "lost": {}}
+    )
+    assert line.in_flight_by == "timer"
+    assert line.classes is None
+
+
+def test_fields_of_a_later_probe_are_let_be() -> None:
+    assert read({**SAMPLE, "weather": {"fine": True}}) == read(SAMPLE)
+
+
+def test_the_documented_fields_and_kinds_are_these() -> None:
+    text = (CHECKOUT / "docs" / "waits-schema.md").read_text()
+    documented = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE))
+    assert documented - {"type"} == set(WaitLine.__struct_fields__)
+    kinds = text[text.index("\nKinds:") :].split("\n\n")[0]
+    assert set(waitlines.KINDS) == set(re.findall(r"`([a-z_-]+)`", kinds)) - {"count"}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "not stallscope.waits/1"),
+        (b"garbage \x1b[31m\xff", r"probe: line 7 is not .*garbage \\x1b\[31m"),
+        (b"[]", "not stallscope.waits/1"),
+        (b"[" * 100_000, "not stallscope.waits/1"),
+        (
+            json.dumps({**SAMPLE, "schema": "stallscope.waits/2"}).encode(),
+            "reads stallscope.waits/1",
+        ),
+        (json.dumps({**SAMPLE, "seconds": -1}).encode(), "seconds"),
+        (json.dumps({**SAMPLE, "lost": {"rate": -1}}).encode(), "lost"),
+        (json.dumps({**SAMPLE, "ts": "now"}).encode(), "ts"),
+        (json.dumps({**SAMPLE, "keys": [{"kind": "mutex"}]}).encode(), "name"),
+        (json.dumps({**SAMPLE, "seconds": 1e300}).encode(), "seconds"),
+        (json.dumps(SAMPLE).encode().replace(b"1240.5", b"NaN", 1), "not stallscope.waits/1"),
+        (json.dumps(SAMPLE).encode()[:-40], "not stallscope.waits/1"),
+    ],
+)
+def test_what_is_no_line_is_one_line_of_error(data: bytes, why: str) -> None:
+    with pytest.raises(StallscopeError, match=why) as error:
+        loads(data, "probe", 7)
+    assert "\n" not in str(error.value)
+    assert str(error.value).isprintable()
+
+
+def test_a_line_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waitlines, "MAX_LINE", 100)
+    with pytest.raises(StallscopeError, match="longer than 100 bytes"):
+        loads(b" " * 101, "probe", 1)
+
+
+def use(line: WaitLine | Notice) -> None:
+    """Do with a line all that is ever done with one."""
+    if isinstance(line, Notice):
+        return
+    for row in waits.render(line, waits.Options(server="x", probes=line.probes), EXCERPTS):
+        assert row.text.isprintable()
+    metrics = Metrics({"server": "x"})
+    metrics.add(line)
+    metrics.text().decode()
+
+
+def read_or_refuse(data: bytes) -> None:
+    refusal = None
+    try:
+        use(loads(data, "probe", 1))
+    except StallscopeError as error:
+        refusal = str(error)
+    assert refusal is None or refusal.isprintable()
+
+
+@given(st.binary(max_size=300))
+def test_bytes_are_read_or_refused(data: bytes) -> None:
+    read_or_refuse(data)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Return the paths to all values of a JSON object."""
+    found = [path] if path else []
+    items: list[tuple[str | int, object]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    for name, inner in items:
+        found += places(inner, (*path, name))
+    return found
+
+
+PLACES = places(SAMPLE)
+
+
+@settings(max_examples=400)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), json_values), min_size=1, max_size=3))
+def test_a_line_with_anything_anywhere_is_read_or_refused(
+    changes: list[tuple[tuple[str | int, ...], object]],
+) -> None:
+    line: Any = json.loads(json.dumps(SAMPLE))
+    for path, value in changes:
+        place = line
+        try:
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = value
+        except (TypeError, KeyError, IndexError):
+            continue  # an earlier change took it away
+    read_or_refuse(json.dumps(line).encode())
+
+
+@settings(max_examples=200)
+@given(st.integers(0), st.integers(0, 255))
+def test_a_line_with_a_broken_byte_is_read_or_refused(place: int, byte: int) -> None:
+    data = bytearray(json.dumps(SAMPLE).encode())
+    data[place % len(data)] = byte
+    read_or_refuse(bytes(data))

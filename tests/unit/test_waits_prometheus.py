@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics as Prometheus reads them: by its own checker, and by the grammar of its text format."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stallscope.reporters.prometheus import MAX_LOCKS, Metrics
+from stallscope.waitlines import ClassWaits, Key, KindWaits, WaitLine, loads
+
+SAMPLES = Path(__file__).parent.parent / "data" / "waits"
+LABELS = {"server": "mysqld", "datadir": "/var/lib/mysql"}
+
+Series = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"])*"'
+_SAMPLE = re.compile(
+    rf"({_NAME})(?:\{{({_LABEL}(?:,{_LABEL})*)\}})? ([0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?)"
+)
+
+
+def parse(text: str) -> Series:
+    """Read the text format strictly; what this project never writes is refused too."""
+    assert text.endswith("\n")
+    series: Series = {}
+    kinds: dict[str, str] = {}
+    helped: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            helped.append(line.split(" ", 3)[2])
+            assert line.split(" ", 3)[3].endswith(".")
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in kinds
+            assert helped[-1] == name
+            kinds[name] = kind
+        else:
+            match = _SAMPLE.fullmatch(line)
+            assert match is not None, line
+            labels = tuple(re.findall(rf"({_NAME})=\"((?:[^\"\\]|\\.)*)\"", match[2] or ""))
+            of_name = series.setdefault(match[1], {})
+            assert labels not in of_name, line
+            of_name[labels] = float(match[3])
+            family = helped[-1]
+            parts = ("_bucket", "_sum", "_count") if kinds[family] == "histogram" else ("",)
+            assert match[1].removeprefix(family) in parts, line
+            assert (kinds[family] == "counter") == family.endswith("_total"), line
+    assert sorted(helped) == sorted(kinds)
+    return series
+
+
+def of(series: Series, name: str, **labels: str) -> float:
+    """Return the one sample with these labels."""
+    found = [
+        value
+        for of_sample, value in series[f"stallscope_{name}"].items()
+        if {**dict(of_sample), **labels} == dict(of_sample)
+    ]
+    (value,) = found
+    return value
+
+
+def sample(name: str) -> WaitLine:
+    line = loads((SAMPLES / f"{name}.json").read_bytes(), name, 1)
+    assert isinstance(line, WaitLine)
+    return line
+
+
+def written(*lines: WaitLine) -> str:
+    metrics = Metrics(LABELS)
+    for line in lines:
+        metrics.add(line)
+    return metrics.text().decode()
+
+
+def line(
+    kinds: dict[str, KindWaits] | None = None,
+    keys: tuple[Key, ...] = (),
+    classes: tuple[ClassWaits, ...] | None = None,
+) -> WaitLine:
+    return WaitLine("stallscope.waits/1", 0, 1, kinds or {}, keys, {"rate": 0}, classes=classes)
+
+
+@pytest.mark.needs("promtool")
+@pytest.mark.parametrize("names", [("stalled",), ("quiet",), ("stalled", "quiet", "hostile")])
+def test_promtool_finds_nothing_wrong(names: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=written(*map(sample, names)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("names", [("stalled",), ("quiet",), ("stalled", "quiet", "hostile")])
+def test_the_grammar_of_the_format(names: tuple[str, ...]) -> None:
+    series = parse(written(*map(sample, names)))
+    for of_name in series.values():
+        for labels in of_name:
+            assert labels[:2] == tuple(LABELS.items())
+    assert of(series, "watched_seconds_total") == len(names)
+
+
+def test_nothing_was_watched_yet() -> None:
+    assert parse(written()) == {"stallscope_watched_seconds_total": {tuple(LABELS.items()): 0}}
+
+
+def test_base_units_and_sums() -> None:
+    series = parse(written(sample("stalled"), sample("stalled")))
+    assert of(series, "wait_duration_seconds_sum", kind="fsync") == pytest.approx(2 * 3.21025)
+    assert of(series, "wait_duration_seconds_count", kind="fsync") == 2 * 812
+    assert of(series, "wait_over_threshold_total", kind="mutex") == 6
+    assert of(series, "wait_bytes_total", kind="read") == 2 * 1966637056
+    assert of(series, "waits_in_flight", kind="mutex") == 187
+    assert of(series, "wait_in_flight_longest_seconds", kind="mutex") == pytest.approx(0.8124)
+    assert of(series, "file_wait_duration_seconds_sum", kind="fsync", **{"class": "redo"}) == (
+        pytest.approx(2 * 3.20025)
+    )
+    assert of(series, "lock_wait_seconds_total", lock="LOCK_open") == pytest.approx(2 * 1.2401)
+    assert of(series, "wait_lost_total", cause="ring-full") == 12  # since the start
+    assert of(series, "wait_probe_up", probe="uprobes") == 0
+
+
+def buckets(series: Series, kind: str) -> dict[float, float]:
+    found = series["stallscope_wait_duration_seconds_bucket"]
+    return {
+        float(dict(labels)["le"]): value
+        for labels, value in found.items()
+        if dict(labels)["kind"] == kind
+    }
+
+
+def test_histograms_are_cumulative_and_hold_all() -> None:
+    series = parse(written(sample("stalled")))
+    for kind in ("mutex", "fsync", "cond", "fallocate"):
+        counts = buckets(series, kind)
+        assert list(counts) == sorted(counts)
+        assert list(counts.values()) == sorted(counts.values())
+        assert list(counts)[-1] == float("inf")
+        assert counts[float("inf")] == of(series, "wait_duration_seconds_count", kind=kind)
+
+
+def test_a_bucket_counts_what_is_not_longer() -> None:
+    for power in range(40):
+        row = (1 << power, (1 << (power + 1)) - 1, 5)
+        counts = buckets(
+            parse(written(line({"mutex": KindWaits(5, 1, 1, histogram=(row,))}))), "mutex"
+        )
+        for bound, count in counts.items():
+            assert count in (0, 5)
+            if count:
+                assert row[1] <= bound * 1e9
+            else:
+                assert row[1] > bound * 1e9
+
+
+def test_waits_that_no_histogram_tells_are_counted() -> None:
+    series = parse(written(line({"mutex": KindWaits(7, 1, 1, histogram=((1, 1, 2),))})))
+    assert of(series, "wait_duration_seconds_count", kind="mutex") == 7
+    assert buckets(series, "mutex")[float("inf")] == 7
+    assert max(count for bound, count in buckets(series, "mutex").items() if bound < 100) == 2
+
+
+def test_counters_never_go_back() -> None:
+    metrics = Metrics(LABELS)
+    before: Series = {}
+    for name in ("stalled", "quiet", "stalled", "hostile", "quiet"):
+        metrics.add(sample(name))
+        now = parse(metrics.text().decode())
+        for of_name in before:
+            if of_name.endswith(("_total", "_bucket", "_sum", "_count")):
+                for labels, value in before[of_name].items():
+                    assert now[of_name][labels] >= value
+        before = now
+
+
+def test_what_goes_on_is_left_out_when_nobody_looks_any_more() -> None:
+    metrics = Metrics(LABELS)
+    metrics.add(sample("stalled"))
+    metrics.finish(sample("final"))
+    series = parse(metrics.text().decode())
+    assert not [name for name in series if "in_flight" in name]
+    assert of(series, "lock_waits_total", lock="LOCK_open") == 28
+
+
+def test_the_end_is_the_totals() -> None:
+    """They hold the intervals, and what came after the last one."""
+    metrics = Metrics(LABELS)
+    metrics.add(sample("stalled"))
+    final = sample("final")
+    mutex = msgspec.structs.replace(final.kinds["mutex"], count=40)
+    metrics.finish(msgspec.structs.replace(final, kinds={**final.kinds, "mutex": mutex}))
+    series = parse(metrics.text().decode())
+    assert of(series, "wait_duration_seconds_count", kind="mutex") == 40
+    assert of(series, "wait_duration_seconds_count", kind="fsync") == 812
+    assert of(series, "watched_seconds_total") == 61.25
+
+
+def test_a_lock_that_was_told_apart_late_takes_nothing_back() -> None:
+    """Its waits stay where they were counted, and are where they belong."""
+    row = ((1024, 2047, 9),)
+    metrics = Metrics(LABELS)
+    metrics.add(line({"futex": KindWaits(9, 9.0, 1.0, histogram=row)}))
+    metrics.finish(
+        line({"mutex": KindWaits(9, 9.0, 1.0, histogram=row), "futex": KindWaits(0, 0, 0)})
+    )
+    series = parse(metrics.text().decode())
+    assert of(series, "wait_duration_seconds_count", kind="futex") == 9
+    assert of(series, "wait_duration_seconds_count", kind="mutex") == 9
+
+
+def test_labels_are_bounded() -> None:
+    """No addresses, no paths, no names that a process makes up; and never more than so many."""
+    names = [
+        "0x7f31c0de",
+        "/var/lib/mysql/t.ibd",
+        'evil"\n{',
+        "LOCK open",
+        *(f"L{i}" for i in range(500)),
+    ]
+    keys = tuple(Key("mutex", name, 1, 1.0, 1.0) for name in names)
+    keys += (Key("read", "named_like_a_lock", 1, 1.0, 1.0),)
+    text = written(line(keys=keys))
+    locks = {dict(labels)["lock"] for labels in parse(text)["stallscope_lock_waits_total"]}
+    assert locks == {f"L{i}" for i in range(MAX_LOCKS)}
+    assert "0x7f31c0de" not in text
+    assert "named_like_a_lock" not in text
+
+
+@given(st.text(), st.text())
+def test_any_label_can_be_read_back(server: str, kind: str) -> None:
+    metrics = Metrics({"server": server})
+    metrics.add(line({kind: KindWaits(1, 1, 1)}))
+    parse(metrics.text().decode())
+
+
+def test_no_class_of_files_is_made_up() -> None:
+    series = parse(written(line({"read": KindWaits(3, 1, 1)})))
+    assert not [name for name in series if "file_wait" in name]
+    told = msgspec.structs.replace(line(), classes=(ClassWaits("read", "data", 3, 1.0, 1.0),))
+    series = parse(written(told))
+    assert of(series, "file_wait_duration_seconds_count", **{"class": "data"}) == 3

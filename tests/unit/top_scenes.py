@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded metadata lock pile-up for the live view, event by event, without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from stallscope import capturefile, inputfile, waitlines
+from stallscope.analyzers import catalog, engine
+from stallscope.analyzers.analysis import Analysis
+from stallscope.incident import TargetEntry, Verdict
+from stallscope.model import Capture
+from stallscope.screens.events import Event, Listed, Put, Saved, Shot, Waited
+from stallscope.store import Summary
+from stallscope.waitlines import WaitLine
+
+__all__ = ["FakeSource", "analysis", "events", "incidents", "recorded", "wait_lines"]
+
+DATA = Path(__file__).parent.parent / "data" / "top"
+
+
+def recorded() -> Capture:
+    """Return the capture of MariaDB with 20 SELECTs behind an ALTER TABLE."""
+    data = b"".join(inputfile.chunks(DATA / "metadata-lock.jsonl.zst"))
+    return capturefile.loads(data, "metadata-lock")
+
+
+def analysis(capture: Capture | None = None) -> Analysis:
+    return engine.analyze(capture or recorded(), catalog.load())
+
+
+def wait_lines() -> list[WaitLine]:
+    """Return the eight seconds around it."""
+    data = b"".join(inputfile.chunks(DATA / "waits.jsonl.zst"))
+    found = [waitlines.loads(line, "waits", 1) for line in data.splitlines()]
+    return [line for line in found if isinstance(line, WaitLine)]
+
+
+def incidents() -> tuple[Summary, ...]:
+    start = 1_795_275_000 * 10**9
+    verdict = Verdict("metadata-lock", "Statements wait for a metadata lock", 0.9, 20)
+    target = TargetEntry(20250, "mariadbd")
+    ended = Summary("a", start, target, (0, 0, 0, 0), start + 42 * 10**9, verdict=verdict)
+    return (Summary("b", start + 10**11, target, (0, 0, 0, 0), going_on=True, captures=3), ended)
+
+
+def events() -> Iterator[Event]:
+    """Yield the lines of waits, and the capture as often as it would have been taken."""
+    found = analysis()
+    yield Listed(incidents())
+    for number, line in enumerate(wait_lines()):
+        if number % 2 == 0:
+            yield Shot(found, line.ts, 2.0)
+        yield Waited(line)
+
+
+class FakeSource:
+    """Says what it is told to say."""
+
+    def __init__(self, said: Sequence[Event] | None = None) -> None:
+        self.said = list(events()) if said is None else list(said)
+        self.paused = False
+        self.closed = False
+        self.asked: list[Path] = []
+        self.put: Put = lambda event: None
+
+    @property
+    def titles(self) -> Sequence[str]:
+        return ["mariadbd (pid 20250)"]
+
+    def start(self, put: Put) -> None:
+        self.put = put
+        for event in self.said:
+            put(event)
+
+    def pause(self, on: bool) -> None:
+        self.paused = on
+
+    def capture(self, path: Path) -> None:
+        self.asked.append(path)
+        self.put(Saved(path=str(path)))
+
+    def close(self) -> None:
+        self.closed = True
