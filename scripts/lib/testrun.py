@@ -25,16 +25,25 @@ SHELL_FOLDERS = ("scripts", ".ci", "tests")
 MOST_WORKERS = 4
 MOST_WORDS = 20
 """Of a command that is shown: some are given every file there is."""
+MOST_OF_A_FAILURE = 2000
+"""Characters of each that are shown again at the end, where all other output stands above them."""
 
 
 class Count(NamedTuple):
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    failures: tuple[str, ...] = ()
+    """Their names, and what they said."""
 
     def __add__(self, other: tuple[object, ...]) -> Count:
         assert isinstance(other, Count)
-        return Count(*(a + b for a, b in zip(self, other, strict=True)))
+        return Count(
+            self.passed + other.passed,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+            self.failures + other.failures,
+        )
 
 
 class Step(NamedTuple):
@@ -96,7 +105,7 @@ def meson_test(build: Path, *options: str) -> Count:
         elif result in ("OK", "EXPECTEDFAIL"):
             count += Count(passed=1)
         else:
-            count += Count(failed=1)
+            count += Count(failed=1, failures=(f"{build.name}: {test['name']} ({result})\n",))
     return count if code == 0 or count.failed else count + Count(failed=1)
 
 
@@ -142,13 +151,28 @@ def pytest(folder: str, expression: str | None, *options: str, report: str = "")
         return Count()
     if not written.exists():
         return Count(failed=1)
-    count = Count()
-    for suite in ElementTree.parse(written).iter("testsuite"):
+    tree = ElementTree.parse(written)
+    count = Count(failures=failures_of(tree))
+    for suite in tree.iter("testsuite"):
         failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         skipped = int(suite.get("skipped", 0))
         total = int(suite.get("tests", 0))
         count += Count(max(total - failed - skipped, 0), failed, skipped)
     return count if code == 0 or count.failed else count + Count(failed=1)
+
+
+def failures_of(tree: ElementTree.ElementTree[ElementTree.Element]) -> tuple[str, ...]:
+    """Return the name of each test that failed in a JUnit report, with the end of what it said."""
+    return tuple(
+        f"{case.get('classname')}::{case.get('name')}\n{said(part)}\n"
+        for case in tree.iter("testcase")
+        for kind in ("failure", "error")
+        for part in case.iter(kind)
+    )
+
+
+def said(failure: ElementTree.Element) -> str:
+    return (failure.text or failure.get("message") or "").strip()[-MOST_OF_A_FAILURE:]
 
 
 def steps(expression: str | None) -> list[Step]:
@@ -191,6 +215,8 @@ def main() -> int:
             f"{step.name:28} {count.passed:5} passed {count.failed:4} failed"
             f" {count.skipped:4} skipped  {seconds:6.1f} s"
         )
+    if total.failures:
+        print("\n=== what failed", *total.failures, sep="\n")
     print("\n=== summary", *summary, "", sep="\n")
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed or not total.passed else 0
