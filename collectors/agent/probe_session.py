@@ -15,7 +15,7 @@ import msgspec
 
 from stallscope import waitlines
 from stallscope.capturerecords import TriggerRecord
-from stallscope.collectors import rings
+from stallscope.collectors import processes, rings
 from stallscope.collectors.agent.news import ProbeState, Put, Shot, TargetEnded, Waits
 from stallscope.errors import StallscopeError
 from stallscope.model import Trigger
@@ -98,9 +98,19 @@ def _wait(record: TriggerRecord | None) -> Trigger | None:
 
 
 class _Shot(msgspec.Struct, frozen=True):
+    """A capture that was asked for."""
+
     key: str
-    path: str
     asked: float
+    limit: float = SHOT_SECONDS
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """A process that it was told to look at from now on."""
+
+    pid: int
+    asked: float
+    limit: float = WARM_SECONDS
 
 
 class ProbeSession:
@@ -115,7 +125,12 @@ class ProbeSession:
         self._tell = tell
         self._pids: tuple[int, ...] = ()
         self._lock = threading.Lock()
-        self._shots: deque[_Shot] = deque()
+        self._known: tuple[int, ...] = ()
+        """The processes that the probe was told of; guarded by the lock, as what follows."""
+        self._asked: deque[_Shot | _Target] = deque()
+        """What it is still to answer, in the order of its answers."""
+        self._answered = 0.0
+        """When the latest answer came."""
         self._stream: Stream | None = None
         self._ready = False
         self._watch = True
@@ -153,11 +168,19 @@ class ProbeSession:
         if ring is not None and not ring.is_dir():  # of the process that has ended
             self.change(msgspec.structs.replace(self.settings, ring=None))
             return
-        stream = self._stream
-        if stream is not None and self._ready:
-            for pid in pids:
-                stream.say(f"target {pid}")
+        self._tell_targets()
         self._changed.set()
+
+    def _tell_targets(self) -> None:
+        """Tell a probe that is ready of the processes that it does not know."""
+        with self._lock:
+            stream, pids = self._stream, self._pids
+            if stream is None or not self._ready or pids == self._known:
+                return
+            self._known = pids
+            for pid in pids:
+                self._asked.append(_Target(pid, time.monotonic()))
+                stream.say(f"target {pid}")
 
     def change(self, settings: ProbeSettings) -> None:
         """Start it anew where the settings differ."""
@@ -172,11 +195,10 @@ class ProbeSession:
         with self._lock:
             stream = self._stream if self._ready else None
             if stream is not None:
-                self._shots.append(_Shot(key, str(path), time.monotonic()))
+                self._asked.append(_Shot(key, time.monotonic()))
+                stream.say(f"snap {path}")
         if stream is None:
             self._put(_failed(key, self._said or "the probe is not ready yet"))
-            return
-        stream.say(f"snap {path}")
 
     def close(self) -> None:
         """Let it end, and wait for that, shortly."""
@@ -200,6 +222,9 @@ class ProbeSession:
             was_ready, why = self._once(settings)
             if self._closing.is_set():
                 break
+            if self._known != self._pids:  # it has ended with the server before
+                self._watch = True
+                continue
             if settings != self.settings or self._degrade(was_ready, why):
                 continue
             if time.monotonic() - begun > STEADY_SECONDS:
@@ -214,6 +239,8 @@ class ProbeSession:
         if was_ready:
             self._say_once(f"the probe has ended, and is started again: {why}")
             return False
+        if not any(map(processes.read, self._pids)):
+            return False  # it has nothing to look at, until the server is back
         if self._watch:
             self._say_once(f"no wait probes: {why}; captures are asked for by other triggers alone")
             self._watch = False
@@ -229,7 +256,9 @@ class ProbeSession:
 
     def _once(self, settings: ProbeSettings) -> tuple[bool, str]:
         """Run one probe to its end; return whether it was ready, and why it ended."""
-        args = arguments(self._pids, settings, watch=self._watch)
+        with self._lock:
+            pids = self._known = self._pids
+        args = arguments(pids, settings, watch=self._watch)
         why = "it ended"
         was_ready = False
         try:
@@ -244,23 +273,26 @@ class ProbeSession:
         except StallscopeError as error:
             why = str(error)
             if not was_ready and settings.backend != "inproc":
-                why = rings.advice(error, self._pids)
+                why = rings.advice(error, pids)
         finally:
             with self._lock:
                 self._ready = False
                 self._stream = None
-                lost, self._shots = self._shots, deque()
-        for shot in lost:
-            self._put(_failed(shot.key, f"the probe ended amid it: {why}"))
+                lost, self._asked = self._asked, deque()
+        for asked in lost:
+            if isinstance(asked, _Shot):
+                self._put(_failed(asked.key, f"the probe ended amid it: {why}"))
         self._put(ProbeState(ready=False, why=why))
         return was_ready, why
 
     def _tick(self) -> float:
         with self._lock:
-            oldest = self._shots[0].asked if self._shots else None
+            oldest = self._asked[0] if self._asked else None
+            answered = self._answered
         if oldest is None:
             return math.inf
-        left = oldest + SHOT_SECONDS - time.monotonic()
+        # What was asked before it is not its own time.
+        left = max(oldest.asked, answered) + oldest.limit - time.monotonic()
         if left <= 0:
             self._end_stream()
             return math.inf
@@ -288,10 +320,13 @@ class ProbeSession:
                     self._said = None
                     self._told.clear()
                 self._put(ProbeState(ready=True, sees_waits=self._watch))
+                self._tell_targets()
             case "written":
-                shot = self._next_shot()
-                if shot is not None:
+                shot = self._next()
+                if isinstance(shot, _Shot):
                     self._put(Shot(said.path, now, said.partial, shot.key))
+            case "target":
+                self._next()
             case "captured":
                 self._put(Shot(said.path, now, said.partial, wait=wait))
             case "not-captured":
@@ -299,15 +334,26 @@ class ProbeSession:
             case "ended":
                 self._put(TargetEnded())
             case "error":
-                shot = self._next_shot()
-                if shot is not None:
-                    self._put(_failed(shot.key, said.message or "it does not say why"))
-                else:
-                    self._tell(f"the probe: {said.message}")
+                why = said.message or "it does not say why"
+                match self._next():
+                    case _Shot(key):
+                        self._put(_failed(key, why))
+                    case _Target(pid):
+                        self._not_followed(pid, why)
+                    case None:
+                        self._tell(f"the probe: {why}")
 
-    def _next_shot(self) -> _Shot | None:
+    def _not_followed(self, pid: int, why: str) -> None:
+        """Start a probe anew that could not take up a process which is there."""
+        if processes.read(pid) is not None:
+            self._tell(f"the probe cannot follow to process {pid}: {why}")
+            self._end_stream()
+
+    def _next(self) -> _Shot | _Target | None:
+        """Take what the probe has just answered."""
         with self._lock, contextlib.suppress(IndexError):
-            return self._shots.popleft()
+            self._answered = time.monotonic()
+            return self._asked.popleft()
         return None
 
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from servers.waiting import PATIENCE, wait_until
@@ -57,6 +60,41 @@ say(type="waits", schema="stallscope.waits/1", ts=1.0, seconds=1.0, kinds={}, ke
 say(type="ended", message="process 1 has ended")
 sys.stdin.read()
 """
+LOG = """\
+def log(*words):
+    with open({log!r}, "a") as file:
+        print(*words, file=file)
+log(*sys.argv[1:])
+"""
+SLOW = (
+    LOG
+    + """\
+import time
+while not os.path.exists({gate!r}):
+    time.sleep(0.01)
+say(type="ready")
+for line in sys.stdin:
+    log(line.strip())
+    say(type="target", pid=int(line.split()[1]))
+"""
+)
+REFUSE = (
+    LOG
+    + """\
+say(type="ready")
+for line in sys.stdin:
+    if line.startswith("target"):
+        say(type="error", message="its maps cannot be read")
+"""
+)
+GONE = (
+    """\
+if "{pid}" in sys.argv:
+    print("stallscope-probe: process {pid} has ended", file=sys.stderr)
+    sys.exit(1)
+"""
+    + OBEY
+)
 GARBAGE = """\
 print("not JSON", flush=True)
 sys.stdin.read()
@@ -96,32 +134,31 @@ class Session:
         self.news.clear()
 
 
+class Begin(Protocol):
+    def __call__(self, behaviour: str | None, pid: int = 1) -> Session: ...
+
+
 @pytest.fixture
-def begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str | None], Session]]:
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Return what starts a session on a probe that behaves so; None: there is no probe."""
     monkeypatch.setattr(probe_session, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(probe_session, "LONGEST_PAUSE", 0.05)
     made: list[Session] = []
 
-    def make(behaviour: str | None) -> Session:
+    def make(behaviour: str | None, pid: int = 1) -> Session:
         program = tmp_path / "probe"
         if behaviour is not None:
             program.write_text(FAKE.format(python=sys.executable, behaviour=behaviour))
             program.chmod(0o755)
         monkeypatch.setenv("STALLSCOPE_PROBE", str(program))
         session = Session(tmp_path, ProbeSettings(captures=tmp_path))
-        session.session.start((1,))
+        session.session.start((pid,))
         made.append(session)
         return session
 
     yield make
     for session in made:
         session.session.close()
-
-
-Begin = Callable[[str | None], Session]
 
 
 def test_a_capture_that_is_asked_for_comes_with_its_key(begin: Begin, tmp_path: Path) -> None:
@@ -219,6 +256,70 @@ def test_a_restarted_server_has_another_ring(begin: Begin, tmp_path: Path) -> No
     assert "--backend inproc" in found
     assert "--pid 2" in found
     assert "--ring" not in found
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_a_server_that_is_back_before_the_probe_is_ready_is_followed(
+    begin: Begin, tmp_path: Path
+) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    session = begin(SLOW.format(log=str(log), gate=str(gate)))
+    wait_until(lambda: lines(log), "it begins")
+    session.session.follow((2, 3))
+    gate.touch()
+    session.ready()
+    wait_until(lambda: lines(log)[1:] == ["target 2", "target 3"], "it is told")
+    session.session.follow((4,))
+    wait_until(lambda: lines(log)[3:] == ["target 4"], "it is told once")
+    assert session.session.restarts == 0
+
+
+def test_a_probe_that_cannot_take_up_the_server_is_started_anew_for_it(
+    begin: Begin, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    session = begin(REFUSE.format(log=str(log)))
+    session.ready()
+    session.session.follow((os.getpid(),))
+    session.session.snap("a", tmp_path / "a")
+    shot = session.wait(lambda news: isinstance(news, Shot))
+    assert isinstance(shot, Shot)
+    assert shot.key == "a"
+    assert "the probe ended amid it" in (shot.error or "")
+    session.ready()
+    assert f"--pid {os.getpid()}" in lines(log)[1]
+    assert f"cannot follow to process {os.getpid()}: its maps cannot be read" in session.said[0]
+
+
+def test_a_process_that_is_gone_when_it_is_to_be_taken_up_changes_nothing(
+    begin: Begin, tmp_path: Path
+) -> None:
+    session = begin(REFUSE.format(log=str(tmp_path / "log")))
+    session.ready()
+    session.session.follow((dead(),))
+    session.session.follow((1,))
+    wait_until(lambda: len(session.said) == 1, "the process that is there is missed")
+    session.ready()
+    assert "cannot follow to process 1:" in session.said[0]
+
+
+def dead() -> int:
+    """Return the number of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_a_server_that_ends_while_the_probe_begins_costs_no_wait_probes(begin: Begin) -> None:
+    gone = dead()
+    session = begin(GONE.format(pid=gone), gone)
+    wait_until(lambda: session.session.restarts, "there is nothing to look at")
+    session.session.follow((1,))
+    session.ready(sees_waits=True)
+    assert session.said == []
 
 
 def test_one_that_hears_no_signal_does_not_hold_up_the_end(begin: Begin) -> None:
