@@ -30,8 +30,10 @@ __all__ = [
     "described",
     "find_server",
     "hide_passwords",
+    "listens",
     "read",
     "resolve",
+    "seen_again",
     "thread_name",
 ]
 
@@ -188,6 +190,23 @@ def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
         f"{len(matching)} servers answer to {what}: {those}."
         " Give -p PID, or --socket, --port or --datadir"
     )
+
+
+def seen_again(server: Server) -> Server | None:
+    """Return a server as it is now, None where it has ended.
+
+    Before it listens, and works in its data directory, only its command line tells of them.
+    """
+    main = read(server.main.pid)
+    if main is None or main.start_time != server.main.start_time:
+        return None
+    again = _server(PROC, main, [main])
+    return msgspec.structs.replace(again, pids=server.pids, left_out=server.left_out)
+
+
+def listens(server: Server) -> bool:
+    """Say whether the server takes connections, as far as may be seen."""
+    return any(_listening(PROC, server.main.pid))
 
 
 def _running_servers(everything: Sequence[ProcessInfo]) -> str:

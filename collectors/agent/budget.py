@@ -34,6 +34,11 @@ class Budget:
         """Count a capture."""
         self._taken.append(now)
 
+    def gave_back(self) -> None:
+        """Count the latest one no more: it failed."""
+        if self._taken:
+            self._taken.pop()
+
     def refusal(self, now: int) -> str | None:
         """Say why no capture may be taken now."""
         while self._taken and now - self._taken[0] > HOUR_NS:

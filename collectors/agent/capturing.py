@@ -19,7 +19,7 @@ from stallscope.collectors.agent.metrics import AgentMetrics
 from stallscope.collectors.agent.news import Answer, Done, Put, Shot
 from stallscope.collectors.agent.verdicts import Judge, Judged
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.incident import CaptureEntry, Fired, Incident
+from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
 from stallscope.store import Store, incident_id
 
 __all__ = ["Capturing"]
@@ -31,8 +31,10 @@ LEAST_APART_NS = NS
 LONGEST_NS = 900 * NS
 """An incident that goes on for longer is closed, and says so."""
 RETRY_NS = NS // 2
-MAX_FAILED = 40
-"""Attempts of one burst that may fail: twenty seconds."""
+LONGEST_RETRY_NS = 10 * NS
+"""From one attempt that failed to the next: each waits twice as long as the one before."""
+MAX_FAILED = 4
+"""Attempts of one burst that may fail before what waits for its end waits no longer."""
 FLUSH_NS = 5 * NS
 JUDGE_NS = 90 * NS
 """After this an incident that is over no longer waits for its verdict."""
@@ -48,6 +50,7 @@ class _Burst(msgspec.Struct):
     breach_ns: int
     """Of the trigger: what a burst's delay is counted from."""
     failed: int = 0
+    """Attempts in a row."""
 
 
 class Capturing:
@@ -105,6 +108,14 @@ class Capturing:
     def busy(self) -> bool:
         """Say whether an incident goes on, or is still being finished."""
         return self.open is not None or bool(self._closing)
+
+    def has_burst(self, ready: bool) -> bool:
+        """Say whether captures of a burst are still to come; ``ready``: the probe is."""
+        return self._in_burst or (self._burst is not None and not ready)
+
+    @property
+    def _in_burst(self) -> bool:
+        return self._burst is not None and self._burst.failed < MAX_FAILED
 
     def fire(self, fired: Fired, breach_ns: int, shot: Shot | None = None) -> None:
         """Take a trigger that fired; ``shot`` is the capture that its wait has taken already."""
@@ -191,19 +202,28 @@ class Capturing:
         if shot.error is not None:
             self._failed(opened, picture, shot.error)
             return
+        if opened is self.open and self._burst is not None:
+            self._burst.failed = 0
         self._store_shot(opened, picture, path, shot, (shot.done_ns - picture.breach_ns) / 1e6)
 
     def _failed(self, opened: OpenIncident, picture: Picture, why: str) -> None:
-        """Try again for a while, where the stall goes on: the probe may be ready soon."""
+        """Try again, as long as the stall goes on: the probe may be ready soon."""
         picture.failed = True
         self._metrics.captures["failed"] += 1
+        self._budget.gave_back()
         opened.note("not-captured", why)
         burst = self._burst
-        if opened is self.open and burst is not None and burst.failed < MAX_FAILED:
+        if opened is self.open and burst is not None:
             del opened.pictures[picture.key]
+            pause = min(RETRY_NS << min(burst.failed, 10), LONGEST_RETRY_NS)
             burst.failed += 1
             burst.left += 1
-            burst.next_ns = self._clock.now_ns() + RETRY_NS
+            burst.next_ns = self._clock.now_ns() + pause
+
+    def camera_ready(self) -> None:
+        """Try again at once what has failed: what takes the captures works from now on."""
+        if self._burst is not None and self._burst.failed:
+            self._burst.next_ns = self._clock.now_ns()
 
     def answer(self, answer: Answer) -> None:
         """Take what the server says of its connections, or its texts."""
@@ -271,7 +291,7 @@ class Capturing:
         if now >= self._flush_due:
             self._flush_due = now + FLUSH_NS
             opened.flush()
-        if self._burst is None and not self._shots and opened.texts_key is None:
+        if not self._in_burst and not self._shots and opened.texts_key is None:
             # Not before: in the SQL lane it would stand before the burst's connections.
             opened.texts_key = f"texts-{next(self._numbers)}"
             opened.texts_due = self._crew.ask_texts(opened.texts_key)
@@ -384,7 +404,7 @@ class Capturing:
 
     def _have_judged(self, opened: OpenIncident) -> None:
         """Have judged what is complete; a burst is judged as a whole."""
-        if opened is self.open and self._burst is not None:
+        if opened is self.open and self._in_burst:
             return
         pictures = opened.pictures.values()
         if any(not p.settled or (p.judging and not p.judged) for p in pictures):
@@ -399,21 +419,21 @@ class Capturing:
         self._judge.judge(requests, done)
 
     def _judged(self, opened: OpenIncident, found: tuple[Judged, ...]) -> None:
-        opened.judged(found)
         self._metrics.failures["analysis"] += sum(one.error is not None for one in found)
-        if not opened.announced:
+        if opened.finished:
+            return
+        before = opened.verdict
+        opened.judged(found)
+        opened.save()
+        # What an incident began with may not be what it is about.
+        if not opened.announced or _name(opened.verdict) != _name(before):
+            self._count(opened, before)
             opened.announced = True
-            self._count(opened)
-            opened.save()
             self._tell_of(opened, opened.value(), "stall")
-        else:
-            opened.save()
 
-    def _count(self, opened: OpenIncident) -> None:
-        verdict = opened.verdict
-        name = "none" if verdict is None else verdict.signature or "unknown"
-        self._metrics.incidents[name] += 1
-        self.stalls += verdict is not None
+    def _count(self, opened: OpenIncident, before: Verdict | None = None) -> None:
+        self._metrics.incidents[_name(opened.verdict)] += 1
+        self.stalls += opened.verdict is not None and before is None
 
     def _tell_of(self, opened: OpenIncident, value: Incident, event: str) -> None:
         """Announce it once all that was handed to the keeper before is on disk."""
@@ -449,6 +469,7 @@ class Capturing:
         if not opened.announced:
             self._count(opened)
         value = opened.value(end_ns=opened.end_ns, interrupted=interrupted)
+        opened.finished = True
         opened.finish(value)
         if not opened.announced:
             opened.announced = True
@@ -461,6 +482,10 @@ def _is_past(opened: OpenIncident, now: int) -> bool:
     if opened.lost is not None:
         return True
     return opened.cleared_ns is not None and now - opened.cleared_ns > SAME_NS
+
+
+def _name(verdict: Verdict | None) -> str:
+    return "none" if verdict is None else verdict.signature or "unknown"
 
 
 def _enough(opened: OpenIncident) -> str | None:

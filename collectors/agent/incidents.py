@@ -69,6 +69,8 @@ class OpenIncident:
         """When that was known, and the recovery began."""
         self.pictures: dict[str, Picture] = {}
         self.announced = False
+        self.finished = False
+        """It was written for the last time."""
         self.end_ns: int | None = None
         """Wall clock, of the last breach: the recovery is no part of the stall."""
         self.lost: str | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -69,6 +70,7 @@ _GRACE = 0.2
 """For the connection to say itself that the server is late."""
 WIND_DOWN_NS = 20 * NS
 """What captures and verdicts have at the end of a pass."""
+WIND_DOWN_PAUSE = 0.1
 
 
 class Eye(Camera, Protocol):
@@ -180,6 +182,8 @@ class Agent:
         """Of collectors that bring nothing: why."""
         self._told_failing: set[str] = set()
         """Those of them that were told of."""
+        self._lost_ns = 0
+        """When the server had ended last."""
         self._next_look = 0
         self._metrics_due = 0
         self._prune_due = 0
@@ -266,12 +270,7 @@ class Agent:
 
     def _look(self, now: int) -> None:
         self.metrics.polls += 1
-        match self._target.look(now):
-            case "ended":
-                self._lost()
-            case "back":
-                self._adopt()
-                self._eye.follow(self._target.server.pids)
+        self._look_after_server(now)
         self.metrics.up["server"] = self._target.running
         if self._target.running:
             self._lanes.poll()
@@ -282,9 +281,21 @@ class Agent:
             self._prune_due = now + PRUNE_NS
             self._prune()
 
-    def _lost(self) -> None:
+    def _look_after_server(self, now: int) -> None:
+        match self._target.look(now):
+            case "ended":
+                self._lost_ns = now
+                self._close_what_is_left()
+                self._let_go()
+            case "back":
+                self._adopt()
+                self._eye.follow(self._target.server.pids)
+            case "grown":
+                self._adopt()
+
+    def _close_what_is_left(self) -> None:
+        """Let nothing of a process that has ended go on with its next one."""
         self.engine.restarted()
-        self._let_go()
         self.capturing.server_ended()
 
     def _take(self, news: News | None) -> None:
@@ -303,12 +314,14 @@ class Agent:
             case ProbeState():
                 self._probe_state(news)
             case TargetEnded():
-                if self._target.look(self._clock.now_ns()) == "ended":
-                    self._lost()
+                # It may have been seen before, and the server be back by now.
+                self._look_after_server(self._clock.now_ns())
             case Asked("stop"):
                 self._stopping = True
             case Asked():
                 self._reload()
+        if self.capturing.open is not None and not self._target.running:
+            self._close_what_is_left()  # captures of its last waits come after its end
         self._lanes.check()
         for name in self.engine.given_up():
             self._given_up(name)
@@ -316,6 +329,8 @@ class Agent:
         self.capturing.tick(now, bool(engine.breached), engine.over_ns)
 
     def _sample(self, sample: Sample) -> None:
+        if sample.clock_ns < self._lost_ns:
+            return  # of the process that has ended
         for fired in self.engine.feed(sample):
             self._fire(fired, sample.clock_ns)
         line = encode(sample)
@@ -397,6 +412,8 @@ class Agent:
             waits = ", and sees its waits" if state.sees_waits else ""
             self._tell(f"ready to capture {server.name} (pid {server.main.pid}){waits}")
         self.metrics.up["probe"] = state.ready
+        if state.ready:
+            self.capturing.camera_ready()
 
     def _reload(self) -> None:
         try:
@@ -443,10 +460,15 @@ class Agent:
 
     def _wind_down(self) -> None:
         """Let what was begun come to its end, for a while."""
-        self.capturing.close(interrupted=False)
         end = self._clock.now_ns() + WIND_DOWN_NS
-        while self.capturing.busy and not self._stopping and self._clock.now_ns() < end:
-            self._take(self.inbox.get(0.1))
+        # Where the probe is not ready yet, the captures of the burst are still to be taken.
+        self._take_while(lambda: self.capturing.has_burst(self.metrics.up.get("probe", False)), end)
+        self.capturing.close(interrupted=False)
+        self._take_while(lambda: self.capturing.busy, end)
+
+    def _take_while(self, condition: Callable[[], bool], end: int) -> None:
+        while condition() and not self._stopping and self._clock.now_ns() < end:
+            self._take(self.inbox.get(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:
         """Write the last words, and let everything go; what hangs is left behind."""
@@ -462,7 +484,8 @@ class Agent:
                 news.then()
         self._let_go()
         self._target.close()
-        closing.join(STOP_SECONDS / 2)
+        # It has had that time already; what it still takes would come into a spool that is gone.
+        closing.join(STOP_SECONDS)
         self._outside.event("stop", None, None)
 
 

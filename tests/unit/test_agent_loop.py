@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +18,10 @@ from servers.waiting import PATIENCE, wait_until
 
 from stallscope import capturefile
 from stallscope.collectors import processes
+from stallscope.collectors.agent import capturing
 from stallscope.collectors.agent.clock import NS, Clock
 from stallscope.collectors.agent.loop import Agent, Plan
-from stallscope.collectors.agent.news import Asked, Put, Shot
+from stallscope.collectors.agent.news import Asked, ProbeState, Put, Shot, TargetEnded
 from stallscope.collectors.agent.sources import Sources
 from stallscope.collectors.agent.target import Target
 from stallscope.collectors.agent.verdicts import Judge, Judged, Request
@@ -191,7 +194,11 @@ class World:
 
 def this_server() -> Server:
     """Return this very process, which runs for as long as the test does."""
-    info = processes.read(os.getpid())
+    return server_of(os.getpid())
+
+
+def server_of(pid: int) -> Server:
+    info = processes.read(pid)
     assert info is not None
     return Server(info, (info.pid,))
 
@@ -208,16 +215,16 @@ def running(
     plan: Plan | None = None,
     judge: Judge | None = None,
     clock: Clock | None = None,
+    target: Target | None = None,
 ) -> Iterator[Agent]:
     """Run an agent in a thread until the block ends; its end must be quick."""
     store = Store.open(dest)
     spool = dest / "spool"
     spool.mkdir(exist_ok=True)
-    target = Target(this_server(), gone, world.tell)
     agent = Agent(
         plan or Plan(),
         world.settings,
-        target,
+        target or Target(this_server(), gone, world.tell),
         store,
         spool,
         world,
@@ -412,6 +419,128 @@ def test_a_capture_that_fails_is_noted_and_the_incident_stays(tmp_path: Path) ->
     (incident,) = stored(tmp_path)
     assert incident.captures == ()
     assert any(note.message == "the probe has died" for note in incident.notes)
+
+
+def test_a_capture_that_fails_is_tried_again_until_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturing, "RETRY_NS", NS // 1000)
+    monkeypatch.setattr(capturing, "LONGEST_RETRY_NS", NS // 100)
+    world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=3))
+    with running(world, tmp_path) as agent:
+        wait_until(lambda: world.made, "it has begun")
+        world.camera.fails = "the probe reads symbols"
+        world.status.value = 100
+        wait_until(lambda: agent.metrics.captures["failed"] > 60, "it fails again and again")
+        world.camera.fails = None
+        wait_until(lambda: world.of("stall"), "the stall is told")
+        world.status.value = 0
+        wait_until(lambda: world.of("end"), "its end")
+    (incident,) = stored(tmp_path)
+    assert len(incident.captures) == 3, "those that failed are none of the three of an hour"
+    assert incident.verdict == FOUND
+
+
+def test_a_capture_that_failed_is_taken_as_soon_as_the_probe_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturing, "RETRY_NS", 3600 * NS)
+    monkeypatch.setattr(capturing, "LONGEST_RETRY_NS", 3600 * NS)
+    world = World()
+    with running(world, tmp_path) as agent:
+        wait_until(lambda: world.made, "it has begun")
+        world.camera.fails = "the probe is not ready yet"
+        world.status.value = 100
+        wait_until(lambda: agent.metrics.captures["failed"], "it fails")
+        world.camera.fails = None
+        agent.inbox.put(ProbeState(ready=True))
+        wait_until(lambda: world.of("stall"), "the stall is told")
+    (incident,) = stored(tmp_path)
+    assert len(incident.captures) == 3
+
+
+def test_what_an_incident_turns_out_to_be_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturing, "LEAST_APART_NS", 0)
+    more = msgspec.structs.replace(BREACH, name="jam", threshold=1000)
+    world = World(msgspec.structs.replace(SETTINGS, triggers=(BREACH, more)))
+    judge = FakeJudge(None)
+    with running(world, tmp_path, judge=judge) as agent:
+        world.status.value = 100
+        wait_until(lambda: world.of("stall"), "it is told")
+        judge.verdict = FOUND
+        world.status.value = 2000
+        wait_until(lambda: len(world.of("stall")) == 2, "it is told again")
+        world.status.value = 0
+        wait_until(lambda: world.of("end"), "its end")
+        assert agent.metrics.incidents == {"none": 1, "metadata-lock": 1}
+        assert (agent.capturing.found, agent.capturing.stalls) == (1, 1)
+    (incident,) = stored(tmp_path)
+    assert incident.verdict == FOUND
+    assert [one.verdict for one in world.of("stall")] == [None, FOUND]
+    assert {one.id for one in world.of("stall")} == {incident.id}
+    assert len(world.of("end")) == 1
+
+
+@contextmanager
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that lasts until the end of the block."""
+    words = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_server_that_is_back_when_the_probe_tells_of_its_end_is_taken_up(tmp_path: Path) -> None:
+    world = World(msgspec.structs.replace(SETTINGS, poll=60.0))
+    with child() as before, child() as after:
+        found: list[Server] = []
+
+        def find(server: Server) -> Server:
+            return found[0] if found else gone(server)
+
+        target = Target(server_of(before.pid), find, world.tell)
+        with running(world, tmp_path, target=target) as agent:
+            wait_until(lambda: agent.metrics.polls, "it looks")
+            before.kill()
+            before.wait()
+            agent.inbox.put(TargetEnded())
+            wait_until(lambda: any("has ended" in text for text in world.said), "it sees the end")
+            found.append(server_of(after.pid))
+
+            def follows() -> bool:
+                agent.inbox.put(TargetEnded())
+                return (after.pid,) in world.camera.followed
+
+            wait_until(follows, "it follows")
+            assert sum("watching" in text for text in world.said) == 1
+
+
+def test_nothing_of_a_server_that_has_ended_goes_on_with_the_next(tmp_path: Path) -> None:
+    world = World()
+    with child() as before:
+        target = Target(server_of(before.pid), gone, world.tell)
+        with running(world, tmp_path, target=target) as agent:
+            wait_until(lambda: agent.metrics.polls, "it looks")
+            asked = time.monotonic_ns()
+            before.kill()
+            before.wait()
+            wait_until(lambda: any("has ended" in text for text in world.said), "it sees the end")
+            agent.inbox.put(Sample("status", time.time_ns(), asked, {"Threads_running": 100.0}))
+            path = tmp_path / "spool" / "late.jsonl.zst"
+            capturefile.write(CAPTURE, path)
+            late = Sample("status", time.time_ns(), time.monotonic_ns(), {"Threads_running": 100.0})
+            agent.inbox.put(late)
+            wait_until(lambda: world.of("end"), "what still comes is over at once")
+            assert agent.engine.breached == ()
+            assert agent.metrics.fired == {"busy": 1}, "the older one was of its life"
+    (incident,) = stored(tmp_path)
+    assert "server-ended" in [note.code for note in incident.notes]
 
 
 @pytest.mark.parametrize("jump_ns", [-10 * 365 * 86400 * NS, 3600 * NS])

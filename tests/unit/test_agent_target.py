@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server that the agent watches: its end, its next process, and what that becomes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stallscope.collectors import processes
+from stallscope.collectors.agent.clock import NS
+from stallscope.collectors.agent.target import Target
+from stallscope.collectors.processes import NotRunningError, Server
+from stallscope.errors import StallscopeError
+
+__all__: list[str] = []
+
+LISTEN = """\
+import socket, sys
+print("ready", flush=True)
+ends = []
+for line in sys.stdin:
+    ends.append(socket.socket(socket.AF_UNIX))
+    ends[-1].bind(line.strip())
+    ends[-1].listen()
+    print("listens", flush=True)
+"""
+
+
+class Process:
+    """A process that listens where it is told to."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.hear("ready")
+
+    def hear(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == f"{word}\n"
+
+    def listen(self, path: Path) -> None:
+        assert self.process.stdin is not None
+        print(path, file=self.process.stdin, flush=True)
+        self.hear("listens")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def server(self) -> Server:
+        info = processes.read(self.process.pid)
+        assert info is not None
+        return Server(info, (info.pid, 1))
+
+
+@contextmanager
+def process(*words: str) -> Iterator[Process]:
+    words = (sys.executable, "-c", LISTEN, *words)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as started:
+        try:
+            yield Process(started)
+        finally:
+            started.kill()
+
+
+class Looking:
+    """A target, minutes between two looks, and what it finds of the server's next process."""
+
+    def __init__(self, server: Server) -> None:
+        self.said: list[str] = []
+        self.found: Server | StallscopeError = NotRunningError("no process named x")
+        self.target = Target(server, self._find, self.said.append)
+        self._clock = 0
+
+    def _find(self, server: Server) -> Server:
+        if isinstance(self.found, StallscopeError):
+            raise self.found
+        return self.found
+
+    def look(self) -> str | None:
+        self._clock += 60 * NS
+        return self.target.look(self._clock)
+
+    def sockets(self) -> list[Path]:
+        return [Path(name) for name in self.target.server.sockets]
+
+
+def test_its_next_process_is_taken_up() -> None:
+    with process() as before, process() as after:
+        looking = Looking(before.server())
+        assert looking.look() is None
+        before.end()
+        assert looking.look() == "ended"
+        assert looking.look() is None
+        looking.found = StallscopeError("2 servers answer to x")
+        assert (looking.look(), looking.look()) == (None, None)
+        looking.found = after.server()
+        assert looking.look() == "back"
+        assert looking.look() is None
+    pid, name = before.process.pid, looking.target.server.name
+    assert looking.said == [
+        f"{name} (pid {pid}) has ended; waiting for it",
+        "2 servers answer to x",
+        f"watching {name} (pid {after.process.pid})",
+    ]
+
+
+def test_one_that_is_taken_up_while_it_starts_is_looked_at_until_it_listens(tmp_path: Path) -> None:
+    with process() as young:
+        looking = Looking(young.server())
+        assert [looking.look() for _ in range(3)] == [None] * 3
+        young.listen(tmp_path / "a")
+        assert looking.look() == "grown"
+        assert looking.sockets() == [tmp_path / "a"]
+        assert looking.target.server.pids == (young.process.pid, 1)
+        young.listen(tmp_path / "b")
+        assert looking.look() == "grown"
+        assert looking.sockets() == [tmp_path / "a", tmp_path / "b"]
+        assert looking.look() is None
+        young.listen(tmp_path / "c")
+        assert looking.look() is None, "it was grown up"
+
+
+def test_one_whose_socket_is_known_grows_up_as_it_listens(tmp_path: Path) -> None:
+    with process(f"--socket={tmp_path / 'a'}") as young:
+        server = processes.seen_again(young.server())
+        assert server is not None
+        assert server.sockets == (str(tmp_path / "a"),)
+        looking = Looking(server)
+        assert looking.look() is None
+        young.listen(tmp_path / "a")
+        assert [looking.look() for _ in range(3)] == ["grown", None, None]
+        assert looking.target.server == server
+
+
+def test_one_that_listens_already_has_grown_up(tmp_path: Path) -> None:
+    with process() as old:
+        old.listen(tmp_path / "a")
+        server = processes.seen_again(old.server())
+        assert server is not None
+        assert [Looking(server).look() for _ in range(2)] == [None, None]
