@@ -104,6 +104,8 @@ class AgentProcess:
 
     def _read(self, stream: Any, take: Callable[[bytes], None]) -> None:
         for data in stream:
+            if not data.endswith(b"\n"):
+                break  # it was killed amid a line
             with self._news:
                 take(data)
                 self._news.notify_all()

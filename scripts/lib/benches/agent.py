@@ -109,7 +109,7 @@ def cost(sizes: Sizes) -> Section:
         seconds = time.monotonic() - begun
         after = cpu_ns(watch)
         rate = (server.status("Questions") - asked) / seconds
-        captured = len(watch.of("stall"))
+        captured = len({incident["id"] for incident in watch.of("stall")})
     for part in ("agent", "probe"):
         share = (after[part] - before[part]) / seconds / 1e7
         shares.append(share)

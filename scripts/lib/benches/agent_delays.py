@@ -161,7 +161,10 @@ def probe_section(sizes: Sizes) -> Section:
 
 
 def _wait_for(watch: AgentProcess, event: str, count: int) -> None:
+    def told() -> bool:
+        return len({incident["id"] for incident in watch.of(event)}) >= count
+
     try:
-        watch.wait(lambda: len(watch.of(event)) >= count, f"{event} {count}")
+        watch.wait(told, f"{event} {count}")
     except AssertionError as error:
         raise BenchError(str(error)) from error
