@@ -148,6 +148,8 @@ class Judge:
             return b"", f"cannot run {argv[0]}: {error.strerror}"
         with process:
             self._process = process
+            if self._closing:  # since it was looked at
+                process.kill()
             try:
                 out, err = process.communicate(lines, timeout=self._seconds)
             except subprocess.TimeoutExpired:

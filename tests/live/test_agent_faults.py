@@ -23,6 +23,7 @@ from stalls import global_read_lock, metadata_lock_pileup
 from targets import trouble
 
 from stallscope import capturefile
+from stallscope.collectors import processes
 from stallscope.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.live.shots import unharmed
@@ -194,7 +195,11 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # A child of the agent that was killed has its files until it has run again.
+        wait_until(
+            lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0,
+            f"{folder} is unmounted",
+        )
 
 
 def fill(folder: Path) -> Path:
@@ -267,6 +272,7 @@ def kill_again_and_again(
 ) -> int:
     """Kill the agents of one store; return how many had a capture half done."""
     announced: set[str] = set()
+    members: list[int] = []
     amid = 0
     for number in range(KILLS // AT_ONCE):
         with agent(server, dest, "--triggers", triggers) as watch:
@@ -275,6 +281,7 @@ def kill_again_and_again(
                 watch.wait(lambda: watch.of("stall"), "stall")
             else:
                 wait_for_life(watch, chance.random() * LONGEST_LIFE)
+            members = watch.members()
             watch.kill()
             announced |= {one["id"] for one in watch.of("stall")}
         amid += bool(list((dest / "spool").glob("*/*")))
@@ -282,6 +289,8 @@ def kill_again_and_again(
         if number % 10 == 9:
             assert announced <= whole(dest)
     assert announced <= whole(dest)
+    # What they have in the spool the next agent removes, but for a capture that is still written.
+    wait_until(lambda: not any(map(runs, members)), "its probe has ended")
     leftovers = [i for i in incidents(dest) if i.end_ns is None and not i.interrupted]
     with agent(server, dest, "--triggers", triggers) as watch:
         watch.stop()
@@ -291,6 +300,11 @@ def kill_again_and_again(
     print(f"{len(marked)} incidents, {len(announced)} announced, {amid} captures cut short")
     assert announced
     return amid
+
+
+def runs(pid: int) -> bool:
+    found = processes.read(pid)
+    return found is not None and found.state not in "ZX"
 
 
 def wait_for_life(watch: AgentProcess, seconds: float) -> None:
