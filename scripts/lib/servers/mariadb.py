@@ -54,8 +54,7 @@ class MariaDB(SqlServer):
             f"--datadir={self.data}",
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'server.pid'}",
-            # A server that starts removes what others' temporary tables have in the same folder.
-            f"--tmpdir={self.folder}",
+            f"--tmpdir={self.temporary}",
             "--innodb-log-file-size=16M",
             *self.common_options,
             *self.options,

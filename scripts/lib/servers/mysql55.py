@@ -55,8 +55,7 @@ class MySQL55(SqlServer):
             f"--character-sets-dir={base / 'share/charsets'}",
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'server.pid'}",
-            # A server that starts removes what others' temporary tables have in the same folder.
-            f"--tmpdir={self.folder}",
+            f"--tmpdir={self.temporary}",
             *self.common_options,
             *self.options,
         ]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import pymysql
 from pymysql.connections import Connection
 
-from servers.cache import Unavailable
+from servers.cache import MEMORY, Unavailable
 from servers.child import Child
 from servers.waiting import PATIENCE, wait_until
 
@@ -32,6 +32,8 @@ UNPRIVILEGED = "nobody"
 SETTLED = 6
 """Listings of the connections, ever further apart, that agree."""
 PROCESSLIST_IDS = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
+CLIENT_IDS = f"{PROCESSLIST_IDS} AND command <> 'Daemon'"
+ASLEEP = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %s AND command = 'Sleep'"
 WAITING_STATE = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE %s"
 
 
@@ -62,6 +64,11 @@ class SqlServer(ABC):
         """Command that root starts the server by: it changes the user, and has it as a child."""
         """Variables for the server, besides those of this process."""
         self.folder = Path()
+        self.temporary = Path()
+        """For temporary tables: in memory, so that statements run where the data's disk hangs.
+
+        Of its own: a server that starts removes what others' temporary tables have there.
+        """
         self._child: Child | None = None
         self._control: Connection[Any] | None = None
 
@@ -102,7 +109,10 @@ class SqlServer(ABC):
     def __enter__(self) -> Self:
         if reason := self.missing():
             raise Unavailable(f"{self.name}: {reason}")
-        self.folder = Path(tempfile.mkdtemp(prefix=f"stallscope-{self.name}-", dir=self.parent))
+        prefix = f"stallscope-{self.name}-"
+        self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self.parent))
+        self.temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=MEMORY))
+        self.give_to_server(self.temporary)
         try:
             self._create_data()
             self.start()
@@ -120,7 +130,8 @@ class SqlServer(ABC):
         try:
             self.stop()
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            for folder in (self.folder, self.temporary):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -227,6 +238,22 @@ class SqlServer(ABC):
 
         wait_until(settled, "connections stay the same")
         return seen[-1]
+
+    def wait_until_alone(self, *but: int) -> None:
+        """Wait until no client but these, and the one that asks, is connected.
+
+        A connection that was closed stands in the list until its thread has run again, which may
+        take its time: it counts what it still does, and is counted.
+        """
+
+        def others() -> set[int]:
+            return {int(row[0]) for row in self.query(CLIENT_IDS)} - set(but)
+
+        wait_until(lambda: not others(), "the connections that were closed are gone")
+
+    def wait_until_asleep(self, connection: int) -> None:
+        """Wait until a connection whose statement was answered is idle for the server, too."""
+        wait_until(lambda: self.query(ASLEEP, (connection,)) == ((1,),), f"{connection} is idle")
 
     def in_state(self, pattern: str) -> int:
         """Return how many connections are in a state LIKE ``pattern``."""
