@@ -101,6 +101,8 @@ class Look(msgspec.Struct, frozen=True):
     """Sources that could not be had, and why: ``innodb``, ``metrics``, ``progress``."""
     latest_deadlock: str | None = None
     """When it was, in the server's own words; None where there was none or nobody knows."""
+    session: int | None = None
+    """Which connection asked: a server that answers twice on one did not end meanwhile."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -185,7 +187,9 @@ def _window(first: Look | None, second: Look) -> tuple[_Window, bool]:
     uptime = now.get("Uptime", 0.0)
     if first is None:
         return _Window({}, now, uptime, since_start=True), False
-    if uptime < first.values.get("Uptime", 0.0):
+    # Uptime goes by the wall clock, which can be set back.
+    same = second.session is not None and second.session == first.session
+    if uptime < first.values.get("Uptime", 0.0) and not same:
         return _Window({}, now, uptime, since_start=True), True
     if first.clock_s is not None and second.clock_s is not None:
         seconds = second.clock_s - first.clock_s

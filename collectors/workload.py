@@ -7,7 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stallscope.analyzers.workload import Look, Progress, innodb_numbers, latest_deadlock
+from stallscope.analyzers.workload import (
+    ABSENT,
+    Look,
+    Progress,
+    innodb_numbers,
+    latest_deadlock,
+)
 from stallscope.collectors.sql.collecting import number
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session
@@ -40,6 +46,8 @@ PROCESSES = (
     " WHERE PROGRESS > 0"
 )
 _MAX_PROGRESS = 100
+_UNKNOWN_THERE = frozenset({1049, 1054, 1109, 1146})
+"""No such database, column or table: this server does not tell it."""
 
 
 def look(session: Session) -> Look:
@@ -62,15 +70,29 @@ def look(session: Session) -> Look:
         missing["innodb"] = str(error)
     _metrics(session, values, missing)
     progress = _progress(session, normalizer(variables.get("sql_mode", "")), missing)
-    return Look(values, clock_s, variables, session.version.text, progress, missing, deadlock)
+    return Look(
+        values,
+        clock_s,
+        variables,
+        session.version.text,
+        progress,
+        missing,
+        deadlock,
+        session.number,
+    )
+
+
+def _why(error: StatementError) -> str:
+    """Tell what a server does not have from what it did not tell this account, or this time."""
+    return ABSENT if error.number in _UNKNOWN_THERE else str(error)
 
 
 def _metrics(session: Session, values: dict[str, float], missing: dict[str, str]) -> None:
     """Take the counters that are switched on: one that is off stays 0 for ever."""
     try:
         records = session.records(METRICS)
-    except StatementError:
-        missing["metrics"] = "unknown on this server"
+    except StatementError as error:
+        missing["metrics"] = _why(error)
         return
     off = []
     for record in records:
@@ -97,7 +119,11 @@ def _progress(
                 stage = f"{state} (stage {step} of {steps})"
                 found.append(made(identity, stage, float(share), query))
             return tuple(found[:_MAX_PROGRESS])
-        if session.select(CONSUMER) != [("YES",)]:
+        consumer = session.select(CONSUMER)
+        if not consumer:
+            missing["progress"] = "performance_schema is off, or has no stages"
+            return ()
+        if consumer != [("YES",)]:
             missing["progress"] = (
                 "switched off: UPDATE performance_schema.setup_consumers SET ENABLED = 'YES'"
                 " WHERE NAME LIKE 'events_stages_current'"
@@ -106,6 +132,6 @@ def _progress(
         for identity, stage, done, whole, query in session.select(STAGES):
             share = 100 * float(done or 0) / float(whole)
             found.append(made(identity, stage, min(100.0, share), query))
-    except StatementError:
-        missing["progress"] = "unknown on this server"
+    except StatementError as error:
+        missing["progress"] = _why(error)
     return tuple(found[:_MAX_PROGRESS])

@@ -8,6 +8,7 @@ in a thread that may.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import ssl
@@ -104,6 +105,9 @@ _CONVERSIONS: dict[Any, Any] = {
 }
 
 
+_NUMBERS = itertools.count(1)
+
+
 class ServerFacts(msgspec.Struct, frozen=True):
     """Who answers."""
 
@@ -144,6 +148,8 @@ class Session:
 
     def __init__(self, raw: pymysql.Connection[Any], facts: ServerFacts) -> None:
         self._raw = raw
+        self.number = next(_NUMBERS)
+        """No other session of this process has it."""
         self.facts = facts
         self.wanted: Callable[[], bool] = lambda: True
         """Says whether somebody still waits for the answers: else no further statement is sent."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from stallscope.analyzers import statusfile, workload
 from stallscope.analyzers.workload import Look, Verdict
+from stallscope.collectors import workload as source
+from stallscope.collectors.sql import versions
+from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.wire import Session
 from stallscope.errors import Exit
 from stallscope.main import main
 
@@ -120,6 +125,60 @@ def test_restart_between_the_looks() -> None:
     assert report.restarted
     assert report.seconds == 4
     assert _rows(report)["questions"].rate == 10
+
+
+def test_a_clock_that_was_set_back_is_no_restart() -> None:
+    """Uptime goes by the wall clock; the connection that answers again is of the same server."""
+    after = {**BASE, "Uptime": 4.0, "Questions": 5040.0}
+    report = workload.report(Look(BASE, 100.0, session=1), Look(after, 110.0, session=1))
+    assert not report.restarted
+    assert _rows(report)["questions"].rate == 4
+    assert workload.report(Look(BASE, 100.0, session=1), Look(after, 110.0, session=2)).restarted
+
+
+class Refusing:
+    """A session with a server that refuses all but its status and variables."""
+
+    number = 1
+    version = versions.parse("9.7.0", "")
+
+    def __init__(self, error: int, said: str, consumer: list[tuple[str]] | None = None) -> None:
+        self._error = StatementError(said, error)
+        self._consumer = consumer
+
+    def select(self, sql: str) -> list[tuple[str, ...]]:
+        if sql in (source.STATUS, source.VARIABLES):
+            return []
+        if sql == source.CONSUMER and self._consumer is not None:
+            return [*self._consumer]
+        raise self._error
+
+    def records(self, sql: str) -> list[dict[str, str]]:
+        assert sql == source.METRICS
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "told"),
+    [
+        (1109, "no such table", "unknown on this server"),
+        (1146, "no such table", "unknown on this server"),
+        (1227, "you need PROCESS", "you need PROCESS"),
+        (3024, "the query took too long", "the query took too long"),
+    ],
+)
+def test_why_a_source_cannot_be_had(number: int, said: str, told: str) -> None:
+    look = source.look(cast(Session, Refusing(number, said)))
+    assert look.missing == {"innodb": said, "metrics": told, "progress": told}
+    assert look.session == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"), [([], "performance_schema is off"), ([("NO",)], "switched off: UPDATE")]
+)
+def test_why_progress_is_not_told(rows: list[tuple[str]], told: str) -> None:
+    look = source.look(cast(Session, Refusing(1109, "no such table", rows)))
+    assert look.missing["progress"].startswith(told)
 
 
 def test_a_counter_that_was_set_back() -> None:
