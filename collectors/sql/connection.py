@@ -34,8 +34,10 @@ LONGEST_REFUSED_PAUSE = 600.0
 DEAR_SECONDS = 5.0
 """What a dear question may take before it says that the server does not answer: the server itself
 ends it then (SESSION in stallscope.collectors.sql.wire)."""
-LEAVE_SECONDS = 0.5
-"""For the word of leave to be written; it is five bytes."""
+LEAVE_SECONDS = 5.0
+"""For the word of leave to be written: five bytes, by a thread that may have to wait for a CPU."""
+CUT_SECONDS = 0.5
+"""For a read that was cut to end; a connect(2) may not."""
 
 
 class _Question:
@@ -124,12 +126,13 @@ class Connection:
         """Take leave, or cut the connection where an answer is waited for; the thread ends."""
         with self._condition:
             self._closed = True
-            if self._socket is not None and self._question is not None:
+            waits = self._question is not None
+            if self._socket is not None and waits:
                 _cut(self._socket)
             self._condition.notify_all()
             worker = self._worker
         if worker is not None and worker is not threading.current_thread():
-            worker.join(LEAVE_SECONDS)
+            worker.join(CUT_SECONDS if waits else LEAVE_SECONDS)
 
     def _take_turn(self, question: _Question) -> None:
         """Wait for a question that is still in time; never behind one that is late."""
