@@ -43,6 +43,9 @@ BLIND_SECONDS = 10.0
 report is dear, and holds the kernel mutex in old versions."""
 SETTINGS_SECONDS = 10.0
 """Between two looks at the variables: somebody can switch the log on."""
+QUIET_SECONDS = 5.0
+"""A log that said nothing for so long says no more of a deadlock that it began: its server writes
+line by line, and can wait for the disk or a CPU between two."""
 _MAX_KNOWN = 10_000
 
 
@@ -84,6 +87,7 @@ class DeadlockWatch:
         self._settings_at = 0.0
         self._log: LogFollower | None = None
         self._reader: Reader | None = None
+        self._log_said_at = 0.0
         self._why: str | None = None
         self._counter: Callable[[Session], float | None] = _no_counter
         self._known: OrderedDict[str, None] = OrderedDict()
@@ -192,9 +196,12 @@ class DeadlockWatch:
         now = _stamp(now_ns)
         lines = self._log.lines()
         found = self._reader.read(lines, now_ns, now)
+        if lines or moved:
+            self._log_said_at = time.monotonic()
         # Nothing more comes of what was begun: it had an end that is not known here.
-        if not lines and not moved and (last := self._reader.end(now_ns, now)) is not None:
-            found.append(last)
+        elif time.monotonic() - self._log_said_at >= QUIET_SECONDS:
+            last = self._reader.end(now_ns, now)
+            found += [] if last is None else [last]
         return found
 
     def _latest(self) -> list[Deadlock]:

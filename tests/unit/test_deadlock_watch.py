@@ -14,7 +14,9 @@ from stallscope.collectors import deadlocks
 from stallscope.collectors.deadlocks import DeadlockWatch
 from stallscope.collectors.sql.failures import LateError, StatementError
 
-STATUS = (Path(__file__).parent.parent / "data" / "deadlocks" / "mysql55.status").read_text()
+DATA = Path(__file__).parent.parent / "data" / "deadlocks"
+STATUS = (DATA / "mysql55.status").read_text()
+LOG = (DATA / "mysql97-verbose.log").read_text()
 
 
 class Server:
@@ -139,6 +141,36 @@ def test_a_report_that_is_late_is_asked_for_again(
         watch.look()
     monkeypatch.setattr(server, "select", select)
     assert len(watch.look()) == 1
+
+
+def test_a_log_that_is_written_slowly(
+    server: Server, watch: DeadlockWatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that waits for the disk between two lines has not ended its report."""
+    log = tmp_path / "server.err"
+    log.write_text("")
+    server.variables |= {"innodb_print_all_deadlocks": "ON", "log_error": str(log)}
+    server.metric = 0
+    monkeypatch.setattr(deadlocks, "QUIET_SECONDS", 3600.0)
+    assert watch.begin() == []
+    lines = LOG.splitlines(keepends=True)
+    end = 1 + next(i for i, line in enumerate(lines) if "WE ROLL BACK" in line)
+    for at in range(end):
+        with log.open("a") as written:
+            written.write(lines[at])
+        found = watch.look()
+        assert len(found) == (at == end - 1)
+        assert watch.look() == []
+    (deadlock,) = found
+    assert deadlock.victim == 1
+    assert all(transaction.holds for transaction in deadlock.transactions)
+    with log.open("a") as written:
+        written.writelines(lines[end : end + end - 1])
+    assert watch.look() == []
+    monkeypatch.setattr(deadlocks, "QUIET_SECONDS", 0.0)
+    (cut,) = watch.look()  # nothing more comes of it
+    assert cut.victim is None
+    assert len(cut.transactions) == 2
 
 
 def test_a_log_that_cannot_be_read(server: Server, watch: DeadlockWatch) -> None:
