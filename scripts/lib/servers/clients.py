@@ -61,6 +61,7 @@ def open_transaction(server: SqlServer, database: str, *statements: str) -> Iter
             cursor.execute("BEGIN")
             for statement in statements:
                 cursor.execute(statement)
+        server.wait_until_asleep(connection_id(connection))
         yield connection_id(connection)
         with suppress(pymysql.err.Error):  # who looks at the stall may have killed it
             connection.rollback()
