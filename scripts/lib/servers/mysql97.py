@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from servers.cache import cache_folder, why_missing
+from servers.cache import Unavailable, cache_folder, why_missing
 from servers.child import Child
 from servers.newdata import new_data
 from servers.sql import UNPRIVILEGED, SqlServer
@@ -62,6 +62,8 @@ class MySQL97(SqlServer):
         return None
 
     def __enter__(self) -> Self:
+        if reason := self.missing():
+            raise Unavailable(f"{self.name}: {reason}")
         self._home = tempfile.mkdtemp(prefix="stallscope-", dir=root_folder() / "tmp")
         return super().__enter__()
 
@@ -71,8 +73,10 @@ class MySQL97(SqlServer):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        super().__exit__(kind, error, traceback)
-        shutil.rmtree(self._home, ignore_errors=True)
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            shutil.rmtree(self._home, ignore_errors=True)
 
     @property
     def data(self) -> Path:
@@ -125,7 +129,8 @@ class MySQL97(SqlServer):
             "env",
             *(f"{name}={value}" for name, value in self.env.items()),
         ]
-        command += ["setpriv", "--pdeathsig", "KILL", *become]
-        return Child(
-            [*command, "mysqld", "--no-defaults", f"--datadir={home}/data", *options], self.log
-        )
+        command += ["setpriv", "--pdeathsig", "KILL", *become, "mysqld", "--no-defaults"]
+        # A TMPDIR of the outside need not be there. A server that starts removes what others'
+        # temporary tables have in the same folder.
+        places = (f"--datadir={home}/data", f"--tmpdir={home}")
+        return Child([*command, *places, *options], self.log)

@@ -40,12 +40,25 @@ def _keep(data: Path, kept: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=".part-", dir=kept.parent))
     try:
         _copy(data, aside / "data")
+        _sync(aside / "data")
         (aside / "data").rename(kept)
     except OSError:
         if not kept.is_dir():  # another run was first
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Have it on the disk: what is kept is to be whole after a machine that lost its power, too."""
+    for path in (folder, *folder.rglob("*")):
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            continue
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _copy(source: Path, target: Path) -> None:
