@@ -31,10 +31,12 @@ def test_one_capture_of_all_processes(postgres: Postgres, tmp_path: Path) -> Non
         for _ in range(5):
             stack.callback(Child(postgres.psql(update), log).end)
         wait_until(lambda: postgres.query(WAITING) == "5\n", "5 backends wait")
+        # What asked is in the list until its process has ended.
+        wait_until(lambda: len(postgres.backends()) == 6, "the holder and 5 that wait are alone")
         backends = postgres.backends()
         shot = take(tmp_path, "-p", postgres.pid)
         assert {postgres.pid, *backends} <= {p.pid for p in shot.capture.processes}
         assert {postgres.pid, *backends} <= {t.tid for t in shot.capture.threads}
         assert len(threads_with(shot.capture, "ProcSleep", "PostgresMain")) == 5
         assert [trouble(pid) for pid in backends] == [[]] * len(backends)
-        assert set(postgres.backends()) == set(backends)
+        wait_until(lambda: set(postgres.backends()) == set(backends), "the same backends")

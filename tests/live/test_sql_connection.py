@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from servers.clients import idle_connections, running_statements
 
+from stallscope.collectors.sql import wire
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, SqlError
 from stallscope.collectors.sql.heartbeat import Heartbeat
@@ -24,6 +27,7 @@ from stallscope.collectors.sql.wire import Session
 
 SERVERS = ("mariadb", "mysql55", "mysql97")
 TRIES = 200
+GATE = "SELECT GET_LOCK('gate', 3600)"
 
 
 @pytest.fixture(params=SERVERS)
@@ -43,14 +47,41 @@ def connection(server: SqlServer) -> Iterator[Connection]:
         yield found
 
 
+@pytest.fixture
+def patient_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out of a session's settings what ends a statement that takes long."""
+    settings = [
+        setting for setting in wire.SESSION if not setting.split(" = ")[0].endswith("_time")
+    ]
+    assert len(settings) == len(wire.SESSION) - 2
+    monkeypatch.setattr(wire, "SESSION", settings)
+
+
+def states(pid: int) -> set[str]:
+    """Return the states of a process' threads."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return found
+
+
 @contextmanager
 def stopped(server: SqlServer) -> Iterator[None]:
-    """Stop a server of our own as a whole."""
+    """Stop a server of our own as a whole: each thread does so when it runs next."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
+        wait_until(lambda: states(server.pid) == {"T"}, "all threads are stopped")
         yield
     finally:
         os.kill(server.pid, signal.SIGCONT)
+
+
+def seconds_in(error: object, words: str) -> float:
+    """Return the seconds that an error names after these words."""
+    match = re.search(words + r" (\d+\.\d) s", str(error))
+    assert match is not None, error
+    return float(match[1])
 
 
 def test_facts(server: SqlServer, connection: Connection) -> None:
@@ -73,8 +104,12 @@ def test_session_holds_nothing_up(server: SqlServer, connection: Connection) -> 
         connection.ask(lambda session: session.run("DROP TABLE held.t2"), PATIENCE)
     # What it has read it does not hold: a DDL goes through.
     connection.ask(lambda session: session.select("SELECT * FROM held.t"), PATIENCE)
-    server.execute("SET lock_wait_timeout = 1", "ALTER TABLE held.t ADD COLUMN b INT")
-    server.execute("DROP TABLE held.t")
+    server.execute(
+        f"SET lock_wait_timeout = {PATIENCE:.0f}",
+        "ALTER TABLE held.t ADD COLUMN b INT",
+        "SET lock_wait_timeout = DEFAULT",
+        "DROP TABLE held.t",
+    )
 
 
 def test_statements_are_tagged(server: SqlServer, connection: Connection) -> None:
@@ -87,6 +122,7 @@ def test_statements_are_tagged(server: SqlServer, connection: Connection) -> Non
 
 
 def test_status(server: SqlServer, connection: Connection) -> None:
+    server.wait_until_alone(connection.open(PATIENCE).connection)
     everything = Status(connection, PATIENCE).collect()
     assert everything.source == "status"
     assert everything.values["Threads_connected"] >= 2
@@ -98,6 +134,7 @@ def test_status(server: SqlServer, connection: Connection) -> None:
 
 
 def test_leaving_is_no_aborted_client(server: SqlServer) -> None:
+    server.wait_until_alone()
     before = server.status("Aborted_clients")
     with closing(Connection(login(server))) as connection:
         number = connection.open(PATIENCE).connection
@@ -113,18 +150,24 @@ def test_heartbeat(connection: Connection) -> None:
 
 def test_processlist_counts(server: SqlServer, connection: Connection) -> None:
     collector = Processlist(connection, PATIENCE)
-    before = collector.collect().values
+
+    def counts() -> dict[str, float]:
+        values = collector.collect().values
+        clients = values["processlist.total"] - values["processlist.background"]
+        assert clients == values["processlist.running"] + values["processlist.sleeping"]
+        names = ("running", "sleeping", "state.User sleep", "command.Query")
+        return {name: values.get(f"processlist.{name}", 0) for name in names}
+
+    # Those that were closed leave, and those that were answered are idle, when they run again.
+    server.control()
+    alone = {"running": 0, "sleeping": 1, "state.User sleep": 0, "command.Query": 0}
+    wait_until(lambda: counts() == alone, "the test's own connection is the only one")
     with (
         idle_connections(server, 7),
         running_statements(server, "information_schema", ["SELECT SLEEP(3600)"] * 3),
     ):
-        wait_until(lambda: server.in_state("User sleep") == 3, "three statements run")
-        values = collector.collect().values
-        assert values["processlist.total"] == before["processlist.total"] + 10
-        assert values["processlist.running"] == before.get("processlist.running", 0) + 3
-        assert values["processlist.sleeping"] == before["processlist.sleeping"] + 7
-        assert values["processlist.state.User sleep"] == 3
-        assert values["processlist.command.Query"] == 3
+        busy = {"running": 3, "sleeping": 8, "state.User sleep": 3, "command.Query": 3}
+        wait_until(lambda: counts() == busy, "three statements run, and seven connections do not")
 
 
 def test_processlist_wants_its_privilege(server: SqlServer) -> None:
@@ -156,12 +199,17 @@ def test_stopped_server(require: Callable[..., None]) -> None:
     require("mariadb")
     with MariaDB() as server, closing(Connection(login(server))) as connection:
         number = connection.open(PATIENCE).connection
-        collector = Status(connection, 0.3)
+        collector = Counting(connection, 0.3)
         with stopped(server):
             begin = time.monotonic()
-            with pytest.raises(LateError, match=r"no answer since 0\.3 s"):
+            with pytest.raises(LateError) as late:
                 collector.collect()
-            assert time.monotonic() - begin >= 0.3
+            took = time.monotonic() - begin
+            assert 0.3 <= seconds_in(late.value, "no answer since") <= took + 0.05
+            # A thread that got no CPU in all the time did not send it.
+            while not collector.asked:
+                with pytest.raises(LateError):
+                    collector.collect()
             begin = time.monotonic()
             for _ in range(100):
                 with pytest.raises(LateError, match=r"no answer since"):
@@ -169,27 +217,37 @@ def test_stopped_server(require: Callable[..., None]) -> None:
             waited = time.monotonic() - begin
             assert waited < 100 * collector.deadline / 2, "callers behind a late answer wait"
             assert connection.waiting_since() is not None
+            assert collector.asked == 1
         wait_until(lambda: connection.waiting_since() is None, "the late answer came")
-        assert connection.dropped == 1
-        after = collector_answers(collector)
+        assert connection.dropped >= 1
+        collector.deadline = PATIENCE
+        after = collector.collect().values
         assert after["Threads_connected"] >= 1
         assert connection.open(PATIENCE).connection == number, "it is the same connection"
         assert connection.connects == 1
         # Two: the one while it was stopped and the one after.
-        assert after["Com_show_status"] == 2
+        assert after["Com_show_status"] == collector.asked == 2
 
 
-def collector_answers(collector: Status) -> dict[str, float]:
-    collector.deadline = PATIENCE
-    return collector.collect().values
+class Counting(Status):
+    """Counts how often it is asked for on the connection."""
+
+    asked = 0
+
+    def read(self, session: Session) -> dict[str, float]:
+        self.asked += 1
+        return super().read(session)
 
 
 def test_stopped_while_connecting(require: Callable[..., None]) -> None:
     require("mariadb")
     with MariaDB() as server, closing(Connection(login(server))) as connection:
         with stopped(server):
-            with pytest.raises(LateError, match=r"connecting has taken 0\.2 s"):
+            begin = time.monotonic()
+            with pytest.raises(LateError) as late:
                 connection.open(0.2)
+            took = time.monotonic() - begin
+            assert 0.2 <= seconds_in(late.value, "connecting has taken") <= took + 0.05
             begin = time.monotonic()
             with pytest.raises(LateError):
                 connection.open(PATIENCE)
@@ -255,7 +313,11 @@ def test_restart(require: Callable[..., None]) -> None:
         assert again.listener_pid == server.pid != first.listener_pid
 
 
-def test_killed_connection_comes_back_with_pauses(server: SqlServer) -> None:
+def test_killed_connection_comes_back_with_pauses(
+    server: SqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause in ("FIRST_PAUSE", "LONGEST_PAUSE"):
+        monkeypatch.setattr(f"stallscope.collectors.sql.connection.{pause}", PATIENCE)
     with closing(Connection(login(server))) as connection:
         number = connection.open(PATIENCE).connection
         server.execute(f"KILL {number}")
@@ -266,19 +328,31 @@ def test_killed_connection_comes_back_with_pauses(server: SqlServer) -> None:
             connection.ask(lambda session: session.run("DO 1"), PATIENCE)
 
 
+@pytest.mark.usefixtures("patient_session")
 def test_long_statement_is_late_and_others_are_told(server: SqlServer) -> None:
     with closing(Connection(login(server))) as connection:
         connection.open(PATIENCE)
-        with pytest.raises(LateError):
-            connection.ask(lambda session: session.select("SELECT SLEEP(1)"), 0.1)
+        asked: list[str] = []
+
+        def wait_at_the_gate(session: Session) -> None:
+            asked.append(GATE)
+            session.select(GATE)
+
+        server.query(GATE)
+        while not asked:
+            with pytest.raises(LateError):
+                connection.ask(wait_at_the_gate, 0.1)
         with pytest.raises(LateError, match="no answer since"):
             Status(connection, PATIENCE).collect()
         late = Heartbeat(connection, PATIENCE).collect()
         assert late.values == {}
         assert "no answer since" in (late.error or "")
         assert late.elapsed_ms >= 100
-        wait_until(lambda: connection.waiting_since() is None, "SLEEP has ended")
-        assert Heartbeat(connection, PATIENCE).collect().values["heartbeat.ms"] < 1000
+        server.query("SELECT RELEASE_LOCK('gate')")
+        wait_until(lambda: connection.waiting_since() is None, "the lock was had")
+        assert asked == [GATE]
+        after = Heartbeat(connection, PATIENCE).collect()
+        assert 0 < after.values["heartbeat.ms"] <= after.elapsed_ms
 
 
 def test_questions_in_time_take_turns(server: SqlServer) -> None:
@@ -312,21 +386,23 @@ def test_tls_demanded_of_a_server_without_it(mysql55: MySQL55) -> None:
         connection.open(PATIENCE)
 
 
+@pytest.mark.usefixtures("patient_session")
 def test_what_nobody_waits_for_is_not_asked_further(server: SqlServer) -> None:
     with closing(Connection(login(server))) as connection:
         connection.open(PATIENCE)
         asked: list[str] = []
 
         def several(session: Session) -> None:
-            for statement in ("SELECT GET_LOCK('gate', 3600)", "SELECT 2", "SELECT 3"):
+            for statement in (GATE, "SELECT 2", "SELECT 3"):
                 asked.append(statement)
                 session.select(statement)
 
-        server.query("SELECT GET_LOCK('gate', 3600)")
-        with pytest.raises(LateError):
-            connection.ask(several, 1.0)
+        server.query(GATE)
+        while not asked:
+            with pytest.raises(LateError):
+                connection.ask(several, 1.0)
         server.query("SELECT RELEASE_LOCK('gate')")
         wait_until(lambda: connection.waiting_since() is None, "the lock was had")
-        assert asked == ["SELECT GET_LOCK('gate', 3600)", "SELECT 2"]
+        assert asked == [GATE, "SELECT 2"]
         assert connection.open(PATIENCE).version.text == server.version()
         assert connection.connects == 1

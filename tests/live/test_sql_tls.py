@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,13 @@ from stallscope.collectors.sql.login import Login, Tls
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    with socket.socket() as end:
-        end.bind(("127.0.0.1", 0))
-        return int(end.getsockname()[1])
+    """Return a free port that the kernel gives to no connection meanwhile."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for number in range(first - 1, 1024, -1):
+        with socket.socket() as end, suppress(OSError):
+            end.bind(("127.0.0.1", number))
+            return number
+    pytest.fail("no port is free")
 
 
 @pytest.fixture(scope="module")
