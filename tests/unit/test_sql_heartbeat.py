@@ -40,9 +40,17 @@ def test_a_dear_question_alone_is_no_server_that_does_not_answer(
 ) -> None:
     monkeypatch.setattr(module, "DEAR_SECONDS", 3600.0)
     connection = Answering(Login(user="nobody"))
+    asked = threading.Event()
+
+    def wait_at_the_gate(_: object) -> None:
+        asked.set()
+        gate.wait()
+
     begun = time.monotonic()
-    with pytest.raises(LateError):
-        connection.ask(lambda _: gate.wait(60), 0.01, dear=dear)
+    # Nothing is asked by a thread that got no CPU in all the time.
+    while not asked.is_set():
+        with pytest.raises(LateError):
+            connection.ask(wait_at_the_gate, 0.01, dear=dear)
     beat = Heartbeat(connection, 0.01).collect()
     assert beat.error is not None
     if dear:

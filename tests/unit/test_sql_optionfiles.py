@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from servers import program
+from servers import PATIENCE, program
 
 from stallscope.collectors.sql import optionfiles, optionlines
 from stallscope.collectors.sql.optionfiles import GROUPS, Sources, read
@@ -59,7 +59,7 @@ def by_client(path: Path, groups: tuple[str, ...], environment: dict[str, str]) 
         capture_output=True,
         env=environment,
         cwd=path.parent,
-        timeout=20,
+        timeout=PATIENCE,
     )
     return done.stdout if done.returncode == 0 else None
 
@@ -72,7 +72,7 @@ def by_mariadb(path: Path, environment: dict[str, str]) -> bytes | None:
         [tool, f"--defaults-file={path}", "--print-defaults"],
         capture_output=True,
         env=environment,
-        timeout=20,
+        timeout=PATIENCE,
     )
     if done.returncode != 0:
         return None
@@ -216,7 +216,7 @@ def test_default_files_as_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
             ([f"--defaults-file={extra}"], Sources(defaults_file=str(extra))),
         ):
             done = subprocess.run(
-                [tool, *words, "client"], capture_output=True, env=environment, timeout=20
+                [tool, *words, "client"], capture_output=True, env=environment, timeout=PATIENCE
             )
             found = read(sources, groups=("client",), environment=environment)
             ours = b"".join(argument + b"\n" for argument in arguments(found))
