@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -141,6 +142,12 @@ static inline void recording_make_directory(char directory[PATH_MAX])
 	snprintf(directory, PATH_MAX, "%s/recorder-XXXXXX", has_memory ? "/dev/shm" : "/tmp");
 	if (!mkdtemp(directory))
 		abort();
+}
+
+// Whatever has a mapping in it still, a reader of /proc/PID/maps keeps for a moment.
+static inline void recording_unmount(const char *directory)
+{
+	CHECK_INT(umount2(directory, MNT_DETACH), 0);
 }
 
 static inline void recording_remove_directory(const char *directory)

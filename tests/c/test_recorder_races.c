@@ -15,7 +15,7 @@
 #define WAITS 400 // of a thread, in a life
 #define ROUNDS 20
 #define ROOM 65536
-#define DEADLINE_S 60
+#define DEADLINE_S 240 // also on a slow and busy machine
 #define SCRIBBLES 50000
 
 // What is told of a wait follows from its object: the size is a multiple of it, and the value is
@@ -213,7 +213,7 @@ static void test_kill(const char *directory, uint64_t seed)
 	uint64_t random = seed * 2 + 1, waits = 1 + next_random(&random) % 5000, cursor = 0;
 	struct recording scene;
 	struct seen seen = {};
-	int unfinished = 0;
+	uint64_t unfinished = 0;
 
 	start_writers(&scene, directory, next_random(&random));
 	struct stall_ring *ring = recording_open(directory, scene.pid);
@@ -221,7 +221,8 @@ static void test_kill(const char *directory, uint64_t seed)
 		return;
 	volatile struct stall_ring_header *live = stall_ring_live(ring);
 	time_t end = time(NULL) + DEADLINE_S;
-	while (live->waits < waits && time(NULL) < end)
+	// Of more records than writers some are whole.
+	while ((live->waits < waits || live->head <= 2 * WRITERS) && time(NULL) < end)
 		;
 	CHECK_INT(recording_end(&scene, SIGKILL), -SIGKILL);
 	look_at_slots(ring, &seen);
@@ -231,8 +232,9 @@ static void test_kill(const char *directory, uint64_t seed)
 			cursor++;
 		}
 	}
-	CHECK(unfinished <= WRITERS);
-	CHECK(seen.ends > 0);
+	// A writer that finds its cell being written leaves it.
+	CHECK(unfinished <= WRITERS + live->lost[STALL_LOST_RING_FULL]);
+	CHECK(seen.ends + seen.wakers > 0);
 	unlink(stall_ring_path(ring));
 	stall_ring_close(ring);
 }

@@ -6,7 +6,6 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -300,11 +299,11 @@ static void test_refused(const char *directory)
 	check_refused("ordinary-user", directory, "not permitted"); // mkdtemp(3) makes it 0700
 	CHECK_INT(mount("none", directory, "tmpfs", MS_RDONLY, NULL), 0);
 	check_refused("stay", directory, "read-only");
-	CHECK_INT(umount(directory), 0);
+	recording_unmount(directory);
 	CHECK_INT(mount("none", directory, "tmpfs", 0, "size=4k,mode=700"), 0);
 	check_refused("stay", directory, "no space left");
 	CHECK_INT(recording_rings(directory, 0, NULL), 0);
-	CHECK_INT(umount(directory), 0);
+	recording_unmount(directory);
 }
 
 static uint64_t sum_of_lost(const volatile struct stall_ring_header *header)
@@ -342,10 +341,10 @@ static void test_short_of_room(const char *directory)
 	}
 	CHECK_INT(mount("none", directory, "tmpfs", 0, "size=200k,mode=700"), 0);
 	check_short_of_room("many", directory, NULL);
-	CHECK_INT(umount(directory), 0);
+	recording_unmount(directory);
 	CHECK_INT(mount("none", directory, "tmpfs", 0, "size=5m,mode=700"), 0);
 	check_short_of_room("old-kernel", directory, NULL);
-	CHECK_INT(umount(directory), 0);
+	recording_unmount(directory);
 }
 
 static void test_old_kernel(const char *directory)
