@@ -267,18 +267,20 @@ class ProbeSession:
                 if self._closing.is_set():
                     stream.end()
                 patience = settings.interval + WARM_SECONDS if self._watch else math.inf
-                for number, data in enumerate(stream.lines(patience, self._tick), 1):
-                    self._take(data, number, settings)
-                    was_ready |= self._ready
+                try:
+                    for number, data in enumerate(stream.lines(patience, self._tick), 1):
+                        self._take(data, number, settings)
+                        was_ready |= self._ready
+                finally:
+                    with self._lock:  # its pipe is closed from here on
+                        self._ready = False
+                        self._stream = None
         except StallscopeError as error:
             why = str(error)
             if not was_ready and settings.backend != "inproc":
                 why = rings.advice(error, pids)
-        finally:
-            with self._lock:
-                self._ready = False
-                self._stream = None
-                lost, self._asked = self._asked, deque()
+        with self._lock:
+            lost, self._asked = self._asked, deque()
         for asked in lost:
             if isinstance(asked, _Shot):
                 self._put(_failed(asked.key, f"the probe ended amid it: {why}"))

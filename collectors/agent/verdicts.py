@@ -96,7 +96,7 @@ class Judge:
         self._seconds = seconds
         self._turn = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._closing = False
+        self._closing = threading.Event()
 
     def judge(
         self, requests: Sequence[Request], done: Callable[[tuple[Judged, ...]], None]
@@ -112,7 +112,7 @@ class Judge:
 
     def close(self) -> None:
         """End the child, if there is one."""
-        self._closing = True
+        self._closing.set()
         process = self._process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -132,7 +132,7 @@ class Judge:
 
     def _child(self, lines: bytes) -> tuple[bytes, str]:
         """Return what it printed, and why it did not print more."""
-        if self._closing:
+        if self._closing.is_set():
             return b"", "the agent ended"
         argv, environment = module_command("stallscope.commands._judge")
         try:
@@ -148,7 +148,7 @@ class Judge:
             return b"", f"cannot run {argv[0]}: {error.strerror}"
         with process:
             self._process = process
-            if self._closing:  # since it was looked at
+            if self._closing.is_set():  # since it was looked at
                 process.kill()
             try:
                 out, err = process.communicate(lines, timeout=self._seconds)
