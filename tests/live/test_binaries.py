@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from servers import MariaDB, program
+from servers import MariaDB, program, wait_until
 from servers.clients import idle_connections
+from servers.tasks import at_rest
 
 from tests.live.shots import take, threads_with, unharmed
 
@@ -34,6 +35,7 @@ def test_server_without_its_file(
     executable = open_folder / "mariadbd"
     shutil.copy(str(program("mariadbd")), executable)
     with MariaDB(executable=str(executable)) as server, idle_connections(server, 5):
+        wait_until(lambda: at_rest(server.pid), "each connection waits for a statement")
         change(executable)
         with unharmed(server):
             capture = take(tmp_path, "-p", server.pid).capture

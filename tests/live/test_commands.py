@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from servers import wait_until
+from servers.tasks import at_rest
 
 from stallscope import capturefile
 from stallscope.model import Capture
@@ -99,6 +101,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+        wait_until(lambda: at_rest(process.pid), "all threads wait")
         yield Target(process, folder / "debug")
         process.kill()
 

@@ -48,8 +48,10 @@ def kept(name: str, folder: Path) -> Iterator[int]:
         found = re.search(r"pid (\d+), in", printed)
         assert found is not None, printed
         pid = int(found[1])
-        yield pid
-        process.send_signal(signal.SIGINT)
+        try:
+            yield pid
+        finally:  # or its end would be waited for in vain
+            process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 128 + signal.SIGINT
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server is gone")
 

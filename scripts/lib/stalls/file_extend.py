@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 from servers.clients import running_statements
 from servers.sql import SqlServer
+from servers.tasks import held_up
 from servers.waiting import wait_until
 
-from stalls.redo_sync import Device
+from stalls.redo_sync import Device, inserting
 
 __all__ = ["FILE_EXTEND_OPTIONS", "file_extend"]
 
@@ -27,7 +28,6 @@ FILE_EXTEND_OPTIONS = (
 ROWS = 64
 ROW = "(NULL, REPEAT('x', 7000))"
 INSERT = f"INSERT INTO heap (id, v) VALUES {', '.join([ROW] * ROWS)}"
-INSERTING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'INSERT%'"
 
 
 @contextmanager
@@ -45,9 +45,10 @@ def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Ite
     with running_statements(server, "yard", [INSERT] * connections, after=device.freeze):
         try:
             wait_until(
-                lambda: int(server.query(INSERTING)[0][0]) == connections,
+                lambda: inserting(server) == connections,
                 f"{connections} connections insert",
             )
+            wait_until(lambda: held_up(server.pid), "one waits for the disk, and all others sleep")
             yield
         finally:
             device.thaw()

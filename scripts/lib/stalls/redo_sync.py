@@ -15,15 +15,25 @@ from typing import NamedTuple
 from servers.child import program
 from servers.clients import running_statements
 from servers.sql import SqlServer
+from servers.tasks import held_up
 from servers.waiting import PATIENCE, wait_until
 
-__all__ = ["REDO_SYNC_OPTIONS", "Device", "device_missing", "loop_device", "redo_sync"]
+__all__ = [
+    "REDO_SYNC_OPTIONS",
+    "Device",
+    "device_missing",
+    "inserting",
+    "loop_device",
+    "redo_sync",
+]
 
 REDO_SYNC_OPTIONS = ("--innodb-flush-log-at-trx-commit=1",)
 """Options the server wants for this stall (later ones win)."""
 
 SIZE = 1 << 29
-INSERTING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'INSERT%'"
+PROCESSLIST = "SHOW FULL PROCESSLIST"
+"""It takes no temporary table, as information_schema does: on this device it may never be made."""
+PROCESSLIST_INFO = 7
 
 
 def device_missing() -> str | None:
@@ -48,7 +58,12 @@ class Device(NamedTuple):
     below: Path
 
     def freeze(self) -> None:
-        """Hold back what reaches the device: writes go on into the page cache, syncs do not."""
+        """Hold back what reaches the device: writes go on into the page cache, syncs do not.
+
+        What was written before is on the device by then: where its journal were on the way, a
+        write would wait for that, and not the sync after it.
+        """
+        _run("sync", "--file-system", str(self.folder))
         _run("fsfreeze", "--freeze", str(self.below))
 
     def thaw(self) -> None:
@@ -99,12 +114,17 @@ def redo_sync(server: SqlServer, device: Device, waiters: int = 20) -> Iterator[
     inserts = [f"INSERT INTO {table} VALUES (2)" for table in tables]
     with running_statements(server, "diary", inserts, after=device.freeze):
         try:
-            wait_until(
-                lambda: int(server.query(INSERTING)[0][0]) == waiters, f"{waiters} commits wait"
-            )
+            wait_until(lambda: inserting(server) == waiters, f"{waiters} inserts run")
+            wait_until(lambda: held_up(server.pid), "one waits for the disk, and all others sleep")
             yield
         finally:
             device.thaw()
+
+
+def inserting(server: SqlServer) -> int:
+    """Return how many connections insert, also where the server's device does not answer."""
+    texts = [str(row[PROCESSLIST_INFO]) for row in server.query(PROCESSLIST)]
+    return sum(text.startswith("INSERT") for text in texts)
 
 
 def _unmounted(folder: Path) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from servers.clients import load_program, open_transaction, running_statements, slap
 from servers.sql import SqlServer
+from servers.tasks import at_rest
 from servers.waiting import wait_until
 
 __all__ = ["deadlock_check_storm", "row_lock_convoy"]
@@ -35,6 +36,7 @@ def row_lock_convoy(server: SqlServer, waiters: int = 40) -> Iterator[int]:
         wait_until(
             lambda: int(server.query(LOCK_WAITS)[0][0]) >= waiters, f"{waiters} row-lock waits"
         )
+        wait_until(lambda: at_rest(server.pid), "their threads sleep")
         yield holder
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from servers.clients import connection_id, idle_connections, open_transaction, running_statements
 from servers.sql import SqlServer
+from servers.tasks import at_rest
 from servers.waiting import wait_until
 
 __all__ = ["global_read_lock", "metadata_lock_pileup"]
@@ -44,6 +45,7 @@ def metadata_lock_pileup(
                 lambda: server.in_state(METADATA_WAIT) == waiters + 1,
                 f"{waiters} SELECTs wait behind ALTER TABLE",
             )
+            wait_until(lambda: at_rest(server.pid), "their threads sleep")
             yield holder
 
 
@@ -70,4 +72,5 @@ def global_read_lock(server: SqlServer, waiters: int = 20) -> Iterator[int]:
                 lambda: sum(server.in_state(state) for state in READ_LOCK_WAITS) >= waiters,
                 f"{waiters} writers wait for the global read lock",
             )
+            wait_until(lambda: at_rest(server.pid), "their threads sleep")
             yield connection_id(connection)

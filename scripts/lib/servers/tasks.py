@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the threads of a process are about to do, as /proc has it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["at_rest", "held_up"]
+
+ASLEEP = frozenset("SI")
+NO_CALL = ("running", "-1")
+"""What /proc/PID/task/TID/syscall says of a thread that runs, and of one in a page fault."""
+
+
+def at_rest(pid: int) -> bool:
+    """Say whether all threads sleep: none runs, waits for a CPU, or for a page of its memory.
+
+    A server says what a statement waits for before its thread is there, and a thread that has to
+    wait for a CPU on its way can take long.
+    """
+    return all(_state(task) in ASLEEP for task in _tasks(pid))
+
+
+def held_up(pid: int) -> bool:
+    """Say whether all threads sleep but those, one at least, whose system calls want the disk."""
+    awake = [task for task in _tasks(pid) if _state(task) not in ASLEEP]
+    return bool(awake) and all(_waits_for_the_disk(task) for task in awake)
+
+
+def _tasks(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
+
+
+def _state(task: Path) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    return "I"  # it has ended
+
+
+def _waits_for_the_disk(task: Path) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return _state(task) == "D" and not (task / "syscall").read_text().startswith(NO_CALL)
+    return False  # it has ended
