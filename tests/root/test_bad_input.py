@@ -135,7 +135,8 @@ def assert_of_one_program(capture: Capture) -> None:
             names = own_frames(thread, program)
             assert not {"execer_thread", "other_thread"} & {*names} - {root}, thread
             if thread.label is Label.VERIFIED and {*CHAIN} & {*names}:
-                assert names == [*CHAIN, root], thread
+                # One that waits for a CPU on its way down has the outer part of them.
+                assert names == [*CHAIN, root][-len(names) :], thread
 
 
 @bpf

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from servers import wait_until
 from targets import Target, target_path
 
 from stallscope.model import Label
@@ -200,6 +201,11 @@ def test_hostile_thread_names(backend: str) -> None:
         assert len(threads) == len(target.threads) + 1
 
 
+def turns(target: Target) -> int:
+    """Return how often its threads have gone round so far."""
+    return int(target.ask("turns")["turns"])
+
+
 def without_plt(names: list[str]) -> list[str]:
     """Leave out the stub through which a library is called: no symbol covers it."""
     return names[1:] if names and names[0].startswith("target-spin+0x") else names
@@ -216,7 +222,7 @@ def test_threads_on_a_cpu() -> None:
         # On a busy machine they are rarely on a CPU.
         while captures < 10 or (not sampled and captures < 300):
             captures += 1
-            before = target.ask("turns")["turns"]
+            before = turns(target)
             threads = by_tid(snap(target.pid).whole)
             assert threads[blocked.tid].label is Label.VERIFIED
             assert own_frames(threads[blocked.tid], "target-spin") == blocked.expected()
@@ -229,7 +235,7 @@ def test_threads_on_a_cpu() -> None:
                     thread.label is Label.RUNNING and thread.frames
                 ):
                     assert without_plt(own_frames(thread, "target-spin")) == fact.expected()
-            assert target.ask("turns")["turns"] > before
+            wait_until(lambda: turns(target) > before, "they spin on")  # noqa: B023 (asked here)
         assert sampled
 
 
