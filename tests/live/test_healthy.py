@@ -3,20 +3,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers import SqlServer
+from servers import MEMORY, MariaDB, SqlServer, wait_until
 from servers.clients import idle_connections
+from servers.tasks import at_rest
 from stalls import sysbench_load
 
 from tests.live.shots import take, unharmed
 
 pytestmark = pytest.mark.needs("root", "bpf")
 
-CAPTURES = 5
+CAPTURES = 9
+ACT_ON_IT = 0.9
+"""Confidence from which on a verdict is to be acted on: docs/verdict.md."""
 RATE = 20
 """Transactions a second, of 20 statements each: a small part of what one CPU does."""
+
+
+@pytest.fixture(scope="module")
+def mariadb(require: Callable[..., None]) -> Iterator[MariaDB]:
+    """As the others here, it waits for no disk: a slow one is a stall."""
+    require("mariadb")
+    with MariaDB(parent=MEMORY) as server:
+        yield server
 
 
 @pytest.fixture(params=["mariadb", "mysql55", "mysql97"])
@@ -28,6 +40,7 @@ def server(request: pytest.FixtureRequest) -> SqlServer:
 
 def test_idle(server: SqlServer, tmp_path: Path) -> None:
     with idle_connections(server, 20), unharmed(server):
+        wait_until(lambda: at_rest(server.pid), "each connection waits for a statement")
         for _ in range(CAPTURES):
             shot = take(tmp_path, "-p", server.pid)
             assert shot.analysis["findings"] == []
@@ -36,7 +49,11 @@ def test_idle(server: SqlServer, tmp_path: Path) -> None:
 
 @pytest.mark.needs("sysbench")
 def test_busy(server: SqlServer, tmp_path: Path) -> None:
+    """A queue behind a thread that has lost its CPU is a moment: most captures are without."""
+    queues = []
     with sysbench_load(server, 8, "oltp_read_write", f"--rate={RATE}"), unharmed(server):
         for _ in range(CAPTURES):
-            shot = take(tmp_path, "-p", server.pid)
-            assert shot.analysis["findings"] == []
+            for finding in take(tmp_path, "-p", server.pid).analysis["findings"][:1]:
+                assert finding["confidence"] < ACT_ON_IT, finding
+                queues.append(f"{finding['signature']} {finding['confidence']}")
+    assert len(queues) <= CAPTURES // 2, queues
