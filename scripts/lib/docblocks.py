@@ -12,9 +12,10 @@ A fenced block ``console`` is a session: commands after ``$ ``, then what they p
     <!-- picture: report.html ../img/x.png --> the HTML that was made, as a picture
 
 These hold for one block alone: ``until``, a text: its last command is repeated until it prints that
-(a storm has other moments, too). ``shows``, texts set apart by ``; ``: the session is compared by
-them alone, where the rest differs from run to run, as the order of triggers does. ``code``: with
-which its commands end, instead of 0 or 3.
+(a storm has other moments, too), and all that the block ``shows`` where it has one command alone.
+``shows``, texts set apart by ``; ``: the session is compared by them alone, where the rest differs
+from run to run, as the order of triggers does. ``code``: with which its commands end, instead of 0
+or 3.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _FENCE = "```console"
 
 _MASKS = (
     (re.compile(r"\b\d{8}T\d{6}[.\d]*Z-[\w.-]*"), "INCIDENT"),
-    (re.compile(r"/(?:tmp|var/tmp|root|work|home)/[\w./@+-]*"), "PATH"),
+    (re.compile(r"/(?:tmp|var/tmp|dev/shm|root|work|home)/[\w./@+-]*"), "PATH"),
     (re.compile(r"\b0x[0-9a-f]+"), "ADDRESS"),
     (re.compile(r"\b\d[\d.,]*(?:e[+-]\d+)? ?(?:ns|us|µs|ms|s|min|h)\b"), "TIME"),
     (re.compile(r"\b\d[\d.,]* ?(?:[KMG]i?B|kB|[KMG]|bytes|B)(?![\w])"), "SIZE"),

@@ -17,6 +17,7 @@ from pathlib import Path
 from demo import end_once
 from docblocks import Block, Command, DocError, blocks, difference, elided, missing
 from servers import (
+    MEMORY,
     PATIENCE,
     ChildEnded,
     Late,
@@ -34,10 +35,15 @@ __all__ = ["CHECKOUT", "PAGES", "Scene", "compare", "differences", "rewritten"]
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md")))
 SERVERS = {"mariadb": MariaDB, "mysql55": MySQL55, "mysql97": MySQL97, "postgres": Postgres}
+ON_DISK = frozenset({"index-lock", "index-lock-mended"})
+"""Stalls that are none where reading a file takes no time."""
 TRIES = 40
+LONGEST_SQL = 60
+"""Seconds: the most that ``--sql-deadline`` takes."""
 FAILURES = (ChildEnded, DocError, Late, Unavailable, subprocess.TimeoutExpired)
 
 _PID = re.compile(r"(?<= -p )\d+")
+_SNAP = re.compile(r"(?<=stallscope snap )(?=-p )")
 _SOCKET = re.compile(r"(?<=--socket=)\S+")
 _DEVICE = re.compile(r"(?<=fsfreeze --unfreeze )\S+")
 # What a user copies from what was printed: in a command line, in what was printed before.
@@ -48,10 +54,14 @@ _COPIED = (
 
 
 class Scene:
-    """A folder to run commands in, as if in the checkout, and the server of the moment."""
+    """A folder to run commands in, as if in the checkout, and the server of the moment.
 
-    def __init__(self, folder: Path) -> None:
+    ``parent`` is the folder to make those of servers in, where their stall is not the disk's.
+    """
+
+    def __init__(self, folder: Path, parent: Path | None = None) -> None:
         self.folder = folder
+        self._parent = parent
         self._server: SqlServer | Postgres | None = None
         self._running = ExitStack()
         self._printed: list[str] = []
@@ -66,15 +76,16 @@ class Scene:
         name = context.get("stall", context.get("server", ""))
         if name == "none":
             return
-        if "stall" in context:
-            if name not in STALLS:
-                raise DocError(f"no stall {name}; scripts/stall --help has them")
-            self._server, made = self._running.enter_context(STALLS[name].started())
-            self._running.enter_context(made)
-        elif name in SERVERS:
-            self._server = self._running.enter_context(SERVERS[name]())
-        else:
-            raise DocError(f"no server {name}; known: {', '.join(SERVERS)}")
+        with _temporary_folders_in(None if name in ON_DISK else self._parent):
+            if "stall" in context:
+                if name not in STALLS:
+                    raise DocError(f"no stall {name}; scripts/stall --help has them")
+                self._server, made = self._running.enter_context(STALLS[name].started())
+                self._running.enter_context(made)
+            elif name in SERVERS:
+                self._server = self._running.enter_context(SERVERS[name]())
+            else:
+                raise DocError(f"no server {name}; known: {', '.join(SERVERS)}")
 
     def close(self) -> None:
         self._server = None
@@ -95,7 +106,11 @@ class Scene:
         return line
 
     def run(self, line: str, context: dict[str, str]) -> list[str]:
-        """Run one command line as a user's shell does; return what it printed."""
+        """Run one command line as a user's shell does; return what it printed.
+
+        The server is asked with more patience than a user has: a machine can be away for longer.
+        """
+        line = _SNAP.sub(f"--sql-deadline {LONGEST_SQL} ", line)
         for _ in range(TRIES):
             done = subprocess.run(
                 ["bash", "-o", "pipefail", "-c", line],
@@ -129,10 +144,21 @@ def _codes(context: dict[str, str]) -> tuple[int, ...]:
 
 
 @contextmanager
-def _scene() -> Iterator[Scene]:
+def _temporary_folders_in(parent: Path | None) -> Iterator[None]:
+    before = tempfile.tempdir
+    if parent is not None:
+        tempfile.tempdir = str(parent)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+@contextmanager
+def _scene(parent: Path | None = None) -> Iterator[Scene]:
     # The servers' unprivileged user need not enter it.
-    with tempfile.TemporaryDirectory(prefix="stallscope-docs-") as name:
-        scene = Scene(Path(name))
+    with tempfile.TemporaryDirectory(prefix="stallscope-docs-", dir=parent) as name:
+        scene = Scene(Path(name), parent)
         try:
             yield scene
         finally:
@@ -140,10 +166,15 @@ def _scene() -> Iterator[Scene]:
 
 
 def context_of(block: Block, command: Command) -> dict[str, str]:
-    """Return what holds for a command: only a session's last one is repeated."""
-    if command is block.commands[-1]:
-        return block.context
-    return {key: value for key, value in block.context.items() if key != "until"}
+    """Return what holds for a command: only a session's last one is repeated.
+
+    Where it is the only one, it is repeated until it prints all that its block is about.
+    """
+    if command is not block.commands[-1]:
+        return {key: value for key, value in block.context.items() if key != "until"}
+    if len(block.commands) == 1 and {"until", "shows"} <= block.context.keys():
+        return {**block.context, "until": "{until}; {shows}".format_map(block.context)}
+    return block.context
 
 
 def compare(scene: Scene, block: Block) -> list[str]:
@@ -166,9 +197,13 @@ def compare(scene: Scene, block: Block) -> list[str]:
 
 
 def differences(page: Path) -> list[str]:
-    """Run the sessions of a page; return how what they print differs from what it says."""
+    """Run the sessions of a page; return how what they print differs from what it says.
+
+    All of it is in memory: a disk that is slow for a while would be another stall, or a thread
+    more that waits.
+    """
     found: list[str] = []
-    with _scene() as scene:
+    with _scene(MEMORY) as scene:
         for block in blocks(page.read_text()):
             if block.not_run is None:
                 found += compare(scene, block)
