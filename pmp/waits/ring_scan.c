@@ -7,9 +7,10 @@
 #define MAX_TOLD 64 // in one go: records are to be taken too
 #define LONGEST_NS UINT64_C(50000000)
 #define SHORTEST_NS UINT64_C(1000000)
-// A thread copies its stack when its patience is over, 10 ms at most (recorder.h), if it gets a CPU.
-#define STACK_GRACE_NS UINT64_C(20000000)
 #define LOOK_AGAIN_NS UINT64_C(500000)
+// A thread copies its stack when its patience is over, 10 ms at most (recorder.h), if it gets a CPU.
+// So often is it looked for, some 20 ms long: where all CPUs were away that is no time of either.
+#define STACK_LOOKS 20
 
 struct stall_error *stall_ring_scan_init(struct stall_ring_scan *scan)
 {
@@ -135,6 +136,17 @@ static bool is_missing_stack(const struct stall_ring_scan *scan, size_t index,
 	return !stall_ring_read_stack(scan->ring, index, slot->seq, &copy, scan->stack, 0);
 }
 
+static bool is_to_come(struct stall_ring_scan *scan, size_t index,
+		       const struct stall_wait_slot *slot)
+{
+	struct slot_looks *looks = &scan->slots[index];
+
+	if (looks->missed != slot->seq)
+		looks->looks = 0;
+	looks->missed = slot->seq;
+	return looks->looks++ < STACK_LOOKS && is_missing_stack(scan, index, slot);
+}
+
 static void wait_until(struct stall_ring_scan *scan, uint64_t when_ns)
 {
 	if (when_ns < scan->next_ns)
@@ -165,7 +177,7 @@ static size_t look_at(struct stall_ring_scan *scan, size_t index,
 		wait_until(scan, due_ns);
 		return 0;
 	}
-	if (now_ns - due_ns < STACK_GRACE_NS && is_missing_stack(scan, index, slot)) {
+	if (is_to_come(scan, index, slot)) {
 		wait_until(scan, now_ns + LOOK_AGAIN_NS);
 		return 0;
 	}

@@ -23,6 +23,8 @@ struct stall_ring_scan {
 	struct slot_looks {
 		uint32_t settled;  // seq of the wait that is not to be looked at again
 		uint32_t reported; // seq of the wait that was told
+		uint32_t missed;   // seq of the wait whose stack was looked for in vain
+		uint32_t looks;	   // so often
 	} * slots;
 	uint8_t *stack; // room for a copy
 };
