@@ -45,12 +45,17 @@ def known_waits(
     idle: int = 4,
     depth: int = 1,
     env: dict[str, str] | None = None,
+    *,
+    staged: bool = False,
 ) -> Target:
     """Return the target, not started yet, with its files in ``folder``.
 
-    It has ``waiters`` + ``idle`` + 5 threads.
+    It has ``waiters`` + ``idle`` + 5 threads. ``staged``: the in-process agent is loaded into it,
+    and whoever holds a lock counts from when each waiter has looked up for the first time.
     """
     options = {"--waiters": waiters, "--idle": idle, "--depth": depth}
+    if staged:
+        options["--staged"] = 1
     words = (word for name, value in options.items() for word in (name, str(value)))
     return Target("known_waits", str(folder), *words, env=env)
 

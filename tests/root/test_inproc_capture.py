@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from known_waits import make
-from servers import PATIENCE, wait_until
+from servers import MEMORY, PATIENCE, wait_until
 from servers.inside import library_path, one_ring
 from targets import Fact, Target, build_folder
 
@@ -54,12 +54,18 @@ SEEN |= {"rdlock": "pthread_rwlock_rdlock", "wrlock": "pthread_rwlock_wrlock"}
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """Return a folder that nobody can enter, with a folder ``rings`` of nobody's own in it."""
-    with tempfile.TemporaryDirectory(prefix="stallscope-inproc-") as name:
+    """Return a folder that nobody can enter, with a link ``rings`` to one of nobody's own.
+
+    That one is in memory: on a disk each write of the server's could wait for that.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="stallscope-inproc-") as name,
+        tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir=MEMORY) as rings,
+    ):
+        os.chown(rings, NOBODY, NOBODY)
         folder = Path(name)
         folder.chmod(0o755)
-        (folder / "rings").mkdir(0o700)
-        os.chown(folder / "rings", NOBODY, NOBODY)
+        (folder / "rings").symlink_to(rings)
         yield folder
 
 
@@ -196,7 +202,8 @@ def test_stacks_begin_with_what_the_program_called(public: Path) -> None:
 def test_who_let_a_lock_go_is_told(public: Path) -> None:
     (public / "files").mkdir()
     os.chown(public / "files", NOBODY, NOBODY)
-    waiting = ("--waiters", "2", "--idle", "0", "--depth", "1")
+    # Staged, so that whoever lets a lock go is recorded.
+    waiting = ("--waiters", "2", "--idle", "0", "--depth", "1", "--staged", "1")
     with inside(public, "known_waits", str(public / "files"), *waiting) as target:
         make(target, "mutex 1 30")  # the ring is made
         made = make(target, "mutex 3 150 2")  # one of each object in 100 ms is recorded
@@ -230,7 +237,10 @@ def test_who_let_a_lock_go_is_told(public: Path) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    """Say whether all threads of a child have ended: the first one may be ahead of the others."""
+    process = Path(f"/proc/{pid}")
+    state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+    return state == "Z" and len(list((process / "task").iterdir())) == 1
 
 
 def test_a_dead_process_leaves_a_capture(public: Path) -> None:

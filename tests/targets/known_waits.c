@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// known_waits FOLDER [--waiters N] [--idle N] [--depth N]: makes waits on request, exactly as many
-// as asked, and tells of each how long it was by its own clock.
+// known_waits FOLDER [--waiters N] [--idle N] [--depth N] [--staged 1]: makes waits on request,
+// exactly as many as asked, and tells of each how long it was by its own clock.
 //
 //   KIND COUNT MS [WAITERS]  mutex, rwlock, sem, cond: WAITERS threads (1) wait for one that keeps
 //                            it for MS after the last of them has gone to sleep; COUNT times
@@ -8,6 +8,9 @@
 //   release                  ends that, and answers with the waits
 //   OPERATION COUNT [BYTES]  fsync, fdatasync, sync_file_range, msync, syncfs, fallocate,
 //                            ftruncate, extend, unlink, rename, write, read; in the main thread
+//
+// Staged: a library divides waits for mutexes and rwlocks, so that the waiter can look up. The holder
+// counts from when each of them has done so.
 //
 // Nothing else here sleeps in a futex, but for the idle threads: N on a condition variable, and one
 // each on an rwlock, a semaphore and in poll, so many known functions deep. The others meet by
@@ -111,6 +114,7 @@ struct waiter {
 	int tid, go;
 };
 
+static bool staged;
 static struct waiter *waiters;
 static size_t waiter_max = 1, waiter_count;
 
@@ -121,6 +125,11 @@ static struct {
 	uint64_t released_ns;
 } holder;
 static int waiter_over;
+
+static bool is_divided(const void *object)
+{
+	return object == &the_mutex || object == &the_rwlock;
+}
 
 static NOIPA void keep(const void *object, size_t size)
 {
@@ -139,6 +148,8 @@ static NOIPA void keep(const void *object, size_t size)
 		target_wait_blocked(waiters[i].tid, SYS_futex, low, low + size);
 		waiters[i].call.asleep_ns = target_now();
 	}
+	for (size_t i = 0; staged && i < waiter_count && is_divided(object); i++)
+		target_wait_blocked_again(waiters[i].tid, SYS_futex, low, low + size);
 	if (holder.keep_ns) {
 		until = target_now() + holder.keep_ns;
 		ts.tv_sec = (time_t)(until / 1000000000u);
@@ -535,7 +546,8 @@ int main(int argc, char **argv)
 	unsigned long idle = 4;
 
 	if (argc < 2) {
-		fprintf(stderr, "usage: known_waits FOLDER [--waiters N] [--idle N] [--depth N]\n");
+		fprintf(stderr, "usage: known_waits FOLDER [--waiters N] [--idle N] [--depth N] "
+				"[--staged 1]\n");
 		return 2;
 	}
 	file.folder = argv[1];
@@ -547,6 +559,8 @@ int main(int argc, char **argv)
 			idle = strtoul(argv[i + 1], NULL, 10);
 		else if (!strcmp(argv[i], "--depth"))
 			idle_depth = (unsigned int)strtoul(argv[i + 1], NULL, 10);
+		else if (!strcmp(argv[i], "--staged"))
+			staged = true;
 	}
 	waits_init();
 	// The holder takes it first.

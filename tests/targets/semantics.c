@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// semantics FOLDER: prints what every call that the in-process agent interposes returns, and what
-// it leaves in errno, in the cases that tell kinds of locks apart. To be run with the library and
-// without, and compared. Ends by itself.
+// semantics FOLDER [staged]: prints what every call that the in-process agent interposes returns, and
+// what it leaves in errno, in the cases that tell kinds of locks apart. To be run with the library and
+// without, and compared. Ends by itself. Staged: with the library, who waits by stages has looked up
+// once before the lock is let go.
 #include "target.h"
 
 #include <sys/mman.h>
@@ -56,9 +57,11 @@ struct holder {
 	int (*take)(void *), (*give)(void *); // give NULL: it ends and keeps it
 	void *object;
 	size_t size;
+	bool in_one_piece; // is it waited for, also with the library
 	pid_t waiter;
 	int has_it;
 };
+static bool staged;
 
 static void *hold(void *arg)
 {
@@ -67,8 +70,10 @@ static void *hold(void *arg)
 
 	holder->take(holder->object);
 	__atomic_store_n(&holder->has_it, 1, __ATOMIC_RELEASE);
-	target_wait_blocked(holder->waiter, SYS_futex, (uintptr_t)holder->object,
-			    (uintptr_t)holder->object + holder->size);
+	uintptr_t low = (uintptr_t)holder->object, high = low + holder->size;
+	target_wait_blocked(holder->waiter, SYS_futex, low, high);
+	if (staged && !holder->in_one_piece)
+		target_wait_blocked_again(holder->waiter, SYS_futex, low, high);
 	nanosleep(&nap, NULL);
 	if (holder->give)
 		holder->give(holder->object);
@@ -168,7 +173,10 @@ static void *lock_and_die(void *arg)
 
 static void try_deaths(const struct mutex_kind *kind)
 {
-	struct holder holder = {.take = take_mutex, .object = mutex, .size = sizeof(*mutex)};
+	struct holder holder = {.take = take_mutex,
+				.object = mutex,
+				.size = sizeof(*mutex),
+				.in_one_piece = true};
 	pthread_t thread;
 
 	run(lock_and_die, NULL);
@@ -205,7 +213,9 @@ static void try_mutex(const struct mutex_kind *kind)
 	struct holder holder = {.take = take_mutex,
 				.give = give_mutex,
 				.object = mutex,
-				.size = sizeof(*mutex)};
+				.size = sizeof(*mutex),
+				.in_one_piece =
+					kind->robust || kind->protocol != PTHREAD_PRIO_NONE};
 	pthread_t thread;
 
 	printf("mutex %s\n", kind->name);
@@ -344,6 +354,7 @@ static void try_rwlock(pthread_rwlock_t *rwlock, const char *name, int kind)
 	TELL(pthread_rwlock_rdlock(rwlock));
 	TELL(pthread_rwlock_unlock(rwlock));
 	pthread_join(thread, NULL);
+	holder.in_one_piece = kind == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP;
 	thread = start_holder(&holder);
 	TELL(pthread_rwlock_wrlock(rwlock));
 	TELL(pthread_rwlock_unlock(rwlock));
@@ -481,8 +492,9 @@ static void try_files(void)
 
 int main(int argc, char **argv)
 {
-	if (argc != 2 || chdir(argv[1]))
+	if (argc < 2 || chdir(argv[1]))
 		target_die("a folder");
+	staged = argc > 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	mutex = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (mutex == MAP_FAILED)

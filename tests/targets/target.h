@@ -82,6 +82,32 @@ static inline void target_wait_blocked(pid_t tid, long nr, uintptr_t low, uintpt
 	}
 }
 
+// How often the thread has gone to sleep so far.
+static inline unsigned long target_sleeps(pid_t tid)
+{
+	char path[64], line[128];
+	unsigned long sleeps = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/status", tid);
+	FILE *status = fopen(path, "re");
+	while (status && fgets(line, sizeof(line), status))
+		sscanf(line, "voluntary_ctxt_switches: %lu", &sleeps);
+	if (!status || fclose(status))
+		target_die(path);
+	return sleeps;
+}
+
+// Of a thread that is blocked there now: returns when it has looked up, and is blocked again.
+static inline void target_wait_blocked_again(pid_t tid, long nr, uintptr_t low, uintptr_t high)
+{
+	unsigned long before = target_sleeps(tid);
+	struct timespec nap = {.tv_nsec = 1000000};
+
+	while (target_sleeps(tid) == before)
+		nanosleep(&nap, NULL);
+	target_wait_blocked(tid, nr, low, high);
+}
+
 // Returns the value once another thread has stored one that is not 0.
 static inline int target_wait_set(const int *value)
 {
