@@ -160,7 +160,8 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # Whoever reads /proc/PID/maps of what was in it keeps that for a moment.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("kib", [0, 4, 16, 64, 256, 512, 1024, 2048, 4096, 8192])

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// upheavals FOLDER KIND COUNT SEED: what interrupts threads in the middle of their waits. Ends by
-// itself with 0, if every lock is usable and every count right afterwards; prints what it did.
+// upheavals FOLDER KIND COUNT SEED: what interrupts threads in the middle of their waits, so often, or
+// for a minute where the disk is slow. Ends by itself with 0, if every lock is usable and every count
+// right afterwards; prints what it did.
 //
 //   cancel    threads are cancelled while they wait for a condition or for files
 //   fork      fork, vfork and clone beside threads that fight for locks; children wait, too
@@ -17,6 +18,7 @@
 #define FIGHTERS 4
 #define BLOCK 32768
 #define AT_ONCE 16
+#define MOST_NS 60000000000u
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
@@ -24,7 +26,7 @@ static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
 static pthread_mutex_t cond_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char block[BLOCK];
 static int file = -1;
-static unsigned long done, cleanups, guarded;
+static unsigned long done, cleanups, guarded, rounds_done;
 static bool ends;
 
 static void fail(const char *what)
@@ -43,6 +45,15 @@ static void check(int error, const char *what)
 static void count(unsigned long *what)
 {
 	__atomic_add_fetch(what, 1, __ATOMIC_RELAXED);
+}
+
+static bool is_enough(unsigned long rounds)
+{
+	static uint64_t start_ns;
+
+	if (!start_ns)
+		start_ns = target_now();
+	return rounds_done >= rounds || target_now() - start_ns > MOST_NS;
 }
 
 static struct timespec wall_after(long ns)
@@ -125,7 +136,7 @@ static void *sync_for_ever(void *arg)
 
 static void cancel_some(unsigned long rounds)
 {
-	for (unsigned long i = 0; i < rounds; i++) {
+	for (; !is_enough(rounds); rounds_done++) {
 		pthread_t threads[AT_ONCE];
 
 		for (int nr = 0; nr < AT_ONCE; nr++)
@@ -188,8 +199,8 @@ static NOIPA pid_t make_child(unsigned long nr)
 
 static void fork_some(unsigned long rounds)
 {
-	for (unsigned long i = 0; i < rounds; i++) {
-		pid_t child = make_child(i);
+	for (; !is_enough(rounds); rounds_done++) {
+		pid_t child = make_child(rounds_done);
 		int status;
 
 		if (child < 0)
@@ -233,10 +244,10 @@ static void signal_some(unsigned long rounds)
 	sigaction(SIGUSR1, &action, NULL);
 	for (int i = 0; i < FIGHTERS; i++)
 		threads[i] = target_thread(fight_and_wait, NULL, 0);
-	for (unsigned long i = 0; i < rounds; i++) {
+	for (; !is_enough(rounds); rounds_done++) {
 		struct timespec nap = {.tv_nsec = rand() % 300000};
 
-		CHECK(pthread_kill(threads[i % FIGHTERS], SIGUSR1));
+		CHECK(pthread_kill(threads[rounds_done % FIGHTERS], SIGUSR1));
 		nanosleep(&nap, NULL);
 	}
 	__atomic_store_n(&ends, true, __ATOMIC_RELAXED);
@@ -264,7 +275,7 @@ static void jump_some(unsigned long rounds)
 	sigaction(SIGALRM, &action, NULL);
 	if (timer_create(CLOCK_MONOTONIC, NULL, &timer))
 		target_die("timer_create");
-	for (unsigned long i = 0; i < rounds; i++) {
+	for (; !is_enough(rounds); rounds_done++) {
 		if (!sigsetjmp(way_out, 1)) {
 			may_jump = 1;
 			time.it_value.tv_nsec = 1 + rand() % 300000;
@@ -291,7 +302,7 @@ static void *live_shortly(void *arg)
 
 static void churn_some(unsigned long rounds)
 {
-	for (unsigned long i = 0; i < rounds; i += AT_ONCE) {
+	for (; !is_enough(rounds); rounds_done += AT_ONCE) {
 		pthread_t threads[AT_ONCE];
 
 		for (int nr = 0; nr < AT_ONCE; nr++)
@@ -340,6 +351,7 @@ int main(int argc, char **argv)
 		fail("no such kind");
 	fight_once();
 	wait_a_little();
-	printf("{\"done\":%lu,\"cleanups\":%lu,\"guarded\":%lu}\n", done, cleanups, guarded);
+	printf("{\"rounds\":%lu,\"done\":%lu,\"cleanups\":%lu,\"guarded\":%lu}\n", rounds_done,
+	       done, cleanups, guarded);
 	return 0;
 }

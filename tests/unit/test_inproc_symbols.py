@@ -9,6 +9,7 @@ import subprocess
 from functools import cache
 
 import pytest
+from servers import PATIENCE
 from servers.inside import library_path
 from targets import build_folder, target_path
 
@@ -115,7 +116,7 @@ def run(*command: str, preload: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
