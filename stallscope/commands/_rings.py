@@ -27,6 +27,10 @@ def resolve(
 ) -> tuple[tuple[int, ...], tuple[Server, ...]]:
     """Find the servers that are named; where none is, the one whose ring is given."""
     folder = args.ring is not None and args.ring.is_dir()
+    if folder and not (targets or selector):
+        raise UsageError(
+            f"{args.ring} is a folder: give -p PID, whose ring is in it, or --ring FILE"
+        )
     if args.ring is None or folder or targets or selector:
         pids, servers = processes.resolve(targets, selector)
         if args.ring is not None and not folder and len(pids) != 1:

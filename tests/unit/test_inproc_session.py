@@ -6,17 +6,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import wait_until
+from servers import MEMORY, PATIENCE, wait_until
 from servers.inside import library_path, one_ring
 from targets import Fact, Target
 
-from stallscope import capturefile, ringfile
+from stallscope import capturefile, probe, ringfile
+from stallscope.collectors.rings import RUNTIME_DIR, of_process
 from stallscope.errors import Exit
 from stallscope.main import main
 from stallscope.model import Capture
@@ -34,10 +37,15 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Target]:
+def rings() -> Iterator[Path]:
+    """Return a folder for rings, in memory: on a disk each write could wait for that."""
+    with tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def server(rings: Path) -> Iterator[Target]:
     """Yield a program whose threads wait for locks of every kind, as it knows itself."""
-    rings = tmp_path / "rings"
-    rings.mkdir()
     wrapper = [sys.executable, "-P", "-m", "stallscope", "run"]
     wrapper += ["--ring-dir", str(rings), "--threshold", "50", "--threads", "64", "--"]
     env = {"PYTHONPATH": str(CHECKOUT), "STALLSCOPE_LIBRARY": str(library_path())}
@@ -46,9 +54,9 @@ def server(tmp_path: Path) -> Iterator[Target]:
 
 
 @pytest.fixture
-def ring(server: Target, tmp_path: Path) -> Path:
+def ring(server: Target, rings: Path) -> Path:
     """Return the ring of the server, when those of its threads that wait have written it."""
-    path = one_ring(tmp_path / "rings")
+    path = one_ring(rings)
     wanted = len(waiters(server))
     wait_until(lambda: ringfile.read(path).waiting >= wanted, f"{wanted} threads in a wait")
     return path
@@ -154,7 +162,7 @@ def test_thresholds_of_a_watch_are_put_back(server: Target, ring: Path) -> None:
 
     args = ["serve", "--backend", "inproc", "--ring", str(ring), "--pid", str(server.pid)]
     with Stream([*args, "--watch", "--threshold=lock=7"], max_line=1 << 20) as stream:
-        lines = stream.lines(60, lambda: 60.0)
+        lines = stream.lines(PATIENCE, lambda: PATIENCE)
         assert b'"ready"' in next(lines)
         assert threshold() == 7
         stream.end()
@@ -178,6 +186,40 @@ def test_what_the_dead_leave(server: Target, ring: Path, ask: Ask, tmp_path: Pat
     assert owners <= known | {None}
     assert main(["inproc", "clean", "--ring", str(ring)]) == Exit.DONE
     assert not ring.exists()
+
+
+CHANGED: dict[str, dict[int, object]] = {
+    "a newer one": {},
+    "of another boot": {22: b"00000000-0000-0000-0000-000000000000"},
+    "of an earlier process": {18: 1},
+    "of another version": {1: 99},
+    "that is cut": {3: 1 << 30},
+}
+"""Fields of the header (ringfile.CONSTANT)."""
+
+
+@pytest.mark.parametrize("which", CHANGED)
+def test_the_probe_and_the_commands_agree_whose_a_ring_is(
+    server: Target, ring: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    data = bytearray(ring.read_bytes())
+    fields = list(ringfile.CONSTANT.unpack_from(data))
+    fields[20] += 1  # it was made later
+    for field, value in CHANGED[which].items():
+        fields[field] = value
+    ringfile.CONSTANT.pack_into(data, 0, *fields)
+    other = ring.with_name(f"{server.pid}-{fields[20]:x}{ringfile.SUFFIX}")
+    other.write_bytes(data)
+    expected = ring if CHANGED[which] else other
+    monkeypatch.setenv(RUNTIME_DIR, str(ring.parent))
+    found = of_process(server.pid)
+    assert found is not None
+    assert found.path == expected
+    args = ["waits", "--backend", "inproc", "--pid", str(server.pid), "--duration", "0.1"]
+    done = subprocess.run([probe.find(), *args], capture_output=True, check=True, timeout=PATIENCE)
+    lines = [json.loads(text) for text in done.stdout.splitlines()]
+    told = [one for line in lines for one in line.get("probes", ()) if one["name"] == "ring"]
+    assert [one["attach"] for one in told] == [str(expected)]
 
 
 def test_an_orderly_end_leaves_nothing(server: Target, ring: Path) -> None:
