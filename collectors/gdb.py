@@ -248,6 +248,7 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
         "TERM": "dumb",
         "HOME": "/nonexistent",
     }
+    watch = _StopWatch(target)
     process = subprocess.Popen(
         args,
         stdin=subprocess.DEVNULL,
@@ -259,7 +260,6 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
         start_new_session=True,
     )
     deadline = time.monotonic() + seconds
-    watch = _StopWatch(target)
     pidfd = os.pidfd_open(process.pid)
     try:
         poll = select.poll()
@@ -279,7 +279,7 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
         raise
     finally:
         os.close(pidfd)
-    return watch.stop()
+    return watch.stop() or watch.longest_unseen
 
 
 def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
@@ -299,9 +299,12 @@ class _StopWatch:
         self._before = time.monotonic_ns()
         self._begin: int | None = None
         self._total = 0
+        self.longest_unseen = 0
+        """The longest time between two looks: a stop that none of them saw was no longer."""
 
     def look(self) -> None:
         now = time.monotonic_ns()
+        self.longest_unseen = max(self.longest_unseen, now - self._before)
         if self._target.is_traced():
             if self._begin is None:
                 self._begin = self._before
@@ -311,10 +314,13 @@ class _StopWatch:
         self._before = now
 
     def stop(self) -> int:
-        """Return the nanoseconds so far; gdb is gone or detached."""
+        """Return the nanoseconds so far that were seen; gdb is gone or detached."""
+        now = time.monotonic_ns()
+        self.longest_unseen = max(self.longest_unseen, now - self._before)
         if self._begin is not None:
-            self._total += time.monotonic_ns() - self._begin
+            self._total += now - self._begin
             self._begin = None
+        self._before = now
         return self._total
 
 
@@ -353,6 +359,7 @@ class _Target:
         deadline = time.monotonic() + seconds
         pause = 0.001
         while True:
+            late = time.monotonic() >= deadline
             states = [self._stop_state(tid) for tid in self._tids()]
             if "stopped" in states:
                 with contextlib.suppress(ProcessLookupError):
@@ -360,7 +367,7 @@ class _Target:
                     self.continued = True
             elif "undecided" not in states:
                 return
-            if time.monotonic() >= deadline:
+            if late:
                 return
             time.sleep(pause)
             pause = min(pause * 2, 0.1)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from servers import PATIENCE, wait_until
 
 from stallscope import capturefile
 from stallscope.collectors import gdb
@@ -60,7 +61,7 @@ def fake_gdb(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_capture_of_a_running_process(target: subprocess.Popen[str]) -> None:
-    capture = gdb.capture([target.pid], seconds=60, reason="asked for by name")
+    capture = gdb.capture([target.pid], seconds=PATIENCE, reason="asked for by name")
     assert answers(target)
     assert len(capture.threads) == _THREADS + 1
     assert target.pid in {thread.tid for thread in capture.threads}
@@ -72,16 +73,26 @@ def test_capture_of_a_running_process(target: subprocess.Popen[str]) -> None:
 
 
 def test_the_stop_is_measured_not_assumed(target: subprocess.Popen[str]) -> None:
-    capture = gdb.capture([target.pid], seconds=60)
+    capture = gdb.capture([target.pid], seconds=PATIENCE)
     assert capture.elapsed_ns is not None
     assert 0 < capture.stopped_ns < capture.elapsed_ns
     assert {thread.stopped_ns for thread in capture.threads} == {capture.stopped_ns}
 
 
+def test_a_stop_that_nobody_saw_has_a_bound(
+    target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the processor was somebody else's meanwhile."""
+    monkeypatch.setattr(gdb._Target, "is_traced", lambda target: False)
+    capture = gdb.capture([target.pid], seconds=PATIENCE)
+    assert capture.elapsed_ns is not None
+    assert 0 < capture.stopped_ns < capture.elapsed_ns
+
+
 def test_several_processes_are_one_capture(target: subprocess.Popen[str]) -> None:
     with subprocess.Popen(["sleep", "1000"]) as other:
         try:
-            capture = gdb.capture([target.pid, other.pid], seconds=60)
+            capture = gdb.capture([target.pid, other.pid], seconds=PATIENCE)
         finally:
             other.kill()
     assert [process.pid for process in capture.processes] == [target.pid, other.pid]
@@ -95,11 +106,11 @@ def test_several_processes_are_one_capture(target: subprocess.Popen[str]) -> Non
 def test_one_of_several_that_ended_is_a_note(target: subprocess.Popen[str]) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
-    capture = gdb.capture([ended.pid, target.pid], seconds=60)
+    capture = gdb.capture([ended.pid, target.pid], seconds=PATIENCE)
     assert [process.pid for process in capture.processes] == [target.pid]
     assert [note.code for note in capture.notes] == ["process-ended"]
     with pytest.raises(StallscopeError, match="all 2 processes ended"):
-        gdb.capture([ended.pid, ended.pid], seconds=60)
+        gdb.capture([ended.pid, ended.pid], seconds=PATIENCE)
 
 
 def test_a_stopped_process_stays_stopped() -> None:
@@ -107,7 +118,7 @@ def test_a_stopped_process_stays_stopped() -> None:
         try:
             os.kill(process.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-            gdb.capture([process.pid], seconds=60)
+            gdb.capture([process.pid], seconds=PATIENCE)
             assert "T (stopped)" in Path(f"/proc/{process.pid}/status").read_text()
         finally:
             process.kill()
@@ -147,9 +158,15 @@ def test_ctrl_c_does_not_leave_the_target_stopped(
         if watch._begin is not None:
             raise KeyboardInterrupt
 
+    def interrupted() -> bool:
+        try:
+            gdb.capture([target.pid], seconds=PATIENCE)
+        except KeyboardInterrupt:
+            return True
+        return False  # it came and went unseen
+
     monkeypatch.setattr(gdb._StopWatch, "look", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        gdb.capture([target.pid], seconds=60)
+    wait_until(interrupted, "it was seen stopped")
     assert answers(target)
     assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
 
@@ -159,9 +176,10 @@ def test_killed_at_any_moment_the_target_runs_on(target: subprocess.Popen[str]) 
     print(f"seed {seed}")
     moments = random.Random(seed)
     late = 0
-    for _ in range(25):
+    for number in range(25):
         try:
-            gdb.capture([target.pid], seconds=moments.uniform(0.05, 0.7))
+            # The first is too short for gdb on any machine.
+            gdb.capture([target.pid], seconds=moments.uniform(0.05, 0.7) if number else 0.001)
         except StallscopeError:
             late += 1
         assert answers(target)
@@ -176,7 +194,7 @@ def test_no_init_file_and_no_script_is_run(
     (tmp_path / ".gdbinit").write_text(f"shell touch {ran}\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    gdb.capture([target.pid], seconds=60)
+    gdb.capture([target.pid], seconds=PATIENCE)
     assert not ran.exists()
 
 
@@ -191,7 +209,7 @@ def test_a_traced_process_is_refused(
                 attached.set()
         try:
             with pytest.raises(StallscopeError, match="traced already"):
-                gdb.capture([target.pid], seconds=60)
+                gdb.capture([target.pid], seconds=PATIENCE)
         finally:
             tracer.kill()
     os.kill(target.pid, signal.SIGCONT)
@@ -208,10 +226,10 @@ def test_what_gdb_says_is_the_error(
     code = "import sys; sys.stderr.write('warning: x\\nptrace: Operation not permitted.\\n')"
     fake_gdb(tmp_path, code, monkeypatch)
     with pytest.raises(StallscopeError, match="Operation not permitted"):
-        gdb.capture([target.pid], seconds=60)
+        gdb.capture([target.pid], seconds=PATIENCE)
 
 
 def test_without_gdb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(StallscopeError, match="apt-get install gdb"):
-        gdb.capture([1], seconds=60)
+        gdb.capture([1], seconds=PATIENCE)
