@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Dialog, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, Request, expect, sync_playwright
+from servers import PATIENCE
 
-__all__ = ["CHROMIUM", "READY", "chromium", "quiet_page"]
+__all__ = ["CHROMIUM", "READY", "chromium", "new_page", "quiet_page"]
 
 CHROMIUM = "/usr/bin/chromium"
 READY = "html[data-ready=yes]"
+_PATIENCE_MS = PATIENCE * 1000
 _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -28,11 +30,21 @@ _FLAGS = (
 def chromium() -> Iterator[Browser]:
     """Run Debian's Chromium."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
+        expect.set_options(timeout=_PATIENCE_MS)
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(_FLAGS), timeout=_PATIENCE_MS
+        )
         try:
             yield browser
         finally:
             browser.close()
+
+
+def new_page(browser: Browser) -> Page:
+    """Return a page that waits as patiently as all tests do."""
+    page = browser.new_page()
+    page.set_default_timeout(_PATIENCE_MS)
+    return page
 
 
 @contextmanager
@@ -51,6 +63,7 @@ def quiet_page(
         color_scheme="dark" if scheme == "dark" else "light",
         java_script_enabled=script,
     )
+    context.set_default_timeout(_PATIENCE_MS)
     said: list[str] = []
     address = path.resolve().as_uri()
 

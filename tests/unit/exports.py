@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from servers import PATIENCE
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Group
@@ -177,7 +178,7 @@ def history(text: str = "LOCK_open") -> History:
     return History(incident, samples, waits)
 
 
-def run(*argv: str | Path, input: bytes | None = None, seconds: float = 60) -> str:
+def run(*argv: str | Path, input: bytes | None = None, seconds: float = PATIENCE) -> str:
     """Run a reader; return what it printed. It must not complain."""
     words: Sequence[str] = [str(word) for word in argv]
     done = subprocess.run(words, input=input, capture_output=True, timeout=seconds, check=False)

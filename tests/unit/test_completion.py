@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from servers import PATIENCE
 
 from stallscope.analyzers import catalog
 from stallscope.commands.completion import SHELLS, script
@@ -52,7 +53,7 @@ def complete(scripts: dict[str, Path], home: Path, *words: str) -> set[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     assert done.stderr == ""
@@ -115,7 +116,7 @@ def test_fish_offers_options(scripts: dict[str, Path], tmp_path: Path) -> None:
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=True,
     )
     offered = {line.partition("\t")[0] for line in done.stdout.splitlines()}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from servers import PATIENCE
 
 from stallscope import ringfile
 from stallscope.collectors import processes
@@ -201,7 +202,9 @@ def test_a_late_check_keeps_nobody_waiting() -> None:
 def doctor(*before: str) -> tuple[int, dict[str, dict[str, str]]]:
     """Run it as a user does, behind other words; return its code and its checks by name."""
     argv = [*before, sys.executable, "-m", "stallscope", "doctor", "--json"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert "Traceback" not in done.stderr, done.stderr
     value = json.loads(done.stdout)
     assert value["schema"] == "stallscope.doctor/1"

@@ -13,10 +13,11 @@ import jsonschema
 import msgspec
 import pytest
 from playwright.sync_api import Page
+from servers import wait_until
 
 from stallscope.reporters.export import folded, pprof, speedscope, svg
 from stallscope.reporters.export.source import Entry, Options
-from tests.browser import chromium
+from tests.browser import chromium, new_page
 from tests.needs import FLAMEGRAPH, SPEEDSCOPE
 from tests.unit.exports import counted, dumps, entry, hostile, raw, run, series, total
 
@@ -110,7 +111,7 @@ class TestInSpeedscopeItself:
     @pytest.fixture
     def page(self) -> Iterator[Page]:
         with chromium() as browser:
-            yield browser.new_page()
+            yield new_page(browser)
 
     def functions(self, page: Page, path: Path) -> dict[str, tuple[int, int]]:
         """Return each function's threads: in it or below, and in itself."""
@@ -118,12 +119,18 @@ class TestInSpeedscopeItself:
         page.set_input_files("input[type=file]", path)
         page.get_by_text("Sandwich").click()
         page.wait_for_selector("text=Symbol Name")
+        # The rows come when the view knows its height.
+        return wait_until(lambda: self.rows(page), "the functions are shown")
+
+    def rows(self, page: Page) -> dict[str, tuple[int, int]]:
+        """Return what the table of functions has at one moment."""
         found = {}
-        for row in page.query_selector_all("tr"):
-            cells = [cell.inner_text().strip() for cell in row.query_selector_all("td")]
+        for cells in page.eval_on_selector_all(
+            "tr", "all => all.map(row => [...row.querySelectorAll('td')].map(c => c.innerText))"
+        ):
             if len(cells) == 3 and "%" in cells[0]:
                 whole, own = (int(cell.split()[0].replace(",", "")) for cell in cells[:2])
-                found[cells[2]] = (whole, own)
+                found[cells[2].strip()] = (whole, own)
         return found
 
     @pytest.mark.parametrize("form", ["speedscope", "folded", "pprof"])
@@ -240,7 +247,7 @@ class TestSvg:
         asked: list[str] = []
         said: list[str] = []
         with chromium() as browser:
-            page = browser.new_page()
+            page = new_page(browser)
             page.on("request", lambda request: asked.append(request.url))
             page.on("console", lambda message: said.append(message.text))
             page.on("pageerror", lambda error: said.append(str(error)))

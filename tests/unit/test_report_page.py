@@ -313,7 +313,9 @@ def test_the_policy_lets_nothing_else_run(stalled: Path, tmp_path: Path, browser
     html = page_path.read_text("utf-8")
     evil = "<script>owned=1</script><img src=x onerror='owned=1'><p id=tall style='height:9px'></p>"
     page_path.write_text(html.replace("<main>", f"<main>{evil}", 1), "utf-8")
-    page = browser.new_page()
+    from tests.browser import new_page
+
+    page = new_page(browser)
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.goto(page_path.as_uri())

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from servers import PATIENCE
 
 from stallscope import preload
 from stallscope.errors import Exit, StallscopeError
@@ -56,7 +57,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import wait_until
+from servers import PATIENCE, wait_until
 
 from stallscope.collectors import waits
 from stallscope.errors import Exit
@@ -26,7 +27,6 @@ from tests.unit.programs import python_program
 SAMPLES = Path(__file__).parent.parent / "data" / "waits"
 CHECKOUT = Path(__file__).resolve().parents[2]
 LINES = {name: json.loads((SAMPLES / f"{name}.json").read_bytes()) for name in ("stalled", "final")}
-SECONDS = 60
 
 # Writes the lines of the file beside it, then the final one: at once, or when it is told to end.
 _PROBE = """\
@@ -286,7 +286,7 @@ def test_signals_end_it_with_the_totals(
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["keys"]
     process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS)
+    out, err = process.communicate(timeout=PATIENCE)
     assert json.loads(out)["final"]
     assert (process.returncode, err) == (0, "")
 
@@ -305,7 +305,7 @@ def test_a_second_ctrl_c_interrupts(
     process.send_signal(signal.SIGINT)
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=SECONDS)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err == "stallscope: interrupted\n"
 
@@ -318,7 +318,7 @@ def test_a_reader_that_has_seen_enough(
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(SECONDS) == 0
+    assert process.wait(PATIENCE) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
 
@@ -372,13 +372,15 @@ class Screen:
         self.process = start(*words, stdout=slave)
         os.close(slave)
         self.text = ""
+        # What is read at once can end amid a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def until(self, text: str) -> None:
         """Read until it was told this."""
         while text not in self.text:
-            ready, _, _ = select.select([self._master], [], [], SECONDS)
+            ready, _, _ = select.select([self._master], [], [], PATIENCE)
             assert ready, f"not shown: {text!r}; shown: {self.text!r}"
-            self.text += os.read(self._master, 65536).decode()
+            self.text += self._decoder.decode(os.read(self._master, 65536))
 
     def rest(self) -> str:
         """Read to the end."""
@@ -387,7 +389,7 @@ class Screen:
                 data = os.read(self._master, 65536)
             except OSError:  # EIO: nobody writes any more
                 break
-            self.text += data.decode()
+            self.text += self._decoder.decode(data)
         os.close(self._master)
         return self.text
 
@@ -411,7 +413,7 @@ def test_a_terminal_is_drawn_in_place(
     screen.until("187 threads wait for")
     screen.process.send_signal(signal.SIGINT)
     text = screen.rest()
-    assert screen.process.wait(SECONDS) == 0
+    assert screen.process.wait(PATIENCE) == 0
     assert "totals of 61.2 s" in text
     assert "\x1b[?25h" in text  # the cursor is back
     assert ("\x1b[1;31m" in text) == colour
@@ -455,7 +457,7 @@ def test_a_server_that_is_back_is_followed(
     words = tmp_path / "words"
     wait_until(lambda: words.exists() and words.read_text() == "".join(told), "the probe was told")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=SECONDS)
+    out, err = process.communicate(timeout=PATIENCE)
     assert json.loads(out)["final"]
     assert (process.returncode, err) == (0, "")
 
@@ -470,7 +472,7 @@ def test_the_end_of_the_server_is_said(
     process.stdout.readline()
     sleepers.end()
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=SECONDS)
+    _, err = process.communicate(timeout=PATIENCE)
     assert err == f"stallscope: {sleepers.program} (pid {pid}) has ended\n"
 
 

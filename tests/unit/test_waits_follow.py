@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from servers import PATIENCE
 
 from stallscope.collectors import processes, waits
 from stallscope.collectors.processes import NotRunningError, Selector, Server
@@ -54,7 +55,7 @@ def test_the_new_process_is_told(stream: Stream, gone: int) -> None:
         follower.begin(stream)
         assert follower.tick(stream) == math.inf
         assert follower.server is found
-        told = stream.lines(30, lambda: math.inf)
+        told = stream.lines(PATIENCE, lambda: math.inf)
         assert [next(told), next(told)] == [b"target %d" % pid for pid in found.pids]
         assert said == [
             f"mysqld (pid {gone}) has ended; waiting for it",

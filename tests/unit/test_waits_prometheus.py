@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from servers import PATIENCE
 
 from stallscope.reporters.prometheus import MAX_LOCKS, Metrics
 from stallscope.waitlines import ClassWaits, Key, KindWaits, WaitLine, loads
@@ -97,7 +98,7 @@ def test_promtool_finds_nothing_wrong(names: tuple[str, ...]) -> None:
         input=written(*map(sample, names)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
