@@ -20,7 +20,8 @@ class Terminal:
     """One window; ``folder`` holds the socket of its tmux."""
 
     def __init__(self, folder: Path) -> None:
-        self._tmux = ["tmux", "-f", "/dev/null", "-S", str(folder / "tmux")]
+        # -u: also where no variable names a locale that has all characters.
+        self._tmux = ["tmux", "-u", "-f", "/dev/null", "-S", str(folder / "tmux")]
 
     def tmux(self, *words: str) -> str:
         """Run one command of tmux."""
