@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A wait's id has the number of its slot in the upper half: a thread is in one wait at a time.
+// A wait's id has the number of its slot in the upper half: a thread is in one wait at a time. More
+// than these are threads beyond any use.
 #define SLOTS 16384
-// More than these are threads beyond any use: the oldest ones are as good a reason.
-#define MAX_PENDING SLOTS
 
 void stall_trigger_rules_init(struct stall_trigger_rules *rules)
 {
@@ -33,17 +32,36 @@ struct stall_error *stall_triggers_init(struct stall_triggers *triggers,
 					const struct stall_trigger_rules *rules)
 {
 	uint64_t *decided = calloc(SLOTS, sizeof(*decided));
+	uint32_t *places = calloc(SLOTS, sizeof(*places));
 
-	if (!decided)
+	if (!decided || !places) {
+		free(decided);
+		free(places);
 		return &stall_enomem;
-	*triggers = (struct stall_triggers){.rules = *rules, .decided = decided};
+	}
+	*triggers = (struct stall_triggers){
+		.rules = *rules,
+		.places = places,
+		.decided = decided,
+	};
 	return NULL;
+}
+
+static uint32_t *place(struct stall_triggers *triggers, uint64_t wait)
+{
+	return &triggers->places[(wait >> 32) % SLOTS];
 }
 
 static void drop_pending(struct stall_triggers *triggers, size_t i)
 {
+	const struct stall_trigger_wait last = triggers->pending[--triggers->pending_count];
+
 	free((char *)triggers->pending[i].name);
-	triggers->pending[i] = triggers->pending[--triggers->pending_count];
+	*place(triggers, triggers->pending[i].wait) = 0;
+	if (i == triggers->pending_count)
+		return;
+	triggers->pending[i] = last;
+	*place(triggers, last.wait) = i + 1;
 }
 
 void stall_triggers_deinit(struct stall_triggers *triggers)
@@ -51,6 +69,7 @@ void stall_triggers_deinit(struct stall_triggers *triggers)
 	while (triggers->pending_count)
 		drop_pending(triggers, 0);
 	free(triggers->pending);
+	free(triggers->places);
 	free(triggers->decided);
 }
 
@@ -129,10 +148,13 @@ struct stall_error *stall_triggers_keep(struct stall_triggers *triggers,
 					const struct stall_trigger_wait *wait)
 {
 	struct stall_trigger_wait copy = *wait;
+	uint32_t before = *place(triggers, wait->wait);
 
-	if (triggers->pending_count == MAX_PENDING) {
-		triggers->suppressed++; // it might have taken a capture: that is told
-		return NULL;
+	// The wait before it is over. Another thread's might have taken a capture: that is told.
+	if (before) {
+		triggers->suppressed +=
+			triggers->pending[before - 1].wait >> 32 != wait->wait >> 32;
+		drop_pending(triggers, before - 1);
 	}
 	if (triggers->pending_count == triggers->pending_capacity) {
 		size_t capacity = triggers->pending_capacity * 2 ?: 64;
@@ -149,6 +171,7 @@ struct stall_error *stall_triggers_keep(struct stall_triggers *triggers,
 			return &stall_enomem;
 	}
 	triggers->pending[triggers->pending_count++] = copy;
+	*place(triggers, wait->wait) = triggers->pending_count;
 	return NULL;
 }
 

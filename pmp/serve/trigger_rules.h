@@ -45,6 +45,7 @@ struct stall_triggers {
 	uint64_t suppressed;
 	struct stall_trigger_wait *pending; // that are watched, but not long enough for a capture
 	size_t pending_count, pending_capacity;
+	uint32_t *places;  // by slot: 1 + where its wait is among those; 0: nowhere
 	uint64_t *decided; // by slot: the wait that was decided on last
 };
 
@@ -67,7 +68,8 @@ enum stall_trigger_verdict stall_triggers_consider(struct stall_triggers *trigge
 						   const struct stall_trigger_wait *wait,
 						   uint64_t now_ns, struct stall_trigger *ret);
 
-// Keeps a copy until it is long enough.
+// Keeps a copy until it is long enough, or the same thread's next wait is kept. That it goes on then
+// is the caller's to find out.
 struct stall_error *stall_triggers_keep(struct stall_triggers *triggers,
 					const struct stall_trigger_wait *wait);
 

@@ -83,7 +83,8 @@ static void handle_event(void *arg, const struct stall_watch_event *event)
 
 	if (server->failed)
 		return;
-	if (event->in_flight && consider(server, &wait) == STALL_TRIGGER_LATER)
+	if (event->in_flight && !stall_watch_is_stale(server->watch, wait.wait, wait.received_ns) &&
+	    consider(server, &wait) == STALL_TRIGGER_LATER)
 		keep_error(server, stall_triggers_keep(&server->triggers, &wait));
 	if (server->taken && event->in_flight && event->wait == server->taken_wait)
 		keep_error(server, stall_captures_finish(server, event->name, event->address));
@@ -194,7 +195,7 @@ struct stall_error *stall_watching_write(struct stall_server *server, bool final
 	return err ? err : stall_answer(server, &json);
 }
 
-// What was not long enough for a capture when it was learnt of.
+// What was not long enough for a capture when it was learnt of, and goes on.
 static void run_due(struct stall_server *server)
 {
 	struct stall_trigger_wait wait;
@@ -203,7 +204,9 @@ static void run_due(struct stall_server *server)
 	while (!server->failed &&
 	       stall_triggers_take_due(&server->triggers, stall_clock_ns(CLOCK_MONOTONIC), &wait,
 				       &name)) {
-		consider(server, &wait);
+		wait.waiters = stall_watch_still_waiting(server->watch, wait.wait);
+		if (wait.waiters)
+			consider(server, &wait);
 		if (server->taken && !server->failed)
 			keep_error(server, stall_captures_finish(server, name, wait.address));
 		free(name);

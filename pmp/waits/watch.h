@@ -75,6 +75,12 @@ void stall_watch_destroy(struct stall_watch *watch);
 // One more process, e.g. the server after its restart; totals go on. One that has no ring yet is
 // watched as soon as it has.
 struct stall_error *stall_watch_add(struct stall_watch *watch, pid_t pid);
+// Threads in a wait for the same as this one (an event's or alarm's `wait`), itself included; 0: it
+// is over.
+uint32_t stall_watch_still_waiting(struct stall_watch *watch, uint64_t wait);
+// That it is over, and has been learnt of more than a moment ago: a capture was taken for another one
+// since, or a batch of stacks unwound. Then it is no cause for a capture.
+bool stall_watch_is_stale(const struct stall_watch *watch, uint64_t wait, uint64_t received_ns);
 // Called from stall_watch_dispatch, with the `arg` of the event handler.
 void stall_watch_set_alarm(struct stall_watch *watch, stall_watch_alarm_fn alarm);
 // Of waits that begin from now on; `kind` as in stallscope.waits/1.

@@ -202,11 +202,10 @@ static struct stall_error *copy_stacks(struct stall_watch *watch)
 	return err;
 }
 
-// A wait that is over since a capture was taken for another one is no cause for the next capture.
-static bool is_stale(const struct stall_watch *watch, const struct stall_wait_item *item)
+bool stall_watch_is_stale(const struct stall_watch *watch, uint64_t wait, uint64_t received_ns)
 {
-	return stall_clock_ns(CLOCK_MONOTONIC) - item->received_ns > STALE_NS &&
-	       !stall_watch_slot_is(watch, item->record.slot, item->record.seq);
+	return stall_clock_ns(CLOCK_MONOTONIC) - received_ns > STALE_NS &&
+	       !stall_watch_slot_is(watch, wait >> 32, (uint32_t)wait);
 }
 
 // A wait may be short, and a capture or a batch of stacks takes long: all stacks are copied first.
@@ -216,10 +215,14 @@ struct stall_error *stall_watch_take_alarms(struct stall_watch *watch)
 	size_t i = watch->alarms_taken;
 
 	watch->alarms_taken = watch->item_count;
-	for (; !err && watch->alarm && i < watch->alarms_taken; i++)
-		if (watch->items[i].record.type == STALL_RECORD_IN_FLIGHT &&
-		    !is_stale(watch, &watch->items[i]))
-			raise_alarm(watch, &watch->items[i]);
+	for (; !err && watch->alarm && i < watch->alarms_taken; i++) {
+		const struct stall_wait_item *item = &watch->items[i];
+		uint64_t wait = stall_watch_wait_id(item->record.slot, item->record.seq);
+
+		if (item->record.type == STALL_RECORD_IN_FLIGHT &&
+		    !stall_watch_is_stale(watch, wait, item->received_ns))
+			raise_alarm(watch, item);
+	}
 	return err;
 }
 

@@ -58,6 +58,22 @@ uint32_t stall_watch_waiters(struct stall_watch *watch, const struct stall_wait_
 	return threads ? threads : 1;
 }
 
+uint32_t stall_watch_still_waiting(struct stall_watch *watch, uint64_t wait)
+{
+	const struct stall_wait_source *source = &watch->source;
+	struct stall_wait_now now;
+
+	if (!stall_watch_slot_is(watch, wait >> 32, (uint32_t)wait))
+		return 0;
+	// Who is about to write into its slot still waits.
+	if (!source->calls->read_slot(source->state, wait >> 32, &now) || now.seq != (uint32_t)wait)
+		return 1;
+	const struct stall_wait_entry *named =
+		find_named(watch, &now, stall_wait_table_find(watch->table, &now.key));
+	watch->waiting.valid = false; // others have begun to wait since
+	return stall_watch_waiters(watch, named ? &named->key : &now.key);
+}
+
 void stall_watch_one_more_waits(struct stall_watch *watch, const struct stall_wait_key *key)
 {
 	if (watch->waiting.valid)

@@ -147,6 +147,34 @@ static void test_later(void)
 	stall_triggers_deinit(&triggers);
 }
 
+// Waits that are over leave no room taken: a server may have thousands in a second.
+static void test_one_of_each_thread(void)
+{
+	struct stall_triggers triggers = make(10000, 0, 0);
+	struct stall_trigger_wait wait = wait_of(1, 1000), due;
+	char *name;
+
+	wait.name = "LOCK_open";
+	for (int i = 0; i < 20000; i++) {
+		CHECK_OK(stall_triggers_keep(&triggers, &wait));
+		wait.wait += 2;
+		wait.start_ns += MS;
+	}
+	struct stall_trigger_wait other = wait_of(2, 500);
+	CHECK_OK(stall_triggers_keep(&triggers, &other));
+	CHECK_INT(triggers.pending_count, 2);
+	CHECK_INT(triggers.suppressed, 0);
+	// The last of one thread, and the one of the other.
+	CHECK(stall_triggers_take_due(&triggers, 10500 * MS, &due, &name));
+	CHECK_INT(due.tid, 72);
+	CHECK(!stall_triggers_take_due(&triggers, 20000 * MS, &due, &name));
+	CHECK(stall_triggers_take_due(&triggers, wait.start_ns + 9999 * MS, &due, &name));
+	CHECK_INT(due.wait, wait.wait - 2);
+	free(name);
+	CHECK_INT(triggers.pending_count, 0);
+	stall_triggers_deinit(&triggers);
+}
+
 // What is kept has a limit, and what is beyond it is counted.
 static void test_limit(void)
 {
@@ -173,6 +201,7 @@ int main(void)
 	test_other_kinds();
 	test_convoy();
 	test_later();
+	test_one_of_each_thread();
 	test_limit();
 	return check_done();
 }

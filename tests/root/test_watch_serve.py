@@ -14,7 +14,7 @@ from targets import Target
 from stallscope import capturefile
 from stallscope.model import Capture, Trigger
 from tests.root.support import assert_unharmed
-from tests.watching import Line, attached, loaded, watcher
+from tests.watching import Line, Watcher, attached, loaded, watcher
 
 __all__: list[str] = []
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.needs("root", "waits")
 
 WAITERS = 5
 LATE_MS = 400
-"""By then all waiters are asleep, also where they have to wait for a CPU."""
 LONG = ("--events", "--threshold", "20")
+NEVER_MS = 3_600_000
 
 
 def of_mutex(event: Line) -> bool:
@@ -32,6 +32,33 @@ def of_mutex(event: Line) -> bool:
 
 def in_flight(event: Line) -> bool:
     return of_mutex(event) and event["in_flight"] is True
+
+
+def await_told(watch: Watcher, held: Made) -> None:
+    """Wait until each of these waits was told while it goes on."""
+    since = min(call.start_ns for call in held.calls)
+    watch.line(
+        lambda _: (
+            {e["tid"] for e in watch.events() if in_flight(e) and e["start_ns"] >= since}
+            == {call.tid for call in held.calls}
+        ),
+        "event of each waiter",
+    )
+
+
+def await_ended(watch: Watcher, held: Made) -> list[Line]:
+    """Return the events of the ends of these waits; wait for them."""
+
+    def ended() -> list[Line]:
+        since = min(call.start_ns for call in held.calls)
+        return [
+            e
+            for e in watch.events()
+            if of_mutex(e) and not e["in_flight"] and e["start_ns"] >= since
+        ]
+
+    watch.line(lambda _: len(ended()) == len(held.calls), "end of each wait")
+    return ended()
 
 
 def is_captured(line: Line) -> bool:
@@ -65,34 +92,53 @@ def assert_caught(capture: Capture, held: Made) -> None:
 def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
     options = (*LONG, "--capture-threshold", f"mutex={LATE_MS}")
     with (
-        known_waits(tmp_path, WAITERS) as target,
+        known_waits(tmp_path) as target,
         watcher(target.pid, options=options) as watch,
     ):
-        held = make(target, f"hold mutex {WAITERS}")
+        held = make(target, "hold mutex")
         capture = watch.capture()
         assert capture.trigger is not None
         assert capture.trigger.reason == "threshold"
         assert capture.trigger.threshold_ms == LATE_MS
         assert_names_the_wait(capture.trigger, target, held)
         assert_caught(capture, held)
-        tids = {call.tid for call in held.calls}
-        assert {watch.event(in_flight, "event")["tid"]} <= tids
+        await_told(watch, held)
         make(target, "release")
-        ended = watch.event(lambda event: of_mutex(event) and not event["in_flight"], "its end")
+        (ended,) = await_ended(watch, held)
         assert ended["length_ms"] >= LATE_MS
         assert_unharmed(target.pid)
 
 
-def test_an_event_below_the_threshold_of_captures_takes_none(tmp_path: Path) -> None:
-    options = (*LONG, "--capture-threshold", "mutex=3600000")
+def test_a_capture_tells_who_waits_by_then(tmp_path: Path) -> None:
+    """Waits that were told long before, by one that was told as the first."""
+    options = (*LONG, "--capture-threshold", f"mutex={NEVER_MS}")
     with (
         known_waits(tmp_path, WAITERS) as target,
         watcher(target.pid, options=options) as watch,
     ):
-        make(target, f"hold mutex {WAITERS}")
-        watch.event(in_flight, "event")
+        held = make(target, f"hold mutex {WAITERS}")
+        await_told(watch, held)
+        watch.ask(f"capture-threshold mutex {LATE_MS}", "capture-threshold")
+        capture = watch.capture()
+        assert capture.trigger is not None
+        assert capture.trigger.threshold_ms == LATE_MS
+        assert_names_the_wait(capture.trigger, target, held)
+        assert_caught(capture, held)
         make(target, "release")
-        watch.event(lambda event: of_mutex(event) and not event["in_flight"], "its end")
+
+
+def test_a_wait_that_is_over_takes_none(tmp_path: Path) -> None:
+    """It was told, and ended before it was long enough."""
+    options = (*LONG, "--capture-threshold", f"mutex={NEVER_MS}")
+    with (
+        known_waits(tmp_path, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        held = make(target, f"hold mutex {WAITERS}")
+        await_told(watch, held)
+        make(target, "release")
+        await_ended(watch, held)
+        watch.ask("capture-threshold mutex 20", "capture-threshold")
         # Whatever it takes for the sake of a wait, it takes before it answers.
         watch.ask("waits", "waits")
         assert watch.captures == []
@@ -130,29 +176,24 @@ def test_captures_that_come_too_often_are_counted(tmp_path: Path) -> None:
         watcher(target.pid, options=options) as watch,
     ):
         held = make(target, f"hold mutex {WAITERS}")
-        watch.line(
-            lambda line: len({e["tid"] for e in watch.events() if in_flight(e)}) == len(held.calls),
-            "event of each waiter",
-        )
+        await_told(watch, held)
         make(target, "release")
         watch.ask("waits", "waits")
         assert len(watch.captures) == 1
 
 
 def test_the_next_capture_tells_what_was_suppressed(tmp_path: Path) -> None:
-    options = (*LONG, "--capture-threshold", "mutex=20", "--capture-interval", "2000")
+    options = (*LONG, "--capture-threshold", "mutex=20", "--capture-interval", "5000")
     with (
         known_waits(tmp_path, WAITERS) as target,
         watcher(target.pid, options=options) as watch,
     ):
         held = make(target, f"hold mutex {WAITERS}")
         first = watch.capture(0)
+        await_told(watch, held)
         make(target, "release")
         # One wait after the other, until the interval is over and one takes the next capture.
-        for _ in range(1000):
-            make(target, "mutex 1 40")
-            if len(watch.captures) > 1:
-                break
+        wait_until(lambda: make(target, "mutex 1 40") and len(watch.captures) > 1, "a capture")
         second = watch.capture(1)
         assert first.trigger is not None
         assert second.trigger is not None
@@ -238,7 +279,8 @@ def test_threads_that_wait_for_work_are_no_event(tmp_path: Path) -> None:
         watcher(target.pid, options=options) as watch,
     ):
         # The probe has dealt with whatever was reported before this wait, which is one.
-        make(target, "mutex 1 50")
-        watch.event(in_flight, "event")
+        await_told(watch, make(target, "hold mutex"))
+        watch.ask("waits", "waits")
         # Two of the idle threads are at locks, and are told as what they are.
         assert {event["kind"] for event in watch.events()} == {"mutex", "rwlock", "sem"}
+        make(target, "release")
