@@ -55,7 +55,7 @@ static inline bool target_wait_reading(pid_t pid)
 	char path[64], number[8] = "";
 
 	snprintf(path, sizeof(path), "/proc/%d/syscall", pid);
-	for (int i = 0; i < 10000; i++) {
+	for (int i = 0; i < 100000; i++) { // only what fails takes as long
 		FILE *file = fopen(path, "re");
 		bool got = file && fgets(number, sizeof(number), file);
 

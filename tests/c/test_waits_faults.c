@@ -161,10 +161,13 @@ static void test_remove(struct actor *actor)
 
 	set_thresholds(&options, 5 * MS);
 	options.max_threads = 32;
+	json_t *answer = actor_do(actor, "mutex 1 1");
+	uint64_t word = hex_member(answer, "address");
+	json_decref(answer);
 	struct watcher *watcher = watcher_start(&options, actor->pid);
 	for (int i = 0; i < 8; i++) {
 		json_decref(actor_do(actor, "fsync 3"));
-		json_decref(actor_do(actor, "mutex 1 10 6"));
+		json_decref(wait_told(&watcher, 1, actor, 6, word));
 		stall_bpf_waits_remove(watcher->waits, actor->pid);
 		json_decref(actor_do(actor, "mutex 1 10 6"));
 		CHECK_OK(stall_bpf_waits_add(watcher->waits, actor->pid));
@@ -188,11 +191,13 @@ static void test_remove(struct actor *actor)
 	uint64_t waits = stat_count(&stats[fsyncs]),
 		 end = stall_clock_ns(CLOCK_MONOTONIC) + 90 * MS;
 	CHECK(!stall_bpf_waits_retire(watcher->waits, fsyncs, &last));
-	CHECK(!stall_bpf_waits_retire(watcher->waits, fsyncs, &last) ||
-	      stall_clock_ns(CLOCK_MONOTONIC) > end);
-	while (!stall_bpf_waits_retire(watcher->waits, fsyncs, &last) &&
-	       stall_clock_ns(CLOCK_MONOTONIC) < end + PATIENCE_NS)
+	bool retired = stall_bpf_waits_retire(watcher->waits, fsyncs, &last);
+	CHECK(!retired || stall_clock_ns(CLOCK_MONOTONIC) > end);
+	while (!retired && stall_clock_ns(CLOCK_MONOTONIC) < end + PATIENCE_NS) {
 		usleep(10000);
+		retired = stall_bpf_waits_retire(watcher->waits, fsyncs, &last);
+	}
+	CHECK(retired);
 	CHECK_INT(stat_count(&last), waits);
 	CHECK_INT(stats[fsyncs].used, 0);
 	CHECK_INT(stat_count(&stats[fsyncs]), 0);
@@ -209,7 +214,7 @@ static void test_not_retired(struct actor *actor)
 	set_thresholds(&options, 1000 * MS);
 	struct watcher *watcher = watcher_start(&options, actor->pid);
 	json_t *answer = actor_do(actor, "hold mutex 2");
-	uint64_t word = strtoull(json_string_value(json_object_get(answer, "address")), NULL, 16);
+	uint64_t word = hex_member(answer, "address");
 	const volatile struct stall_wait_stat *stat =
 		find_stat(watcher, actor->pid, STALL_WAIT_FUTEX, word);
 	CHECK(stat);

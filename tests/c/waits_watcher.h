@@ -80,6 +80,13 @@ static inline json_t *actor_do(struct actor *actor, const char *command)
 	return actor_answer(actor);
 }
 
+static inline uint64_t hex_member(json_t *object, const char *name)
+{
+	const char *text = json_string_value(json_object_get(object, name));
+
+	return text ? strtoull(text, NULL, 16) : 0;
+}
+
 static inline void actor_stop(struct actor *actor)
 {
 	char path[512];
@@ -171,6 +178,24 @@ static inline bool await_records(struct watcher *watcher, uint32_t type, uint64_
 			return false;
 		poll(&ring, 1, timer ? 100 : 1);
 	}
+}
+
+// Has so many threads wait for the mutex `word` and lets them go once all watchers were told of each:
+// by then, and not before, whoever wakes them is told too. Returns what the target says of it.
+static inline json_t *wait_told(struct watcher **watchers, size_t watcher_count,
+				struct actor *actor, size_t waiters, uint64_t word)
+{
+	char command[32];
+	size_t before[4];
+
+	for (size_t i = 0; i < watcher_count; i++)
+		before[i] = count_records(watchers[i], STALL_RECORD_IN_FLIGHT, word);
+	snprintf(command, sizeof(command), "hold mutex %zu", waiters);
+	json_decref(actor_do(actor, command));
+	for (size_t i = 0; i < watcher_count; i++)
+		CHECK(await_records(watchers[i], STALL_RECORD_IN_FLIGHT, word,
+				    before[i] + waiters));
+	return actor_do(actor, "release");
 }
 
 static inline const volatile struct stall_wait_stat *find_stat(const struct watcher *watcher,
