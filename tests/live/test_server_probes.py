@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +14,11 @@ import pytest
 from servers import MySQL55, SqlServer, wait_until
 from stalls import deadlock_check_storm, metadata_lock_pileup, row_lock_convoy
 
-from stallscope import probe
+from stallscope.waitlines import WaitLine
 from tests.live.shots import unharmed
+from tests.watching import Waits
 
 pytestmark = pytest.mark.needs("root", "bpf")
-
-Line = dict[str, Any]
 
 THRESHOLD_MS = 20
 WAITERS = 5
@@ -30,57 +26,13 @@ DEADLOCK = 1213  # ER_LOCK_DEADLOCK
 LOCK_WAITS = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
 
 
-class Waits:
-    """``stallscope-probe waits`` on a server, line by line."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lines: list[Line] = []
-
-    def until(self, wanted: Callable[[Line], bool]) -> Line:
-        """Read on to the first line that is wanted."""
-        assert self.process.stdout is not None
-        for text in self.process.stdout:
-            line: Line = json.loads(text)
-            self.lines.append(line)
-            if wanted(line):
-                return line
-        raise AssertionError(f"ended without it: {self.lines[-3:]}")
-
-    def key(self, wanted: Callable[[Line], bool]) -> Line:
-        """Read on to the first lock or file that is wanted."""
-        line = self.until(lambda line: any(map(wanted, line.get("keys", []))))
-        found: Line = next(filter(wanted, line["keys"]))
-        return found
-
-    def quit(self) -> Line:
-        """End it and return its last line, with the totals."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("quit\n")
-        self.process.stdin.flush()
-        return self.until(lambda line: bool(line.get("final")))
-
-
-def hits(line: Line, function: str) -> int:
+def hits(line: WaitLine, function: str) -> int:
     """Return how often a function was called, by a line."""
-    return int(line.get("server", {}).get(function, {"count": 0})["count"])
+    return line.server.get(function, {"count": 0})["count"]
 
 
-@contextmanager
-def watching(server: SqlServer) -> Iterator[Waits]:
-    command = [str(probe.find()), "waits", "--pid", str(server.pid), "--interval", "100"]
-    with subprocess.Popen(
-        [*command, "--threshold", str(THRESHOLD_MS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            waits = Waits(process)
-            waits.until(lambda line: line.get("type") == "ready")
-            yield waits
-        finally:
-            process.kill()
+def watching(server: SqlServer) -> Waits:
+    return Waits("--interval", "100", "--threshold", str(THRESHOLD_MS), pids=(server.pid,))
 
 
 @pytest.fixture(params=["mysql55", "mysql97"])
@@ -125,31 +77,29 @@ def deadlock(server: SqlServer) -> int:
 def test_row_lock_has_its_name(mysql: SqlServer) -> None:
     """All that wait for one row are under one name, though each has a lock object of its own."""
     with watching(mysql) as waits, row_lock_convoy(mysql, WAITERS), unharmed(mysql):
-        key = waits.key(lambda key: key["kind"] == "row-lock" and key["in_flight"] == WAITERS)
-    assert re.fullmatch(r"rows_\.t1 \(PRIMARY\) page \d+ record \d+", key["name"])
+        key = waits.key(lambda key: key.kind == "row-lock" and key.in_flight == WAITERS)
+    assert re.fullmatch(r"rows_\.t1 \(PRIMARY\) page \d+ record \d+", key.name)
 
 
 @pytest.mark.parametrize("name", ["mysql55", "mysql97", "mariadb"])
 def test_metadata_lock_has_its_name(name: str, request: pytest.FixtureRequest) -> None:
     server: SqlServer = request.getfixturevalue(name)
     with watching(server) as waits, metadata_lock_pileup(server, WAITERS), unharmed(server):
-        key = waits.key(lambda key: key["kind"] == "metadata-lock" and "." in key["name"])
-    assert not key["name"].startswith("0x")
+        key = waits.key(lambda key: key.kind == "metadata-lock" and "." in key.name)
+    assert not key.name.startswith("0x")
 
 
 def test_deadlock_is_one_event(mysql: SqlServer) -> None:
     function = "trx_weight_ge" if isinstance(mysql, MySQL55) else "lock_notify_about_deadlock"
     with unharmed(mysql), watching(mysql) as waits:
         assert deadlock(mysql) == 1
-        assert hits(waits.quit(), function) == 1
+        assert hits(waits.finish(), function) == 1
 
 
 def test_latch_says_where_it_was_made(mysql55: MySQL55) -> None:
     with watching(mysql55) as waits, deadlock_check_storm(mysql55), unharmed(mysql55):
-        key = waits.key(
-            lambda key: key["kind"] == "mutex" and key["name"].startswith("created at ")
-        )
-    assert ".c:" in key["name"]
+        key = waits.key(lambda key: key.kind == "mutex" and key.name.startswith("created at "))
+    assert ".c:" in key.name
 
 
 def code_of(server: SqlServer) -> tuple[bytes, bytes]:
@@ -209,7 +159,8 @@ def test_killed_while_it_takes_breakpoints_away(mysql: SqlServer) -> None:
         for _ in range(6):
             with watching(mysql) as waits:
                 pids.append(waits.process.pid)
-                waits.quit()  # `with` kills it as soon as it has said its last words
+                waits.say("quit")
+                waits.line(lambda line: line.final)  # `with` kills it after these last words
         wait_until(lambda: is_as_in_file(mysql), "the breakpoints to be gone")
     own = [line for line in leaked()[before:] if any(f":{pid} " in line for pid in pids)]
     assert not own

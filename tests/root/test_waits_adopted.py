@@ -11,7 +11,7 @@ import pytest
 from servers import PATIENCE, wait_until
 from stalls import Device, loop_device
 
-from tests.root.watching import Watcher, key_of
+from tests.watching import Waits, key_of
 
 pytestmark = pytest.mark.needs("root", "waits", "freeze")
 
@@ -49,7 +49,7 @@ def test_a_write_that_hangs_already_is_seen_with_its_file() -> None:
                 writer.stdin.write("\n")
                 writer.stdin.flush()
                 wait_until(lambda: in_pwrite(writer.pid), "the writer hangs")
-                with Watcher("--interval", "100", "--threshold", "1", pids=(writer.pid,)) as probe:
+                with Waits("--interval", "100", "--threshold", "1", pids=(writer.pid,)) as probe:
                     line = probe.line()
                     while not any(key.waiters for key in line.keys):
                         line = probe.line()
