@@ -20,6 +20,6 @@ def cpu_seconds(run: Callable[[], object], goal: float) -> float:
         start = time.process_time()
         run()
         least = min(least, time.process_time() - start)
-        if least < goal:
+        if not goal <= least < 10 * goal:  # no host takes as much away
             break
     return least
