@@ -19,6 +19,7 @@ from jail import jail_missing
 from servers import MariaDB, MySQL55, MySQL97, Postgres, Unavailable, program
 from servers.cache import cache_folder, why_missing
 from servers.inside import library_path
+from servers.mariadb import lock_plugin_missing
 from stalls import device_missing
 
 from stallscope import probe
@@ -127,6 +128,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "uprobes": feature("uprobes"),
     "ptrace": feature("ptrace"),
     "mariadb": MariaDB.missing,
+    "mariadb-plugins": lock_plugin_missing,
     "mysql55": MySQL55.missing,
     "mysql97": MySQL97.missing,
     "postgres": Postgres.missing,

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
+from servers.mariadb import lock_plugin_options
 from stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy
 
 from stallscope.analyzers import catalog, engine
@@ -31,8 +32,8 @@ def _needs(require: Callable[..., None]) -> None:
 
 @pytest.fixture(scope="module")
 def mariadb_with_plugin(require: Callable[..., None]) -> Iterator[MariaDB]:
-    require("mariadb")
-    with MariaDB("--plugin-load-add=metadata_lock_info") as server:
+    require("mariadb", "mariadb-plugins")
+    with MariaDB(*lock_plugin_options()) as server:
         yield server
 
 

@@ -6,18 +6,40 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from servers.cache import cache_folder, why_missing
 from servers.child import Child, program
 from servers.newdata import new_data
 from servers.sql import UNPRIVILEGED, SqlServer
 
-__all__ = ["MariaDB"]
+__all__ = ["MariaDB", "lock_plugin_missing", "lock_plugin_options"]
 
+PLUGINS = Path("/usr/lib/mysql/plugin")
+"""Where a whole installation has them."""
+LOCK_PLUGIN = "metadata_lock_info"
 INSTALL_OPTIONS = (
     "--auth-root-authentication-method=normal",
     "--skip-test-db",
     "--force",  # also where the host has no name
     "--innodb-log-file-size=16M",
 )
+
+
+def lock_plugin_options() -> tuple[str, ...]:
+    """Return options for a server that tells who holds metadata locks."""
+    return (f"--plugin-dir={_plugins()}", f"--plugin-load-add={LOCK_PLUGIN}")
+
+
+def lock_plugin_missing() -> str | None:
+    """Return why that plugin cannot be loaded here, or None."""
+    found = (_plugins() / f"{LOCK_PLUGIN}.so").is_file()
+    return None if found else why_missing("mariadb-plugins")
+
+
+def _plugins() -> Path:
+    """Return the folder of the plugins, which mariadb-server-core comes without."""
+    if (PLUGINS / f"{LOCK_PLUGIN}.so").is_file():
+        return PLUGINS
+    return cache_folder() / "mariadb-plugins" / "plugin"
 
 
 class MariaDB(SqlServer):
