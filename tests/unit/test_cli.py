@@ -133,7 +133,7 @@ def asked(fake_probe: Path) -> list[str]:
         ["analyze"],
         ["symbolize"],
         ["symbolize", "x"],
-        ["symbolize", "x", "--debug-dir", "/nonexistent"],
+        ["symbolize", "x", "--debug-dir", "/proc/nonexistent"],
         ["signatures", "no-such-signature"],
         ["signatures", "innodb-row-loc"],
         ["signatures", "x", "--check", "y"],
@@ -149,15 +149,15 @@ def test_wrong_usage(cli: Cli, args: list[str]) -> None:
     [
         ["snap", "-p", "nosuchserver"],
         ["snap", "-p", "4194304"],
-        ["snap", "--core", "/nonexistent"],
-        ["analyze", "/nonexistent"],
+        ["snap", "--core", "/proc/nonexistent"],
+        ["analyze", "/proc/nonexistent"],
         ["analyze", "/dev/null"],
         ["analyze", "bad\nname"],
         ["symbolize", "/dev/null", "--debug-dir", "/"],
-        ["symbolize", "/nonexistent", "--debug-dir", "/"],
-        ["signatures", "--check", "/nonexistent"],
-        ["signatures", "--signatures", "/nonexistent"],
-        ["analyze", "--signatures", "/nonexistent", "/dev/null"],
+        ["symbolize", "/proc/nonexistent", "--debug-dir", "/"],
+        ["signatures", "--check", "/proc/nonexistent"],
+        ["signatures", "--signatures", "/proc/nonexistent"],
+        ["analyze", "--signatures", "/proc/nonexistent", "/dev/null"],
     ],
 )
 def test_failures(cli: Cli, args: list[str]) -> None:
@@ -177,7 +177,7 @@ def test_version(cli: Cli) -> None:
 
 
 def test_debug_adds_the_traceback(cli: Cli) -> None:
-    assert "Traceback" in cli("analyze", "--debug", "/nonexistent").err
+    assert "Traceback" in cli("analyze", "--debug", "/proc/nonexistent").err
 
 
 def test_a_bug_is_one_line_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +394,7 @@ class TestSnap:
         assert "no backend works" in value["backend_reason"]
         assert value["stopped_ns"] > 0
         assert value["threads"]["stopped"] == 1
-        monkeypatch.setenv("STALLSCOPE_PROBE", "/nonexistent")
+        monkeypatch.setenv("STALLSCOPE_PROBE", "/proc/nonexistent")
         value = json.loads(cli("snap", "--json", "--backend", "gdb", "-p", str(sleeper)).out)
         assert value["backend_reason"] == "asked for by name"
 
@@ -445,7 +445,7 @@ class TestDoctor:
         assert {check["name"]: check["status"] for check in checks}["ptrace"] == "degraded"
 
     def test_without_a_probe(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("STALLSCOPE_PROBE", "/nonexistent")
+        monkeypatch.setenv("STALLSCOPE_PROBE", "/proc/nonexistent")
         result = cli("doctor")
         assert result.code == Exit.FAILED
         assert "missing  stallscope-probe" in result.out

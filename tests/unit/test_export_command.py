@@ -71,7 +71,7 @@ def incident(tmp_path: Path) -> Path:
         ["x", "--to", "csv", "--table", "all"],
         ["x", "--to", "pprof", "--by-thread"],
         ["x", "--to", "csv", "--by-state"],
-        ["20261121T145012.345Z-mariadbd-4711", "--to", "csv", "--dest", "/nonexistent"],
+        ["20261121T145012.345Z-mariadbd-4711", "--to", "csv", "--dest", "/proc/nonexistent"],
     ],
 )
 def test_wrong_usage(cli: Run, words: list[str]) -> None:
@@ -85,10 +85,10 @@ def test_wrong_usage(cli: Run, words: list[str]) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["/nonexistent", "--to", "svg", "-o", "{0}/x"],
+        ["/proc/nonexistent", "--to", "svg", "-o", "{0}/x"],
         ["/dev/null", "--to", "folded"],
         [str(DUMP), "--to", "csv", "--table", "samples"],
-        [str(DUMP), "--to", "svg", "-o", "/nonexistent/x"],
+        [str(DUMP), "--to", "svg", "-o", "/proc/nonexistent/x"],
         ["{0}", "--to", "folded"],
     ],
 )
