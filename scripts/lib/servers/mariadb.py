@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from servers.cache import cache_folder, why_missing
 from servers.child import Child, program
-from servers.newdata import new_data
+from servers.newdata import CREATE_SECONDS, new_data
 from servers.sql import UNPRIVILEGED, SqlServer
 
 __all__ = ["MariaDB", "lock_plugin_missing", "lock_plugin_options"]
@@ -67,7 +67,8 @@ class MariaDB(SqlServer):
     def _install(self) -> None:
         command = [str(program("mariadb-install-db")), "--no-defaults", f"--datadir={self.data}"]
         command += INSTALL_OPTIONS
-        Child(command, self.log, user=UNPRIVILEGED).succeed("mariadb-install-db")
+        child = Child(command, self.log, user=UNPRIVILEGED)
+        child.succeed("mariadb-install-db", CREATE_SECONDS)
 
     def _start(self) -> Child:
         command = [

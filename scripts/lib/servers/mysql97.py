@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 from servers.cache import Unavailable, cache_folder, why_missing
 from servers.child import Child
-from servers.newdata import new_data
+from servers.newdata import CREATE_SECONDS, new_data
 from servers.sql import UNPRIVILEGED, SqlServer
 
 __all__ = ["MySQL97"]
@@ -102,7 +102,8 @@ class MySQL97(SqlServer):
         (self.data / "auto.cnf").unlink()
 
     def _initialize(self) -> None:
-        self._inside("--initialize-insecure", *DATA_OPTIONS).succeed("mysqld --initialize")
+        child = self._inside("--initialize-insecure", *DATA_OPTIONS)
+        child.succeed("mysqld --initialize", CREATE_SECONDS)
 
     def _start(self) -> Child:
         home = "/" + str(Path(self._home).relative_to(root_folder()))

@@ -15,8 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from servers.cache import cache_folder
+from servers.waiting import PATIENCE
 
-__all__ = ["new_data"]
+__all__ = ["CREATE_SECONDS", "new_data"]
+
+CREATE_SECONDS = 3 * PATIENCE
+"""For data that are made: servers sync a thousand times meanwhile, each a wait on a slow disk."""
 
 
 def new_data(program: Path, options: Sequence[str], data: Path, create: Callable[[], None]) -> None:
