@@ -8,6 +8,8 @@ Two commands do: ``serve`` (:class:`Watcher`), among whose lines may be captures
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import json
 import signal
 import subprocess
@@ -19,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from servers import PATIENCE, program
+from servers import PATIENCE
 
 from stallscope import capturefile, probe
 from stallscope.errors import StallscopeError
@@ -298,13 +300,24 @@ def attached(pid: int) -> set[str]:
 
 
 def loaded() -> set[str]:
-    """Return the BPF programs and links that the kernel has, of whomever."""
-    return {f"{kind} {one['id']}" for kind in ("prog", "link") for one in bpftool(kind)}
+    """Return the BPF programs and links that the kernel has, of whomever.
+
+    bpftool, which looks at each of them, fails where one goes meanwhile.
+    """
+    return {f"{kind} {number}" for kind in NEXT for number in numbers(kind)}
 
 
-def bpftool(kind: str) -> list[Line]:
-    command = [str(program("bpftool")), "--json", kind, "list"]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
-    listed = json.loads(done.stdout)
-    assert isinstance(listed, list)
-    return listed
+SYS_BPF = 321
+"""Of x86-64."""
+NEXT = {"prog": 11, "link": 31}
+"""BPF_PROG_GET_NEXT_ID, BPF_LINK_GET_NEXT_ID."""
+
+
+def numbers(kind: str) -> Iterator[int]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    attr = (ctypes.c_uint32 * 3)()  # the number before, the next one, flags
+    size = ctypes.sizeof(attr)
+    while libc.syscall(SYS_BPF, NEXT[kind], ctypes.byref(attr), size) == 0:
+        attr[0] = attr[1]
+        yield attr[1]
+    assert ctypes.get_errno() == errno.ENOENT, errno.errorcode[ctypes.get_errno()]
