@@ -35,7 +35,9 @@ __all__: list[str] = []
 
 pytestmark = pytest.mark.needs("root", "waits")
 
-CAPTURING = ("--threshold", "50", "--capture-threshold", "200", "--capture-interval", "500")
+CAPTURE_MS = 200
+TELLING = ("--threshold", "50", "--capture-threshold", "3600000")
+"""What goes on is told, and takes no capture before the stall stands: see caught()."""
 KERNEL_MUTEX = "srv0srv.c:"
 """InnoDB's mutexes are named by where they are made; srv0srv.c makes one that threads queue for."""
 CHECKS = {
@@ -89,7 +91,17 @@ def verdict(capture: Capture) -> Finding | None:
     return findings[0] if findings else None
 
 
-def caught(watch: Watcher, signature: str) -> tuple[Capture, Finding]:
+def caught(watch: Watcher, signature: str, kind: str = "all") -> tuple[Capture, Finding]:
+    """Let waits of this kind take captures; return the first one that has this verdict.
+
+    What is slow before has taken none: a disk may be, or a machine that starts one thread now and
+    the next one much later.
+    """
+    watch.ask(f"capture-threshold {kind} {CAPTURE_MS}", "capture-threshold")
+    return first_of(watch, signature)
+
+
+def first_of(watch: Watcher, signature: str) -> tuple[Capture, Finding]:
     """Return the first capture of this verdict that a wait has taken; wait for it."""
     number = 0
     while True:
@@ -105,7 +117,7 @@ def test_file_extension() -> None:
     """One thread makes the file larger; the others wait for the latch of the index it changes."""
     with loop_device() as device, MySQL55(*FILE_EXTEND_OPTIONS, parent=device.folder) as server:
         with (
-            watched(server, *CAPTURING) as watch,
+            watched(server, *TELLING) as watch,
             file_extend(server, device),
             unharmed(server),
         ):
@@ -133,11 +145,11 @@ def test_fsync() -> None:
     """The commit that syncs the log is seen in its fsync; it is what the others wait for."""
     with loop_device() as device, MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder) as server:
         with (
-            watched(server, *CAPTURING) as watch,
+            watched(server, *TELLING) as watch,
             redo_sync(server, device),
             unharmed(server),
         ):
-            capture, found = caught(watch, "innodb-redo-sync")
+            capture, found = caught(watch, "innodb-redo-sync", "fsync")
             trigger = capture.trigger
             assert trigger is not None
             # A slow disk may have had others before.
@@ -175,7 +187,7 @@ def test_deadlock_check(mysql55: MySQL55) -> None:
         assert in_wait["label"] == "verified"
         held = watch.event(woken_by_a_checker, "waiter whose holder checks for deadlocks")
         assert held["name"] == in_wait["name"]
-        capture, found = caught(watch, "innodb-deadlock-check")
+        capture, found = first_of(watch, "innodb-deadlock-check")
     assert capture.trigger is not None
     assert capture.trigger.kind == "mutex"
     assert found.blocker is not None
@@ -197,7 +209,7 @@ def test_metadata_locks(server: SqlServer) -> None:
     """Each of them is seen, by the name of its table; the statement that they wait for is named."""
     waiters = 10
     with (
-        watched(server, *CAPTURING) as watch,
+        watched(server, *TELLING) as watch,
         metadata_lock_pileup(server, waiters),
         unharmed(server),
     ):
