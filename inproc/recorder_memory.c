@@ -11,9 +11,11 @@
 #define SLOT_PAGES 2	   // of a stack that each of so many threads can have
 #define MAX_PAGES (STALL_RING_MAX_FILE / STALL_RING_PAGE)
 #define MAX_TRIES 4
+#define MAX_AT_ONCE 64 // pages; a stack has 16
 
 static uint64_t there[MAX_PAGES / 64]; // a bit for each page
-// Pages: in all, of stacks, and of those what is deep, beyond SLOT_PAGES.
+// Pages that are there, or are being made: in all, of stacks, and of those what is deep, beyond
+// SLOT_PAGES.
 static uint32_t there_count, stack_count, deep_count;
 
 static inline uint32_t load(const uint32_t *count)
@@ -49,12 +51,12 @@ static void count(const struct recorder_ring *ring, uint64_t page, int32_t by)
 		__atomic_fetch_add(&deep_count, by, __ATOMIC_RELAXED);
 }
 
-static void set_there(const struct recorder_ring *ring, uint64_t page)
+// False: it was there before.
+static bool set_there(uint64_t page)
 {
 	uint64_t bit = 1ULL << page % 64;
 
-	if (!(__atomic_fetch_or(&there[page / 64], bit, __ATOMIC_RELAXED) & bit))
-		count(ring, page, 1);
+	return !(__atomic_fetch_or(&there[page / 64], bit, __ATOMIC_RELAXED) & bit);
 }
 
 static void set_gone(const struct recorder_ring *ring, uint64_t page)
@@ -85,17 +87,59 @@ static uint32_t deep_budget(void)
 	return others < all ? all - others : 0;
 }
 
-static bool is_in_budget(struct recorder_ring *ring, uint64_t first, uint64_t last)
+static bool take(uint32_t *count, uint32_t pages, uint32_t limit)
 {
-	uint32_t deep = 0;
+	uint32_t seen = load(count);
 
+	do {
+		if (seen + pages > limit)
+			return false;
+	} while (!__atomic_compare_exchange_n(count, &seen, seen + pages, true, __ATOMIC_RELAXED,
+					      __ATOMIC_RELAXED));
+	return true;
+}
+
+static void add(uint32_t *count, uint32_t pages)
+{
+	__atomic_fetch_add(count, pages, __ATOMIC_RELAXED);
+}
+
+// Counts those pages that are not there, if they are in the budget, before they are made: that takes
+// a call, in which many threads can be at once. *ret_reserved: a bit for each of them.
+static bool reserve(struct recorder_ring *ring, uint64_t first, uint64_t last,
+		    uint64_t *ret_reserved)
+{
+	uint32_t all = 0, stack = 0, deep = 0;
+	uint64_t reserved = 0;
+
+	for (uint64_t page = first; page <= last; page++) {
+		if (is_there(page))
+			continue;
+		reserved |= 1ULL << (page - first);
+		all++;
+		stack += is_stack(ring, page);
+		deep += is_deep(ring, page);
+	}
 	if (first < ring->layout.stacks_offset / STALL_RING_PAGE) // header and slots
-		return true;
-	for (uint64_t page = first; page <= last; page++)
-		deep += is_deep(ring, page) && !is_there(page);
-	if (deep)
-		return load(&deep_count) + deep <= deep_budget();
-	return load(&there_count) + (last - first + 1) <= budget();
+		add(&there_count, all);
+	else if (!deep && !take(&there_count, all, budget()))
+		return false;
+	else if (deep && !take(&deep_count, deep, deep_budget()))
+		return false;
+	else if (deep)
+		add(&there_count, all);
+	add(&stack_count, stack);
+	*ret_reserved = reserved;
+	return true;
+}
+
+// Those that are there now, made by another thread or not at all.
+static void unreserve(struct recorder_ring *ring, uint64_t first, uint64_t reserved)
+{
+	for (uint64_t page = first; reserved; page++, reserved >>= 1) {
+		if (reserved & 1)
+			count(ring, page, -1);
+	}
 }
 
 static bool populate(struct recorder_ring *ring, uint64_t offset, uint64_t size)
@@ -122,17 +166,22 @@ bool recorder_ring_has_already(const struct recorder_ring *ring, uint64_t offset
 bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t size)
 {
 	uint64_t first = offset / STALL_RING_PAGE, last = (offset + size - 1) / STALL_RING_PAGE;
+	uint64_t reserved;
 
 	if (recorder_ring_has_already(ring, offset, size))
 		return true;
 	while (is_there(first) && first < last)
 		first++;
-	if (!is_in_budget(ring, first, last) ||
-	    !populate(ring, first * STALL_RING_PAGE, (last - first + 1) * STALL_RING_PAGE))
+	if (last - first >= MAX_AT_ONCE || !reserve(ring, first, last, &reserved))
 		return false;
-	for (uint64_t page = first; page <= last; page++)
-		set_there(ring, page);
-	return true;
+	bool is_made =
+		populate(ring, first * STALL_RING_PAGE, (last - first + 1) * STALL_RING_PAGE);
+	for (uint64_t page = first; is_made && page <= last; page++) {
+		if (set_there(page))
+			reserved &= ~(1ULL << (page - first));
+	}
+	unreserve(ring, first, reserved);
+	return is_made;
 }
 
 uint32_t recorder_stack_share(const struct recorder_ring *ring)
@@ -158,8 +207,10 @@ void recorder_stack_give_back(struct recorder_ring *ring, uint32_t slot)
 		set_gone(ring, end);
 	if (end > first && raw_call3(SYS_madvise, recorder_ring_at(ring, first * STALL_RING_PAGE),
 				     (end - first) * STALL_RING_PAGE, MADV_REMOVE)) {
-		while (end > first)
-			set_there(ring, --end);
+		while (end > first) {
+			set_there(--end);
+			count(ring, end, 1);
+		}
 	}
 }
 
