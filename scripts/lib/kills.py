@@ -70,6 +70,6 @@ def kill_once(target: Target, after: float) -> bool:
         process.kill()
     if left := trouble_left(target.pid):
         raise KillError(f"killed after {1000 * after:.2f} ms, left behind: {left[:3]}")
-    if not target.running() or target.ask("gap")["ticks"] == 0:
+    if not target.running() or not target.beats_on():
         raise KillError(f"killed after {1000 * after:.2f} ms: the target is gone")
     return running

@@ -169,6 +169,14 @@ class Target:
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
 
+    def beats_on(self) -> bool:
+        """Say whether its heartbeat goes on; it may have to wait for a CPU before it does."""
+        before = self.ask("gap")["ticks"]
+        with contextlib.suppress(Late):
+            wait_until(lambda: self.ask("gap")["ticks"] > before, "the heartbeat goes on")
+            return True
+        return False
+
     def wait_asleep(self) -> None:
         """Wait until every known thread sleeps: one that was woken has counted that by then."""
         tasks = [Path(f"/proc/{self.pid}/task/{fact.tid}") for fact in self.threads]
