@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -71,6 +72,7 @@ class SqlServer(ABC):
         """
         self._child: Child | None = None
         self._control: Connection[Any] | None = None
+        self._made: dict[int, weakref.ref[Connection[Any]]] = {}
 
     @classmethod
     @abstractmethod
@@ -135,6 +137,7 @@ class SqlServer(ABC):
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
+        self._made.clear()
         self._child = self._start()
         self._child.wait_until(self.answers, f"{self.name} answers")
 
@@ -184,6 +187,8 @@ class SqlServer(ABC):
             if isinstance(error, OSError):
                 raise pymysql.err.OperationalError(f"{self.socket}: {error}") from error
             raise
+        number = connection.thread_id()  # type: ignore[no-untyped-call]
+        self._made[int(number)] = weakref.ref(connection)
         return connection
 
     def answers(self) -> bool:
@@ -237,7 +242,15 @@ class SqlServer(ABC):
             return len(seen) >= SETTLED and len(set(seen[-SETTLED:])) == 1
 
         wait_until(settled, "connections stay the same")
-        return seen[-1]
+        return seen[-1] - self._closed()
+
+    def _closed(self) -> frozenset[int]:
+        """Return the ids of connections made here that were closed, gone from the list or not."""
+
+        def is_open(connection: Connection[Any] | None) -> bool:
+            return connection is not None and bool(connection.open)
+
+        return frozenset(id for id, made in list(self._made.items()) if not is_open(made()))
 
     def wait_until_alone(self, *but: int) -> None:
         """Wait until no client but these, and the one that asks, is connected.
