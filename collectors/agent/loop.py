@@ -284,7 +284,7 @@ class Agent:
     def _look_after_server(self, now: int) -> None:
         match self._target.look(now):
             case "ended":
-                self._lost_ns = now
+                self._lost_ns = self._clock.now_ns()
                 self._close_what_is_left()
                 self._let_go()
             case "back":
