@@ -22,8 +22,7 @@ from stallscope import capturefile, probe, ringfile
 from stallscope.model import Trigger
 from stallscope.waitlines import Event, Key, Notice, WaitLine
 from tests.root.support import ONE_LINE, run_probe
-from tests.root.watching import Watcher, key_of
-from tests.watching import Line, watcher
+from tests.watching import Line, Waits, key_of, watcher
 
 __all__: list[str] = []
 
@@ -76,8 +75,8 @@ def staged(tmp_path: Path, rings: Path) -> Iterator[Target]:
         assert target.running()
 
 
-def watching(rings: Path, target: Target, *options: str) -> Watcher:
-    return Watcher("--backend", "inproc", "--ring", str(rings), *options, pids=(target.pid,))
+def watching(rings: Path, target: Target, *options: str) -> Waits:
+    return Waits("--backend", "inproc", "--ring", str(rings), *options, pids=(target.pid,))
 
 
 def own(frames: Sequence[str]) -> list[str]:
@@ -306,7 +305,7 @@ def test_two_readers_see_the_same(rings: Path, staged: Target) -> None:
         assert PAUSE_MS / 2 <= key.max_ms <= longest
 
 
-def read_only_watcher(rings: Path, target: Target, *options: str) -> Watcher:
+def read_only_watcher(rings: Path, target: Target, *options: str) -> Waits:
     """Return a watcher of a user who may read the ring, and has no right on the process."""
     shutil.chown(rings, group=NOBODY)
     rings.chmod(0o750)
@@ -448,7 +447,7 @@ def test_the_target_executes_another_program(tmp_path: Path, rings: Path) -> Non
         assert process.stdout is not None
         one_ring(rings)
         options = ("--backend", "inproc", "--ring", str(rings), "--interval", "20")
-        with Watcher(*options, "--threshold", "1", pids=(process.pid,)) as watch:
+        with Waits(*options, "--threshold", "1", pids=(process.pid,)) as watch:
             process.stdin.write(b"go\n")
             process.stdin.flush()
             while (said := process.stdout.readline().strip()) != b"ready":
@@ -493,7 +492,7 @@ def test_the_probes_tell_the_same(tmp_path: Path, rings: Path) -> None:
     env = inside(rings)
     with (
         known_waits(tmp_path, waiters=4, idle=6) as target,
-        Watcher("--backend", "bpf", *options, pids=(target.pid,)) as watch,
+        Waits("--backend", "bpf", *options, pids=(target.pid,)) as watch,
     ):
         scenario(target)
         by_probes = watch.finish()
