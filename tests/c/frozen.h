@@ -10,6 +10,7 @@
 #include <sys/ptrace.h>
 #include <sys/user.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "snapshot.h"
 
@@ -102,6 +103,29 @@ static inline void frozen_thaw(const struct stall_snapshot *snapshot)
 {
 	for (size_t i = 0; i < snapshot->thread_count; i++)
 		ptrace(PTRACE_DETACH, snapshot->threads[i].tid, 0, 0);
+}
+
+// A stop interrupts a system call: a thread goes back to the instruction of the call, and makes it
+// anew when it runs. False where one has not for minutes.
+static inline bool frozen_wait_blocked(const struct stall_snapshot *snapshot)
+{
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		char path[64], text[16] = "";
+
+		snprintf(path, sizeof(path), "/proc/%d/syscall", snapshot->threads[i].tid);
+		for (int k = 0; text[0] < '0' || text[0] > '9'; k++) { // else: running
+			FILE *file = fopen(path, "re");
+
+			if (k == 100000 || !file)
+				return false;
+			if (!fgets(text, sizeof(text), file))
+				text[0] = 0;
+			fclose(file);
+			if (k)
+				usleep(1000);
+		}
+	}
+	return true;
 }
 
 #endif

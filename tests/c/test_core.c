@@ -112,6 +112,7 @@ static int make_core(struct target_process *target, struct expected *expected, s
 	CHECK(*ret_count <= 16);
 	expect(snapshot, &unwound, expected);
 	frozen_thaw(snapshot);
+	CHECK(frozen_wait_blocked(snapshot));
 	stall_unwound_deinit(&unwound);
 	stall_snapshot_destroy(snapshot);
 	kill(target->pid, SIGABRT);
