@@ -43,7 +43,8 @@ def pprof_file(tmp_path: Path, entries: Sequence[Entry], options: Options | None
 
 
 def go_pprof(path: Path, *words: str) -> str:
-    return run("go", "tool", "pprof", "-symbolize=none", *words, path)
+    # It tells times as they are here, wherever that is.
+    return run("env", "TZ=UTC", "go", "tool", "pprof", "-symbolize=none", *words, path)
 
 
 class TestFolded:
