@@ -66,3 +66,16 @@ def test_only_the_last_command_is_repeated() -> None:
     assert docrun.context_of(block, block.commands[0]) == {}
     assert docrun.context_of(block, block.commands[1]) == {"until": "x"}
     assert block.commands[1] == Command("b", ())
+
+
+def test_a_command_on_its_own_is_repeated_until_it_shows_all(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    line = "echo x >>count; seq $(wc -l <count)"
+    page.write_text(f'<!-- run: until=2 shows="2; 4" -->\n```console\n$ {line}\n2\n4\n```\n')
+    assert docrun.differences(page) == []
+
+
+def test_a_server_is_asked_patiently(tmp_path: Path) -> None:
+    scene = docrun.Scene(tmp_path)
+    line = "echo ./scripts/stallscope snap -p 7 -o a"
+    assert scene.run(line, {}) == ["./scripts/stallscope snap --sql-deadline 60 -p 7 -o a"]
