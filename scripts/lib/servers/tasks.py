@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["at_rest", "held_up"]
 
 ASLEEP = frozenset("SI")
+UTIME, STIME = 11, 12  # of /proc/PID/task/TID/stat, behind the name
+SPINNING = 2
+"""Seconds of CPU time; a connection's thread takes milliseconds to where it waits."""
 NO_CALL = ("running", "-1")
 """What /proc/PID/task/TID/syscall says of a thread that runs, and of one in a page fault."""
 
@@ -17,9 +21,10 @@ def at_rest(pid: int) -> bool:
     """Say whether all threads sleep: none runs, waits for a CPU, or for a page of its memory.
 
     A server says what a statement waits for before its thread is there, and a thread that has to
-    wait for a CPU on its way can take long.
+    wait for a CPU on its way can take long. One that has computed for seconds is not on its way:
+    MariaDB's purge spins for as long as DDL waits for a table whose old rows it is to remove.
     """
-    return all(_state(task) in ASLEEP for task in _tasks(pid))
+    return all(_state(task) in ASLEEP or _spins(task) for task in _tasks(pid))
 
 
 def held_up(pid: int) -> bool:
@@ -36,6 +41,13 @@ def _state(task: Path) -> str:
     with suppress(FileNotFoundError, ProcessLookupError):
         return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     return "I"  # it has ended
+
+
+def _spins(task: Path) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        fields = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(fields[UTIME]) + int(fields[STIME]) > SPINNING * os.sysconf("SC_CLK_TCK")
+    return False  # it has ended
 
 
 def _waits_for_the_disk(task: Path) -> bool:
