@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -114,17 +114,34 @@ class World:
         self._metrics = None if args.prometheus is None else MetricsFile(args.prometheus, [server])
         self._lock = threading.Lock()
         self._hooks = self._make_hooks(settings_of(args))
+        self._has_begun = False
 
     def sources(self, server: Server, settings: AgentSettings) -> Sources:
-        """Return what this server process is asked."""
+        """Return what this server process is asked.
+
+        At the start option files that cannot be read are an error. Later, after a restart or a
+        reload, they are told, and all else is watched on.
+        """
+
+        def of(login: Callable[[Server], Login] | None) -> Sources:
+            return sources.of_server(
+                server,
+                settings,
+                login,
+                poll=self._poll or settings.poll,
+                keep_deadlock=self._store.add_deadlock,
+            )
+
         login = None if self._args.no_sql else self._login
-        return sources.of_server(
-            server,
-            settings,
-            login,
-            poll=self._poll or settings.poll,
-            keep_deadlock=self._store.add_deadlock,
-        )
+        try:
+            found = of(login)
+        except StallscopeError as error:
+            if not self._has_begun:
+                raise
+            tell(f"not asked over SQL until its next restart, or SIGHUP: {error}")
+            found = of(None)
+        self._has_begun = True
+        return found
 
     def eye(self, settings: AgentSettings, put: Put) -> Eye:
         """Return what takes the captures."""
