@@ -196,27 +196,6 @@ class IncidentFolder:
             raise StallscopeError(f"cannot take {path} in: {one_line_of(error)}") from error
         self._next = max(self._next, int(path.name.partition(".")[0]) + 1)
 
-    def replace_capture(self, entry: CaptureEntry, data: bytes | None = None) -> None:
-        """Replace a capture by an annotated one, and what incident.json says of it.
-
-        Without ``data`` the file stays: its verdict has become known.
-        """
-        with self._lock:
-            if all(known.file != entry.file for known in self._incident.captures):
-                raise StallscopeError(f"{self.path}: has no capture {one_line(entry.file, 80)}")
-            if data is not None:
-                self._check_open()
-                path = self.path / entry.file
-                atomicfile.write(path, [_packed(data)], force=True)
-                self._note_size(path)
-            self.update(self._with_entry(entry))
-
-    def _with_entry(self, entry: CaptureEntry) -> Incident:
-        captures = tuple(
-            entry if known.file == entry.file else known for known in self._incident.captures
-        )
-        return msgspec.structs.replace(self._incident, captures=captures)
-
     def append_samples(self, samples: Iterable[Sample]) -> None:
         """Append samples; give many at once, since each call syncs the file."""
         self._append(self._samples, encode_lines(samples), compressed=True)

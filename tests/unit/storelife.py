@@ -95,7 +95,11 @@ def fill(store: Store, number: int, say: Callable[[Said], None]) -> None:
     say(("text", name, "innodb-status"))
     folder.append_samples(map(sample, range(60, 70)))
     say(("samples", name, "70"))
-    folder.replace_capture(msgspec.structs.replace(entry, analyzed=True), CAPTURE)
+    judged = (
+        msgspec.structs.replace(known, analyzed=known.file == entry.file)
+        for known in folder.incident.captures
+    )
+    folder.update(msgspec.structs.replace(folder.incident, captures=tuple(judged)))
     say(("analyzed", name, entry.file))
     folder.append_waits([WAITS])
     folder.append_raw_sql([SQL])
