@@ -80,8 +80,9 @@ def _distance(tried: Tried) -> str:
         row += ", and going on"
     if state.nearest is None or state.nearest_threshold is None:
         return f"it was true for {row}" if state.most_in_a_row else "it was never true"
-    side = "" if settings.wait else "> " if settings.when == "above" else "< "
-    reached = f"came to {number(state.nearest)}, and {side}{number(state.nearest_threshold)} fires"
+    side, unit = ("", " ms") if settings.wait else ("> " if settings.when == "above" else "< ", "")
+    came, fires = number(state.nearest), number(state.nearest_threshold)
+    reached = f"came to {came}{unit}, and {side}{fires}{unit} fires"
     if state.most_in_a_row and settings.wait is None:
         return f"{reached}; breached in {row}"
     return reached

@@ -8,10 +8,13 @@ import stat
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.command import CommandCollector
+from stallscope.collectors.triggers.dryrun import Tried, sentence
+from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import CommandSettings
 from stallscope.errors import Exit, StallscopeError
 from stallscope.main import main
@@ -80,6 +83,15 @@ def test_try_says_how_far_it_was_and_what_is_missing(
     assert texts["far"] == "would not fire: came to 22, and > 30 fires"
     assert texts["long"].startswith("would not fire: came to 22, and > 20 fires; breached in 1")
     assert texts["typo"] == "cannot fire: no sample has Thread_runing"
+
+
+def test_waits_come_near_in_milliseconds() -> None:
+    settings = triggerfile.defaults()
+    (convoy,) = (trigger for trigger in settings.triggers if trigger.name == "lock-convoy")
+    (state,) = (state for state in Engine(settings).states() if state.name == convoy.name)
+    near = msgspec.structs.replace(state, looks=1, nearest=120.0, nearest_threshold=500.0)
+    said = sentence(Tried(convoy, near, ()))
+    assert said == "would not fire: came to 120 ms, and 500 ms fires"
 
 
 @pytest.mark.parametrize("text", ["", "[1]\n", '{"source": 3}\n', "{\n"])
