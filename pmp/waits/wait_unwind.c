@@ -67,9 +67,11 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 	return hash ^ hash >> 29;
 }
 
-uint64_t stall_wait_stack_hash(const struct stall_wait_process *process,
-			       const struct stall_wait_record *record, uint64_t stack_address,
-			       const uint8_t *stack, size_t stack_size)
+// What two stack copies have in common whose unwinding must give the same: their PC, and where which
+// words point into code or into the stack itself.
+static uint64_t stack_hash(const struct stall_wait_process *process,
+			   const struct stall_wait_record *record, uint64_t stack_address,
+			   const uint8_t *stack, size_t stack_size)
 {
 	static const uint8_t saved[] = {STALL_BPF_SP,  STALL_BPF_BP,  STALL_BPF_BX, STALL_BPF_R12,
 					STALL_BPF_R13, STALL_BPF_R14, STALL_BPF_R15};
@@ -392,9 +394,8 @@ struct stall_error *stall_wait_unwind(struct stall_wait_unwinder *unwinder,
 			&unwinder->options.processes->processes[items[i].process];
 		if (!items[i].stack || process->ended)
 			continue;
-		uint64_t hash =
-			stall_wait_stack_hash(process, &items[i].record, items[i].stack_address,
-					      items[i].stack, items[i].stack_size);
+		uint64_t hash = stack_hash(process, &items[i].record, items[i].stack_address,
+					   items[i].stack, items[i].stack_size);
 		if (recall(unwinder, &items[i], hash))
 			continue;
 		// A word that is not looked at could hide a stall for as long as the server runs.

@@ -67,12 +67,6 @@ struct stall_wait_unwound_counts {
 struct stall_wait_unwound_counts stall_wait_unwinder_counts(
 	const struct stall_wait_unwinder *unwinder);
 
-// What two stack copies have in common whose unwinding must give the same: their PC, and where which
-// words point into code or into the stack itself.
-uint64_t stall_wait_stack_hash(const struct stall_wait_process *process,
-			       const struct stall_wait_record *record, uint64_t stack_address,
-			       const uint8_t *stack, size_t stack_size);
-
 static inline void stall_wait_unwinder_destroyp(struct stall_wait_unwinder **unwinder)
 {
 	stall_wait_unwinder_destroy(*unwinder);
