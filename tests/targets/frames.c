@@ -5,7 +5,6 @@
 
 #include <alloca.h>
 #include <dlfcn.h>
-#include <sys/prctl.h>
 
 #include "module.h"
 
@@ -239,10 +238,11 @@ static NOIPA void vfork_parent(void)
 		long got;
 		char c;
 
-		// Shares the stack with its parent: no calls. Dies with the thread that made it.
+		// Shares the stack with its parent: no calls. Ends with its parent, however early that
+		// is killed: nobody else has the other end of the pipe.
 		__asm__ volatile("syscall"
 				 : "=a"(got)
-				 : "a"(SYS_prctl), "D"(PR_SET_PDEATHSIG), "S"(SIGKILL)
+				 : "a"(SYS_close), "D"(fds[1])
 				 : "rcx", "r11", "memory");
 		__asm__ volatile("syscall"
 				 : "=a"(got)
