@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,19 @@ def assert_caught(capture: Capture, held: Made) -> None:
     assert lock.waiters == len(held.calls)
 
 
+@contextmanager
+def told_early(folder: Path) -> Iterator[tuple[Target, Watcher, Made]]:
+    """Let threads wait for the mutex who were told, and whom no capture was taken for."""
+    options = (*LONG, "--capture-threshold", f"mutex={NEVER_MS}")
+    with (
+        known_waits(folder, WAITERS) as target,
+        watcher(target.pid, options=options) as watch,
+    ):
+        held = make(target, f"hold mutex {WAITERS}")
+        await_told(watch, held)
+        yield target, watch, held
+
+
 def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
     options = (*LONG, "--capture-threshold", f"mutex={LATE_MS}")
     with (
@@ -111,13 +126,7 @@ def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
 
 def test_a_capture_tells_who_waits_by_then(tmp_path: Path) -> None:
     """Waits that were told long before, by one that was told as the first."""
-    options = (*LONG, "--capture-threshold", f"mutex={NEVER_MS}")
-    with (
-        known_waits(tmp_path, WAITERS) as target,
-        watcher(target.pid, options=options) as watch,
-    ):
-        held = make(target, f"hold mutex {WAITERS}")
-        await_told(watch, held)
+    with told_early(tmp_path) as (target, watch, held):
         watch.ask(f"capture-threshold mutex {LATE_MS}", "capture-threshold")
         capture = watch.capture()
         assert capture.trigger is not None
@@ -129,13 +138,7 @@ def test_a_capture_tells_who_waits_by_then(tmp_path: Path) -> None:
 
 def test_a_wait_that_is_over_takes_none(tmp_path: Path) -> None:
     """It was told, and ended before it was long enough."""
-    options = (*LONG, "--capture-threshold", f"mutex={NEVER_MS}")
-    with (
-        known_waits(tmp_path, WAITERS) as target,
-        watcher(target.pid, options=options) as watch,
-    ):
-        held = make(target, f"hold mutex {WAITERS}")
-        await_told(watch, held)
+    with told_early(tmp_path) as (target, watch, held):
         make(target, "release")
         await_ended(watch, held)
         watch.ask("capture-threshold mutex 20", "capture-threshold")
