@@ -29,6 +29,7 @@ __all__ = [
     "own_frames",
     "run_probe",
     "snap",
+    "without_plt",
 ]
 
 BACKENDS = (
@@ -39,6 +40,7 @@ BACKENDS = (
 
 ONE_LINE = re.compile(r"\Astallscope-probe: [^\n]+\n\Z")
 CLONE = re.compile(r" \[clone [^\]]*\]")
+STUB = re.compile(r"target-\w+\+0x")
 
 
 class Snap(NamedTuple):
@@ -134,6 +136,11 @@ def own_frames(thread: Thread, *modules: str) -> list[str]:
         for frame in thread.frames
         if not frame.kernel and frame.symbol != "_start" and basename(frame) in modules
     ]
+
+
+def without_plt(names: list[str]) -> list[str]:
+    """Leave out the stub through which a library is called: no symbol covers it."""
+    return names[1:] if names and STUB.match(names[0]) else names
 
 
 def basename(frame: Frame) -> str:

@@ -21,6 +21,7 @@ from tests.root.support import (
     own_frames,
     run_probe,
     snap,
+    without_plt,
 )
 
 __all__: list[str] = []
@@ -204,11 +205,6 @@ def test_hostile_thread_names(backend: str) -> None:
 def turns(target: Target) -> int:
     """Return how often its threads have gone round so far."""
     return int(target.ask("turns")["turns"])
-
-
-def without_plt(names: list[str]) -> list[str]:
-    """Leave out the stub through which a library is called: no symbol covers it."""
-    return names[1:] if names and names[0].startswith("target-spin+0x") else names
 
 
 @bpf
