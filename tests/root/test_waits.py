@@ -17,6 +17,7 @@ from servers import PATIENCE
 from targets import Target, target_path
 
 from stallscope.waitlines import Event, Notice, WaitLine
+from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
 from tests.watching import Waits, key_of
 
@@ -26,8 +27,6 @@ MAX_ERROR_MS = 2.0
 ROUNDING_MS = 0.001
 ONCE = ("--interval", "3600000")
 """No line but the last."""
-WAITER = ["wait_for_the_mutex", "waiter_main"]
-HOLDER = ["hold_the_mutex", "holder_main"]
 
 
 @pytest.fixture
@@ -36,11 +35,6 @@ def target(tmp_path: Path) -> Iterator[Target]:
         yield target
         assert target.running()
         assert_unharmed(target.pid)
-
-
-def own(frames: Sequence[str]) -> list[str]:
-    """Return the frames that are the target's, without libc's around them."""
-    return [frame for frame in frames if frame in (*WAITER, *HOLDER)]
 
 
 def waiting_tids(events: Sequence[Event]) -> set[int | None]:
@@ -143,28 +137,8 @@ def test_convoy_in_flight(target: Target) -> None:
         line = watcher.line()
         while line.kinds["mutex"].in_flight != 8 or len(waiting_tids(watcher.events)) < 8:
             line = watcher.line()
-        key = key_of(line, "mutex", "the_mutex")
-        assert key.in_flight == 8
-        assert key.owner_tid == made.holder
-        assert key.longest_in_flight_ms >= 1.0
-        told = {event.tid: event for event in watcher.events if event.kind == "mutex"}
-        assert set(told) == {call.tid for call in made.calls}
-        for event in told.values():
-            assert event.in_flight
-            assert own(event.frames) == WAITER
-            assert event.owner_tid == made.holder
-        # The last of them to fall asleep met all others.
-        assert max(event.waiters for event in told.values()) == 8
-        # As long as it goes on, each line has it.
-        (stack,) = key_of(watcher.line(), "mutex", "the_mutex").waiters
-        assert (stack.count, own(stack.frames)) == (8, WAITER)
-        make(target, "release")
-        final = watcher.finish()
-    key = key_of(final, "mutex", "the_mutex")
-    # What was counted while it went on is not counted again at its end.
-    assert sum(stack.count for stack in key.waiters) == 8
-    assert key.count == 8
-    assert key.in_flight == 0
+        assert len(made.calls) == 8
+        assert_convoy(watcher, target, made, line)
 
 
 def test_waits_below_their_threshold_in_flight(target: Target) -> None:

@@ -21,6 +21,7 @@ from targets import Target, target_path
 from stallscope import capturefile, probe, ringfile
 from stallscope.model import Trigger
 from stallscope.waitlines import Event, Key, Notice, WaitLine
+from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, run_probe
 from tests.watching import Line, Waits, key_of, watcher
 
@@ -30,8 +31,6 @@ pytestmark = pytest.mark.needs("root", "probe", "library")
 
 ONCE = ("--interval", "3600000")
 """No line but the last."""
-WAITER = ["wait_for_the_mutex", "waiter_main"]
-HOLDER = ["hold_the_mutex", "holder_main"]
 ROUNDING_MS = 0.001
 NOBODY = 65534
 PAUSE_MS = 150
@@ -77,11 +76,6 @@ def staged(tmp_path: Path, rings: Path) -> Iterator[Target]:
 
 def watching(rings: Path, target: Target, *options: str) -> Waits:
     return Waits("--backend", "inproc", "--ring", str(rings), *options, pids=(target.pid,))
-
-
-def own(frames: Sequence[str]) -> list[str]:
-    """Return the frames that are the target's, without libc's around them."""
-    return [frame for frame in frames if frame in (*WAITER, *HOLDER)]
 
 
 def ended(events: Sequence[Event]) -> list[Event]:
@@ -151,25 +145,9 @@ def test_convoy_in_flight(rings: Path, target: Target) -> None:
         # A waiter is told of once it has copied its stack.
         while len({event.tid for event in watch.events if event.kind == "mutex"}) < 8:
             line = watch.line()
-        told = {event.tid: event for event in watch.events if event.kind == "mutex"}
-        key = key_of(line, "mutex", "the_mutex")
-        assert (key.in_flight, key.owner_tid) == (8, made.holder)
         assert line.kinds["mutex"].in_flight == 8
-        assert key.longest_in_flight_ms >= 1.0
-        assert set(told) == {call.tid for call in made.calls}
-        for event in told.values():
-            assert event.in_flight
-            assert own(event.frames) == WAITER
-            assert event.owner_tid == made.holder
-        assert max(event.waiters for event in told.values()) == 8
-        (stack,) = key_of(watch.line(), "mutex", "the_mutex").waiters
-        assert (stack.count, own(stack.frames)) == (8, WAITER)
-        make(target, "release")
-        final = watch.finish()
-    key = key_of(final, "mutex", "the_mutex")
-    # What was counted while it went on is not counted again at its end.
-    assert sum(stack.count for stack in key.waiters) == 8
-    assert (key.count, key.in_flight) == (8, 0)
+        assert len(made.calls) == 8
+        assert_convoy(watch, target, made, line)
 
 
 def test_waits_below_their_threshold_in_flight(rings: Path, target: Target) -> None:
