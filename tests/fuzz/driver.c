@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // fuzz-NAME [--seed N] [--seconds N] FILE...: runs each file as it is, then damaged copies of them,
-// where there is no libFuzzer. The seed and the round of a crash are printed by the crash itself:
-// run again with that seed.
+// where there is no libFuzzer. An input that crashes, or takes more time or memory than is allowed,
+// is written to a file, and its seed and round are printed. `fuzz-NAME --seconds 0 FILE` runs it
+// again, alone.
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+
+#define CPU_SECONDS 5	 // of one input; most take milliseconds, under sanitizers
+#define MEMORY_MB "2048" // of all, of which sanitizers keep some hundreds
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -17,7 +26,70 @@ struct input {
 	size_t size;
 };
 
-static uint64_t random_state;
+static uint64_t random_state, seed, rounds;
+
+// What runs now, and where to write it if that is its end.
+static const struct input *running;
+static char saved_path[PATH_MAX];
+
+// Of the sanitizers; the first is not there where the compiler has none.
+void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+const char *__asan_default_options(void);
+const char *__ubsan_default_options(void);
+
+// All ends lead through that of AddressSanitizer, which tells the stack: an abort() too, and what
+// UndefinedBehaviorSanitizer finds.
+const char *__asan_default_options(void)
+{
+	return "handle_abort=1:hard_rss_limit_mb=" MEMORY_MB;
+}
+
+const char *__ubsan_default_options(void)
+{
+	return "abort_on_error=1";
+}
+
+// Takes no memory: the heap may be what is broken.
+static void on_death(void)
+{
+	const struct input *input = running;
+
+	if (!input)
+		return;
+	running = NULL;
+	int fd = open(saved_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	bool saved = fd >= 0 && write(fd, input->data, input->size) == (ssize_t)input->size;
+	dprintf(STDERR_FILENO, "seed %" PRIu64 ", round %" PRIu64 ": the input is %s %s\n", seed,
+		rounds, saved ? "in" : "lost, no room for", saved_path);
+}
+
+static void on_deadline(int number)
+{
+	dprintf(STDERR_FILENO, "an input took %d s of CPU time\n", CPU_SECONDS);
+	abort();
+}
+
+static void prepare_death(const char *program)
+{
+	const char *slash = strrchr(program, '/');
+	char folder[PATH_MAX / 2];
+
+	snprintf(saved_path, sizeof(saved_path), "%s/%.200s-%" PRIu64 ".input",
+		 getcwd(folder, sizeof(folder)) ? folder : ".", slash ? slash + 1 : program, seed);
+	if (__sanitizer_set_death_callback)
+		__sanitizer_set_death_callback(on_death);
+	signal(SIGPROF, on_deadline);
+}
+
+static void run(const struct input *input)
+{
+	const struct itimerval limit = {.it_value.tv_sec = CPU_SECONDS};
+
+	running = input;
+	setitimer(ITIMER_PROF, &limit, NULL);
+	LLVMFuzzerTestOneInput(input->data, input->size);
+	running = NULL;
+}
 
 // xorshift64*
 static uint64_t random_word(void)
@@ -38,9 +110,9 @@ static struct input load(const char *path)
 		exit(2);
 	}
 	input.size = (size_t)ftell(file);
-	input.data = malloc(input.size + 1);
+	input.data = malloc(input.size);
 	rewind(file);
-	if (!input.data || fread(input.data, 1, input.size, file) != input.size) {
+	if ((!input.data && input.size) || fread(input.data, 1, input.size, file) != input.size) {
 		perror(path);
 		exit(2);
 	}
@@ -85,11 +157,11 @@ static void run_damaged(const struct input *input)
 	for (uint64_t i = random_word() % 24; i > 0; i--)
 		size = damage(copy, size);
 	// In a block of exactly that size a read beyond it is seen.
-	uint8_t *exact = malloc(size);
-	memcpy(exact, copy, size);
+	struct input exact = {.data = malloc(size), .size = size};
+	memcpy(exact.data, copy, size);
 	free(copy);
-	LLVMFuzzerTestOneInput(exact, size);
-	free(exact);
+	run(&exact);
+	free(exact.data);
 }
 
 static uint64_t now_ns(void)
@@ -102,36 +174,37 @@ static uint64_t now_ns(void)
 
 int main(int argc, char **argv)
 {
-	uint64_t seconds = 5, rounds = 0, started = now_ns();
+	uint64_t seconds = 5, started = now_ns();
 	struct input inputs[64];
 	size_t count = 0;
 
-	random_state = (uint64_t)time(NULL) * UINT64_C(0x9e3779b97f4a7c15);
+	seed = (uint64_t)time(NULL) * UINT64_C(0x9e3779b97f4a7c15);
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
-			random_state = strtoull(argv[++i], NULL, 0);
+			seed = strtoull(argv[++i], NULL, 0);
 		else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
 			seconds = strtoull(argv[++i], NULL, 0);
 		else if (count < 64)
 			inputs[count++] = load(argv[i]);
 	}
-	if (!count || !random_state) {
+	if (!count || !seed) {
 		fprintf(stderr, "usage: %s [--seed N] [--seconds N] FILE...\n", argv[0]);
 		return 2;
 	}
-	// Unbuffered: what was printed last names the round that crashed.
-	fprintf(stderr, "seed %" PRIu64 "\n", random_state);
+	fprintf(stderr, "seed %" PRIu64 "\n", seed);
+	random_state = seed;
+	prepare_death(argv[0]);
 	for (size_t i = 0; i < count; i++)
-		LLVMFuzzerTestOneInput(inputs[i].data, inputs[i].size);
+		run(&inputs[i]);
 	while (now_ns() - started < seconds * 1000000000) {
 		const struct input *input = &inputs[random_word() % count];
 
+		rounds++;
 		if (input->size)
 			run_damaged(input);
-		rounds++;
 	}
 	for (size_t i = 0; i < count; i++)
 		free(inputs[i].data);
 	printf("%" PRIu64 " rounds\n", rounds);
-	return rounds ? 0 : 1;
+	return rounds || !seconds ? 0 : 1;
 }
