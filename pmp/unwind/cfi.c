@@ -2,15 +2,12 @@
 #include "cfi.h"
 
 #include <dwarf.h>
-#include <elfutils/libdw.h>
-#include <libelf.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cfi_section.h"
 #include "cleanup.h"
 #include "expression.h"
-
-#define MAX_FRAME_SECTION (256U << 20)
 
 // What a row owns; freed with the file.
 struct block {
@@ -19,51 +16,32 @@ struct block {
 };
 
 struct stall_cfi {
-	Elf *elf;
-	Dwarf_CFI *eh_frame; // of `elf`
-	bool has_debug_frame, tried_debug_frame;
-	const struct stall_elf *debug_frame_file;
-	uint8_t *frame_image; // an ELF file in memory that holds .debug_frame alone
-	Elf *frame_elf;
-	Dwarf *dwarf;
-	Dwarf_CFI *debug_frame; // of `dwarf`
+	struct stall_cfi_section *eh_frame;
+	// Read when it is first asked for.
+	const struct stall_elf *debug_frame_file; // NULL: there is none
+	struct stall_cfi_section *debug_frame;
+	bool tried_debug_frame;
 	struct block *blocks;
 };
 
-static bool has_section(const struct stall_elf *elf, const char *name)
+static bool has_debug_frame(const struct stall_elf *elf)
 {
-	const Elf64_Shdr *section = elf ? stall_elf_section(elf, name) : NULL;
+	const Elf64_Shdr *section = elf ? stall_elf_section(elf, ".debug_frame") : NULL;
 
 	return section && section->sh_type != SHT_NOBITS && section->sh_size;
-}
-
-static void cfi_destroyp(struct stall_cfi **cfi)
-{
-	stall_cfi_destroy(*cfi);
 }
 
 struct stall_error *stall_cfi_create(const struct stall_elf *elf, const struct stall_elf *debug,
 				     struct stall_cfi **ret)
 {
-	_cleanup_(cfi_destroyp) struct stall_cfi *cfi = calloc(1, sizeof(*cfi));
+	struct stall_cfi *cfi = calloc(1, sizeof(*cfi));
 
 	if (!cfi)
 		return &stall_enomem;
-	elf_version(EV_CURRENT);
-	// READ, not MMAP: a file that shrinks must not raise SIGBUS.
-	cfi->elf = elf->image ? elf_memory((char *)elf->image, elf->size)
-			      : elf_begin(elf->fd, ELF_C_READ, NULL);
-	if (!cfi->elf)
-		return stall_error_create(STALL_ERROR_FORMAT, "libelf: %s", elf_errmsg(-1));
-	// In a separate debug file the program headers still tell of .eh_frame, and lead elsewhere.
-	const Elf64_Shdr *eh_frame = stall_elf_section(elf, ".eh_frame");
-	if (!eh_frame || eh_frame->sh_type != SHT_NOBITS)
-		cfi->eh_frame = dwarf_getcfi_elf(cfi->elf);
-	cfi->debug_frame_file = has_section(elf, ".debug_frame")     ? elf
-				: has_section(debug, ".debug_frame") ? debug
-								     : NULL;
-	cfi->has_debug_frame = cfi->debug_frame_file;
-	*ret = no_cleanup_ptr(cfi);
+	// What cannot be read is as good as none.
+	stall_error_destroy(stall_cfi_section_eh_frame(elf, &cfi->eh_frame));
+	cfi->debug_frame_file = has_debug_frame(elf) ? elf : has_debug_frame(debug) ? debug : NULL;
+	*ret = cfi;
 	return NULL;
 }
 
@@ -71,13 +49,8 @@ void stall_cfi_destroy(struct stall_cfi *cfi)
 {
 	if (!cfi)
 		return;
-	if (cfi->dwarf)
-		dwarf_end(cfi->dwarf);
-	elf_end(cfi->frame_elf);
-	free(cfi->frame_image);
-	if (cfi->eh_frame)
-		dwarf_cfi_end(cfi->eh_frame);
-	elf_end(cfi->elf);
+	stall_cfi_section_destroy(cfi->debug_frame);
+	stall_cfi_section_destroy(cfi->eh_frame);
 	for (struct block *block = cfi->blocks, *next; block; block = next) {
 		next = block->next;
 		free(block);
@@ -88,109 +61,25 @@ void stall_cfi_destroy(struct stall_cfi *cfi)
 const char *stall_cfi_source(const struct stall_cfi *cfi)
 {
 	if (cfi->eh_frame)
-		return cfi->has_debug_frame ? "both" : ".eh_frame";
-	return cfi->has_debug_frame ? ".debug_frame" : "none";
+		return cfi->debug_frame_file ? "both" : ".eh_frame";
+	return cfi->debug_frame_file ? ".debug_frame" : "none";
 }
 
-// dwarf_begin_elf would read every .debug_* section, which for a server is hundreds of megabytes:
-// it gets an ELF file with nothing but .debug_frame instead.
-struct frame_image {
-	Elf64_Ehdr ehdr;
-	Elf64_Shdr sections[3]; // null, .debug_frame, .shstrtab
-	char names[32];
-	uint8_t data[];
-};
-
-static void fill_frame_image(struct frame_image *image, const Elf64_Shdr *section)
+static Dwarf_Frame *find_frame(struct stall_cfi *cfi, uint64_t address, bool *ret_bad)
 {
-	static const char names[] = "\0.debug_frame\0.shstrtab";
+	Dwarf_Frame *frame = NULL;
 
-	*image = (struct frame_image){
-		.ehdr =
-			{
-				.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64,
-					    ELFDATA2LSB, EV_CURRENT},
-				.e_type = ET_DYN,
-				.e_machine = EM_X86_64,
-				.e_version = EV_CURRENT,
-				.e_shoff = offsetof(struct frame_image, sections),
-				.e_ehsize = sizeof(Elf64_Ehdr),
-				.e_shentsize = sizeof(Elf64_Shdr),
-				.e_shnum = 3,
-				.e_shstrndx = 2,
-			},
-		.sections =
-			{
-				[1] = {.sh_name = 1,
-				       .sh_type = SHT_PROGBITS,
-				       .sh_flags = section->sh_flags & SHF_COMPRESSED,
-				       .sh_offset = offsetof(struct frame_image, data),
-				       .sh_size = section->sh_size,
-				       .sh_addralign = 8},
-				[2] = {.sh_name = 14,
-				       .sh_type = SHT_STRTAB,
-				       .sh_offset = offsetof(struct frame_image, names),
-				       .sh_size = sizeof(names),
-				       .sh_addralign = 1},
-			},
-	};
-	memcpy(image->names, names, sizeof(names));
-}
-
-static bool unpacks_too_large(const struct stall_elf *elf, const Elf64_Shdr *section)
-{
-	Elf64_Chdr header;
-
-	if (!(section->sh_flags & SHF_COMPRESSED))
-		return false;
-	if (section->sh_size < sizeof(header))
-		return true;
-	struct stall_error *err = stall_elf_read(elf, section->sh_offset, &header, sizeof(header));
-	bool failed = err;
-	stall_error_destroy(err);
-	return failed || header.ch_size > MAX_FRAME_SECTION;
-}
-
-static void open_debug_frame(struct stall_cfi *cfi)
-{
-	const struct stall_elf *file = cfi->debug_frame_file;
-	const Elf64_Shdr *section = stall_elf_section(file, ".debug_frame");
-
-	if (section->sh_size > MAX_FRAME_SECTION || unpacks_too_large(file, section))
-		return;
-	size_t size = sizeof(struct frame_image) + section->sh_size;
-	struct frame_image *image = malloc(size);
-	if (!image)
-		return;
-	fill_frame_image(image, section);
-	cfi->frame_image = (uint8_t *)image;
-	struct stall_error *err =
-		stall_elf_read(file, section->sh_offset, image->data, section->sh_size);
-	if (err) {
-		stall_error_destroy(err);
-		return;
-	}
-	cfi->frame_elf = elf_memory((char *)image, size);
-	cfi->dwarf = dwarf_begin_elf(cfi->frame_elf, DWARF_C_READ, NULL);
-	if (cfi->dwarf)
-		cfi->debug_frame = dwarf_getcfi(cfi->dwarf);
-}
-
-static Dwarf_Frame *find_frame(struct stall_cfi *cfi, uint64_t address)
-{
-	Dwarf_Frame *frame;
-
-	if (cfi->eh_frame && dwarf_cfi_addrframe(cfi->eh_frame, address, &frame) == 0)
+	if (cfi->eh_frame)
+		frame = stall_cfi_section_frame(cfi->eh_frame, address, ret_bad);
+	if (frame || !cfi->debug_frame_file)
 		return frame;
-	if (!cfi->has_debug_frame)
-		return NULL;
 	if (!cfi->tried_debug_frame) {
 		cfi->tried_debug_frame = true;
-		open_debug_frame(cfi);
+		stall_error_destroy(
+			stall_cfi_section_debug_frame(cfi->debug_frame_file, &cfi->debug_frame));
 	}
-	if (cfi->debug_frame && dwarf_cfi_addrframe(cfi->debug_frame, address, &frame) == 0)
-		return frame;
-	return NULL;
+	return cfi->debug_frame ? stall_cfi_section_frame(cfi->debug_frame, address, ret_bad)
+				: NULL;
 }
 
 static const struct stall_expression *keep_expression(struct stall_cfi *cfi, const Dwarf_Op *ops,
@@ -322,11 +211,12 @@ static bool decode(struct stall_cfi *cfi, Dwarf_Frame *frame, struct stall_row *
 
 const struct stall_row *stall_cfi_row(struct stall_cfi *cfi, uint64_t address, bool *ret_bad)
 {
-	_cleanup_free_ Dwarf_Frame *frame = find_frame(cfi, address);
+	bool bad = false;
+	_cleanup_free_ Dwarf_Frame *frame = find_frame(cfi, address, &bad);
 	struct stall_rule rules[STALL_REGS];
 	struct stall_row row = {};
 
-	*ret_bad = frame && !decode(cfi, frame, &row, rules);
+	*ret_bad = frame ? !decode(cfi, frame, &row, rules) : bad;
 	if (!frame || *ret_bad)
 		return NULL;
 	size_t size = sizeof(row) + row.rule_count * sizeof(rules[0]);

@@ -1,199 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rows of sound files, and what is kept from libdw of damaged ones.
+#include <dlfcn.h>
 #include <dwarf.h>
+#include <elfutils/libdw.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cfi.h"
+#include "cfi_check.h"
 #include "check.h"
 #include "cleanup.h"
-#include "expression.h"
 #include "symbols.h"
-
-#define OPS(...) ((Dwarf_Op[]){__VA_ARGS__}), sizeof((Dwarf_Op[]){__VA_ARGS__}) / sizeof(Dwarf_Op)
-
-static uint8_t stack_bytes[256];
-static const struct stall_stack_memory memory = {.copy = stack_bytes,
-						 .address = 0x7000,
-						 .size = sizeof(stack_bytes)};
-static struct stall_regs regs;
-
-static void set_word(uint64_t address, uint64_t value)
-{
-	memcpy(stack_bytes + (address - 0x7000), &value, sizeof(value));
-}
-
-static void set_reg(int reg, uint64_t value)
-{
-	regs.value[reg] = value;
-	regs.valid |= 1U << reg;
-}
-
-static enum stall_step evaluate(const Dwarf_Op *ops, size_t count, uint64_t *ret)
-{
-	static const uint64_t cfa = 0x7080;
-	_cleanup_free_ struct stall_expression *expression = NULL;
-	struct stall_error *err = stall_expression_create(ops, count, &expression);
-
-	if (err) {
-		stall_error_destroy(err);
-		return STALL_STEP_BAD;
-	}
-	return stall_expression_evaluate(expression, &regs, &cfa, &memory, ret);
-}
-
-#define CHECK_VALUE(expected, ...)                                                                 \
-	do {                                                                                       \
-		uint64_t value_ = 0;                                                               \
-		CHECK_INT(evaluate(OPS(__VA_ARGS__), &value_), STALL_STEP_CALLER);                 \
-		CHECK_INT(value_, expected);                                                       \
-	} while (0)
-#define CHECK_FAILS(step, ...)                                                                     \
-	do {                                                                                       \
-		uint64_t value_ = 0;                                                               \
-		CHECK_INT(evaluate(OPS(__VA_ARGS__), &value_), step);                              \
-	} while (0)
-
-// What GNU ld writes for the procedure linkage table: CFA = rsp + 8 + ((rip & 15) >= 11) * 8.
-static void test_plt_expression(void)
-{
-	for (uint64_t pc = 0x401020; pc < 0x401030; pc++) {
-		set_reg(STALL_REG_SP, 0x7000);
-		set_reg(STALL_REG_PC, pc);
-		CHECK_VALUE(0x7008 + ((pc & 15) >= 11 ? 8 : 0), {DW_OP_breg7, 8, 0, 0},
-			    {DW_OP_breg16, 0, 0, 2}, {DW_OP_lit15, 0, 0, 4}, {DW_OP_and, 0, 0, 5},
-			    {DW_OP_lit11, 0, 0, 6}, {DW_OP_ge, 0, 0, 7}, {DW_OP_lit3, 0, 0, 8},
-			    {DW_OP_shl, 0, 0, 9}, {DW_OP_plus, 0, 0, 10});
-	}
-}
-
-static void test_arithmetic(void)
-{
-	uint64_t minimum = (uint64_t)INT64_MIN, minus_one = UINT64_MAX;
-
-	CHECK_VALUE(minimum, {DW_OP_constu, minimum, 0, 0}, {DW_OP_consts, minus_one, 0, 9},
-		    {DW_OP_div, 0, 0, 18});
-	CHECK_VALUE((uint64_t)-3, {DW_OP_consts, (uint64_t)-6, 0, 0}, {DW_OP_lit2, 0, 0, 9},
-		    {DW_OP_div, 0, 0, 10});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_lit0, 0, 0, 1},
-		    {DW_OP_div, 0, 0, 2});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_lit0, 0, 0, 1},
-		    {DW_OP_mod, 0, 0, 2});
-	CHECK_VALUE(0, {DW_OP_lit1, 0, 0, 0}, {DW_OP_constu, 64, 0, 1}, {DW_OP_shl, 0, 0, 3});
-	CHECK_VALUE(minus_one, {DW_OP_consts, minus_one, 0, 0}, {DW_OP_constu, 200, 0, 9},
-		    {DW_OP_shra, 0, 0, 11});
-	CHECK_VALUE(1, {DW_OP_consts, minus_one, 0, 0}, {DW_OP_lit0, 0, 0, 9},
-		    {DW_OP_lt, 0, 0, 10});
-	CHECK_VALUE(5, {DW_OP_consts, (uint64_t)-5, 0, 0}, {DW_OP_abs, 0, 0, 2});
-	// [1 2 3] -> [3 1 2]; 3 - 1 + 2 by two operations from the top: 1 - 2 = -1.
-	CHECK_VALUE(minus_one, {DW_OP_lit1, 0, 0, 0}, {DW_OP_lit2, 0, 0, 1}, {DW_OP_lit3, 0, 0, 2},
-		    {DW_OP_rot, 0, 0, 3}, {DW_OP_minus, 0, 0, 4});
-	CHECK_VALUE(7, {DW_OP_lit7, 0, 0, 0}, {DW_OP_lit9, 0, 0, 1}, {DW_OP_pick, 1, 0, 2});
-}
-
-static void test_memory_and_registers(void)
-{
-	set_word(0x7010, 0x1122334455667788);
-	CHECK_VALUE(0x1122334455667788, {DW_OP_constu, 0x7010, 0, 0}, {DW_OP_deref, 0, 0, 3});
-	CHECK_VALUE(0x7788, {DW_OP_constu, 0x7010, 0, 0}, {DW_OP_deref_size, 2, 0, 3});
-	CHECK_VALUE(0x7070, {DW_OP_call_frame_cfa, 0, 0, 0}, {DW_OP_lit16, 0, 0, 0},
-		    {DW_OP_minus, 0, 0, 1});
-	CHECK_FAILS(STALL_STEP_NO_MEMORY, {DW_OP_lit0, 0, 0, 0}, {DW_OP_deref, 0, 0, 1});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_constu, 0x7010, 0, 0}, {DW_OP_deref_size, 9, 0, 3});
-	regs.valid &= ~(1U << STALL_REG_RBX);
-	CHECK_FAILS(STALL_STEP_NO_REGISTERS, {DW_OP_breg3, 0, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_bregx, 40, 0, 0});
-}
-
-static void test_hostile_expressions(void)
-{
-	Dwarf_Op pushes[100];
-
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_plus, 0, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_drop, 0, 0, 1});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_pick, 200, 0, 1});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_rot, 0, 0, 1});
-	// Jumps to itself, for ever; into nowhere; over the rest.
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_skip, (uint64_t)-3, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_skip, 1000, 0, 0}, {DW_OP_lit1, 0, 0, 3});
-	CHECK_VALUE(4, {DW_OP_lit4, 0, 0, 0}, {DW_OP_skip, 1, 0, 1}, {DW_OP_lit5, 0, 0, 4});
-	CHECK_VALUE(4, {DW_OP_lit4, 0, 0, 0}, {DW_OP_lit1, 0, 0, 1}, {DW_OP_bra, 1, 0, 2},
-		    {DW_OP_lit5, 0, 0, 5}, {DW_OP_nop, 0, 0, 6});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_fbreg, 0, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_call4, 0, 0, 0});
-	for (size_t i = 0; i < 100; i++)
-		pushes[i] = (Dwarf_Op){DW_OP_lit1, 0, 0, i};
-	uint64_t value;
-	CHECK_INT(evaluate(pushes, 64, &value), STALL_STEP_CALLER);
-	CHECK_INT(evaluate(pushes, 65, &value), STALL_STEP_BAD);
-	CHECK_INT(evaluate(pushes, 0, &value), STALL_STEP_BAD);
-}
-
-// A row with room for a rule.
-static _Alignas(16) uint8_t row_bytes[sizeof(struct stall_row) + sizeof(struct stall_rule)];
-static struct stall_row *const row = (struct stall_row *)row_bytes;
-
-static void set_usual_row(void)
-{
-	memset(row_bytes, 0, sizeof(row_bytes));
-	row->cfa_reg = STALL_REG_SP;
-	row->cfa_offset = 16;
-	row->rule_count = 1;
-	row->rules[0] =
-		(struct stall_rule){.kind = STALL_RULE_OFFSET, .reg = STALL_REG_PC, .offset = -8};
-}
-
-static void start_at(uint64_t sp)
-{
-	regs = (struct stall_regs){};
-	set_reg(STALL_REG_SP, sp);
-	set_reg(STALL_REG_PC, 0x401000);
-}
-
-static void test_step(void)
-{
-	struct stall_regs caller;
-
-	set_usual_row();
-	start_at(0x7000);
-	set_word(0x7008, 0x402000);
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_CALLER);
-	CHECK_INT(caller.value[STALL_REG_PC], 0x402000);
-	CHECK_INT(caller.value[STALL_REG_SP], 0x7010);
-	CHECK_INT(caller.valid, 1U << STALL_REG_PC | 1U << STALL_REG_SP);
-	set_word(0x7008, 0);
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_OUTERMOST);
-	row->rules[0].kind = STALL_RULE_UNDEFINED;
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_OUTERMOST);
-	// rbp is not known, as with registers from /proc/PID/task/TID/syscall.
-	set_usual_row();
-	row->cfa_reg = STALL_REG_RBP;
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_NO_REGISTERS);
-	// The copy ends at 0x7100.
-	set_usual_row();
-	start_at(0x70f8);
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_NO_MEMORY);
-	start_at(UINT64_MAX - 8);
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
-}
-
-static void test_growth(void)
-{
-	struct stall_regs caller;
-
-	set_usual_row();
-	start_at(0x7040);
-	set_word(0x7018, 0x402000);
-	row->cfa_offset = -0x20;
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
-	row->cfa_offset = 0;
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
-	// A handler on a stack of its own was entered from anywhere.
-	row->signal = true;
-	row->cfa_offset = -0x20;
-	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_CALLER);
-}
 
 // Code whose unwind information is known because it stands here.
 void cfi_sample(void);
@@ -264,6 +83,128 @@ static void test_rows_of_self(void)
 	stall_elf_destroy(elf);
 }
 
+// .debug_frame of one CIE, and one FDE with the program.
+static void fill_section(uint8_t *section, const uint8_t *program, size_t size)
+{
+	static const uint8_t cie[] = {12, 0, 0, 0,    0xff, 0xff, 0xff, 0xff,
+				      1,  0, 1, 0x78, 16,   0,	  0,	0};
+	uint32_t length = (uint32_t)(4 + 8 + 8 + size);
+
+	memset(section, 0, sizeof(cie) + 24);
+	memcpy(section, cie, sizeof(cie));
+	memcpy(section + sizeof(cie), &length, sizeof(length));
+	memcpy(section + sizeof(cie) + 24, program, size);
+}
+
+static bool program_fits(const uint8_t *program, size_t size)
+{
+	static const unsigned char ident[EI_NIDENT] = {ELFMAG0,	   ELFMAG1,	ELFMAG2,   ELFMAG3,
+						       ELFCLASS64, ELFDATA2LSB, EV_CURRENT};
+	size_t whole = 16 + 24 + size;
+	_cleanup_free_ uint8_t *section = malloc(whole + 64);
+	Elf_Data data = {.d_buf = section, .d_size = whole};
+	const struct stall_cfi_entries entries = {.e_ident = ident, .data = &data};
+
+	fill_section(section, program, size);
+	memset(section + whole, 0, 64);
+	CHECK(!stall_cfi_fde_fits(&entries, 0)); // a CIE
+	CHECK(!stall_cfi_fde_fits(&entries, whole));
+	CHECK(!stall_cfi_fde_fits(&entries, UINT64_MAX - 1));
+	bool fits = stall_cfi_fde_fits(&entries, 16);
+	CHECK_INT(stall_cfi_all_fit(&entries), fits);
+	section[16 + 4] = 200; // the CIE of it is nowhere
+	CHECK(!stall_cfi_fde_fits(&entries, 16));
+	return fits;
+}
+
+#define CHECK_FITS(expected, ...)                                                                  \
+	CHECK_INT(program_fits((uint8_t[]){__VA_ARGS__}, sizeof((uint8_t[]){__VA_ARGS__})),        \
+		  expected)
+
+// What would have libdw take gigabytes, write outside its memory, or read on after the end.
+static void test_hostile_programs(void)
+{
+	_cleanup_free_ uint8_t *long_program = calloc(1, 65537);
+	uint8_t states[65];
+
+	CHECK_FITS(true, DW_CFA_undefined, 0xff, 0x01, DW_CFA_offset | 3, 2,
+		   DW_CFA_advance_loc | 1);
+	CHECK_FITS(true, DW_CFA_def_cfa_expression, 2, DW_OP_breg7, 8, DW_CFA_restore | 3);
+	CHECK_FITS(false, DW_CFA_undefined, 0x80, 0x02);
+	CHECK_FITS(false, DW_CFA_register, 1, 0x80, 0x80, 0x80, 0x20);
+	// Sixteen times this register is 16 in 64 bits.
+	CHECK_FITS(false, DW_CFA_offset_extended, 0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+		   0x10, 0);
+	CHECK_FITS(false, DW_CFA_def_cfa_offset, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+		   0x80, 0x80, 1);
+	CHECK_FITS(false, DW_CFA_def_cfa_offset, 0x80);
+	CHECK_FITS(false, DW_CFA_advance_loc4, 0, 0, 0);
+	CHECK_FITS(false, DW_CFA_def_cfa_expression, 2, DW_OP_breg7);
+	CHECK_FITS(false, DW_CFA_restore_state);
+	CHECK_FITS(false, DW_CFA_set_loc, 0, 0, 0, 0, 0, 0, 0, 0);
+	CHECK_FITS(false, 0x3f);
+	memset(states, DW_CFA_remember_state, sizeof(states));
+	CHECK(program_fits(states, 64));
+	CHECK(!program_fits(states, 65));
+	CHECK(program_fits(long_program, 65536));
+	CHECK(!program_fits(long_program, 65537));
+}
+
+// The program itself in memory, with its search table damaged by `damage`.
+static bool finds_sample(void (*damage)(uint32_t *count, int32_t *table), bool *ret_bad)
+{
+	struct stall_elf *elf = open_elf("/proc/self/exe"), *copy = NULL;
+	uint64_t address = (uint64_t)(uintptr_t)cfi_sample - bias_of_self(elf);
+	const Elf64_Shdr *header = stall_elf_section(elf, ".eh_frame_hdr");
+	struct stall_cfi *cfi = NULL;
+	uint8_t *image = NULL;
+
+	CHECK_OK(stall_elf_load(elf, 0, elf->size, SIZE_MAX, &image));
+	damage((uint32_t *)(image + header->sh_offset + 8),
+	       (int32_t *)(image + header->sh_offset + 12));
+	CHECK_OK(stall_elf_open_image(image, elf->size, true, &copy));
+	CHECK_OK(stall_cfi_create(copy, NULL, &cfi));
+	bool found = stall_cfi_row(cfi, address, ret_bad);
+	stall_cfi_destroy(cfi);
+	stall_elf_destroy(copy);
+	stall_elf_destroy(elf);
+	return found;
+}
+
+static void damage_nothing(uint32_t *count, int32_t *table)
+{
+	(void)count, (void)table;
+}
+
+static void lengthen(uint32_t *count, int32_t *table)
+{
+	(void)table;
+	*count += 1;
+}
+
+static void disorder(uint32_t *count, int32_t *table)
+{
+	(void)count;
+	table[0] = INT32_MAX;
+}
+
+static void lead_astray(uint32_t *count, int32_t *table)
+{
+	for (uint32_t i = 0; i < *count; i++)
+		table[2 * i + 1] = INT32_MAX;
+}
+
+static void test_hostile_tables(void)
+{
+	bool bad;
+
+	CHECK(finds_sample(damage_nothing, &bad) && !bad);
+	// Without the table one entry after the other is read.
+	CHECK(finds_sample(lengthen, &bad) && !bad);
+	CHECK(finds_sample(disorder, &bad) && !bad);
+	CHECK(!finds_sample(lead_astray, &bad) && bad);
+}
+
 // A program with .debug_frame for its own code: its functions have rows all the same.
 static void test_debug_frame(void)
 {
@@ -305,15 +246,68 @@ static void test_debug_frame(void)
 	stall_elf_destroy(elf);
 }
 
-int main(void)
+static bool libdw_covers(Dwarf_CFI *cfi, uint64_t address)
 {
-	test_plt_expression();
-	test_arithmetic();
-	test_memory_and_registers();
-	test_hostile_expressions();
-	test_step();
-	test_growth();
+	Dwarf_Frame *frame;
+
+	if (dwarf_cfi_addrframe(cfi, address, &frame) != 0)
+		return false;
+	free(frame);
+	return true;
+}
+
+// What is kept from libdw in sound files is nothing.
+static void test_all_of(const char *path)
+{
+	struct stall_elf *elf = open_elf(path);
+	struct stall_cfi *cfi = NULL;
+	size_t covered = 0, missed = 0;
+	bool bad;
+
+	elf_version(EV_CURRENT);
+	Elf *whole = elf_begin(elf->fd, ELF_C_READ, NULL);
+	Dwarf_CFI *eh_frame = dwarf_getcfi_elf(whole);
+	CHECK(eh_frame);
+	CHECK_OK(stall_cfi_create(elf, NULL, &cfi));
+	for (size_t i = 0; i < elf->segment_count; i++) {
+		const Elf64_Phdr *load = &elf->segments[i];
+
+		if (load->p_type != PT_LOAD || !(load->p_flags & PF_X))
+			continue;
+		for (uint64_t at = load->p_vaddr; at < load->p_vaddr + load->p_filesz; at += 61) {
+			bool expected = libdw_covers(eh_frame, at);
+
+			covered += expected;
+			missed += expected != (bool)stall_cfi_row(cfi, at, &bad) || bad;
+		}
+	}
+	CHECK(covered > 1000);
+	CHECK_INT(missed, 0);
+	stall_cfi_destroy(cfi);
+	dwarf_cfi_end(eh_frame);
+	elf_end(whole);
+	stall_elf_destroy(elf);
+}
+
+// By default the C library; others can be given.
+static void test_sound_files(int count, char **paths)
+{
+	Dl_info libc = {};
+
+	for (int i = 0; i < count; i++)
+		test_all_of(paths[i]);
+	if (count)
+		return;
+	CHECK(dladdr((void *)(uintptr_t)qsort, &libc));
+	test_all_of(libc.dli_fname);
+}
+
+int main(int argc, char **argv)
+{
 	test_rows_of_self();
+	test_hostile_programs();
+	test_hostile_tables();
 	test_debug_frame();
+	test_sound_files(argc - 1, argv + 1);
 	return check_done();
 }
