@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["clean", "one_line", "without_surrogates"]
+__all__ = ["clean", "end_of_name", "one_line", "without_surrogates"]
 
 
 def clean(text: str) -> str:
@@ -27,6 +27,17 @@ def one_line(text: str, limit: int = 600) -> str:
     """Make one printable line of at most ``limit`` characters."""
     line = clean(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def end_of_name(name: str, room: int) -> str:
+    """Cut a name to ``room`` characters: a path to its last names, any other to its beginning."""
+    if len(name) <= room:
+        return name
+    left = max(0, room - 1)
+    if not name.startswith(("/", ".../")):
+        return name[:left] + "…"
+    end = name[len(name) - left :]
+    return "…" + (end[end.index("/") :] if "/" in end[:-1] else end)
 
 
 def without_surrogates(value: Any) -> Any:

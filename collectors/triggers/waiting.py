@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from stallscope.collectors.triggers.settings import TriggerSettings
 from stallscope.model import Trigger
 from stallscope.samples import Sample
-from stallscope.text import one_line
+from stallscope.text import clean, end_of_name
 from stallscope.waitlines import FILE_KINDS, IDLE_KINDS, KINDS, LOCK_KINDS, Key, WaitLine
 
 __all__ = ["WAITS", "kinds_of", "longest", "matches", "probe_options", "sample_of", "sentence"]
@@ -88,7 +88,7 @@ def _trigger(key: Key) -> Trigger:
 def sentence(settings: TriggerSettings, wait: Trigger) -> str:
     """Tell of a wait with its numbers."""
     assert isinstance(settings.threshold, float | int)
-    name = f" {one_line(wait.name, 80)}" if wait.name else ""
+    name = f" {end_of_name(clean(wait.name), 80)}" if wait.name else ""
     length = f"{wait.length_ms or 0.0:.0f} ms >= {settings.threshold:g} ms"
     if settings.convoy is None:
         return f"{wait.kind}{name} waits for {length}"

@@ -104,7 +104,7 @@ def diff_changes(report: Diff, width: int) -> list[Line]:
         ("Gone", report.gone, "red"),
     ):
         lines += _changes(title, changes, width, style)
-    return lines or [Line("no stack has more or fewer threads")]
+    return lines or [Line(""), Line("No stack has more or fewer threads")]
 
 
 def unread(items: Sequence[str], width: int) -> list[Line]:

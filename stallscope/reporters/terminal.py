@@ -188,7 +188,8 @@ class _Report:
             yield from self._group(group)
         if len(busy) > top:
             rest = sum(group.count for group in busy[top:])
-            yield Line(f"  … {threads_text(rest)} in {len(busy) - top} more (--top 0 shows all)")
+            text = f"… {threads_text(rest)} in {len(busy) - top} more (--top 0 shows all)"
+            yield from self._wrap(text, indent="  ", hang="    ")
         if idle and self.options.full:
             for group in idle:
                 yield from self._group(group)

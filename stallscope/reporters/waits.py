@@ -13,7 +13,7 @@ from stallscope.families import family
 from stallscope.reporters.lines import Line, short_name, threads_text, wrap
 from stallscope.reporters.units import LEGEND, bars, duration, number, size
 from stallscope.reporters.waitkeys import arrange, same_holders, same_waiters, waited
-from stallscope.text import clean
+from stallscope.text import clean, end_of_name
 from stallscope.waitlines import (
     IDLE_KINDS,
     ROW_LOCK_FUNCTIONS,
@@ -34,6 +34,8 @@ _STACKS = 2
 """Stacks of waiters, and of holders, below one lock or file."""
 _EVENTS = 10
 _DEFAULT_TOP = 10
+_PATH, _LEAST_PATH = 60, 24
+"""Characters of a file's name: where there is no limit, and at least."""
 
 _LOST = {
     "ring-full": "records that did not fit: stacks and events are missing, counts are right",
@@ -255,7 +257,8 @@ class _Screen:
         if not key.name.startswith(("/", ".../")):
             return f"{key.kind} {short_name(key.name)}"
         kind = key.kind if key.file_class in (None, "other") else f"{key.kind} {key.file_class}"
-        return f"{kind} {_end_of_path(clean(key.name), room - len(kind) - 1 if room else 60)}"
+        room = max(_LEAST_PATH, room - len(kind) - 1) if room else _PATH
+        return f"{kind} {end_of_name(clean(key.name), room)}"
 
     def _stacks(self, key: Key) -> Iterator[Line]:
         indent = " " * 6
@@ -345,15 +348,6 @@ def _path(frames: Sequence[str]) -> str:
 
 def _doubt(label: str | None) -> str:
     return "" if label in (None, "verified") else f" [{label}]"
-
-
-def _end_of_path(path: str, room: int) -> str:
-    """Return whole names from the last one up, as many as there is room for."""
-    room = max(24, room)
-    if len(path) <= room:
-        return path
-    end = path[1 - room :]
-    return "…" + (end[end.index("/") :] if "/" in end[:-1] else end)
 
 
 def _numbers(count: int, total_ms: float, max_ms: float) -> str:

@@ -18,7 +18,7 @@ from stallscope.reporters.sessions import has_ended, session, statement
 from stallscope.reporters.units import duration, number
 from stallscope.screens.state import HISTORY, Moment, State, Watched
 from stallscope.store import Summary
-from stallscope.text import clean, one_line
+from stallscope.text import clean, end_of_name, one_line
 
 __all__ = [
     "Row",
@@ -212,7 +212,7 @@ def _watched(item: Watched, room: int, spark: int, seconds: float | None) -> Row
     return Row(
         (
             (kind, "cyan"),
-            (f"{_end(clean(name), room - len(kind)):<{max(0, room - len(kind))}}", style),
+            (f"{end_of_name(clean(name), room - len(kind)):<{max(0, room - len(kind))}}", style),
             (numbers, style),
             (sparkline(padded, max(1.0, *loads)), style or "yellow"),
         )
@@ -307,12 +307,3 @@ def _lock(analysis: Analysis, index: int) -> Lock | None:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
-
-
-def _end(text: str, room: int) -> str:
-    """Return the end of a path, the beginning of a name."""
-    if len(text) <= room:
-        return text
-    if text.startswith(("/", ".../")):
-        return "…" + text[len(text) - max(0, room - 1) :]
-    return _cut(text, room)

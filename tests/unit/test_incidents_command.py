@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -222,6 +223,23 @@ def test_what_cannot_be_read_is_said(run: Run, store: Store) -> None:
     assert (code, err.count("\n")) == (3, 1)
     assert out.startswith("2 incidents")
     assert incident(2).id in err
+
+
+def test_a_reason_for_no_connections_is_told_once(run: Run, tmp_path: Path) -> None:
+    with Store.open(tmp_path).begin(incident(1)) as folder:
+        for number, reason in enumerate(("no answer", "no answer", None, "refused", "no answer")):
+            entry = CaptureEntry("", START_NS + number, "burst", sessions=reason)
+            folder.add_capture(CAPTURE, entry)
+    code, out, _ = run("--dest", tmp_path, incident(1).id)
+    assert code == 0
+    timeline = " ".join(out.partition("Timeline")[2].partition("Notes")[0].split())
+    assert re.findall(r"000(\d)\.jsonl\.zst \(burst\): not analyzed([^-+]*)", timeline) == [
+        ("1", "; without connections: no answer "),
+        ("2", "; without connections "),
+        ("3", " "),
+        ("4", "; without connections: refused "),
+        ("5", "; without connections "),
+    ]
 
 
 HOSTILE = "\x1b[31mred\x07\u202e\n<script>[bold]" + "A" * 300

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallscope.text import clean, one_line
+from stallscope.text import clean, end_of_name, one_line
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,19 @@ def test_clean_text_is_printable_and_stays_as_it_is(text: str) -> None:
 def test_one_line() -> None:
     assert one_line("a\n  b\tc ") == "a b c"
     assert one_line("x" * 700) == "x" * 599 + "…"
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "expected"),
+    [
+        ("/var/lib/mysql/ib_logfile0", 26, "/var/lib/mysql/ib_logfile0"),
+        ("/var/lib/mysql/ib_logfile0", 25, "…/lib/mysql/ib_logfile0"),
+        ("/var/lib/mysql/ib_logfile0", 8, "…ogfile0"),
+        (".../mysql/ib_logfile0", 20, "…/mysql/ib_logfile0"),
+        ("/var/lib/mysql/", 8, "…/mysql/"),
+        ("fil_system->mutex", 8, "fil_sys…"),
+        ("/a/b", 0, "…"),
+    ],
+)
+def test_a_path_keeps_its_end_and_a_name_its_beginning(name: str, room: int, expected: str) -> None:
+    assert end_of_name(name, room) == expected

@@ -50,6 +50,14 @@ def test_a_capture_of_the_probe_fires_its_trigger() -> None:
     assert one.feed_wait(wait(), 6, 2 * NS) is None, "it goes on"
 
 
+def test_a_long_path_keeps_its_file() -> None:
+    long = msgspec.structs.replace(wait(), name=f"/{'deep/' * 30}mysql/ib_logfile0")
+    fired = engine(SYNC).feed_wait(long, 5, NS)
+    assert fired is not None
+    assert fired.why.startswith("fsync …/deep/")
+    assert fired.why.endswith("/mysql/ib_logfile0 waits for 1200 ms >= 1000 ms")
+
+
 @pytest.mark.parametrize(
     "other", [wait("read"), wait(length=999.0), wait("mutex", 900.0, 9), wait("cond", 1e6, 50)]
 )
