@@ -30,6 +30,10 @@ STEADY_SECONDS = 60.0
 """A probe that ran so long has worked: when it dies, the pauses begin anew."""
 WARM_SECONDS = 60.0
 """What it may need to become ready: it reads the symbols of large files once."""
+WATCH_AGAIN_SECONDS = 600.0
+"""Without wait probes: until they are tried again, at first. What keeps them away may be a busy
+minute; where it is a missing right, each attempt costs captures for some seconds."""
+LONGEST_WITHOUT_WATCH = 6 * 3600.0
 SHOT_SECONDS = 20.0
 """For a capture that was asked for; a probe that takes longer hangs, and is replaced."""
 END_SECONDS = 1.0
@@ -134,6 +138,9 @@ class ProbeSession:
         self._stream: Stream | None = None
         self._ready = False
         self._watch = True
+        self._watch_again = math.inf
+        """When wait probes are to be tried again, while there are none."""
+        self._watch_pause = WATCH_AGAIN_SECONDS
         self._changed = threading.Event()
         """Something that a pause between two probes is to end for."""
         self._closing = threading.Event()
@@ -218,12 +225,14 @@ class ProbeSession:
         while not self._closing.is_set():
             begun = time.monotonic()
             self._changed.clear()
-            settings = self.settings
+            settings, watched = self.settings, self._watch
             was_ready, why = self._once(settings)
             if self._closing.is_set():
                 break
             if self._known != self._pids:  # it has ended with the server before
                 self._watch = True
+                continue
+            if self._watch != watched:  # they are tried again
                 continue
             if settings != self.settings or self._degrade(was_ready, why):
                 continue
@@ -244,6 +253,8 @@ class ProbeSession:
         if self._watch:
             self._say_once(f"no wait probes: {why}; captures are asked for by other triggers alone")
             self._watch = False
+            self._watch_again = time.monotonic() + self._watch_pause
+            self._watch_pause = min(self._watch_pause * 2, LONGEST_WITHOUT_WATCH)
             return True
         self._say_once(f"no captures by the probe: {why}")
         return False
@@ -292,13 +303,24 @@ class ProbeSession:
             oldest = self._asked[0] if self._asked else None
             answered = self._answered
         if oldest is None:
-            return math.inf
+            return self._time_to_watch()
         # What was asked before it is not its own time.
         left = max(oldest.asked, answered) + oldest.limit - time.monotonic()
         if left <= 0:
             self._end_stream()
             return math.inf
         return left
+
+    def _time_to_watch(self) -> float:
+        """Return in how many seconds wait probes are to be tried again; then do."""
+        if self._watch or not self._ready:
+            return math.inf
+        left = self._watch_again - time.monotonic()
+        if left > 0:
+            return left
+        self._watch = True
+        self._end_stream()
+        return math.inf
 
     def _take(self, data: bytes, number: int, settings: ProbeSettings) -> None:
         now = time.monotonic_ns()
@@ -321,6 +343,7 @@ class ProbeSession:
                 if self._watch:
                     self._said = None
                     self._told.clear()
+                    self._watch_pause = WATCH_AGAIN_SECONDS
                 self._put(ProbeState(ready=True, sees_waits=self._watch))
                 self._tell_targets()
             case "written":

@@ -87,6 +87,14 @@ for line in sys.stdin:
         say(type="error", message="its maps cannot be read")
 """
 )
+BUSY = (
+    """\
+if "--watch" in sys.argv and not os.path.exists({gate!r}):
+    print("stallscope-probe: too busy to load", file=sys.stderr)
+    sys.exit(1)
+"""
+    + OBEY
+)
 GONE = (
     """\
 if "{pid}" in sys.argv:
@@ -198,6 +206,20 @@ def test_without_bpf_it_goes_on_with_less_and_says_so_once(begin: Begin, tmp_pat
     shot = session.wait(lambda news: isinstance(news, Shot))
     assert isinstance(shot, Shot)
     assert shot.error is None
+
+
+def test_wait_probes_that_could_not_be_had_are_tried_again(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_session, "WATCH_AGAIN_SECONDS", 0.05)
+    gate = tmp_path / "gate"
+    session = begin(BUSY.format(gate=str(gate)))
+    session.ready(sees_waits=False)
+    session.ready(sees_waits=False)  # again, in vain
+    assert len(session.said) == 1
+    gate.touch()
+    session.ready(sees_waits=True)
+    assert session.session.restarts == 0
 
 
 def test_without_a_probe_every_capture_says_so(begin: Begin, tmp_path: Path) -> None:
