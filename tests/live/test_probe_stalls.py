@@ -7,11 +7,14 @@ And a server that is well has no event.
 from __future__ import annotations
 
 import functools
+import itertools
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from servers import MariaDB, MySQL55, SqlServer, wait_until
+from servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from servers.clients import idle_connections
 from stalls import (
     FILE_EXTEND_OPTIONS,
@@ -47,6 +50,14 @@ CHECKS = {
     "lock_clust_rec_read_check_and_lock",
 }
 """Deadlock checking, down to the function that takes the kernel mutex for it."""
+QUEUE = 900
+"""Connections that want one row: a check takes as long as the square of those that wait.
+
+With 900 of them the mutex is kept for milliseconds at a time, and a capture meets whom the others
+wait for. With 190 it is 0.2 ms: where the machine is quiet they take turns, and no wait for the
+mutex is worth telling for minutes; where it is busy those that are told wait for a CPU instead, and
+of their captures one in fifty meets a check.
+"""
 RATE = 10
 
 
@@ -103,13 +114,16 @@ def caught(watch: Watcher, signature: str, kind: str = "all") -> tuple[Capture, 
 
 def first_of(watch: Watcher, signature: str) -> tuple[Capture, Finding]:
     """Return the first capture of this verdict that a wait has taken; wait for it."""
-    number = 0
-    while True:
+    seen: Counter[str | None] = Counter()
+    deadline = time.monotonic() + PATIENCE
+    for number in itertools.count():
         capture = watch.capture(number)
         found = verdict(capture)
         if found is not None and found.signature == signature and found.blocker is not None:
             return capture, found
-        number += 1
+        seen[found.signature if found is not None else None] += 1
+        assert time.monotonic() < deadline, f"no {signature} with a blocker among {seen}"
+    raise AssertionError
 
 
 @pytest.mark.needs("freeze", "mysql55")
@@ -175,11 +189,11 @@ def test_deadlock_check(mysql55: MySQL55) -> None:
     # Not one capture after the other: waits that go on meanwhile would be over when they are met.
     # And none of the waits for rows, which are told ten times as often: this program has to read
     # what is told, and would hold the probe up.
-    options = ("--kind", "mutex", "--threshold", "5")
-    captures = ("--capture-threshold", "mutex=5", "--capture-interval", "250")
+    options = ("--kind", "mutex", "--threshold", "2")
+    captures = ("--capture-threshold", "mutex=2", "--capture-interval", "250")
     with (
         watched(mysql55, *options, *captures) as watch,
-        deadlock_check_storm(mysql55, 190),
+        deadlock_check_storm(mysql55, QUEUE),
         unharmed(mysql55),
     ):
         waits = watch.event(in_flight("mutex", name=KERNEL_MUTEX), "wait for the kernel mutex")
