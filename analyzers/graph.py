@@ -95,12 +95,14 @@ def build(capture: Capture) -> Graph:
     graph = Graph(edges, unstable)
     # A lock that changed hands during the capture closes no ring: its owner may have been waiting
     # for it when its stack was read.
+    rings = graph.cycles()
     doubtful = {
-        member
-        for ring in graph.cycles()
-        for member in ring
-        if graph.by_waiter[member].lock in unstable
+        member for ring in rings for member in ring if graph.by_waiter[member].lock in unstable
     }
     if not doubtful:
         return graph
-    return Graph([edge for edge in edges if edge.waiter not in doubtful], unstable)
+    # Who waits for the lock that it owns has got it since, and held nobody up before.
+    late = {graph.by_waiter[ring[0]].lock for ring in rings if len(ring) == 1} & unstable
+    return Graph(
+        [edge for edge in edges if edge.waiter not in doubtful and edge.lock not in late], unstable
+    )

@@ -65,6 +65,19 @@ def threads_in(roots: Sequence[Holder]) -> list[int]:
     return found
 
 
+def test_an_owner_that_waits_for_its_own_lock_came_later(signatures: catalog.Catalog) -> None:
+    """It waited when its stack was copied, and has got the lock since: it held up nobody."""
+    seen = capture([None, 2, 2, 2])
+    moved = tuple(msgspec.structs.replace(lock, stable=False) for lock in seen.locks)
+    analysis = engine.analyze(msgspec.structs.replace(seen, locks=moved), signatures)
+    (root,) = forest(analysis)
+    assert root.thread is None
+    assert [(queue.lock, queue.count, queue.holders) for queue in root.queues] == [(0, 3, ())]
+    assert "held by thread 2, 3 wait [futex]; it changed while it was read" in "\n".join(
+        text(analysis, 120)
+    )
+
+
 def test_a_chain_nests(signatures: catalog.Catalog) -> None:
     analysis = engine.analyze(capture([None, 1, 2, 2]), signatures)
     (root,) = forest(analysis)
