@@ -24,6 +24,7 @@ from servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
 from servers.inside import agent_inside, one_ring
 from stalls import (
     FILE_EXTEND_OPTIONS,
+    LONG_CHECKS,
     REDO_SYNC_OPTIONS,
     TABLE_STORM_OPTIONS,
     deadlock_check_storm,
@@ -208,7 +209,11 @@ def test_table_open(shared: Path) -> None:
 def test_deadlock_check(shared: Path) -> None:
     """By BPF the search is seen at work; from within, by those who let kernel_mutex go."""
     server = MySQL55(parent=MEMORY)
-    with inmate(server, shared) as inner, deadlock_check_storm(server, 190), unharmed(server):
+    with (
+        inmate(server, shared) as inner,
+        deadlock_check_storm(server, LONG_CHECKS),
+        unharmed(server),
+    ):
         for file in inner.served_outside(STORM_TRIES):
             if b'"lock_deadlock_recursive' not in file.read_bytes():
                 continue

@@ -18,6 +18,7 @@ from servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from servers.clients import idle_connections
 from stalls import (
     FILE_EXTEND_OPTIONS,
+    LONG_CHECKS,
     REDO_SYNC_OPTIONS,
     deadlock_check_storm,
     file_extend,
@@ -50,14 +51,6 @@ CHECKS = {
     "lock_clust_rec_read_check_and_lock",
 }
 """Deadlock checking, down to the function that takes the kernel mutex for it."""
-QUEUE = 900
-"""Connections that want one row: a check takes as long as the square of those that wait.
-
-With 900 of them the mutex is kept for milliseconds at a time, and a capture meets whom the others
-wait for. With 190 it is 0.2 ms: where the machine is quiet they take turns, and no wait for the
-mutex is worth telling for minutes; where it is busy those that are told wait for a CPU instead, and
-of their captures one in fifty meets a check.
-"""
 RATE = 10
 
 
@@ -193,7 +186,7 @@ def test_deadlock_check(mysql55: MySQL55) -> None:
     captures = ("--capture-threshold", "mutex=2", "--capture-interval", "250")
     with (
         watched(mysql55, *options, *captures) as watch,
-        deadlock_check_storm(mysql55, QUEUE),
+        deadlock_check_storm(mysql55, LONG_CHECKS),
         unharmed(mysql55),
     ):
         waits = watch.event(in_flight("mutex", name=KERNEL_MUTEX), "wait for the kernel mutex")

@@ -10,13 +10,14 @@ from stalls.file_extend import FILE_EXTEND_OPTIONS, file_extend
 from stalls.index_lock import INDEX_LOCK_OPTIONS, index_lock
 from stalls.load import sysbench_load
 from stalls.redo_sync import REDO_SYNC_OPTIONS, Device, device_missing, loop_device, redo_sync
-from stalls.row_locks import deadlock_check_storm, row_lock_convoy
+from stalls.row_locks import LONG_CHECKS, deadlock_check_storm, row_lock_convoy
 from stalls.sql_layer import global_read_lock, metadata_lock_pileup
 from stalls.table_storm import TABLE_STORM_OPTIONS, table_open_storm, template_of_tables
 
 __all__ = [
     "FILE_EXTEND_OPTIONS",
     "INDEX_LOCK_OPTIONS",
+    "LONG_CHECKS",
     "REDO_SYNC_OPTIONS",
     "TABLE_STORM_OPTIONS",
     "Device",

@@ -11,7 +11,16 @@ from servers.sql import SqlServer
 from servers.tasks import at_rest
 from servers.waiting import wait_until
 
-__all__ = ["deadlock_check_storm", "row_lock_convoy"]
+__all__ = ["LONG_CHECKS", "deadlock_check_storm", "row_lock_convoy"]
+
+LONG_CHECKS = 900
+"""Connections in a storm whose deadlock checks hold others up one by one.
+
+A check takes as long as the square of those that wait. With 900 of them MySQL 5.5 keeps its mutex
+for milliseconds at a time, and a capture meets whom the others wait for. With 190 it is 0.2 ms: on
+a quiet machine they take turns, and for minutes no wait for the mutex is worth telling; on a busy
+one those that are told wait for a CPU instead, and of their captures one in fifty meets a check.
+"""
 
 UPDATE = "UPDATE t1 SET b = b + 1 WHERE a = 1"
 HOT_ROW = (
