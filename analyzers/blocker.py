@@ -81,6 +81,7 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             for index in threads
             if number in scene.shape(index).holder_of[signature.id]
             and (holder.waiting or index not in mine)
+            and not (holder.unique and index in scene.own)
         ]
         if holder.waiting:
             fit = [index for index in fit if index in mine] or fit
@@ -105,12 +106,16 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
     """Return the one idle connection, where all others wait: only it is left to hold the lock."""
     if not signature.idle_holder or signature.min_waiters > 1:
         return None
-    if any(scene.shape(index).session and index not in waiters for index in scene.active):
+    others = set(scene.active) - waiters - scene.own
+    if any(scene.shape(index).session for index in others):
         return None
     idle = [
         index
         for index, shape in enumerate(scene.stacks.shapes)
-        if scene.states[index] == IDLE and shape.idle is not None and shape.idle.session
+        if scene.states[index] == IDLE
+        and shape.idle is not None
+        and shape.idle.session
+        and index not in scene.own
     ]
     if scene.weight(idle) != 1:
         return None
@@ -125,7 +130,8 @@ def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tupl
     found = [
         index
         for index in scene.holders.get(signature.id, ())
-        if index not in mine and numbers.intersection(scene.shape(index).holder_of[signature.id])
+        if index not in mine | scene.own
+        and numbers.intersection(scene.shape(index).holder_of[signature.id])
     ]
     return tuple(sorted(found, key=lambda index: _rank(scene, index)))
 

@@ -160,6 +160,7 @@ def _nobody(scene: Scene, case: Case) -> list[str]:
         and shape.idle is not None
         and shape.idle.session
         and (blocker is None or i != blocker.thread)
+        and i not in scene.own
     )
     unseen = scene.weight(i for i, state in enumerate(scene.states) if state == UNSEEN)
     if case.signature.idle_holder and unseen and blocker is None:

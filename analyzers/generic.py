@@ -279,7 +279,7 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
 
 def _differs(scene: Scene, threads: Sequence[int]) -> Candidate | None:
     """Return the one session that is neither idle nor among the waiters."""
-    mine = set(threads)
+    mine = set(threads) | scene.own
     others = [
         index
         for index in scene.active

@@ -131,6 +131,11 @@ class Scene:
         return self.total <= EXCERPT
 
     @cached_property
+    def own(self) -> frozenset[int]:
+        """Threads that serve who took the capture: that they work or are idle says nothing."""
+        return frozenset(i for i, thread in enumerate(self.capture.threads) if thread.own)
+
+    @cached_property
     def holders(self) -> dict[str, tuple[int, ...]]:
         """Signature id → threads in one of its holder frames, idle ones left out."""
         out: dict[str, list[int]] = {}

@@ -139,6 +139,7 @@ class ThreadRecord(msgspec.Struct):
     digest: str | None = None
     user: str | None = None
     database: str | None = None
+    own: bool | None = None
 
 
 class ReleaseRecord(msgspec.Struct):

@@ -83,6 +83,7 @@ _OPTIONAL_THREAD = (
     "digest",
     "user",
     "database",
+    "own",
 )
 
 

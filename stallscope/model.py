@@ -160,6 +160,8 @@ class Thread(msgspec.Struct, frozen=True, gc=False):
     """Of the normalized statement: the same for all that differ in literals only."""
     user: str | None = None
     database: str | None = None
+    own: bool | None = None
+    """True: this connection asked the server for all this; it was not there before."""
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):

@@ -160,6 +160,7 @@ def _described(
         activity=session.state,
         query=None if statement is None else statement.text,
         digest=None if statement is None else statement.digest,
+        own=True if session.connection == sessions.own else None,
     )
 
 

@@ -349,6 +349,27 @@ def test_the_one_idle_connection_is_left_to_hold_it(analyze: Analyze) -> None:
     assert any("left to hold" in text for text in verdict.evidence)
 
 
+@pytest.mark.parametrize("asking", [SLOW, IDLE_SESSION])
+@pytest.mark.parametrize("holding", [None, SLOW, IDLE_SESSION])
+def test_who_took_the_capture_is_no_suspect(
+    analyze: Analyze, asking: str, holding: str | None
+) -> None:
+    """Its connection works, or is idle, because it asks: that says nothing of the lock."""
+    scenery = Scenery()
+    scenery.add(READER, times=12)
+    (blocker,) = scenery.add(ALTER)
+    if holding is not None:
+        (blocker,) = scenery.add(holding, state="R" if holding == SLOW else "S")
+    scenery.add(asking, state="R" if asking == SLOW else "S")
+    capture = scenery.capture()
+    own = msgspec.structs.replace(capture.threads[-1], own=True)
+    capture = msgspec.structs.replace(capture, threads=(*capture.threads[:-1], own))
+    verdict = analyze(capture).findings[0]
+    assert verdict.blocker is not None
+    assert verdict.blocker.tid == blocker
+    assert not any("idle connection" in text for text in verdict.against)
+
+
 def test_of_two_idle_connections_none_is_named(analyze: Analyze) -> None:
     scenery = Scenery()
     scenery.add(READER, times=12)
