@@ -207,9 +207,15 @@ class _Inputs:
             yield self._entry(name, capture)
 
     def _stored(self, stored: StoredIncident) -> Iterator[Entry]:
-        for item in stored.captures():
-            if item.capture is not None:
-                yield self._entry(item.entry.file, item.capture, stored.incident.id)
+        from stallscope.reporters import progress
+
+        entries = stored.entries()
+        with progress.of_steps("reading captures") as tell:
+            for number, entry in enumerate(entries):
+                tell(number, len(entries))
+                capture = stored.capture(entry).capture
+                if capture is not None:
+                    yield self._entry(entry.file, capture, stored.incident.id)
         for note in stored.notes:
             self._complain(note.message)
 

@@ -91,17 +91,20 @@ def _add_incident(builder: Builder, stored: StoredIncident, signatures: catalog.
     builder.incident(stored.incident, stored.samples())
     builder.waits(stored.waits())
     whole = True
-    for item in stored.captures():
-        if item.capture is None:
-            whole = False
-            continue
-        if len(builder) == MAX_CAPTURES:
-            builder.note(f"of its captures only the first {MAX_CAPTURES} are shown")
-            whole = False
-            break
-        whole &= not item.capture.partial
-        entry = Entry(item.entry.file, item.entry.reason)
-        builder.add(engine.analyze(item.capture, signatures), entry)
+    entries = stored.entries()
+    with progress.of_steps("reading captures") as tell:
+        for number, entry in enumerate(entries):
+            tell(number, len(entries))
+            capture = stored.capture(entry).capture
+            if capture is None:
+                whole = False
+                continue
+            if len(builder) == MAX_CAPTURES:
+                builder.note(f"of its captures only the first {MAX_CAPTURES} are shown")
+                whole = False
+                break
+            whole &= not capture.partial
+            builder.add(engine.analyze(capture, signatures), Entry(entry.file, entry.reason))
     if not len(builder):
         raise StallscopeError(f"{stored.path}: none of its captures can be read")
     for note in (*stored.incident.notes, *stored.notes):
@@ -110,24 +113,38 @@ def _add_incident(builder: Builder, stored: StoredIncident, signatures: catalog.
 
 
 def _add_files(builder: Builder, args: argparse.Namespace, signatures: catalog.Catalog) -> bool:
+    whole = True
+    with progress.of_steps("reading inputs") as tell:
+        for number, (word, reason) in enumerate(zip(args.inputs, _reasons(args), strict=True)):
+            tell(number, len(args.inputs))
+            whole &= _add_input(builder, word, reason, args, signatures)
+    return whole
+
+
+def _add_input(
+    builder: Builder,
+    word: str,
+    reason: str,
+    args: argparse.Namespace,
+    signatures: catalog.Catalog,
+) -> bool:
     from stallscope.reporters.html.pack import Entry
 
     whole = True
-    for word, reason in zip(args.inputs, _reasons(args), strict=True):
-        before = len(builder)
-        for capture, form in _captures(word, args):
-            if len(builder) == MAX_CAPTURES:
-                raise StallscopeError(f"more than {MAX_CAPTURES} captures: name fewer")
-            whole &= not capture.partial
-            analysis = _common.analyze(
-                capture,
-                signatures,
-                grouping=groups.Grouping(),
-                inputs=({"path": str(word), "format": form, "captures": 1},),
-            )
-            builder.add(analysis, Entry(str(capture.path or word), reason))
-        if len(builder) == before:
-            raise StallscopeError(f"{word}: none of its files holds stacks")
+    before = len(builder)
+    for capture, form in _captures(word, args):
+        if len(builder) == MAX_CAPTURES:
+            raise StallscopeError(f"more than {MAX_CAPTURES} captures: name fewer")
+        whole &= not capture.partial
+        analysis = _common.analyze(
+            capture,
+            signatures,
+            grouping=groups.Grouping(),
+            inputs=({"path": str(word), "format": form, "captures": 1},),
+        )
+        builder.add(analysis, Entry(str(capture.path or word), reason))
+    if len(builder) == before:
+        raise StallscopeError(f"{word}: none of its files holds stacks")
     return whole
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stallscope.errors import Exit
+from stallscope.main import main
 from stallscope.reporters import progress
+from tests.unit.reports import busy, store_incident
 
 
 class Terminal(io.StringIO):
@@ -52,3 +56,19 @@ def test_reports_are_progress_enough(monkeypatch: pytest.MonkeyPatch, paths: lis
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert list(progress.of_files(paths, printing=True)) == paths
     assert stream.getvalue() == ""
+
+
+def test_a_long_incident_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, require: Callable[..., None]
+) -> None:
+    require("web")
+    incident = store_incident(tmp_path / "store", [busy(), busy()])
+    monkeypatch.setattr(progress, "_PATIENCE", -1.0)
+    monkeypatch.setenv("TERM", "xterm")
+    for words in (["report"], ["export", "--to", "folded"]):
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        out = tmp_path / words[0]
+        assert main([*words, str(incident), "-o", str(out)]) in (0, Exit.PARTIAL)
+        for number in range(2):
+            assert f"reading captures: {number} of 2" in stream.getvalue()
