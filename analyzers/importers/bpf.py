@@ -25,7 +25,9 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 _BCC_END = re.compile(r"\s{2,}-\s+(?P<comm>\S.{0,63}?) \((?P<pid>\d{1,9})\)\s*$")
 _BCC_COUNT = re.compile(r"\s+(\d{1,18})\s*$")
 _BCC_RULE = re.compile(r"\s{2,}--\s*$")
-_BCC_SNIFF = re.compile(r"^\s{2,}-\s+\S.{0,63}? \(\d{1,9}\)[ \r]*\n\s+\d{1,18}[ \r]*$", re.M)
+_BCC_SNIFF = re.compile(
+    r"^[^\S\n]{2,}-[^\S\n]+\S.{0,63}? \(\d{1,9}\)[ \r]*\n[^\S\n]+\d{1,18}[ \r]*$", re.M
+)
 _BPFTRACE_SNIFF = re.compile(r"^@\w{0,64}\[", re.M)
 
 

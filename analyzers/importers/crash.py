@@ -14,7 +14,7 @@ from stallscope.model import Capture, Frame
 __all__ = ["FORMAT"]
 
 _START = re.compile(r"Attempting backtrace\b|\bstack_bottom = |Thread pointer: (?:0x|\(nil\))")
-_SIGNAL = re.compile(r"(\S*?)\s?got (?:signal|exception) (\d{1,3}|0x[0-9a-f]{1,8})")
+_SIGNAL = re.compile(r"got (?:signal|exception) (\d{1,3}|0x[0-9a-f]{1,8})")
 _VERSION = re.compile(r"Server version: (\S{1,100})|\bVersion: '([^']{1,100})'")
 _LOG_PREFIX = r"(?:.{0,120}?\[\d{1,9}\]: )?"
 _PROGRAM = re.compile(
@@ -52,7 +52,7 @@ class _Reader:
             self.version = match.group(1) or match.group(2)
         elif "got " in line and (match := _SIGNAL.search(line)):
             self.end()
-            self.signal = match.group(2)
+            self.signal = match.group(1)
             return True
         elif _START.search(line):
             if self.frames:

@@ -24,6 +24,7 @@ __all__ = [
     "basename",
     "number",
     "read_lines",
+    "squeeze",
 ]
 
 MAX_THREADS = 500_000
@@ -32,6 +33,8 @@ MAX_LINE = 65_536
 MAX_DISTINCT = 2_000_000
 """Distinct frames of one dump: real ones have some thousands."""
 MAX_NOTES = 1_000
+_USUAL_LINE = 512
+_BLANKS = re.compile(r"(\s{64})\s+")
 
 Loaded = tuple[list[Capture], str]
 """The captures of one format, and the text that is none of it."""
@@ -254,9 +257,14 @@ class LineReader(Protocol):
         """Return what was read."""
 
 
+def squeeze(line: str) -> str:
+    """Shorten the longest runs of blanks, over which expressions take time squared."""
+    return line if len(line) <= _USUAL_LINE else _BLANKS.sub(r"\1", line)
+
+
 def _lines(text: str) -> Iterator[str]:
     for line in text.split("\n"):
-        line = line[:MAX_LINE]
+        line = squeeze(line[:MAX_LINE])
         yield line[:-1] if line.endswith("\r") else line
 
 

@@ -14,7 +14,7 @@ from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
-_LINE = re.compile(r"(\S.{0,65535}?;.{0,65535}?) (\d{1,15})(?:\.\d{1,9})?\s*$")
+_LINE = re.compile(r"(\S[^;]{0,65535};.{0,65535}?) (\d{1,15})(?:\.\d{1,9})?\s*$")
 _ENOUGH = re.compile(r"^[^\s;][^\n;]{0,500};[^\n]{1,65000} \d{1,15}(?:\.\d+)?[ \r]*$", re.M)
 _THREAD = re.compile(r"(.{1,64}?)-(?:\?|(\d{1,9}))(?:/(\d{1,9}))?")
 _PY_SPY = re.compile(r"thread \((?:0x[0-9A-Fa-f]+|(\d{1,9}))\)(?:: (.{0,64}))?")

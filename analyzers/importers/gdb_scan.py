@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from stallscope.analyzers.importers.dump import MAX_FRAMES, MAX_LINE
+from stallscope.analyzers.importers.dump import MAX_FRAMES, MAX_LINE, squeeze
 from stallscope.analyzers.names import bare, normalize
 from stallscope.model import LockKind
 
@@ -428,7 +428,7 @@ class _Scanner:
 
     def close(self, opened: _Open, key: tuple[str, str]) -> None:
         """Parse a frame that is complete, and remember it by its text without the arguments."""
-        text = " ".join(opened.parts)
+        text = squeeze(" ".join(opened.parts))
         raw, start = _parse(text)
         index = self.frame_index.get(raw)
         if index is None:

@@ -15,7 +15,7 @@ _NAME = re.compile(r"name = '([^']{0,64})'")
 _FRAME = re.compile(r"\s*(?:\* )?frame #(\d{1,5}): 0x([0-9a-f]{1,16}) ?(.*)$")
 _PLACE = re.compile(
     r"(?P<module>[^`]{0,4096})`(?P<name>.+?)(?: \[(?:inlined|opt|artificial)\])*"
-    r"(?: \+ (?P<offset>\d{1,9}))?(?: at (?P<source>\S[^()]*?:\d+)(?::\d+)?)?"
+    r"(?: \+ (?P<offset>\d{1,9}))?(?: at (?P<source>\S[^()]{0,1024}?:\d+)(?::\d+)?)?"
     r"(?: \[(?:opt|inlined)\])?\s*$"
 )
 _ARGUMENTS = re.compile(r"\((?:\w+=|\s*\)).*$")

@@ -24,7 +24,7 @@ _FRAME = re.compile(
     r" \((?P<module>[^()]*(?:\(deleted\))?)\)\s*$"
 )
 _SOURCE = re.compile(r"\s+(\S+:\d{1,9})\s*$")
-_SNIFF = re.compile(r"^\s+[0-9a-f]{5,16} \S.{0,4000}? \([^()\n]*\)\s*$", re.M)
+_SNIFF = re.compile(r"^[^\S\n]+[0-9a-f]{5,16} \S.{0,4000}? \([^()\n]*\)[^\S\n]*$", re.M)
 _ON_CPU = re.compile(r"(?:cpu-clock|task-clock|cycles|instructions|cpu-cycles|ref-cycles)\b")
 
 _Sample = tuple[int, int, str, bool, tuple[Frame, ...], tuple[Frame, ...]]

@@ -18,7 +18,7 @@ _LINE = re.compile(r"\s{0,12}(\d{1,7})\s+([^\s;][^;]*)$")
 _FRAME = re.compile(r"(?P<name>.*?)(?:\((?P<where>[\w.+-]+(?:\.so[.\w]*|:\d+))\))?$")
 _WORD = re.compile(r"[~\w?][\w:<>~$.@*?]*$")
 _STAMP = re.compile(r"(?:TS \d+\.\d+ |(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \w{3} [ \d]\d )")
-_ENOUGH = re.compile(r"^\s{0,12}\d{1,7}\s+[\w?~:]{2,}[^;\n]{0,2000}?,[\w?~.(]", re.M)
+_ENOUGH = re.compile(r"^[^\S\n]{0,12}\d{1,7}[^\S\n]+[\w?~:]{2}[^;\n]*?,[\w?~.(]", re.M)
 
 
 class _Reader:

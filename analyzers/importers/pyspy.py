@@ -21,12 +21,12 @@ from stallscope.model import Capture, Frame
 __all__ = ["FORMAT", "JSON_FORMAT"]
 
 _PROCESS = re.compile(r"Process (\d{1,9}): (.{0,4000})$")
-_VERSION = re.compile(r"Python v\d+\.\d+\S* \((.{1,4000})\)\s*$")
+_VERSION = re.compile(r"Python v\d+\.\d\S* \((.{1,4000})\)\s*$")
 _THREAD = re.compile(
     r"Thread (?:(\d{1,9})|0x[0-9A-Fa-f]{1,16}) \((active|idle|active\+gil|idle\+gil)\)"
     r'(?:: "(.{0,400})")?\s*$'
 )
-_FRAME = re.compile(r"    (?! )(?P<name>.+?) \((?P<where>[^()]*(?:\([^()]*\))?[^()]*)\)\s*$")
+_FRAME = re.compile(r"    (?! )(?P<name>.+?) \((?P<where>[^()]*(?:\([^()]*\)[^()]*)?)\)\s*$")
 _LINE = re.compile(r"(.+):(\d{1,9})$")
 _ADDRESS = re.compile(r"0x([0-9a-f]{1,16})$")
 

@@ -24,6 +24,7 @@ DATA = Path(__file__).parent.parent / "data" / "importers"
 EXAMPLES = {path.stem: path.read_text() for path in sorted(DATA.glob("*.in"))}
 FORMATS = {"gdb": gdb.load, **{known.name: known.load for known in importers.FORMATS}}
 SECONDS = 10.0
+SOON = 2.0
 KNOWN = catalog.load()
 
 PIECES = st.sampled_from(sorted({line for text in EXAMPLES.values() for line in text.split("\n")}))
@@ -34,7 +35,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-def answer(text: str, name: str | None = None) -> list[Capture]:
+def answer(text: str, name: str | None = None, seconds: float = SECONDS) -> list[Capture]:
     """Read the text by one importer, or as a file; an error must be one line, and soon."""
     captures: list[Capture] = []
     message = ""
@@ -50,7 +51,7 @@ def answer(text: str, name: str | None = None) -> list[Capture]:
         except StallscopeError as error:
             message = str(error)
 
-    assert cpu_seconds(read, SECONDS) < SECONDS
+    assert cpu_seconds(read, seconds) < seconds
     assert "\n" not in message
     return captures
 
@@ -111,6 +112,34 @@ def test_one_long_line_is_read_in_time(unit: str) -> None:
     ]
     for head in heads:
         answer(head + unit * (300_000 // len(unit)))
+
+
+# In which dump, behind what, and what is repeated there.
+GROWN = [
+    ("crash-mysql8", "mysqld got ", "(a:1)"),
+    ("crash-mariadb", "[ERROR] ", "1 anonymous"),
+    ("drgn", "#3  _ZN5stall9in_lambdaEv+0x25/", "\t"),
+    ("eu-stack-i", "__GI___libc_read", "\r"),
+    ("folded", ";", "; "),
+    ("lldb", " at ", "a at "),
+    ("py-spy", "    inner (spy.py", " -"),
+    ("py-spy", "Python v3.1", "0"),
+    ("quickstack", "() from /usr/lib", "\t"),
+]
+
+
+@pytest.mark.parametrize(("stem", "where", "unit"), GROWN)
+def test_a_line_that_grew_in_its_middle_is_read_in_time(stem: str, where: str, unit: str) -> None:
+    text = EXAMPLES[stem]
+    at = text.index(where) + len(where)
+    answer(f"{text[:at]}{unit * (60_000 // len(unit))}{text[at:]}", seconds=SOON)
+
+
+@pytest.mark.parametrize("unit", ["\n", "\r\n", " \n", "\x85\n"])
+def test_nothing_but_blank_lines_is_read_in_time(unit: str) -> None:
+    """They are what is left of a dump of thousands of threads."""
+    answer(unit * 100_000, seconds=SOON)
+    answer(EXAMPLES["gdb-bt-full"] + unit * 100_000, seconds=SOON)
 
 
 @pytest.mark.parametrize("name", FORMATS)
