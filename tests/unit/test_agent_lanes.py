@@ -69,9 +69,11 @@ def sample_of(name: str, *, failed: bool) -> Callable[[News], bool]:
 
 
 def pass_deadline(lanes: Lanes) -> None:
-    """Wait until a call is late, and have that noticed."""
-    due = lanes.next_due()
-    wait_until(lambda: time.monotonic() > due, "the deadline has passed")
+    """Wait until a call is late, and have that noticed.
+
+    A look is due when its lane's thread has begun it, which may need a CPU first.
+    """
+    wait_until(lambda: time.monotonic() > lanes.next_due(), "the deadline has passed")
     lanes.check()
 
 
