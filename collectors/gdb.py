@@ -272,7 +272,7 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
                     f"gdb on process {target.pid} took more than {seconds:g} s and was ended;"
                     f" it was stopped for {watch.stop() / 1e9:.3f} s; give a longer --deadline"
                 )
-        process.wait()
+        _reap(process)
         target.resume(0)
     except BaseException:
         _end(process, target)
@@ -284,11 +284,18 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
 
 def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
     """End gdb so that the target runs on."""
-    if process.poll() is not None:
+    if process.returncode is not None:
         return
-    process.kill()
-    process.wait()
+    _reap(process)
     target.resume(_RESUME_SECONDS)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Kill gdb and its children: it tries ptrace out on one, which would stay stopped for ever."""
+    # Nobody has waited for it yet, so that its number is still its own.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class _StopWatch:

@@ -73,6 +73,10 @@ class Stream:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Kill it: it did not end when it was asked to."""
+        self._process.kill()
+
     @property
     def pid(self) -> int:
         """Return its process id."""

@@ -212,8 +212,12 @@ class ProbeSession:
         self._closing.set()
         self._changed.set()
         self._end_stream()
-        if self._thread is not None:
-            self._thread.join(END_SECONDS + 0.3)
+        if self._thread is None:
+            return
+        self._thread.join(END_SECONDS + 0.3)
+        stream = self._stream
+        if self._thread.is_alive() and stream is not None:
+            stream.kill()  # nobody else will: this process ends
 
     def _end_stream(self) -> None:
         stream = self._stream

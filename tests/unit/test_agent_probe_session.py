@@ -347,9 +347,11 @@ def test_a_server_that_ends_while_the_probe_begins_costs_no_wait_probes(begin: B
 def test_one_that_hears_no_signal_does_not_hold_up_the_end(begin: Begin) -> None:
     session = begin(DEAF)
     session.ready()
+    pid = session.session.pid
     begun = time.monotonic()
     session.session.close()
     assert time.monotonic() - begun < PATIENCE / 2
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it does not stay behind")
 
 
 def test_the_command_line_has_captures_only_where_a_trigger_wants_them(tmp_path: Path) -> None:

@@ -149,6 +149,35 @@ def test_a_killed_gdb_does_not_leave_the_target_stopped(
     assert answers(target)
 
 
+_FORK_AND_HANG = """\
+import os, signal
+if os.fork():
+    signal.pause()
+open({file!r}, "w").write(str(os.getpid()))
+signal.pause()
+"""
+
+
+def test_what_a_killed_gdb_had_forked_is_killed_too(
+    target: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real one forks when it attaches, to see what ptrace can do."""
+    file = tmp_path / "child"
+    fake_gdb(tmp_path, _FORK_AND_HANG.format(file=str(file)), monkeypatch)
+    look = gdb._StopWatch.look
+
+    def interrupt(watch: gdb._StopWatch) -> None:
+        look(watch)
+        if file.exists() and file.read_text():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(gdb._StopWatch, "look", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        gdb.capture([target.pid], seconds=PATIENCE)
+    child = Path("/proc", file.read_text())
+    wait_until(lambda: not child.exists(), "it is gone")
+
+
 def test_ctrl_c_does_not_leave_the_target_stopped(
     target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
