@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "demangle.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 
 #include "cleanup.h"
 #include "worker.h"
@@ -10,9 +12,21 @@
 // The C++ runtime's own, with the C++ ABI's name for it (cxxabi.h is a C++ header).
 extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, int *status);
 
-// A short hostile name can stand for gigabytes: what the input's length does not bound is bounded
-// by the worker's memory limit and its deadline.
 #define MAX_MANGLED 2048
+// Each substitution of a hostile name can double what it stands for: 300 bytes are minutes of work
+// and all memory. libstdc++ has no limit for that, and does not export the variant that could be
+// left. Nobody's name of this length needs a millisecond.
+#define HARMLESS 100
+#define CPU_LIMIT_US 200000
+
+// Beyond it SIGPROF ends the process: the worker, and its file is left out of what the next one
+// does.
+static void limit_cpu(suseconds_t us)
+{
+	const struct itimerval limit = {.it_value.tv_usec = us};
+
+	setitimer(ITIMER_PROF, &limit, NULL);
+}
 
 char *stall_demangle(const char *linkage)
 {
@@ -21,7 +35,12 @@ char *stall_demangle(const char *linkage)
 	// GCC's clones and local functions start so too. Without the check "f" would be "float".
 	if (strncmp(linkage, "_Z", 2) != 0 || strlen(linkage) > MAX_MANGLED)
 		return NULL;
+	bool limited = strlen(linkage) > HARMLESS;
+	if (limited)
+		limit_cpu(CPU_LIMIT_US);
 	_cleanup_free_ char *name = __cxa_demangle(linkage, NULL, NULL, &status);
+	if (limited)
+		limit_cpu(0);
 	if (!name || status != 0 || strlen(name) >= STALL_MAX_SYMBOL)
 		return NULL;
 	return no_cleanup_ptr(name);

@@ -53,6 +53,7 @@ static void set_signals(void)
 	signal(SIGQUIT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGPROF, SIG_DFL); // demangle.c
 }
 
 static struct stall_error *enter(struct stall_worker_child *child, struct stall_worker_state *state)

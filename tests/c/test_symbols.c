@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "cleanup.h"
@@ -287,6 +292,41 @@ static void test_demangle(void)
 	check_demangled(longest, NULL);
 }
 
+// f(A, P<A, A>, P<P<A, A>, P<A, A>>, ...): each type is twice the one before.
+static void nest(char *name, size_t size, int depth)
+{
+	static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	int length = snprintf(name, size, "_Z1f1A1PIS_S_E");
+
+	// S_ is A, S0_ is P, S1_ is P<A, A>.
+	for (int i = 1; i < depth; i++)
+		length += snprintf(name + length, size - (size_t)length, "S0_IS%c_S%c_E", digits[i],
+				   digits[i]);
+}
+
+// A name of a hundred gigabytes ends the process, before it takes the memory for it.
+static void test_hostile_name(void)
+{
+	struct itimerval left;
+	char name[512];
+	int status = 0;
+
+	nest(name, sizeof(name), 12);
+	char *sound = stall_demangle(name);
+	CHECK(!sound); // longer than a name may be
+	free(sound);
+	CHECK(getitimer(ITIMER_PROF, &left) == 0 && left.it_value.tv_usec == 0);
+	nest(name, sizeof(name), 34);
+	pid_t child = fork();
+	if (child == 0) {
+		free(stall_demangle(name));
+		_exit(0);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status));
+	CHECK_INT(WTERMSIG(status), SIGPROF);
+}
+
 int main(void)
 {
 	test_size_is_believed();
@@ -298,5 +338,6 @@ int main(void)
 	test_hostile_tables();
 	test_overlaps_end();
 	test_demangle();
+	test_hostile_name();
 	return check_done();
 }
