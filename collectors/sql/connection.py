@@ -34,6 +34,8 @@ LONGEST_REFUSED_PAUSE = 600.0
 DEAR_SECONDS = 5.0
 """What a dear question may take before it says that the server does not answer: the server itself
 ends it then (SESSION in stallscope.collectors.sql.wire)."""
+ANSWER_SECONDS = 0.5
+"""For an answer that is on its way when the connection is closed."""
 LEAVE_SECONDS = 5.0
 """For the word of leave to be written: five bytes, by a thread that may have to wait for a CPU."""
 CUT_SECONDS = 0.5
@@ -123,13 +125,14 @@ class Connection:
             return owed if owed > 0 else None
 
     def close(self) -> None:
-        """Take leave, or cut the connection where an answer is waited for; the thread ends."""
+        """Take leave, or cut the connection where an answer does not come; the thread ends."""
         with self._condition:
             self._closed = True
-            waits = self._question is not None
+            self._condition.notify_all()
+            # Who leaves amid an answer is an aborted client, in the server's count and its log.
+            waits = not self._condition.wait_for(lambda: self._question is None, ANSWER_SECONDS)
             if self._socket is not None and waits:
                 _cut(self._socket)
-            self._condition.notify_all()
             worker = self._worker
         if worker is not None and worker is not threading.current_thread():
             worker.join(CUT_SECONDS if waits else LEAVE_SECONDS)
@@ -192,7 +195,7 @@ class Connection:
         try:
             session = self._session or self._connect()
             # Nobody waits any more: do not load a server that just came back.
-            session.wanted = lambda: not question.dropped
+            session.wanted = lambda: not question.dropped and not self._closed
             if question.dropped:
                 return
             question.answer = question.ask(session)

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from servers.clients import idle_connections, running_statements
 
+from stallscope.collectors.sql import connection as sql_connection
 from stallscope.collectors.sql import wire
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, SqlError
@@ -140,6 +142,33 @@ def test_leaving_is_no_aborted_client(server: SqlServer) -> None:
         number = connection.open(PATIENCE).connection
     wait_until(lambda: number not in server.connection_ids(), "it has left")
     assert server.status("Aborted_clients") == before
+
+
+def test_leaving_while_an_answer_comes_is_no_aborted_client(
+    server: SqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_connection, "ANSWER_SECONDS", PATIENCE)
+    server.wait_until_alone()
+    before = server.status("Aborted_clients")
+    connection = Connection(login(server))
+    number = connection.open(PATIENCE).connection
+    asked: list[str] = []
+
+    def ask(session: Session) -> None:
+        asked.append("first")
+        session.run("SELECT SLEEP(0.3)")
+        session.run("SELECT 1")
+        asked.append("second")
+
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(connection.ask, ask, PATIENCE)
+        wait_until(lambda: asked, "the question is asked")
+        connection.close()
+        with pytest.raises(ConnectError, match="the connection was closed"):
+            answer.result()
+    wait_until(lambda: number not in server.connection_ids(), "it has left")
+    assert server.status("Aborted_clients") == before
+    assert asked == ["first"]  # nobody waits for more
 
 
 def test_heartbeat(connection: Connection) -> None:
