@@ -23,8 +23,8 @@ __all__ = ["Lanes"]
 
 _EARLY = 0.9
 """Polls come early and late: a collector whose interval is so far gone looks again."""
-_CLOSE_SECONDS = 0.5
-"""What collectors have to let go of their files and connections at the end."""
+_CLOSE_SECONDS = 1.0
+"""What collectors have to let go of their files and connections at the end: the agent has two."""
 
 
 class _Call(msgspec.Struct, eq=False):
