@@ -39,7 +39,7 @@ struct stall_error *stall_cfi_create(const struct stall_elf *elf, const struct s
 	if (!cfi)
 		return &stall_enomem;
 	// What cannot be read is as good as none.
-	stall_error_destroy(stall_cfi_section_eh_frame(elf, &cfi->eh_frame));
+	stall_error_destroy(stall_cfi_section_open(elf, true, &cfi->eh_frame));
 	cfi->debug_frame_file = has_debug_frame(elf) ? elf : has_debug_frame(debug) ? debug : NULL;
 	*ret = cfi;
 	return NULL;
@@ -76,7 +76,7 @@ static Dwarf_Frame *find_frame(struct stall_cfi *cfi, uint64_t address, bool *re
 	if (!cfi->tried_debug_frame) {
 		cfi->tried_debug_frame = true;
 		stall_error_destroy(
-			stall_cfi_section_debug_frame(cfi->debug_frame_file, &cfi->debug_frame));
+			stall_cfi_section_open(cfi->debug_frame_file, false, &cfi->debug_frame));
 	}
 	return cfi->debug_frame ? stall_cfi_section_frame(cfi->debug_frame, address, ret_bad)
 				: NULL;

@@ -294,17 +294,9 @@ static struct stall_error *read_image(const struct stall_elf *elf,
 	return NULL;
 }
 
-// Takes the section over.
-static struct stall_error *open_section(const struct stall_elf *elf,
-					struct stall_cfi_section *unopened, bool is_eh_frame,
-					struct stall_cfi_section **ret)
+static struct stall_error *give_to_libdw(struct stall_cfi_section *section, size_t size,
+					 bool is_eh_frame)
 {
-	_cleanup_(section_destroyp) struct stall_cfi_section *section = unopened;
-	size_t size;
-	struct stall_error *err = read_image(elf, section, is_eh_frame, &size);
-
-	if (err)
-		return err;
 	section->elf = open_image(section->image, size);
 	if (is_eh_frame) {
 		section->cfi = dwarf_getcfi_elf(section->elf);
@@ -319,34 +311,28 @@ static struct stall_error *open_section(const struct stall_elf *elf,
 	};
 	if (!section->cfi || !section->entries.data)
 		return stall_error_create(STALL_ERROR_FORMAT, "libdw: %s", dwarf_errmsg(-1));
-	*ret = no_cleanup_ptr(section);
 	return NULL;
 }
 
-struct stall_error *stall_cfi_section_eh_frame(const struct stall_elf *elf,
-					       struct stall_cfi_section **ret)
+struct stall_error *stall_cfi_section_open(const struct stall_elf *elf, bool is_eh_frame,
+					   struct stall_cfi_section **ret)
 {
 	_cleanup_(section_destroyp) struct stall_cfi_section *section = calloc(1, sizeof(*section));
+	size_t size;
 
 	*ret = NULL;
 	if (!section)
 		return &stall_enomem;
-	if (!find_eh_frame(elf, section))
+	if (is_eh_frame ? !find_eh_frame(elf, section)
+			: !find_section(elf, ".debug_frame", &section->frames))
 		return NULL;
-	return open_section(elf, no_cleanup_ptr(section), true, ret);
-}
-
-struct stall_error *stall_cfi_section_debug_frame(const struct stall_elf *elf,
-						  struct stall_cfi_section **ret)
-{
-	_cleanup_(section_destroyp) struct stall_cfi_section *section = calloc(1, sizeof(*section));
-
-	*ret = NULL;
-	if (!section)
-		return &stall_enomem;
-	if (!find_section(elf, ".debug_frame", &section->frames))
-		return NULL;
-	return open_section(elf, no_cleanup_ptr(section), false, ret);
+	struct stall_error *err = read_image(elf, section, is_eh_frame, &size);
+	if (!err)
+		err = give_to_libdw(section, size, is_eh_frame);
+	if (err)
+		return err;
+	*ret = no_cleanup_ptr(section);
+	return NULL;
 }
 
 // The last function of the table that starts at or before the address; UINT64_MAX: none.

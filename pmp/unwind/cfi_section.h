@@ -11,11 +11,9 @@
 
 struct stall_cfi_section;
 
-// *ret is NULL where the file has none, or none that can be used.
-struct stall_error *stall_cfi_section_eh_frame(const struct stall_elf *elf,
-					       struct stall_cfi_section **ret);
-struct stall_error *stall_cfi_section_debug_frame(const struct stall_elf *elf,
-						  struct stall_cfi_section **ret);
+// .eh_frame, or else .debug_frame. *ret is NULL where the file has none, or none that can be used.
+struct stall_error *stall_cfi_section_open(const struct stall_elf *elf, bool is_eh_frame,
+					   struct stall_cfi_section **ret);
 void stall_cfi_section_destroy(struct stall_cfi_section *section);
 
 // The frame (free it) of a virtual address of the file; NULL where nothing covers it. *ret_bad
