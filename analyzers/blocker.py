@@ -11,7 +11,7 @@ import msgspec
 from stallscope.analyzers import releases
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
-from stallscope.analyzers.waits import DISK, IDLE, RUNNING
+from stallscope.analyzers.waits import DISK, RUNNING
 from stallscope.model import Label
 
 __all__ = ["by_frames", "by_lock", "choose", "pending", "suspects"]
@@ -109,14 +109,7 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
     others = set(scene.active) - waiters - scene.own
     if any(scene.shape(index).session for index in others):
         return None
-    idle = [
-        index
-        for index, shape in enumerate(scene.stacks.shapes)
-        if scene.states[index] == IDLE
-        and shape.idle is not None
-        and shape.idle.session
-        and index not in scene.own
-    ]
+    idle = scene.idle_connections
     if scene.weight(idle) != 1:
         return None
     role = "is the one connection that does not wait, so it is left to hold the lock"

@@ -12,7 +12,7 @@ from stallscope.analyzers import releases
 from stallscope.analyzers.blocker import pending, suspects
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene, wait
-from stallscope.analyzers.waits import IDLE, UNSEEN, WAITING
+from stallscope.analyzers.waits import UNSEEN, WAITING
 from stallscope.model import Label, Lock, LockKind
 
 __all__ = ["Case", "collect", "lock_words"]
@@ -153,15 +153,7 @@ def _nobody(scene: Scene, case: Case) -> list[str]:
     if not _holder_open(case):
         return []
     blocker = case.blocker
-    idle = scene.weight(
-        i
-        for i, shape in enumerate(scene.stacks.shapes)
-        if scene.states[i] == IDLE
-        and shape.idle is not None
-        and shape.idle.session
-        and (blocker is None or i != blocker.thread)
-        and i not in scene.own
-    )
+    idle = scene.weight(i for i in scene.idle_connections if blocker is None or i != blocker.thread)
     unseen = scene.weight(i for i, state in enumerate(scene.states) if state == UNSEEN)
     if case.signature.idle_holder and unseen and blocker is None:
         return [f"it can be held by one of the {unseen} threads that sleep unseen, as idle ones do"]

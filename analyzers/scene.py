@@ -136,6 +136,18 @@ class Scene:
         return frozenset(i for i, thread in enumerate(self.capture.threads) if thread.own)
 
     @cached_property
+    def idle_connections(self) -> tuple[int, ...]:
+        """Threads of connections that wait for their client, which can hold locks meanwhile."""
+        return tuple(
+            i
+            for i, shape in enumerate(self.stacks.shapes)
+            if self.states[i] == IDLE
+            and shape.idle is not None
+            and shape.idle.session
+            and i not in self.own
+        )
+
+    @cached_property
     def holders(self) -> dict[str, tuple[int, ...]]:
         """Signature id → threads in one of its holder frames, idle ones left out."""
         out: dict[str, list[int]] = {}
