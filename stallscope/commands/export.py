@@ -171,14 +171,12 @@ class _Inputs:
         from stallscope.reporters import progress
 
         found = 0
-        with progress.of_steps("reading") as tell:
-            for number, item in enumerate(self._items):
-                tell(number, len(self._items))
-                entries = self._of_file(item) if isinstance(item, Path) else self._stored(item)
-                for entry in entries:
-                    found += 1
-                    self._missing(entry)
-                    yield entry
+        for item in progress.of_items(self._items, "reading"):
+            entries = self._of_file(item) if isinstance(item, Path) else self._stored(item)
+            for entry in entries:
+                found += 1
+                self._missing(entry)
+                yield entry
         if not found and not self.incidents():
             what = one_line(str(self._args.inputs[0]))
             raise StallscopeError(f"{what}: nothing there holds stacks")
@@ -209,13 +207,10 @@ class _Inputs:
     def _stored(self, stored: StoredIncident) -> Iterator[Entry]:
         from stallscope.reporters import progress
 
-        entries = stored.entries()
-        with progress.of_steps("reading captures") as tell:
-            for number, entry in enumerate(entries):
-                tell(number, len(entries))
-                capture = stored.capture(entry).capture
-                if capture is not None:
-                    yield self._entry(entry.file, capture, stored.incident.id)
+        for entry in progress.of_items(stored.entries(), "reading captures"):
+            capture = stored.capture(entry).capture
+            if capture is not None:
+                yield self._entry(entry.file, capture, stored.incident.id)
         for note in stored.notes:
             self._complain(note.message)
 

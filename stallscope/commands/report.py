@@ -91,20 +91,17 @@ def _add_incident(builder: Builder, stored: StoredIncident, signatures: catalog.
     builder.incident(stored.incident, stored.samples())
     builder.waits(stored.waits())
     whole = True
-    entries = stored.entries()
-    with progress.of_steps("reading captures") as tell:
-        for number, entry in enumerate(entries):
-            tell(number, len(entries))
-            capture = stored.capture(entry).capture
-            if capture is None:
-                whole = False
-                continue
-            if len(builder) == MAX_CAPTURES:
-                builder.note(f"of its captures only the first {MAX_CAPTURES} are shown")
-                whole = False
-                break
-            whole &= not capture.partial
-            builder.add(engine.analyze(capture, signatures), Entry(entry.file, entry.reason))
+    for entry in progress.of_items(stored.entries(), "reading captures"):
+        capture = stored.capture(entry).capture
+        if capture is None:
+            whole = False
+            continue
+        if len(builder) == MAX_CAPTURES:
+            builder.note(f"of its captures only the first {MAX_CAPTURES} are shown")
+            whole = False
+            break
+        whole &= not capture.partial
+        builder.add(engine.analyze(capture, signatures), Entry(entry.file, entry.reason))
     if not len(builder):
         raise StallscopeError(f"{stored.path}: none of its captures can be read")
     for note in (*stored.incident.notes, *stored.notes):
@@ -114,10 +111,9 @@ def _add_incident(builder: Builder, stored: StoredIncident, signatures: catalog.
 
 def _add_files(builder: Builder, args: argparse.Namespace, signatures: catalog.Catalog) -> bool:
     whole = True
-    with progress.of_steps("reading inputs") as tell:
-        for number, (word, reason) in enumerate(zip(args.inputs, _reasons(args), strict=True)):
-            tell(number, len(args.inputs))
-            whole &= _add_input(builder, word, reason, args, signatures)
+    inputs = tuple(zip(args.inputs, _reasons(args), strict=True))
+    for word, reason in progress.of_items(inputs, "reading inputs"):
+        whole &= _add_input(builder, word, reason, args, signatures)
     return whole
 
 

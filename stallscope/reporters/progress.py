@@ -7,17 +7,19 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from stallscope.text import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["of_bytes", "of_files", "of_steps", "while_waiting"]
+__all__ = ["of_bytes", "of_files", "of_items", "of_steps", "while_waiting"]
+
+T = TypeVar("T")
 
 _PATIENCE = 0.7
 """Seconds that pass before a wait is worth a word."""
@@ -117,6 +119,14 @@ def of_steps(what: str) -> Iterator[Callable[[int, int], None]]:
         if wanted:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def of_items(items: Collection[T], what: str) -> Iterator[T]:
+    """Yield the items and show how many are done, if it takes long."""
+    with of_steps(what) as tell:
+        for done, item in enumerate(items):
+            tell(done, len(items))
+            yield item
 
 
 @contextmanager
