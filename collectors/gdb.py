@@ -30,6 +30,7 @@ import msgspec
 from stallscope import __version__
 from stallscope.analyzers import importers
 from stallscope.collectors import processes
+from stallscope.collectors.programs import kill_group
 from stallscope.errors import StallscopeError
 from stallscope.model import Capture, Frame, Lock, Module, Note, Process, Thread
 from stallscope.text import one_line
@@ -292,9 +293,7 @@ def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
     """Kill gdb and its children: it tries ptrace out on one, which would stay stopped for ever."""
-    # Nobody has waited for it yet, so that its number is still its own.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    kill_group(process)
     process.wait()
 
 

@@ -18,7 +18,7 @@ from typing import IO
 
 import msgspec
 
-__all__ = ["MAX_OUTPUT", "Program", "Result"]
+__all__ = ["MAX_OUTPUT", "Program", "Result", "kill_group"]
 
 MAX_OUTPUT = 4096
 """Bytes of each stream that are kept: the first ones."""
@@ -71,10 +71,15 @@ class Program:
 
     def end(self) -> None:
         """Kill it and all of its process group."""
-        if self._process.returncode is not None:
-            return  # waited for: its number can be somebody else's
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_group(self._process)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a session, and all of its process group."""
+    if process.returncode is not None:
+        return  # waited for: its number can be somebody else's
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Stream:
