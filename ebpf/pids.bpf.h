@@ -15,29 +15,25 @@
 const volatile __u32 reader_pidns = 0;
 
 // struct pid ends in one struct upid for each level; its declared length changed over time
-// (b69f0aeb0689), so it is addressed by hand.
-static __always_inline __s32 upid_number(struct pid *pid, __u32 level)
-{
-	struct upid *upid = (void *)&pid->numbers + level * bpf_core_type_size(struct upid);
-
-	return BPF_CORE_READ(upid, nr);
-}
-
-static __always_inline __u32 upid_namespace(struct pid *pid, __u32 level)
-{
-	struct upid *upid = (void *)&pid->numbers + level * bpf_core_type_size(struct upid);
-
-	return BPF_CORE_READ(upid, ns, ns.inum);
-}
+// (b69f0aeb0689), so they are addressed by hand. Step by step, and hidden from the compiler: before
+// 6.2 the verifier takes no product as an offset to a kernel pointer, and the compiler makes one of
+// any loop that it can count.
+#define next_upid(upid)                                                                            \
+	do {                                                                                       \
+		upid = (void *)upid + bpf_core_type_size(struct upid);                             \
+		barrier_var(upid);                                                                 \
+	} while (0)
 
 // The number of the pid in the reader's namespace, 0 where it has none.
 static __always_inline __s32 number_for_reader(struct pid *pid)
 {
 	__u32 level = BPF_CORE_READ(pid, level);
+	struct upid *upid = (void *)&pid->numbers;
 
 	for (__u32 i = 0; i < MAX_LEVEL && i <= level; i++) {
-		if (upid_namespace(pid, i) == reader_pidns)
-			return upid_number(pid, i);
+		if (BPF_CORE_READ(upid, ns, ns.inum) == reader_pidns)
+			return BPF_CORE_READ(upid, nr);
+		next_upid(upid);
 	}
 	return 0;
 }
@@ -45,7 +41,15 @@ static __always_inline __s32 number_for_reader(struct pid *pid)
 // The number in the namespace that the thread itself lives in.
 static __always_inline __s32 own_number(struct pid *pid)
 {
-	return upid_number(pid, BPF_CORE_READ(pid, level) & (MAX_LEVEL - 1));
+	__u32 level = BPF_CORE_READ(pid, level);
+	struct upid *upid = (void *)&pid->numbers;
+
+	for (__u32 i = 0; i < MAX_LEVEL; i++) {
+		if (i == level)
+			return BPF_CORE_READ(upid, nr);
+		next_upid(upid);
+	}
+	return 0;
 }
 
 // Whether it is in a 32-bit system call.

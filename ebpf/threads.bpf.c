@@ -59,7 +59,7 @@ static __always_inline __u64 count_switches(struct task_struct *task)
 static __always_inline __u32 is_on_cpu(struct task_struct *task)
 {
 	barrier();
-	__u32 on_cpu = task->on_cpu;
+	__u32 on_cpu = BPF_CORE_READ_BITFIELD(task, on_cpu); // an int, or narrower from 7.1 on
 	barrier();
 	return on_cpu;
 }
