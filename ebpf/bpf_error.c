@@ -4,15 +4,19 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
 #include "capabilities.h"
+#include "lockdown.h"
 
-struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *mend,
-					 const char *log)
+struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *log)
 {
 	static const enum stall_capability wanted[] = {STALL_CAP_BPF, STALL_CAP_PERFMON,
 						       STALL_CAP_SYS_PTRACE};
 	char missing[128];
+
+	struct utsname kernel = {};
 
 	if (!log[0]) // libbpf says some things once only
 		log = strerror(errnum);
@@ -22,16 +26,33 @@ struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const
 		return stall_error_create(STALL_ERROR_PERMISSION,
 					  "cannot load BPF programs and read stacks without %s; %s",
 					  missing, STALL_MEND_CAPABILITIES);
+	struct stall_error *err = stall_lockdown_check();
+	if (err)
+		return err;
+	if (access(STALL_BTF_PATH, R_OK) < 0)
+		return stall_bpf_no_types(errno);
 	if (errnum == EPERM)
 		return stall_error_create(
 			STALL_ERROR_PERMISSION,
-			"the kernel refuses BPF programs: a user namespace, seccomp or lockdown is "
-			"in the way; run it outside the container");
+			"the kernel refuses BPF programs: a user namespace or seccomp is in the "
+			"way; run it outside the container");
+	uname(&kernel);
 	if (errnum == EACCES || errnum == EINVAL || errnum == ESRCH)
-		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "this kernel does not take %s (%s); %s", programs, log,
-					  mend);
+		return stall_error_create(
+			STALL_ERROR_UNSUPPORTED,
+			"Linux %.64s does not load %s (%s); docs/support-matrix.md "
+			"lists the kernels that were tried",
+			kernel.release, programs, log);
 	return stall_error_os(errnum, "cannot load %s (%s)", programs, log);
+}
+
+struct stall_error *stall_bpf_no_types(int errnum)
+{
+	return stall_error_create(errnum == EACCES ? STALL_ERROR_PERMISSION
+						   : STALL_ERROR_UNSUPPORTED,
+				  "cannot read the kernel's types, " STALL_BTF_PATH
+				  " (%s); take a kernel built with CONFIG_DEBUG_INFO_BTF",
+				  errnum == ESRCH ? "there are none" : strerror(errnum));
 }
 
 struct stall_error *stall_bpf_pid_namespace(unsigned int *ret)

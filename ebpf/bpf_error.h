@@ -5,9 +5,14 @@
 
 #include "error.h"
 
-// `programs`: what could not be loaded; `mend`: which kernel takes it; `log`: what libbpf said.
-struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *mend,
-					 const char *log);
+// `programs`: what could not be loaded; `log`: what libbpf said. What is known to be in the way
+// (capabilities, lockdown, BTF) comes first; no kernel version is promised to do better.
+struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *log);
+
+#define STALL_BTF_PATH "/sys/kernel/btf/vmlinux"
+
+// There is no BTF; `errnum` is what reading it gave.
+struct stall_error *stall_bpf_no_types(int errnum);
 
 // The pid namespace of this process, as BPF programs see it.
 struct stall_error *stall_bpf_pid_namespace(unsigned int *ret);

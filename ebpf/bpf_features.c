@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "bpf_error.h"
 #include "bpf_log.h"
 #include "capabilities.h"
 #include "cleanup.h"
@@ -37,12 +38,7 @@ static struct stall_error *probe_known_good(void)
 
 static struct stall_error *probe_btf(void)
 {
-	_cleanup_close_ int fd = open("/sys/kernel/btf/vmlinux", O_RDONLY | O_CLOEXEC);
-
-	if (fd >= 0)
-		return NULL;
-	return missing("cannot read the kernel's types, /sys/kernel/btf/vmlinux", errno,
-		       "take a kernel built with CONFIG_DEBUG_INFO_BTF");
+	return access(STALL_BTF_PATH, R_OK) == 0 ? NULL : stall_bpf_no_types(errno);
 }
 
 static void destroy_threadsp(struct stall_bpf_threads **threads)
@@ -89,7 +85,7 @@ static struct stall_error *probe_registers(void)
 		return NULL;
 	return stall_error_create(
 		STALL_ERROR_UNSUPPORTED,
-		"bpf_task_pt_regs does not show the registers of user space; Linux 5.15 has it");
+		"bpf_task_pt_regs does not show the registers of user space; a newer kernel does");
 }
 
 static struct stall_error *probe_pid_filter(void)
@@ -104,14 +100,14 @@ static struct stall_error *probe_pid_filter(void)
 		return err;
 	return stall_error_create(STALL_ERROR_UNSUPPORTED,
 				  "the iterator cannot be limited to a process, so every capture "
-				  "walks over all threads of the machine; Linux 6.1 can");
+				  "walks over all threads of the machine; a newer kernel can");
 }
 
 static struct stall_error *probe_ring_buffer(void)
 {
 	_cleanup_close_ int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, NULL, 0, 0, 4096, NULL);
 
-	return fd >= 0 ? NULL : missing("no BPF ring buffer", errno, "Linux 5.8 has it");
+	return fd >= 0 ? NULL : missing("no BPF ring buffer", errno, "a newer kernel has it");
 }
 
 static int load_nothing(enum bpf_prog_type type)
@@ -138,7 +134,7 @@ static struct stall_error *probe_timer(void)
 	stall_bpf_log_end(&log);
 	if (rc == 1)
 		return NULL;
-	return missing("no BPF timers", rc < 0 ? -rc : EINVAL, "Linux 5.15 has them");
+	return missing("no BPF timers", rc < 0 ? -rc : EINVAL, "a newer kernel has them");
 }
 
 static struct stall_error *probe_tracepoints(void)

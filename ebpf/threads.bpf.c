@@ -8,9 +8,6 @@
 #include "pids.bpf.h"
 #include "threads.h"
 
-// Whether the kernel has bpf_get_task_stack (5.9) and may be trusted with it.
-const volatile __u32 have_kernel_stacks = 1;
-
 // Set between two runs.
 __u32 want_kernel_stacks = 0;
 __u32 chosen_only = 0; // leave out threads that are not in `chosen`
@@ -105,7 +102,7 @@ static __always_inline void fill(struct task_struct *task, struct stall_bpf_thre
 static __always_inline __u32 read_kernel_stack(struct task_struct *task, __u64 *frames)
 {
 	// The stack of a thread that is on a CPU changes under the unwinder.
-	if (!have_kernel_stacks || !want_kernel_stacks || is_on_cpu(task))
+	if (!want_kernel_stacks || is_on_cpu(task))
 		return 0;
 	long size = bpf_get_task_stack(task, frames, STALL_BPF_KERNEL_FRAMES * sizeof(*frames), 0);
 	if (size <= 0)

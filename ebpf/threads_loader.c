@@ -47,14 +47,13 @@ void stall_bpf_records_deinit(struct stall_bpf_records *records)
 	*records = (struct stall_bpf_records){};
 }
 
-static int load(bool kernel_stacks, uint32_t pidns, struct threads **ret)
+static int load(uint32_t pidns, struct threads **ret)
 {
 	struct threads *skeleton = threads__open();
 
 	if (!skeleton)
 		return errno ? errno : ENOMEM;
 	skeleton->rodata->reader_pidns = pidns;
-	skeleton->rodata->have_kernel_stacks = kernel_stacks;
 	int rc = threads__load(skeleton);
 	if (rc) {
 		threads__destroy(skeleton);
@@ -74,14 +73,9 @@ static struct stall_error *load_skeleton(struct threads **ret)
 	if (err)
 		return err;
 	stall_bpf_log_begin(&log);
-	rc = load(true, pidns, ret);
-	// Before 5.9 the verifier knows no bpf_get_task_stack: the branch is left out then.
-	if (rc == EINVAL)
-		rc = load(false, pidns, ret);
+	rc = load(pidns, ret);
 	stall_bpf_log_end(&log);
-	return rc ? stall_bpf_load_error(rc, "the BPF task iterator", "Linux 5.15 with BTF does",
-					 log.text)
-		  : NULL;
+	return rc ? stall_bpf_load_error(rc, "the BPF task iterator", log.text) : NULL;
 }
 
 static struct bpf_link *attach(struct stall_bpf_threads *threads, pid_t pid)
@@ -126,11 +120,6 @@ void stall_bpf_threads_destroy(struct stall_bpf_threads *threads)
 bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads)
 {
 	return threads->limited != NULL;
-}
-
-bool stall_bpf_threads_has_kernel_stacks(const struct stall_bpf_threads *threads)
-{
-	return threads->skeleton->rodata->have_kernel_stacks;
 }
 
 static struct stall_error *set_wanted(struct stall_bpf_threads *threads, const pid_t *tgids,

@@ -38,10 +38,8 @@ void stall_bpf_threads_destroy(struct stall_bpf_threads *threads);
 struct stall_error *stall_bpf_threads_want(struct stall_bpf_threads *threads, const pid_t *tgids,
 					   size_t count);
 
-// Whether this kernel limits the iterator to one process (bpf_iter_link_info.task.pid, 6.1).
+// Whether this kernel limits the iterator to one process (bpf_iter_link_info.task.pid).
 bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads);
-// Whether kernel stacks can be had (bpf_get_task_stack, 5.9).
-bool stall_bpf_threads_has_kernel_stacks(const struct stall_bpf_threads *threads);
 
 struct stall_bpf_run {
 	bool kernel_stacks;

@@ -25,7 +25,7 @@ static const char *find_why_not(void)
 	int rc = libbpf_probe_bpf_helper(BPF_PROG_TYPE_KPROBE, BPF_FUNC_get_attach_cookie, NULL);
 	stall_bpf_log_end(&log);
 	return rc == 1 ? NULL
-		       : "uprobes have no cookies in this kernel (Linux 5.15 has them): waits are "
+		       : "uprobes have no cookies in this kernel (newer ones have them): waits are "
 			 "named by their stacks alone";
 }
 

@@ -165,9 +165,7 @@ static struct stall_error *load_with_types(struct stall_bpf_waits *waits, const 
 	if (rc && rc != EPERM && rc != ENOMEM)
 		rc = load(waits, btf, pidns, false);
 	stall_bpf_log_end(&log);
-	return rc ? stall_bpf_load_error(rc, "the BPF programs that see waits",
-					 "Linux 5.15 with BTF does", log.text)
-		  : NULL;
+	return rc ? stall_bpf_load_error(rc, "the BPF programs that see waits", log.text) : NULL;
 }
 
 struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits)
@@ -180,10 +178,7 @@ struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits)
 	stall_bpf_log_end(&log);
 	// Not by its errno, ESRCH, which would say that the target has ended.
 	if (!btf)
-		return stall_error_create(STALL_ERROR_UNSUPPORTED,
-					  "cannot read the kernel's types, /sys/kernel/btf/vmlinux "
-					  "(%s); take a kernel built with CONFIG_DEBUG_INFO_BTF",
-					  errnum == ESRCH ? "there are none" : strerror(errnum));
+		return stall_bpf_no_types(errnum);
 	struct stall_error *err = load_with_types(waits, btf);
 	btf__free(btf);
 	return err;

@@ -49,7 +49,7 @@ static struct stall_error *probe_timer(void)
 	return stall_error_create(
 		STALL_ERROR_UNSUPPORTED,
 		"no BPF timer can be started: waits in flight are looked for from "
-		"user space, a thousand times a second; Linux 5.15 has timers");
+		"user space, a thousand times a second; a newer kernel has timers");
 }
 
 // `lost`: what is not seen without it, behind the name of the tracepoint.
@@ -118,7 +118,7 @@ static struct stall_error *probe_io_uring(void)
 			return refused(wanted[i],
 				       "reads, writes and syncs by io_uring are not seen, all "
 				       "others are",
-				       errnum, "Linux 6.0 with CONFIG_IO_URING has it");
+				       errnum, "a newer kernel with CONFIG_IO_URING has it");
 	}
 	return NULL;
 }
@@ -144,7 +144,7 @@ static struct stall_error *probe_arrays(void)
 		"BPF arrays cannot be mapped into a program (%s): no wait is watched, captures on "
 		"request are taken all the same; %s",
 		strerror(errnum),
-		errnum == EPERM ? STALL_MEND_CAPABILITIES : "Linux 5.5 can map them");
+		errnum == EPERM ? STALL_MEND_CAPABILITIES : "a newer kernel can map them");
 }
 
 const struct stall_feature stall_waits_features[] = {

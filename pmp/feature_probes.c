@@ -12,6 +12,7 @@
 #include "capabilities.h"
 #include "cleanup.h"
 #include "idle_child.h"
+#include "lockdown.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -25,7 +26,7 @@ static struct stall_error *probe_pidfd(void)
 		return NULL;
 	return stall_error_create(STALL_ERROR_UNSUPPORTED,
 				  "no pidfd_open here (%s): processes are held by their /proc "
-				  "directory; Linux 5.3 has it",
+				  "directory; a newer kernel has it",
 				  strerror(errno));
 }
 
@@ -134,20 +135,6 @@ static int read_line(const char *path, char *ret, size_t size)
 	return 0;
 }
 
-static struct stall_error *probe_lockdown(void)
-{
-	char modes[128];
-
-	// No file: no lockdown in this kernel, or securityfs is not mounted.
-	if (read_line("/sys/kernel/security/lockdown", modes, sizeof(modes)) < 0 ||
-	    !strstr(modes, "[confidentiality]"))
-		return NULL;
-	return stall_error_create(
-		STALL_ERROR_PERMISSION,
-		"the kernel is locked down for confidentiality, so BPF programs cannot read it; "
-		"boot with lockdown=integrity, or take the backend proc or ptrace");
-}
-
 static struct stall_error *probe_yama(void)
 {
 	char scope[16];
@@ -166,7 +153,7 @@ static struct stall_error *probe_yama(void)
 
 const struct stall_feature stall_features[] = {
 	{"capabilities", probe_capabilities},
-	{"lockdown", probe_lockdown},
+	{"lockdown", stall_lockdown_check},
 	{"yama", probe_yama},
 	{"pidfd", probe_pidfd},
 	{"process-vm-readv", probe_readv},

@@ -475,11 +475,6 @@ static struct stall_error *note_losses(struct capture *capture)
 			snapshot, "arena-full",
 			"no room for the stacks of %zu threads: lower --max-stack",
 			capture->arena_full);
-	if (!err && capture->options->kernel_stacks &&
-	    !stall_bpf_threads_has_kernel_stacks(capture->state->threads))
-		err = stall_snapshot_note(snapshot, "kernel-stacks",
-					  "this kernel gives no kernel stacks of other threads "
-					  "(bpf_get_task_stack, Linux 5.9)");
 	return err;
 }
 
