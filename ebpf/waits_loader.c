@@ -161,7 +161,10 @@ struct stall_error *stall_bpf_waits_create(const struct stall_bpf_waits_options 
 		return &stall_enomem;
 	waits->options = *options;
 	waits->epoll = -1;
+	waits->grace_period = STALL_GRACE_PERIOD_NONE;
 	err = stall_bpf_waits_load(waits);
+	if (!err)
+		err = stall_grace_period_init(&waits->grace_period);
 	if (!err)
 		err = map_all(waits);
 	if (!err) {
@@ -191,6 +194,7 @@ void stall_bpf_waits_destroy(struct stall_bpf_waits *waits)
 		unmap_array(waits->skeleton->maps.threads, waits->threads);
 	}
 	waits__destroy(waits->skeleton);
+	stall_grace_period_deinit(&waits->grace_period);
 	free(waits->targets);
 	free(waits);
 }
@@ -289,13 +293,6 @@ struct stall_error *stall_bpf_waits_add(struct stall_bpf_waits *waits, pid_t pid
 	return NULL;
 }
 
-// Waits until no program runs that began before.
-static void wait_for_programs(void)
-{
-	// A grace period of RCU (Documentation: membarrier(2)); tracepoints run in its readers.
-	syscall(SYS_membarrier, 1 /* MEMBARRIER_CMD_GLOBAL */, 0, 0);
-}
-
 static void free_slot(struct stall_bpf_waits *waits, uint32_t index)
 {
 	struct stall_wait_slot *slot = &waits->slots[index];
@@ -311,6 +308,27 @@ static void free_slot(struct stall_bpf_waits *waits, uint32_t index)
 	bpf_map_update_elem(bpf_map__fd(waits->skeleton->maps.free_slots), NULL, &index, BPF_ANY);
 }
 
+static void forget_threads(struct stall_bpf_waits *waits, pid_t pid)
+{
+	for (size_t t = 0; t < waits->thread_count; t++) {
+		uint32_t index = (uint32_t)waits->threads[t] - 1;
+
+		if (waits->threads[t] && index < waits->slot_count &&
+		    waits->slots[index].tgid == pid)
+			waits->threads[t] = 0;
+	}
+}
+
+// Where it fails, slots stay taken: one that a program still writes must not be given away.
+static bool has_waited_for_programs(struct stall_bpf_waits *waits)
+{
+	struct stall_error *err = stall_grace_period_wait(&waits->grace_period);
+	bool has_waited = !err;
+
+	stall_error_destroy(err);
+	return has_waited;
+}
+
 void stall_bpf_waits_remove(struct stall_bpf_waits *waits, pid_t pid)
 {
 	size_t i = 0;
@@ -322,15 +340,13 @@ void stall_bpf_waits_remove(struct stall_bpf_waits *waits, pid_t pid)
 	bpf_map_delete_elem(bpf_map__fd(waits->skeleton->maps.targets), &waits->targets[i].tgid);
 	waits->targets[i] = waits->targets[--waits->target_count];
 	set_target_filter(waits);
-	wait_for_programs(); // no thread is given a slot from here on
-	for (size_t t = 0; t < waits->thread_count; t++) {
-		uint32_t index = (uint32_t)waits->threads[t] - 1;
-
-		if (waits->threads[t] && index < waits->slot_count &&
-		    waits->slots[index].tgid == pid)
-			waits->threads[t] = 0;
-	}
-	wait_for_programs(); // nor does one find its own
+	// No thread is given a slot from here on.
+	if (!has_waited_for_programs(waits))
+		return;
+	forget_threads(waits, pid);
+	// Nor does one find its own.
+	if (!has_waited_for_programs(waits))
+		return;
 	for (uint32_t index = 0; index < waits->slot_count; index++) {
 		if (waits->slots[index].tid && waits->slots[index].tgid == pid)
 			free_slot(waits, index);

@@ -8,6 +8,7 @@
 
 #include "async_loader.h"
 #include "fair_share.h"
+#include "grace_period.h"
 #include "uprobes_loader.h"
 #include "waits_calls.h"
 #include "waits_loader.h"
@@ -26,6 +27,7 @@ struct stall_bpf_waits {
 	struct waits *skeleton;
 	struct ring_buffer *ring, *alarms;
 	int epoll; // of both
+	struct stall_grace_period grace_period;
 	// Mapped.
 	struct stall_wait_slot *slots;
 	struct stall_wait_stat *stats;

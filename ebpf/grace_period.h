@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waits until no BPF program runs that began before.
+#ifndef STALL_GRACE_PERIOD_H
+#define STALL_GRACE_PERIOD_H
+
+#include "error.h"
+
+// Two maps, one of which holds the other.
+struct stall_grace_period {
+	int outer, inner;
+};
+#define STALL_GRACE_PERIOD_NONE ((struct stall_grace_period){-1, -1})
+
+struct stall_error *stall_grace_period_init(struct stall_grace_period *grace_period);
+void stall_grace_period_deinit(struct stall_grace_period *grace_period);
+
+// What a program wrote before this returns is seen, and what was written before it was called is
+// seen by all programs that run afterwards. Programs that sleep are not waited for.
+struct stall_error *stall_grace_period_wait(const struct stall_grace_period *grace_period);
+
+#endif
