@@ -9,8 +9,8 @@
 #define PAGE 4096
 #define MAX_STACK 32768 // of `max_stack`
 
-// Too large for the BPF stack, and for a per-CPU map (32 KiB). A program does not run twice at once
-// on a CPU, so each has a record for each CPU.
+// Too large for the BPF stack, and for a per-CPU map (32 KiB). A tracepoint's program does not run
+// twice at once on a CPU, so each has a record for each CPU; a uprobe's may, and takes its record.
 enum record_user {
 	RECORD_OF_ENTER,
 	RECORD_OF_EXIT,
@@ -23,6 +23,7 @@ enum record_user {
 struct record_buffer {
 	struct stall_wait_record record;
 	__u8 stack[MAX_STACK + PAGE]; // room that the verifier can see
+	__u64 is_taken;		      // of RECORD_OF_UPROBE
 };
 
 struct {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Uprobes in a program that waits as a database server does: tests/targets/server.c.
+#include <bpf/bpf.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -9,6 +10,7 @@
 #include "feature_probes.h"
 #include "server_probes.h"
 #include "target_process.h"
+#include "waits_private.h"
 
 static struct stall_arena arena;
 static struct stall_worker *worker;
@@ -136,6 +138,45 @@ static void test_event(void)
 	// It is at the very start of the function: the return address is the first of the stack.
 	CHECK(events.in_copy);
 	CHECK_INT(hits("trx_weight_ge"), 1);
+}
+
+// Marks the records of all CPUs as the programs do while they write them. `is_taken` is the last
+// member.
+static void set_records_taken(uint64_t is_taken)
+{
+	const struct bpf_map *map = waits->skeleton->maps.record_buffers;
+	size_t size = bpf_map__value_size(map);
+	uint8_t *value = calloc(1, size);
+
+	memcpy(value + size - sizeof(is_taken), &is_taken, sizeof(is_taken));
+	for (uint32_t i = 0; i < bpf_map__max_entries(map); i++)
+		CHECK_INT(bpf_map_update_elem(bpf_map__fd(map), &i, value, BPF_ANY), 0);
+	free(value);
+}
+
+// A record that a preempted thread still writes is left alone, and the loss is counted.
+static void test_event_while_preempted(void)
+{
+	struct events events = {};
+	struct stall_wait_handler handler = {.arg = &events, .wait = take_record};
+	uint64_t before[STALL_LOST_CAUSES], after[STALL_LOST_CAUSES];
+	size_t count;
+
+	stall_bpf_waits_lost(waits, before);
+	set_records_taken(1);
+	CHECK_INT(ask("deadlock", "victim"), 1);
+	CHECK_OK(stall_bpf_waits_consume(waits, &handler, 0, &count));
+	CHECK_INT(events.count, 0);
+	stall_bpf_waits_lost(waits, after);
+	CHECK_INT(after[STALL_LOST_MISSED], before[STALL_LOST_MISSED] + 1);
+	set_records_taken(0);
+	for (int i = 1; i <= 2; i++) {
+		CHECK_INT(ask("deadlock", "victim"), 1);
+		CHECK_OK(stall_bpf_waits_consume(waits, &handler, 0, &count));
+		CHECK_INT(events.count, i);
+	}
+	stall_bpf_waits_lost(waits, after);
+	CHECK_INT(after[STALL_LOST_MISSED], before[STALL_LOST_MISSED] + 1);
 }
 
 // Nothing is believed: neither a name that is none, nor a lock of another transaction.
@@ -277,6 +318,7 @@ int main(int argc, char **argv)
 		   "test.t1");
 	test_reserved_only();
 	test_event();
+	test_event_while_preempted();
 	test_absent();
 	test_lies();
 	test_storm("storm 100000", "lock_wait", "_Z9lock_waitP9que_thr_t", 100000);
