@@ -15,15 +15,6 @@ const struct stall_denied_kernel stall_denylist[] = {
 		.reference = "Linux commit 06ab134ce8ec, \"bpf: Refcount task stack in "
 			     "bpf_get_task_stack\"",
 	},
-	{
-		.use = STALL_DENY_USER_READ_IN_IRQ,
-		.first = {5, 19, 0},
-		.fixed = {{6, 1, 36}, {6, 3, 10}, {6, 4, 0}},
-		.what = "bpf_probe_read_user in an interrupt takes a lock that the interrupted "
-			"code may hold, and the machine locks up",
-		.reference =
-			"Linux commit d319f344561d, Debian bug 1033398, parca-agent issue 1675",
-	},
 };
 const unsigned int stall_denylist_count = sizeof(stall_denylist) / sizeof(stall_denylist[0]);
 

@@ -10,8 +10,7 @@
 
 // What a program does that some kernel does not survive.
 enum stall_deny_use {
-	STALL_DENY_TASK_STACK = 1 << 0,	      // bpf_get_task_stack in a task iterator
-	STALL_DENY_USER_READ_IN_IRQ = 1 << 1, // bpf_probe_read_user in a perf event or a timer
+	STALL_DENY_TASK_STACK = 1 << 0, // bpf_get_task_stack in a task iterator
 };
 
 #define STALL_DENY_MAX_FIXED 6

@@ -19,21 +19,8 @@ static const struct {
 	{"5.11.14", STALL_DENY_TASK_STACK, false},
 	{"5.12.0-rc7", STALL_DENY_TASK_STACK, false},
 	{"6.18.44", STALL_DENY_TASK_STACK, false},
-	{"5.18.19", STALL_DENY_USER_READ_IN_IRQ, false},
-	{"5.19.0-50-generic", STALL_DENY_USER_READ_IN_IRQ, true},
-	{"6.0.12", STALL_DENY_USER_READ_IN_IRQ, true},
-	{"6.1.25-37.47.amzn2023.x86_64", STALL_DENY_USER_READ_IN_IRQ, true},
-	{"6.1.36", STALL_DENY_USER_READ_IN_IRQ, false},
-	{"6.2.16", STALL_DENY_USER_READ_IN_IRQ, true},
-	{"6.3.9", STALL_DENY_USER_READ_IN_IRQ, true},
-	{"6.3.10", STALL_DENY_USER_READ_IN_IRQ, false},
-	{"6.4.0", STALL_DENY_USER_READ_IN_IRQ, false},
 	// What we do not do does not concern us.
-	{"6.1.25", STALL_DENY_TASK_STACK, false},
-	{"5.10.1", STALL_DENY_USER_READ_IN_IRQ, false},
 	{"5.10.1", 0, false},
-	// Both at once.
-	{"6.1.25", STALL_DENY_TASK_STACK | STALL_DENY_USER_READ_IN_IRQ, true},
 	// Two numbers, and no number at all.
 	{"5.9", STALL_DENY_TASK_STACK, true},
 	{"6", STALL_DENY_TASK_STACK, false},
