@@ -249,7 +249,7 @@ __noinline int follow_iocb(__u64 address)
 		return 0;
 	struct stall_wait_stat *stat = stat_at(take_stat(&call.key));
 	if (stat && !stat->told)
-		tell_file(RECORD_OF_ENTER, slot, stat, file, iocb.fd);
+		tell_file(FILE_OF_ENTER, slot, stat, file, iocb.fd);
 	call.start_ns = bpf_ktime_get_ns();
 	remember_call(&id, &call);
 	return 0;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cleanup.h"
+
 static struct stall_bpf_log *current;
 
 // The verifier's log comes as one long text: what it refused stands before its count of
@@ -22,12 +24,10 @@ static void keep_verifier_line(struct stall_bpf_log *log, char *text)
 
 static int keep(enum libbpf_print_level level, const char *format, va_list args)
 {
-	static char text[64 * 1024];
+	_cleanup_free_ char *text =
+		NULL; // a verifier's log may have megabytes, and ends in the reason
 
-	if (level != LIBBPF_WARN || !current)
-		return 0;
-	int length = vsnprintf(text, sizeof(text), format, args);
-	if (length <= 0)
+	if (level != LIBBPF_WARN || !current || vasprintf(&text, format, args) < 0)
 		return 0;
 	if (strstr(text, "BEGIN PROG LOAD LOG"))
 		keep_verifier_line(current, text);

@@ -176,28 +176,6 @@ static __always_inline int handle_server_call(struct pt_regs *regs, struct uprob
 	return 0;
 }
 
-// Since Linux 6.0 the program of a uprobe can be preempted: it runs with migration disabled, under
-// RCU that a thread may sleep in, and with no guard against running twice as tracepoints have
-// (bpf_prog_run_array_uprobe() of include/linux/bpf.h). Another thread on this CPU then comes upon
-// the record in use.
-static __always_inline struct record_buffer *take_record_of_uprobe(void)
-{
-	struct record_buffer *out = record_buffer(RECORD_OF_UPROBE);
-
-	if (!out)
-		return NULL;
-	if (__sync_lock_test_and_set(&out->is_taken, 1)) {
-		count_lost(STALL_LOST_MISSED);
-		return NULL;
-	}
-	return out;
-}
-
-static __always_inline void release_record_of_uprobe(struct record_buffer *out)
-{
-	__sync_lock_test_and_set(&out->is_taken, 0);
-}
-
 static __always_inline int handle_server_event(struct pt_regs *regs, struct uprobe_cookie cookie)
 {
 	struct pt_regs copy = *regs;
@@ -208,7 +186,7 @@ static __always_inline int handle_server_event(struct pt_regs *regs, struct upro
 
 	if (!slot || !may_tell(stall_flow(STALL_FLOW_EVENTS, STALL_RECORD_SERVER), now))
 		return 0;
-	struct record_buffer *out = take_record_of_uprobe();
+	struct record_buffer *out = take_record();
 	if (!out)
 		return 0;
 	read_frame(&frame, copy.sp);
@@ -226,7 +204,7 @@ static __always_inline int handle_server_event(struct pt_regs *regs, struct upro
 	out->record.slot = index;
 	out->record.seq = slot->seq;
 	send_with_stack(out, regs);
-	release_record_of_uprobe(out);
+	release_record(out);
 	return 0;
 }
 

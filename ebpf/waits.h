@@ -213,7 +213,7 @@ enum stall_wait_lost {
 	STALL_LOST_STACK_SHORT, /* a stack copy ended at its limit before the stack did */
 	STALL_LOST_STACK_READ,	/* a stack could not be read at all */
 	STALL_LOST_PATH_READ,	/* a path or a file could not be read */
-	STALL_LOST_MISSED,	/* a probe was entered while it ran on that CPU and did not run */
+	STALL_LOST_MISSED,	/* a probe did not run (nested), or found no free buffer */
 	STALL_LOST_MARKS_FULL,	/* a waker could not be looked out for: its key found no place */
 	STALL_LOST_RATE,	/* records above the rate limit */
 	STALL_LOST_ASYNC_FULL,	/* an asynchronous call could not be followed */

@@ -13,6 +13,11 @@
 #define THREAD_PLACES_PER_SLOT 4 // of the hash table of threads: it stays sparse
 #define LEAST_THREAD_PLACES 64
 
+// Of 37 KiB each. More possible CPUs than half of the most share them: they seldom need one.
+#define RECORDS_PER_CPU 2
+#define LEAST_RECORDS 16
+#define MOST_RECORDS 256
+
 static uint32_t round_up(uint32_t n)
 {
 	uint32_t power = 1;
@@ -27,7 +32,7 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	const struct stall_bpf_waits_options *options = &waits->options;
 	struct waits *skeleton = waits->skeleton;
 	uint32_t threads = round_up(options->max_threads * THREAD_PLACES_PER_SLOT);
-	int users = bpf_map__max_entries(skeleton->maps.record_buffers);
+	uint32_t records = round_up(RECORDS_PER_CPU * libbpf_num_possible_cpus());
 
 	if (threads < LEAST_THREAD_PLACES)
 		threads = LEAST_THREAD_PLACES;
@@ -43,7 +48,12 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	bpf_map__set_max_entries(skeleton->maps.alarms, options->ring_bytes < ALARM_BYTES
 								? options->ring_bytes
 								: ALARM_BYTES);
-	bpf_map__set_max_entries(skeleton->maps.record_buffers, users * libbpf_num_possible_cpus());
+	if (records < LEAST_RECORDS)
+		records = LEAST_RECORDS;
+	if (records > MOST_RECORDS)
+		records = MOST_RECORDS;
+	bpf_map__set_max_entries(skeleton->maps.record_buffers, records);
+	skeleton->rodata->record_mask = records - 1;
 	skeleton->rodata->thread_mask = threads - 1;
 	skeleton->rodata->stat_mask = waits->stat_mask;
 	skeleton->rodata->max_slots = waits->slot_count;

@@ -148,7 +148,7 @@ VERIFIED_ONCE int tell_waker(struct wake *wake)
 	__u64 now = bpf_ktime_get_ns();
 	if (!may_tell(stall_flow_of(&key, stat->role, STALL_RECORD_WAKER), now))
 		return 0;
-	struct record_buffer *out = record_buffer(RECORD_OF_ENTER);
+	struct record_buffer *out = take_record();
 	if (!out)
 		return 0;
 	begin_record(&out->record, STALL_RECORD_WAKER, slot);
@@ -156,7 +156,9 @@ VERIFIED_ONCE int tell_waker(struct wake *wake)
 	out->record.start_ns = out->record.now_ns = now;
 	out->record.operation = wake->operation;
 	out->record.slot = index;
-	return send_with_stack(out, (void *)wake->regs);
+	send_with_stack(out, (void *)wake->regs);
+	release_record(out);
+	return 0;
 }
 
 static __always_inline int handle_wake(struct pt_regs *regs, __u64 word, __u32 operation)
@@ -283,7 +285,7 @@ VERIFIED_ONCE int handle_file_call(struct call_args *args)
 	__u32 stat_index = take_stat(&key);
 	struct stall_wait_stat *stat = stat_at(stat_index);
 	if (stat && !stat->told && inode)
-		tell_file(RECORD_OF_ENTER, slot, stat, file, args->di);
+		tell_file(FILE_OF_ENTER, slot, stat, file, args->di);
 	begin_wait(slot, args->regs, stat_index);
 	return 0;
 }
@@ -307,7 +309,7 @@ VERIFIED_ONCE int handle_other_call(struct call_args *args)
 	if (args->how == STALL_CALL_PATH || args->how == STALL_CALL_PATH_AT) {
 		bool at = args->how == STALL_CALL_PATH_AT;
 
-		stat = take_path_stat(RECORD_OF_ENTER, slot, &key, at ? args->si : args->di,
+		stat = take_path_stat(FILE_OF_ENTER, slot, &key, at ? args->si : args->di,
 				      at ? (__s32)args->di : -1);
 	} else {
 		if (args->how == STALL_CALL_MAPPING) {

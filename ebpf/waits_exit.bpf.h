@@ -45,7 +45,7 @@ VERIFIED_ONCE int tell_end(struct end *end, struct stall_wait_slot *slot,
 			count_lost(STALL_LOST_RATE);
 		return 0;
 	}
-	struct record_buffer *out = record_buffer(RECORD_OF_EXIT);
+	struct record_buffer *out = take_record();
 	if (!out)
 		return 0;
 	begin_record(&out->record, STALL_RECORD_END, slot);
@@ -55,12 +55,13 @@ VERIFIED_ONCE int tell_end(struct end *end, struct stall_wait_slot *slot,
 	out->record.slot = end->slot;
 	out->record.seq = end->seq;
 	out->record.flags = flags;
-	if (stat->told || slot->key.kind != STALL_WAIT_FUTEX) {
-		send_with_stack(out, (void *)end->regs);
-		return 0;
-	}
-	out->record.flags |= STALL_SLOT_FIRST;
-	stat->told = send_with_stack(out, (void *)end->regs);
+	bool is_first = !stat->told && slot->key.kind == STALL_WAIT_FUTEX;
+	if (is_first)
+		out->record.flags |= STALL_SLOT_FIRST;
+	bool was_sent = send_with_stack(out, (void *)end->regs);
+	if (is_first)
+		stat->told = was_sent;
+	release_record(out);
 	return 0;
 }
 

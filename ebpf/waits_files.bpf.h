@@ -9,9 +9,11 @@
 #define S_IFMT 0170000 // include/uapi/linux/stat.h
 #define S_IFREG 0100000
 
-// Beside those of records: io_uring's two tracepoints.
+// A program of a tracepoint does not run twice at once on a CPU, so each has a buffer for each CPU.
 enum file_user {
-	FILE_OF_SUBMIT = RECORD_USERS,
+	FILE_OF_ENTER,
+	FILE_OF_ADOPTION,
+	FILE_OF_SUBMIT,
 	FILE_OF_COMPLETE,
 	FILE_USERS,
 };

@@ -169,7 +169,7 @@ static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
 	__u32 seq = slot->seq;
 	struct stall_wait_stat *stat = stat_at(stat_index);
 	if (stat && !stat->told && file)
-		tell_file(RECORD_OF_PROCESS, slot, stat, file, regs.di);
+		tell_file(FILE_OF_ADOPTION, slot, stat, file, regs.di);
 	// Where it has returned meanwhile nobody may have seen that: then it does not wait.
 	if (!read_call(at, &regs))
 		__sync_val_compare_and_swap(&slot->seq, seq, seq + 1);

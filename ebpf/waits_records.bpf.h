@@ -9,26 +9,22 @@
 #define PAGE 4096
 #define MAX_STACK 32768 // of `max_stack`
 
-// Too large for the BPF stack, and for a per-CPU map (32 KiB). A tracepoint's program does not run
-// twice at once on a CPU, so each has a record for each CPU; a uprobe's may, and takes its record.
-enum record_user {
-	RECORD_OF_ENTER,
-	RECORD_OF_EXIT,
-	RECORD_OF_SCAN,
-	RECORD_OF_UPROBE,
-	RECORD_OF_PROCESS,
-	RECORD_USERS,
-};
-
+// Too large for the BPF stack, and for a per-CPU map (32 KiB). A pool: who needs a record takes one
+// that is free. A CPU needs more than one where a program is interrupted by the timer's, or preempted,
+// as that of a uprobe can be; but hardly ever do all CPUs need one at the same moment.
 struct record_buffer {
 	struct stall_wait_record record;
 	__u8 stack[MAX_STACK + PAGE]; // room that the verifier can see
-	__u64 is_taken;		      // of RECORD_OF_UPROBE
+	__u64 is_taken;
 };
+
+#define RECORD_TRIES 8
+
+const volatile __u32 record_mask = 0; // of the pool, whose size is a power of two
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, RECORD_USERS); // times the number of CPUs
+	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct record_buffer);
 } record_buffers SEC(".maps");
@@ -51,11 +47,25 @@ static __always_inline bool may_tell(__u32 flow, __u64 now)
 	return false;
 }
 
-static __always_inline struct record_buffer *record_buffer(enum record_user user)
+// NULL where none is free: the loss is counted. What is taken must be released.
+static __always_inline struct record_buffer *take_record(void)
 {
-	__u32 index = bpf_get_smp_processor_id() * RECORD_USERS + user;
+	__u32 first = 2 * bpf_get_smp_processor_id();
 
-	return bpf_map_lookup_elem(&record_buffers, &index);
+	for (__u32 i = 0; i < RECORD_TRIES; i++) {
+		__u32 index = (first + i) & record_mask;
+		struct record_buffer *out = bpf_map_lookup_elem(&record_buffers, &index);
+
+		if (out && !__sync_lock_test_and_set(&out->is_taken, 1))
+			return out;
+	}
+	count_lost(STALL_LOST_MISSED);
+	return NULL;
+}
+
+static __always_inline void release_record(struct record_buffer *out)
+{
+	__sync_lock_test_and_set(&out->is_taken, 0);
 }
 
 // A record of this thread, all set but what is the event's own.

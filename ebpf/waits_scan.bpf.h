@@ -47,14 +47,16 @@ VERIFIED_ONCE int is_alarm_due(__u32 flow, __u64 now)
 static __always_inline void tell_in_flight(struct stall_wait_slot *slot, __u32 index, __u32 seq,
 					   __u32 flow, struct scan *scan)
 {
-	__u64 now = scan->now;
-	struct record_buffer *out = record_buffer(RECORD_OF_SCAN);
+	__u64 now = scan->now, next = scan->next;
 	struct task_struct *task = (void *)slot->task;
 
-	if (!out || scan->told >= MAX_TOLD || !is_alarm_due(flow, now)) {
-		scan->next = now; // it is told as soon as it may
+	scan->next = now; // it is told as soon as it may
+	if (scan->told >= MAX_TOLD || !is_alarm_due(flow, now))
 		return;
-	}
+	struct record_buffer *out = take_record();
+	if (!out)
+		return;
+	scan->next = next;
 	struct stall_wait_record *record = &out->record;
 	begin_record(record, STALL_RECORD_IN_FLIGHT, slot);
 	describe_wait(record, slot);
@@ -66,13 +68,14 @@ static __always_inline void tell_in_flight(struct stall_wait_slot *slot, __u32 i
 	bpf_probe_read_kernel_str(record->comm, sizeof(record->comm), &task->comm);
 	record->stack_address = record->regs[STALL_BPF_SP];
 	barrier();
-	if (*(volatile __u32 *)&slot->seq != seq)
-		return;
-	slot->reported = seq;
-	// Waking the reader costs more than all else: once is enough.
-	if (bpf_ringbuf_output(&alarms, record, sizeof(*record),
-			       scan->told++ ? 0 : BPF_RB_FORCE_WAKEUP))
-		count_lost(STALL_LOST_RING_FULL);
+	if (*(volatile __u32 *)&slot->seq == seq) {
+		slot->reported = seq;
+		// Waking the reader costs more than all else: once is enough.
+		if (bpf_ringbuf_output(&alarms, record, sizeof(*record),
+				       scan->told++ ? 0 : BPF_RB_FORCE_WAKEUP))
+			count_lost(STALL_LOST_RING_FULL);
+	}
+	release_record(out);
 }
 
 static __always_inline bool is_due(struct scan *scan, __u64 when)
