@@ -40,6 +40,7 @@ static int keep(enum libbpf_print_level level, const char *format, va_list args)
 void stall_bpf_log_begin(struct stall_bpf_log *log)
 {
 	log->text[0] = 0;
+	log->outer = current;
 	current = log;
 	log->previous = libbpf_set_print(keep);
 }
@@ -47,5 +48,5 @@ void stall_bpf_log_begin(struct stall_bpf_log *log)
 void stall_bpf_log_end(struct stall_bpf_log *log)
 {
 	libbpf_set_print(log->previous);
-	current = NULL;
+	current = log->outer;
 }

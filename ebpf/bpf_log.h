@@ -8,9 +8,9 @@
 struct stall_bpf_log {
 	char text[512]; // the line that tells most, "" where nothing was said
 	libbpf_print_fn_t previous;
+	struct stall_bpf_log *outer; // what is within it is kept by the inner one
 };
 
-// Not to be nested.
 void stall_bpf_log_begin(struct stall_bpf_log *log);
 void stall_bpf_log_end(struct stall_bpf_log *log);
 

@@ -119,6 +119,8 @@ static __always_inline __u32 copy_stack(struct record_buffer *out, __u64 sp, __u
 			break;
 		if (chunk > wanted - size)
 			chunk = wanted - size;
+		// Checked in the program, since older verifiers do not follow comparisons of two variables.
+		barrier_var(chunk);
 		if (chunk > PAGE ||
 		    bpf_probe_read_user(out->stack + size, chunk, (void *)(sp + size)))
 			break;
