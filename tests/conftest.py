@@ -20,6 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "alone: it measures CPU time closely, or forks, so no other test runs meanwhile"
     )
+    config.addinivalue_line(
+        "markers", "kernels(group, ...): part of the kernel matrix, and of which lines of its table"
+    )
     required()  # complain about a wrong name at once
     # A process in the background of a script, or of nohup, is made to ignore these, and what it
     # ignores its children ignore too: those that tests end by them among them.

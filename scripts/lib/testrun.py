@@ -10,9 +10,12 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from vm import guest, matrix
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 VENV = CHECKOUT / ".venv/bin"
@@ -175,6 +178,32 @@ def said(failure: ElementTree.Element) -> str:
     return (failure.text or failure.get("message") or "").strip()[-MOST_OF_A_FAILURE:]
 
 
+def kernel_step(names: Sequence[str], expression: str | None, *, update: bool = False) -> Step:
+    """Return the step that runs the kernel matrix, all of it where no kernel is named."""
+
+    def run() -> Count:
+        if reason := guest.missing():
+            print(f"not run: {reason}")
+            return Count(failed=1, failures=(f"kernels\n{reason}\n",))
+        guests, tests, troubles = matrix.run(names or matrix.DEFAULT, expression)
+        if update:
+            matrix.update(guests)
+        counts = Counter(outcome.outcome for _, outcome in tests)
+        failures = [
+            f"{name}: {outcome.test}\n{outcome.reason}\n"
+            for name, outcome in tests
+            if outcome.outcome == "failed"
+        ]
+        return Count(
+            counts["passed"],
+            counts["failed"] + len(troubles),
+            counts["skipped"],
+            (*failures, *(f"{trouble}\n" for trouble in troubles)),
+        )
+
+    return Step("tests on other kernels", run)
+
+
 def steps(expression: str | None) -> list[Step]:
     python_tests = [
         Step("unit tests", lambda: unit_tests(expression)),
@@ -200,12 +229,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
     parser.add_argument("-k", metavar="EXPR", help="only the Python tests that match")
     parser.add_argument("--fast", action="store_true", help="leave out what takes long")
+    parser.add_argument(
+        "--kernels",
+        nargs="*",
+        metavar="KERNEL",
+        help="only the tests on other kernels, in virtual machines: SERIES or SERIES:VARIANT",
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="with --kernels: write docs/support-matrix.md"
+    )
     arguments = parser.parse_args()
+    if arguments.kernels is not None:
+        return finish([kernel_step(arguments.kernels, arguments.k, update=arguments.update)])
+    chosen = [step for step in steps(arguments.k) if not (step.slow and arguments.fast)]
+    return finish(chosen)
+
+
+def finish(chosen: Sequence[Step]) -> int:
+    """Run the steps, show what failed and a summary, and return the exit code."""
     total = Count()
     summary = []
-    for step in steps(arguments.k):
-        if step.slow and arguments.fast:
-            continue
+    for step in chosen:
         print(f"\n=== {step.name}", flush=True)
         start = time.monotonic()
         count = step.run()

@@ -30,6 +30,7 @@ bpf = pytest.mark.needs("root", "bpf")
 CHILDREN = "/proc/{0}/task/{0}/children"
 
 
+@pytest.mark.kernels("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_kind_of_wait(backend: str) -> None:
     with Target("threads", "36", "25") as target:
@@ -53,6 +54,7 @@ def test_every_kind_of_wait(backend: str) -> None:
         assert target.beats_on()
 
 
+@pytest.mark.kernels("backend")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_shapes_of_stacks(backend: str) -> None:
     with Target("frames", str(target_path("module.so"))) as target:
@@ -168,6 +170,7 @@ def test_chroot_in_a_mount_namespace(tmp_path: Path, backend: str) -> None:
 
 
 @bpf
+@pytest.mark.kernels("bpf")
 def test_pid_namespace() -> None:
     wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with Target("threads", "18", "6", wrapper=wrapper) as target:

@@ -155,6 +155,7 @@ def test_from_outside_the_library_is_the_function_it_stands_in_for(public: Path)
         assert {frame.symbol for frame in library} <= {*SEEN.values(), "pthread_cond_timedwait"}
 
 
+@pytest.mark.kernels("inproc")
 @pytest.mark.parametrize("undumpable", [False, True])
 def test_every_kind_of_lock_without_any_right(public: Path, undumpable: bool) -> None:
     with inside(public, "locks", undumpable=undumpable) as target:

@@ -14,6 +14,7 @@ from tests.root.support import BACKENDS, assert_lock, assert_unharmed, by_tid, r
 __all__: list[str] = []
 
 
+@pytest.mark.kernels("owners")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_kind_of_lock(backend: str) -> None:
     with Target("locks") as target:
@@ -48,6 +49,7 @@ def test_rings_of_waiters() -> None:
         }
 
 
+@pytest.mark.kernels("bpf")
 @pytest.mark.needs("root", "bpf")
 def test_kernel_frames_say_where_a_thread_sleeps() -> None:
     wanted = {

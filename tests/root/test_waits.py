@@ -68,6 +68,7 @@ def assert_nothing_lost(line: WaitLine) -> None:
     assert not {cause: count for cause, count in line.lost.items() if count}
 
 
+@pytest.mark.kernels("waits")
 def test_counts_are_exact(target: Target) -> None:
     with Waits(*ONCE, "--threshold", "1", "--events", pids=(target.pid,)) as watcher:
         synced = make(target, "fsync 23")
@@ -109,6 +110,7 @@ def assert_lengths(events: Sequence[Event], made: Made) -> None:
     assert min(longer) < MAX_ERROR_MS
 
 
+@pytest.mark.kernels("waits")
 def test_both_ends_of_a_wait(target: Target) -> None:
     options = ("--interval", "20", "--threshold", "1", "--events")
     with Waits(*options, pids=(target.pid,)) as watcher:
@@ -130,6 +132,7 @@ def test_both_ends_of_a_wait(target: Target) -> None:
         assert own(event.waker.frames) == HOLDER
 
 
+@pytest.mark.kernels("waits")
 def test_convoy_in_flight(target: Target) -> None:
     options = ("--interval", "20", "--threshold", "1", "--events")
     with Waits(*options, pids=(target.pid,)) as watcher:

@@ -87,6 +87,7 @@ def assert_nothing_lost(line: WaitLine) -> None:
     assert {cause for cause, count in line.lost.items() if count} <= {"rate"}
 
 
+@pytest.mark.kernels("inproc")
 def test_counts_are_exact(rings: Path, target: Target) -> None:
     make(target, "fsync 7")  # nobody looks yet
     with watching(rings, target, *ONCE, "--threshold", "1", "--events") as watch:

@@ -104,6 +104,7 @@ def told_early(folder: Path) -> Iterator[tuple[Target, Watcher, Made]]:
         yield target, watch, held
 
 
+@pytest.mark.kernels("serve")
 def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
     options = (*LONG, "--capture-threshold", f"mutex={LATE_MS}")
     with (

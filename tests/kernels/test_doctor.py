@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In a guest: what the probe says of a kernel is true, and names what is in the way.
+
+STALLSCOPE_GUEST is the variant that was booted (scripts/lib/vm/guest.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from targets import Target
+
+from tests.needs import features
+from tests.root.support import assert_unharmed, run_probe
+
+pytestmark = pytest.mark.kernels("doctor")
+
+VARIANT = os.environ.get("STALLSCOPE_GUEST", "plain")
+IN_THE_WAY = {
+    "confidentiality": "locked down for confidentiality",
+    "nobtf": "CONFIG_DEBUG_INFO_BTF",
+}
+"""What must be said where BPF programs do not load because of how the kernel was booted."""
+
+
+def test_features_are_true() -> None:
+    """A capture by ``auto`` uses the iterator where that is said to work, and else says why not."""
+    found = features()
+    assert isinstance(found, dict), found
+    iterator = found["bpf-iterator"]
+    if VARIANT in IN_THE_WAY:
+        assert not iterator["ok"]
+    if not iterator["ok"]:
+        said = f"{iterator['why']}; {iterator['mend']}"
+        assert IN_THE_WAY.get(VARIANT, "Linux") in said, said
+    with Target("threads", "6", "2") as target:
+        capture = run_probe("snap", "--pid", str(target.pid)).whole
+        if iterator["ok"]:
+            assert capture.backend == "bpf"
+        else:
+            assert capture.backend in ("proc", "ptrace") or VARIANT == "yama3"
+        assert_unharmed(target.pid)
+
+
+def test_doctor_ends_well() -> None:
+    """The command for people says the same, and names no version that takes the programs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "stallscope", "doctor"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 3), done.stderr
+    assert "bpf-iterator" in done.stdout
+    said = " ".join(done.stdout.split())
+    if VARIANT in IN_THE_WAY:
+        assert IN_THE_WAY[VARIANT] in said
+    assert Path("/proc/version").read_text().split()[2] in said
