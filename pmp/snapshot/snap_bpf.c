@@ -132,15 +132,6 @@ static struct stall_error *run(struct capture *capture, const struct stall_bpf_r
 				     &capture->state->records);
 }
 
-static struct stall_error *exec_error(const struct stall_process *process)
-{
-	// Not NO_PROCESS: it is still there, and a serving probe captures it again.
-	return stall_error_create(
-		STALL_ERROR_AGAIN,
-		"process %d (%s) executed another program during the capture: capture it again",
-		process->target.pid, process->comm);
-}
-
 // The maps were read before the threads: both must be of one program.
 static struct stall_error *check_image(const struct capture *capture, size_t index,
 				       const struct stall_bpf_thread *record)
@@ -154,7 +145,7 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 	if (record->start_stack != process->start_stack ||
 	    record->start_brk != process->start_brk ||
 	    record->exec_id != capture->work[index].before.exec_id)
-		return exec_error(process);
+		return stall_process_changed_error(process);
 	return NULL;
 }
 

@@ -271,7 +271,7 @@ static struct stall_error *ptrace_capture(void *state, struct stall_snapshot *sn
 		err = copy_rest(&capture);
 	snapshot->snapshot_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns;
 	for (size_t i = 0; !err && i < snapshot->process_count; i++)
-		err = stall_target_check(&snapshot->processes[i].target);
+		err = stall_process_check(&snapshot->processes[i]);
 	return err;
 }
 

@@ -183,6 +183,11 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 					       struct stall_snapshot **ret);
 void stall_snapshot_destroy(struct stall_snapshot *snapshot);
 
+// Says whether it still runs the program whose maps were read. STALL_ERROR_NO_PROCESS: it has
+// ended; STALL_ERROR_AGAIN: it has executed another one.
+struct stall_error *stall_process_check(const struct stall_process *process);
+struct stall_error *stall_process_changed_error(const struct stall_process *process);
+
 struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,
 					const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
