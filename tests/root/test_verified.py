@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from serving import ask_snap, serving
 from targets import Target
 
 from stallscope.model import Label, Thread
-from tests.root.serving import ask_snap, serving
 from tests.root.support import BACKENDS, own_frames, without_plt
 
 __all__: list[str] = []
