@@ -88,10 +88,18 @@ static struct stall_error *proc_capture(void *state, struct stall_snapshot *snap
 	return err;
 }
 
+static struct stall_error *proc_find_runs(void *state, const struct stall_snapshot *snapshot,
+					  const uint32_t *threads, size_t count, bool *ret)
+{
+	(void)state;
+	return stall_proc_find_runs(snapshot, threads, count, ret);
+}
+
 const struct stall_backend stall_backend_proc = {
 	.name = "proc",
 	.probe = proc_probe,
 	.open = proc_open,
 	.capture = proc_capture,
+	.find_runs = proc_find_runs,
 	.close = proc_close,
 };

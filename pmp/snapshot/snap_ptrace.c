@@ -275,11 +275,24 @@ static struct stall_error *ptrace_capture(void *state, struct stall_snapshot *sn
 	return err;
 }
 
+// A thread that was stopped and let go has run. The others were read from /proc.
+static struct stall_error *ptrace_find_runs(void *state, const struct stall_snapshot *snapshot,
+					    const uint32_t *threads, size_t count, bool *ret)
+{
+	struct stall_error *err = stall_proc_find_runs(snapshot, threads, count, ret);
+
+	(void)state;
+	for (size_t i = 0; i < count; i++)
+		ret[i] |= snapshot->threads[threads[i]].stopped_ns > 0;
+	return err;
+}
+
 const struct stall_backend stall_backend_ptrace = {
 	.name = "ptrace",
 	.stops_threads = true,
 	.probe = ptrace_probe,
 	.open = ptrace_open,
 	.capture = ptrace_capture,
+	.find_runs = ptrace_find_runs,
 	.close = ptrace_close,
 };

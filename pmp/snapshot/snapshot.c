@@ -29,6 +29,18 @@ const char *stall_label_name(enum stall_label label)
 	return names[label];
 }
 
+const char *stall_label_reason_name(enum stall_label_reason reason)
+{
+	static const char *const names[] = {
+		[STALL_REASON_LIVE_READS] = "live-reads",
+		[STALL_REASON_VFORK] = "vfork",
+		[STALL_REASON_EXEC] = "exec",
+		[STALL_REASON_EXIT] = "exit",
+	};
+
+	return names[reason];
+}
+
 void stall_snapshot_options_init(struct stall_snapshot_options *options)
 {
 	*options = (struct stall_snapshot_options){
