@@ -48,7 +48,9 @@ class Kind:
 def execer_chains() -> tuple[tuple[str, ...], ...]:
     threads = [("wait_pause", *LEVELS, root) for root in ("execer_thread", "other_thread")]
     mains = [(name, "main") for name in ("target_thread", "target_ready", "target_die")]
-    return (*threads, *mains)
+    # What the C library's start-up files add, some of it without unwind information.
+    starts = [("_init",), ("register_tm_clones", "frame_dummy")]
+    return (*threads, *mains, *starts)
 
 
 CHURN_CHAINS = (
