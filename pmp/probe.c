@@ -30,7 +30,9 @@ struct stall_probe {
 	struct stall_kernel_symbols *kernel_symbols;
 	struct stall_snapshot *previous; // for its open files
 	struct stall_snapshot *taken;	 // raw, until it is finished
-	uint64_t started_ns, attach_ns;	 // of `taken`
+	const struct stall_backend *taken_by;
+	void *taken_state;
+	uint64_t started_ns, attach_ns; // of `taken`
 };
 
 static size_t arena_size(const struct stall_snapshot_options *options)
@@ -146,6 +148,8 @@ static struct stall_error *take(struct stall_probe *probe, const struct stall_ba
 	if (err)
 		return err;
 	probe->taken = no_cleanup_ptr(snapshot);
+	probe->taken_by = backend;
+	probe->taken_state = state;
 	return NULL;
 }
 
@@ -160,6 +164,8 @@ struct stall_error *stall_probe_finish(struct stall_probe *probe,
 {
 	const struct stall_finish finish = {
 		.snapshot = probe->taken,
+		.backend = probe->taken_by,
+		.backend_state = probe->taken_state,
 		.worker = probe->worker,
 		.kernel_symbols = probe->kernel_symbols,
 		.strings = probe->options.strings,

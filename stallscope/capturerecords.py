@@ -121,6 +121,7 @@ class ThreadRecord(msgspec.Struct):
     state: Annotated[str, msgspec.Meta(min_length=1, max_length=1)] = "?"
     on_cpu: bool = False
     label: Label | None = None
+    label_reason: str | None = None
     passes: _Int = 0
     stopped_ns: _Int = 0
     switches: _Int | None = None

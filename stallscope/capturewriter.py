@@ -75,6 +75,7 @@ def _capture(capture: Capture) -> dict[str, Any]:
 _OPTIONAL_LOCK = ("created", "mode", "locked_at")
 _OPTIONAL_THREAD = (
     "ns_tid",
+    "label_reason",
     "waited_ns",
     "connection",
     "command",

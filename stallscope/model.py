@@ -135,6 +135,8 @@ class Thread(msgspec.Struct, frozen=True, gc=False):
     on_cpu: bool = False
     label: Label | None = None
     """None for imported dumps, which cannot say."""
+    label_reason: str | None = None
+    """Why it is raced although it slept: ``live-reads``, ``vfork``, ``exec``, ``exit``."""
     passes: int = 0
     stopped_ns: int = 0
     switches: int | None = None

@@ -345,6 +345,9 @@ static struct stall_error *write_thread(struct writer *writer, size_t index)
 	stall_json_string_n(json, &thread->state, 1);
 	stall_json_member_bool(json, "on_cpu", thread->on_cpu);
 	stall_json_member_string(json, "label", stall_label_name(thread->label));
+	if (thread->label_reason)
+		stall_json_member_string(json, "label_reason",
+					 stall_label_reason_name(thread->label_reason));
 	stall_json_member_uint(json, "passes", thread->passes);
 	stall_json_member_uint(json, "stopped_ns", thread->stopped_ns);
 	stall_json_member_uint(json, "switches", thread->switches);

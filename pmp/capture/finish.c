@@ -10,6 +10,8 @@
 #include "capture_stacks.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "label_reason.h"
+#include "live_reads.h"
 #include "lock.h"
 
 #define MAX_STRING 256
@@ -176,17 +178,22 @@ static struct stall_error *note_missing(struct stall_snapshot *snapshot,
 }
 
 // Behind the threads lie the stacks of releases: here they are stacks like any other.
-static struct stall_error *unwind(struct stall_worker *worker, struct stall_snapshot *snapshot,
-				  struct stall_unwound *unwound,
+static struct stall_error *unwind(const struct stall_finish *finish, struct stall_unwound *unwound,
 				  struct stall_capture_stacks *stacks)
 {
+	struct stall_snapshot *snapshot = finish->snapshot;
+
 	snapshot->thread_count += snapshot->release_count;
-	struct stall_error *err = stall_worker_unwind(worker, snapshot, unwound);
+	struct stall_error *err = stall_worker_unwind(finish->worker, snapshot, unwound);
 	if (!err)
 		err = stall_agent_frames_drop(snapshot, unwound);
 	if (!err)
 		err = stall_capture_stacks_init(stacks, snapshot, unwound);
 	snapshot->thread_count -= snapshot->release_count;
+	stall_label_reasons_add(snapshot);
+	if (!err && finish->backend)
+		err = stall_live_reads_check(snapshot, unwound, finish->backend,
+					     finish->backend_state);
 	return err;
 }
 
@@ -211,7 +218,7 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 	struct stall_error *err;
 
 	uint64_t before = stall_clock_ns(CLOCK_MONOTONIC);
-	err = unwind(finish->worker, snapshot, &unwound, &stacks);
+	err = unwind(finish, &unwound, &stacks);
 	if (err)
 		return err;
 	if (finish->kernel_symbols && stacks.kernel_frame_count)

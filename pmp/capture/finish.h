@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend.h"
 #include "error.h"
 #include "host.h"
 #include "kernel_symbols.h"
@@ -17,6 +18,8 @@
 
 struct stall_finish {
 	struct stall_snapshot *snapshot;
+	const struct stall_backend *backend; // that took it; NULL: a file
+	void *backend_state;
 	struct stall_worker *worker;
 	struct stall_kernel_symbols *kernel_symbols; // NULL: none are wanted
 	const char *const *strings;

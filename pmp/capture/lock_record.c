@@ -34,8 +34,9 @@ void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct st
 		stall_json_int(json, lock->owner_tid);
 	else
 		stall_json_null(json);
+	// Where the word is no lock's, any 32 bits can stand there; a reader takes no negative number.
 	if (!lock->owner_tid && lock->owner_raw)
-		stall_json_member_int(json, "owner_raw", lock->owner_raw);
+		stall_json_member_uint(json, "owner_raw", (uint32_t)lock->owner_raw);
 	stall_json_key(json, "readers");
 	if (lock->kind == STALL_LOCK_RWLOCK)
 		stall_json_uint(json, lock->readers);

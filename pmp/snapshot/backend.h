@@ -21,6 +21,11 @@ struct stall_backend {
 					   struct stall_open_files *files, struct stall_maps **ret);
 	struct stall_error *(*capture)(void *state, struct stall_snapshot *snapshot,
 				       const struct stall_snapshot_options *options);
+	// Which of these threads ran since their copies were settled: ret[i] is of threads[i], an
+	// index into snapshot->threads. Asked for the snapshot captured last, after memory outside
+	// its copies was read. NULL: its snapshots read none (stall_snapshot.memory).
+	struct stall_error *(*find_runs)(void *state, const struct stall_snapshot *snapshot,
+					 const uint32_t *threads, size_t count, bool *ret);
 	void (*close)(void *state);
 };
 

@@ -10,6 +10,7 @@
 #include "maps_line.h"
 #include "module_file.h"
 
+#define MAX_READS 3	     // of an empty file
 #define MAX_LINE (64 * 1024) // a path is at most one page, four times that when escaped
 
 // A file mapping without code (data, read-only data) awaiting its module.
@@ -399,11 +400,10 @@ static struct stall_error *open_modules(const struct builder *builder,
 	return err;
 }
 
-static struct stall_error *read_live(struct builder *builder)
+static struct stall_error *read_once(struct builder *builder)
 {
 	const struct stall_target *target = builder->target;
 	_cleanup_close_ int fd = openat(target->procfd, "maps", O_RDONLY | O_CLOEXEC);
-	struct stall_error *err;
 
 	if (fd < 0 && (errno == ENOENT || errno == ESRCH))
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
@@ -413,13 +413,23 @@ static struct stall_error *read_live(struct builder *builder)
 			errno, "cannot open /proc/%d/maps (needs its user, or CAP_SYS_PTRACE)",
 			target->pid);
 	stall_target_root(target, builder->root, sizeof(builder->root));
-	err = read_lines(builder, fd);
+	return read_lines(builder, fd);
+}
+
+// The file stays with the memory that the process had when it was opened: it is empty once the
+// process has executed another program, and then the next one is not.
+static struct stall_error *read_live(struct builder *builder)
+{
+	struct stall_error *err = NULL;
+
+	for (int i = 0; !err && !builder->maps->mapping_count && i < MAX_READS; i++)
+		err = read_once(builder);
 	if (err)
 		return err;
 	if (builder->maps->mapping_count == 0)
 		// An exiting process gives up its memory before it becomes a zombie.
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
-					  target->pid);
+					  builder->target->pid);
 	return NULL;
 }
 

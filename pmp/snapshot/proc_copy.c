@@ -192,6 +192,41 @@ struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_
 	return NULL;
 }
 
+static struct stall_error *find_run(const struct stall_snapshot *snapshot,
+				    const struct stall_thread *thread, bool *ret)
+{
+	const struct stall_target *target = &snapshot->processes[thread->process].target;
+	struct stall_thread now = *thread;
+	struct stall_proc_syscall call, before = {
+						.blocked = true,
+						.number = thread->in_syscall ? thread->syscall : -1,
+						.sp = thread->regs.value[STALL_REG_SP],
+						.pc = thread->regs.value[STALL_REG_PC],
+					};
+
+	if (thread->in_syscall)
+		memcpy(before.args, thread->args, sizeof(before.args));
+	struct stall_error *err = stall_proc_syscall_read(target, thread->tid, &call);
+	if (!err)
+		err = stall_proc_status_read(target, thread->tid, &now);
+	*ret = err || now.switches != thread->switches || now.state != thread->state ||
+	       !is_same(&before, &call);
+	if (!err || err->code != STALL_ERROR_NO_PROCESS)
+		return err;
+	stall_error_destroy(err);
+	return NULL;
+}
+
+struct stall_error *stall_proc_find_runs(const struct stall_snapshot *snapshot,
+					 const uint32_t *threads, size_t count, bool *ret)
+{
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < count; i++)
+		err = find_run(snapshot, &snapshot->threads[threads[i]], &ret[i]);
+	return err;
+}
+
 void stall_proc_drop_gone(struct stall_snapshot *snapshot, const bool *gone)
 {
 	size_t kept = 0;

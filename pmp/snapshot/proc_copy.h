@@ -18,6 +18,11 @@ struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_
 				    size_t count, const struct stall_snapshot_options *options,
 				    uint64_t deadline_ns, bool *gone, size_t *ret_full);
 
+// Which of these threads, that stall_proc_copy() has labelled verified or truncated, ran since:
+// ret[i] is of threads[i].
+struct stall_error *stall_proc_find_runs(const struct stall_snapshot *snapshot,
+					 const uint32_t *threads, size_t count, bool *ret);
+
 // Takes the threads out of the snapshot for which gone[i] is set, and counts them as lost.
 void stall_proc_drop_gone(struct stall_snapshot *snapshot, const bool *gone);
 

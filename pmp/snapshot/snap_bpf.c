@@ -26,6 +26,9 @@
 struct state {
 	struct stall_bpf_threads *threads;
 	struct stall_bpf_records records;
+	// Of the last capture, by process and tid as in its snapshot, and those that ended, too.
+	struct work *work;
+	size_t work_count;
 };
 
 enum outcome {
@@ -49,7 +52,8 @@ struct capture {
 	struct stall_thread_index index;
 	struct stall_snapshot *snapshot;
 	const struct stall_snapshot_options *options;
-	struct work *work;		  // one for each thread of the snapshot
+	struct work *work; // one for each thread that was found
+	size_t found;
 	struct stall_stack_copy **copies; // room for the arguments of stall_stacks_copy
 	int64_t deadline_us;
 	size_t arena_full, threads_32bit;
@@ -85,6 +89,7 @@ static void bpf_close(void *arg)
 		return;
 	stall_bpf_threads_destroy(state->threads);
 	stall_bpf_records_deinit(&state->records);
+	free(state->work);
 	free(state);
 }
 
@@ -121,24 +126,19 @@ static void fill_thread(struct capture *capture, size_t index,
 	capture->snapshot->threads[index].stack_size = 0;
 }
 
-static struct stall_error *run(struct capture *capture, const struct stall_bpf_run *run)
+static struct stall_error *run_limited(struct state *state, const struct stall_bpf_run *run,
+				       size_t max_threads)
 {
 	struct stall_bpf_run with_limit = *run;
 
-	with_limit.max_bytes =
-		capture->options->max_threads *
-		(sizeof(struct stall_bpf_thread) + STALL_BPF_KERNEL_FRAMES * sizeof(uint64_t));
-	return stall_bpf_threads_run(capture->state->threads, &with_limit,
-				     &capture->state->records);
+	with_limit.max_bytes = max_threads * (sizeof(struct stall_bpf_thread) +
+					      STALL_BPF_KERNEL_FRAMES * sizeof(uint64_t));
+	return stall_bpf_threads_run(state->threads, &with_limit, &state->records);
 }
 
-static struct stall_error *exec_error(const struct stall_process *process)
+static struct stall_error *run(struct capture *capture, const struct stall_bpf_run *run)
 {
-	// Not NO_PROCESS: it is still there, and a serving probe captures it again.
-	return stall_error_create(
-		STALL_ERROR_AGAIN,
-		"process %d (%s) executed another program during the capture: capture it again",
-		process->target.pid, process->comm);
+	return run_limited(capture->state, run, capture->options->max_threads);
 }
 
 // The maps were read before the threads: both must be of one program.
@@ -154,7 +154,7 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 	if (record->start_stack != process->start_stack ||
 	    record->start_brk != process->start_brk ||
 	    record->exec_id != capture->work[index].before.exec_id)
-		return exec_error(process);
+		return stall_process_changed_error(process);
 	return NULL;
 }
 
@@ -190,7 +190,7 @@ static struct stall_error *find_threads(struct capture *capture)
 	capture->copies = calloc(count + 1, sizeof(*capture->copies));
 	if (!snapshot->threads || !capture->work || !capture->copies)
 		return &stall_enomem;
-	snapshot->thread_count = count;
+	snapshot->thread_count = capture->found = count;
 	for (size_t i = 0; i < count; i++) {
 		snapshot->threads[i].process = found[i].process;
 		capture->work[i].copy.thread = &snapshot->threads[i];
@@ -516,8 +516,86 @@ static struct stall_error *bpf_capture(void *arg, struct stall_snapshot *snapsho
 	if (!err)
 		err = note_losses(&capture);
 	stall_thread_index_deinit(&capture.index);
-	free(capture.work);
 	free(capture.copies);
+	free(capture.state->work);
+	capture.state->work = capture.work;
+	capture.state->work_count = err ? 0 : capture.found;
+	return err;
+}
+
+// What was seen of the chosen threads before they were copied; both lists are in the same order.
+static void find_work(const struct state *state, const struct stall_snapshot *snapshot,
+		      const uint32_t *threads, size_t count, const struct work **ret)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		const struct stall_thread *thread = &snapshot->threads[threads[i]];
+		pid_t tgid = snapshot->processes[thread->process].target.pid;
+
+		while (at < state->work_count && (state->work[at].before.tid != thread->tid ||
+						  state->work[at].before.tgid != tgid))
+			at++;
+		ret[i] = at < state->work_count ? &state->work[at] : NULL;
+	}
+}
+
+static void compare_runs(const struct state *state, const struct stall_thread_index *index,
+			 const struct work *const *work, const uint32_t *threads, size_t count,
+			 bool *ret)
+{
+	const struct stall_bpf_thread *record;
+
+	for (size_t at = 0; (record = stall_bpf_records_next(&state->records, &at));) {
+		size_t thread = stall_thread_index_find(index, record), low = 0, high = count;
+
+		while (low < high) {
+			size_t middle = low + (high - low) / 2;
+
+			if (threads[middle] < thread)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+		if (low == count || threads[low] != thread || !work[low])
+			continue;
+		ret[low] = work[low]->outcome != SETTLED ||
+			   !stall_record_did_not_run(&work[low]->before, record);
+	}
+}
+
+// The iterator walks over all threads whatever is chosen: above so many runs one over all is less.
+#define MAX_CHOSEN_RUNS 4
+
+static struct stall_error *bpf_find_runs(void *arg, const struct stall_snapshot *snapshot,
+					 const uint32_t *threads, size_t count, bool *ret)
+{
+	struct state *state = arg;
+	_cleanup_free_ const struct work **work = calloc(count + 1, sizeof(*work));
+	_cleanup_free_ pid_t *tids = calloc(count + 1, sizeof(*tids));
+	_cleanup_(stall_thread_index_deinit) struct stall_thread_index index = {};
+	size_t chunk = STALL_BPF_MAX_CHOSEN;
+
+	if (!work || !tids)
+		return &stall_enomem;
+	struct stall_error *err = stall_thread_index_init(&index, snapshot);
+	find_work(state, snapshot, threads, count, work);
+	for (size_t i = 0; i < count; i++) {
+		tids[i] = snapshot->threads[threads[i]].tid;
+		ret[i] = true; // who is not seen has ended
+	}
+	bool all = count > MAX_CHOSEN_RUNS * chunk;
+	for (size_t i = 0; !err && i < count; i += all ? count : chunk) {
+		struct stall_bpf_run run = {
+			.tids = all ? NULL : tids + i,
+			.tid_count = count - i < chunk ? count - i : chunk,
+		};
+
+		// Others may have been made since.
+		err = run_limited(state, &run, 2 * snapshot->thread_count + 1);
+		if (!err)
+			compare_runs(state, &index, work, threads, count, ret);
+	}
 	return err;
 }
 
@@ -527,5 +605,6 @@ const struct stall_backend stall_backend_bpf = {
 	.probe = bpf_probe,
 	.open = bpf_open,
 	.capture = bpf_capture,
+	.find_runs = bpf_find_runs,
 	.close = bpf_close,
 };

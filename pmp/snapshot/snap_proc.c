@@ -84,8 +84,15 @@ static struct stall_error *proc_capture(void *state, struct stall_snapshot *snap
 		err = read_futexes(snapshot);
 	snapshot->snapshot_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns;
 	for (size_t i = 0; !err && i < snapshot->process_count; i++)
-		err = stall_target_check(&snapshot->processes[i].target);
+		err = stall_process_check(&snapshot->processes[i]);
 	return err;
+}
+
+static struct stall_error *proc_find_runs(void *state, const struct stall_snapshot *snapshot,
+					  const uint32_t *threads, size_t count, bool *ret)
+{
+	(void)state;
+	return stall_proc_find_runs(snapshot, threads, count, ret);
 }
 
 const struct stall_backend stall_backend_proc = {
@@ -93,5 +100,6 @@ const struct stall_backend stall_backend_proc = {
 	.probe = proc_probe,
 	.open = proc_open,
 	.capture = proc_capture,
+	.find_runs = proc_find_runs,
 	.close = proc_close,
 };

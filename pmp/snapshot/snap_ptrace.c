@@ -271,7 +271,19 @@ static struct stall_error *ptrace_capture(void *state, struct stall_snapshot *sn
 		err = copy_rest(&capture);
 	snapshot->snapshot_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns;
 	for (size_t i = 0; !err && i < snapshot->process_count; i++)
-		err = stall_target_check(&snapshot->processes[i].target);
+		err = stall_process_check(&snapshot->processes[i]);
+	return err;
+}
+
+// A thread that was stopped and let go has run. The others were read from /proc.
+static struct stall_error *ptrace_find_runs(void *state, const struct stall_snapshot *snapshot,
+					    const uint32_t *threads, size_t count, bool *ret)
+{
+	struct stall_error *err = stall_proc_find_runs(snapshot, threads, count, ret);
+
+	(void)state;
+	for (size_t i = 0; i < count; i++)
+		ret[i] |= snapshot->threads[threads[i]].stopped_ns > 0;
 	return err;
 }
 
@@ -281,5 +293,6 @@ const struct stall_backend stall_backend_ptrace = {
 	.probe = ptrace_probe,
 	.open = ptrace_open,
 	.capture = ptrace_capture,
+	.find_runs = ptrace_find_runs,
 	.close = ptrace_close,
 };

@@ -29,6 +29,18 @@ const char *stall_label_name(enum stall_label label)
 	return names[label];
 }
 
+const char *stall_label_reason_name(enum stall_label_reason reason)
+{
+	static const char *const names[] = {
+		[STALL_REASON_LIVE_READS] = "live-reads",
+		[STALL_REASON_VFORK] = "vfork",
+		[STALL_REASON_EXEC] = "exec",
+		[STALL_REASON_EXIT] = "exit",
+	};
+
+	return names[reason];
+}
+
 void stall_snapshot_options_init(struct stall_snapshot_options *options)
 {
 	*options = (struct stall_snapshot_options){
@@ -77,6 +89,29 @@ static struct stall_error *read_stat(struct stall_process *process)
 	process->start_stack = stat_field(end + 1, 28);
 	process->start_brk = stat_field(end + 1, 47);
 	return NULL;
+}
+
+struct stall_error *stall_process_changed_error(const struct stall_process *process)
+{
+	// Not NO_PROCESS: it is still there, and a serving probe captures it again.
+	return stall_error_create(
+		STALL_ERROR_AGAIN,
+		"process %d (%s) executed another program during the capture: capture it again",
+		process->target.pid, process->comm);
+}
+
+struct stall_error *stall_process_check(const struct stall_process *process)
+{
+	struct stall_process now = {.target = process->target};
+	struct stall_error *err = stall_target_check(&process->target);
+
+	if (!err)
+		err = read_stat(&now);
+	if (err || !process->start_stack || !now.start_stack)
+		return err;
+	return process->start_stack == now.start_stack && process->start_brk == now.start_brk
+		       ? NULL
+		       : stall_process_changed_error(process);
 }
 
 static struct stall_error *read_exe(struct stall_process *process)

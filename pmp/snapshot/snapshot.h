@@ -38,6 +38,17 @@ enum stall_label {
 };
 const char *stall_label_name(enum stall_label label);
 
+// Why a thread is labelled raced although its copy was settled.
+enum stall_label_reason {
+	STALL_REASON_NONE,
+	STALL_REASON_LIVE_READS, // it ran before memory outside the copy was read
+	STALL_REASON_VFORK,	 // another process runs on its stack
+	STALL_REASON_EXEC,	 // its memory may be the next program's already
+	STALL_REASON_EXIT,	 // it has given up its stack: another thread may have it
+};
+// NULL for STALL_REASON_NONE.
+const char *stall_label_reason_name(enum stall_label_reason reason);
+
 // The call by which a thread waits for a pthread object.
 enum stall_object {
 	STALL_OBJECT_NONE,
@@ -59,6 +70,7 @@ struct stall_thread {
 	uint64_t stopped_ns; // how long this tool kept the thread stopped, measured
 	uint32_t passes;     // reads that were needed
 	enum stall_label label;
+	enum stall_label_reason label_reason;
 
 	struct stall_regs regs;
 	bool in_syscall;
@@ -182,6 +194,11 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 					       const struct stall_maps_source *source,
 					       struct stall_snapshot **ret);
 void stall_snapshot_destroy(struct stall_snapshot *snapshot);
+
+// Says whether it still runs the program whose maps were read. STALL_ERROR_NO_PROCESS: it has
+// ended; STALL_ERROR_AGAIN: it has executed another one.
+struct stall_error *stall_process_check(const struct stall_process *process);
+struct stall_error *stall_process_changed_error(const struct stall_process *process);
 
 struct stall_error *stall_snapshot_note(struct stall_snapshot *snapshot, const char *code,
 					const char *format, ...)

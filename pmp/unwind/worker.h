@@ -20,7 +20,7 @@ enum stall_unwind_end {
 	STALL_UNWIND_COMPLETE,	   // the outermost frame: undefined return address, or _start/clone
 	STALL_UNWIND_NO_REGISTERS, // a register that the rule needs is not known
 	STALL_UNWIND_NO_CFI,	   // no unwind information for this PC
-	STALL_UNWIND_NO_MEMORY,	   // memory outside the copy that could not be read
+	STALL_UNWIND_NO_MEMORY,	   // memory outside the copy that could not be read, or was 0
 	STALL_UNWIND_BAD_CFI,	   // the rule makes no sense (CFA does not grow, expression fails)
 	STALL_UNWIND_LIMIT,	   // STALL_MAX_FRAMES, or the worker's deadline
 	STALL_UNWIND_NOT_TRIED,	   // no registers at all, or the worker failed

@@ -222,6 +222,15 @@ static bool read_live(void *arg, uint64_t address, uint64_t *ret)
 	return true;
 }
 
+// Whether a return address is to be found, and be it 0: not the outermost frame by its row.
+static bool has_caller(const struct stall_row *row)
+{
+	for (uint8_t i = 0; i < row->rule_count; i++)
+		if (row->rules[i].reg == STALL_REG_PC)
+			return row->rules[i].kind != STALL_RULE_UNDEFINED;
+	return false;
+}
+
 static enum stall_unwind_end end_of_step(enum stall_step step)
 {
 	switch (step) {
@@ -245,7 +254,7 @@ static enum stall_unwind_end end_of_site(const struct job_site *site)
 
 static enum stall_unwind_end walk(struct stall_worker_state *state, uint32_t process,
 				  struct stall_regs *regs, const struct stall_stack_memory *memory,
-				  uint32_t *ret_count)
+				  const struct live *live, uint32_t *ret_count)
 {
 	struct stall_wire_job *job = state->job;
 	bool exact = true;
@@ -261,7 +270,11 @@ static enum stall_unwind_end walk(struct stall_worker_state *state, uint32_t pro
 		if (!site->row)
 			return end_of_site(site);
 		exact = site->row->signal;
+		uint32_t reads = live->reads;
 		enum stall_step step = stall_unwind_step(site->row, regs, memory, regs);
+		// Memory that is live can have been cleared: a 0 in it is no end of the stack.
+		if (step == STALL_STEP_OUTERMOST && live->reads != reads && has_caller(site->row))
+			return STALL_UNWIND_NO_MEMORY;
 		if (step != STALL_STEP_CALLER)
 			return end_of_step(step);
 	}
@@ -285,7 +298,7 @@ static void unwind_thread(struct stall_worker_state *state, size_t i)
 	stack->first = state->job->index_count;
 	stack->end = STALL_UNWIND_NOT_TRIED;
 	if (regs.valid & (1U << STALL_REG_PC))
-		stack->end = walk(state, thread->process, &regs, &memory, &stack->count);
+		stack->end = walk(state, thread->process, &regs, &memory, &live, &stack->count);
 	stack->live_reads = live.reads;
 	stack->done = 1;
 }

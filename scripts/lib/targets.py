@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import subprocess
 import time
@@ -21,20 +22,26 @@ from typing import Any, Self
 import msgspec
 from servers import PATIENCE, Late, wait_until
 
+from stallscope.model import Frame, Thread
+
 __all__ = [
     "Fact",
     "Target",
     "TargetError",
     "build_folder",
+    "own_frames",
     "target_path",
     "trouble",
     "trouble_left",
+    "without_plt",
 ]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 END_SECONDS = 60.0
 """A target that was damaged on purpose may never end by itself."""
 MAX_LINE = 16 << 20
+CLONE = re.compile(r" \[clone [^\]]*\]")
+STUB = re.compile(r"target-\w+\+0x")
 
 
 class TargetError(Exception):
@@ -260,3 +267,21 @@ def trouble_left(pid: int) -> list[str]:
     with contextlib.suppress(Late):
         wait_until(lambda: not trouble(pid), f"nobody traces {pid} any more")
     return trouble(pid)
+
+
+def own_frames(thread: Thread, *modules: str) -> list[str]:
+    """Return the names of the frames in these files (by their last name), innermost first."""
+    return [
+        CLONE.sub("", str(frame))
+        for frame in thread.frames
+        if not frame.kernel and frame.symbol != "_start" and basename(frame) in modules
+    ]
+
+
+def without_plt(names: list[str]) -> list[str]:
+    """Leave out the stub through which a library is called: no symbol covers it."""
+    return names[1:] if names and STUB.match(names[0]) else names
+
+
+def basename(frame: Frame) -> str:
+    return frame.module.path.rsplit("/", 1)[-1] if frame.module else ""

@@ -2,6 +2,7 @@
 #include "snapshot.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "label_reason.h"
 
 #define PAGE 4096UL
 
@@ -43,6 +45,59 @@ static void test_futex_calls(void)
 		};
 
 		CHECK_INT(stall_thread_futex(&thread), cases[i].waits ? 0x1234 : 0);
+	}
+}
+
+// Threads that others may have written to the stacks of, by the call that they are in.
+static void test_label_reasons(void)
+{
+	uint64_t shared[8] = {CLONE_VM | CLONE_VFORK}, apart[8] = {CLONE_VM | CLONE_VFORK};
+	const uint64_t in_copy = 0x7000;
+	const struct {
+		bool in_syscall;
+		int64_t syscall;
+		uint64_t arg0, arg1;
+		const uint64_t *stack;
+		enum stall_label_reason reason;
+	} cases[] = {
+		{true, SYS_vfork, 0, 0, NULL, STALL_REASON_VFORK},
+		{false, SYS_vfork, 0, 0, NULL, STALL_REASON_NONE},
+		{true, SYS_clone, CLONE_VM | CLONE_VFORK, 0, NULL, STALL_REASON_VFORK},
+		{true, SYS_clone, CLONE_VM | CLONE_VFORK, 0x8000, NULL, STALL_REASON_NONE},
+		{true, SYS_clone, SIGCHLD, 0, NULL, STALL_REASON_NONE}, // fork
+		{true, SYS_clone3, in_copy, 88, shared, STALL_REASON_VFORK},
+		{true, SYS_clone3, in_copy, 88, apart, STALL_REASON_NONE},
+		{true, SYS_clone3, in_copy + 8, 88, apart, STALL_REASON_VFORK}, // not whole
+		{true, SYS_clone3, in_copy - 8, 88, apart, STALL_REASON_VFORK},
+		{true, SYS_clone3, UINT64_MAX, 88, NULL, STALL_REASON_VFORK},
+		{true, SYS_execve, 0, 0, NULL, STALL_REASON_EXEC},
+		{true, SYS_execveat, 0, 0, NULL, STALL_REASON_EXEC},
+		{true, SYS_exit, 0, 0, NULL, STALL_REASON_EXIT},
+		{true, SYS_exit_group, 0, 0, NULL, STALL_REASON_NONE},
+		{true, SYS_futex, 0, 0, NULL, STALL_REASON_NONE},
+	};
+
+	apart[5] = 0x8000;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		for (int label = STALL_VERIFIED; label <= STALL_TRUNCATED; label++) {
+			struct stall_thread thread = {
+				.label = label,
+				.in_syscall = cases[i].in_syscall,
+				.syscall = cases[i].syscall,
+				.args = {cases[i].arg0, cases[i].arg1},
+				.stack_address = in_copy,
+				.stack = (uint8_t *)cases[i].stack,
+				.stack_size = cases[i].stack ? sizeof(shared) : 0,
+			};
+			struct stall_snapshot snapshot = {.threads = &thread, .thread_count = 1};
+			bool exact = label == STALL_VERIFIED || label == STALL_TRUNCATED;
+			enum stall_label_reason reason =
+				exact ? cases[i].reason : STALL_REASON_NONE;
+
+			stall_label_reasons_add(&snapshot);
+			CHECK_INT(thread.label_reason, reason);
+			CHECK_INT(thread.label, reason ? STALL_RACED : label);
+		}
 	}
 }
 
@@ -155,6 +210,7 @@ static void test_processes(void)
 int main(void)
 {
 	test_futex_calls();
+	test_label_reasons();
 	test_read_futexes();
 	test_processes();
 	return check_done();

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 from servers import PATIENCE, wait_until
-from targets import Fact, trouble_left
+from targets import Fact, own_frames, trouble_left, without_plt
 
 from stallscope import capturefile, probe
-from stallscope.model import Capture, Frame, Lock, Thread
+from stallscope.model import Capture, Lock, Thread
 
 __all__ = [
     "BACKENDS",
@@ -39,8 +39,6 @@ BACKENDS = (
 )
 
 ONE_LINE = re.compile(r"\Astallscope-probe: [^\n]+\n\Z")
-CLONE = re.compile(r" \[clone [^\]]*\]")
-STUB = re.compile(r"target-\w+\+0x")
 
 
 class Snap(NamedTuple):
@@ -127,24 +125,6 @@ def snap(
 def by_tid(capture: Capture) -> dict[int, Thread]:
     """Return the threads of a capture of one process."""
     return {thread.tid: thread for thread in capture.threads}
-
-
-def own_frames(thread: Thread, *modules: str) -> list[str]:
-    """Return the names of the frames in these files (by their last name), innermost first."""
-    return [
-        CLONE.sub("", str(frame))
-        for frame in thread.frames
-        if not frame.kernel and frame.symbol != "_start" and basename(frame) in modules
-    ]
-
-
-def without_plt(names: list[str]) -> list[str]:
-    """Leave out the stub through which a library is called: no symbol covers it."""
-    return names[1:] if names and STUB.match(names[0]) else names
-
-
-def basename(frame: Frame) -> str:
-    return frame.module.path.rsplit("/", 1)[-1] if frame.module else ""
 
 
 def assert_lock(lock: Lock, fact: Fact, waiters: int) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 from servers import PATIENCE
+from serving import ask, serving
 from targets import Target, target_path
 
 from stallscope import capturefile, probe
 from stallscope.model import Capture, Label
-from tests.root.serving import ask, serving
 from tests.root.support import (
     BACKENDS,
     ONE_LINE,

@@ -14,11 +14,11 @@ from pathlib import Path
 import kills
 import pytest
 from servers import PATIENCE, wait_until
+from serving import ask, ask_snap, serving
 from targets import Target
 
 from stallscope import probe
 from stallscope.model import Label
-from tests.root.serving import ask, ask_snap, serving
 from tests.root.support import BACKENDS, assert_frames, assert_unharmed, run_probe, snap
 
 __all__: list[str] = []

@@ -261,6 +261,64 @@ static NOIPA void *shape_vfork(void *arg)
 	return NULL;
 }
 
+// The parent of a child in its own memory, that has a stack of its own: posix_spawn does it so.
+static int spawn_pipe[2];
+
+static NOIPA __attribute__((used)) void spawned(void)
+{
+	char c;
+
+	close(spawn_pipe[1]);
+	_exit(read(spawn_pipe[0], &c, 1) != 0);
+}
+
+// The C library's clone has no caller by its unwind information.
+static NOIPA void spawn_parent(char *top)
+{
+	if (pipe2(spawn_pipe, O_CLOEXEC))
+		target_die("pipe2");
+	__atomic_store_n(&parked_tid, gettid(), __ATOMIC_RELEASE);
+	long child;
+	__asm__ volatile("syscall\n\t"
+			 "testq %%rax, %%rax\n\t"
+			 "jnz 1f\n\t"
+			 "call spawned\n"
+			 "1:"
+			 : "=a"(child)
+			 : "a"(SYS_clone), "D"(CLONE_VM | CLONE_VFORK | SIGCHLD), "S"(top), "d"(0)
+			 : "rcx", "r11", "memory");
+	KEEP_FRAME();
+}
+
+static NOIPA void *shape_spawn(void *arg)
+{
+	(void)arg;
+	spawn_parent((char *)malloc(65536) + 65536);
+	KEEP_FRAME();
+	return NULL;
+}
+
+// A stack that ends in a return address of 0, as some coroutines' do.
+NOIPA void enter(void (*function)(void), char *top);
+__asm__(".text\n\t.type enter, @function\nenter:\n\t.cfi_startproc\n\t.cfi_undefined 16\n\t"
+	"movq %rsi, %rsp\n\tpushq $0\n\tjmp *%rdi\n\t.cfi_endproc\n\t.size enter, . - enter\n");
+
+static NOIPA void zero_ended(void)
+{
+	volatile char room[8192];
+
+	room[0] = room[sizeof(room) - 1] = 1;
+	park();
+	KEEP_FRAME();
+}
+
+static NOIPA void *shape_zero(void *arg)
+{
+	(void)arg;
+	enter(zero_ended, (char *)malloc(65536) + 65536);
+	return NULL;
+}
+
 static NOIPA void recurse(unsigned int left)
 {
 	if (left)
@@ -302,6 +360,8 @@ static const struct {
 	{"module", shape_module, 0, SYS_pause,
 	 "\"park\",\"called_back\",\"module_hidden\",\"module_exported\",\"shape_module\""},
 	{"vfork", shape_vfork, 0, SYS_vfork, "\"vfork_parent\",\"shape_vfork\""},
+	{"spawn", shape_spawn, 0, SYS_clone, "\"spawn_parent\",\"shape_spawn\""},
+	{"zero", shape_zero, 0, SYS_pause, "\"park\",\"zero_ended\""},
 	{"recursion", shape_recursion, 200, SYS_pause, NULL},
 };
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import kills
+from exactstacks import KINDS, Kind, Seen, available, capture_stacks
 from servers import MySQL55, SqlServer, Unavailable
 from servers.clients import idle_connections
 from stalls.load import sysbench_load
@@ -19,6 +21,7 @@ from benches.load import SERVERS
 from benches.pause import all_tools, examine, ours
 from benches.stats import BenchError, Figure, Row, Section, figure
 from benches.tools import COLD_PROBE, ServingProbe, Taken, Tool
+from stallscope.model import Label
 
 __all__ = ["Sizes", "sections"]
 
@@ -27,6 +30,8 @@ WARM_LIMIT_MS = 30.0
 GDB_RATIO = 30.0
 VERIFIED_LIMIT = 0.99
 GROWTH_LIMIT = 1.5
+EXACT_STACKS = "exact-stacks"
+"""An hour long: by its name alone."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Sizes:
     growth: tuple[int, ...] = (1000, 5000, 20000)
     growth_rounds: int = 5
     kills: int = 3000
+    exact_captures: int = 10000
     mysql55_captures: int = 1000
     mysql55_connections: int = 100
 
@@ -54,6 +60,7 @@ QUICK = Sizes(
     growth=(1000, 2000, 5000),
     growth_rounds=2,
     kills=100,
+    exact_captures=200,
     mysql55_captures=50,
     mysql55_connections=20,
 )
@@ -235,6 +242,53 @@ def killed(sizes: Sizes) -> Section:
     )
 
 
+def exact_row(kind: Kind, seen: Seen) -> Row:
+    cells: dict[str, Figure | str] = {"captures": str(seen.captures)}
+    for label in (Label.VERIFIED, Label.TRUNCATED, Label.RUNNING, Label.RACED):
+        cells[label] = str(sum(seen.count(label, how) for how in ("right", "wrong", "none")))
+    reasons = sorted(seen.reasons.items())
+    cells["raced by"] = ", ".join(f"{reason} {count}" for reason, count in reasons) or "-"
+    cells["exact, in part read later"] = str(seen.live)
+    cells["exact and wrong"] = str(seen.wrong_count)
+    cells["refused"] = str(seen.refused)
+    cells["capture"] = figure(seen.elapsed_ms, "ms")
+    return Row(kind.name, cells)
+
+
+def exact_stacks(sizes: Sizes) -> Section:
+    """Capture targets whose stacks are hard to copy exactly, and look at each stack."""
+    rows, goals, left_out = [], [], []
+    for kind in KINDS.values():
+        if missing := available(kind):
+            left_out.append(f"{kind.name}: {missing}")
+            continue
+
+        def tell(nr: int, name: str = kind.name) -> None:
+            if nr % 100 == 0:
+                progress(f"exact stacks: {name}, capture {nr}")
+
+        seen = capture_stacks(kind, "bpf", sizes.exact_captures, tell)
+        if seen.harm:
+            raise BenchError(f"{kind.name}: {'; '.join(seen.harm)}")
+        if seen.wrong:
+            progress("")
+            print(f"bench: {kind.name}: {seen.wrong[0]}", file=sys.stderr)
+        rows.append(exact_row(kind, seen))
+        goal = f"{kind.name}: {seen.wrong_count} of {seen.exact} exact stacks wrong, 0 allowed"
+        goals.append((goal, seen.wrong_count == 0))
+    return Section(
+        EXACT_STACKS,
+        "Stacks in several places or written to by others, threads and programs that come and go",
+        tuple(rows),
+        (
+            "each stack that is said to be exact is an unbroken part of a chain of the target's",
+            "no call of the target was interrupted, no thread is stopped or traced, it runs on",
+        ),
+        tuple(goals),
+        tuple(left_out),
+    )
+
+
 def mysql55(sizes: Sizes) -> Section:
     """Capture MySQL 5.5.9 again and again while connections sit idle."""
     with (
@@ -280,10 +334,11 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
         "wall": wall_time,
         "growth": growth,
         "kills": killed,
+        EXACT_STACKS: exact_stacks,
         "mysql55": mysql55,
     }
     for name, measure in alone.items():
-        if not only or name in only:
+        if name in only or (not only and name != EXACT_STACKS):
             try:
                 yield measure(sizes)
             except Unavailable as error:

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads that did not run while their stacks were copied, and whose stacks may be wrong in spite of
+// that: others write to them.
+#ifndef STALL_LABEL_REASON_H
+#define STALL_LABEL_REASON_H
+
+#include "snapshot.h"
+
+// Labels them raced, with the reason. What tells them is the system call that they are in.
+void stall_label_reasons_add(struct stall_snapshot *snapshot);
+
+#endif
