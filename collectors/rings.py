@@ -40,6 +40,8 @@ _MAX_ENVIRONMENT = 1 << 20
 class _Process(msgspec.Struct, frozen=True):
     pid: int
     namespace: int | None
+    start_stack: int
+    """Where its program's stack began; 0 where we may not look into it."""
 
 
 def folders() -> list[Path]:
@@ -194,8 +196,13 @@ def _judge(
     if ring.boot_id and boot_id and ring.boot_id != boot_id:
         return msgspec.structs.replace(found, life=Life.LEFT)
     for process in index.get((ring.pid, ring.start_time), ()):
-        if process.namespace in (None, ring.pid_namespace) or not ring.pid_namespace:
-            return msgspec.structs.replace(found, life=Life.ALIVE, process=process.pid)
+        if process.namespace not in (None, ring.pid_namespace) and ring.pid_namespace:
+            continue
+        # An execve changes neither pid nor start time, but the stack.
+        stacks = (ring.start_stack, process.start_stack)
+        if 0 not in stacks and stacks[0] != stacks[1]:
+            return msgspec.structs.replace(found, life=Life.LEFT)
+        return msgspec.structs.replace(found, life=Life.ALIVE, process=process.pid)
     life = Life.LEFT if _would_be_seen(ring, proc) else Life.UNKNOWN
     return msgspec.structs.replace(found, life=life)
 
@@ -228,7 +235,8 @@ def _processes(proc: Path) -> dict[tuple[int, int], list[_Process]]:
             number = _namespace_pid(int(name), proc)
             if len(stat) < 20 or number is None or stat[0] in "ZX":
                 continue
-            process = _Process(int(name), _namespace(proc / name))
+            start_stack = int(stat[25]) if len(stat) > 25 else 0
+            process = _Process(int(name), _namespace(proc / name), start_stack)
             index.setdefault((number, int(stat[19])), []).append(process)
     return index
 

@@ -123,14 +123,15 @@ static int load_nothing(enum bpf_prog_type type)
 static struct stall_error *probe_timer(void)
 {
 	struct stall_bpf_log log;
-	_cleanup_close_ int program = load_nothing(BPF_PROG_TYPE_SCHED_CLS);
+	// Of a type that takes CAP_BPF alone, and may have timers.
+	_cleanup_close_ int program = load_nothing(BPF_PROG_TYPE_SOCKET_FILTER);
 
 	// libbpf takes a refusal for a yes.
 	if (program < 0)
 		return missing("cannot load a BPF program", errno,
 			       "take a kernel with CONFIG_BPF_SYSCALL");
 	stall_bpf_log_begin(&log);
-	int rc = libbpf_probe_bpf_helper(BPF_PROG_TYPE_SCHED_CLS, BPF_FUNC_timer_init, NULL);
+	int rc = libbpf_probe_bpf_helper(BPF_PROG_TYPE_SOCKET_FILTER, BPF_FUNC_timer_init, NULL);
 	stall_bpf_log_end(&log);
 	if (rc == 1)
 		return NULL;
@@ -170,10 +171,18 @@ static struct stall_error *probe_uprobes(void)
 	attr.config1 = (uintptr_t)path;
 	_cleanup_close_ int fd =
 		syscall(SYS_perf_event_open, &attr, getpid(), -1, -1, PERF_FLAG_FD_CLOEXEC);
-	return fd >= 0 ? NULL
-		       : missing("cannot set uprobes, so waits in the server's own functions are "
-				 "told by their stacks alone",
-				 errno, "take a kernel with CONFIG_UPROBE_EVENTS");
+	if (fd >= 0)
+		return NULL;
+	// CAP_PERFMON is not enough since Linux commit ba677dbe77af, of 2025.
+	return stall_error_create(
+		errno == EACCES || errno == EPERM ? STALL_ERROR_PERMISSION
+						  : STALL_ERROR_UNSUPPORTED,
+		"cannot set uprobes (%s), so waits in the server's own functions are told by their "
+		"stacks alone; %s",
+		strerror(errno),
+		errno == EACCES || errno == EPERM
+			? "run it as root: this kernel wants CAP_SYS_ADMIN for it"
+			: "take a kernel with CONFIG_UPROBE_EVENTS");
 }
 
 const struct stall_feature stall_bpf_features[] = {

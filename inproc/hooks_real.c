@@ -41,12 +41,27 @@ static int rwlock_is_busy(pthread_rwlock_t *rwlock)
 	return EBUSY;
 }
 
+// Both parts of the C library were there: what was not found it does not have. Before glibc 2.34 these
+// are of the thread library alone.
+static bool has_thread_library(void)
+{
+	return real.fsync && real.rwlock_wrlock && real.key_create;
+}
+
 // Addresses are taken relative to the code: nothing here waits for our own relocations.
+//
+// Objects that dlopen(3) brought may go at any moment, and the loader's lock is not for us (a server's
+// constructor may wait, under it, for a lock of our caller). So their list is not walked again once all
+// is known: with the thread library among those that the program was started with, as any server has
+// it, that is before there is a second thread.
 void real_resolve(void)
 {
+	static bool is_settled;
 	static int objects; // when it was tried last
-	int now = symbol_objects();
 
+	if (__atomic_load_n(&is_settled, __ATOMIC_ACQUIRE))
+		return;
+	int now = symbol_objects();
 	if (now == objects)
 		return;
 #define F(field, name, version, result, arguments)                                                 \
@@ -69,4 +84,5 @@ void real_resolve(void)
 		real.rwlock_rdlock_at_once = timed_rdlock_at_once;
 		real.rwlock_wrlock_at_once = timed_wrlock_at_once;
 	}
+	__atomic_store_n(&is_settled, has_thread_library(), __ATOMIC_RELEASE);
 }

@@ -21,13 +21,9 @@ static uint64_t vector_size(const struct iovec *vector, int count)
 	return size;
 }
 
-static bool is_extension(int fd, uint64_t end)
+static bool is_extension(const struct stat *st, uint64_t end)
 {
-	struct stat stat;
-
-	// The kernel's struct stat is that of glibc on x86-64; fstat() is none of glibc 2.17's.
-	return !raw_call2(SYS_fstat, fd, &stat) && S_ISREG(stat.st_mode) &&
-	       end > (uint64_t)stat.st_size;
+	return S_ISREG(st->st_mode) && end > (uint64_t)st->st_size;
 }
 
 static inline __attribute__((always_inline)) bool begin(struct hook *hook, bool writes,
@@ -39,11 +35,16 @@ static inline __attribute__((always_inline)) bool begin(struct hook *hook, bool 
 				     .fd = fd,
 				     .value = (uint64_t)offset,
 				     .size = size};
+	struct stat st;
 
 	if (STALL_LIKELY(size < LARGE) || !hook_enter(hook))
 		return false;
-	if (writes && is_extension(fd, (uint64_t)offset + size))
-		wait.kind = STALL_WAIT_EXTEND;
+	// The kernel's struct stat is that of glibc on x86-64; fstat() is none of glibc 2.17's.
+	if (writes && !raw_call2(SYS_fstat, fd, &st)) {
+		wait.st = &st;
+		if (is_extension(&st, (uint64_t)offset + size))
+			wait.kind = STALL_WAIT_EXTEND;
+	}
 	hook_here(&hook->place);
 	hook_begin(hook, &wait, wait.kind == STALL_WAIT_EXTEND);
 	return true;

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "ring.h"
@@ -47,11 +48,12 @@ void recorder_leave(struct recorder_thread *thread);
 
 struct recorder_wait {
 	enum stall_wait_kind kind;
-	uint32_t operation;   /* enum stall_ring_call, or the number of the system call */
-	uint64_t object;      /* FUTEX: of the pthread object */
-	int fd;		      /* files: by descriptor, */
-	const char *path;     /* or by path (UNLINK, RENAME), else NULL */
-	uint64_t value, size; /* offset and bytes */
+	uint32_t operation;    /* enum stall_ring_call, or the number of the system call */
+	uint64_t object;       /* FUTEX: of the pthread object */
+	int fd;		       /* files: by descriptor, */
+	const char *path;      /* or by path (UNLINK, RENAME), else NULL */
+	const struct stat *st; /* of fd, where it was asked for already; else NULL */
+	uint64_t value, size;  /* offset and bytes */
 };
 /* Publishes the wait: its slot is odd from here on. `with_stack`: its stack is copied at once,
  * and a lock or condition is marked. */

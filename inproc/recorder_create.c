@@ -329,15 +329,16 @@ static size_t read_file(const char *path, char *text, size_t size)
 	return n > 0 ? n : 0;
 }
 
-// Field 22 of /proc/PID/stat; the name, in parentheses, may have spaces and parentheses of its own.
-static uint64_t start_time(void)
+// Fields of /proc/PID/stat; the second, in parentheses, may have spaces and parentheses of its own.
+#define START_TIME 22
+#define START_STACK 28
+
+static uint64_t stat_field(const char *text, int number)
 {
-	char text[512];
 	uint64_t value = 0;
 
-	read_file("/proc/self/stat", text, sizeof(text));
 	const char *at = strrchr(text, ')');
-	for (int field = 2; at && field < 22; field++) {
+	for (int field = 2; at && field < number; field++) {
 		at = strchr(at, ' ');
 		at = at ? at + 1 : NULL;
 	}
@@ -348,15 +349,17 @@ static uint64_t start_time(void)
 
 static void read_identity(struct stall_ring_header *header)
 {
-	char comm[32];
+	char comm[32], text[512];
 	struct stat st;
 
+	read_file("/proc/self/stat", text, sizeof(text));
 	memcpy(header->magic, STALL_RING_MAGIC, sizeof(header->magic));
 	header->version = STALL_RING_VERSION;
 	header->header_size = sizeof(*header);
 	header->pid = raw_call0(SYS_getpid);
 	header->uid = raw_call0(SYS_geteuid);
-	header->start_time = start_time();
+	header->start_time = stat_field(text, START_TIME);
+	header->start_stack = stat_field(text, START_STACK);
 	header->pid_namespace = raw_call2(SYS_stat, "/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 	header->created_ns = recorder_now();
 	header->created_wall_ns = recorder_clock(CLOCK_REALTIME);

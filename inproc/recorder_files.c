@@ -27,18 +27,25 @@ static uint64_t hash_path(const char *path)
 void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *key,
 		       uint32_t *ret_mode)
 {
-	struct stat st;
+	const struct stat *st = wait->st;
+	struct stat own;
 
 	if (wait->path) {
 		key->id = hash_path(wait->path);
-	} else if (wait->kind == STALL_WAIT_MSYNC) {
-		key->id = wait->object;
-	} else if (wait->fd >= 0 && !raw_call2(SYS_fstat, wait->fd, &st)) {
-		key->id = st.st_ino;
-		// The kernel's own encoding; user space is not told of generations.
-		key->id2 = (uint64_t)(major(st.st_dev) << 20 | minor(st.st_dev)) << 32;
-		*ret_mode = st.st_mode;
+		return;
 	}
+	if (wait->kind == STALL_WAIT_MSYNC) {
+		key->id = wait->object;
+		return;
+	}
+	if (!st && wait->fd >= 0 && !raw_call2(SYS_fstat, wait->fd, &own))
+		st = &own;
+	if (!st)
+		return;
+	key->id = st->st_ino;
+	// The kernel's own encoding; user space is not told of generations.
+	key->id2 = (uint64_t)(major(st->st_dev) << 20 | minor(st->st_dev)) << 32;
+	*ret_mode = st->st_mode;
 }
 
 static uint32_t keep_end(char *name, const char *path, uint32_t size)

@@ -77,6 +77,9 @@ struct stall_ring_header {
 	char comm[16];
 	char exe[256];	  /* as readlink(/proc/self/exe) gives it; "" unknown */
 	char library[16]; /* version of libstallscope.so */
+	/* /proc/self/stat field 28, where the stack of this program began: an execve changes neither
+	 * pid nor start time. 0: not known, as of rings before it was there. */
+	__u64 start_stack;
 
 	/* Commands: whoever may write the file may change them at any time. */
 	__u32 enabled __attribute__((aligned(64))); /* 0: the library passes everything through */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <errno.h>
+#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 #include "feature_report.h"
 #include "options.h"
 #include "output.h"
+#include "priority.h"
+#include "privileges.h"
 #include "probe.h"
 #include "ring_capture.h"
 #include "serve.h"
@@ -85,6 +88,39 @@ static struct stall_error *capture(const struct stall_options *options, capture_
 	return err;
 }
 
+// Of the files that the command makes; NULL: it makes none. `path` is overwritten.
+static const char *output_folder(const struct stall_options *options, char *path)
+{
+	if (path)
+		return dirname(path);
+	return options->command == STALL_COMMAND_SERVE ? options->serve.captures : NULL;
+}
+
+static struct stall_error *reduce_privileges(const struct stall_options *options)
+{
+	_cleanup_free_ char *path = options->output ? strdup(options->output) : NULL;
+	bool is_waits = options->command == STALL_COMMAND_WAITS,
+	     is_serve = options->command == STALL_COMMAND_SERVE,
+	     is_snap = options->command == STALL_COMMAND_SNAP;
+	bool may_stop = options->probe.allow_stop ||
+			(options->probe.backend && !strcmp(options->probe.backend, "ptrace"));
+	const struct stall_privileges privileges = {
+		.reads_processes = is_waits || is_serve || is_snap ||
+				   options->command == STALL_COMMAND_FEATURES,
+		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
+				options->command == STALL_COMMAND_FEATURES,
+		.stops_threads = (is_serve || is_snap) && may_stop,
+		.output_folder = output_folder(options, path),
+	};
+
+	if (options->output && !path)
+		return &stall_enomem;
+	// Before the children are made. The work of a second is limited: see docs/probes.md.
+	if (is_waits || (is_serve && options->serve.watch))
+		stall_raise_priority();
+	return stall_privileges_reduce(&privileges);
+}
+
 static struct stall_error *run(const struct stall_options *options, bool *ret_partial)
 {
 	switch (options->command) {
@@ -142,6 +178,8 @@ int main(int argc, char **argv)
 	raise_file_limit();
 
 	struct stall_error *err = stall_options_init(&options, argc, argv);
+	if (!err)
+		err = reduce_privileges(&options);
 	if (!err)
 		err = run(&options, &partial);
 	if (!err && (fflush(stdout) || ferror(stdout)))

@@ -14,7 +14,6 @@
 #include "command_lines.h"
 #include "options_text.h"
 #include "output.h"
-#include "priority.h"
 #include "said.h"
 
 #define MAX_LINE 256
@@ -255,8 +254,6 @@ struct stall_error *stall_waits_run(const struct stall_watch_options *watch,
 
 	if (!err)
 		err = stall_output_create_fd(out, &command.output);
-	// Before its child is made. The work of a second is limited: see docs/probes.md.
-	stall_raise_priority();
 	if (!err)
 		err = stall_watch_create(watch, pids, pid_count, NULL, NULL, &command.watch);
 	if (!err)

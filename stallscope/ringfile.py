@@ -73,7 +73,7 @@ def _aligned(offset: int) -> int:
     return (offset + _LINE - 1) // _LINE * _LINE
 
 
-CONSTANT = struct.Struct("=8s2I7Q6IiI4Q40s16s256s16s")
+CONSTANT = struct.Struct("=8s2I7Q6IiI4Q40s16s256s16sQ")
 COMMANDS = struct.Struct(f"=II{len(KINDS)}Q")
 LIVE = struct.Struct(f"=4IQ{len(LOST)}Q")
 HEAD = struct.Struct("=Q")
@@ -106,6 +106,8 @@ class Ring(msgspec.Struct, frozen=True):
     """In the server's own pid namespace."""
     start_time: int
     """Clock ticks since boot; 0: not known."""
+    start_stack: int
+    """Where the program's stack began, which an execve changes; 0: not known."""
     pid_namespace: int
     """Inode; 0: not known."""
     created_ns: int
@@ -192,6 +194,7 @@ def read(path: Path | str) -> Ring:
         size=status.st_size,
         pid=fields[16],
         start_time=fields[18],
+        start_stack=fields[26],
         pid_namespace=fields[19],
         created_ns=min(fields[20], _MOST_NS),
         created_wall_ns=min(fields[21], _MOST_NS),

@@ -2,29 +2,43 @@
 #include "capabilities.h"
 
 #include <linux/capability.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static uint64_t effective(void)
+struct stall_capability_sets stall_capabilities_read(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {};
 
 	if (syscall(SYS_capget, &header, data) < 0)
-		return 0;
-	return (uint64_t)data[1].effective << 32 | data[0].effective;
+		return (struct stall_capability_sets){};
+	return (struct stall_capability_sets){
+		.effective = (uint64_t)data[1].effective << 32 | data[0].effective,
+		.permitted = (uint64_t)data[1].permitted << 32 | data[0].permitted,
+	};
+}
+
+bool stall_capabilities_write(const struct stall_capability_sets *sets)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	const struct __user_cap_data_struct data[2] = {
+		{.effective = (uint32_t)sets->effective, .permitted = (uint32_t)sets->permitted},
+		{.effective = (uint32_t)(sets->effective >> 32),
+		 .permitted = (uint32_t)(sets->permitted >> 32)},
+	};
+
+	return syscall(SYS_capset, &header, data) == 0;
 }
 
 bool stall_has_capability(enum stall_capability capability)
 {
-	uint64_t wanted = 1ULL << capability;
+	uint64_t wanted = UINT64_C(1) << capability;
 
 	if (capability >= STALL_CAP_PERFMON)
-		wanted |= 1ULL << STALL_CAP_SYS_ADMIN;
-	return effective() & wanted;
+		wanted |= STALL_CAPABILITY(SYS_ADMIN);
+	return stall_capabilities_read().effective & wanted;
 }
 
 static const char *capability_name(enum stall_capability capability)
@@ -40,8 +54,9 @@ static const char *capability_name(enum stall_capability capability)
 		return "CAP_BPF";
 	case STALL_CAP_CHECKPOINT_RESTORE:
 		return "CAP_CHECKPOINT_RESTORE";
+	default: // no feature asks for it
+		return "?";
 	}
-	return "?";
 }
 
 void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,

@@ -5,11 +5,20 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 // Bits of linux/capability.h; the headers of older systems lack the last three.
 enum stall_capability {
+	STALL_CAP_DAC_OVERRIDE = 1,
+	STALL_CAP_DAC_READ_SEARCH = 2,
+	STALL_CAP_KILL = 5,
+	STALL_CAP_SETGID = 6,
+	STALL_CAP_SETUID = 7,
+	STALL_CAP_IPC_LOCK = 14,
 	STALL_CAP_SYS_PTRACE = 19,
 	STALL_CAP_SYS_ADMIN = 21,
+	STALL_CAP_SYS_NICE = 23,
+	STALL_CAP_SYSLOG = 34,
 	STALL_CAP_PERFMON = 38,		   // since Linux 5.8, before that SYS_ADMIN
 	STALL_CAP_BPF = 39,		   // since Linux 5.8, before that SYS_ADMIN
 	STALL_CAP_CHECKPOINT_RESTORE = 40, // since Linux 5.9, before that SYS_ADMIN
@@ -19,6 +28,18 @@ enum stall_capability {
 #define STALL_MEND_CAPABILITIES                                                                    \
 	"run it as root, or give it capabilities: setcap " STALL_PROBE_CAPABILITIES                \
 	" stallscope-probe"
+
+// A set has a bit for each.
+#define STALL_CAPABILITY(name) (UINT64_C(1) << STALL_CAP_##name)
+
+struct stall_capability_sets {
+	uint64_t effective, permitted;
+};
+
+// Of this thread; none where the kernel refuses to say.
+struct stall_capability_sets stall_capabilities_read(void);
+// The inheritable set becomes empty. False and errno on failure.
+bool stall_capabilities_write(const struct stall_capability_sets *sets);
 
 // SYS_ADMIN counts for PERFMON, BPF and CHECKPOINT_RESTORE, as it does for the kernel.
 bool stall_has_capability(enum stall_capability capability);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -168,6 +169,23 @@ struct stall_error *stall_ring_open_fd(int fd, const char *path, struct stall_ri
 	return create(fd, path, false, ret);
 }
 
+// Root that gave up CAP_DAC_OVERRIDE (privileges.c) opens the ring of another user for writing as
+// that user. The descriptor, or -1.
+static int reopen_as_owner(int fd)
+{
+	uid_t self = geteuid();
+	char path[32];
+	struct stat st;
+
+	if (self != 0 || fstat(fd, &st) < 0 || st.st_uid == self || !S_ISREG(st.st_mode))
+		return -1;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	setfsuid(st.st_uid);
+	int writable = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+	setfsuid(self);
+	return writable;
+}
+
 struct stall_error *stall_ring_open(const char *path, bool writable, struct stall_ring **ret)
 {
 	// Neither waits for a FIFO nor follows a link that somebody put there.
@@ -184,7 +202,11 @@ struct stall_error *stall_ring_open(const char *path, bool writable, struct stal
 				      path);
 	if (fd < 0)
 		return stall_error_os(errno, "%s: cannot open the ring", path);
-	return create(fd, path, false, ret);
+	int as_owner = writable ? reopen_as_owner(fd) : -1;
+	if (as_owner < 0)
+		return create(fd, path, false, ret);
+	close(fd);
+	return create(as_owner, path, true, ret);
 }
 
 bool stall_ring_is_writable(const struct stall_ring *ring)

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@
 // Who the process is, by what all may read of it.
 struct identity {
 	struct stall_target target;
-	pid_t ns_pid; // in its own pid namespace
+	pid_t ns_pid;	      // in its own pid namespace
+	uint64_t start_stack; // 0: not known
 	uid_t uids[4];
 	char boot_id[40];
 };
@@ -41,6 +43,23 @@ static void read_text(int dirfd, const char *path, char *ret, size_t size)
 	ret[n > 0 ? n : 0] = '\0';
 }
 
+// Field 28 of the stat file, which the kernel shows to who may look into the process. (The second, in
+// parentheses, is the name. Linux man-pages, proc_pid_stat(5).)
+static uint64_t read_start_stack(const struct stall_target *target)
+{
+	char text[1024], path[32];
+	uint64_t value;
+
+	snprintf(path, sizeof(path), "task/%d/stat", target->reader);
+	read_text(target->procfd, path, text, sizeof(text));
+	const char *at = strrchr(text, ')');
+	for (int field = 2; at && field < 28; field++) {
+		at = strchr(at, ' ');
+		at = at ? at + 1 : NULL;
+	}
+	return at && sscanf(at, "%" SCNu64, &value) == 1 ? value : 0;
+}
+
 static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 {
 	struct stall_thread thread = {};
@@ -55,6 +74,7 @@ static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 		return err;
 	}
 	identity->ns_pid = thread.ns_tid;
+	identity->start_stack = read_start_stack(&identity->target);
 	if (identity->target.reader != pid) // its own main thread has ended
 		identity->ns_pid = 0;
 	read_text(identity->target.procfd, "status", text, sizeof(text));
@@ -83,6 +103,8 @@ static bool is_of(const struct stall_ring_header *header, const struct identity 
 {
 	return (!identity->ns_pid || header->pid == identity->ns_pid) &&
 	       (!header->start_time || header->start_time == identity->target.start_time) &&
+	       (!header->start_stack || !identity->start_stack ||
+		header->start_stack == identity->start_stack) &&
 	       (!header->boot_id[0] || !identity->boot_id[0] ||
 		!strcmp(header->boot_id, identity->boot_id)) &&
 	       !is_other_namespace(header, identity->target.pid);
@@ -419,6 +441,17 @@ struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool wr
 		return err;
 	*ret = no_cleanup_ptr(ring);
 	return NULL;
+}
+
+bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid)
+{
+	_cleanup_(identity_deinit) struct identity identity = {
+		.target = {.pidfd = -1, .procfd = -1},
+	};
+	_cleanup_error_ struct stall_error *err = identity_init(&identity, pid);
+
+	// What cannot be asked has ended, which others notice.
+	return !err && !is_of(stall_ring_header(ring), &identity);
 }
 
 bool stall_ring_is_live(const struct stall_ring_header *header)

@@ -13,7 +13,6 @@
 #include "answers.h"
 #include "cleanup.h"
 #include "commands.h"
-#include "priority.h"
 #include "targets.h"
 #include "watching.h"
 
@@ -96,9 +95,6 @@ static struct stall_error *start(struct stall_server *server,
 	// glibc learns from each large block that is freed to take the next one from the heap, which
 	// then keeps for ever what loading BPF takes for a moment. A fixed threshold ends that.
 	mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD);
-	// Before its children are made. The work of a second is limited: see docs/probes.md.
-	if (server->options->watch)
-		stall_raise_priority();
 	// Room for a burst of events: who waits is looked at again before they are all read. Where it
 	// is no pipe, nothing changes.
 	fcntl(STDOUT_FILENO, F_SETPIPE_SZ, PIPE_BYTES);

@@ -17,7 +17,6 @@
 #include "worker_child.h"
 #include "worker_probe.h"
 
-#define MAX_POISONED 64
 #define MAX_ATTEMPTS 4		     // workers used up by one job
 #define GRACE_NS UINT64_C(200000000) // for a worker to notice its deadline
 #define START_NS UINT64_C(5000000000)
@@ -31,9 +30,13 @@ struct stall_worker {
 	uint8_t *region;
 	pid_t pid; // 0: none
 	int socket;
-	struct stall_wire_key poisoned[MAX_POISONED];
-	struct stall_wire_key suspect; // a worker was late over it, once
-	size_t poisoned_count;
+	struct stall_poisons poisons;
+	// What a worker named last as it died or was late, where that alone proves nothing.
+	struct stall_poison suspect;
+	bool has_suspect;
+	// Whose files and stacks this child has had, in all of its jobs.
+	struct stall_poison_owner seen;
+	bool has_seen, has_seen_several;
 	size_t reads; // of this job
 };
 
@@ -135,6 +138,7 @@ static struct stall_error *start_child(struct stall_worker *worker)
 		.parent = getpid(),
 		.debug_dir = worker->debug_dir,
 	};
+	worker->has_seen = worker->has_seen_several = false;
 	share_memory(worker, true);
 	pid_t pid = fork();
 	if (pid == 0)
@@ -217,16 +221,33 @@ static bool answer_file(struct stall_worker *worker, const struct stall_job_layo
 	return send_answer(worker, &answer, NULL, 0, fd);
 }
 
-static bool answer_read(struct stall_worker *worker, const struct stall_snapshot *snapshot,
+static bool answer_read(struct stall_worker *worker, const struct stall_job_layout *layout,
 			const struct stall_wire_message *question)
 {
 	struct stall_wire_message answer = {.type = STALL_WIRE_READ};
 	uint8_t page[STALL_WIRE_PAGE];
 
-	if (question->process < snapshot->process_count && ++worker->reads <= MAX_READS)
-		answer.size = stall_snapshot_read(snapshot, question->process, question->address,
-						  page, sizeof(page));
+	if (stall_job_has_process(layout, question->process) && ++worker->reads <= MAX_READS)
+		answer.size = stall_snapshot_read(layout->snapshot, question->process,
+						  question->address, page, sizeof(page));
 	return send_answer(worker, &answer, page, answer.size, -1);
+}
+
+static void note_seen(struct stall_worker *worker, const struct stall_job_layout *layout)
+{
+	const struct stall_snapshot *snapshot = layout->snapshot;
+
+	for (uint32_t i = 0; i < snapshot->process_count; i++) {
+		const struct stall_process *process = &snapshot->processes[i];
+
+		if (!stall_job_has_process(layout, i))
+			continue;
+		if (!worker->has_seen)
+			worker->seen = stall_poison_owner(process);
+		else if (!stall_poison_owner_is(&worker->seen, process))
+			worker->has_seen_several = true;
+		worker->has_seen = true;
+	}
 }
 
 static enum outcome serve(struct stall_worker *worker, const struct stall_job_layout *layout)
@@ -235,6 +256,7 @@ static enum outcome serve(struct stall_worker *worker, const struct stall_job_la
 	uint64_t until = layout->job.deadline_ns + GRACE_NS;
 
 	worker->reads = 0;
+	note_seen(worker, layout);
 	if (!send_answer(worker, &message, NULL, 0, -1))
 		return OUTCOME_DIED;
 	for (;;) {
@@ -248,29 +270,41 @@ static enum outcome serve(struct stall_worker *worker, const struct stall_job_la
 		if (message.type == STALL_WIRE_FILE)
 			answered = answer_file(worker, layout, &message);
 		else if (message.type == STALL_WIRE_READ)
-			answered = answer_read(worker, layout->snapshot, &message);
+			answered = answer_read(worker, layout, &message);
 		if (!answered)
 			return OUTCOME_DIED;
 	}
 }
 
-// Keeps the file that the worker was busy with away from the next one: at once where the worker
-// died of it, the second time where it was late, which a busy machine may be the cause of.
-static void poison(struct stall_worker *worker, const struct stall_job_layout *layout, bool late)
+// The file that the worker says it was busy with, which may be a lie.
+static bool read_accused(const struct stall_worker *worker, const struct stall_job_layout *layout,
+			 struct stall_poison *ret)
 {
 	const volatile struct stall_wire_job *live = (void *)worker->region;
 	uint32_t at_work_on = live->at_work_on, process, module;
-	struct stall_wire_key key;
 
-	if (at_work_on == 0 || worker->poisoned_count == MAX_POISONED ||
-	    !stall_job_module(layout, at_work_on - 1, &process, &module))
+	if (at_work_on == 0 || !stall_job_module(layout, at_work_on - 1, &process, &module))
+		return false;
+	const struct stall_process *owner = &layout->snapshot->processes[process];
+	*ret = (struct stall_poison){.owner = stall_poison_owner(owner)};
+	return stall_wire_key_read(&owner->maps->modules[module], &ret->key);
+}
+
+// Keeps the file that the worker was busy with away from the next one: at once where the worker
+// died of it, the second time where it was late, which a busy machine may be the cause of. A worker
+// that has had data of several processes is not believed: what it names is tried.
+static void accuse(struct stall_worker *worker, const struct stall_job_layout *layout, bool late)
+{
+	struct stall_poison accused;
+
+	if (!read_accused(worker, layout, &accused))
 		return;
-	if (!stall_wire_key_read(&layout->snapshot->processes[process].maps->modules[module], &key))
-		return;
-	if (late && memcmp(&key, &worker->suspect, sizeof(key)) != 0)
-		worker->suspect = key;
+	bool again = worker->has_suspect && stall_poison_is_same(&accused, &worker->suspect);
+	worker->has_suspect = worker->has_seen_several || (late && !again);
+	if (worker->has_suspect)
+		worker->suspect = accused;
 	else
-		worker->poisoned[worker->poisoned_count++] = key;
+		stall_poisons_add(&worker->poisons, &accused);
 }
 
 static struct stall_job_layout make_layout(const struct stall_worker *worker,
@@ -280,46 +314,92 @@ static struct stall_job_layout make_layout(const struct stall_worker *worker,
 		.region = worker->region,
 		.size = STALL_WORKER_REGION,
 		.snapshot = snapshot,
+		.only = STALL_ALL_PROCESSES,
 	};
 }
 
 typedef struct stall_error *fill_function(struct stall_job_layout *layout, void *arg);
 
+struct task {
+	enum stall_wire_kind kind;
+	fill_function *fill;
+	void *arg;
+};
+
+// One worker's attempt at the job, or at what of it concerns layout->only.
+static struct stall_error *attempt(struct stall_worker *worker, struct stall_job_layout *layout,
+				   const struct task *task, uint64_t deadline, enum outcome *ret)
+{
+	stall_job_deinit(layout);
+	struct stall_error *err = stall_job_fill(layout, task->kind, &worker->poisons);
+	if (!err)
+		err = task->fill(layout, task->arg);
+	if (!err)
+		err = stall_job_finish(layout, deadline);
+	if (!err && !worker->pid)
+		err = start_child(worker);
+	if (err)
+		return err;
+	enum outcome outcome = serve(worker, layout);
+	if (outcome != OUTCOME_MESSAGE) {
+		accuse(worker, layout, outcome == OUTCOME_LATE);
+		stop_child(worker);
+	}
+	*ret = outcome;
+	return NULL;
+}
+
+// Gives what concerns the suspect's process to a worker that has had nothing else. What that one
+// names it is believed about that process: nobody else can have taken it over.
+static struct stall_error *try_suspect(struct stall_worker *worker, struct stall_job_layout *layout,
+				       const struct task *task, uint64_t deadline)
+{
+	const struct stall_snapshot *snapshot = layout->snapshot;
+	uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
+	enum outcome outcome;
+	uint32_t suspect = 0;
+
+	while (suspect < snapshot->process_count &&
+	       !stall_poison_owner_is(&worker->suspect.owner, &snapshot->processes[suspect]))
+		suspect++;
+	// Of one process the job itself is the trial.
+	if (suspect == snapshot->process_count || snapshot->process_count == 1 || now >= deadline)
+		return NULL;
+	if (worker->has_seen)
+		stop_child(worker);
+	layout->only = suspect;
+	// Half of the time stays for the job.
+	struct stall_error *err =
+		attempt(worker, layout, task, now + (deadline - now) / 2, &outcome);
+	layout->only = STALL_ALL_PROCESSES;
+	worker->has_suspect = false;
+	return err;
+}
+
 // Has the job done, by several workers if need be. *ret_partial: it is not done whole. The caller
 // deinits the layout.
 static struct stall_error *run(struct stall_worker *worker, struct stall_job_layout *layout,
-			       enum stall_wire_kind kind, fill_function *fill, void *arg,
-			       bool *ret_partial)
+			       const struct task *task, bool *ret_partial)
 {
 	uint64_t deadline =
 		stall_clock_ns(CLOCK_MONOTONIC) + worker->deadline_ms * UINT64_C(1000000);
-	struct stall_error *err;
+	enum outcome outcome = OUTCOME_DIED;
 
 	*ret_partial = true;
-	for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
-		stall_job_deinit(layout);
-		err = stall_job_fill(layout, kind, worker->poisoned, worker->poisoned_count);
+	for (int i = 0; i < MAX_ATTEMPTS && outcome == OUTCOME_DIED; i++) {
+		struct stall_error *err =
+			worker->has_suspect ? try_suspect(worker, layout, task, deadline) : NULL;
+
 		if (!err)
-			err = fill(layout, arg);
-		if (!err)
-			err = stall_job_finish(layout, deadline);
-		if (!err && !worker->pid)
-			err = start_child(worker);
+			err = attempt(worker, layout, task, deadline, &outcome);
 		if (err)
 			return err;
-		enum outcome outcome = serve(worker, layout);
-		if (outcome == OUTCOME_MESSAGE) {
-			*ret_partial = false;
-			return NULL;
-		}
-		poison(worker, layout, outcome == OUTCOME_LATE);
-		stop_child(worker);
-		if (outcome == OUTCOME_LATE)
-			break;
 	}
+	*ret_partial = outcome != OUTCOME_MESSAGE;
 	// The next job finds a worker that is ready. What this one left behind is worth having even
 	// where that fails now.
-	stall_error_destroy(start_child(worker));
+	if (*ret_partial)
+		stall_error_destroy(start_child(worker));
 	return NULL;
 }
 
@@ -343,7 +423,8 @@ struct stall_error *stall_worker_unwind(struct stall_worker *worker,
 	struct stall_unwound unwound = {};
 	bool partial;
 	struct stall_error *err =
-		run(worker, &layout, STALL_WIRE_UNWIND, fill_threads, NULL, &partial);
+		run(worker, &layout, &(struct task){STALL_WIRE_UNWIND, fill_threads, NULL},
+		    &partial);
 
 	if (!err)
 		err = stall_result_read(&layout, &unwound);
@@ -399,7 +480,8 @@ struct stall_error *stall_worker_name_data(struct stall_worker *worker,
 	if (!count)
 		return NULL;
 	struct stall_error *err =
-		run(worker, &layout, STALL_WIRE_NAME_DATA, fill_queries, &job, &partial);
+		run(worker, &layout, &(struct task){STALL_WIRE_NAME_DATA, fill_queries, &job},
+		    &partial);
 	if (!err)
 		err = stall_result_strings(&layout, &strings, &size);
 	if (err)
@@ -428,7 +510,8 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 	struct queries job = {&wire, 1, name};
 	bool partial;
 	struct stall_error *err =
-		run(worker, &layout, STALL_WIRE_FIND_DATA, fill_queries, &job, &partial);
+		run(worker, &layout, &(struct task){STALL_WIRE_FIND_DATA, fill_queries, &job},
+		    &partial);
 
 	if (err)
 		return err;
@@ -503,7 +586,8 @@ struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 	if (!wire)
 		return &stall_enomem;
 	struct stall_error *err =
-		run(worker, &layout, STALL_WIRE_FIND_FUNCTIONS, fill_patterns, &job, &partial);
+		run(worker, &layout, &(struct task){STALL_WIRE_FIND_FUNCTIONS, fill_patterns, &job},
+		    &partial);
 	if (err)
 		return err;
 	memcpy(wire, layout.region + layout.job.queries, places * sizeof(*wire));

@@ -52,14 +52,10 @@ bool stall_wire_key_read(const struct stall_module *module, struct stall_wire_ke
 	return true;
 }
 
-static bool is_poisoned(const struct stall_wire_key *key, const struct stall_wire_key *poisoned,
-			size_t count)
+bool stall_job_has_process(const struct stall_job_layout *layout, uint32_t process)
 {
-	for (size_t i = 0; i < count; i++) {
-		if (memcmp(key, &poisoned[i], sizeof(*key)) == 0)
-			return true;
-	}
-	return false;
+	return process < layout->snapshot->process_count &&
+	       (layout->only == STALL_ALL_PROCESSES || layout->only == process);
 }
 
 static size_t count_mappings(const struct stall_maps *maps)
@@ -94,14 +90,13 @@ struct filling {
 	struct stall_wire_process *processes;
 	struct stall_wire_mapping *mappings;
 	struct stall_wire_module *modules;
-	const struct stall_wire_key *poisoned;
-	size_t poisoned_count;
+	const struct stall_poisons *poisons;
 };
 
 static bool fill_module(struct filling *f, uint32_t process, uint32_t index)
 {
-	const struct stall_snapshot *snapshot = f->layout->snapshot;
-	const struct stall_module *module = &snapshot->processes[process].maps->modules[index];
+	const struct stall_process *owner = &f->layout->snapshot->processes[process];
+	const struct stall_module *module = &owner->maps->modules[index];
 	struct stall_wire_module *wire = &f->modules[f->layout->first_module[process] + index];
 
 	*wire = (struct stall_wire_module){
@@ -113,7 +108,7 @@ static bool fill_module(struct filling *f, uint32_t process, uint32_t index)
 		.path = stall_job_string(f->layout, module->path),
 	};
 	wire->has_fd = stall_wire_key_read(module, &wire->key);
-	wire->poisoned = is_poisoned(&wire->key, f->poisoned, f->poisoned_count);
+	wire->poisoned = stall_poisons_has(f->poisons, owner, &wire->key);
 	return wire->path;
 }
 
@@ -126,11 +121,13 @@ static bool fill_process(struct filling *f, uint32_t index)
 
 	*wire = (struct stall_wire_process){
 		.first_mapping = job->mapping_count,
-		.mapping_count = (uint32_t)count_mappings(maps),
 		.first_module = f->layout->first_module[index],
-		.module_count = (uint32_t)maps->module_count,
 		.main_module = UINT32_MAX,
 	};
+	if (!stall_job_has_process(f->layout, index))
+		return true;
+	wire->mapping_count = (uint32_t)count_mappings(maps);
+	wire->module_count = (uint32_t)maps->module_count;
 	fill_mappings(maps, wire->first_module, f->mappings + job->mapping_count);
 	job->mapping_count += wire->mapping_count;
 	for (uint32_t i = 0; i < maps->module_count; i++) {
@@ -144,11 +141,11 @@ static bool fill_process(struct filling *f, uint32_t index)
 }
 
 struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_wire_kind kind,
-				   const struct stall_wire_key *poisoned, size_t poisoned_count)
+				   const struct stall_poisons *poisons)
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
 	struct stall_wire_job *job = &layout->job;
-	struct filling f = {layout, .poisoned = poisoned, .poisoned_count = poisoned_count};
+	struct filling f = {layout, .poisons = poisons};
 	size_t modules = 0, mappings = 0;
 
 	layout->used = sizeof(*job);
@@ -157,8 +154,10 @@ struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_w
 	layout->first_module = calloc(snapshot->process_count + 1, sizeof(*layout->first_module));
 	if (!layout->first_module)
 		return &stall_enomem;
-	for (size_t i = 0; i < snapshot->process_count; i++) {
+	for (uint32_t i = 0; i < snapshot->process_count; i++) {
 		layout->first_module[i] = (uint32_t)modules;
+		if (!stall_job_has_process(layout, i))
+			continue;
 		modules += snapshot->processes[i].maps->module_count;
 		mappings += count_mappings(snapshot->processes[i].maps);
 	}
@@ -187,11 +186,11 @@ struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout)
 	for (size_t i = 0; i < snapshot->thread_count; i++) {
 		const struct stall_thread *thread = &snapshot->threads[i];
 
-		threads[i] = (struct stall_wire_thread){
-			.process = thread->process,
-			.regs = thread->regs,
-			.stack_address = thread->stack_address,
-		};
+		threads[i] = (struct stall_wire_thread){.process = thread->process};
+		if (!stall_job_has_process(layout, thread->process))
+			continue;
+		threads[i].regs = thread->regs;
+		threads[i].stack_address = thread->stack_address;
 		if (thread->stack) {
 			threads[i].stack_size = thread->stack_size;
 			threads[i].stack = (uint64_t)(thread->stack - snapshot->arena->base);

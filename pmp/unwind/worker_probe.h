@@ -6,25 +6,32 @@
 #include <stdbool.h>
 
 #include "worker.h"
+#include "worker_poisons.h"
 #include "worker_wire.h"
 
 // Backed by pages only as they are used.
 #define STALL_WORKER_REGION ((size_t)512 << 20)
+
+#define STALL_ALL_PROCESSES UINT32_MAX
 
 // What is needed to make a job, and after it to read the result.
 struct stall_job_layout {
 	uint8_t *region;
 	size_t size, used;
 	const struct stall_snapshot *snapshot;
+	// The one process that is laid out, STALL_ALL_PROCESSES: no other has modules, threads or
+	// memory then.
+	uint32_t only;
 	// Where things went; the region itself is not believed after the worker had it.
 	struct stall_wire_job job;
 	uint32_t *first_module; // per process: its first job module
 };
 
-// Lays out processes, mappings and modules; with `threads` these too. `poisoned` are files that
-// workers died of.
+// Lays out processes, mappings and modules; with `threads` these too. `poisons` (may be NULL) are
+// kept from the worker.
 struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_wire_kind kind,
-				   const struct stall_wire_key *poisoned, size_t poisoned_count);
+				   const struct stall_poisons *poisons);
+bool stall_job_has_process(const struct stall_job_layout *layout, uint32_t process);
 struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout);
 struct stall_error *stall_job_fill_queries(struct stall_job_layout *layout,
 					   const struct stall_wire_query *queries, size_t count);

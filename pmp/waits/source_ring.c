@@ -240,7 +240,8 @@ static struct stall_error *consume(void *state, const struct stall_wait_handler 
 	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
 	for (size_t i = 0; i < source->count; i++)
-		if (source->rings[i].added && now_ns >= source->rings[i].scan.next_ns)
+		if (source->rings[i].added && !source->rings[i].left &&
+		    now_ns >= source->rings[i].scan.next_ns)
 			stall_ring_scan_run(&source->rings[i].scan, handler, now_ns);
 	if (handler->alarms)
 		handler->alarms(handler->arg);
@@ -271,7 +272,7 @@ static bool read_slot(void *state, size_t index, struct stall_wait_now *ret)
 	struct stall_wait_slot slot;
 	size_t count;
 
-	if (!ringed || !ringed->added)
+	if (!ringed || !ringed->added || ringed->left)
 		return false;
 	index -= ringed->scan.first;
 	const volatile struct stall_wait_slot *slots = stall_ring_slots(ringed->ring, &count);
@@ -297,7 +298,7 @@ static bool slot_is(void *state, size_t index, uint32_t seq)
 	const struct stall_watched_ring *ringed = stall_watched_ring_of_slot(state, index);
 	size_t count;
 
-	if (!ringed || !(seq & 1))
+	if (!ringed || ringed->left || !(seq & 1))
 		return false;
 	const volatile struct stall_wait_slot *slots = stall_ring_slots(ringed->ring, &count);
 	index -= ringed->scan.first;

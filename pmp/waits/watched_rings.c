@@ -207,6 +207,8 @@ void stall_watched_ring_check(const struct stall_watched_rings *source,
 			      struct stall_watched_ring *ringed)
 {
 	const struct timespec changed = folder_changed(ringed->ring);
+
+	ringed->left |= stall_ring_is_left(ringed->ring, ringed->pid);
 	_cleanup_(stall_ring_closep) struct stall_ring *latest = NULL;
 
 	if (changed.tv_sec == ringed->folder_changed.tv_sec &&

@@ -23,6 +23,7 @@ struct stall_ring_trouble {
 struct stall_watched_ring {
 	struct stall_ring *ring;
 	bool added, replaced;
+	bool left; // by a process that executes another program: nothing goes on in it
 	pid_t pid;
 	struct stall_ring_counts *counts;
 	struct stall_ring_scan scan;
@@ -65,7 +66,8 @@ struct stall_error *stall_watched_ring_open(struct stall_watched_rings *source, 
 struct stall_error *stall_watched_ring_begin(struct stall_watched_rings *source,
 					     struct stall_watched_ring *ringed);
 void stall_watched_ring_drop(struct stall_watched_rings *source, struct stall_watched_ring *ringed);
-// Sets ringed->replaced where the process executes another program, which has a ring of its own.
+// Sets ringed->left where the process executes another program, and ringed->replaced where that has a
+// ring of its own.
 void stall_watched_ring_check(const struct stall_watched_rings *source,
 			      struct stall_watched_ring *ringed);
 struct stall_error *stall_watched_ring_replace(struct stall_watched_rings *source,

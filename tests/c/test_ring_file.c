@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "capabilities.h"
 #include "ring_file.h"
 #include "ring_image.h"
 #include "ring_releases.h"
@@ -127,6 +128,38 @@ static void test_files(void)
 	CHECK(err && !ring);
 	stall_error_destroy(err);
 	unlink(link);
+	free(image.bytes);
+}
+
+// Root writes to another user's ring as that user, without the right to write to all files.
+static void test_ring_of_another_user(void)
+{
+	const uid_t nobody = 65534;
+	const struct stall_capability_sets had = stall_capabilities_read();
+	const uint64_t given_up = STALL_CAPABILITY(DAC_OVERRIDE);
+	struct stall_capability_sets sets = {had.permitted & ~given_up, had.permitted};
+	struct ring_image image = image_create(getpid(), 1);
+	struct stall_ring *ring = NULL;
+
+	CHECK(image_write(&image, path, image.header->file_size));
+	CHECK(chown(path, nobody, nobody) == 0 && chmod(path, 0600) == 0);
+	CHECK(stall_capabilities_write(&sets));
+	CHECK_INT(open(path, O_RDWR | O_CLOEXEC), -1);
+	CHECK_OK(stall_ring_open(path, true, &ring));
+	CHECK(ring && stall_ring_is_writable(ring));
+	CHECK_INT(ring ? stall_ring_owner(ring) : 0, nobody);
+	if (ring)
+		stall_ring_live(ring)->enabled = 0;
+	stall_ring_close(ring);
+	// Its owner may not write either. (What is permitted is in effect again after setfsuid(2).)
+	ring = NULL;
+	CHECK(stall_capabilities_write(&sets));
+	CHECK(chmod(path, 0400) == 0);
+	CHECK_OK(stall_ring_open(path, true, &ring));
+	CHECK(ring && !stall_ring_is_writable(ring) && !stall_ring_header(ring)->enabled);
+	stall_ring_close(ring);
+	CHECK(stall_capabilities_write(&had));
+	unlink(path);
 	free(image.bytes);
 }
 
@@ -419,6 +452,8 @@ int main(void)
 	snprintf(path, sizeof(path), "%s/1-1.ring", folder);
 	test_headers();
 	test_files();
+	if (geteuid() == 0)
+		test_ring_of_another_user();
 	test_strings_end();
 	test_stacks();
 	test_records();

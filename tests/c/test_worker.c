@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <lzma.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -404,6 +406,178 @@ static void test_poison(void)
 	stall_snapshot_destroy(snapshot);
 }
 
+// A process more, with one module and one thread.
+static void add_process(struct stall_snapshot *snapshot, struct stall_snapshot *other)
+{
+	size_t processes = snapshot->process_count, threads = snapshot->thread_count;
+
+	snapshot->processes =
+		reallocarray(snapshot->processes, processes + 1, sizeof(*snapshot->processes));
+	snapshot->processes[processes] = other->processes[0];
+	snapshot->threads = reallocarray(snapshot->threads, threads + other->thread_count,
+					 sizeof(*snapshot->threads));
+	for (size_t i = 0; i < other->thread_count; i++) {
+		snapshot->threads[threads + i] = other->threads[i];
+		snapshot->threads[threads + i].process = (uint32_t)processes;
+	}
+	snapshot->process_count++;
+	snapshot->thread_count += other->thread_count;
+	free(other->processes);
+	free(other->threads);
+	free(other);
+}
+
+// Two processes with a file each: that of the second is sound.
+static struct stall_snapshot *make_two(int fd, uint64_t module_size)
+{
+	size_t size;
+	_cleanup_free_ uint8_t *bytes = load_file("/proc/self/exe", &size);
+	struct stall_snapshot *snapshot = make_snapshot(fd, module_size, 20);
+	// Its stacks lie where those of the first one do.
+	struct stall_snapshot *sound = make_snapshot(memfd_of(bytes, size), size, 20);
+
+	snapshot->memory.read = no_memory;
+	snapshot->processes[0].target.pid = 1001;
+	sound->processes[0].target.pid = 1002;
+	add_process(snapshot, sound);
+	return snapshot;
+}
+
+static struct stall_wire_job *find_region(void)
+{
+	char *line = NULL;
+	size_t capacity = 0;
+	uint8_t *found = NULL;
+	_cleanup_fclose_ FILE *file = fopen("/proc/self/maps", "re");
+
+	while (file && !found && getline(&line, &capacity, file) > 0) {
+		unsigned long start, end;
+
+		if (sscanf(line, "%lx-%lx rw-s", &start, &end) == 2 &&
+		    end - start == STALL_WORKER_REGION)
+			found = (uint8_t *)start;
+	}
+	free(line);
+	CHECK(found);
+	return (struct stall_wire_job *)found;
+}
+
+struct takeover {
+	volatile struct stall_wire_job *job;
+	pid_t child;
+	uint32_t accused; // job module
+	bool dies;
+};
+
+// What a worker can do that was taken over by the first process: it says that it was busy with a
+// file of the second one, and dies, or never answers.
+static void *take_over(void *arg)
+{
+	struct takeover *takeover = arg;
+
+	while (!takeover->job->deadline_ns)
+		sched_yield();
+	takeover->job->at_work_on = takeover->accused + 1;
+	if (takeover->dies)
+		kill(takeover->child, SIGKILL);
+	return NULL;
+}
+
+static const char *error_of(const struct stall_unwound *unwound, uint32_t process)
+{
+	for (size_t i = 0; i < unwound->module_count; i++) {
+		if (unwound->modules[i].process == process)
+			return unwound->modules[i].error;
+	}
+	return "no module";
+}
+
+static void test_lie(bool dies)
+{
+	struct stall_worker *worker = make_worker(dies ? 20000 : 2000);
+	size_t size;
+	_cleanup_free_ uint8_t *bytes = load_file("/proc/self/exe", &size);
+	struct stall_snapshot *snapshot = make_two(memfd_of(bytes, size), size);
+	volatile struct stall_wire_job *job = find_region();
+
+	for (int i = 0; i < 3; i++) {
+		// One that is stopped has not done its work before it is taken over.
+		struct takeover takeover = {job, find_child(), 1, dies};
+		pthread_t thread;
+
+		job->deadline_ns = 0;
+		kill(takeover.child, SIGSTOP);
+		CHECK_INT(pthread_create(&thread, NULL, take_over, &takeover), 0);
+		struct stall_unwound unwound = unwind(worker, snapshot);
+		pthread_join(thread, NULL);
+		CHECK_INT(unwound.partial, !dies);
+		stall_unwound_deinit(&unwound);
+		// It is dead by now, and all that it said is forgotten.
+		unwound = unwind(worker, snapshot);
+		CHECK(!unwound.partial);
+		CHECK(!error_of(&unwound, 0));
+		CHECK(!error_of(&unwound, 1));
+		stall_unwound_deinit(&unwound);
+	}
+	stall_worker_destroy(worker);
+	stall_snapshot_destroy(snapshot);
+}
+
+// What really holds workers up is found among several processes too, and the others keep theirs.
+static void test_poison_of_one(void)
+{
+	struct stall_worker *worker = make_worker(200);
+	struct stall_snapshot *snapshot = make_two(make_bomb(), 0x2000);
+	bool named = false;
+
+	for (int i = 0; i < 50 && !named; i++) {
+		struct stall_unwound unwound = unwind(worker, snapshot);
+		const char *error = error_of(&unwound, 0);
+
+		named = !unwound.partial && error && strstr(error, "held up");
+		if (named)
+			CHECK(!error_of(&unwound, 1));
+		stall_unwound_deinit(&unwound);
+	}
+	CHECK(named);
+	stall_worker_destroy(worker);
+	stall_snapshot_destroy(snapshot);
+}
+
+// A process with many bad files takes no room from others.
+static void test_poisons(void)
+{
+	struct stall_poisons poisons = {};
+	struct stall_process hostile = {.target.pid = 1}, other = {.target.pid = 2};
+	struct stall_poison poison = {.owner = stall_poison_owner(&other), .key.ino = 7};
+
+	CHECK(!stall_poisons_has(NULL, &other, &poison.key));
+	stall_poisons_add(&poisons, &poison);
+	CHECK(stall_poisons_has(&poisons, &other, &poison.key));
+	CHECK(!stall_poisons_has(&poisons, &hostile, &poison.key));
+	poison.owner = stall_poison_owner(&hostile);
+	for (uint64_t i = 100; i < 300; i++) {
+		poison.key.ino = i;
+		stall_poisons_add(&poisons, &poison);
+		CHECK(stall_poisons_has(&poisons, &hostile, &poison.key));
+	}
+	CHECK_INT(poisons.count, 1 + STALL_MAX_POISONS_OF_PROCESS);
+	poison.key.ino = 299 - STALL_MAX_POISONS_OF_PROCESS;
+	CHECK(!stall_poisons_has(&poisons, &hostile, &poison.key));
+	poison.key.ino = 7;
+	CHECK(stall_poisons_has(&poisons, &other, &poison.key));
+	// Another process with the same number is another one.
+	other.target.start_time = 5;
+	CHECK(!stall_poisons_has(&poisons, &other, &poison.key));
+	for (int pid = 10; pid < 10 + 2 * STALL_MAX_POISONS; pid++) {
+		hostile.target.pid = pid;
+		poison.owner = stall_poison_owner(&hostile);
+		stall_poisons_add(&poisons, &poison);
+		CHECK(stall_poisons_has(&poisons, &hostile, &poison.key));
+	}
+	CHECK_INT(poisons.count, STALL_MAX_POISONS);
+}
+
 // The file was replaced by a shorter one after its headers were read.
 static void test_shrinking_file(void)
 {
@@ -441,11 +615,12 @@ static void test_hostile_results(void)
 	for (int round = 0; round < 200; round++) {
 		struct stall_job_layout layout = {.region = region,
 						  .size = size,
-						  .snapshot = snapshot};
+						  .snapshot = snapshot,
+						  .only = STALL_ALL_PROCESSES};
 		struct stall_wire_job *job = (struct stall_wire_job *)region;
 		struct stall_unwound unwound = {};
 
-		CHECK_OK(stall_job_fill(&layout, STALL_WIRE_UNWIND, NULL, 0));
+		CHECK_OK(stall_job_fill(&layout, STALL_WIRE_UNWIND, NULL));
 		CHECK_OK(stall_job_fill_threads(&layout));
 		CHECK_OK(stall_job_finish(&layout, 0));
 		uint64_t *words = (uint64_t *)(region + layout.job.stacks);
@@ -488,6 +663,10 @@ int main(int argc, char **argv)
 	test_stopped();
 	test_damaged_files();
 	test_poison();
+	test_poison_of_one();
+	test_poisons();
+	test_lie(true);
+	test_lie(false);
 	test_shrinking_file();
 	test_hostile_results();
 	stall_arena_deinit(&arena);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import random
 import shutil
@@ -18,13 +19,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
-from servers import PATIENCE
+from servers import PATIENCE, wait_until
 from servers.inside import RINGS, library_path, one_ring
 from targets import Target, trouble
 
 from stallscope import capturefile, probe, ringfile
+from stallscope.collectors import rings as find_rings
 from stallscope.main import main
 from tests.root.support import run_probe
 
@@ -330,6 +333,73 @@ def test_a_process_that_executes_itself_has_a_new_ring(rings: Path) -> None:
         )
         assert done.code == 0, done.stderr
     assert newest not in rings.iterdir()
+
+
+SYNCS_AND_EXECUTES = """
+import os, sys, tempfile
+with tempfile.TemporaryFile(dir="/dev/shm") as file:
+    os.fsync(file.fileno())
+print("synced", flush=True)
+os.read(0, 1)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.needs("root", "probe")
+def test_the_ring_of_the_program_before_is_nobody_s(rings: Path) -> None:
+    """An execve changes neither pid nor start time, and the new program makes no ring."""
+    words = ("snap", "--backend", "inproc", "--ring", str(rings), "--pid")
+    watch = ("waits", "--backend", "inproc", "--ring", str(rings), "--interval", "20", "--pid")
+    with subprocess.Popen(
+        [sys.executable, "-c", SYNCS_AND_EXECUTES, shutil.which("cat") or "cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **with_library(rings)},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"synced\n"
+        ring = one_ring(rings)
+        assert ringfile.read(ring).start_stack
+        assert find_rings.look([ring])[0].life is ringfile.Life.ALIVE
+        assert run_probe(*words, str(process.pid)).code == 0
+        with subprocess.Popen(
+            [str(probe.find()), *watch, str(process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as watcher:
+            assert watcher.stdin is not None
+            assert watcher.stdout is not None
+            assert b"ready" in watcher.stdout.readline()
+            mark_a_wait(ring)
+            wait_until(lambda: in_flight(watcher.stdout), "the wait is seen")
+            process.stdin.write(b".executed\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"executed\n"
+            wait_until(lambda: not in_flight(watcher.stdout), "it is over with its program")
+            watcher.stdin.close()
+        refused = run_probe(*words, str(process.pid))
+        assert refused.code == 1
+        assert f"no ring of process {process.pid}" in refused.stderr
+        assert find_rings.look([ring])[0].life is ringfile.Life.LEFT
+        assert trouble(process.pid) == []
+        process.stdin.close()
+
+
+def mark_a_wait(ring: Path) -> None:
+    """Make it look as if the first thread were in its wait still: its number becomes odd."""
+    with ring.open("r+b") as file:
+        file.seek(32 - 8)  # slots_offset
+        (slots,) = struct.unpack("=Q", file.read(8))
+        file.seek(slots)
+        (seq,) = struct.unpack("=I", file.read(4))
+        file.seek(slots)
+        file.write(struct.pack("=I", seq | 1))
+
+
+def in_flight(lines: IO[bytes]) -> bool:
+    line = json.loads(lines.readline())
+    return any(kind["in_flight"] for kind in line["kinds"].values())
 
 
 PROGRAMS = (

@@ -21,6 +21,7 @@ def made(
     *,
     pid: int = 4711,
     start_time: int = 1234,
+    start_stack: int = 0,
     namespace: int = 0,
     created_ns: int = 5_000_000_000,
     created_wall_ns: int = 1_795_000_000_000_000_000,
@@ -44,6 +45,7 @@ def made(
         slots, 512, 64, 64, 512, PAGE,
         pid, os.getuid(), start_time, namespace, created_ns, created_wall_ns,
         boot_id.encode(), comm, b"/usr/sbin/mysqld", b"0.1.0",
+        start_stack,
     )  # fmt: skip
     thresholds = [threshold_ns] * len(ringfile.KINDS)
     ringfile.COMMANDS.pack_into(data, ringfile.COMMANDS_AT, enabled, 0, *thresholds)
@@ -68,6 +70,7 @@ def of_this_process(folder: Path, *, created_ns: int = 5_000_000_000, **more: ob
         path,
         pid=os.getpid(),
         start_time=int(stat[19]),
+        start_stack=int(stat[25]),
         namespace=os.stat("/proc/self/ns/pid").st_ino,
         boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         created_ns=created_ns,

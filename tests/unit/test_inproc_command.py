@@ -59,12 +59,21 @@ def test_whether_a_server_lives(folder: Path) -> None:
         start_time=int(stat[19]) - 1,
         namespace=namespace,
     )
+    executed = made(
+        folder / f"{os.getpid()}-3.ring",
+        pid=os.getpid(),
+        start_time=int(stat[19]),
+        start_stack=int(stat[25]) - 16,
+        namespace=namespace,
+        created_ns=6_000_000_000,  # the newest, and yet of the program before
+    )
     assert lives(folder) == {
         alive.name: Life.ALIVE,
         dead.name: Life.LEFT,
         ended.name: Life.ENDED,
         boot.name: Life.LEFT,
         reused.name: Life.LEFT,
+        executed.name: Life.LEFT,
     }
 
 

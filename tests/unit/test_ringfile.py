@@ -25,6 +25,7 @@ _FIELDS = (
     "stats_offset", "names_offset", "records_offset", "maps_offset", "slot_count", "stack_stride",
     "stat_count", "cell_count", "cell_stride", "maps_stride", "pid", "uid", "start_time",
     "pid_namespace", "created_ns", "created_wall_ns", "boot_id", "comm", "exe", "library",
+    "start_stack",
 )  # fmt: skip
 
 

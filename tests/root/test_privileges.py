@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left of root's capabilities while the probe works, and that it is enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from known_waits import known_waits
+from servers import PATIENCE, wait_until
+from targets import Target
+
+from stallscope import probe
+from tests.root.serving import ask_snap, serving
+from tests.root.support import assert_unharmed, snap
+
+__all__: list[str] = []
+
+pytestmark = pytest.mark.needs("root", "probe")
+
+# include/uapi/linux/capability.h
+BITS = {
+    "DAC_OVERRIDE": 1,
+    "DAC_READ_SEARCH": 2,
+    "KILL": 5,
+    "SETGID": 6,
+    "SETUID": 7,
+    "IPC_LOCK": 14,
+    "SYS_PTRACE": 19,
+    "SYS_ADMIN": 21,
+    "SYS_NICE": 23,
+    "SYS_RESOURCE": 24,
+    "SYSLOG": 34,
+    "PERFMON": 38,
+    "BPF": 39,
+    "CHECKPOINT_RESTORE": 40,
+}
+OF_FILES = {"DAC_READ_SEARCH", "SETUID", "SETGID", "KILL"}
+OF_PROCESSES = OF_FILES | {"SYS_PTRACE", "SYSLOG", "PERFMON", "BPF", "CHECKPOINT_RESTORE"}
+NOBODY = 65534
+SETS = ("CapInh", "CapBnd", "CapAmb")
+
+
+def status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def held(fields: dict[str, str], name: str = "CapPrm") -> set[str]:
+    bits = int(fields[name], 16)
+    known = {capability for capability, bit in BITS.items() if bits >> bit & 1}
+    assert bits == sum(1 << BITS[capability] for capability in known), fields[name]
+    return known
+
+
+def own() -> set[str]:
+    bits = int(status(os.getpid())["CapEff"], 16)
+    return {capability for capability, bit in BITS.items() if bits >> bit & 1}
+
+
+def locked_memory() -> set[str]:
+    """Return what is kept where the limit of locked memory cannot be raised."""
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    can = hard == resource.RLIM_INFINITY or "SYS_RESOURCE" in own()
+    return set() if can else {"IPC_LOCK"}
+
+
+def uprobes_take_sys_admin() -> bool:
+    """Ask a probe that has all the rest of root's capabilities."""
+    argv = ["setpriv", "--bounding-set=-sys_admin", str(probe.find()), "features"]
+    done = subprocess.run(argv, capture_output=True, check=True, timeout=PATIENCE)
+    uprobes = json.loads(done.stdout)["features"]["uprobes"]
+    assert uprobes["ok"] or "CAP_SYS_ADMIN" in uprobes["mend"], uprobes
+    return not uprobes["ok"]
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def assert_reduced(pid: int, wanted: set[str]) -> None:
+    fields = status(pid)
+    assert held(fields) == wanted & own()
+    assert held(fields, "CapEff") == wanted & own()
+    assert [int(fields[name], 16) for name in SETS] == [0, 0, 0]
+    assert fields["NoNewPrivs"] == "1"
+    # Its workers have nothing at all.
+    for child in children(pid):
+        fields = status(child)
+        assert fields["Uid"].split() == [str(NOBODY)] * 4
+        assert [int(fields[name], 16) for name in (*SETS, "CapPrm", "CapEff")] == [0] * 5
+        assert fields["NoNewPrivs"] == "1"
+
+
+@pytest.mark.needs("bpf")
+def test_a_serving_probe_keeps_what_it_uses() -> None:
+    wanted = OF_PROCESSES | locked_memory()
+    with Target("threads", "20", "25") as target:
+        with serving(target.pid, "bpf", "--no-uprobes") as process:
+            assert_reduced(process.pid, wanted)
+            assert len(children(process.pid)) == 1
+            assert len(ask_snap(process).threads) >= 21
+            assert_reduced(process.pid, wanted)
+        assert_unharmed(target.pid)
+
+
+@pytest.mark.needs("bpf", "waits", "uprobes")
+def test_sys_admin_is_kept_for_uprobes_alone(tmp_path: Path) -> None:
+    wanted = OF_PROCESSES | locked_memory()
+    for_uprobes = {"SYS_ADMIN"} if uprobes_take_sys_admin() else set()
+    with known_waits(tmp_path, 1) as target:
+        with serving(target.pid, "bpf", "--watch") as process:
+            assert_reduced(process.pid, wanted | for_uprobes)
+            assert ask_snap(process).threads
+        with serving(target.pid, "bpf", "--watch", "--no-uprobes") as process:
+            assert_reduced(process.pid, wanted)
+            assert ask_snap(process).threads
+        assert_unharmed(target.pid)
+
+
+@pytest.mark.needs("ptrace")
+def test_the_tracer_may_raise_its_priority() -> None:
+    with Target("threads", "3", "25") as target:
+        with serving(target.pid, "ptrace", "--no-uprobes") as process:
+            assert_reduced(process.pid, OF_PROCESSES | locked_memory() | {"SYS_NICE"})
+            assert len(ask_snap(process).threads) >= 4
+        assert_unharmed(target.pid)
+
+
+def test_who_reads_files_alone_keeps_less() -> None:
+    argv = [str(probe.find()), "symbolize"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        # The sandbox, which takes the rest.
+        wait_until(lambda: status(process.pid)["Seccomp"] == "2", "symbolize is in its sandbox")
+        assert_reduced(process.pid, set())
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.needs("bpf")
+def test_a_worker_that_hangs_is_killed_and_another_made() -> None:
+    with Target("threads", "20", "25") as target:
+        with serving(target.pid, "bpf", "--no-uprobes", "--deadline", "500") as process:
+            (worker,) = children(process.pid)
+            os.kill(worker, signal.SIGSTOP)
+            assert ask_snap(process).notes
+            (other,) = children(process.pid)
+            assert other != worker
+            assert_reduced(process.pid, OF_PROCESSES | locked_memory())
+            assert not ask_snap(process).notes
+        assert_unharmed(target.pid)
+
+
+@pytest.fixture
+def foreign_folder() -> Iterator[Path]:
+    """Yield a folder of another user, where root's rights as its owner are not enough."""
+    folder = Path("/var/tmp") / f"stallscope-foreign-{os.getpid()}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    os.chown(folder, NOBODY, NOBODY)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.needs("bpf")
+def test_files_in_a_folder_of_another_user(foreign_folder: Path) -> None:
+    wanted = OF_PROCESSES | locked_memory()
+    file = foreign_folder / "capture.jsonl"
+    with Target("threads", "3", "25") as target:
+        for force in ([], ["--force-overwrite"]):
+            done = snap(target.pid, "--output", str(file), *force)
+            assert done.code == 0, done.stderr
+        options = ("--no-uprobes", "--captures", str(foreign_folder))
+        with serving(target.pid, "bpf", *options) as process:
+            assert_reduced(process.pid, wanted | {"DAC_OVERRIDE"})
+        options = ("--no-uprobes", "--captures", "/var/tmp")
+        with serving(target.pid, "bpf", *options) as process:
+            assert_reduced(process.pid, wanted)
+        assert_unharmed(target.pid)
+
+
+@pytest.mark.needs("bpf")
+def test_sys_admin_stands_for_what_the_container_lacks() -> None:
+    with Target("threads", "3", "25") as target:
+        for missing in ("-bpf,-perfmon,-checkpoint_restore", "-checkpoint_restore"):
+            done = snap(target.pid, prefix=("setpriv", f"--bounding-set={missing}"))
+            assert done.whole.backend == "bpf"
+            assert len(done.whole.threads) >= 4
+        assert_unharmed(target.pid)
+
+
+def test_a_program_that_only_its_owner_may_read_has_names(foreign_folder: Path) -> None:
+    program = foreign_folder / "target"
+    with Target("threads", "3", "25") as target:
+        shutil.copy(Path(f"/proc/{target.pid}/exe").resolve(), program)
+    os.chown(program, NOBODY, NOBODY)
+    program.chmod(0o700)
+    argv = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", str(program)]
+    with subprocess.Popen(
+        [*argv, "3", "25"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        while b"ready" not in process.stdout.readline():
+            pass
+        try:
+            names = {
+                frame.symbol
+                for thread in snap(process.pid, backend="auto").whole.threads
+                for frame in thread.frames
+            }
+            assert "main" in names
+            assert_unharmed(process.pid)
+        finally:
+            process.kill()
