@@ -126,7 +126,8 @@ def command(series: str, variant: str, expression: str | None) -> list[str]:
     argv += [f"STALLSCOPE_REQUIRE={needed}", f"STALLSCOPE_RESULTS={guest.SHARED}/results"]
     argv += [".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
     argv += ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "tests.kernels.recorder"]
-    argv += ["-v", "--color=no", "--timeout=600", "-m", "kernels"]
+    argv += ["-v", "--color=no", "--timeout=600", "--basetemp=/dev/shm/pytest"]
+    argv += ["-m", "kernels"]
     if expression:
         argv += ["-k", expression]
     return [*argv, *marked_files()]
