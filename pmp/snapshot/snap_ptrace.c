@@ -156,6 +156,10 @@ static struct stall_error *trace_all(struct capture *capture)
 {
 	struct stall_error *err = map_trace(capture);
 
+	// A thread is not stopped for a stack that cannot be read.
+	for (size_t i = 0; i < capture->snapshot->process_count; i++)
+		if (stall_snapshot_is_late(capture->snapshot, i))
+			return err;
 	while (!err && capture->trace->next < capture->trace->count &&
 	       stall_clock_ns(CLOCK_MONOTONIC) < capture->deadline_ns)
 		err = trace_some(capture);
