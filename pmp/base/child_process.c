@@ -18,15 +18,18 @@ static void close_from(int first)
 		close(fd);
 }
 
-void stall_child_keep_only(int fd)
+void stall_child_keep_only(const int *fds, int count)
 {
-	int null = open("/dev/null", O_RDWR);
+	int null = open("/dev/null", O_RDWR), apart[STALL_CHILD_MAX_FDS];
 
+	// None of them may be closed for another's number.
+	for (int i = 0; i < count; i++)
+		apart[i] = fcntl(fds[i], F_DUPFD, STALL_CHILD_FD + count);
 	for (int i = 0; i < STALL_CHILD_FD; i++)
 		dup2(null, i);
-	if (fd != STALL_CHILD_FD)
-		dup2(fd, STALL_CHILD_FD);
-	close_from(STALL_CHILD_FD + 1);
+	for (int i = 0; i < count; i++)
+		dup2(apart[i], STALL_CHILD_FD + i);
+	close_from(STALL_CHILD_FD + count);
 }
 
 void stall_child_set_signals(void)

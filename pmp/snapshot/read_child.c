@@ -67,7 +67,9 @@ struct child {
 struct late {
 	pid_t pid;
 	uint64_t start_time;
-	uint64_t at_ns, well_ns; // when a read was late, and when one went well after it
+	uint64_t at_ns;	     // when a read was late,
+	uint64_t refused_ns; // when one was not tried after it,
+	uint64_t well_ns;    // and when one went well
 };
 
 // One for the whole program, as its arena is.
@@ -245,7 +247,7 @@ static _Noreturn void child_main(struct region *region, int socket, pid_t parent
 	int procfd, file = -1;
 
 	stall_child_set_signals();
-	stall_child_keep_only(socket);
+	stall_child_keep_only(&socket, 1);
 	socket = STALL_CHILD_FD;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	// It may have been killed before that.
@@ -378,7 +380,11 @@ static void mark_late(const struct stall_target *target)
 	for (size_t i = 0; !late && i < MAX_LATE; i++)
 		if (!i || readers.late[i].at_ns < late->at_ns)
 			late = &readers.late[i];
-	*late = (struct late){target->pid, target->start_time, stall_clock_ns(CLOCK_MONOTONIC), 0};
+	*late = (struct late){
+		.pid = target->pid,
+		.start_time = target->start_time,
+		.at_ns = stall_clock_ns(CLOCK_MONOTONIC),
+	};
 }
 
 static void mark_well(const struct stall_target *target)
@@ -393,20 +399,21 @@ bool stall_read_child_was_late(const struct stall_target *target, uint64_t since
 {
 	const struct late *late = find_late(target);
 
-	return late && late->at_ns >= since_ns;
+	return late && (late->at_ns >= since_ns || late->refused_ns >= since_ns);
 }
 
 // 0: it is not tried.
 static uint64_t patience_ns(const struct stall_target *target)
 {
-	const struct late *late = find_late(target);
+	struct late *late = find_late(target);
+	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
-	if (late && late->at_ns > late->well_ns) {
-		if (stall_clock_ns(CLOCK_MONOTONIC) - late->at_ns < ALONE_NS)
-			return 0;
+	if (!late || late->at_ns <= late->well_ns)
+		return readers.patience_ns;
+	if (now_ns - late->at_ns >= ALONE_NS)
 		return SHORT_PATIENCE_NS;
-	}
-	return readers.patience_ns;
+	late->refused_ns = now_ns;
+	return 0;
 }
 
 // Whether the child has a CPU, or waits for one: then it is not the process that keeps it.

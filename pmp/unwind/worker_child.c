@@ -29,7 +29,7 @@ static struct stall_error *enter(struct stall_worker_child *child, struct stall_
 
 	stall_child_set_signals();
 	signal(SIGPROF, SIG_DFL); // demangle.c
-	stall_child_keep_only(child->socket);
+	stall_child_keep_only(&child->socket, 1);
 	child->socket = SOCKET;
 	mprotect(child->arena->base, child->arena->size, PROT_READ);
 	struct stall_error *err =
