@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.collectors import procfile
 from stallscope.errors import StallscopeError, UsageError
 from stallscope.families import family
 from stallscope.model import Process
@@ -303,7 +304,7 @@ def read(pid: int, proc: Path = PROC) -> ProcessInfo | None:
     with contextlib.suppress(OSError):
         status = os.stat(base / "exe")
         program = (status.st_dev, status.st_ino)
-    argv = _read(base / "cmdline").split("\0")
+    argv = _text(procfile.read(base / "cmdline", _MAX_TABLE)).split("\0")
     return ProcessInfo(
         pid=pid,
         ppid=int(fields[1]),
@@ -449,9 +450,13 @@ def _read(path: Path) -> str:
     """Read a file below /proc; empty where it is gone or forbidden."""
     try:
         with path.open("rb") as file:
-            return file.read(_MAX_TABLE).decode("utf-8", "backslashreplace")
+            return _text(file.read(_MAX_TABLE))
     except OSError:
         return ""
+
+
+def _text(data: bytes | None) -> str:
+    return "" if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def _link(path: Path) -> str | None:

@@ -9,7 +9,6 @@ has not noticed either.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ import msgspec
 
 from stallscope import __version__
 from stallscope.analyzers import importers
-from stallscope.collectors import processes
+from stallscope.collectors import processes, procfile
 from stallscope.errors import StallscopeError
 from stallscope.model import Capture, Label
 from stallscope.text import one_line
@@ -55,9 +54,8 @@ def is_python(pid: int) -> bool:
         return False
     if _PROGRAM.fullmatch(os.path.basename(info.exe or info.comm)):
         return True
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
-        return _LIBRARY.search(maps.read(_MAX_MAPS)) is not None
-    return False
+    maps = procfile.read(Path(f"/proc/{pid}/maps"), _MAX_MAPS)
+    return maps is not None and _LIBRARY.search(maps) is not None
 
 
 def capture(pid: int, *, seconds: float, reason: str | None = None) -> Capture:

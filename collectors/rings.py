@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope import ringfile
+from stallscope.collectors import procfile
 from stallscope.collectors.processes import PROC
 from stallscope.errors import StallscopeError
 from stallscope.ringfile import Found, Life, Ring, RingError
@@ -138,10 +139,11 @@ def _of_process(pid: int, users: frozenset[int], proc: Path) -> list[Path]:
 
 
 def _environment(pid: int, proc: Path) -> dict[str, str]:
-    with contextlib.suppress(OSError), (proc / str(pid) / "environ").open("rb") as file:
-        words = file.read(_MAX_ENVIRONMENT).decode("utf-8", "surrogateescape").split("\0")
-        return {name: value for name, _, value in (word.partition("=") for word in words)}
-    return {}
+    data = procfile.read(proc / str(pid) / "environ", _MAX_ENVIRONMENT)
+    if data is None:
+        return {}
+    words = data.decode("utf-8", "surrogateescape").split("\0")
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def _in(folder: Path, pid: int | None = None) -> Iterator[Found]:

@@ -10,6 +10,7 @@
 #include "finish.h"
 #include "host.h"
 #include "kernel_symbols.h"
+#include "read_child.h"
 
 // Address space only: pages are taken as stacks are copied.
 #define ARENA_MIN (UINT64_C(256) << 20)
@@ -55,6 +56,7 @@ void stall_probe_destroy(struct stall_probe *probe)
 	stall_snapshot_destroy(probe->taken);
 	stall_snapshot_destroy(probe->previous);
 	stall_kernel_symbols_destroy(probe->kernel_symbols);
+	stall_read_child_forget(&probe->arena);
 	if (probe->arena.base)
 		stall_arena_deinit(&probe->arena);
 	free(probe->pids);
@@ -97,8 +99,11 @@ struct stall_error *stall_probe_create(const struct stall_probe_options *options
 	if (err)
 		return err;
 	err = stall_arena_init(&probe->arena, arena_size(&options->snapshot));
+	if (!err)
+		err = stall_read_child_share(&probe->arena);
 	if (err)
 		return err;
+	stall_read_child_set_patience(options->snapshot.deadline_ms / 4);
 	// The child is made early: it then has little of our memory, and none of the target's.
 	err = stall_worker_create(&probe->arena, &options->worker, &probe->worker);
 	if (err)

@@ -54,6 +54,7 @@ __all__ = [
     "CaptureFileError",
     "decompress",
     "dumps",
+    "encode",
     "is_capture",
     "loads",
     "read",
@@ -147,8 +148,14 @@ def write(capture: Capture, path: Path, *, force: bool = False) -> None:
     """Write the capture atomically with mode 0600; a name ending in ``.zst`` is compressed."""
     chunks: Iterable[bytes] = capturewriter.lines(capture)
     if path.suffix == ".zst":
-        chunks = [zstd.compress(b"".join(chunks))]
+        chunks = [encode(capture, path)]
     atomicfile.write(path, chunks, force=force)
+
+
+def encode(capture: Capture, path: Path) -> bytes:
+    """Return what a file of this name holds."""
+    data = b"".join(capturewriter.lines(capture))
+    return zstd.compress(data) if path.suffix == ".zst" else data
 
 
 def dumps(capture: Capture) -> bytes:

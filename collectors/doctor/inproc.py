@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stallscope import preload
-from stallscope.collectors import rings
+from stallscope.collectors import procfile, rings
 from stallscope.collectors.doctor.checks import Check, Place
 from stallscope.errors import StallscopeError
 
@@ -71,11 +71,8 @@ def agent(place: Place, pids: tuple[int, ...]) -> Iterator[Check]:
 
 def _loaded(place: Place, pid: int) -> bool | None:
     """Say whether a process has our library; None where that cannot be read."""
-    try:
-        with (place.root / f"proc/{pid}/maps").open("rb") as file:
-            return f"/{preload.LIBRARY}".encode() in file.read(_MAPS)
-    except OSError:
-        return None
+    maps = procfile.read(place.root / f"proc/{pid}/maps", _MAPS)
+    return None if maps is None else f"/{preload.LIBRARY}".encode() in maps
 
 
 def _user(place: Place, pid: int) -> int | None:

@@ -51,11 +51,23 @@ void *stall_arena_alloc(struct stall_arena *arena, size_t size)
 
 void stall_arena_reset(struct stall_arena *arena, size_t keep)
 {
-	arena->used = 0;
+	arena->used = arena->held;
+	if (keep < arena->held)
+		keep = arena->held;
 	if (arena->high <= keep)
 		return;
 	size_t from = page_up(keep);
 	// MADV_DONTNEED leaves the pages of a shared mapping in the page cache; REMOVE frees them.
 	if (madvise(arena->base + from, page_up(arena->high) - from, MADV_REMOVE) == 0)
 		arena->high = from;
+}
+
+void stall_arena_hold(struct stall_arena *arena)
+{
+	arena->held = arena->used;
+}
+
+void stall_arena_release(struct stall_arena *arena)
+{
+	arena->held = 0;
 }

@@ -15,6 +15,7 @@ struct stall_arena {
 	size_t size; // reserved
 	size_t used;
 	size_t high; // highest `used` since pages were last given back
+	size_t held; // what lies below it is not given out again
 };
 
 struct stall_error *stall_arena_init(struct stall_arena *arena, size_t size);
@@ -26,5 +27,9 @@ void stall_arena_inherit(const struct stall_arena *arena, bool inherit);
 void *stall_arena_alloc(struct stall_arena *arena, size_t size);
 // Forgets everything; gives pages back where more than `keep` bytes had been in use.
 void stall_arena_reset(struct stall_arena *arena, size_t keep);
+// What is given out now stays so, whatever is reset, until it is released: somebody may still write
+// to it.
+void stall_arena_hold(struct stall_arena *arena);
+void stall_arena_release(struct stall_arena *arena);
 
 #endif

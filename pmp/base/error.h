@@ -16,6 +16,7 @@ enum stall_error_code {
 	STALL_ERROR_FORMAT,	 // the input is not what it claims to be
 	STALL_ERROR_USAGE,	 // wrong command line
 	STALL_ERROR_AGAIN,	 // the process changed meanwhile: another try may go well
+	STALL_ERROR_LATE,	 // something did not answer in time
 };
 
 struct stall_error {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cmdline.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cleanup.h"
+#include "read_child.h"
 
 #define HIDDEN "***"
 
@@ -115,18 +113,9 @@ void stall_cmdline_deinit(struct stall_cmdline *cmdline)
 struct stall_error *stall_cmdline_read(const struct stall_target *target, struct stall_cmdline *ret)
 {
 	_cleanup_free_ char *text = malloc(STALL_MAX_CMDLINE);
-	size_t size = 0;
 
 	if (!text)
 		return &stall_enomem;
-	_cleanup_close_ int fd = openat(target->procfd, "cmdline", O_RDONLY | O_CLOEXEC);
-	while (fd >= 0 && size < STALL_MAX_CMDLINE) {
-		ssize_t n = read(fd, text + size, STALL_MAX_CMDLINE - size);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			break;
-		size += n;
-	}
+	size_t size = stall_read_child_text(target, "cmdline", text, STALL_MAX_CMDLINE);
 	return stall_cmdline_parse(text, size, ret);
 }

@@ -133,12 +133,31 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 	return NULL;
 }
 
+static struct stall_error *note_late(struct stall_snapshot *snapshot)
+{
+	for (size_t i = 0; i < snapshot->process_count; i++) {
+		if (!stall_snapshot_is_late(snapshot, i))
+			continue;
+		struct stall_error *err = stall_snapshot_note(
+			snapshot, "memory-locked",
+			"process %d gave no access to its memory: a thread of it keeps its "
+			"mmap_lock, or waits for it (mmap, munmap, mprotect, fork, a page fault on "
+			"a disk that does not answer); user stacks and owners of locks are "
+			"missing, what the kernel says of each thread is there",
+			snapshot->processes[i].target.pid);
+		if (err)
+			return err;
+	}
+	return NULL;
+}
+
 static struct stall_error *note_truncated(struct stall_snapshot *snapshot)
 {
 	size_t count = 0;
 
 	for (size_t i = 0; i < snapshot->thread_count; i++)
-		count += snapshot->threads[i].label == STALL_TRUNCATED;
+		count += snapshot->threads[i].label == STALL_TRUNCATED &&
+			 !stall_snapshot_is_late(snapshot, snapshot->threads[i].process);
 	if (!count || has_note(snapshot, "stacks-truncated"))
 		return NULL;
 	return stall_snapshot_note(
@@ -170,6 +189,8 @@ static struct stall_error *note_missing(struct stall_snapshot *snapshot,
 			"the unwinding child died or was late: some stacks are not unwound");
 	if (!err)
 		err = note_modules(snapshot, unwound);
+	if (!err)
+		err = note_late(snapshot);
 	if (!err)
 		err = note_truncated(snapshot);
 	if (!err)

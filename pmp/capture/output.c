@@ -3,15 +3,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zstd.h>
 
+#include "child_process.h"
 #include "cleanup.h"
+
+// For the disk, and where it keeps files that came before.
+#define PATIENCE_MS 5000
+#define SHORT_PATIENCE_MS 200
+#define MAX_WAITING 8
 
 struct stall_output {
 	char *path; // NULL: stdout
@@ -19,7 +27,9 @@ struct stall_output {
 	const char *name; // in path
 	bool force;
 	int dirfd;
-	int fd;
+	int fd;	    // of a file: in the child that writes it
+	char *data; // of a file, until the commit
+	size_t size, capacity;
 	char temporary[64]; // name in the directory; "" while the file has none (O_TMPFILE)
 	ZSTD_CCtx *zstd;
 	char *compressed;
@@ -116,7 +126,11 @@ static struct stall_error *open_file(struct stall_output *output, const char *pa
 	struct stall_error *err = check_existing(output);
 	if (err)
 		return err;
-	return open_temporary(output);
+	// Whether it can be written is tried at the commit: a file system that is frozen, or that
+	// waits for its disk, keeps whoever makes a file there.
+	if (faccessat(output->dirfd, ".", W_OK | X_OK, AT_EACCESS) < 0)
+		return stall_error_os(errno, "%s: cannot create a file in its directory", path);
+	return NULL;
 }
 
 static struct stall_error *start_zstd(struct stall_output *output)
@@ -176,14 +190,11 @@ void stall_output_destroy(struct stall_output *output)
 {
 	if (!output)
 		return;
-	if (output->temporary[0])
-		unlinkat(output->dirfd, output->temporary, 0);
-	if (output->path && output->fd >= 0)
-		close(output->fd);
 	if (output->dirfd >= 0)
 		close(output->dirfd);
 	ZSTD_freeCCtx(output->zstd);
 	free(output->compressed);
+	free(output->data);
 	free(output->directory);
 	free(output->path);
 	free(output);
@@ -205,6 +216,27 @@ static struct stall_error *write_all(struct stall_output *output, const char *da
 	return NULL;
 }
 
+static struct stall_error *keep(struct stall_output *output, const char *data, size_t size)
+{
+	if (size > output->capacity - output->size) {
+		size_t capacity = (output->size + size) * 2;
+		char *grown = realloc(output->data, capacity);
+
+		if (!grown)
+			return &stall_enomem;
+		output->data = grown;
+		output->capacity = capacity;
+	}
+	memcpy(output->data + output->size, data, size);
+	output->size += size;
+	return NULL;
+}
+
+static struct stall_error *put(struct stall_output *output, const char *data, size_t size)
+{
+	return output->path ? keep(output, data, size) : write_all(output, data, size);
+}
+
 static struct stall_error *compress(struct stall_output *output, const void *data, size_t size,
 				    ZSTD_EndDirective mode)
 {
@@ -217,7 +249,7 @@ static struct stall_error *compress(struct stall_output *output, const void *dat
 		if (ZSTD_isError(left))
 			return stall_error_create(STALL_ERROR_OTHER, "%s: cannot compress: %s",
 						  shown(output), ZSTD_getErrorName(left));
-		struct stall_error *err = write_all(output, output->compressed, out.pos);
+		struct stall_error *err = put(output, output->compressed, out.pos);
 		if (err)
 			return err;
 	} while (mode == ZSTD_e_end ? left : in.pos < in.size);
@@ -228,7 +260,7 @@ struct stall_error *stall_output_write(struct stall_output *output, const void *
 {
 	if (output->zstd)
 		return compress(output, data, size, ZSTD_e_continue);
-	return write_all(output, data, size);
+	return put(output, data, size);
 }
 
 // Gives an O_TMPFILE file a name; linkat never replaces.
@@ -285,25 +317,131 @@ static struct stall_error *give_name(struct stall_output *output)
 	return NULL;
 }
 
+static struct stall_error *write_file(struct stall_output *output)
+{
+	struct stall_error *err = open_temporary(output);
+
+	if (!err)
+		err = write_all(output, output->data, output->size);
+	if (!err && fsync(output->fd) < 0)
+		err = stall_error_os(errno, "%s: cannot write to disk", output->path);
+	if (!err)
+		err = give_name(output);
+	// The name is only safe once the directory is on disk too.
+	if (!err && fsync(output->dirfd) < 0 && errno != EINVAL)
+		err = stall_error_os(errno, "%s: cannot write its directory to disk", output->path);
+	if (output->temporary[0])
+		unlinkat(output->dirfd, output->temporary, 0);
+	return err;
+}
+
+// Answers with the message of an error, or nothing.
+static _Noreturn void child_main(struct stall_output *output, int answer)
+{
+	const int fds[] = {output->dirfd, answer};
+
+	stall_child_set_signals();
+	stall_child_keep_only(fds, 2);
+	output->dirfd = STALL_CHILD_FD;
+	struct stall_error *err = write_file(output);
+	if (err) {
+		ssize_t written = write(STALL_CHILD_FD + 1, err->message, strlen(err->message));
+		(void)written;
+	}
+	_exit(err ? 1 : 0);
+}
+
+// Children that a disk keeps. What they write is there, whole, once it answers.
+static pid_t waiting[MAX_WAITING];
+
+// Returns how many there are.
+static size_t reap_waiting(void)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < MAX_WAITING; i++) {
+		if (waiting[i] && waitpid(waiting[i], NULL, WNOHANG) != 0)
+			waiting[i] = 0;
+		left += waiting[i] != 0;
+	}
+	return left;
+}
+
+static void leave_behind(pid_t pid)
+{
+	for (size_t i = 0; i < MAX_WAITING; i++) {
+		if (waiting[i])
+			continue;
+		waiting[i] = pid;
+		return;
+	}
+}
+
+// False: it does not come in time.
+static bool read_answer(int fd, int timeout_ms, char *ret, size_t size)
+{
+	struct pollfd pollfd = {.fd = fd, .events = POLLIN};
+	ssize_t n;
+	int ready;
+
+	do {
+		ready = poll(&pollfd, 1, timeout_ms);
+	} while (ready < 0 && errno == EINTR);
+	if (ready <= 0)
+		return false;
+	do {
+		n = read(fd, ret, size - 1);
+	} while (n < 0 && errno == EINTR);
+	ret[n > 0 ? n : 0] = '\0';
+	return true;
+}
+
+static struct stall_error *write_by_child(struct stall_output *output)
+{
+	size_t before = reap_waiting();
+	char message[1024];
+	int fds[2], status;
+
+	if (before == MAX_WAITING)
+		return stall_error_create(
+			STALL_ERROR_LATE,
+			"%s is not written: %d files before it still wait for their disk",
+			output->path, MAX_WAITING);
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return stall_error_os(errno, "pipe");
+	_cleanup_close_ int answer = fds[0];
+	pid_t pid = fork();
+	if (pid == 0)
+		child_main(output, fds[1]);
+	int errnum = errno;
+	close(fds[1]);
+	if (pid < 0)
+		return stall_error_os(errnum, "%s: cannot fork the writing process", output->path);
+	int timeout_ms = before ? SHORT_PATIENCE_MS : PATIENCE_MS;
+	if (!read_answer(answer, timeout_ms, message, sizeof(message))) {
+		leave_behind(pid);
+		return stall_error_create(
+			STALL_ERROR_LATE,
+			"%s is not written yet: its file system has not answered for %d ms; "
+			"process %d goes on with it",
+			output->path, timeout_ms, pid);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (message[0])
+		return stall_error_create(STALL_ERROR_OTHER, "%s", message);
+	if (!WIFEXITED(status) || WEXITSTATUS(status))
+		return stall_error_create(STALL_ERROR_OTHER, "%s: the writing process was killed",
+					  output->path);
+	return NULL;
+}
+
 struct stall_error *stall_output_commit(struct stall_output *output)
 {
-	struct stall_error *err;
-
 	if (output->zstd) {
-		err = compress(output, NULL, 0, ZSTD_e_end);
+		struct stall_error *err = compress(output, NULL, 0, ZSTD_e_end);
 		if (err)
 			return err;
 	}
-	if (!output->path)
-		return NULL;
-	if (fsync(output->fd) < 0)
-		return stall_error_os(errno, "%s: cannot write to disk", output->path);
-	err = give_name(output);
-	if (err)
-		return err;
-	// The name is only safe once the directory is on disk too.
-	if (fsync(output->dirfd) < 0 && errno != EINVAL)
-		return stall_error_os(errno, "%s: cannot write its directory to disk",
-				      output->path);
-	return NULL;
+	return output->path ? write_by_child(output) : NULL;
 }

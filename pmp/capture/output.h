@@ -21,7 +21,8 @@ struct stall_error *stall_output_create_null(struct stall_output **ret);
 void stall_output_destroy(struct stall_output *output);
 
 struct stall_error *stall_output_write(struct stall_output *output, const void *data, size_t size);
-// The file is on disk and has its name, or there is none.
+// The file is on disk and has its name, or there is none. A child writes it, from memory.
+// STALL_ERROR_LATE: the disk keeps that child, and the file is there, whole, once it answers.
 struct stall_error *stall_output_commit(struct stall_output *output);
 
 // For _cleanup_().

@@ -15,6 +15,7 @@
 #include "cleanup.h"
 #include "module_file.h"
 #include "proc_thread.h"
+#include "read_child.h"
 
 #define MAX_FOLDERS 8
 #define MAX_ENTRIES 65536 // of a folder that are looked at
@@ -167,17 +168,10 @@ __attribute__((format(printf, 2, 3))) static struct stall_error *add_folder(stru
 static struct stall_error *add_chosen(struct folders *folders, const struct stall_target *target)
 {
 	_cleanup_free_ char *text = malloc(MAX_ENVIRONMENT);
-	size_t size = 0;
 
 	if (!text)
 		return &stall_enomem;
-	_cleanup_close_ int fd = openat(target->procfd, "environ", O_RDONLY | O_CLOEXEC);
-	while (fd >= 0 && size < MAX_ENVIRONMENT - 1) {
-		ssize_t n = read(fd, text + size, MAX_ENVIRONMENT - 1 - size);
-		if (n <= 0)
-			break;
-		size += (size_t)n;
-	}
+	size_t size = stall_read_child_text(target, "environ", text, MAX_ENVIRONMENT - 1);
 	text[size] = '\0';
 	for (size_t at = 0; at < size; at += strlen(text + at) + 1) {
 		if (!strncmp(text + at, CHOICE, strlen(CHOICE)) && text[at + strlen(CHOICE)] == '/')

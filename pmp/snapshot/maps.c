@@ -9,6 +9,7 @@
 #include "cleanup.h"
 #include "maps_line.h"
 #include "module_file.h"
+#include "read_child.h"
 
 #define MAX_READS 3	     // of an empty file
 #define MAX_LINE (64 * 1024) // a path is at most one page, four times that when escaped
@@ -150,7 +151,7 @@ static struct stall_error *add_line(struct builder *builder, const char *text, s
 	return set_module(builder, &line, mapping);
 }
 
-static struct stall_error *read_lines(struct builder *builder, int fd)
+static struct stall_error *read_lines(struct builder *builder)
 {
 	_cleanup_free_ char *buf = malloc(MAX_LINE);
 	size_t used = 0;
@@ -158,16 +159,18 @@ static struct stall_error *read_lines(struct builder *builder, int fd)
 	if (!buf)
 		return &stall_enomem;
 	for (;;) {
-		ssize_t n = read(fd, buf + used, MAX_LINE - used);
-		if (n < 0)
-			return stall_error_os(errno, "cannot read /proc/%d/maps", builder->pid);
+		size_t n;
+		struct stall_error *err =
+			stall_read_child_next(builder->target, buf + used, MAX_LINE - used, &n);
+		if (err)
+			return err;
 		if (n == 0)
 			break;
 		used += n;
 
 		char *line = buf, *newline;
 		while ((newline = memchr(line, '\n', buf + used - line))) {
-			struct stall_error *err = add_line(builder, line, newline - line);
+			err = add_line(builder, line, newline - line);
 			if (err)
 				return err;
 			line = newline + 1;
@@ -400,20 +403,32 @@ static struct stall_error *open_modules(const struct builder *builder,
 	return err;
 }
 
+static struct stall_error *process_ended(const struct stall_target *target)
+{
+	return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended", target->pid);
+}
+
 static struct stall_error *read_once(struct builder *builder)
 {
 	const struct stall_target *target = builder->target;
-	_cleanup_close_ int fd = openat(target->procfd, "maps", O_RDONLY | O_CLOEXEC);
+	struct stall_error *err = stall_read_child_open(target, "maps");
 
-	if (fd < 0 && (errno == ENOENT || errno == ESRCH))
-		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
-					  target->pid);
-	if (fd < 0)
+	if (err && (err->errnum == ENOENT || err->errnum == ESRCH)) {
+		stall_error_destroy(err);
+		return process_ended(target);
+	}
+	if (err && err->code != STALL_ERROR_LATE && err->errnum) {
+		int errnum = err->errnum;
+
+		stall_error_destroy(err);
 		return stall_error_os(
-			errno, "cannot open /proc/%d/maps (needs its user, or CAP_SYS_PTRACE)",
+			errnum, "cannot open /proc/%d/maps (needs its user, or CAP_SYS_PTRACE)",
 			target->pid);
+	}
+	if (err)
+		return err;
 	stall_target_root(target, builder->root, sizeof(builder->root));
-	return read_lines(builder, fd);
+	return read_lines(builder);
 }
 
 // The file stays with the memory that the process had when it was opened: it is empty once the
@@ -428,8 +443,7 @@ static struct stall_error *read_live(struct builder *builder)
 		return err;
 	if (builder->maps->mapping_count == 0)
 		// An exiting process gives up its memory before it becomes a zombie.
-		return stall_error_create(STALL_ERROR_NO_PROCESS, "process %d has ended",
-					  builder->target->pid);
+		return process_ended(builder->target);
 	return NULL;
 }
 

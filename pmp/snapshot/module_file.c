@@ -13,6 +13,7 @@
 #include <sys/vfs.h>
 
 #include "cleanup.h"
+#include "read_child.h"
 
 #define MAX_VDSO (256 * 1024)
 
@@ -104,7 +105,7 @@ static int open_map_file(const struct stall_target *target, uint64_t start, uint
 	char path[64];
 
 	snprintf(path, sizeof(path), "map_files/%" PRIx64 "-%" PRIx64, start, end);
-	return openat(target->procfd, path, O_PATH | O_CLOEXEC);
+	return stall_read_child_link(target, path);
 }
 
 struct stall_error *stall_module_settle_path(const struct stall_target *target,

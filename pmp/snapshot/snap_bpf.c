@@ -410,13 +410,15 @@ static struct stall_error *read_threads(struct capture *capture)
 	return err ? err : stall_snapshot_read_futexes(snapshot);
 }
 
-static void set_label(struct stall_thread *thread, const struct work *work)
+// `late`: there was no way to its stack, but its registers are those of a thread that was off the
+// CPU.
+static void set_label(struct stall_thread *thread, const struct work *work, bool late)
 {
 	if (work->outcome == SAMPLED) {
 		thread->label = STALL_RUNNING;
 	} else if (work->outcome == SETTLED) {
 		thread->label = work->copy.truncated ? STALL_TRUNCATED : STALL_VERIFIED;
-	} else if (thread->stack_size) {
+	} else if (thread->stack_size || (late && !work->before.on_cpu)) {
 		thread->label = STALL_RACED;
 	} else {
 		thread->label = STALL_RUNNING;
@@ -441,7 +443,8 @@ static void finish_threads(struct capture *capture)
 			process->threads_lost++;
 			continue;
 		}
-		set_label(&snapshot->threads[i], &capture->work[i]);
+		set_label(&snapshot->threads[i], &capture->work[i],
+			  stall_snapshot_is_late(snapshot, snapshot->threads[i].process));
 		capture->threads_32bit += capture->work[i].is_32bit;
 		process->thread_count++;
 		if (kept != i)

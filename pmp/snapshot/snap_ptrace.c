@@ -156,6 +156,11 @@ static struct stall_error *trace_all(struct capture *capture)
 {
 	struct stall_error *err = map_trace(capture);
 
+	// A thread is not stopped for a stack that cannot be read.
+	for (size_t i = 0; !err && i < capture->trace->count; i++)
+		if (stall_snapshot_is_late(capture->snapshot,
+					   capture->snapshot->threads[i].process))
+			capture->trace->slots[i].outcome = STALL_TRACE_LEFT;
 	while (!err && capture->trace->next < capture->trace->count &&
 	       stall_clock_ns(CLOCK_MONOTONIC) < capture->deadline_ns)
 		err = trace_some(capture);

@@ -11,6 +11,8 @@
 #include <time.h>
 
 #include "cleanup.h"
+#include "clock.h"
+#include "read_child.h"
 
 #define SYS_FUTEX_WAIT 455 // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
 #ifndef FUTEX_LOCK_PI2
@@ -154,6 +156,11 @@ static bool is_repeated(const pid_t *pids, size_t i)
 	return false;
 }
 
+bool stall_snapshot_is_late(const struct stall_snapshot *snapshot, uint32_t process)
+{
+	return stall_read_child_was_late(&snapshot->processes[process].target, snapshot->begun_ns);
+}
+
 // What stays unread in the files of the modules is said once per file, since names and frames from
 // it will be missing.
 static struct stall_error *note_modules(struct stall_snapshot *snapshot,
@@ -175,6 +182,9 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 		const struct stall_module *module = &maps->modules[i];
 
 		if (!module->error || module->shared)
+			continue;
+		// Only the vdso is read from the memory that is out of reach.
+		if (!module->ino && stall_snapshot_is_late(snapshot, process - snapshot->processes))
 			continue;
 		struct stall_error *err =
 			stall_snapshot_note(snapshot, "module-unreadable",
@@ -201,6 +211,23 @@ static struct stall_error *create_maps(void *arg, const struct stall_target *tar
 	return stall_maps_create(target, previous, files, ret);
 }
 
+// The mappings cannot be read now. Those of the capture before are as good as any, but for what was
+// mapped since; without any, threads have registers, and what the kernel knows of them.
+static struct stall_error *do_without_maps(struct stall_process *process,
+					   struct stall_snapshot *previous)
+{
+	for (size_t i = 0; previous && i < previous->process_count; i++) {
+		struct stall_process *old = &previous->processes[i];
+
+		if (!old->maps || old->maps != previous_maps(previous, &process->target))
+			continue;
+		process->maps = no_cleanup_ptr(old->maps);
+		return NULL;
+	}
+	process->maps = calloc(1, sizeof(*process->maps));
+	return process->maps ? NULL : &stall_enomem;
+}
+
 static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pid,
 				       struct stall_snapshot *previous,
 				       const struct stall_maps_source *source,
@@ -219,6 +246,10 @@ static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pi
 		err = source->create(source->arg, &process->target,
 				     previous_maps(previous, &process->target), files,
 				     &process->maps);
+	if (err && err->code == STALL_ERROR_LATE) {
+		stall_error_destroy(err);
+		err = do_without_maps(process, previous);
+	}
 	return err ? err : note_modules(snapshot, process);
 }
 
@@ -259,6 +290,7 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 		return &stall_enomem;
 	clock_gettime(CLOCK_REALTIME, &now);
 	snapshot->wall_ns = (uint64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+	snapshot->begun_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	snapshot->arena = arena;
 	snapshot->processes = calloc(count, sizeof(*snapshot->processes));
 	struct stall_error *err = snapshot->processes ? NULL : &stall_enomem;
@@ -415,7 +447,8 @@ static struct stall_error *read_words(const struct stall_snapshot *snapshot,
 			};
 		struct stall_error *err =
 			stall_target_read_many(&snapshot->processes[process].target, reads, n);
-		if (err && err->code == STALL_ERROR_NO_PROCESS) { // nothing was read
+		// Nothing was read.
+		if (err && (err->code == STALL_ERROR_NO_PROCESS || err->code == STALL_ERROR_LATE)) {
 			stall_error_destroy(err);
 			err = NULL;
 		}

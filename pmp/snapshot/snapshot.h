@@ -144,6 +144,7 @@ struct stall_snapshot {
 	const char *backend;	    // static: "bpf", "ptrace", "proc", "core", "inproc"
 	char *backend_reason;	    // why this one, or NULL
 	uint64_t wall_ns;	    // CLOCK_REALTIME at its start
+	uint64_t begun_ns;	    // CLOCK_MONOTONIC when it was made
 	uint64_t snapshot_ns;	    // time from the first to the last read of the target
 	struct stall_process *processes;
 	size_t process_count;
@@ -212,6 +213,9 @@ static inline size_t stall_snapshot_read(const struct stall_snapshot *snapshot, 
 		return snapshot->memory.read(snapshot->memory.arg, process, address, buf, size);
 	return stall_target_read(&snapshot->processes[process].target, address, buf, size);
 }
+
+// Whether reads of a process did not come back in time: of the rest of its memory there is nothing.
+bool stall_snapshot_is_late(const struct stall_snapshot *snapshot, uint32_t process);
 
 // Where the thread waits in futex(2), the address of the word; else 0. Takes wait, wait_bitset,
 // lock_pi, lock_pi2 and wait_requeue_pi (linux/futex.h).

@@ -68,8 +68,9 @@ static struct stall_error *read_process(const struct stall_snapshot *snapshot, u
 	struct stall_error *err =
 		stall_target_read_many(&snapshot->processes[process].target, reads, count);
 
-	// It ended: its threads get empty copies, those of other processes their own.
-	if (err && err->code == STALL_ERROR_NO_PROCESS) {
+	// It ended, or keeps us waiting: its threads get no copies, those of other processes their
+	// own.
+	if (err && (err->code == STALL_ERROR_NO_PROCESS || err->code == STALL_ERROR_LATE)) {
 		stall_error_destroy(err);
 		err = NULL;
 	}

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 
 #include "cleanup.h"
+#include "read_child.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -285,82 +285,10 @@ struct stall_error *stall_target_tids(const struct stall_target *target, size_t 
 	return NULL;
 }
 
-// Where process_vm_readv(2) is missing or filtered by seccomp. Returns 0 or an errno.
-static int read_by_mem(const struct stall_target *target, struct stall_read *reads, size_t count)
-{
-	_cleanup_close_ int fd = openat(target->procfd, "mem", O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return errno == ENOENT ? ESRCH : errno;
-	for (size_t i = 0; i < count; i++) {
-		while (reads[i].done < reads[i].size) {
-			ssize_t n = pread(fd, (char *)reads[i].buf + reads[i].done,
-					  reads[i].size - reads[i].done,
-					  (off_t)(reads[i].address + reads[i].done));
-			if (n <= 0)
-				break;
-			reads[i].done += (size_t)n;
-		}
-	}
-	return 0;
-}
-
-#define BATCH 512 // ranges a call; the kernel takes 1024 (UIO_MAXIOV)
-
-// One call. Marks what was read and returns how many ranges are settled (at least one, since the
-// range that a call stopped in cannot be read further), or 0 with errno.
-static size_t read_batch(pid_t reader, struct stall_read *reads, size_t count)
-{
-	struct iovec local[BATCH], remote[BATCH];
-	size_t settled = 0;
-
-	for (size_t i = 0; i < count; i++) {
-		local[i] = (struct iovec){reads[i].buf, reads[i].size};
-		remote[i] = (struct iovec){(void *)(uintptr_t)reads[i].address, reads[i].size};
-	}
-	ssize_t n = process_vm_readv(reader, local, count, remote, count, 0);
-	if (n < 0 && errno != EFAULT)
-		return 0;
-	for (size_t left = n < 0 ? 0 : (size_t)n; settled < count; settled++) {
-		struct stall_read *read = &reads[settled];
-
-		if (left < read->size) {
-			read->done = left;
-			return settled + 1;
-		}
-		read->done = read->size;
-		left -= read->size;
-	}
-	return settled;
-}
-
 struct stall_error *stall_target_read_many(const struct stall_target *target,
 					   struct stall_read *reads, size_t count)
 {
-	int errnum = 0;
-
-	for (size_t i = 0; i < count; i++)
-		reads[i].done = 0;
-	for (size_t i = 0; i < count;) {
-		size_t n = count - i < BATCH ? count - i : BATCH;
-		size_t settled = read_batch(target->reader, reads + i, n);
-
-		if (settled == 0) {
-			errnum = errno;
-			if (errnum == ENOSYS || errnum == EPERM)
-				errnum = read_by_mem(target, reads + i, count - i);
-			break;
-		}
-		i += settled;
-	}
-	if (errnum == ESRCH)
-		return process_ended(target->pid);
-	if (errnum)
-		return stall_error_os(
-			errnum,
-			"cannot read the memory of process %d (needs its user, or CAP_SYS_PTRACE)",
-			target->pid);
-	return NULL;
+	return stall_read_child_memory(target, reads, count);
 }
 
 size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,

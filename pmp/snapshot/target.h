@@ -36,7 +36,7 @@ struct stall_error *stall_target_tids(const struct stall_target *target, size_t 
 void stall_target_root(const struct stall_target *target, char *ret, size_t size);
 const char *stall_path_in_root(const char *path, const char *root);
 
-// Reads target memory: process_vm_readv(2), /proc/PID/mem where that is missing.
+// Reads target memory: process_vm_readv(2), /proc/PID/mem where that is missing (read_child.h).
 // Returns the bytes read from the start of the range on (0 where nothing is readable).
 size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,
 			 size_t size);

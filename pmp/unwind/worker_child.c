@@ -2,59 +2,22 @@
 #include "worker_child.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "child_process.h"
 #include "clock.h"
 #include "sandbox.h"
 #include "worker_state.h"
 
-#define SOCKET 3
+#define SOCKET STALL_CHILD_FD
 #define MEMORY_LIMIT ((size_t)4 << 30) // beside the shared regions
-
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-
-static void close_from(int first)
-{
-	if (syscall(SYS_close_range, first, ~0U, 0) == 0)
-		return;
-	for (int fd = first; fd < 65536; fd++) // before Linux 5.9
-		close(fd);
-}
-
-// Nothing that the probe has open may stay within reach.
-static void keep_only(int socket)
-{
-	int null = open("/dev/null", O_RDWR);
-
-	for (int fd = 0; fd < 3; fd++)
-		dup2(null, fd);
-	if (socket != SOCKET)
-		dup2(socket, SOCKET);
-	close_from(SOCKET + 1);
-}
-
-// The probe decides when the worker ends, also after a Ctrl-C that the terminal sends to both.
-static void set_signals(void)
-{
-	for (int signal_number = 1; signal_number < NSIG; signal_number++)
-		signal(signal_number, SIG_DFL);
-	signal(SIGINT, SIG_IGN);
-	signal(SIGQUIT, SIG_IGN);
-	signal(SIGHUP, SIG_IGN);
-	signal(SIGPIPE, SIG_IGN);
-	signal(SIGPROF, SIG_DFL); // demangle.c
-}
 
 static struct stall_error *enter(struct stall_worker_child *child, struct stall_worker_state *state)
 {
@@ -64,8 +27,9 @@ static struct stall_error *enter(struct stall_worker_child *child, struct stall_
 		.memory_limit = MEMORY_LIMIT + child->arena->size + child->region_size,
 	};
 
-	set_signals();
-	keep_only(child->socket);
+	stall_child_set_signals();
+	signal(SIGPROF, SIG_DFL); // demangle.c
+	stall_child_keep_only(&child->socket, 1);
 	child->socket = SOCKET;
 	mprotect(child->arena->base, child->arena->size, PROT_READ);
 	struct stall_error *err =

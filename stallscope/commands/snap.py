@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,12 @@ import msgspec
 from stallscope import atomicfile, capturefile
 from stallscope.analyzers import catalog
 from stallscope.collectors import processes, snapshot
-from stallscope.commands import _common, _options, _rings, _sql
+from stallscope.commands import _common, _options, _rings, _save, _sql
 from stallscope.errors import Exit, UsageError
 from stallscope.families import family
 from stallscope.model import SESSIONS, Capture, Note
 from stallscope.reporters import progress
+from stallscope.text import one_line
 
 if TYPE_CHECKING:
     from stallscope.collectors.sql.login import Login
@@ -86,25 +88,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Capture, save, analyze, print."""
+    """Capture, analyze, print, save."""
     _check(args)
     signatures = catalog.load(args.signatures)
     if args.output is not None:
         atomicfile.check_can_create(args.output, force=args.force)
     capture = _capture(args)
+    unsaved: str | None = None
+    try:
+        stall = _report(capture, args, signatures)
+    finally:  # the evidence is shown first: the disk may be what stalls
+        if args.output is not None:
+            data = capturefile.encode(capture, args.output)
+            unsaved = _save.save(args.output, data, force=args.force)
+            if unsaved is not None:
+                print(f"stallscope: {one_line(unsaved, 2000)}", file=sys.stderr)
+    return _common.exit_code(
+        partial=capture.partial or unsaved is not None,
+        stall=stall,
+        fail_on_stall=args.fail_on_stall,
+    )
+
+
+def _report(capture: Capture, args: argparse.Namespace, signatures: catalog.Catalog) -> bool:
+    """Analyze and print; say whether there is a stall."""
     if args.output is not None:
-        capturefile.write(capture, args.output, force=args.force)
         capture = msgspec.structs.replace(capture, path=str(args.output))
     inputs: tuple[dict[str, str | int], ...] = ()
     if args.core is not None:
         inputs = ({"path": str(args.core), "format": "core", "captures": 1},)
     analysis = _common.analyze(capture, signatures, grouping=_common.grouping(args), inputs=inputs)
     _common.print_report(analysis, args)
-    return _common.exit_code(
-        partial=capture.partial,
-        stall=bool(analysis.findings),
-        fail_on_stall=args.fail_on_stall,
-    )
+    sys.stdout.flush()
+    return bool(analysis.findings)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read files below /proc/PID that wait for the mmap_lock of the process.
+
+``cmdline``, ``environ`` and ``maps`` are such: a thread that keeps that lock, while a disk does not
+answer, keeps everyone who reads them. ``stat``, ``status``, ``comm`` and the links are not.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from pathlib import Path
+
+__all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "read"]
+
+PATIENCE_SECONDS = 0.5
+HOLD_SECONDS = 10.0
+"""A file that did not come in time is not tried again for so long."""
+_MAX_LATE = 256
+
+
+class _Job:
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path = path
+        self.limit = limit
+        self.done = threading.Event()
+        self.data: bytes | None = None
+
+
+class _Reader:
+    """A thread that reads; one that is kept waiting is left behind, and ends after that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | None] | None = None
+        self._late: dict[Path, float] = {}
+
+    def read(self, path: Path, limit: int) -> bytes | None:
+        with self._lock:
+            now = time.monotonic()
+            if self._late.get(path, 0.0) > now:
+                return None
+            if self._jobs is None:
+                self._jobs = queue.SimpleQueue()
+                threading.Thread(
+                    target=_work, args=(self._jobs,), name="procfile", daemon=True
+                ).start()
+            job = _Job(path, limit)
+            self._jobs.put(job)
+            if job.done.wait(PATIENCE_SECONDS):
+                return job.data
+            self._jobs.put(None)
+            self._jobs = None
+            if len(self._late) >= _MAX_LATE:
+                self._late = {one: until for one, until in self._late.items() if until > now}
+            if len(self._late) < _MAX_LATE:
+                self._late[path] = now + HOLD_SECONDS
+            return None
+
+
+def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            with job.path.open("rb") as file:
+                job.data = file.read(job.limit)
+        except OSError:
+            job.data = None
+        job.done.set()
+
+
+_reader = _Reader()
+
+
+def read(path: Path, limit: int) -> bytes | None:
+    """Return up to ``limit`` bytes of a file; None where it is gone, forbidden, or late."""
+    return _reader.read(path, limit)

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+static void close_from(int first)
+{
+	if (syscall(SYS_close_range, first, ~0U, 0) == 0)
+		return;
+	for (int fd = first; fd < 65536; fd++) // before Linux 5.9
+		close(fd);
+}
+
+void stall_child_keep_only(const int *fds, int count)
+{
+	int null = open("/dev/null", O_RDWR), apart[STALL_CHILD_MAX_FDS];
+
+	// None of them may be closed for another's number.
+	for (int i = 0; i < count; i++)
+		apart[i] = fcntl(fds[i], F_DUPFD, STALL_CHILD_FD + count);
+	for (int i = 0; i < STALL_CHILD_FD; i++)
+		dup2(null, i);
+	for (int i = 0; i < count; i++)
+		dup2(apart[i], STALL_CHILD_FD + i);
+	close_from(STALL_CHILD_FD + count);
+}
+
+void stall_child_set_signals(void)
+{
+	for (int signal_number = 1; signal_number < NSIG; signal_number++)
+		signal(signal_number, SIG_DFL);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGQUIT, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	signal(SIGPIPE, SIG_IGN);
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads of a process that wait for its mmap_lock: of its memory, its mappings, its command line. A
+// thread of it that changes the mappings while a disk or a device keeps it waiting holds that lock
+// for as long, and the wait for it cannot be ended, not even by SIGKILL. So a child does these
+// reads; one that is late is left behind, and what else can be had of the process is still had.
+#ifndef STALL_READ_CHILD_H
+#define STALL_READ_CHILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "arena.h"
+#include "error.h"
+#include "target.h"
+
+// How long a read may get no further. A process of which a read was late is left alone for a
+// second, and then has less time.
+#define STALL_READ_PATIENCE_MS 500
+
+// At most so long, where a capture has little time.
+void stall_read_child_set_patience(unsigned int ms);
+
+// Into this arena the child reads directly; other memory gets a copy. Until it is forgotten.
+struct stall_error *stall_read_child_share(struct stall_arena *arena);
+void stall_read_child_forget(struct stall_arena *arena);
+
+// As stall_target_read_many. STALL_ERROR_LATE: of the rest nothing was read.
+struct stall_error *stall_read_child_memory(const struct stall_target *target,
+					    struct stall_read *reads, size_t count);
+
+// A file below /proc/PID: opened by its name, then read in pieces until 0, before anything else is
+// read of any process. An errno that the kernel gave is that of the error.
+struct stall_error *stall_read_child_open(const struct stall_target *target, const char *name);
+struct stall_error *stall_read_child_next(const struct stall_target *target, void *buf, size_t size,
+					  size_t *ret);
+// The first `size` bytes of such a file; fewer where it is shorter or cannot be read.
+size_t stall_read_child_text(const struct stall_target *target, const char *name, void *buf,
+			     size_t size);
+
+// Opens a path below /proc/PID with O_PATH. -1 with errno; ETIME: late.
+int stall_read_child_link(const struct stall_target *target, const char *path);
+
+// Whether a read of it was late since then (CLOCK_MONOTONIC).
+bool stall_read_child_was_late(const struct stall_target *target, uint64_t since_ns);
+
+#endif

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stall in the kernel, on the disk or of the host does not stall who looks at it.
+
+While a process keeps its own mmap_lock, `ps`, `pgrep` and whatever reads its command line wait for
+it too: these tests read nothing of the kind, and a timer thaws the disk whatever happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from servers import PATIENCE, wait_until
+from stalls import Device, loop_device
+from targets import Target
+
+from stallscope import capturefile, probe
+from stallscope.errors import Exit
+from stallscope.model import Capture, Thread
+from tests.root.support import assert_unharmed, by_tid
+
+pytestmark = pytest.mark.needs("root", "probe")
+
+DEADLINE = 10.0
+"""The default of ``snap``."""
+LONGEST_FREEZE = 45.0
+FUTEX = "futex"
+CLI = (sys.executable, "-m", "stallscope")
+
+
+@contextlib.contextmanager
+def frozen_disk() -> Iterator[tuple[Device, Callable[[], None]]]:
+    """Give a file system, and what freezes it until the end of the block."""
+    with loop_device() as device:
+        disk = Device(device.folder, device.folder)
+        timer = threading.Timer(LONGEST_FREEZE, disk.thaw)
+
+        def freeze() -> None:
+            timer.start()
+            disk.freeze()
+
+        try:
+            yield disk, freeze
+        finally:
+            timer.cancel()
+            disk.thaw()
+
+
+def stack(pid: int, tid: int) -> str:
+    return Path(f"/proc/{pid}/task/{tid}/stack").read_text()
+
+
+def state(pid: int, tid: int) -> str:
+    return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def keep_mmap_lock(target: Target, freeze: Callable[[], None]) -> None:
+    """Return when a writer has, or waits for, the mmap_lock of the target."""
+    freeze()
+    writer, changer = target.fact("writer").tid, target.fact("changer").tid
+    target.ask("write")
+    wait_until(lambda: state(target.pid, writer) == "D", "a page fault waits for the disk")
+    target.ask("change")
+    wait_until(lambda: state(target.pid, changer) == "D", "madvise waits for the page fault")
+    assert "madvise" in stack(target.pid, changer)
+
+
+def let_go(target: Target, disk: Device) -> None:
+    """Let the disk answer; return when the target has gone on."""
+    assert target.ask("state") == {"written": 0, "changed": 0}, "it was held all the time"
+    disk.thaw()
+    both = {"written": 1, "changed": 1}
+    wait_until(lambda: target.ask("state") == both, "the target goes on")
+    assert_unharmed(target.pid)
+
+
+def is_locked(capture: Capture) -> bool:
+    return "memory-locked" in [note.code for note in capture.notes]
+
+
+@contextlib.contextmanager
+def keeping_its_mmap_lock() -> Iterator[Target]:
+    """Start a target in which a writer has, or waits for, the mmap_lock until the block ends."""
+    with (
+        frozen_disk() as (disk, freeze),
+        Target("mmap_lock", str(disk.folder / "mapped")) as target,
+    ):
+        keep_mmap_lock(target, freeze)
+        yield target
+        let_go(target, disk)
+
+
+def run(*argv: str, seconds: float = DEADLINE) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that must end within its deadline, and a moment for a busy machine."""
+    return subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds + 20, check=False
+    )
+
+
+def snap(pid: int, *options: str) -> tuple[Capture, float]:
+    """Capture by the probe alone: whole, and how long it took."""
+    begun = time.monotonic()
+    done = run(str(probe.find()), "snap", "--pid", str(pid), *options)
+    taken = time.monotonic() - begun
+    assert done.returncode in (0, 3), done.stderr
+    return capturefile.loads(done.stdout, "stdout"), taken
+
+
+def in_kernel(thread: Thread) -> list[str]:
+    return [frame.symbol or "" for frame in thread.kernel_frames]
+
+
+@pytest.mark.needs("bpf", "freeze")
+def test_the_mmap_lock_of_the_target_is_held() -> None:
+    with keeping_its_mmap_lock() as target:
+        capture, seconds = snap(target.pid, "--backend", "bpf")
+        threads = by_tid(capture)
+        writer, changer = target.fact("writer"), target.fact("changer")
+        waiters = [fact.tid for fact in target.facts if fact.fact == "waiter"]
+    assert seconds < DEADLINE
+    (note,) = [note for note in capture.notes if note.code == "memory-locked"]
+    assert "mmap_lock" in note.message
+    assert not [note for note in capture.notes if note.code == "stacks-truncated"]
+    assert set(threads) == {target.pid, writer.tid, changer.tid, *waiters}
+    assert threads[writer.tid].state == "D"
+    assert any("page_mkwrite" in name for name in in_kernel(threads[writer.tid]))
+    call = threads[changer.tid].syscall
+    assert call is not None
+    assert call.name == "madvise"
+    assert any("madvise" in name for name in in_kernel(threads[changer.tid]))
+    for tid in waiters:
+        call = threads[tid].syscall
+        assert call is not None
+        assert call.name == FUTEX
+        assert threads[tid].label == "truncated"
+        assert any("futex" in name for name in in_kernel(threads[tid]))
+
+
+class Serving:
+    """A probe that serves one target."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.process = process
+        self.file = folder / "served.jsonl"
+
+    def said(self, kind: str) -> None:
+        assert self.process.stdout is not None
+        line = json.loads(self.process.stdout.readline())
+        assert line["type"] == kind, line
+
+    def shot(self) -> Capture:
+        assert self.process.stdin is not None
+        self.file.unlink(missing_ok=True)
+        self.process.stdin.write(f"snap {self.file}\n".encode())
+        self.process.stdin.flush()
+        self.said("written")
+        return capturefile.read(self.file)
+
+
+@contextlib.contextmanager
+def serving(pid: int, folder: Path) -> Iterator[Serving]:
+    argv = [str(probe.find()), "serve", "--backend", "bpf", "--pid", str(pid)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        one = Serving(process, folder)
+        one.said("ready")
+        yield one
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+def own_names(capture: Capture, tid: int) -> list[str | None]:
+    return [frame.symbol for frame in by_tid(capture)[tid].frames]
+
+
+@pytest.mark.needs("bpf", "freeze")
+def test_the_memory_is_read_again_once_it_can_be(tmp_path: Path) -> None:
+    with (
+        frozen_disk() as (disk, freeze),
+        Target("mmap_lock", str(disk.folder / "mapped")) as target,
+        serving(target.pid, tmp_path) as served,
+    ):
+        whole = served.shot()
+        keep_mmap_lock(target, freeze)
+        begun = time.monotonic()
+        captures = [served.shot() for _ in range(4)]
+        seconds = time.monotonic() - begun
+        let_go(target, disk)
+        wait_until(lambda: not is_locked(served.shot()), "the memory is read again")
+        again = served.shot()
+    assert seconds < DEADLINE
+    assert all(is_locked(capture) for capture in captures)
+    for fact in [fact for fact in target.facts if fact.fact == "waiter"]:
+        assert "waiter_body" in own_names(whole, fact.tid)
+        assert own_names(again, fact.tid) == own_names(whole, fact.tid)
+
+
+@pytest.mark.needs("bpf", "freeze")
+def test_a_verdict_of_what_the_kernel_says() -> None:
+    with keeping_its_mmap_lock() as target:
+        begun = time.monotonic()
+        done = run(*CLI, "snap", "--json", "--no-sql", "-p", str(target.pid))
+        seconds = time.monotonic() - begun
+        said = done.stdout.decode()
+    assert seconds < 2 * DEADLINE, done.stderr
+    assert done.returncode == Exit.PARTIAL, done.stderr
+    assert json.loads(said)["threads"]["total"] == 6
+    assert "mmap_lock" in said
+
+
+@pytest.mark.needs("freeze")
+@pytest.mark.parametrize(
+    "backend", ["proc", pytest.param("ptrace", marks=pytest.mark.needs("ptrace"))]
+)
+def test_other_backends_do_not_hang_either(backend: str) -> None:
+    with keeping_its_mmap_lock() as target:
+        more = ["--stop-blocked-reads"] if backend == "ptrace" else []
+        capture, seconds = snap(target.pid, "--backend", backend, *more)
+        assert_unharmed(target.pid)
+    assert seconds < DEADLINE
+    assert [note.code for note in capture.notes].count("memory-locked") == 1
+    call = by_tid(capture)[target.fact("changer").tid].syscall
+    assert call is not None
+    assert call.name == "madvise"
+
+
+@pytest.mark.needs("bpf", "freeze")
+def test_the_evidence_goes_to_a_frozen_disk() -> None:
+    with frozen_disk() as (disk, freeze), Target("threads", "1", "1") as target:
+        file = disk.folder / "stall.jsonl.zst"
+        freeze()
+        done = run(*CLI, "snap", "--json", "--no-sql", "-p", str(target.pid), "-o", str(file))
+        assert done.returncode == Exit.PARTIAL, done.stderr
+        assert json.loads(done.stdout)["threads"]["total"] == len(
+            os.listdir(f"/proc/{target.pid}/task")
+        )
+        said = done.stderr.decode()
+        assert said.count("\n") == 1
+        assert "is not written yet: its file system has not answered" in said
+        assert not file.exists()
+        disk.thaw()
+        wait_until(file.exists, "the file is written once the disk answers")
+        assert capturefile.read(file).threads
+        wait_until(lambda: os.listdir(disk.folder).count(file.name) == 1, "it alone is left")
+        assert_unharmed(target.pid)
+
+
+@pytest.mark.needs("bpf")
+def test_the_evidence_goes_to_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(disk)], check=True)
+    try:
+        (disk / "full").write_bytes(b"x" * 4096)
+        with Target("threads", "1", "1") as target:
+            done = run(
+                *CLI, "snap", "--json", "--no-sql", "-p", str(target.pid), "-o", str(disk / "a")
+            )
+            assert_unharmed(target.pid)
+        assert done.returncode == Exit.PARTIAL, done.stderr
+        assert json.loads(done.stdout)["threads"]["total"]
+        said = done.stderr.decode()
+        assert said == f"stallscope: cannot write {disk / 'a'}: No space left on device\n"
+        assert os.listdir(disk) == ["full"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
