@@ -48,6 +48,7 @@ struct stall_wait_now {
 struct stall_wait_sampling {
 	uint64_t interval_ns; // between two looks, as it is now
 	uint64_t longest_ns;  // since this was last asked for: lengths are true to within that
+	uint64_t worst_ns;    // the longest since the start
 };
 
 struct stall_wait_number {
@@ -117,6 +118,8 @@ struct stall_wait_source_calls {
 
 	// Since the start, by cause.
 	void (*lost)(void *state, uint64_t ret[STALL_LOST_CAUSES]);
+	// NULL: not needed. What consume() hands on next is as of now.
+	void (*hurry)(void *state);
 	// NULL, or false: it sees each wait.
 	bool (*sampling)(void *state, struct stall_wait_sampling *ret);
 	// All that are or could be attached; free *ret.
