@@ -201,7 +201,7 @@ def test_without_bpf_it_goes_on_with_less_and_says_so_once(begin: Begin, tmp_pat
     session = begin(NO_WATCH)
     session.ready(sees_waits=False)
     assert len(session.said) == 1
-    assert "no wait probes: no BPF here" in session.said[0]
+    assert "no waits: no BPF here" in session.said[0]
     session.session.snap("a", tmp_path / "a")
     shot = session.wait(lambda news: isinstance(news, Shot))
     assert isinstance(shot, Shot)
