@@ -95,7 +95,10 @@ def lockdown(place: Place) -> Iterator[Check]:
         return
     mode = next((word.strip("[]") for word in text.split() if word.startswith("[")), "?")
     if mode == "confidentiality":
-        what = "confidentiality: BPF may not read kernel memory: no BPF backend, no wait probes (waits are sampled)"
+        what = (
+            "confidentiality: BPF may not read kernel memory: no BPF backend, no wait probes"
+            " (waits are sampled)"
+        )
         mend = "boot with lockdown=integrity, or use --backend proc or ptrace"
         yield Check("kernel-lockdown", "degraded", what, mend)
     else:
