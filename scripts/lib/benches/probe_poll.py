@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from targets import Target
 
 from benches import progress
-from benches.stats import BenchError, Row, Section, figure
+from benches.stats import BenchError, Figure, Row, Section, figure
 from benches.watchers import NOTHING, Watcher, Watching, probe_waits
 from stallscope import waitlines
 from stallscope.waitlines import WaitLine
@@ -76,7 +76,7 @@ def need(count: int, sizes: Sizes) -> tuple[Row, float]:
         raise BenchError(f"{seen} of {count} threads were seen in a wait")
     every = figure([(line.interval_ns or 0) / 1e6 for line in lines], "ms")
     longest = figure([(line.longest_interval_ns or 0) / 1e6 for line in lines], "ms")
-    cells = {
+    cells: dict[str, Figure | str] = {
         "CPU": f"{share:.2f} % of one",
         "looks every": every,
         "longest pause": longest,
