@@ -124,6 +124,8 @@ enum stall_slot_flags {
 	STALL_SLOT_ASYNC = 1 << 4,
 	/* An END with STALL_SLOT_FIRST that is none: the wait goes on. */
 	STALL_SLOT_GOES_ON = 1 << 5,
+	/* Of the registers only those are set that /proc/PID/task/TID/syscall shows. */
+	STALL_SLOT_CALL_REGS = 1 << 6,
 };
 
 /* In the operation of a record or slot of FUTEX as readers hand it on: the rest is an enum

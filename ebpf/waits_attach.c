@@ -60,7 +60,7 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	skeleton->rodata->max_stack = options->stack_bytes;
 	skeleton->rodata->record_cost_ns = 1000000000 / options->records_per_second;
 	skeleton->rodata->wanted_kinds = options->kinds;
-	stall_bpf_waits_set_calls(options->kinds, (void *)skeleton->rodata->calls);
+	stall_wait_calls_set(options->kinds, (void *)skeleton->rodata->calls);
 }
 
 // What the programs need of the kernel, and what is lost without it.

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "waits_private.h"
+#include "waits_calls.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+
+#include "waits.h"
 
 // Numbers are those of x86-64, by hand where a system's headers may be older than the call.
 #define NR_futex_waitv 449
@@ -11,7 +17,7 @@
 	((1U << STALL_WAIT_FSYNC) | (1U << STALL_WAIT_FDATASYNC) | (1U << STALL_WAIT_READ) |       \
 	 (1U << STALL_WAIT_WRITE))
 
-void stall_bpf_waits_set_calls(uint32_t kinds, struct stall_call *calls)
+void stall_wait_calls_set(uint32_t kinds, struct stall_call *calls)
 {
 	static const struct {
 		int number;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Which system calls are waits and where their arguments are: filled in by the loader, so that a
- * call that nobody wants costs one load. */
+ * call that nobody wants costs one load. A reader of /proc has the same table. */
 #ifndef STALL_WAITS_CALLS_H
 #define STALL_WAITS_CALLS_H
 
@@ -35,5 +35,13 @@ struct stall_call {
 	unsigned char
 		kind; /* enum stall_wait_kind, where it is a wait; a positioned write's is WRITE */
 };
+
+#ifndef __bpf__
+#include <stdint.h>
+
+/* Sets those that are waits of these kinds (bit of each enum stall_wait_kind), by number; `calls`
+ * has STALL_CALLS, all zero. */
+void stall_wait_calls_set(uint32_t kinds, struct stall_call *calls);
+#endif
 
 #endif

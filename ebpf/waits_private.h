@@ -48,9 +48,6 @@ struct stall_bpf_waits {
 	const char *async_why_not;
 };
 
-// Which system calls are waits of these kinds, by number.
-void stall_bpf_waits_set_calls(uint32_t kinds, struct stall_call *calls);
-
 // waits_attach.c: the two halves of stall_bpf_waits_create().
 struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits);
 struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits);

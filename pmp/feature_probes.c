@@ -122,6 +122,40 @@ static struct stall_error *probe_capabilities(void)
 				  STALL_MEND_CAPABILITIES);
 }
 
+// A file of a thread of another process. Returns 0 or an errno.
+static int read_of_child(pid_t child, const char *name, char *text, size_t size)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", child, child, name);
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
+	int errnum = n < 0 ? errno : 0;
+	text[n < 0 ? 0 : n] = 0;
+	return errnum;
+}
+
+static struct stall_error *probe_polling(void)
+{
+	char text[512];
+	pid_t child = stall_idle_child_create();
+	int errnum = child < 0 ? EAGAIN : read_of_child(child, "syscall", text, sizeof(text));
+
+	if (child >= 0)
+		stall_idle_child_destroy(child);
+	if (!errnum)
+		return NULL;
+	return stall_error_create(
+		errnum == EACCES || errnum == EPERM ? STALL_ERROR_PERMISSION
+						    : STALL_ERROR_UNSUPPORTED,
+		"/proc/PID/task/TID/syscall of another process cannot be read (%s): without wait "
+		"programs no wait is seen; %s",
+		strerror(errnum),
+		errnum == EACCES || errnum == EPERM
+			? STALL_MEND_CAPABILITIES
+			: "mount /proc, take a kernel that has the file");
+}
+
 // The first line of the file, or -1.
 static int read_line(const char *path, char *ret, size_t size)
 {
@@ -157,6 +191,7 @@ const struct stall_feature stall_features[] = {
 	{"yama", probe_yama},
 	{"pidfd", probe_pidfd},
 	{"process-vm-readv", probe_readv},
+	{"wait-polling", probe_polling},
 	{"map-files", probe_map_files},
 	{"perf-events", probe_perf},
 };

@@ -37,6 +37,7 @@ enum option_id {
 	OPTION_EVENTS,
 	OPTION_NO_UPROBES,
 	OPTION_NO_TIMER,
+	OPTION_POLL_INTERVAL,
 	OPTION_INTERVAL,
 	OPTION_DURATION,
 	OPTION_FOLLOW,
@@ -88,6 +89,7 @@ static const struct {
 	{{"events", no_argument, NULL, OPTION_EVENTS}, WATCH},
 	{{"no-uprobes", no_argument, NULL, OPTION_NO_UPROBES}, WATCH},
 	{{"no-timer", no_argument, NULL, OPTION_NO_TIMER}, WATCH},
+	{{"poll-interval", required_argument, NULL, OPTION_POLL_INTERVAL}, WATCH},
 	{{"interval", required_argument, NULL, OPTION_INTERVAL}, WATCH},
 	{{"duration", required_argument, NULL, OPTION_DURATION}, WAITS},
 	{{"follow", no_argument, NULL, OPTION_FOLLOW}, WATCH},
@@ -207,6 +209,8 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 	case OPTION_NO_TIMER:
 		options->watch.source.no_timer = true;
 		return NULL;
+	case OPTION_POLL_INTERVAL:
+		return stall_options_set_poll_interval(&options->watch, value);
 	case OPTION_INTERVAL:
 		options->interval_given = true;
 		return stall_parse_ms("interval", value, &options->waits.interval_ns);
@@ -240,6 +244,9 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return add_pid(options, value);
 	case OPTION_BACKEND:
 		options->probe.backend = options->watch.source.backend = value;
+		// Who has waits from /proc has captures from there too.
+		if (!strcmp(value, "poll") && options->command == STALL_COMMAND_SERVE)
+			options->probe.backend = "proc";
 		return NULL;
 	case OPTION_ALLOW_STOP:
 		options->probe.allow_stop = true;

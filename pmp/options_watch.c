@@ -7,6 +7,8 @@
 #include "wait_kinds.h"
 
 #define MAX_NAME 32
+#define MIN_POLL_NS 1000000
+#define MAX_POLL_NS UINT64_C(10000000000)
 
 static struct stall_error *parse_kinds(const char *option, const char *name, uint32_t *ret)
 {
@@ -53,8 +55,24 @@ struct stall_error *stall_options_check_backend(const struct stall_watch_options
 {
 	const char *name = options->source.backend;
 
-	if (strcmp(name, "auto") && strcmp(name, "bpf") && strcmp(name, "inproc"))
-		return stall_usage("--backend \"%.40s\": waits are told by bpf or inproc", name);
+	if (strcmp(name, "auto") && strcmp(name, "bpf") && strcmp(name, "inproc") &&
+	    strcmp(name, "poll"))
+		return stall_usage("--backend \"%.40s\": waits are told by bpf, inproc or poll",
+				   name);
+	return NULL;
+}
+
+struct stall_error *stall_options_set_poll_interval(struct stall_watch_options *options,
+						    const char *text)
+{
+	struct stall_error *err =
+		stall_parse_ms("poll-interval", text, &options->source.poll_interval_ns);
+
+	if (err)
+		return err;
+	if (options->source.poll_interval_ns < MIN_POLL_NS ||
+	    options->source.poll_interval_ns > MAX_POLL_NS)
+		return stall_usage("--poll-interval: from 1 to 10000 ms");
 	return NULL;
 }
 

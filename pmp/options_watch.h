@@ -13,8 +13,11 @@ struct stall_error *stall_options_add_kind(struct stall_watch_options *options, 
 // "MS" or "KIND=MS", where KIND may be a group.
 struct stall_error *stall_options_parse_threshold(const char *option, const char *text,
 						  uint32_t *ret_kinds, uint64_t *ret_ns);
-// --backend of those that only watch: auto, bpf or inproc.
+// --backend of those that only watch: auto, bpf, inproc or poll.
 struct stall_error *stall_options_check_backend(const struct stall_watch_options *options);
+// --poll-interval MS.
+struct stall_error *stall_options_set_poll_interval(struct stall_watch_options *options,
+						    const char *text);
 // --threshold, in that form.
 struct stall_error *stall_options_add_threshold(struct stall_watch_options *options,
 						const char *text);

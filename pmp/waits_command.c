@@ -265,8 +265,8 @@ struct stall_error *stall_waits_run(const struct stall_watch_options *watch,
 	command.end_ns = options->duration_ns ? now_ns + options->duration_ns : 0;
 	while (!err && !command.over)
 		err = wait_and_do(&command);
-	if (!err) // what came since the last look
-		err = stall_watch_dispatch(command.watch);
+	if (!err)
+		err = stall_watch_dispatch_last(command.watch);
 	if (!err)
 		err = write_line(&command, true);
 	return err;

@@ -203,8 +203,14 @@ class WaitLine(msgspec.Struct, frozen=True):
     lost: dict[str, Count]
     targets: tuple[Target, ...] = ()
     source: str | None = None
-    """In the first line: ``bpf``, or ``inproc`` for the agent in the server."""
+    """``bpf``; ``inproc`` for the agent in the server; ``poll`` where /proc is read."""
     in_flight_by: str = "timer"
+    sampled: bool = False
+    """Threads are looked at now and then: short waits are not seen."""
+    interval_ns: Count | None = None
+    """Where sampled: from one look to the next."""
+    longest_interval_ns: Count | None = None
+    """The longest of them: lengths are true to within that."""
     classes: tuple[ClassWaits, ...] | None = None
     """None: not told by class."""
     events: tuple[Event, ...] = ()

@@ -124,6 +124,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "cc": tool("cc"),
     "bpf": feature("bpf-iterator"),
     "waits": feature("wait-probes"),
+    "poll": feature("wait-polling"),
     "perf": feature("perf-events"),
     "uprobes": feature("uprobes"),
     "ptrace": feature("ptrace"),

@@ -255,7 +255,7 @@ class ProbeSession:
         if not any(map(processes.read, self._pids)):
             return False  # it has nothing to look at, until the server is back
         if self._watch:
-            self._say_once(f"no wait probes: {why}; captures are asked for by other triggers alone")
+            self._say_once(f"no waits: {why}; captures are asked for by other triggers alone")
             self._watch = False
             self._watch_again = time.monotonic() + self._watch_pause
             self._watch_pause = min(self._watch_pause * 2, LONGEST_WITHOUT_WATCH)
@@ -331,6 +331,7 @@ class ProbeSession:
         if data.startswith(b'{"type":"waits"'):
             line = waitlines.loads(data, "stallscope-probe", number)
             if isinstance(line, WaitLine) and not line.final:
+                self._note_sampling(line)
                 self._put(Waits(line, data, now))
             return
         try:
@@ -338,6 +339,14 @@ class ProbeSession:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise StallscopeError(f"stallscope-probe: line {number}: {error}") from error
         self._hear(said, now, settings)
+
+    def _note_sampling(self, line: WaitLine) -> None:
+        """Say once why waits are sampled; the probe says so itself, where it has just begun."""
+        programs = (probe for probe in line.probes if probe.name == "wait programs")
+        why = next((probe.why_not for probe in programs if not probe.ok), None)
+        if line.sampled and why is not None and why not in self._told:
+            self._told.add(why)
+            self._tell(f"wait programs: {why}")
 
     def _hear(self, said: _Said, now: int, settings: ProbeSettings) -> None:
         wait = _wait(said.trigger)

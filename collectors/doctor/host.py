@@ -22,8 +22,8 @@ _CAPABILITIES = {
 }
 _LOST = {
     "CAP_SYS_PTRACE": "no stacks of other users' processes",
-    "CAP_PERFMON": "no wait probes, no BPF backend",
-    "CAP_BPF": "no wait probes, no BPF backend",
+    "CAP_PERFMON": "no wait probes (waits are sampled), no BPF backend",
+    "CAP_BPF": "no wait probes (waits are sampled), no BPF backend",
     "CAP_CHECKPOINT_RESTORE": "no symbols of replaced or deleted programs",
 }
 # include/linux/proc_ns.h: the inodes of the namespaces that the kernel begins with.
@@ -95,7 +95,10 @@ def lockdown(place: Place) -> Iterator[Check]:
         return
     mode = next((word.strip("[]") for word in text.split() if word.startswith("[")), "?")
     if mode == "confidentiality":
-        what = "confidentiality: BPF may not read kernel memory: no BPF backend, no wait probes"
+        what = (
+            "confidentiality: BPF may not read kernel memory: no BPF backend, no wait probes"
+            " (waits are sampled)"
+        )
         mend = "boot with lockdown=integrity, or use --backend proc or ptrace"
         yield Check("kernel-lockdown", "degraded", what, mend)
     else:

@@ -110,12 +110,6 @@ static struct stall_error *copy_stacks(struct copier *copier)
 				 &copier->full);
 }
 
-static bool is_same(const struct stall_proc_syscall *a, const struct stall_proc_syscall *b)
-{
-	return a->blocked == b->blocked && a->number == b->number && a->sp == b->sp &&
-	       a->pc == b->pc && !memcmp(a->args, b->args, sizeof(a->args));
-}
-
 static struct stall_error *settle(struct copier *copier, struct sight *sight)
 {
 	struct stall_thread *thread = sight->copy.thread;
@@ -127,7 +121,7 @@ static struct stall_error *settle(struct copier *copier, struct sight *sight)
 	if (err || sight->gone)
 		return err;
 	sight->done = switches == thread->switches && state == thread->state &&
-		      is_same(&again, &sight->call);
+		      stall_proc_syscall_is_same(&again, &sight->call);
 	if (!sight->done)
 		thread->label = STALL_RACED;
 	else

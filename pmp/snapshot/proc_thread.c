@@ -44,7 +44,7 @@ static struct stall_error *read_file(const struct stall_target *target, pid_t ti
 	return NULL;
 }
 
-static bool parse_syscall(const char *text, struct stall_proc_syscall *ret)
+bool stall_proc_syscall_parse(const char *text, struct stall_proc_syscall *ret)
 {
 	struct stall_proc_syscall call = {};
 	uint64_t *a = call.args;
@@ -66,6 +66,13 @@ static bool parse_syscall(const char *text, struct stall_proc_syscall *ret)
 	return true;
 }
 
+bool stall_proc_syscall_is_same(const struct stall_proc_syscall *a,
+				const struct stall_proc_syscall *b)
+{
+	return a->blocked == b->blocked && a->number == b->number && a->sp == b->sp &&
+	       a->pc == b->pc && !memcmp(a->args, b->args, sizeof(a->args));
+}
+
 struct stall_error *stall_proc_syscall_read(const struct stall_target *target, pid_t tid,
 					    struct stall_proc_syscall *ret)
 {
@@ -74,7 +81,7 @@ struct stall_error *stall_proc_syscall_read(const struct stall_target *target, p
 
 	if (err)
 		return err;
-	if (!parse_syscall(text, ret))
+	if (!stall_proc_syscall_parse(text, ret))
 		return stall_error_create(STALL_ERROR_FORMAT,
 					  "/proc/%d/task/%d/syscall is in no known format",
 					  target->pid, tid);

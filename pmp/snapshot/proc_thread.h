@@ -20,6 +20,11 @@ struct stall_proc_syscall {
 	uint64_t sp, pc;
 };
 
+// From the text of that file. False: it is in no known format.
+bool stall_proc_syscall_parse(const char *text, struct stall_proc_syscall *ret);
+bool stall_proc_syscall_is_same(const struct stall_proc_syscall *a,
+				const struct stall_proc_syscall *b);
+
 // STALL_ERROR_NO_PROCESS: the thread has ended.
 struct stall_error *stall_proc_syscall_read(const struct stall_target *target, pid_t tid,
 					    struct stall_proc_syscall *ret);

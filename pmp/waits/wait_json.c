@@ -337,6 +337,12 @@ static void write_line(struct writer *writer)
 	write_targets(writer);
 	stall_json_member_string(json, "source", line->source);
 	stall_json_member_string(json, "in_flight_by", line->in_flight_by);
+	if (line->sampling) {
+		stall_json_member_bool(json, "sampled", true);
+		stall_json_member_uint(json, "interval_ns", line->sampling->interval_ns);
+		stall_json_member_uint(json, "longest_interval_ns", line->final ? line->sampling->worst_ns
+						   : line->sampling->longest_ns);
+	}
 	write_kinds(writer);
 	write_classes(writer);
 	stall_json_key(json, "keys");

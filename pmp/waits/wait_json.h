@@ -19,8 +19,9 @@ struct stall_wait_line {
 	uint64_t wall_ns, length_ns;
 	const struct stall_wait_process *processes;
 	size_t process_count;
-	const char *source;	      // the backend that tells of the waits
-	const char *in_flight_by;     // what finds waits in flight
+	const char *source;			    // the backend that tells of the waits
+	const char *in_flight_by;		    // what finds waits in flight
+	const struct stall_wait_sampling *sampling; // NULL: each wait is seen
 	uint32_t kinds;		      // 1 << enum stall_watch_kind: those that were asked for
 	const uint64_t *threshold_ns; // by enum stall_wait_kind
 	const struct stall_wait_table *table;

@@ -34,16 +34,20 @@ struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
 					   const struct stall_wait_source_options *options,
 					   const pid_t *pids, size_t pid_count)
 {
-	bool any = !strcmp(options->backend, "auto");
+	bool is_bpf = !strcmp(options->backend, "bpf");
 
+	if (!strcmp(options->backend, "poll"))
+		return stall_wait_source_poll(options, NULL, source);
 	// A ring that is named is meant.
-	if (!strcmp(options->backend, "inproc") || (any && options->ring))
+	if (!strcmp(options->backend, "inproc") || (!is_bpf && options->ring))
 		return stall_wait_source_ring(options, source);
 	struct stall_error *err = stall_wait_source_bpf(options, source);
-	if (!err || !any || !have_rings(options, pids, pid_count))
+	if (!err || is_bpf || err->code == STALL_ERROR_NO_MEMORY)
 		return err;
-	stall_error_destroy(err);
-	return stall_wait_source_ring(options, source);
+	_cleanup_error_ struct stall_error *why_not = err;
+	if (have_rings(options, pids, pid_count))
+		return stall_wait_source_ring(options, source);
+	return stall_wait_source_poll(options, why_not->message, source);
 }
 
 void stall_wait_source_deinit(struct stall_wait_source *source)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where waits are learnt of: the wait probes (source_bpf.c), or the rings of servers that have the
-// in-process agent (source_ring.c). All that comes after is the same for both.
+// Where waits are learnt of: the wait probes (source_bpf.c), the rings of servers that have the
+// in-process agent (source_ring.c), or /proc (source_poll.c). All that comes after is the same for
+// all of them.
 #ifndef STALL_WAIT_SOURCE_H
 #define STALL_WAIT_SOURCE_H
 
@@ -21,14 +22,15 @@ struct stall_wait_item;
 #define STALL_WAIT_MAX_STACK (64 * 1024) // copied of a waiter's stack; the worker reads on beyond
 
 struct stall_wait_source_options {
-	const char *backend; // "auto", "bpf" or "inproc"
+	const char *backend; // "bpf", "inproc" or "poll"; any other means the best that works
 	const char *ring;    // inproc: the ring, or a folder to look in; NULL: looked for
 	uint32_t kinds;	     // bit of each enum stall_wait_kind that is wanted
 	uint64_t threshold_ns[STALL_WAIT_KINDS]; // can be changed later
 	uint32_t asked; // bit of each whose threshold somebody asked for: a ring has its own
 	bool uprobes;	// in the server's own wait functions, where it has symbols
 	bool no_timer;	// as where the kernel has no BPF timers
-	bool force;	// where the kernel is known to crash
+	uint64_t poll_interval_ns; // poll: between two looks; 0: as its cost allows
+	bool force;		   // where the kernel is known to crash
 };
 void stall_wait_source_options_init(struct stall_wait_source_options *options);
 
@@ -40,6 +42,13 @@ struct stall_wait_now {
 	bool reported; // as one over its threshold
 	uint32_t operation;
 	uint64_t value;
+};
+
+// Of a source that looks now and then.
+struct stall_wait_sampling {
+	uint64_t interval_ns; // between two looks, as it is now
+	uint64_t longest_ns;  // since this was last asked for: lengths are true to within that
+	uint64_t worst_ns;    // the longest since the start
 };
 
 struct stall_wait_number {
@@ -109,6 +118,10 @@ struct stall_wait_source_calls {
 
 	// Since the start, by cause.
 	void (*lost)(void *state, uint64_t ret[STALL_LOST_CAUSES]);
+	// NULL: not needed. What consume() hands on next is as of now.
+	void (*hurry)(void *state);
+	// NULL, or false: it sees each wait.
+	bool (*sampling)(void *state, struct stall_wait_sampling *ret);
 	// All that are or could be attached; free *ret.
 	struct stall_error *(*probes)(void *state, struct stall_wait_probe **ret,
 				      size_t *ret_count);
@@ -122,8 +135,8 @@ struct stall_wait_source {
 	void *state;
 };
 
-// `pids`: of the processes that will be watched. Auto takes the probes where they work, else rings
-// where all of these have one.
+// `pids`: of the processes that will be watched. Of itself it takes the probes where they work, else
+// rings where all of these have one, else /proc.
 struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
 					   const struct stall_wait_source_options *options,
 					   const pid_t *pids, size_t pid_count);
@@ -135,5 +148,8 @@ struct stall_error *stall_wait_source_ring(const struct stall_wait_source_option
 // source_bpf.c; an error where this program was built without BPF.
 struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options *options,
 					  struct stall_wait_source *ret);
+// source_poll.c. `why_not_bpf`: what is said of the wait programs; NULL: they are not asked for.
+struct stall_error *stall_wait_source_poll(const struct stall_wait_source_options *options,
+					   const char *why_not_bpf, struct stall_wait_source *ret);
 
 #endif

@@ -17,6 +17,10 @@
 // Records that are so old: more come than can be unwound. A wait that goes on may soon be over.
 #define BEHIND_NS UINT64_C(500000000)
 #define BEHIND_IN_FLIGHT_NS UINT64_C(20000000)
+// rcx, where the instruction leaves its return address, and the six arguments: by DWARF number.
+#define CALL_REGS                                                                                  \
+	(1U << STALL_REG_SP | 1U << STALL_REG_PC | 1U << 2 | 1U << 5 | 1U << 4 | 1U << 1 |         \
+	 1U << 10 | 1U << 8 | 1U << 9)
 
 struct memory {
 	uint64_t hash;
@@ -194,6 +198,8 @@ static void fill_thread(const struct stall_wait_item *item, uint32_t process,
 	memcpy(record.comm, item->record.comm, sizeof(record.comm));
 	record.regs[STALL_BPF_AX] = (uint64_t)-ENOSYS;
 	stall_record_fill(&record, ret->kernel_frames, ret); // there are none
+	if (item->record.flags & STALL_SLOT_CALL_REGS)
+		ret->regs.valid &= CALL_REGS;
 	ret->process = process;
 	ret->stack = (uint8_t *)item->stack;
 	ret->stack_address = item->stack_address;

@@ -391,3 +391,10 @@ struct stall_error *stall_watch_dispatch(struct stall_watch *watch)
 	}
 	return err ? err : look_for_awaited(watch);
 }
+
+struct stall_error *stall_watch_dispatch_last(struct stall_watch *watch)
+{
+	if (watch->source.calls->hurry)
+		watch->source.calls->hurry(watch->source.state);
+	return stall_watch_dispatch(watch);
+}

@@ -97,6 +97,8 @@ pid_t stall_watch_take_ended(struct stall_watch *watch);
 int stall_watch_fd(const struct stall_watch *watch);
 int stall_watch_timeout_ms(const struct stall_watch *watch);
 struct stall_error *stall_watch_dispatch(struct stall_watch *watch);
+// The same once more before the last line: what has ended by now is in it.
+struct stall_error *stall_watch_dispatch_last(struct stall_watch *watch);
 
 // One line of stallscope.waits/1: what happened since the line before, or since the start (`final`).
 struct stall_error *stall_watch_write(struct stall_watch *watch, bool final,

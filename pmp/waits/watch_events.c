@@ -92,11 +92,30 @@ static void add_waker(const struct stall_watch *watch, const struct stall_waker 
 		stall_wait_stacks_frames(watch->stacks, waker->stack, &event->waker_frame_count);
 }
 
+// The stack of an event: its own, or that which was taken while the wait went on.
+struct stack_of {
+	uint32_t id;
+	enum stall_label label;
+};
+
+static struct stack_of stack_of(const struct stall_watch *watch, const struct stall_wait_item *item)
+{
+	const struct stall_wait_record *record = &item->record;
+	const struct stall_watch_counted *counted =
+		stall_watch_counted_at(watch, record->slot, record->seq);
+
+	if (!item->stack_id && counted && counted->seq == record->seq &&
+	    counted->start_ns == record->start_ns)
+		return (struct stack_of){counted->stack, counted->label};
+	return (struct stack_of){item->stack_id, item->label};
+}
+
 // What every event has.
 static struct stall_watch_event make_event(const struct stall_watch *watch,
 					   const struct stall_wait_item *item)
 {
 	const struct stall_wait_record *record = &item->record;
+	const struct stack_of stack = stack_of(watch, item);
 	struct stall_watch_event event = {
 		.in_flight = record->type == STALL_RECORD_IN_FLIGHT,
 		.tid = record->tid,
@@ -104,10 +123,10 @@ static struct stall_watch_event make_event(const struct stall_watch *watch,
 		.start_ns = record->start_ns,
 		.length_ns = record->now_ns - record->start_ns,
 		.received_ns = item->received_ns,
-		.label = item->stack_id ? stall_label_name(item->label) : NULL,
+		.label = stack.id ? stall_label_name(stack.label) : NULL,
 	};
 
-	event.frames = stall_wait_stacks_frames(watch->stacks, item->stack_id, &event.frame_count);
+	event.frames = stall_wait_stacks_frames(watch->stacks, stack.id, &event.frame_count);
 	return event;
 }
 

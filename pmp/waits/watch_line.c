@@ -196,6 +196,9 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 	_cleanup_free_ struct stall_wait_probe *probes = NULL;
 	_cleanup_free_ struct stall_wait_number *functions = NULL;
 	uint64_t thresholds[STALL_WAIT_KINDS];
+	struct stall_wait_sampling sampling;
+	bool is_sampled =
+		source->calls->sampling && source->calls->sampling(source->state, &sampling);
 	struct stall_wait_line line = {
 		.final = final,
 		.wall_ns = stall_clock_ns(CLOCK_REALTIME),
@@ -204,6 +207,7 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 		.process_count = watch->processes.count,
 		.source = source->calls->name,
 		.in_flight_by = source->calls->in_flight_by(source->state),
+		.sampling = is_sampled ? &sampling : NULL,
 		.kinds = watch->options.kinds,
 		.threshold_ns = thresholds,
 		.table = watch->table,

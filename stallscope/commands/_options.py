@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-WAIT_BACKENDS = ("auto", "bpf", "inproc")
+WAIT_BACKENDS = ("auto", "bpf", "inproc", "poll")
 
 
 def add_inproc_arguments(parser: argparse._ActionsContainer) -> None:
@@ -31,7 +31,8 @@ def add_inproc_arguments(parser: argparse._ActionsContainer) -> None:
         "--backend",
         choices=WAIT_BACKENDS,
         default="auto",
-        help="inproc: what the server itself writes; auto: that where nothing else is permitted",
+        help="inproc: what the server itself writes; poll: what /proc shows now and then;"
+        " auto: bpf, where that cannot be had one of these",
     )
     add_ring_argument(parser)
 

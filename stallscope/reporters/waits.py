@@ -179,9 +179,18 @@ class _Screen:
     def _by(self) -> str:
         if self._inproc:
             return "; source: inproc, the agent in the server"
+        if self.line.sampled:
+            return f"; {self._sampled()}"
         if self.line.in_flight_by == "timer":
             return ""
         return "; waits in flight are found by a scan: this kernel has no BPF timers"
+
+    def _sampled(self) -> str:
+        """Say how often threads are looked at; the longest pause limits what is known."""
+        every = (self.line.interval_ns or 0) / 1e6
+        longest = (self.line.longest_interval_ns or 0) / 1e6
+        late = f", once after {duration(longest)}" if longest >= 2 * every else ""
+        return f"sampled: /proc is polled every {duration(every)}{late}; short waits are not seen"
 
     @property
     def _inproc(self) -> bool:
@@ -331,7 +340,8 @@ class _Screen:
             yield from self._wrap(text, indent="  - ", hang="    ")
 
     def _hides_row_locks(self) -> bool:
-        asked = self.options.uprobes and not self._inproc and "row-lock" in self.line.kinds
+        has_uprobes = not self._inproc and not self.line.sampled
+        asked = self.options.uprobes and has_uprobes and "row-lock" in self.line.kinds
         servers = {family(target.exe, target.comm) for target in self.line.targets}
         found = self.line.server.keys() & set(ROW_LOCK_FUNCTIONS)
         return asked and bool(servers & {"mysql", "mariadb"}) and not found

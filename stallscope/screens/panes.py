@@ -79,6 +79,8 @@ def head(state: State, width: int, *, paused: bool, pattern: re.Pattern[str] | N
         right.append((f"/{one_line(pattern.pattern, 20)}/", "bold cyan"))
     if state.source == "inproc":
         right.append(("inproc", "cyan"))
+    if state.source == "poll":
+        right.append(("waits sampled", "cyan"))
     if state.now:
         right.append((clock(state.now), ""))
     room = width - len(left) - sum(len(text) + 2 for text, _ in right)

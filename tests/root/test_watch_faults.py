@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -62,11 +63,14 @@ def test_without_btf_all_else_works(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         lines = done.stdout.decode().splitlines()
         assert lines[0] == '{"type":"ready"}'
-        assert lines[1].startswith('{"type":"error","message":"')
-        assert "BTF" in lines[1]
+        assert lines[1] == '{"type":"watch","on":true}'
         assert lines[2].startswith('{"type":"written"')
-        assert lines[3].startswith('{"type":"error"')
-        taken = run_probe("waits", "--pid", str(target.pid), prefix=WITHOUT_BTF)
+        line = json.loads(lines[3])
+        assert (line["source"], line["sampled"]) == ("poll", True)
+        why_not = {found["name"]: found["why_not"] for found in line["probes"]}
+        assert "BTF" in why_not["wait programs"]
+        assert "sampled" in why_not["wait programs"]
+        taken = run_probe("waits", "--pid", str(target.pid), "--backend", "bpf", prefix=WITHOUT_BTF)
         assert taken.code == 1
         assert ONE_LINE.match(taken.stderr), taken.stderr
 

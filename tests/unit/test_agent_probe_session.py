@@ -27,6 +27,15 @@ def say(**line):
     print(json.dumps(line, separators=(",", ":")), flush=True)
 {behaviour}
 """
+SAMPLED = """\
+say(type="ready")
+for _ in range(2):
+    say(type="waits", schema="stallscope.waits/1", ts=1.0, seconds=1.0, kinds={}, keys=[], lost={},
+        source="poll", sampled=True, interval_ns=10000000, longest_interval_ns=10000000,
+        probes=[{"name": "polling", "attach": "/proc", "ok": True},
+            {"name": "wait programs", "attach": "BPF", "ok": False, "why_not": "no BTF: sampled"}])
+sys.stdin.read()
+"""
 OBEY = """\
 say(type="ready")
 for line in sys.stdin:
@@ -201,11 +210,19 @@ def test_without_bpf_it_goes_on_with_less_and_says_so_once(begin: Begin, tmp_pat
     session = begin(NO_WATCH)
     session.ready(sees_waits=False)
     assert len(session.said) == 1
-    assert "no wait probes: no BPF here" in session.said[0]
+    assert "no waits: no BPF here" in session.said[0]
     session.session.snap("a", tmp_path / "a")
     shot = session.wait(lambda news: isinstance(news, Shot))
     assert isinstance(shot, Shot)
     assert shot.error is None
+
+
+def test_waits_that_are_sampled_are_waits_and_why_is_said_once(begin: Begin) -> None:
+    session = begin(SAMPLED)
+    session.ready(sees_waits=True)
+    for _ in range(2):
+        session.wait(lambda news: isinstance(news, Waits))
+    assert session.said == ["wait programs: no BTF: sampled"]
 
 
 def test_wait_probes_that_could_not_be_had_are_tried_again(

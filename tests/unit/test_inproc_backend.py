@@ -229,6 +229,23 @@ def test_waits_name_their_source() -> None:
     assert "source:" not in text(line(source="bpf"))
 
 
+def test_waits_that_are_sampled_say_so() -> None:
+    def text(**more: Any) -> str:
+        of = line(source="poll", in_flight_by="poll", sampled=True, server={}, **more)
+        shown = waits_reporter.Options(server="mysqld (pid 1)", width=400, uprobes=True)
+        return "\n".join(
+            row.text for row in waits_reporter.render(of, shown, Excerpts(catalog.load()))
+        )
+
+    sampled = text(interval_ns=10_000_000, longest_interval_ns=12_000_000, probes=[])
+    assert "sampled: /proc is polled every 10" in sampled
+    assert "short waits are not seen" in sampled
+    assert "once after" not in sampled
+    assert "kernel has no BPF timers" not in sampled
+    assert "row locks" not in sampled  # it has no uprobes that would tell them apart
+    assert "once after 80" in text(interval_ns=10_000_000, longest_interval_ns=80_000_000)
+
+
 def test_top_names_its_source() -> None:
     state = State("mysqld (pid 1)")
 
@@ -239,6 +256,8 @@ def test_top_names_its_source() -> None:
     state.take(Waited(line(source="inproc")))
     state.take(Waited(line()))
     assert "  inproc  " in head()
+    state.take(Waited(line(source="poll", sampled=True)))
+    assert "  waits sampled  " in head()
     state = State("mysqld (pid 1)")
     state.take(Shot(engine.analyze(taken(), catalog.load()), 1.0))
     assert "  inproc" in head()

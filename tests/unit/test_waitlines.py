@@ -53,6 +53,16 @@ def test_the_least_that_a_line_has() -> None:
     )
     assert line.in_flight_by == "timer"
     assert line.classes is None
+    assert not line.sampled
+    assert line.interval_ns is None
+
+
+def test_how_waits_are_sampled_is_read() -> None:
+    line = read(
+        {**SAMPLE, "source": "poll", "sampled": True, "interval_ns": 7, "longest_interval_ns": 9}
+    )
+    assert (line.source, line.sampled) == ("poll", True)
+    assert (line.interval_ns, line.longest_interval_ns) == (7, 9)
 
 
 def test_fields_of_a_later_probe_are_let_be() -> None:

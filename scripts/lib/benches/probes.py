@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from servers import MariaDB, MySQL55, MySQL97, SqlServer
 
-from benches import probe_cost, probe_exact, probe_latency, probe_programs
+from benches import probe_cost, probe_exact, probe_latency, probe_poll, probe_programs
 from benches.stats import Section
 from benches.throughput import STORM_GOAL, Plan, server_section, storm_section
 
@@ -30,6 +30,7 @@ class Sizes:
     latency: probe_latency.Sizes
     exact_runs: int
     cost: probe_cost.Sizes
+    poll: probe_poll.Sizes
 
 
 FULL = Sizes(
@@ -39,6 +40,7 @@ FULL = Sizes(
     latency=probe_latency.FULL,
     exact_runs=20,
     cost=probe_cost.FULL,
+    poll=probe_poll.FULL,
 )
 QUICK = Sizes(
     server=Plan(pairs=3, peer_pairs=1, seconds=2),
@@ -47,6 +49,7 @@ QUICK = Sizes(
     latency=probe_latency.QUICK,
     exact_runs=3,
     cost=probe_cost.QUICK,
+    poll=probe_poll.QUICK,
 )
 
 
@@ -60,6 +63,8 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
     alone: dict[str, Callable[[], Section]] = {
         "exact": lambda: probe_exact.exact_section(sizes.exact_runs),
         "cost-call": lambda: probe_cost.call_section(sizes.cost),
+        "cost-poll-need": lambda: probe_poll.need_section(sizes.poll),
+        "cost-poll-effect": lambda: probe_poll.effect_section(sizes.poll),
         "throughput-storm-1000": lambda: storm_section(1000, 1000, STORM_GOAL, sizes.storm),
         "throughput-storm-0": lambda: storm_section(0, 0, None, sizes.storm),
     }

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which file a descriptor of another process is, without ever waiting for its disk or its server.
+#ifndef STALL_POLL_FILES_H
+#define STALL_POLL_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "target.h"
+#include "waits.h"
+
+// Which mounts of a process hold a file system whose files can be asked for their size and number at
+// any time: one that answers from memory.
+struct stall_poll_mounts {
+	struct stall_poll_mount {
+		int id;
+		bool is_local;
+	} * mounts;
+	size_t count;
+	uint64_t read_ns;
+};
+void stall_poll_mounts_deinit(struct stall_poll_mounts *mounts);
+// From the text of mountinfo. False: no memory.
+bool stall_poll_mounts_parse(struct stall_poll_mounts *mounts, char *text);
+
+struct stall_poll_file {
+	char path[STALL_PATH]; // as the process sees it; ".../" and its end where it is long
+	bool is_local;	       // what follows is known of such alone
+	uint64_t dev, ino;     // dev in the kernel's encoding
+	uint64_t size;
+	uint32_t mode;
+};
+
+// False: it is no file by name (a socket, a pipe, ...), or it is closed.
+bool stall_poll_file_find(const struct stall_target *target, struct stall_poll_mounts *mounts,
+			  int fd, struct stall_poll_file *ret);
+
+// A path cut at its beginning where there is no room for it.
+void stall_poll_path_cut(const char *path, char ret[STALL_PATH]);
+
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread of a process whose /proc files are read again and again: whether it is still blocked in
+// the very system call that it was blocked in at the look before.
+#ifndef STALL_POLL_THREAD_H
+#define STALL_POLL_THREAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "proc_thread.h"
+#include "target.h"
+#include "waits_calls.h"
+
+#define STALL_POLL_NO_SLOT UINT32_MAX
+
+// What changes when a thread has left its call and made the same call again.
+struct stall_poll_mark {
+	bool has_transfers;
+	uint64_t transfers; // reads and writes that it has ended
+	uint64_t below;	    // hash of what lies below its stack pointer; 0: not needed
+};
+
+struct stall_poll_thread {
+	pid_t tid;
+	int runs_fd, call_fd; // -1: opened for each look
+	uint32_t call_reads;
+	uint64_t runs; // how often it has got a CPU
+	bool asleep;   // since `runs` was read
+	bool in_wait;  // `call` is a wait, and it may be in it still
+	bool is_futex; // of that wait
+	bool unwanted; // nobody wants to know of that wait
+	struct stall_proc_syscall call;
+	struct stall_poll_mark mark;
+	uint64_t since_ns, seen_ns; // in `call`: the first and the latest look
+	uint64_t looked_ns;	    // the latest of all
+	uint32_t slot;
+};
+
+// How the files are read. Descriptors that stay open are fewer path walks, but the kernel keeps some
+// 5 KiB for each.
+struct stall_poll_reader {
+	const struct stall_call *calls; // STALL_CALLS
+	bool by_status; // the kernel keeps no schedstat: the same from the larger status file
+	size_t runs_left, calls_left; // descriptors that may still be kept
+};
+
+enum stall_poll_look {
+	STALL_POLL_GONE,
+	STALL_POLL_REFUSED, // not readable, now
+	STALL_POLL_RUNS,    // on a CPU, or about to be
+	STALL_POLL_SAME,    // in the very call of the look before
+	STALL_POLL_OTHER,   // blocked in another one, which `call` is now
+};
+
+// Whether this is a wait for a futex or a file, by its number and operation alone.
+bool stall_poll_is_wait(const struct stall_call *calls, const struct stall_proc_syscall *call,
+			bool *ret_futex);
+
+// `task` is a descriptor of /proc/PID/task.
+enum stall_poll_look stall_poll_thread_look(struct stall_poll_reader *reader,
+					    const struct stall_target *target, int task,
+					    struct stall_poll_thread *thread);
+// Whether it is still in `call`; changes nothing.
+bool stall_poll_thread_is_same(struct stall_poll_reader *reader, const struct stall_target *target,
+			       int task, const struct stall_poll_thread *thread);
+
+struct stall_poll_thread *stall_poll_thread_create(pid_t tid); // NULL without memory
+void stall_poll_thread_destroy(struct stall_poll_reader *reader, struct stall_poll_thread *thread);
+
+// From the texts of schedstat (its third number) and io. False: not there.
+bool stall_poll_parse_runs(const char *text, uint64_t *ret);
+bool stall_poll_parse_transfers(const char *text, uint64_t *ret);
+
+#endif

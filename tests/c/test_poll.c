@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Polling /proc for waits: what its files may say, which call is which wait, and looks at a thread.
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#include "check.h"
+#include "poll_calls.h"
+#include "poll_process.h"
+#include "poll_stats.h"
+#include "target_process.h"
+
+#define ALL_KINDS ((1U << STALL_WAIT_KINDS) - 1)
+#define SP UINT64_C(0x7f0000001000)
+
+static struct stall_call calls[STALL_CALLS];
+
+static void test_texts(void)
+{
+	uint64_t value = 0;
+
+	CHECK(stall_poll_parse_runs("123 456 789\n", &value));
+	CHECK_INT(value, 789);
+	CHECK(!stall_poll_parse_runs("123 456\n", &value));
+	CHECK(!stall_poll_parse_runs("", &value));
+	CHECK(!stall_poll_parse_runs("running", &value));
+	CHECK(stall_poll_parse_transfers("rchar: 1\nwchar: 2\nsyscr: 30\nsyscw: 4\n", &value));
+	CHECK_INT(value, 34);
+	CHECK(!stall_poll_parse_transfers("rchar: 1\nsyscr: 30\n", &value));
+	CHECK(!stall_poll_parse_transfers("", &value));
+	const char *stat = "1 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 "
+			   "4096 24 8192 26";
+	const char *other = "1 (a) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 "
+			    "4096 24 8208 26";
+	uint64_t image = 0, again = 0;
+	CHECK(stall_poll_parse_image(stat, &image));
+	CHECK(stall_poll_parse_image(other, &again));
+	CHECK(image != again);
+	CHECK(!stall_poll_parse_image("1 (a) S 1 2 3", &image));
+	CHECK(!stall_poll_parse_image("1 a S", &image));
+	CHECK(!stall_poll_parse_image("", &image));
+}
+
+static void test_hostile_calls(void)
+{
+	static const char *const bad[] = {
+		"",	  "\n",		 "x",
+		"202",	  "202 0x1 0x2", "-1",
+		"-1 0x1", "- 1 2",	 "0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8"};
+	struct stall_proc_syscall call;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK(!stall_proc_syscall_parse(bad[i], &call));
+	CHECK(stall_proc_syscall_parse("running\n", &call));
+	CHECK(!call.blocked);
+	CHECK(stall_proc_syscall_parse("-1 0x7ffc 0x5555\n", &call));
+	CHECK(call.blocked && call.number == -1 && call.sp == 0x7ffc);
+	CHECK(stall_proc_syscall_parse("202 0x1 0x80 0x2 0x0 0x0 0xffffffffffffffff 0x7ffc 0x55\n",
+				       &call));
+	CHECK(call.blocked && call.number == SYS_futex && call.args[1] == 0x80 &&
+	      call.args[5] == UINT64_MAX && call.pc == 0x55);
+	CHECK(stall_proc_syscall_parse("99999999999 0 0 0 0 0 0 7 8\n", &call));
+	bool futex;
+	CHECK(!stall_poll_is_wait(calls, &call, &futex));
+}
+
+static struct stall_proc_syscall call_of(int64_t number, uint64_t a, uint64_t b, uint64_t c,
+					 uint64_t d)
+{
+	return (struct stall_proc_syscall){
+		.blocked = true, .number = number, .args = {a, b, c, d}, .sp = SP, .pc = 1};
+}
+
+static void test_is_wait(void)
+{
+	static const struct {
+		int64_t number;
+		uint64_t operation;
+		bool is_wait, is_futex;
+	} cases[] = {
+		{SYS_futex, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, true, true},
+		{SYS_futex, FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME, true, true},
+		{SYS_futex, FUTEX_LOCK_PI, true, true},
+		{SYS_futex, FUTEX_WAKE, false, true},
+		{SYS_futex, FUTEX_CMP_REQUEUE, false, true},
+		{SYS_fsync, 0, true, false},
+		{SYS_pwrite64, 0, true, false},
+		{SYS_read, 0, true, false},
+		{SYS_unlink, 0, true, false},
+		{SYS_sync, 0, true, false},
+		{SYS_poll, 0, false, false},
+		{SYS_epoll_wait, 0, false, false},
+		{SYS_io_submit, 0, false, false},
+		{SYS_restart_syscall, 0, false, false},
+		{-1, 0, false, false},
+		{STALL_CALLS, 0, false, false},
+		{INT64_MAX, 0, false, false},
+		{INT64_MIN, 0, false, false},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct stall_proc_syscall call =
+			call_of(cases[i].number, 1, cases[i].operation, 0, 0);
+		bool is_futex = false;
+		CHECK_INT(stall_poll_is_wait(calls, &call, &is_futex), cases[i].is_wait);
+		CHECK_INT(is_futex, cases[i].is_futex);
+		call.blocked = false;
+		CHECK(!stall_poll_is_wait(calls, &call, &is_futex));
+		call.blocked = true;
+		call.sp = 0xffffd000; // a 32-bit program
+		CHECK(!stall_poll_is_wait(calls, &call, &is_futex));
+	}
+}
+
+static void test_kinds(void)
+{
+	const struct stall_poll_file regular = {.is_local = true,
+						.size = 8192,
+						.mode = S_IFREG | 0600};
+	const struct stall_poll_file device = {.is_local = true, .mode = S_IFCHR | 0600};
+	const struct stall_poll_file remote = {};
+	struct stall_proc_syscall write = call_of(SYS_pwrite64, 3, 0, 4096, 4096);
+
+	CHECK_INT(stall_poll_kind(calls, ALL_KINDS, &write, &regular, 4096), STALL_WAIT_WRITE);
+	write.args[3] = 4097;
+	CHECK_INT(stall_poll_kind(calls, ALL_KINDS, &write, &regular, 4096), STALL_WAIT_EXTEND);
+	CHECK_INT(stall_poll_kind(calls, ALL_KINDS & ~(1U << STALL_WAIT_EXTEND), &write, &regular,
+				  4096),
+		  STALL_WAIT_WRITE);
+	CHECK_INT(stall_poll_kind(calls, 1U << STALL_WAIT_EXTEND, &write, &regular, 1),
+		  STALL_WAIT_KINDS);
+	// Of a server's disk nobody asks how long a file is.
+	CHECK_INT(stall_poll_kind(calls, ALL_KINDS, &write, &remote, 4096), STALL_WAIT_WRITE);
+	CHECK_INT(stall_poll_kind(calls, ALL_KINDS, &write, &device, 4096), STALL_WAIT_KINDS);
+	CHECK_INT(stall_poll_kind(calls, ALL_KINDS, &write, NULL, 4096), STALL_WAIT_KINDS);
+	const struct stall_proc_syscall sync = call_of(SYS_fsync, 3, 0, 0, 0);
+	CHECK_INT(stall_poll_kind(calls, ALL_KINDS, &sync, &device, 0), STALL_WAIT_FSYNC);
+	CHECK_INT(stall_poll_kind(calls, 1, &sync, &device, 0), STALL_WAIT_KINDS);
+}
+
+static void test_mounts(void)
+{
+	char text[] = "36 35 98:0 / / rw - ext4 /dev/root rw\n"
+		      "37 36 0:30 / /mnt rw master:1 propagate_from:2 - nfs4 host:/x rw\n"
+		      "nonsense\n"
+		      "38 36 0:31 / /a\\040-\\040b rw -\n"
+		      "39 36 0:32 / /f rw - fuse.sshfs x rw\n"
+		      "40 36 0:33 / /t rw - tmpfs tmpfs rw\n";
+	struct stall_poll_mounts mounts = {};
+	char empty[] = "";
+
+	CHECK(stall_poll_mounts_parse(&mounts, text));
+	CHECK_INT(mounts.count, 4);
+	CHECK(mounts.mounts[0].is_local && mounts.mounts[0].id == 36);
+	CHECK(!mounts.mounts[1].is_local);
+	CHECK(!mounts.mounts[2].is_local);
+	CHECK(mounts.mounts[3].is_local && mounts.mounts[3].id == 40);
+	CHECK(stall_poll_mounts_parse(&mounts, empty));
+	CHECK_INT(mounts.count, 0);
+	stall_poll_mounts_deinit(&mounts);
+}
+
+static void test_paths(void)
+{
+	char cut[STALL_PATH], path[2 * STALL_PATH];
+
+	stall_poll_path_cut("/a/b", cut);
+	CHECK_STRING(cut, "/a/b");
+	memset(path, 'x', sizeof(path));
+	path[sizeof(path) - 1] = '\0';
+	path[0] = '/';
+	memcpy(path + sizeof(path) - 5, "/end", 5);
+	stall_poll_path_cut(path, cut);
+	CHECK_STRING(cut, ".../end");
+	memset(path, 'x', sizeof(path) - 1);
+	path[0] = '/';
+	stall_poll_path_cut(path, cut);
+	CHECK_STRING(cut, ".../");
+	memset(path, '/', sizeof(path) - 1);
+	stall_poll_path_cut(path, cut);
+	CHECK(strlen(cut) < STALL_PATH && !strncmp(cut, "...//", 5));
+}
+
+static void test_stats(void)
+{
+	struct stall_poll_stats *stats;
+	struct stall_wait_key key = {.tgid = 7, .kind = STALL_WAIT_FSYNC};
+	bool full = false;
+	size_t taken = 0;
+
+	CHECK_OK(stall_poll_stats_create(&stats));
+	for (key.id = 1; !full && key.id < 100000; key.id++) {
+		uint32_t index = stall_poll_stats_take(stats, &key, &full);
+		struct stall_wait_stat *stat = stall_poll_stats_at(stats, index);
+		stall_poll_stat_add(stat, 1000, 0, false, 1);
+		taken += !full;
+		if (!full)
+			CHECK(stall_poll_stats_take(stats, &key, &full) == index && !full);
+	}
+	// What finds no room is counted under its kind.
+	CHECK(full && taken > 1000);
+	struct stall_wait_stat *last =
+		stall_poll_stats_at(stats, stall_poll_stats_count(stats) - STALL_WAIT_KINDS +
+						   STALL_WAIT_FSYNC);
+	CHECK(last->used && !last->key.tgid && last->bucket[9] == 1);
+	key.id = 1;
+	struct stall_wait_stat *first = stall_poll_stats_find(stats, &key);
+	CHECK(first && first->bucket[9] == 1 && first->total_ns == 1000);
+	stall_poll_stat_add(first, UINT64_MAX, 5, true, 9);
+	CHECK(first->bucket[STALL_WAIT_BUCKETS - 1] == 1 && first->over == 1 && first->bytes == 5);
+	stall_poll_stat_add(first, 0, 0, false, 9);
+	CHECK_INT(first->bucket[0], 1);
+	stall_poll_stats_free(stats, first - stall_poll_stats_at(stats, 0));
+	CHECK(!stall_poll_stats_find(stats, &key));
+	stall_poll_stats_destroy(stats);
+}
+
+// This test's own descriptors, as those of any process.
+static void test_describe(void)
+{
+	struct stall_target self;
+	struct stall_poll_mounts mounts = {};
+	struct stall_poll_call found;
+	static char path[] = "/no/such/file";
+	char name[] = "/tmp/test-poll-XXXXXX";
+	struct stat status;
+	int pipes[2];
+
+	CHECK_OK(stall_target_init(&self, getpid()));
+	int fd = mkstemp(name);
+	CHECK(fd >= 0 && !ftruncate(fd, 100) && !fstat(fd, &status) && !pipe(pipes));
+	struct stall_proc_syscall call = call_of(SYS_fsync, fd, 0, 0, 0);
+	CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK_INT(found.key.kind, STALL_WAIT_FSYNC);
+	CHECK_STRING(found.path, name);
+	if (found.fd >= 0) { // on a file system that is asked
+		CHECK_INT(found.key.id, status.st_ino);
+		CHECK_INT(found.key.id2 >> 32,
+			  (uint64_t)major(status.st_dev) << 20 | minor(status.st_dev));
+		call = call_of(SYS_pwrite64, fd, 0, 10, 91);
+		CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+		CHECK_INT(found.key.kind, STALL_WAIT_EXTEND);
+		CHECK_INT(found.value, 91);
+		CHECK_INT(found.size, 10);
+	}
+	call = call_of(SYS_read, pipes[0], 0, 10, 0);
+	CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	call = call_of(SYS_fsync, 1 << 20, 0, 0, 0);
+	CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	call = call_of(SYS_fsync, UINT64_MAX, 0, 0, 0);
+	CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	call = call_of(SYS_unlink, (uintptr_t)path, 0, 0, 0);
+	CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK_STRING(found.path, path);
+	CHECK(found.key.id && !found.key.id2 && found.fd == -1);
+	call = call_of(SYS_renameat2, 0, (uintptr_t)path, 0, 0);
+	CHECK(stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+	CHECK_INT(found.key.kind, STALL_WAIT_RENAME);
+	for (uint64_t bad = 0; bad < 3; bad++) { // addresses of nothing
+		static const uint64_t addresses[] = {0, UINT64_MAX, UINT64_C(0xffff800000000000)};
+		call = call_of(SYS_unlink, addresses[bad], 0, 0, 0);
+		CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+		call = call_of(449, addresses[bad], 1, 0, 0); // futex_waitv
+		CHECK(!stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found));
+		call = call_of(SYS_writev, fd, addresses[bad], UINT64_MAX, 0);
+		stall_poll_call_describe(&self, &mounts, calls, ALL_KINDS, &call, &found);
+	}
+	unlink(name);
+	close(fd);
+	close(pipes[0]);
+	close(pipes[1]);
+	stall_poll_mounts_deinit(&mounts);
+	stall_target_deinit(&self);
+}
+
+static void keep(void *arg, struct stall_poll_thread *thread)
+{
+	++*(size_t *)arg;
+}
+
+// The main thread of a target sleeps in read(2), until it is asked something.
+static void test_looks(void)
+{
+	static const char *const argv[] = {"threads", "4", "6", NULL};
+	struct stall_poll_reader reader = {.calls = calls, .runs_left = 2};
+	struct stall_poll_process *process = NULL;
+	struct target_process target;
+	size_t over = 0, gone = 0;
+
+	CHECK(target_start(&target, argv));
+	CHECK(target_wait_reading(target.pid));
+	CHECK_OK(stall_poll_process_create(&reader, target.pid, 1, &over, &process));
+	CHECK_INT(process->count, 1);
+	CHECK(over > 0);
+	CHECK_OK(stall_poll_process_list(&reader, process, 100, keep, &gone, &over));
+	CHECK_INT(over, 0);
+	CHECK(process->count > 1 && !gone);
+	CHECK(!stall_poll_process_is_stale(process));
+	for (int round = 0; round < 3; round++) {
+		for (size_t i = 0; i < process->count; i++) {
+			struct stall_poll_thread *thread = process->threads[i];
+			enum stall_poll_look look =
+				stall_poll_thread_look(&reader, &process->target, process->task,
+						       thread);
+			if (thread->tid != target.pid)
+				continue;
+			// It has not run, so it is in the call that it was in.
+			CHECK_INT(look, round ? STALL_POLL_SAME : STALL_POLL_OTHER);
+			CHECK(thread->in_wait && !thread->is_futex &&
+			      thread->call.number == SYS_read);
+			CHECK(stall_poll_thread_is_same(&reader, &process->target, process->task,
+							thread));
+		}
+	}
+	CHECK_INT(reader.runs_left, 0); // no more than may be kept
+	stall_poll_process_check(process, 1);
+	CHECK(!process->replaced);
+	target_stop(&target);
+	struct stall_poll_thread *first = process->threads[0];
+	CHECK_INT(stall_poll_thread_look(&reader, &process->target, process->task, first),
+		  STALL_POLL_GONE);
+	CHECK(!stall_poll_thread_is_same(&reader, &process->target, process->task, first));
+	stall_poll_process_destroy(&reader, process);
+	CHECK_INT(reader.runs_left, 2);
+}
+
+int main(void)
+{
+	stall_wait_calls_set(ALL_KINDS, calls);
+	test_texts();
+	test_hostile_calls();
+	test_is_wait();
+	test_kinds();
+	test_mounts();
+	test_paths();
+	test_stats();
+	test_describe();
+	test_looks();
+	return check_done();
+}
