@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from benches import endurance_agent
+from benches import endurance_agent, endurance_captures
 from benches.stats import BenchError, Section
 
 __all__ = ["AGENT_MINUTES", "sections"]
@@ -18,6 +18,9 @@ def sections(server: str, quick: bool, only: Sequence[str], minutes: float) -> I
     if server != "mariadb":
         raise BenchError(f"endurance is measured on mariadb, not on {server}")
     makers: dict[str, Callable[[], Section]] = {
+        "captures": lambda: endurance_captures.captures_section(
+            endurance_captures.QUICK if quick else endurance_captures.FULL
+        ),
         "agent": lambda: endurance_agent.agent_section(minutes),
     }
     unknown = set(only) - makers.keys()

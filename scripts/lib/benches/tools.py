@@ -275,6 +275,11 @@ class ServingProbe:
     def __enter__(self) -> ServingProbe:
         return self
 
+    @property
+    def process_id(self) -> int:
+        """The probe's own, not that of its target."""
+        return self._process.pid
+
     def __exit__(self, *error: object) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
