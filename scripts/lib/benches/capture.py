@@ -17,6 +17,7 @@ from benches import progress
 from benches.check import verified_right
 from benches.load import SERVERS
 from benches.pause import all_tools, examine, ours
+from benches.soak import say
 from benches.stats import BenchError, Figure, Row, Section, figure
 from benches.tools import COLD_PROBE, ServingProbe, Taken, Tool
 
@@ -255,6 +256,8 @@ def killed_in(way: kills.Way, count: int, rng: random.Random, seed: int) -> tupl
                 hit += kills.kill_once(victims, moments.choose(rng), audited=nr % 4 == 0)
                 if nr % 100 == 99:
                     victims.capture_right()
+                if nr % 500 == 499:
+                    say(f"{way.name}: {nr + 1} kills, {hit} while it ran, seed {seed}")
             except kills.KillError as error:
                 raise BenchError(f"{way.name}, kill {nr} of seed {seed}: {error}") from error
         return hit, victims.interrupted()
