@@ -54,7 +54,7 @@ top      what `stallscope top` costs: cpu
 analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
-         --minutes)
+         --minutes); and what it does with very much: scale, churn, servers
 cli      how soon a command starts, and what exports cost: start, export (no root)
 
 Needs root, the peers (gdb, elfutils, percona-toolkit, bpftrace, bcc) and sysbench:

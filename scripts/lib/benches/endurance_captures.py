@@ -36,7 +36,7 @@ class Sizes:
 FULL = Sizes()
 QUICK = Sizes(captures=400, stay=50, rate=200, samples=20)
 
-WATCH = ("--watch", "--interval", "1000000")
+WATCH = ("--watch", "--interval", "3600000")
 
 
 def captures_section(sizes: Sizes) -> Section:

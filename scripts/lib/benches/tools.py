@@ -301,6 +301,8 @@ class ServingProbe:
         self._process.stdin.flush()
         lines = []
         for line in self._lines():
+            if line.startswith((b'{"type":"waits"', b'{"type":"event"')):
+                continue  # of a probe that watches waits besides
             lines.append(line)
             if line.startswith((b'{"type":"end"', b'{"type": "end"')):
                 break
