@@ -20,6 +20,8 @@ __all__: list[str] = []
 
 MANY = 20_000
 DEPTH = 25
+PATIENT = str(round(1000 * PATIENCE))
+"""Milliseconds: on a busy machine the time that is allowed by default is soon over."""
 SMALL_STACK = ("--stack", "16384")
 """One beside the other in one mapping, as where threads bring their own memory."""
 
@@ -42,7 +44,9 @@ def test_twenty_thousand_threads(tmp_path: Path) -> None:
         limits_raised(MANY),
         Target("threads", str(MANY), str(DEPTH), *SMALL_STACK) as target,
     ):
-        capture, memory = measured(target.pid, tmp_path / "all.jsonl", "--backend", "bpf")
+        capture, memory = measured(
+            target.pid, tmp_path / "all.jsonl", "--backend", "bpf", "--deadline", PATIENT
+        )
         assert_frames(capture, target.threads, "target-threads")
         labels = {thread.tid: thread.label for thread in capture.threads}
         assert {labels[fact.tid] for fact in target.threads} == {Label.VERIFIED}
@@ -55,7 +59,9 @@ def test_twenty_thousand_threads(tmp_path: Path) -> None:
 def test_stacks_side_by_side_are_copied_without_their_neighbours(tmp_path: Path) -> None:
     """Of 16 KiB no more is there: 128 KiB of each would be 250 MiB."""
     with Target("threads", "2000", str(DEPTH), *SMALL_STACK) as target:
-        capture, memory = measured(target.pid, tmp_path / "proc.jsonl", "--backend", "proc")
+        capture, memory = measured(
+            target.pid, tmp_path / "proc.jsonl", "--backend", "proc", "--deadline", PATIENT
+        )
         assert_frames(capture, target.threads, "target-threads")
         assert not wrong_stacks(capture, target.threads)
         known = {fact.tid for fact in target.threads}
