@@ -41,6 +41,8 @@ __all__ = [
 PROC = Path("/proc")
 MAX_PROCESSES = 1024
 """Processes of one server in one capture; the rest is left out, and said so."""
+LIST_LENGTH = 1500
+"""Characters for the names of servers in a message, which is cut at 2000."""
 
 _DELETED = " (deleted)"
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h; field 9 of /proc/PID/stat
@@ -184,13 +186,29 @@ def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
     if len(matching) == 1:
         return matching[0]
     if not matching:
-        those = "; ".join(map(str, servers))
-        raise NotRunningError(f"no {what} with {selector}; running: {those}")
-    those = "; ".join(map(str, matching))
+        raise NotRunningError(f"no {what} with {selector}; running: {_listed(servers)}")
     raise StallscopeError(
-        f"{len(matching)} servers answer to {what}: {those}."
+        f"{len(matching)} servers answer to {what}: {_listed(matching)}."
         " Give -p PID, or --socket, --port or --datadir"
     )
+
+
+def _listed(servers: Sequence[Server]) -> str:
+    """Name all of them, as fully as one line has room for: the rest of it must stay readable."""
+    for say in (str, _briefly, lambda server: f"pid {server.main.pid}"):
+        those = "; ".join(map(say, servers))
+        if len(those) <= LIST_LENGTH:
+            break
+    return those
+
+
+def _briefly(server: Server) -> str:
+    """Give one way to choose it besides its pid."""
+    if server.ports:
+        return f"pid {server.main.pid} port {server.ports[0]}"
+    if server.sockets:
+        return f"pid {server.main.pid} socket {server.sockets[0]}"
+    return f"pid {server.main.pid}"
 
 
 def seen_again(server: Server) -> Server | None:

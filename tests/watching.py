@@ -7,9 +7,6 @@ Two commands do: ``serve`` (:class:`Watcher`), among whose lines may be captures
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import errno
 import json
 import signal
 import subprocess
@@ -17,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,7 +24,7 @@ from stallscope.errors import StallscopeError
 from stallscope.model import Capture
 from stallscope.waitlines import Event, Key, Notice, WaitLine, loads
 
-__all__ = ["Line", "Waits", "Watcher", "attached", "key_of", "loaded", "watcher"]
+__all__ = ["Line", "Waits", "Watcher", "key_of", "watcher"]
 
 Line = dict[str, Any]
 
@@ -285,39 +281,3 @@ def key_of(line: WaitLine, kind: str, name: str | None = None) -> Key:
     """Return the one key of that kind, and of that name where it is given."""
     (found,) = [key for key in line.keys if key.kind == kind and (name is None or key.name == name)]
     return found
-
-
-def attached(pid: int) -> set[str]:
-    """Return the BPF programs and links that a process holds: ``prog 17``, ``link 23``."""
-    found = set()
-    for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            for line in file.read_text().splitlines():
-                name, _, value = line.partition(":")
-                if name in ("prog_id", "link_id"):
-                    found.add(f"{name.removesuffix('_id')} {value.strip()}")
-    return found
-
-
-def loaded() -> set[str]:
-    """Return the BPF programs and links that the kernel has, of whomever.
-
-    bpftool, which looks at each of them, fails where one goes meanwhile.
-    """
-    return {f"{kind} {number}" for kind in NEXT for number in numbers(kind)}
-
-
-SYS_BPF = 321
-"""Of x86-64."""
-NEXT = {"prog": 11, "link": 31}
-"""BPF_PROG_GET_NEXT_ID, BPF_LINK_GET_NEXT_ID."""
-
-
-def numbers(kind: str) -> Iterator[int]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    attr = (ctypes.c_uint32 * 3)()  # the number before, the next one, flags
-    size = ctypes.sizeof(attr)
-    while libc.syscall(SYS_BPF, NEXT[kind], ctypes.byref(attr), size) == 0:
-        attr[0] = attr[1]
-        yield attr[1]
-    assert ctypes.get_errno() == errno.ENOENT, errno.errorcode[ctypes.get_errno()]

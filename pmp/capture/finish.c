@@ -175,7 +175,8 @@ static struct stall_error *note_lost(struct stall_snapshot *snapshot)
 		return NULL;
 	return stall_snapshot_note(
 		snapshot, "threads-lost",
-		"%zu threads ended during the capture or are beyond --max-threads", count);
+		"%zu threads ended during the capture or are beyond --max-threads or --deadline",
+		count);
 }
 
 static struct stall_error *note_missing(struct stall_snapshot *snapshot,

@@ -9,10 +9,15 @@
 #include "proc_thread.h"
 #include "stack_copy.h"
 
+// Threads whose stacks are copied together, and looked at again right after: the shorter that takes,
+// the fewer of them run meanwhile.
+#define CHUNK 256
+
 // What was seen of a thread before its stack was copied.
 struct sight {
 	struct stall_proc_syscall call;
 	struct stall_stack_copy copy;
+	bool seen;
 	bool done; // verified, or gone
 	bool gone;
 };
@@ -21,11 +26,16 @@ struct copier {
 	struct stall_snapshot *snapshot;
 	struct sight *sights;
 	size_t count;
-	struct stall_stack_copy **copies; // room for the arguments of stall_stacks_copy
 	size_t max_stack;
-	size_t open; // not settled yet
+	uint64_t deadline_ns;
 	size_t full;
 };
+
+// The first threads are read in any case: a capture with nothing in it is worth nothing.
+static bool is_late(size_t index, uint64_t deadline_ns)
+{
+	return index >= CHUNK && stall_clock_ns(CLOCK_MONOTONIC) > deadline_ns;
+}
 
 static struct stall_error *look(const struct copier *copier, struct sight *sight,
 				struct stall_proc_syscall *ret)
@@ -79,9 +89,10 @@ static void set_running(struct stall_thread *thread)
 	thread->stack_size = 0;
 }
 
-static struct stall_error *look_before(struct copier *copier)
+static struct stall_error *look_before(const struct copier *copier, size_t first, size_t end,
+				       uint64_t deadline_ns)
 {
-	for (size_t i = 0; i < copier->count; i++) {
+	for (size_t i = first; i < end && !is_late(i, deadline_ns); i++) {
 		struct sight *sight = &copier->sights[i];
 		struct stall_thread *thread = sight->copy.thread;
 
@@ -90,6 +101,7 @@ static struct stall_error *look_before(struct copier *copier)
 		struct stall_error *err = look(copier, sight, &sight->call);
 		if (err)
 			return err;
+		sight->seen = true;
 		thread->passes++;
 		if (sight->call.blocked)
 			set_registers(thread, &sight->call);
@@ -99,18 +111,67 @@ static struct stall_error *look_before(struct copier *copier)
 	return NULL;
 }
 
-static struct stall_error *copy_stacks(struct copier *copier)
+static struct stall_error *copy_stacks(struct copier *copier, size_t first, size_t end)
 {
-	size_t count = 0;
+	struct stall_stack_copy *copies[CHUNK];
+	size_t count = 0, full;
 
-	for (size_t i = 0; i < copier->count; i++)
-		if (!copier->sights[i].done && copier->sights[i].call.blocked)
-			copier->copies[count++] = &copier->sights[i].copy;
-	return stall_stacks_copy(copier->snapshot, copier->copies, count, copier->max_stack,
-				 &copier->full);
+	for (size_t i = first; i < end; i++) {
+		struct sight *sight = &copier->sights[i];
+
+		if (sight->seen && !sight->done && sight->call.blocked)
+			copies[count++] = &sight->copy;
+	}
+	struct stall_error *err =
+		stall_stacks_copy(copier->snapshot, copies, count, copier->max_stack, &full);
+	if (!err)
+		copier->full += full;
+	return err;
 }
 
-static struct stall_error *settle(struct copier *copier, struct sight *sight)
+struct place {
+	uint32_t process;
+	struct sight *sight;
+};
+
+static int compare_places(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+
+	if (x->process != y->process)
+		return x->process < y->process ? -1 : 1;
+	return (x->sight->call.sp > y->sight->call.sp) - (x->sight->call.sp < y->sight->call.sp);
+}
+
+// /proc does not say where a stack ends. Where many lie in one mapping (without guard pages, or on
+// memory of the program's own), a stack ends before the next stack pointer at the latest: else much
+// more would be copied than there is of each.
+static struct stall_error *find_ends(const struct copier *copier)
+{
+	_cleanup_free_ struct place *places = calloc(copier->count + 1, sizeof(*places));
+	size_t count = 0;
+
+	if (!places)
+		return &stall_enomem;
+	for (size_t i = 0; i < copier->count; i++) {
+		struct sight *sight = &copier->sights[i];
+
+		if (sight->seen && !sight->gone && sight->call.blocked && sight->call.sp)
+			places[count++] = (struct place){sight->copy.thread->process, sight};
+	}
+	qsort(places, count, sizeof(*places), compare_places);
+	for (size_t i = 1; i < count; i++) {
+		struct sight *sight = places[i - 1].sight;
+
+		// Who shares its stack with another one (vfork) has no end of its own.
+		if (places[i].process == places[i - 1].process &&
+		    places[i].sight->call.sp > sight->call.sp)
+			sight->copy.end = places[i].sight->call.sp;
+	}
+	return NULL;
+}
+
+static struct stall_error *settle(const struct copier *copier, struct sight *sight)
 {
 	struct stall_thread *thread = sight->copy.thread;
 	struct stall_proc_syscall again = {};
@@ -130,59 +191,90 @@ static struct stall_error *settle(struct copier *copier, struct sight *sight)
 }
 
 // The second look tells which copies are exact.
-static struct stall_error *look_after(struct copier *copier)
+static struct stall_error *look_after(const struct copier *copier, size_t first, size_t end)
 {
-	copier->open = 0;
-	for (size_t i = 0; i < copier->count; i++) {
+	for (size_t i = first; i < end && !is_late(i, copier->deadline_ns); i++) {
 		struct sight *sight = &copier->sights[i];
-		if (!sight->done && sight->call.blocked) {
-			struct stall_error *err = settle(copier, sight);
-			if (err)
-				return err;
-		}
-		copier->open += !sight->done;
+
+		if (!sight->seen || sight->done || !sight->call.blocked)
+			continue;
+		struct stall_error *err = settle(copier, sight);
+		if (err)
+			return err;
 	}
 	return NULL;
 }
 
-static struct stall_error *run_pass(struct copier *copier)
+// In the first pass all were looked at before, each chunk right before it in those that follow.
+static struct stall_error *run_chunk(struct copier *copier, size_t first, bool again)
 {
-	struct stall_error *err = look_before(copier);
+	size_t end = copier->count - first < CHUNK ? copier->count : first + CHUNK;
+	struct stall_error *err = NULL;
+
+	if (again)
+		err = look_before(copier, first, end, copier->deadline_ns);
+	if (!err)
+		err = copy_stacks(copier, first, end);
+	return err ? err : look_after(copier, first, end);
+}
+
+static size_t count_open(const struct copier *copier)
+{
+	size_t open = 0;
+
+	for (size_t i = 0; i < copier->count; i++)
+		open += !copier->sights[i].done;
+	return open;
+}
+
+static struct stall_error *run_passes(struct copier *copier, unsigned int passes,
+				      uint64_t look_deadline_ns)
+{
+	struct stall_error *err = look_before(copier, 0, copier->count, look_deadline_ns);
 
 	if (!err)
-		err = copy_stacks(copier);
-	return err ? err : look_after(copier);
+		err = find_ends(copier);
+	for (unsigned int pass = 0; !err && pass < passes && count_open(copier); pass++) {
+		if (pass && stall_clock_ns(CLOCK_MONOTONIC) > copier->deadline_ns)
+			break;
+		for (size_t i = 0; !err && i < copier->count && !is_late(i, copier->deadline_ns);
+		     i += CHUNK)
+			err = run_chunk(copier, i, pass > 0);
+	}
+	return err;
 }
 
 struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_t *threads,
 				    size_t count, const struct stall_snapshot_options *options,
-				    uint64_t deadline_ns, bool *gone, size_t *ret_full)
+				    uint64_t started_ns, bool *gone, struct stall_proc_left *ret)
 {
+	uint64_t time_ns = options->deadline_ms * UINT64_C(1000000);
 	_cleanup_free_ struct sight *sights = calloc(count + 1, sizeof(*sights));
-	_cleanup_free_ struct stall_stack_copy **copies = calloc(count + 1, sizeof(*copies));
 	struct copier copier = {
 		.snapshot = snapshot,
 		.sights = sights,
 		.count = count,
-		.copies = copies,
 		.max_stack = options->max_stack,
-		.open = count,
+		.deadline_ns = started_ns + time_ns,
 	};
 
-	if (!sights || !copies)
+	*ret = (struct stall_proc_left){};
+	if (!sights)
 		return &stall_enomem;
 	for (size_t i = 0; i < count; i++)
 		sights[i].copy.thread = &snapshot->threads[threads[i]];
-	for (unsigned int pass = 0; copier.open && pass < options->passes; pass++) {
-		if (pass && stall_clock_ns(CLOCK_MONOTONIC) > deadline_ns)
-			break;
-		struct stall_error *err = run_pass(&copier);
-		if (err)
-			return err;
+	// What was looked at is worth little without a copy and a second look.
+	struct stall_error *err = run_passes(&copier, options->passes, started_ns + time_ns / 2);
+	if (err)
+		return err;
+	ret->full = copier.full;
+	for (size_t i = 0; i < count; i++) {
+		ret->unseen += !sights[i].seen;
+		ret->open += sights[i].seen && !sights[i].done;
+		gone[i] = sights[i].gone || !sights[i].seen;
 	}
-	for (size_t i = 0; i < count; i++)
-		gone[i] = sights[i].gone;
-	*ret_full = copier.full;
+	if (stall_clock_ns(CLOCK_MONOTONIC) <= copier.deadline_ns)
+		ret->open = 0; // those ran in each pass
 	return NULL;
 }
 
@@ -204,7 +296,7 @@ static struct stall_error *find_run(const struct stall_snapshot *snapshot,
 	if (!err)
 		err = stall_proc_status_read(target, thread->tid, &now);
 	*ret = err || now.switches != thread->switches || now.state != thread->state ||
-	       !is_same(&before, &call);
+	       !stall_proc_syscall_is_same(&before, &call);
 	if (!err || err->code != STALL_ERROR_NO_PROCESS)
 		return err;
 	stall_error_destroy(err);
@@ -218,6 +310,25 @@ struct stall_error *stall_proc_find_runs(const struct stall_snapshot *snapshot,
 
 	for (size_t i = 0; !err && i < count; i++)
 		err = find_run(snapshot, &snapshot->threads[threads[i]], &ret[i]);
+	return err;
+}
+
+struct stall_error *stall_proc_note(struct stall_snapshot *snapshot,
+				    const struct stall_snapshot_options *options,
+				    const struct stall_proc_left *left)
+{
+	struct stall_error *err = NULL;
+
+	if (left->unseen || left->open)
+		err = stall_snapshot_note(
+			snapshot, "deadline",
+			"the deadline of %u ms was over: %zu threads were not looked at, of %zu it "
+			"is not known whether they ran while they were read; raise --deadline",
+			options->deadline_ms, left->unseen, left->open);
+	if (!err && left->full)
+		err = stall_snapshot_note(
+			snapshot, "arena-full",
+			"no room for the stacks of %zu threads: lower --max-stack", left->full);
 	return err;
 }
 

@@ -11,12 +11,24 @@
 #include "error.h"
 #include "snapshot.h"
 
+// What stall_proc_copy() did not get done: threads for whose stacks the arena had no room, threads
+// that were not looked at before the deadline, and threads that were, with no time to copy their
+// stacks or to see whether they ran meanwhile.
+struct stall_proc_left {
+	size_t full, unseen, open;
+};
+
 // Fills and labels the threads of the snapshot with these indexes, in as many passes as the
-// options allow until the deadline (CLOCK_MONOTONIC). gone[i] says that threads[i] has ended.
-// *ret_full counts the threads for whose stacks the arena had no room.
+// options allow until the deadline, which began at started_ns (CLOCK_MONOTONIC). gone[i] says that
+// threads[i] has ended, or was not looked at.
 struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_t *threads,
 				    size_t count, const struct stall_snapshot_options *options,
-				    uint64_t deadline_ns, bool *gone, size_t *ret_full);
+				    uint64_t started_ns, bool *gone, struct stall_proc_left *ret);
+
+// Notes what was left undone for the deadline, or for want of room.
+struct stall_error *stall_proc_note(struct stall_snapshot *snapshot,
+				    const struct stall_snapshot_options *options,
+				    const struct stall_proc_left *left);
 
 // Which of these threads, that stall_proc_copy() has labelled verified or truncated, ran since:
 // ret[i] is of threads[i].

@@ -48,26 +48,22 @@ static struct stall_error *read_futexes(struct stall_snapshot *snapshot)
 
 static struct stall_error *copy_all(struct stall_snapshot *snapshot,
 				    const struct stall_snapshot_options *options,
-				    uint64_t deadline_ns)
+				    uint64_t started_ns)
 {
 	_cleanup_free_ size_t *threads = calloc(snapshot->thread_count + 1, sizeof(*threads));
 	_cleanup_free_ bool *gone = calloc(snapshot->thread_count + 1, sizeof(*gone));
-	size_t full = 0;
+	struct stall_proc_left left;
 
 	if (!threads || !gone)
 		return &stall_enomem;
 	for (size_t i = 0; i < snapshot->thread_count; i++)
 		threads[i] = i;
 	struct stall_error *err = stall_proc_copy(snapshot, threads, snapshot->thread_count,
-						  options, deadline_ns, gone, &full);
+						  options, started_ns, gone, &left);
 	if (err)
 		return err;
 	stall_proc_drop_gone(snapshot, gone);
-	if (!full)
-		return NULL;
-	return stall_snapshot_note(snapshot, "arena-full",
-				   "no room for the stacks of %zu threads: lower --max-stack",
-				   full);
+	return stall_proc_note(snapshot, options, &left);
 }
 
 static struct stall_error *proc_capture(void *state, struct stall_snapshot *snapshot,
@@ -78,8 +74,7 @@ static struct stall_error *proc_capture(void *state, struct stall_snapshot *snap
 	(void)state;
 	struct stall_error *err = stall_proc_list_threads(snapshot, options);
 	if (!err)
-		err = copy_all(snapshot, options,
-			       started_ns + options->deadline_ms * UINT64_C(1000000));
+		err = copy_all(snapshot, options, started_ns);
 	if (!err)
 		err = read_futexes(snapshot);
 	snapshot->snapshot_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns;

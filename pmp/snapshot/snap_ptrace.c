@@ -204,8 +204,7 @@ static size_t take_over(struct capture *capture, bool *gone, size_t *threads, st
 	return count;
 }
 
-static struct stall_error *note(const struct capture *capture, const struct tally *tally,
-				size_t full)
+static struct stall_error *note(const struct capture *capture, const struct tally *tally)
 {
 	struct stall_snapshot *snapshot = capture->snapshot;
 	struct stall_error *err = NULL;
@@ -225,10 +224,6 @@ static struct stall_error *note(const struct capture *capture, const struct tall
 			"the deadline of %u ms was over before %zu threads were stopped; "
 			"they were read from /proc",
 			capture->options->deadline_ms, tally->pending);
-	if (!err && full)
-		err = stall_snapshot_note(
-			snapshot, "arena-full",
-			"no room for the stacks of %zu threads: lower --max-stack", full);
 	return err;
 }
 
@@ -236,7 +231,8 @@ static struct stall_error *note(const struct capture *capture, const struct tall
 static struct stall_error *copy_rest(struct capture *capture)
 {
 	struct stall_snapshot *snapshot = capture->snapshot;
-	size_t count = snapshot->thread_count, full = 0;
+	size_t count = snapshot->thread_count;
+	struct stall_proc_left left;
 	_cleanup_free_ size_t *threads = calloc(count + 1, sizeof(*threads));
 	_cleanup_free_ bool *gone = calloc(count + 1, sizeof(*gone));
 	_cleanup_free_ bool *rest_gone = calloc(count + 1, sizeof(*rest_gone));
@@ -246,16 +242,20 @@ static struct stall_error *copy_rest(struct capture *capture)
 		return &stall_enomem;
 	size_t rest = take_over(capture, gone, threads, &tally);
 	struct stall_error *err = stall_snapshot_read_futexes(snapshot);
+	// What is left over when the time for stopping is up has as much time of its own.
 	if (!err)
 		err = stall_proc_copy(snapshot, threads, rest, capture->options,
-				      capture->deadline_ns, rest_gone, &full);
+				      stall_clock_ns(CLOCK_MONOTONIC), rest_gone, &left);
 	if (err)
 		return err;
 	for (size_t i = 0; i < rest; i++)
 		gone[threads[i]] = rest_gone[i];
 	stall_proc_drop_gone(snapshot, gone);
 	err = stall_snapshot_read_futexes(snapshot);
-	return err ? err : note(capture, &tally, full + capture->trace->full);
+	left.full += capture->trace->full;
+	if (!err)
+		err = note(capture, &tally);
+	return err ? err : stall_proc_note(snapshot, capture->options, &left);
 }
 
 static struct stall_error *ptrace_capture(void *state, struct stall_snapshot *snapshot,

@@ -40,6 +40,11 @@ static struct stall_read prepare(const struct stall_snapshot *snapshot,
 {
 	struct stall_thread *thread = copy->thread;
 	struct range range = stack_range(snapshot->processes[thread->process].maps, thread);
+
+	if (copy->end && copy->end < range.end) {
+		range.end = copy->end;
+		range.blind = false;
+	}
 	size_t size = range.end > range.start ? range.end - range.start : 0;
 
 	copy->truncated = size > max_stack || range.blind;

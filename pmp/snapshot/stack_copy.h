@@ -15,6 +15,7 @@
 
 struct stall_stack_copy {
 	struct stall_thread *thread; // in: process, regs, fs_base; out: stack*
+	uint64_t end;		     // in: the stack ends there or below; 0: not known
 	size_t capacity;	     // of thread->stack, so that a second copy takes the same room
 	bool truncated;		     // the copy ends before the stack does
 };

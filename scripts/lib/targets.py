@@ -42,6 +42,8 @@ END_SECONDS = 60.0
 MAX_LINE = 16 << 20
 CLONE = re.compile(r" \[clone [^\]]*\]")
 STUB = re.compile(r"target-\w+\+0x")
+TRACED = re.compile(rb"^TracerPid:\t([1-9]\d*)$", re.M)
+STOPPED = re.compile(rb"^State:\t([Tt] .*)$", re.M)
 
 
 class TargetError(Exception):
@@ -51,7 +53,7 @@ class TargetError(Exception):
 class Fact(msgspec.Struct):
     """One line that a target printed before it was ready; what is meant depends on ``fact``."""
 
-    fact: str
+    fact: str = ""
     tid: int = 0
     wait: str = ""
     syscall: int | None = None
@@ -251,22 +253,27 @@ def trouble(pid: int) -> list[str]:
     States are those of /proc/PID/stat: T is stopped, t is stopped by a tracer.
     """
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
+    for tid in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for line in (task / "status").read_text(errors="replace").splitlines():
-                key, _, value = line.partition(":")
-                if key == "TracerPid" and value.strip() != "0":
-                    found.append(f"{task.name}: traced by {value.strip()}")
-                if key == "State" and value.strip()[0] in "Tt":
-                    found.append(f"{task.name}: {value.strip()}")
+            status = Path(f"/proc/{pid}/task/{tid}/status").read_bytes()
+            if tracer := TRACED.search(status):
+                found.append(f"{tid}: traced by {tracer[1].decode()}")
+            if stopped := STOPPED.search(status):
+                found.append(f"{tid}: {stopped[1].decode()}")
     return found
 
 
 def trouble_left(pid: int) -> list[str]:
     """Return the trouble that stays: the end of a tracer takes the kernel a moment."""
+    found: list[str] = []
+
+    def well() -> bool:
+        found[:] = trouble(pid)
+        return not found
+
     with contextlib.suppress(Late):
-        wait_until(lambda: not trouble(pid), f"nobody traces {pid} any more")
-    return trouble(pid)
+        wait_until(well, f"nobody traces {pid} any more")
+    return found
 
 
 def own_frames(thread: Thread, *modules: str) -> list[str]:

@@ -24,6 +24,8 @@ from tests.root.support import BACKENDS, assert_frames, assert_unharmed, run_pro
 __all__: list[str] = []
 
 KILLS = 300
+FEW_KILLS = 40
+"""Of a probe that never stops a thread."""
 # Those that never stop a thread.
 GENTLE = BACKENDS[:2]
 
@@ -116,18 +118,39 @@ def test_signals_arrive_during_captures(backend: str) -> None:
         assert_unharmed(target.pid)
 
 
-@pytest.mark.needs("root", "ptrace")
-def test_probe_killed_at_any_moment_of_a_ptrace_capture() -> None:
+NEEDS = {
+    "bpf": ("root", "bpf", "waits"),
+    "proc": ("root", "probe"),
+    "ptrace": ("root", "ptrace"),
+    "inproc": ("root", "library"),
+}
+"""Of a way of running the probe, by its backend."""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, id=way.id, marks=pytest.mark.needs(*NEEDS[backend]))
+        for way in kills.WAYS
+        for backend in NEEDS
+        if way.id.endswith(f"-{backend}")
+    ],
+)
+def test_probe_killed_at_any_moment(way: kills.Way) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
-    with Target("threads", "60", "25") as target:
-        moments = kills.measure(target.pid)
-        hit = sum(kills.kill_once(target, moments.choose(rng)) for _ in range(KILLS))
-        assert hit > KILLS // 4
+    count = KILLS if way.stops else FEW_KILLS
+    with kills.victims(way) as victims:
+        moments = kills.measure(victims)
+        hit = sum(
+            kills.kill_once(victims, moments.choose(rng), audited=nr % 4 == 0)
+            for nr in range(count)
+        )
+        assert hit > count // 4
         # What runs on is still what it was.
-        after = snap(target.pid, backend="ptrace").whole
-        assert_frames(after, target.threads, "target-threads")
+        victims.capture_right()
+        assert way.stops or victims.interrupted() == 0
 
 
 def open_files(pid: int) -> int:

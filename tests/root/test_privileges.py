@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from known_waits import known_waits
 from servers import PATIENCE, wait_until
+from serving import ask_snap, serving
 from targets import Target
 
 from stallscope import probe
-from tests.root.serving import ask_snap, serving
 from tests.root.support import assert_unharmed, snap
 
 __all__: list[str] = []

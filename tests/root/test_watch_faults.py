@@ -9,6 +9,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import bpf_objects
 import pytest
 from known_waits import known_waits, make
 from servers import PATIENCE, wait_until
@@ -16,7 +17,7 @@ from targets import Target, target_path
 
 from stallscope import probe
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
-from tests.watching import Line, Watcher, attached, loaded, watcher
+from tests.watching import Line, Watcher, watcher
 
 __all__: list[str] = []
 
@@ -197,13 +198,15 @@ def test_two_probes_on_one_target(tmp_path: Path) -> None:
 def test_killed_probe_leaves_nothing_attached(tmp_path: Path) -> None:
     with known_waits(tmp_path, 3) as target:
         with watcher(target.pid, options=EVENTS) as watch:
-            probes = attached(watch.pid)
+            probes = bpf_objects.held(watch.pid)
             assert len(probes) > 5
             make(target, "hold mutex 3")
             watch.event(in_flight, "event")
             os.kill(watch.pid, signal.SIGKILL)
             assert watch.process.wait(PATIENCE) == -signal.SIGKILL
-            wait_until(lambda: not probes & loaded(), "nothing of it is left in the kernel")
+            wait_until(
+                lambda: not probes & bpf_objects.loaded(), "nothing of it is left in the kernel"
+            )
         assert len(make(target, "release").calls) == 3
         assert len(make(target, "mutex 1 5").calls) == 1
         assert_unharmed(target.pid)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import bpf_objects
 import pytest
 from known_waits import Made, known_waits, make
 from servers import wait_until
@@ -16,7 +17,7 @@ from targets import Target
 from stallscope import capturefile
 from stallscope.model import Capture, Trigger
 from tests.root.support import assert_unharmed
-from tests.watching import Line, Watcher, attached, loaded, watcher
+from tests.watching import Line, Watcher, watcher
 
 __all__: list[str] = []
 
@@ -207,10 +208,10 @@ def test_the_next_capture_tells_what_was_suppressed(tmp_path: Path) -> None:
 
 def test_probes_are_attached_only_while_they_are_on(tmp_path: Path) -> None:
     with known_waits(tmp_path, WAITERS) as target, watcher(target.pid, options=()) as watch:
-        idle = attached(watch.pid)
+        idle = bpf_objects.held(watch.pid)
         assert watch.ask("waits", "waits", "error")["type"] == "error"
         assert watch.ask("watch on", "watch", "error") == {"type": "watch", "on": True}
-        probes = attached(watch.pid) - idle
+        probes = bpf_objects.held(watch.pid) - idle
         assert len([name for name in probes if name.startswith("link")]) >= 5
         held = make(target, f"hold mutex {WAITERS}")
         watch.ask("threshold lock 10", "threshold")
@@ -221,12 +222,12 @@ def test_probes_are_attached_only_while_they_are_on(tmp_path: Path) -> None:
         assert key["in_flight"] == WAITERS
         make(target, "release")
         assert watch.ask("watch off", "watch", "error") == {"type": "watch", "on": False}
-        assert attached(watch.pid) == idle
+        assert bpf_objects.held(watch.pid) == idle
         # The kernel frees them after a moment.
-        wait_until(lambda: not probes & loaded(), "the probes are gone")
+        wait_until(lambda: not probes & bpf_objects.loaded(), "the probes are gone")
         assert watch.ask("watch on", "watch", "error") == {"type": "watch", "on": True}
-        probes = attached(watch.pid)
-    wait_until(lambda: not probes & loaded(), "the probes are gone")
+        probes = bpf_objects.held(watch.pid)
+    wait_until(lambda: not probes & bpf_objects.loaded(), "the probes are gone")
 
 
 def test_lines_at_an_interval(tmp_path: Path) -> None:

@@ -1,25 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// churn RATE [STAY]: makes and ends RATE threads a second beside STAY threads that stay blocked.
+// churn RATE [STAY [MICROSECONDS [cond]]]: makes and ends RATE threads a second beside STAY threads
+// that stay blocked. Each lives for that long (200), asleep, or in one wait for a condition variable.
 // Commands: `made`.
 #include "levels.h"
 #include "waits.h"
 
-static unsigned long made, alive, refused;
+static unsigned long made, alive, ended, refused;
 static unsigned int rate;
+static uint64_t life_ns = 200000;
+static bool in_cond;
 
 static NOIPA void churn_work(void *arg)
 {
-	struct timespec nap = {.tv_nsec = 200000};
+	struct timespec nap = {.tv_nsec = (long)life_ns};
 
 	(void)arg;
 	nanosleep(&nap, NULL);
 	KEEP_FRAME();
 }
 
+static NOIPA void churn_wait(void *arg)
+{
+	pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
+	struct timespec until;
+
+	(void)arg;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += (long)life_ns;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_nsec -= 1000000000;
+		until.tv_sec++;
+	}
+	pthread_mutex_lock(&mutex);
+	pthread_cond_timedwait(&cond, &mutex, &until);
+	pthread_mutex_unlock(&mutex);
+	KEEP_FRAME();
+}
+
 static NOIPA void *churn_main(void *arg)
 {
-	levels_descend(6, churn_work, arg);
+	levels_descend(6, in_cond ? churn_wait : churn_work, arg);
 	__atomic_fetch_sub(&alive, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&ended, 1, __ATOMIC_RELAXED);
 	return NULL;
 }
 
@@ -49,12 +72,12 @@ static NOIPA void *maker_main(void *arg)
 			nanosleep(&nap, NULL);
 		}
 		// A machine that cannot keep up must not end up with ever more threads.
-		if (__atomic_load_n(&alive, __ATOMIC_RELAXED) > 2000 ||
+		if (__atomic_add_fetch(&alive, 1, __ATOMIC_RELAXED) > 2000 ||
 		    pthread_create(&thread, &attr, churn_main, NULL)) {
+			__atomic_fetch_sub(&alive, 1, __ATOMIC_RELAXED);
 			__atomic_fetch_add(&refused, 1, __ATOMIC_RELAXED);
 			continue;
 		}
-		__atomic_fetch_add(&alive, 1, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&made, 1, __ATOMIC_RELAXED);
 	}
 	return NULL;
@@ -63,7 +86,10 @@ static NOIPA void *maker_main(void *arg)
 static void answer(const char *command)
 {
 	(void)command;
-	printf("{\"made\":%lu,\"refused\":%lu,\"ns\":%llu}\n",
+	// First those that ended: each of them was made.
+	unsigned long gone = __atomic_load_n(&ended, __ATOMIC_ACQUIRE);
+
+	printf("{\"ended\":%lu,\"made\":%lu,\"refused\":%lu,\"ns\":%llu}\n", gone,
 	       __atomic_load_n(&made, __ATOMIC_RELAXED),
 	       __atomic_load_n(&refused, __ATOMIC_RELAXED), (unsigned long long)target_now());
 }
@@ -74,8 +100,11 @@ int main(int argc, char **argv)
 	int *tids = calloc((size_t)stay + 1, sizeof(*tids));
 
 	rate = argc > 1 ? (unsigned int)atoi(argv[1]) : 5000;
-	if (!tids || !rate)
-		target_die("usage: churn RATE [STAY]");
+	if (argc > 3)
+		life_ns = strtoul(argv[3], NULL, 10) * 1000;
+	in_cond = argc > 4 && strcmp(argv[4], "cond") == 0;
+	if (!tids || !rate || life_ns >= 1000000000)
+		target_die("usage: churn RATE [STAY [MICROSECONDS [cond]]]");
 	waits_init();
 	for (int i = 0; i < stay; i++)
 		pthread_detach(target_thread(stay_main, &tids[i], 65536));

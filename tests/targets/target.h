@@ -134,6 +134,24 @@ static inline pthread_t target_thread(void *(*function)(void *), void *arg, size
 	return thread;
 }
 
+// The same on memory of the caller's, so that tens of thousands of threads need one mapping.
+static inline pthread_t target_thread_on(void *(*function)(void *), void *arg, void *stack,
+					 size_t size)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	pthread_attr_init(&attr);
+	errno = pthread_attr_setstack(&attr, stack, size);
+	if (errno)
+		target_die("pthread_attr_setstack");
+	errno = pthread_create(&thread, &attr, function, arg);
+	if (errno)
+		target_die("pthread_create");
+	pthread_attr_destroy(&attr);
+	return thread;
+}
+
 static inline void target_ready(void)
 {
 	printf("ready\n");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// threads N DEPTH [--wait KIND] [--heartbeat FILE]: N threads blocked DEPTH known functions deep,
-// each in the next kind of wait. Commands: `gap`.
+// threads N DEPTH [--wait KIND] [--heartbeat FILE] [--stack BYTES]: N threads blocked DEPTH known
+// functions deep, each in the next kind of wait; with `--stack` on stacks of that size, side by side
+// in one mapping. Commands: `gap`.
 #include "heartbeat.h"
 #include "levels.h"
 #include "waits.h"
@@ -34,9 +35,12 @@ int main(int argc, char **argv)
 	const char *path = NULL, *only = NULL;
 	unsigned int count, depth;
 	struct waiter *waiters;
+	size_t stack = 0;
+	char *stacks = NULL;
 
 	if (argc < 3) {
-		fprintf(stderr, "usage: threads N DEPTH [--wait KIND] [--heartbeat FILE]\n");
+		fprintf(stderr, "usage: threads N DEPTH [--wait KIND] [--heartbeat FILE] "
+				"[--stack BYTES]\n");
 		return 2;
 	}
 	count = (unsigned int)strtoul(argv[1], NULL, 10);
@@ -46,6 +50,16 @@ int main(int argc, char **argv)
 			only = argv[i + 1];
 		else if (!strcmp(argv[i], "--heartbeat"))
 			path = argv[i + 1];
+		else if (!strcmp(argv[i], "--stack"))
+			stack = strtoul(argv[i + 1], NULL, 10);
+	}
+	if (stack) {
+		stacks = mmap(NULL, count * stack, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (stacks == MAP_FAILED)
+			target_die("mmap");
+		// A huge page would be many stacks at once.
+		madvise(stacks, count * stack, MADV_NOHUGEPAGE);
 	}
 	waits_init();
 	target_wait_first();
@@ -55,7 +69,10 @@ int main(int argc, char **argv)
 	for (unsigned int i = 0; i < count; i++) {
 		waiters[i].kind = only ? waits_find(only) : &wait_kinds[i % WAIT_KINDS];
 		waiters[i].depth = depth;
-		pthread_detach(target_thread(waiter_main, &waiters[i], 65536 + depth * 512ul));
+		pthread_detach(
+			stack ? target_thread_on(waiter_main, &waiters[i], stacks + i * stack,
+						 stack)
+			      : target_thread(waiter_main, &waiters[i], 65536 + depth * 512ul));
 	}
 	levels_print(depth);
 	printf("{\"fact\":\"thread\",\"tid\":%d,\"wait\":\"main\",\"frames\":"

@@ -12,6 +12,7 @@ from stallscope.collectors import processes
 from stallscope.collectors.processes import Selector, hide_passwords, resolve
 from stallscope.errors import StallscopeError, UsageError
 from stallscope.families import family
+from stallscope.text import one_line
 
 NOBODY = Selector()
 
@@ -268,6 +269,24 @@ def test_zombies_and_kernel_threads_do_not_answer_to_names(proc: FakeProc) -> No
 def test_what_runs_is_offered(proc: FakeProc) -> None:
     proc.add(10, "/usr/sbin/mariadbd")
     assert "running: mariadbd (pid 10)" in refusal(proc, "mysqld")
+
+
+@pytest.mark.parametrize(
+    ("count", "also"), [(3, "datadir /srv/0"), (20, "socket /run/a-"), (99, "")]
+)
+def test_each_of_many_servers_is_named_and_the_line_is_not_cut(
+    proc: FakeProc, count: int, also: str
+) -> None:
+    for number in range(count):
+        socket = f"/run/a-{'long-' * 4}name/{number}.sock"
+        argv = ("mysqld", f"--datadir=/srv/{number}{'/deep' * 10}")
+        proc.add(1000 + number, "/usr/sbin/mysqld", listening=(socket,), argv=argv)
+    text = refusal(proc, "mysqld")
+    assert f"{count} servers answer to mysqld" in text
+    assert all(f"pid {1000 + number}" in text for number in range(count))
+    assert also in text
+    assert one_line(text, 2000) == text
+    assert text.endswith("Give -p PID, or --socket, --port or --datadir")
 
 
 def test_nothing_asked_for_is_wrong_usage(proc: FakeProc) -> None:

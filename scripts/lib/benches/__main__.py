@@ -10,6 +10,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from benches import (
     analyze,
     capture,
     cli,
+    endurance,
     inproc,
     pause,
     probes,
@@ -36,7 +38,8 @@ from stallscope.errors import StallscopeError
 EPILOG = """\
 pause    what a capture does to the target: target-gaps, eintr, server-gaps, latency
 capture  what a capture costs: wall, growth, kills, mysql55, server-wall, busy;
-         by its name alone: exact-stacks, an hour (--quick: minutes)
+         by its name alone: exact-stacks, an hour (--quick: minutes); kills-snap-bpf,
+         kills-serve-bpf and so on are one way of running the probe each
 probes   what watching waits costs, and whether it is right and in time: exact, cost-call,
          cost-need, cost-programs-oltp_point_select, cost-programs-oltp_write_only,
          throughput-storm, latency-event, latency-capture, throughput-oltp_point_select,
@@ -51,6 +54,8 @@ accuracy verdicts on public dumps with known causes: verdicts, confidence, unkno
 top      what `stallscope top` costs: cpu
 analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
+soak     what the tool holds after thousands of captures and after hours: captures, agent (of
+         --minutes); and what it does with very much: scale, churn, servers
 cli      how soon a command starts, and what exports cost: start, export (no root)
 
 Needs root, the peers (gdb, elfutils, percona-toolkit, bpftrace, bcc) and sysbench:
@@ -58,7 +63,7 @@ scripts/setup --tests.
 Exit code: 0 every goal met, 1 a measurement failed, 3 a goal was missed.
 """
 
-BENCHES = {
+BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "accuracy": accuracy.sections,
     "agent": agent.sections,
     "analyze": analyze.sections,
@@ -68,10 +73,13 @@ BENCHES = {
     "cli": cli.sections,
     "inproc": inproc.sections,
     "probes": probes.sections,
+    "soak": endurance.sections,
     "top": top.sections,
 }
 ROOTLESS = {"accuracy", "analyze", "report", "cli"}
 ANY_SERVER = {"inproc", "probes"}
+LENGTHS = {"inproc": inproc.SOAK_MINUTES, "soak": endurance.AGENT_MINUTES}
+"""Minutes, where nobody says otherwise."""
 
 
 def version(*argv: str) -> str:
@@ -117,7 +125,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--server", choices=list(probes.SERVERS), default="mariadb")
     parser.add_argument("--only", action="append", default=[], metavar="TABLE", help="see below")
     parser.add_argument(
-        "--minutes", type=float, default=inproc.SOAK_MINUTES, help="how long inproc's soak is"
+        "--minutes",
+        type=float,
+        metavar="N",
+        help=f"how long inproc's soak is ({inproc.SOAK_MINUTES:g}), or soak's agent"
+        f" ({endurance.AGENT_MINUTES:g})",
     )
     options = parser.parse_args()
     if options.bench not in ANY_SERVER and options.server not in SERVERS:
@@ -128,8 +140,9 @@ def arguments() -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> list[Section]:
     done = []
     measured = BENCHES[options.bench]
-    if options.bench == "inproc":
-        measured = functools.partial(inproc.sections, minutes=options.minutes)
+    if options.bench in LENGTHS:
+        minutes = LENGTHS[options.bench] if options.minutes is None else options.minutes
+        measured = functools.partial(measured, minutes=minutes)
     for section in measured(options.server, options.quick, options.only):
         done.append(section)
         if not options.json:

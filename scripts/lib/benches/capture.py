@@ -19,6 +19,7 @@ from benches import progress
 from benches.check import verified_right
 from benches.load import SERVERS
 from benches.pause import all_tools, examine, ours
+from benches.soak import say
 from benches.stats import BenchError, Figure, Row, Section, figure
 from benches.tools import COLD_PROBE, ServingProbe, Taken, Tool
 from stallscope.model import Label
@@ -212,34 +213,61 @@ def growth(sizes: Sizes) -> Section:
     )
 
 
-def killed(sizes: Sizes) -> Section:
-    """Kill the probe at random moments of captures that stop threads."""
+def killed(sizes: Sizes, ways: Sequence[kills.Way] = kills.WAYS) -> Section:
+    """Kill the probe at random moments of all that it does."""
     seed = random.SystemRandom().randrange(1 << 32)
     rng = random.Random(seed)
-    with Target("threads", "100", "25") as target:
-        moments = kills.measure(target.pid)
-        hit = 0
-        for nr in range(sizes.kills):
-            progress(f"kills: {nr + 1}")
-            try:
-                hit += kills.kill_once(target, moments.choose(rng))
-            except kills.KillError as error:
-                raise BenchError(f"kill {nr} of seed {seed}: {error}") from error
-    cells: dict[str, Figure | str] = {
-        "kills": str(sizes.kills),
-        "while it ran": str(hit),
-        "targets lost": "0",
-        "threads left stopped or traced": "0",
-        "seed": str(seed),
-    }
-    goal = (f"{sizes.kills} kills, at least half of them while it ran", hit * 2 >= sizes.kills)
+    rows = []
+    goals = []
+    for way in ways:
+        hit, interrupted = killed_in(way, sizes.kills, rng, seed)
+        cells: dict[str, Figure | str] = {
+            "kills": str(sizes.kills),
+            "while it ran": str(hit),
+            "threads left stopped or traced": "0",
+            "targets lost": "0",
+            "left in the kernel": "0",
+            "calls that saw EINTR": "-" if way.inside or way.stops else str(interrupted),
+        }
+        rows.append(Row(way.name, cells))
+        goals += [
+            (
+                f"{way.name}: {hit} of {sizes.kills} while it ran, half wanted",
+                hit * 2 >= sizes.kills,
+            ),
+            (f"{way.name}: {interrupted} calls saw EINTR", way.stops or interrupted == 0),
+        ]
     return Section(
         "kills",
-        "SIGKILL of stallscope-probe at random moments of ptrace captures, 102 threads",
-        (Row("stallscope-probe snap (ptrace)", cells),),
-        ("after each kill: no tracer, no stopped thread, the target answers",),
-        (goal,),
+        "SIGKILL of stallscope-probe at random moments, 62 threads and more",
+        tuple(rows),
+        (
+            "after each kill: no tracer, no stopped thread, no process of the probe, every target"
+            " answers, and its code is that of its file",
+            "every fourth is stopped first, and the kernel has none of its BPF objects later",
+            "every hundredth is followed by a capture with all frames of all threads",
+        ),
+        tuple(goals),
+        notes=(f"seed {seed}",),
     )
+
+
+def killed_in(way: kills.Way, count: int, rng: random.Random, seed: int) -> tuple[int, int]:
+    """Kill the probe that often; return how often it still ran, and calls that saw EINTR."""
+    hit = 0
+    with kills.victims(way) as victims:
+        moments = kills.measure(victims)
+        for nr in range(count):
+            progress(f"kills: {way.name}, {nr + 1} of {count}")
+            try:
+                hit += kills.kill_once(victims, moments.choose(rng), audited=nr % 4 == 0)
+                if nr % 100 == 99:
+                    victims.capture_right()
+                if nr % 500 == 499:
+                    say(f"{way.name}: {nr + 1} kills, {hit} while it ran, seed {seed}")
+            except kills.KillError as error:
+                raise BenchError(f"{way.name}, kill {nr} of seed {seed}: {error}") from error
+        return hit, victims.interrupted()
 
 
 def exact_row(kind: Kind, seen: Seen) -> Row:
@@ -337,6 +365,8 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
         EXACT_STACKS: exact_stacks,
         "mysql55": mysql55,
     }
+    if ways := [way for way in kills.WAYS if f"kills-{way.id}" in only]:
+        yield killed(sizes, ways)
     for name, measure in alone.items():
         if name in only or (not only and name != EXACT_STACKS):
             try:

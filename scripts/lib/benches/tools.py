@@ -275,6 +275,11 @@ class ServingProbe:
     def __enter__(self) -> ServingProbe:
         return self
 
+    @property
+    def process_id(self) -> int:
+        """The probe's own, not that of its target."""
+        return self._process.pid
+
     def __exit__(self, *error: object) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -296,6 +301,8 @@ class ServingProbe:
         self._process.stdin.flush()
         lines = []
         for line in self._lines():
+            if line.startswith((b'{"type":"waits"', b'{"type":"event"')):
+                continue  # of a probe that watches waits besides
             lines.append(line)
             if line.startswith((b'{"type":"end"', b'{"type": "end"')):
                 break

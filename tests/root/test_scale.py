@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Very many threads: all of them, in bounded time and memory, or a note that names the limit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from benches.endurance_scale import limits_raised, wrong_stacks
+from servers import PATIENCE
+from targets import Target
+
+from stallscope import capturefile, probe
+from stallscope.model import Capture, Label
+from tests.root.support import assert_frames, assert_unharmed, snap
+
+__all__: list[str] = []
+
+MANY = 20_000
+DEPTH = 25
+PATIENT = str(round(1000 * PATIENCE))
+"""Milliseconds: on a busy machine the time that is allowed by default is soon over."""
+SMALL_STACK = ("--stack", "16384")
+"""One beside the other in one mapping, as where threads bring their own memory."""
+
+
+def measured(pid: int, file: Path, *options: str) -> tuple[Capture, float]:
+    """Capture a process; return the capture, and the most memory that took, in MiB."""
+    process = subprocess.Popen(
+        [str(probe.find()), "snap", "--pid", str(pid), "--output", str(file), *options],
+        stdin=subprocess.DEVNULL,
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode in (0, 3)
+    return capturefile.read(file), used.ru_maxrss / 1024
+
+
+@pytest.mark.needs("root", "bpf")
+def test_twenty_thousand_threads(tmp_path: Path) -> None:
+    with (
+        limits_raised(MANY),
+        Target("threads", str(MANY), str(DEPTH), *SMALL_STACK) as target,
+    ):
+        capture, memory = measured(
+            target.pid, tmp_path / "all.jsonl", "--backend", "bpf", "--deadline", PATIENT
+        )
+        assert_frames(capture, target.threads, "target-threads")
+        labels = {thread.tid: thread.label for thread in capture.threads}
+        assert {labels[fact.tid] for fact in target.threads} == {Label.VERIFIED}
+        assert memory < 512
+        assert capture.processes[0].threads_lost == 0
+        assert_unharmed(target.pid)
+
+
+@pytest.mark.needs("root", "probe")
+def test_stacks_side_by_side_are_copied_without_their_neighbours(tmp_path: Path) -> None:
+    """Of 16 KiB no more is there: 128 KiB of each would be 250 MiB."""
+    with Target("threads", "2000", str(DEPTH), *SMALL_STACK) as target:
+        capture, memory = measured(
+            target.pid, tmp_path / "proc.jsonl", "--backend", "proc", "--deadline", PATIENT
+        )
+        assert_frames(capture, target.threads, "target-threads")
+        assert not wrong_stacks(capture, target.threads)
+        known = {fact.tid for fact in target.threads}
+        assert not [
+            thread
+            for thread in capture.threads
+            if thread.tid in known and thread.label is Label.TRUNCATED
+        ]
+        assert memory < 120
+
+
+@pytest.mark.needs("root", "probe")
+def test_what_the_deadline_leaves_out_is_said() -> None:
+    with Target("threads", "3000", str(DEPTH)) as target:
+        taken = snap(target.pid, "--deadline", "20", backend="proc", seconds=PATIENCE)
+        assert taken.code == 3
+        capture = taken.whole
+        # The first ones in any case.
+        assert 256 <= len(capture.threads) < len(target.threads)
+        (process,) = capture.processes
+        # The heartbeat is one more.
+        assert len(capture.threads) + (process.threads_lost or 0) == len(target.threads) + 1
+        (note,) = [note for note in capture.notes if note.code == "deadline"]
+        assert f"{process.threads_lost} threads were not looked at" in note.message
+        assert "--deadline" in note.message
+        assert not wrong_stacks(capture, target.threads)
+        assert_unharmed(target.pid)
