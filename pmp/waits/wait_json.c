@@ -340,7 +340,8 @@ static void write_line(struct writer *writer)
 	if (line->sampling) {
 		stall_json_member_bool(json, "sampled", true);
 		stall_json_member_uint(json, "interval_ns", line->sampling->interval_ns);
-		stall_json_member_uint(json, "longest_interval_ns", line->final ? line->sampling->worst_ns
+		stall_json_member_uint(json, "longest_interval_ns",
+				       line->final ? line->sampling->worst_ns
 						   : line->sampling->longest_ns);
 	}
 	write_kinds(writer);
