@@ -371,12 +371,13 @@ def test_the_ring_of_the_program_before_is_nobody_s(rings: Path) -> None:
             assert watcher.stdin is not None
             assert watcher.stdout is not None
             assert b"ready" in watcher.stdout.readline()
+            lines = watcher.stdout
             mark_a_wait(ring)
-            wait_until(lambda: in_flight(watcher.stdout), "the wait is seen")
+            wait_until(lambda: in_flight(lines), "the wait is seen")
             process.stdin.write(b".executed\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"executed\n"
-            wait_until(lambda: not in_flight(watcher.stdout), "it is over with its program")
+            wait_until(lambda: not in_flight(lines), "it is over with its program")
             watcher.stdin.close()
         refused = run_probe(*words, str(process.pid))
         assert refused.code == 1

@@ -232,6 +232,6 @@ def update(guests: Sequence[Guest]) -> None:
     fresh = {(one.series, one.variant): one for one in guests}
     order = [tuple((*name.split(":"), "plain")[:2]) for name in DEFAULT]
     merged = {(one.series, one.variant): one for one in known()} | fresh
-    kept = [merged[key] for key in order if key in merged]  # type: ignore[index]
+    kept = [merged[key] for key in order if key in merged]
     RECORD.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
     PAGE.write_text(page_with(render(kept), PAGE.read_text()))
