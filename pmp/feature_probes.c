@@ -104,7 +104,7 @@ static struct stall_error *probe_perf(void)
 	return stall_error_create(STALL_ERROR_PERMISSION,
 				  "threads on a CPU cannot be sampled by perf_event_open with "
 				  "registers and stack (%s), which takes CAP_PERFMON; %s",
-				  strerror(errno), STALL_MEND_CAPABILITIES);
+				  strerror(errno), stall_mend_perf());
 }
 
 static struct stall_error *probe_capabilities(void)

@@ -21,6 +21,7 @@ from servers.cache import cache_folder, why_missing
 from servers.inside import library_path
 from servers.mariadb import lock_plugin_missing
 from stalls import device_missing
+from vm import systems
 
 from stallscope import probe
 from stallscope.errors import StallscopeError
@@ -150,6 +151,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "firefox-profiler": firefox_profiler,
     "mandoc": tool("mandoc"),
     "man": tool("man"),
+    "systems": systems.missing,
     "zsh": tool("zsh"),
     "fish": tool("fish"),
 }

@@ -6,10 +6,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import struct
 import sys
 from collections.abc import Iterator
 
+from stallscope import probe
 from stallscope.collectors.doctor.checks import Check, Place
+from stallscope.errors import StallscopeError
 
 __all__ = ["container", "lockdown", "privileges", "python", "tools", "yama"]
 
@@ -26,6 +29,10 @@ _LOST = {
     "CAP_BPF": "no wait probes (waits are sampled), no BPF backend",
     "CAP_CHECKPOINT_RESTORE": "no symbols of replaced or deleted programs",
 }
+# include/uapi/linux/capability.h: struct vfs_cap_data, of versions 2 and 3.
+_XATTR = "security.capability"
+_CAP_DATA = struct.Struct("<IIIII")
+_CAP_EFFECTIVE = 1
 # include/linux/proc_ns.h: the inodes of the namespaces that the kernel begins with.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _FIRST_USER_NAMESPACE = "user:[4026531837]"
@@ -66,25 +73,69 @@ def tools() -> Iterator[Check]:
 
 
 def privileges(place: Place) -> Iterator[Check]:
-    """Say who we are, and which capabilities that has."""
+    """Say who we are, and which capabilities we or the probe's file have."""
     who = "root" if os.geteuid() == 0 else f"uid {os.geteuid()}"
     yield Check("user", "ok", who)
-    status = place.text("/proc/self/status") or ""
-    line = next((text for text in status.splitlines() if text.startswith("CapEff:")), "")
-    try:
-        held = int(line.split()[1], 16)
-    except (IndexError, ValueError):
+    own = _own_capabilities(place)
+    if own is None:
         yield Check("privileges", "degraded", "/proc/self/status does not tell the capabilities")
         return
-    missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
-    if not missing:
+    if not _without(own):
         yield Check("privileges", "ok", ", ".join(_CAPABILITIES))
         return
-    lost = "; ".join(dict.fromkeys(_LOST[name] for name in missing))
-    mend = "run it by sudo, or give the probe these: setcap " + (
-        "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep stallscope-probe"
-    )
-    yield Check("privileges", "degraded", f"without {', '.join(missing)}: {lost}", mend)
+    file = _file_capabilities()
+    missing = _without(own | file)
+    if file and _has_no_new_privileges(place):
+        what = "the probe's file has capabilities, and no_new_privs switches them off"
+        mend = "take options out of the unit that set it (NoNewPrivileges=, SystemCallFilter= ...)"
+        yield Check("privileges", "degraded", what, mend)
+    elif not missing:
+        yield Check(
+            "privileges", "ok", f"the probe has them from its file: {', '.join(_CAPABILITIES)}"
+        )
+    else:
+        lost = "; ".join(dict.fromkeys(_LOST[name] for name in missing))
+        mend = "run it by sudo, or give the probe these: setcap " + (
+            "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep stallscope-probe"
+        )
+        yield Check("privileges", "degraded", f"without {', '.join(missing)}: {lost}", mend)
+
+
+def _without(held: int) -> list[str]:
+    return [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+
+
+def _status(place: Place, name: str) -> str | None:
+    for line in (place.text("/proc/self/status") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key == name and value.strip():
+            return value.strip()
+    return None
+
+
+def _own_capabilities(place: Place) -> int | None:
+    try:
+        return int(_status(place, "CapEff") or "", 16)
+    except ValueError:
+        return None
+
+
+def _has_no_new_privileges(place: Place) -> bool:
+    return _status(place, "NoNewPrivs") == "1"
+
+
+def _file_capabilities() -> int:
+    """Return the capabilities that the probe has once it runs, from its file; 0 where none."""
+    try:
+        path = probe.find()
+        data = os.getxattr(path, _XATTR)
+    except (StallscopeError, OSError):
+        return 0
+    if len(data) < _CAP_DATA.size or not os.access(path, os.X_OK):
+        return 0
+    magic, low, _, high, _ = _CAP_DATA.unpack_from(data)
+    # Without the effective bit the program would have to raise them itself.
+    return low | high << 32 if magic & _CAP_EFFECTIVE else 0
 
 
 def lockdown(place: Place) -> Iterator[Check]:
@@ -115,11 +166,19 @@ def yama(place: Place) -> Iterator[Check]:
     if scope == "3":
         mend = "it can only be lowered by a reboot; see /etc/sysctl.d"
         yield Check("ptrace-scope", "missing", what, mend)
-    elif scope in ("1", "2") and os.geteuid() != 0:
+    elif scope in ("1", "2") and not _may_trace(place):
         mend = "run it by sudo, or sysctl kernel.yama.ptrace_scope=0"
         yield Check("ptrace-scope", "degraded", what, mend)
     else:
         yield Check("ptrace-scope", "ok", what)
+
+
+def _may_trace(place: Place) -> bool:
+    """Say whether we or the probe have what Yama asks for."""
+    if os.geteuid() == 0:
+        return True
+    file = 0 if _has_no_new_privileges(place) else _file_capabilities()
+    return bool(((_own_capabilities(place) or 0) | file) >> _CAPABILITIES["CAP_SYS_PTRACE"] & 1)
 
 
 def container(place: Place) -> Iterator[Check]:

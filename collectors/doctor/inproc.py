@@ -10,11 +10,13 @@ from pathlib import Path
 from stallscope import preload
 from stallscope.collectors import procfile, rings
 from stallscope.collectors.doctor.checks import Check, Place
+from stallscope.collectors.doctor.confinement import profile
 from stallscope.errors import StallscopeError
 
 __all__ = ["agent", "folder", "library"]
 
 _MAPS = 16 << 20
+_ENVIRONMENT = 1 << 20
 
 
 def library() -> Iterator[Check]:
@@ -58,15 +60,38 @@ def agent(place: Place, pids: tuple[int, ...]) -> Iterator[Check]:
             yield Check("inproc", "ok", what)
     if found or not pids:
         return
-    loaded = _loaded(place, pids[0])
+    yield _without_a_ring(place, pids[0])
+
+
+def _without_a_ring(place: Place, pid: int) -> Check:
+    loaded = _loaded(place, pid)
+    by = profile(place, pid)
+    confined = "" if by is None else f"; it is confined by {by}"
+    mend = "see the server's error log, and inproc-folder"
+    if by is not None:
+        mend += "; give its profile the rules of docs/inproc.md"
     if loaded:
         what = "the library is loaded, and there is no ring: no wait so far, or no folder for it"
-        yield Check("inproc", "degraded", what, "see the server's error log, and inproc-folder")
-    elif loaded is None:
-        yield Check("inproc", "ok", f"no ring; what pid {pids[0]} has loaded cannot be read")
-    else:
-        what = "not loaded; it is needed where neither BPF nor ptrace is permitted (stallscope run)"
-        yield Check("inproc", "ok", what)
+        return Check("inproc", "degraded", what + confined, mend)
+    if loaded is None:
+        return Check("inproc", "ok", f"no ring; what pid {pid} has loaded cannot be read")
+    if _preloads(place, pid):
+        what = f"LD_PRELOAD of pid {pid} names the library, and it is not loaded"
+        return Check("inproc", "degraded", what + confined, mend)
+    what = "not loaded; it is needed where neither BPF nor ptrace is permitted (stallscope run)"
+    return Check("inproc", "ok", what)
+
+
+def _preloads(place: Place, pid: int) -> bool:
+    """Say whether a process was started to load our library."""
+    try:
+        with (place.root / f"proc/{pid}/environ").open("rb") as file:
+            words = file.read(_ENVIRONMENT).split(b"\0")
+    except OSError:
+        return False
+    return any(
+        word.startswith(b"LD_PRELOAD=") and preload.LIBRARY.encode() in word for word in words
+    )
 
 
 def _loaded(place: Place, pid: int) -> bool | None:

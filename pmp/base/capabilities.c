@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cleanup.h"
+
 struct stall_capability_sets stall_capabilities_read(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -70,4 +72,21 @@ void stall_missing_capabilities(const enum stall_capability *wanted, size_t coun
 			snprintf(ret + used, size - used, "%s%s", used ? ", " : "",
 				 capability_name(wanted[i]));
 	}
+}
+
+static int perf_paranoid(void)
+{
+	_cleanup_fclose_ FILE *file = fopen("/proc/sys/kernel/perf_event_paranoid", "re");
+	int level;
+
+	return file && fscanf(file, "%d", &level) == 1 ? level : 0;
+}
+
+const char *stall_mend_perf(void)
+{
+	// Kernels of Debian and Ubuntu take CAP_SYS_ADMIN where it is above 2, which no other has.
+	if (perf_paranoid() > 2 && !stall_has_capability(STALL_CAP_SYS_ADMIN))
+		return "sysctl kernel.perf_event_paranoid=2 (above that, kernels of Debian and "
+		       "Ubuntu take CAP_SYS_ADMIN), and CAP_PERFMON, or run it as root";
+	return STALL_MEND_CAPABILITIES;
 }

@@ -48,4 +48,7 @@ bool stall_has_capability(enum stall_capability capability);
 void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,
 				size_t size);
 
+// What to do where perf_event_open was refused: an advice as STALL_MEND_CAPABILITIES.
+const char *stall_mend_perf(void);
+
 #endif

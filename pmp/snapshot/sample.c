@@ -271,7 +271,9 @@ struct stall_error *stall_sample_threads(const struct stall_snapshot *snapshot,
 	for (size_t i = 0; i < count; i++)
 		sampler_deinit(&samplers[i]);
 	if (!open && refused)
-		return stall_error_os(refused, "cannot sample threads that are on a CPU by "
-					       "perf_event_open (it takes CAP_PERFMON)");
+		return stall_error_os(refused,
+				      "cannot sample threads that are on a CPU by "
+				      "perf_event_open (it takes CAP_PERFMON, and on Debian "
+				      "kernel.perf_event_paranoid of 2 at most)");
 	return NULL;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -225,6 +226,12 @@ def steps(expression: str | None) -> list[Step]:
     ]
 
 
+def systems_step(releases: Sequence[str]) -> Step:
+    """Run the agent on whole systems, in virtual machines."""
+    os.environ["STALLSCOPE_SYSTEMS"] = " ".join(releases)
+    return Step("tests on whole systems", lambda: pytest("tests/systems", None, "-x"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
     parser.add_argument("-k", metavar="EXPR", help="only the Python tests that match")
@@ -238,9 +245,14 @@ def main() -> int:
     parser.add_argument(
         "--update", action="store_true", help="with --kernels: write docs/support-matrix.md"
     )
+    parser.add_argument(
+        "--systems", nargs="*", metavar="12|13", help="only the agent on whole systems"
+    )
     arguments = parser.parse_args()
     if arguments.kernels is not None:
         return finish([kernel_step(arguments.kernels, arguments.k, update=arguments.update)])
+    if arguments.systems is not None:
+        return finish([systems_step(arguments.systems)])
     chosen = [step for step in steps(arguments.k) if not (step.slow and arguments.fast)]
     return finish(chosen)
 

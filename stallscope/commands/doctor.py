@@ -14,7 +14,7 @@ import msgspec
 
 from stallscope import preload
 from stallscope.collectors import processes
-from stallscope.collectors.doctor import disk, features, host, inproc, target
+from stallscope.collectors.doctor import confinement, disk, features, host, inproc, target
 from stallscope.collectors.doctor.checks import Check, Place, Task
 from stallscope.collectors.doctor.checks import run as run_tasks
 from stallscope.collectors.processes import Server
@@ -109,6 +109,7 @@ def _of_server(
 ) -> Iterator[Task]:
     yield Task("server", partial(_name, pids, servers))
     yield Task("server-container", partial(target.namespaces, place))
+    yield Task("server-confinement", partial(confinement.confinement, place))
     yield Task("inproc", partial(inproc.agent, place, pids))
     yield Task("access", partial(target.access, pids, servers), _ACCESS_SECONDS)
 

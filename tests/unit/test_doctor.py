@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from servers import PATIENCE
 
 from stallscope import ringfile
 from stallscope.collectors import processes
-from stallscope.collectors.doctor import disk, features, host, inproc, packages, target
+from stallscope.collectors.doctor import confinement, disk, features, host, inproc, packages, target
 from stallscope.collectors.doctor.checks import Check, Place, Task, run
 from stallscope.errors import StallscopeError
 from stallscope.model import Module
@@ -100,6 +101,86 @@ def test_privileges(tmp_path: Path) -> None:
     file(tmp_path, "proc/self/status", "")
     _, check = host.privileges(Place(root=tmp_path))
     assert "does not tell" in check.what
+
+
+def with_file_capabilities(
+    monkeypatch: pytest.MonkeyPatch, program: Path, data: bytes | None
+) -> None:
+    """Make a program the probe, and its capabilities what the kernel would give."""
+    program.touch(mode=0o755)
+    monkeypatch.setenv("STALLSCOPE_PROBE", str(program))
+
+    def attribute(path: Path, name: str) -> bytes:
+        assert (path, name) == (program, "security.capability")
+        if data is None:
+            raise OSError(61, "No data available")
+        return data
+
+    monkeypatch.setattr(os, "getxattr", attribute)
+
+
+FROM_FILE = struct.pack("<IIIII", 0x02000001, 1 << 19, 0, 0b111 << 6, 0)
+"""As of `setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep`."""
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "no_new_privs", "said"),
+    [
+        (FROM_FILE, "ok", "0", "from its file"),
+        (FROM_FILE, "degraded", "1", "no_new_privs"),
+        (b"\0" + FROM_FILE[1:], "degraded", "0", "without CAP_SYS_PTRACE"),
+        (FROM_FILE[:8] + bytes(12), "degraded", "0", "without CAP_PERFMON"),
+        (FROM_FILE[:10], "degraded", "0", "without CAP_SYS_PTRACE"),
+        (None, "degraded", "0", "without CAP_SYS_PTRACE"),
+    ],
+)
+def test_the_probe_has_its_capabilities_from_its_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    data: bytes | None,
+    status: str,
+    no_new_privs: str,
+    said: str,
+) -> None:
+    with_file_capabilities(monkeypatch, tmp_path / "probe", data)
+    monkeypatch.setattr(os, "geteuid", lambda: 991)
+    text = f"CapEff:\t0000000000000000\nNoNewPrivs:\t{no_new_privs}\n"
+    file(tmp_path, "proc/self/status", text)
+    file(tmp_path, "proc/sys/kernel/yama/ptrace_scope", "1\n")
+    place = Place(root=tmp_path)
+    _, check = host.privileges(place)
+    assert check.status == status
+    assert said in check.what
+    traces = data is not None and data[0] == 1 and len(data) == 20 and no_new_privs == "0"
+    assert only(host.yama(place)).status == ("ok" if traces else "degraded")
+
+
+def test_who_is_confined(tmp_path: Path) -> None:
+    place = Place(root=tmp_path, server=server())
+    its, own = f"proc/{os.getpid()}/attr/current", "proc/self/attr/current"
+    assert "no profile" in only(confinement.confinement(place)).what
+    for label in ("unconfined\n", "system_u:unconfined_r:unconfined_t:s0\0"):
+        file(tmp_path, its, label)
+        assert "no profile" in only(confinement.confinement(place)).what
+    file(tmp_path, its, "mariadbd (enforce)\n")
+    check = only(confinement.confinement(place))
+    assert check.status == "ok"
+    assert "mariadbd (enforce) confines the server" in check.what
+    file(tmp_path, own, "stallscope (enforce)\n")
+    _, check = confinement.confinement(place)
+    assert (check.name, check.status) == ("own-confinement", "degraded")
+
+
+def test_a_server_that_was_refused_the_library(tmp_path: Path) -> None:
+    pid = 4711
+    file(tmp_path, f"proc/{pid}/maps", "")
+    file(tmp_path, f"proc/{pid}/environ", "A=b\0LD_PRELOAD=/usr/lib/libstallscope.so\0")
+    file(tmp_path, f"proc/{pid}/attr/current", "mariadbd (enforce)\n")
+    check = only(inproc.agent(Place(root=tmp_path), (pid,)))
+    assert check.status == "degraded"
+    assert "names the library, and it is not loaded" in check.what
+    assert "mariadbd (enforce)" in check.what
+    assert "docs/inproc.md" in (check.mend or "")
 
 
 def test_we_are_in_a_container(tmp_path: Path) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other kernels than this machine's, in virtual machines."""
+"""Virtual machines for the tests: other kernels, and whole systems."""

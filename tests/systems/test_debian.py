@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent on a whole Debian: installed, started, upgraded, restarted and removed as documented.
+
+These tests are one story, told in order: each finds the host as the one before has left it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.systems.host import EXPOSURE, PAYLOAD, Host
+
+__all__: list[str] = []
+
+pytestmark = [pytest.mark.needs("root", "systems"), pytest.mark.timeout(7200)]
+
+HERE = Path(__file__).resolve().parent
+CAPABILITIES = {"cap_bpf", "cap_perfmon", "cap_sys_ptrace", "cap_checkpoint_restore"}
+PROBE = "/usr/libexec/stallscope/stallscope-probe"
+UNITS = ("stallscope.service", "stallscope-cron.service", "stallscope-cron.timer")
+QUIETLY = "DEBIAN_FRONTEND=noninteractive"
+SETTINGS = "TARGET=mariadbd\nOPTIONS=--defaults-file /etc/stallscope/my.cnf\n"
+LOGIN = "[client]\nuser=stallscope\npassword=secret\n"
+INPROC_RULES = """\
+/usr/lib/stallscope/libstallscope.so mr,
+/run/stallscope/ r,
+owner /run/stallscope/* rwl,
+signal (send, receive) set=(exists) peer=@{profile_name},
+"""
+"""As docs/inproc.md has them."""
+
+
+def test_the_server_is_confined(host: Host) -> None:
+    """An enforcing profile without any rule that lets others look into the server."""
+    host.machine.write(
+        "/etc/apparmor.d/usr.sbin.mariadbd", (HERE / "mariadbd.apparmor").read_text()
+    )
+    host.check("apparmor_parser -r /etc/apparmor.d/usr.sbin.mariadbd")
+    host.check("systemctl restart mariadb", seconds=900)
+    pid = host.wait_for_server()
+    assert host.check(f"cat /proc/{pid}/attr/current").strip() == "mariadbd (enforce)"
+    host.machine.write("/srv/readable", "not for the server\n")
+    assert host.check("mariadb -NBe \"SELECT LOAD_FILE('/srv/readable')\"").strip() == "NULL"
+    assert any('name="/srv/readable"' in line for line in host.denials())
+
+
+def test_it_is_installed_by_the_documented_commands(host: Host) -> None:
+    said = host.check(f"{PAYLOAD}/scripts/install-agent --wheels {PAYLOAD}/dist", seconds=1800)
+    assert "installed stallscope" in said
+    assert host.check(f"stat -c '%U:%G %a' {PROBE}").strip() == "root:stallscope 750"
+    assert set(re.findall(r"cap_\w+", host.check(f"/usr/sbin/getcap {PROBE}"))) == CAPABILITIES
+    assert host.run("systemctl is-active stallscope").out.strip() == "inactive"
+    assert host.check("readlink /usr/bin/stallscope").startswith("/opt/stallscope/")
+    assert "stallscope" in host.check("runuser -u nobody -- stallscope --version")
+    assert "Permission denied" in host.run(f"runuser -u nobody -- {PROBE} --version").err
+
+
+def test_its_units_are_what_systemd_takes(host: Host) -> None:
+    done = host.run(f"systemd-analyze verify --man=no {' '.join(UNITS)}")
+    about_ours = [line for line in done.err.splitlines() if "stallscope" in line]
+    assert (done.code, about_ours) == (0, [])
+    for unit in UNITS[:2]:
+        said = host.check(f"systemd-analyze security --no-pager {unit}")
+        exposure = re.search(r"Overall exposure level for \S+ (\d+\.\d+)", said)
+        assert exposure is not None, said[-400:]
+        assert float(exposure[1]) <= EXPOSURE
+        print(exposure[0])
+
+
+def test_the_doctor_sees_what_the_agent_can_do(host: Host) -> None:
+    host.machine.write("/etc/default/stallscope", SETTINGS)
+    host.check("install -d -o root -g stallscope -m 750 /etc/stallscope")
+    host.machine.write("/etc/stallscope/my.cnf", LOGIN)
+    host.check("chown root:stallscope /etc/stallscope/my.cnf; chmod 640 /etc/stallscope/my.cnf")
+    with host.stalled():  # makes the account
+        checks = host.doctor("--defaults-file /etc/stallscope/my.cnf")
+    assert checks["access"][0] == "ok"
+    assert "by bpf" in checks["access"][1]
+    for name in ("privileges", "wait-probes", "bpf-timer", "sql", "store", "server-confinement"):
+        assert checks[name][0] == "ok", checks[name]
+    assert "mariadbd (enforce)" in checks["server-confinement"][1]
+    # What capabilities do not suffice for here, and why.
+    assert "CAP_SYS_ADMIN" in checks["uprobes"][2]
+    assert "kernel.perf_event_paranoid=2" in checks["perf-events"][2]
+
+
+def test_its_advice_on_perf_events_helps(host: Host) -> None:
+    host.check("sysctl kernel.perf_event_paranoid=2")
+    try:
+        features = json.loads(host.check(f"runuser -u stallscope -- {PROBE} features"))
+        assert features["features"]["perf-events"]["ok"]
+    finally:
+        host.check("sysctl kernel.perf_event_paranoid=3")
+
+
+def test_it_starts_and_names_a_stall(host: Host) -> None:
+    host.check("systemctl enable --now stallscope")
+    assert host.wait_for_agent(host.server_pid()).endswith("and sees its waits")
+    with host.stalled():
+        assert "metadata-lock" in host.told_of_stall(1)
+    assert host.incidents()[-1]["verdict"] == "metadata-lock"
+    # Nobody who looks from outside is seen by the profile.
+    assert [line for line in host.denials() if "ptrace" in line] == []
+
+
+def test_it_is_restarted(host: Host) -> None:
+    before = len(host.incidents())
+    host.check("systemctl restart stallscope")
+    assert host.check("systemctl is-active stallscope").strip() == "active"
+    host.wait_for_agent(host.server_pid())
+    assert len(host.incidents()) == before
+
+
+def test_it_follows_a_restart_of_the_server(host: Host) -> None:
+    before = host.server_pid()
+    host.check("systemctl restart mariadb", seconds=900)
+    pid = host.wait_for_server()
+    assert pid != before
+    host.wait_for_agent(pid)
+
+
+def test_a_server_whose_program_was_replaced_is_still_named(host: Host) -> None:
+    """An upgrade that leaves the restart for later, as large installations have it."""
+    pid = host.server_pid()
+    host.machine.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", "755")
+    try:
+        host.check(
+            f"{QUIETLY} apt-get -q -y --no-download install /srv/upgrade/*.deb", seconds=1800
+        )
+    finally:
+        host.check("rm /usr/sbin/policy-rc.d")
+    if host.server_pid() != pid:
+        pytest.fail("the packages' scripts have restarted the server")
+    assert host.check(f"readlink /proc/{pid}/exe").strip().endswith("(deleted)")
+    stalls = host.journal().count("\nstall: ")
+    with host.stalled():
+        assert "metadata-lock" in host.told_of_stall(stalls + 1)
+
+
+def test_it_follows_the_upgraded_server(host: Host) -> None:
+    host.check("systemctl restart mariadb", seconds=900)
+    host.wait_for_agent(host.wait_for_server())
+
+
+def test_it_comes_back_after_a_reboot(host: Host) -> None:
+    before = len(host.incidents())
+    host.machine.reboot()
+    pid = host.wait_for_server()
+    host.wait_for_agent(pid)
+    with host.stalled():
+        assert "metadata-lock" in host.told_of_stall(1)
+    assert len(host.incidents()) == before + 1
+
+
+def test_the_library_works_under_the_profile(host: Host) -> None:
+    host.check(f"{PAYLOAD}/scripts/install-inproc mariadb.service")
+    local = "/etc/apparmor.d/local/usr.sbin.mariadbd"
+
+    def restarted(rules: str) -> None:
+        host.machine.write(local, rules)
+        host.check("apparmor_parser -r /etc/apparmor.d/usr.sbin.mariadbd")
+        host.check("systemctl restart mariadb", seconds=900)
+        host.wait_for_server()
+
+    restarted("deny /usr/lib/stallscope/** mrx,\n")
+    said = host.doctor("--no-sql", user="root")["inproc"]
+    assert said[0] == "degraded"
+    assert "it is not loaded; it is confined by mariadbd (enforce)" in said[1]
+    restarted("")
+    said = host.doctor("--no-sql", user="root")["inproc"]
+    assert said[0] == "degraded"
+    assert "there is no ring" in said[1]
+    assert "give its profile the rules" in said[2]
+    restarted(INPROC_RULES)
+    with host.stalled():
+        done = host.run(
+            "runuser -u mysql -- stallscope snap -p mariadbd --backend inproc --no-sql",
+            seconds=600,
+        )
+        assert done.code in (0, 3), done.said
+        assert "metadata-lock" in done.out
+    assert host.doctor("--no-sql", user="root")["inproc"][0] == "ok"
+    host.check(f"{PAYLOAD}/scripts/install-inproc --remove mariadb.service; rm {local}")
+    host.check("systemctl restart mariadb", seconds=900)
+    host.wait_for_agent(host.wait_for_server())
+
+
+def test_it_is_upgraded_while_it_runs(host: Host) -> None:
+    said = host.check(f"{PAYLOAD}/scripts/install-agent --wheels {PAYLOAD}/dist", seconds=1800)
+    assert "systemctl restart stallscope" in said
+    host.check("systemctl restart stallscope")
+    host.wait_for_agent(host.server_pid())
+
+
+def test_it_is_removed(host: Host) -> None:
+    pid = host.server_pid()
+    host.check(f"{PAYLOAD}/scripts/install-agent --remove")
+    assert host.run("systemctl cat stallscope.service").code != 0
+    left = host.check(
+        "find / -xdev -name '*stallscope*' -not -path '/proc/*' -not -path '/mnt/*'"
+        " -not -path '/var/log/*'"
+    ).split()
+    assert set(left) <= {
+        "/etc/default/stallscope",
+        "/etc/hostname",
+        "/etc/stallscope",
+        "/usr/lib/stallscope",
+        "/usr/lib/stallscope/libstallscope.so",
+        "/usr/lib/tmpfiles.d/stallscope-inproc.conf",
+        "/var/lib/stallscope",
+    }
+    assert host.server_pid() == pid
+    assert host.run("mariadb -e 'DO 1'").code == 0
