@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from stallscope import atomicfile
@@ -18,7 +20,11 @@ from stallscope.text import one_line
 __all__ = ["SECONDS", "main", "save"]
 
 SECONDS = 5.0
-"""For the file to be on disk, until somebody is told that it is not."""
+"""For the file to be on disk once the process is there, until a line says that it is not."""
+START_SECONDS = 60.0
+BEGUN = "begun"
+MEMORY = "/dev/shm"  # noqa: S108 (files there are unnamed)
+"""What is handed over must not wait for a disk."""
 
 
 def save(path: Path, data: bytes, *, force: bool, seconds: float = SECONDS) -> str | None:
@@ -30,18 +36,24 @@ def save(path: Path, data: bytes, *, force: bool, seconds: float = SECONDS) -> s
     argv, environment = module_command("stallscope.commands._save")
     argv += [str(path), "replace" if force else "keep", str(len(data))]
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # neither Ctrl-C nor the end of the terminal is meant for it
-        )
+        with tempfile.TemporaryFile(dir=MEMORY) as given:
+            given.write(data)
+            given.seek(0)
+            process = subprocess.Popen(
+                argv,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # neither Ctrl-C nor a hangup is meant for it
+            )
     except OSError as error:
-        return f"cannot write {path}: cannot run {argv[0]}: {error.strerror}"
+        return f"cannot write {path}: {error.strerror}"
+    assert process.stdout is not None
+    # That a busy machine starts it late says nothing of the disk.
+    select.select([process.stdout], [], [], START_SECONDS)
     try:
-        _, err = process.communicate(data, timeout=seconds)
+        _, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         return (
             f"{path} is not written yet: its file system has not answered for {seconds:g} s;"
@@ -57,6 +69,7 @@ def main(arguments: list[str]) -> int:
     """Write what comes, if it is whole: who sends it may be killed."""
     path, how, size = arguments
     data = sys.stdin.buffer.read()
+    print(BEGUN, flush=True)
     if len(data) != int(size):
         return 1
     try:

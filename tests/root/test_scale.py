@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,26 @@ SMALL_STACK = ("--stack", "16384")
 """One beside the other in one mapping, as where threads bring their own memory."""
 
 
+# A process begins with the memory of who forked it, which is large here: one that is small asks.
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)
+"""
+
+
 def measured(pid: int, file: Path, *options: str) -> tuple[Capture, float]:
     """Capture a process; return the capture, and the most memory that took, in MiB."""
-    process = subprocess.Popen(
-        [str(probe.find()), "snap", "--pid", str(pid), "--output", str(file), *options],
+    argv = [str(probe.find()), "snap", "--pid", str(pid), "--output", str(file), *options]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", MEASURE, *argv],
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=False,
     )
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode in (0, 3)
-    return capturefile.read(file), used.ru_maxrss / 1024
+    assert done.returncode in (0, 3)
+    return capturefile.read(file), int(done.stdout.split()[-1]) / 1024
 
 
 @pytest.mark.needs("root", "bpf")
