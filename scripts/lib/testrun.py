@@ -213,6 +213,8 @@ def steps(expression: str | None) -> list[Step]:
     ]
     if expression:
         return python_tests
+    # STALLSCOPE_KERNELS: what CI adds to a whole run.
+    others = os.environ.get("STALLSCOPE_KERNELS", "").split()
     return [
         Step("C: format", c_format),
         Step("Python: lint", lambda: lint(VENV / "ruff", "check", ".")),
@@ -223,6 +225,7 @@ def steps(expression: str | None) -> list[Step]:
         Step("C: tests under sanitizers", sanitizers, slow=True),
         *python_tests,
         Step("fuzz, shortly", lambda: meson_test(BUILD, "--suite", "fuzz"), slow=True),
+        *([kernel_step(others, None)._replace(slow=True)] if others else []),
     ]
 
 

@@ -60,7 +60,8 @@ def find(series: str) -> Kernel:
     """Return a kernel that was downloaded; raises Unavailable, with the reason, where none was."""
     images = sorted(folder_of(series).glob("boot/vmlinuz-*"))
     if not images:
-        raise Unavailable(f"kernel {series}: {why_missing(f'kernel-{series}')}")
+        reason = why_missing(f"kernel-{series}").replace("--tests", "--kernels")
+        raise Unavailable(f"kernel {series}: {reason}")
     return Kernel(series, images[-1].name.removeprefix("vmlinuz-"), images[-1])
 
 

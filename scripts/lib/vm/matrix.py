@@ -8,6 +8,7 @@ documentation shows, and docs/support-matrix.md is made from it.
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -235,3 +236,20 @@ def update(guests: Sequence[Guest]) -> None:
     kept = [merged[key] for key in order if key in merged]
     RECORD.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
     PAGE.write_text(page_with(render(kept), PAGE.read_text()))
+
+
+def main() -> int:
+    """Say whether the kernels that are named can be booted here; 1 and the reason where not."""
+    reason = guest.missing()
+    try:
+        for series in sys.argv[1:]:
+            kernels.find(series)
+    except Unavailable as error:
+        reason = reason or str(error)
+    if reason:
+        print(reason)
+    return 1 if reason else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
