@@ -79,6 +79,7 @@ def make_told(watch: Waits, target: Target, kind: str, waiters: int = 1) -> Made
     return make(target, "release")
 
 
+@pytest.mark.kernels("poll")
 def test_each_long_wait_is_found_and_no_other(target: Target) -> None:
     options = (*BY_POLL, "--interval", "50", "--threshold", "60", "--events")
     with Waits(*options, pids=(target.pid,)) as watch:
@@ -126,6 +127,7 @@ def test_a_long_wait_is_told_apart_from_equal_short_ones(target: Target) -> None
     assert key_of(final, "mutex", "the_mutex").count == final.kinds["mutex"].count
 
 
+@pytest.mark.kernels("poll")
 def test_convoy_in_flight(target: Target) -> None:
     options = (*BY_POLL, "--interval", "50", "--threshold", "30", "--events")
     with Waits(*options, pids=(target.pid,)) as watcher:
