@@ -107,6 +107,7 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 	const struct stall_privileges privileges = {
 		.reads_processes = is_waits || is_serve || is_snap ||
 				   options->command == STALL_COMMAND_FEATURES,
+		.opens_programs = options->command == STALL_COMMAND_CORE,
 		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
 				options->command == STALL_COMMAND_FEATURES,
 		.stops_threads = (is_serve || is_snap) && may_stop,

@@ -40,6 +40,8 @@ static uint64_t wanted_by(const struct stall_privileges *privileges)
 		if (!may_lock_memory())
 			wanted |= STALL_CAPABILITY(IPC_LOCK);
 	}
+	if (privileges->opens_programs)
+		wanted |= STALL_CAPABILITY(SYS_PTRACE);
 	if (privileges->stops_threads)
 		wanted |= STALL_CAPABILITY(SYS_NICE);
 	return wanted;
