@@ -25,7 +25,8 @@ def rfc3339(time_ns: int) -> str:
     """Return the moment in UTC to the microsecond."""
     time_ns = _sane(time_ns)
     time = datetime.datetime.fromtimestamp(time_ns // 10**9, datetime.UTC)
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{time_ns % 10**9 // 1000:06d}Z"
+    time = time.replace(tzinfo=None, microsecond=time_ns % 10**9 // 1000)
+    return f"{time.isoformat(timespec='microseconds')}Z"
 
 
 def local(time_ns: int) -> str:

@@ -32,7 +32,7 @@ from tests.unit.storelife import CAPTURE, START_NS, fill, incident, sample, verd
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "incidents-schema.schema.json").read_text())
-SECONDS_OF_A_LIST = 0.5
+MOST_OF_A_LATER_LIST = 0.6
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -310,23 +310,24 @@ def many(dest: Path, count: int) -> None:
 
 @pytest.mark.alone
 def test_ten_thousand_incidents_are_listed_at_once(tmp_path: Path) -> None:
-    """Through the index; in seconds of CPU, since others use this machine too."""
+    """Through the index, in a part of the time that the first list took, which read each incident.
+
+    Measured in CPU time, since others use this machine too; as a share, since machines differ.
+    """
     many(tmp_path, 10_000)
     command = [sys.executable, "-m", "stallscope", "incidents", "--dest", str(tmp_path), "--json"]
-    first = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-    assert len(json.loads(first)["incidents"]) == 10_000
     used = []
-    elapsed = []
-    for _ in range(5):
+    outputs = set()
+    for _ in range(6):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        start = time.perf_counter()
-        again = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-        elapsed.append(time.perf_counter() - start)
+        outputs.add(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
-        assert again == first
-    print(f"10,000 incidents: {min(used):.3f} s of CPU, in {min(elapsed):.3f} s")
-    assert min(used) < SECONDS_OF_A_LIST
+    (output,) = outputs
+    assert len(json.loads(output)["incidents"]) == 10_000
+    first, *later = used
+    print(f"10,000 incidents, CPU time: {first:.3f} s first, {min(later):.3f} s through the index")
+    assert min(later) < MOST_OF_A_LATER_LIST * first
 
 
 @pytest.mark.needs("root")
