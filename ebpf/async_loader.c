@@ -70,15 +70,32 @@ static bool has_types(const struct btf *btf)
 	return true;
 }
 
-static const char *find_why_not(const struct btf *btf, uint32_t *ret_result_argument)
+// NULL where this kernel has none that the program can read.
+static const char *find_submit(const struct btf *btf)
 {
-	const struct btf_type *submit = find_tracepoint(btf, "btf_trace_io_uring_submit_req");
+	static const char *const names[] = {STALL_URING_SUBMIT, STALL_URING_SUBMIT_BEFORE};
+	static const char *const types[] = {"btf_trace_" STALL_URING_SUBMIT,
+					    "btf_trace_" STALL_URING_SUBMIT_BEFORE};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const struct btf_type *submit = find_tracepoint(btf, types[i]);
+
+		if (submit && points_to(btf, parameter(btf, submit, 1), "io_kiocb"))
+			return names[i];
+	}
+	return NULL;
+}
+
+static const char *find_why_not(const struct btf *btf, const char **ret_submit,
+				uint32_t *ret_result_argument)
+{
 	const struct btf_type *complete = find_tracepoint(btf, "btf_trace_io_uring_complete");
 	const struct btf_type *entry = complete ? parameter(btf, complete, 3) : NULL;
 
 	if (!complete)
 		return "no io_uring in this kernel";
-	if (!submit || !points_to(btf, parameter(btf, submit, 1), "io_kiocb") || !has_types(btf))
+	*ret_submit = find_submit(btf);
+	if (!*ret_submit || !has_types(btf))
 		return "the tracepoint io_uring_submit_req is not there or of another form in this "
 		       "kernel: requests of io_uring are not seen";
 	const struct btf_type *request = parameter(btf, complete, 2);
@@ -89,10 +106,11 @@ static const char *find_why_not(const struct btf *btf, uint32_t *ret_result_argu
 	return NULL;
 }
 
-const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf)
+const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf,
+				const char **ret_submit)
 {
 	uint32_t result_argument = 0;
-	const char *why_not = find_why_not(btf, &result_argument);
+	const char *why_not = find_why_not(btf, ret_submit, &result_argument);
 
 	skeleton->rodata->uring_result_argument = result_argument;
 	bpf_program__set_autoload(skeleton->progs.stall_uring_submit, !why_not);
@@ -100,12 +118,12 @@ const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf)
 	return why_not;
 }
 
-struct stall_error *stall_async_attach(struct waits *skeleton)
+struct stall_error *stall_async_attach(struct waits *skeleton, const char *submit)
 {
 	skeleton->links.stall_uring_complete =
 		bpf_program__attach(skeleton->progs.stall_uring_complete);
 	skeleton->links.stall_uring_submit =
-		bpf_program__attach(skeleton->progs.stall_uring_submit);
+		bpf_program__attach_raw_tracepoint(skeleton->progs.stall_uring_submit, submit);
 	if (skeleton->links.stall_uring_complete && skeleton->links.stall_uring_submit)
 		return NULL;
 	return stall_error_os(errno, "cannot attach to the tracepoints of io_uring");

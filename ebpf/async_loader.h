@@ -7,14 +7,20 @@
 
 #include "error.h"
 
+// The tracepoint of a request's start: its name of today, and the one before 6.4. The first argument
+// is the request.
+#define STALL_URING_SUBMIT "io_uring_submit_req"
+#define STALL_URING_SUBMIT_BEFORE "io_uring_submit_sqe"
+
 struct btf;
 struct waits; // the skeleton
 
-// Before the skeleton is loaded: looks how this kernel tells of io_uring, and leaves those programs
+// Before the skeleton is loaded: finds out how this kernel tells of io_uring, and leaves those programs
 // out that do not fit it. Returns NULL, or in one sentence why requests of io_uring are not seen.
-const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf);
+const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf,
+				const char **ret_submit);
 // After it is loaded, where they are to be seen.
-struct stall_error *stall_async_attach(struct waits *skeleton);
+struct stall_error *stall_async_attach(struct waits *skeleton, const char *submit);
 // What a process has left on its way when it ended.
 void stall_async_forget(struct waits *skeleton, uint32_t tgid);
 

@@ -22,6 +22,29 @@ int BPF_PROG(stall_sys_exit, struct pt_regs *regs, long result)
 	return handle_exit(regs, result);
 }
 
+// The same through perf, which does not let a program be preempted. A kernel that may preempt one
+// does not run it meanwhile for other threads on that CPU: their waits would be missed.
+struct syscall_event {
+	__u64 common;
+	long number;
+	union {
+		long result;
+		unsigned long arguments[6];
+	};
+};
+
+SEC("tp/raw_syscalls/sys_enter")
+int stall_perf_enter(struct syscall_event *event)
+{
+	return handle_enter((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), event->number);
+}
+
+SEC("tp/raw_syscalls/sys_exit")
+int stall_perf_exit(struct syscall_event *event)
+{
+	return handle_exit((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), event->result);
+}
+
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(stall_task_exit, struct task_struct *task)
 {

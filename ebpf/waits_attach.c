@@ -3,7 +3,9 @@
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bpf_error.h"
 #include "bpf_log.h"
@@ -69,38 +71,48 @@ static const struct tracepoint {
 	const char *type;  // of the kernel's, where it has the tracepoint
 	const char *needs; // without it nothing works
 	const char *lost;
+	const char *perf_point; // attach_point where perf starts the program
 } tracepoints[] = {
 	// The ends before the beginnings.
 	{"sched_process_exit", "raw tracepoint sched_process_exit", "btf_trace_sched_process_exit",
-	 "take a kernel with CONFIG_TRACEPOINTS", NULL},
+	 "take a kernel with CONFIG_TRACEPOINTS", NULL, NULL},
 	{"sched_process_exec", "raw tracepoint sched_process_exec", "btf_trace_sched_process_exec",
 	 NULL,
 	 "this kernel has no tracepoint sched_process_exec: a process that starts another program "
 	 "is "
-	 "seen to do so only by its maps"},
+	 "seen to do so only by its maps",
+	 NULL},
 	{"sched_process_fork", "raw tracepoint sched_process_fork", "btf_trace_sched_process_fork",
-	 NULL, "this kernel has no tracepoint sched_process_fork: nobody is told of children"},
+	 NULL, "this kernel has no tracepoint sched_process_fork: nobody is told of children",
+	 NULL},
 	{"sys_exit", "raw tracepoint sys_exit", "btf_trace_sys_exit",
-	 "take a kernel with CONFIG_FTRACE_SYSCALLS", NULL},
+	 "take a kernel with CONFIG_FTRACE_SYSCALLS", NULL, "perf tracepoint sys_exit"},
 	{"sys_enter", "raw tracepoint sys_enter", "btf_trace_sys_enter",
-	 "take a kernel with CONFIG_FTRACE_SYSCALLS", NULL},
+	 "take a kernel with CONFIG_FTRACE_SYSCALLS", NULL, "perf tracepoint sys_enter"},
 };
 #define TRACEPOINTS (sizeof(tracepoints) / sizeof(tracepoints[0]))
 
 // As tracepoints[].
-static void programs_of(struct waits *skeleton, struct bpf_program *programs[TRACEPOINTS],
+static void programs_of(const struct stall_bpf_waits *waits,
+			struct bpf_program *programs[TRACEPOINTS],
 			struct bpf_link **links[TRACEPOINTS])
 {
+	struct waits *skeleton = waits->skeleton;
+
 	programs[0] = skeleton->progs.stall_task_exit;
 	programs[1] = skeleton->progs.stall_exec;
 	programs[2] = skeleton->progs.stall_fork;
-	programs[3] = skeleton->progs.stall_sys_exit;
-	programs[4] = skeleton->progs.stall_sys_enter;
+	programs[3] =
+		waits->by_perf ? skeleton->progs.stall_perf_exit : skeleton->progs.stall_sys_exit;
+	programs[4] =
+		waits->by_perf ? skeleton->progs.stall_perf_enter : skeleton->progs.stall_sys_enter;
 	links[0] = &skeleton->links.stall_task_exit;
 	links[1] = &skeleton->links.stall_exec;
 	links[2] = &skeleton->links.stall_fork;
-	links[3] = &skeleton->links.stall_sys_exit;
-	links[4] = &skeleton->links.stall_sys_enter;
+	links[3] =
+		waits->by_perf ? &skeleton->links.stall_perf_exit : &skeleton->links.stall_sys_exit;
+	links[4] = waits->by_perf ? &skeleton->links.stall_perf_enter
+				  : &skeleton->links.stall_sys_enter;
 }
 
 static struct stall_error *check_tracepoints(const struct btf *btf)
@@ -119,12 +131,46 @@ static struct stall_error *check_tracepoints(const struct btf *btf)
 	return NULL;
 }
 
-static void leave_out_missing(struct stall_bpf_waits *waits, const struct btf *btf)
+// Whether this kernel may preempt the program of a raw tracepoint. No type says so: kernels that do
+// (7.2; not 6.18) count the runs of a program by context, in bytes.
+static bool may_preempt(const struct btf *btf)
+{
+	int id = btf__find_by_name_kind(btf, "bpf_prog", BTF_KIND_STRUCT);
+	const struct btf_type *type = id > 0 ? btf__type_by_id(btf, id) : NULL;
+
+	for (int i = 0; type && i < btf_vlen(type); i++) {
+		const struct btf_member *member = &btf_members(type)[i];
+
+		if (strcmp(btf__name_by_offset(btf, member->name_off), "active") != 0)
+			continue;
+		const struct btf_type *pointer = btf__type_by_id(btf, member->type);
+		return pointer && btf_is_ptr(pointer) && btf__resolve_size(btf, pointer->type) == 1;
+	}
+	return false;
+}
+
+static bool has_perf_events(void)
+{
+	static const char *const ids[] = {
+		"/sys/kernel/tracing/events/raw_syscalls/sys_enter/id",
+		"/sys/kernel/debug/tracing/events/raw_syscalls/sys_enter/id",
+	};
+
+	return !faccessat(AT_FDCWD, ids[0], R_OK, AT_EACCESS) ||
+	       !faccessat(AT_FDCWD, ids[1], R_OK, AT_EACCESS);
+}
+
+static void choose_programs(struct stall_bpf_waits *waits, const struct btf *btf)
 {
 	struct bpf_program *programs[TRACEPOINTS];
 	struct bpf_link **links[TRACEPOINTS];
 
-	programs_of(waits->skeleton, programs, links);
+	waits->by_perf = may_preempt(btf) && has_perf_events();
+	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_enter, false);
+	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_exit, false);
+	bpf_program__set_autoload(waits->skeleton->progs.stall_perf_enter, false);
+	bpf_program__set_autoload(waits->skeleton->progs.stall_perf_exit, false);
+	programs_of(waits, programs, links);
 	for (size_t i = 0; i < TRACEPOINTS; i++)
 		bpf_program__set_autoload(programs[i],
 					  btf__find_by_name_kind(btf, tracepoints[i].type,
@@ -140,13 +186,13 @@ static int load(struct stall_bpf_waits *waits, const struct btf *btf, unsigned i
 	if (!skeleton)
 		return errno ? errno : ENOMEM;
 	set_sizes(waits);
-	leave_out_missing(waits, btf);
+	choose_programs(waits, btf);
 	skeleton->rodata->reader_pidns = pidns;
 	bpf_program__set_autoload(skeleton->progs.stall_start_timer, timer);
 	bpf_program__set_autoload(skeleton->progs.stall_scan, !timer);
 	bpf_map__set_autocreate(skeleton->maps.scan_timers, timer);
 	stall_uprobes_prepare(&waits->uprobes, skeleton);
-	waits->async_why_not = stall_async_prepare(skeleton, btf);
+	waits->async_why_not = stall_async_prepare(skeleton, btf, &waits->async_submit);
 	int rc = waits__load(skeleton);
 	if (rc) {
 		waits__destroy(skeleton);
@@ -211,7 +257,7 @@ static struct stall_error *attach(struct bpf_program *program, const char *what,
 	*ret = bpf_program__attach(program);
 	int errnum = errno;
 	stall_bpf_log_end(&log);
-	return *ret ? NULL : stall_error_os(errnum, "cannot attach to the raw tracepoint %s", what);
+	return *ret ? NULL : stall_error_os(errnum, "cannot attach to the tracepoint %s", what);
 }
 
 static struct stall_error *attach_all(struct stall_bpf_waits *waits)
@@ -219,7 +265,7 @@ static struct stall_error *attach_all(struct stall_bpf_waits *waits)
 	struct bpf_program *programs[TRACEPOINTS];
 	struct bpf_link **links[TRACEPOINTS];
 
-	programs_of(waits->skeleton, programs, links);
+	programs_of(waits, programs, links);
 	for (size_t i = 0; i < TRACEPOINTS; i++) {
 		bool there = bpf_program__autoload(programs[i]);
 		struct stall_error *err =
@@ -227,15 +273,19 @@ static struct stall_error *attach_all(struct stall_bpf_waits *waits)
 
 		if (err)
 			return err;
-		stall_bpf_waits_note_probe(waits, tracepoints[i].name, tracepoints[i].attach_point,
+		bool by_perf = waits->by_perf && tracepoints[i].perf_point;
+		stall_bpf_waits_note_probe(waits, tracepoints[i].name,
+					   by_perf ? tracepoints[i].perf_point
+						   : tracepoints[i].attach_point,
 					   there ? NULL : tracepoints[i].lost);
 	}
 	stall_bpf_waits_note_probe(waits, "uprobes", "uprobes in the server's wait functions",
 				   waits->uprobes.why_not);
 	stall_bpf_waits_note_probe(waits, "io_uring",
-				   "raw tracepoints io_uring_submit_req and io_uring_complete",
+				   "raw tracepoints " STALL_URING_SUBMIT " and io_uring_complete",
 				   waits->async_why_not);
-	return waits->async_why_not ? NULL : stall_async_attach(waits->skeleton);
+	return waits->async_why_not ? NULL
+				    : stall_async_attach(waits->skeleton, waits->async_submit);
 }
 
 static struct stall_error *start_timer(struct stall_bpf_waits *waits)

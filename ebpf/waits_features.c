@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "async_loader.h"
 #include "bpf_log.h"
 #include "capabilities.h"
 #include "cleanup.h"
@@ -110,17 +111,19 @@ static struct stall_error *probe_tracepoints(void)
 
 static struct stall_error *probe_io_uring(void)
 {
-	static const char *const wanted[] = {"io_uring_submit_req", "io_uring_complete"};
+	const char *missing = STALL_URING_SUBMIT;
+	int errnum = try_tracepoint(missing);
 
-	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-		int errnum = try_tracepoint(wanted[i]);
-		if (errnum)
-			return refused(wanted[i],
-				       "reads, writes and syncs by io_uring are not seen, all "
-				       "others are",
-				       errnum, "a newer kernel with CONFIG_IO_URING has it");
+	if (errnum == ENOENT)
+		errnum = try_tracepoint(STALL_URING_SUBMIT_BEFORE);
+	if (!errnum) {
+		missing = "io_uring_complete";
+		errnum = try_tracepoint(missing);
 	}
-	return NULL;
+	return errnum ? refused(missing,
+				"reads, writes and syncs by io_uring are not seen, all others are",
+				errnum, "a newer kernel with CONFIG_IO_URING has it")
+		      : NULL;
 }
 
 static struct stall_error *probe_arrays(void)

@@ -35,6 +35,7 @@ struct stall_bpf_waits {
 	size_t slot_count, stat_count, thread_count;
 	uint32_t stat_mask;
 	bool has_timer;
+	bool by_perf;  // the programs of system calls are started by perf's events
 	bool no_limit; // the kernel refused to limit the iterator to a process
 	struct stall_waits_target *targets;
 	size_t target_count;
@@ -45,7 +46,7 @@ struct stall_bpf_waits {
 	size_t handed_on, max;
 	// Of uprobes_loader.c and async_loader.c.
 	struct stall_uprobes uprobes;
-	const char *async_why_not;
+	const char *async_why_not, *async_submit;
 };
 
 // waits_attach.c: the two halves of stall_bpf_waits_create().

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,9 +75,6 @@ def test_counts_are_exact(target: Target) -> None:
         made = make(target, "fallocate 29 65536")
         locked = make(target, "mutex 31 5")
         final = watcher.finish()
-    if final.lost["missed"] and "STALLSCOPE_GUEST" in os.environ:
-        assert_losses_are_counted(final, {"fsync": 23, "fallocate": 29, "mutex": 31})
-        return
     assert final.kinds["fsync"].count == 23
     assert final.kinds["fallocate"].count == 29
     assert final.kinds["mutex"].count == 31
@@ -92,17 +89,6 @@ def test_counts_are_exact(target: Target) -> None:
     assert key_of(final, "mutex").address == locked.address
     assert_lengths(watcher.events, locked)
     assert_nothing_lost(final)
-
-
-def assert_losses_are_counted(line: WaitLine, made: Mapping[str, int]) -> None:
-    """Compare counts where programs did not run.
-
-    Linux 7.2 can preempt the program of a tracepoint, and what comes upon it on the same CPU is
-    counted as missed: on an emulated machine that happens a few times in each run.
-    """
-    short = {kind: count - line.kinds[kind].count for kind, count in made.items()}
-    assert min(short.values()) >= 0, short
-    assert sum(short.values()) <= line.lost["missed"], short
 
 
 def assert_lengths(events: Sequence[Event], made: Made) -> None:

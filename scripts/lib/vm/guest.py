@@ -67,6 +67,7 @@ INSIDE = """\
 # What a guest runs. The shared folder is where it was told of.
 shared=$1
 uname -r >"$shared/started"
+mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
 mountpoint -q /sys/kernel/security || mount -t securityfs none /sys/kernel/security
 {setup}
 cd {checkout} || exit 1
