@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from cgroups import cgroups_missing
 from jail import jail_missing
 from servers import MariaDB, MySQL55, MySQL97, Postgres, Unavailable, program
 from servers.cache import cache_folder, why_missing
@@ -122,6 +123,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "probe": built,
     "library": library,
     "jail": jail_missing,
+    "cgroups": cgroups_missing,
     "cc": tool("cc"),
     "bpf": feature("bpf-iterator"),
     "waits": feature("wait-probes"),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cgroups import Cgroup, limited
 from servers import PATIENCE, wait_until
 from stalls import Device, loop_device
 from targets import Target
@@ -272,3 +273,77 @@ def test_the_evidence_goes_to_a_full_disk(tmp_path: Path) -> None:
         assert os.listdir(disk) == ["full"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+@contextlib.contextmanager
+def beside(group: Cgroup, *argv: str) -> Iterator[None]:
+    """Run a program in the group until the block ends."""
+    with subprocess.Popen([*group.wrapper, *argv], stdin=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def assert_a_verdict(done: subprocess.CompletedProcess[bytes], target: Target) -> None:
+    assert done.returncode in (Exit.DONE, Exit.STALL), done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["threads"]["total"] == len(os.listdir(f"/proc/{target.pid}/task"))
+    assert answer["threads"]["labels"].get("verified") == answer["threads"]["total"]
+    assert_unharmed(target.pid)
+
+
+@pytest.mark.needs("bpf", "cgroups")
+def test_the_cpu_quota_of_the_unit_is_used_up() -> None:
+    """As its unit limits it, with two others in the unit that take all they get."""
+    spin = ("sh", "-c", "while :; do :; done")
+    with limited("cpu") as group, Target("threads", "20", "5") as target:
+        group.limit_cpu(5_000, 10_000)
+        with beside(group, *spin), beside(group, *spin):
+            wait_until(lambda: group.throttled() > 100, "the quota is used up")
+            before = group.throttled()
+            begun = time.monotonic()
+            done = run(*group.wrapper, *CLI, "snap", "--json", "--no-sql", "-p", str(target.pid))
+            seconds = time.monotonic() - begun
+            assert group.throttled() - before > 50, "it was throttled all the time"
+        assert_a_verdict(done, target)
+    print(f"{seconds:.1f} s with a sixth of a CPU")
+    assert seconds < 2 * DEADLINE
+
+
+MEMORY = 192 << 20
+READ_AGAIN_AND_AGAIN = """
+import mmap, sys
+held = bytearray(int(sys.argv[2]))
+with open(sys.argv[1], "rb") as file:
+    whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    while True:
+        for at in range(0, len(whole), 4096):
+            held[at % len(held)] = whole[at]
+"""
+
+
+@pytest.mark.needs("bpf", "cgroups")
+def test_the_memory_of_the_unit_and_of_the_target_is_at_its_limit(tmp_path: Path) -> None:
+    """Both in one group whose pages, those of programs too, are always wanted by another."""
+    file = tmp_path / "file"
+    with file.open("wb") as out:
+        for _ in range(2 * MEMORY >> 20):
+            out.write(os.urandom(1 << 20))
+        # Its pages are the group's that reads them first.
+        os.fsync(out.fileno())
+        os.posix_fadvise(out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    reader = (sys.executable, "-c", READ_AGAIN_AND_AGAIN, str(file), str(64 << 20))
+    with limited("memory") as group:
+        group.limit_memory(MEMORY)
+        with Target("threads", "20", "5", wrapper=group.wrapper) as target, beside(group, *reader):
+            wait_until(lambda: group.reclaimed() > 100, "the limit is met all the time")
+            before = group.reclaimed()
+            begun = time.monotonic()
+            done = run(*group.wrapper, *CLI, "snap", "--json", "--no-sql", "-p", str(target.pid))
+            seconds = time.monotonic() - begun
+            assert group.reclaimed() > before
+            assert_a_verdict(done, target)
+        assert group.killed() == 0
+    print(f"{seconds:.1f} s at the limit of memory")
+    assert seconds < 2 * DEADLINE
