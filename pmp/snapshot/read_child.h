@@ -6,7 +6,6 @@
 #ifndef STALL_READ_CHILD_H
 #define STALL_READ_CHILD_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -41,8 +40,5 @@ size_t stall_read_child_text(const struct stall_target *target, const char *name
 
 // Opens a path below /proc/PID with O_PATH. -1 with errno; ETIME: late.
 int stall_read_child_link(const struct stall_target *target, const char *path);
-
-// Whether a read of it was late since then (CLOCK_MONOTONIC).
-bool stall_read_child_was_late(const struct stall_target *target, uint64_t since_ns);
 
 #endif

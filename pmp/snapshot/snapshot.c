@@ -12,7 +12,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
-#include "read_child.h"
+#include "late_reads.h"
 
 #define SYS_FUTEX_WAIT 455 // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
 #ifndef FUTEX_LOCK_PI2
@@ -158,7 +158,7 @@ static bool is_repeated(const pid_t *pids, size_t i)
 
 bool stall_snapshot_is_late(const struct stall_snapshot *snapshot, uint32_t process)
 {
-	return stall_read_child_was_late(&snapshot->processes[process].target, snapshot->begun_ns);
+	return stall_late_reads_since(&snapshot->processes[process].target, snapshot->begun_ns);
 }
 
 // What stays unread in the files of the modules is said once per file, since names and frames from

@@ -8,12 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 #include "clock.h"
+#include "descriptors.h"
 #include "worker_child.h"
 #include "worker_probe.h"
 
@@ -72,23 +72,10 @@ static void stop_child(struct stall_worker *worker)
 static bool send_answer(struct stall_worker *worker, const struct stall_wire_message *message,
 			const void *data, size_t size, int fd)
 {
-	union {
-		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = {};
-	struct iovec iov[2] = {{(void *)message, sizeof(*message)}, {(void *)data, size}};
-	struct msghdr header = {.msg_iov = iov, .msg_iovlen = size ? 2 : 1};
+	struct iovec parts[2] = {{(void *)message, sizeof(*message)}, {(void *)data, size}};
 
-	if (fd >= 0) {
-		header.msg_control = &control;
-		header.msg_controllen = sizeof(control);
-		control.header.cmsg_level = SOL_SOCKET;
-		control.header.cmsg_type = SCM_RIGHTS;
-		control.header.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.header), &fd, sizeof(int));
-	}
 	// Not blocking: a worker that floods us with questions fills its own queue.
-	return sendmsg(worker->socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+	return stall_send_descriptor(worker->socket, parts, size ? 2 : 1, fd, MSG_DONTWAIT) >= 0;
 }
 
 enum outcome { OUTCOME_MESSAGE, OUTCOME_DIED, OUTCOME_LATE };

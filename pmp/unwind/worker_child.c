@@ -8,11 +8,11 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "child_process.h"
 #include "clock.h"
+#include "descriptors.h"
 #include "sandbox.h"
 #include "worker_state.h"
 
@@ -67,44 +67,21 @@ uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
 
 static bool send_message(const struct stall_wire_message *message)
 {
-	struct iovec iov = {(void *)message, sizeof(*message)};
-	struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
-	ssize_t n;
+	struct iovec part = {(void *)message, sizeof(*message)};
 
-	do {
-		n = sendmsg(SOCKET, &header, MSG_NOSIGNAL);
-	} while (n < 0 && errno == EINTR);
-	return n == (ssize_t)sizeof(*message);
+	return stall_send_descriptor(SOCKET, &part, 1, -1, 0) == (ssize_t)sizeof(*message);
 }
 
 // `page` (may be NULL) receives what follows the message.
 static bool receive_message(struct stall_wire_message *message, uint8_t *page, int *ret_fd)
 {
-	union {
-		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control;
 	uint8_t unused[8];
-	struct iovec iov[2] = {
+	struct iovec parts[2] = {
 		{message, sizeof(*message)},
 		{page ? page : unused, page ? STALL_WIRE_PAGE : sizeof(unused)},
 	};
-	struct msghdr header = {
-		.msg_iov = iov,
-		.msg_iovlen = 2,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
-	};
-	ssize_t n;
 
-	*ret_fd = -1;
-	do {
-		n = recvmsg(SOCKET, &header, MSG_CMSG_CLOEXEC);
-	} while (n < 0 && errno == EINTR);
-	struct cmsghdr *cmsg = n > 0 ? CMSG_FIRSTHDR(&header) : NULL;
-	if (cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
-		memcpy(ret_fd, CMSG_DATA(cmsg), sizeof(int));
-	return n >= (ssize_t)sizeof(*message);
+	return stall_receive_descriptor(SOCKET, parts, 2, ret_fd) >= (ssize_t)sizeof(*message);
 }
 
 bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,

@@ -18,6 +18,7 @@ __all__: list[str] = []
 
 CAPTURES = 150
 MANY = int(os.environ.get("STALLSCOPE_EXACT_CAPTURES", "60"))
+ROUNDS = 10
 """Of each kind of target; `./scripts/bench capture --only exact-stacks` takes 10,000."""
 THREADS = 8
 
@@ -71,16 +72,18 @@ def test_no_exact_stack_is_wrong(kind: Kind, backend: str) -> None:
     if missing := available(kind):
         pytest.skip(missing)
     captures = MANY if backend == "bpf" else max(MANY // 3, 1)
-    seen = capture_stacks(kind, backend, captures)
-    print(seen.stacks, seen.reasons)
-    assert seen.wrong_count == 0, seen.wrong
-    assert not seen.harm
-    assert seen.refused < captures
-    assert seen.exact > 0
-    # What makes the target hard was met. Whether a thread sleeps on until it is checked again is
-    # up to the machine: on a busy one hardly any does.
-    if backend == "bpf" and kind.reason:
-        assert seen.reasons[kind.reason] + seen.live > 0, seen.reasons
+    for _ in range(ROUNDS):
+        seen = capture_stacks(kind, backend, captures)
+        print(seen.stacks, seen.reasons)
+        assert seen.wrong_count == 0, seen.wrong
+        assert not seen.harm
+        assert seen.refused < captures
+        assert seen.exact > 0
+        # What makes the target hard has to be met. How often a thread sleeps on until it is checked
+        # again is up to the machine: on a busy one hardly any does.
+        if backend != "bpf" or not kind.reason or seen.reasons[kind.reason] + seen.live > 0:
+            return
+    pytest.fail(f"in {ROUNDS} rounds no stack was {kind.reason}")
 
 
 def frames_target() -> Target:
