@@ -119,6 +119,7 @@ def in_kernel(thread: Thread) -> list[str]:
     return [frame.symbol or "" for frame in thread.kernel_frames]
 
 
+@pytest.mark.kernels("held")
 @pytest.mark.needs("bpf", "freeze")
 def test_the_mmap_lock_of_the_target_is_held() -> None:
     with keeping_its_mmap_lock() as target:
@@ -217,6 +218,7 @@ def test_a_verdict_of_what_the_kernel_says() -> None:
     assert "mmap_lock" in said
 
 
+@pytest.mark.kernels("held")
 @pytest.mark.needs("freeze")
 @pytest.mark.parametrize(
     "backend", ["proc", pytest.param("ptrace", marks=pytest.mark.needs("ptrace"))]

@@ -18,8 +18,9 @@ __all__: list[str] = []
 
 CAPTURES = 150
 MANY = int(os.environ.get("STALLSCOPE_EXACT_CAPTURES", "60"))
-ROUNDS = 10
 """Of each kind of target; `./scripts/bench capture --only exact-stacks` takes 10,000."""
+ROUNDS = 10
+"""At most, until what makes a target hard was met."""
 THREADS = 8
 
 

@@ -54,6 +54,7 @@ GROUPS = {
     "poll": "`waits` by polling",
     "serve": "`serve`, captures at a threshold",
     "inproc": "in-process library",
+    "held": "mmap_lock of the target held: captures in time",
     "killed": "probe killed by SIGKILL",
     "server": "metadata lock of a real MariaDB named",
     "doctor": "`doctor` is true",
@@ -65,8 +66,6 @@ NEEDED = {
     "none": ("root", "probe", "library", "mariadb"),
 }
 WITHOUT_BPF = {"confidentiality", "nobtf"}
-QUICK = {"bpf", "proc", "waits", "poll", "doctor"}
-"""Groups that a variant runs; the plain boot of a kernel runs all."""
 
 BEGIN, END = "<!-- kernels: made by ./scripts/test --kernels --update -->", "<!-- /kernels -->"
 
