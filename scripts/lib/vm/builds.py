@@ -72,7 +72,8 @@ def wheels(number: str) -> Path:
             old.unlink()
     for name in sources():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(CHECKOUT / name, target / name, follow_symlinks=False)
+        # Without its time: one before that of the last build would keep what was built then.
+        shutil.copy(CHECKOUT / name, target / name, follow_symlinks=False)
     stamp.unlink(missing_ok=True)
     # Whom this machine trusts: a proxy of its network may be among them.
     shutil.copy(CERTIFICATES, root / CERTIFICATES.lstrip("/"))
