@@ -61,10 +61,10 @@ static __always_inline bool is_compat(struct task_struct *task)
 // Whether no thread of its process comes after it in the kernel's list.
 static __always_inline bool is_last(struct task_struct *task)
 {
-	struct signal_struct *signal = task->signal;
+	struct signal_struct *signal = BPF_CORE_READ(task, signal);
+	void *next = BPF_CORE_READ(task, thread_node.next);
 
-	return task->thread_node.next ==
-	       (void *)signal + bpf_core_field_offset(signal->thread_head);
+	return next == (void *)signal + bpf_core_field_offset(signal->thread_head);
 }
 
 #endif

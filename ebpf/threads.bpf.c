@@ -42,6 +42,9 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
+// Pointers are read as numbers (BPF_CORE_READ): for each that is followed with its type, the verifier
+// of 6.x searches all types of the kernel by name, some milliseconds in all.
+
 // In the order of the source: user space draws conclusions from what was read first and last.
 #define barrier() asm volatile("" ::: "memory")
 
@@ -82,16 +85,14 @@ static __always_inline void read_regs(struct task_struct *task, struct stall_bpf
 
 static __always_inline void fill(struct task_struct *task, struct stall_bpf_thread *thread)
 {
-	struct mm_struct *mm = task->mm;
-
 	thread->magic = STALL_BPF_MAGIC;
-	thread->ns_tid = own_number(task->thread_pid);
+	thread->ns_tid = own_number(BPF_CORE_READ(task, thread_pid));
 	thread->state = task_state(task);
 	thread->exit_state = task->exit_state;
 	thread->runtime = task->se.sum_exec_runtime;
 	thread->exec_id = task->self_exec_id;
-	thread->start_stack = mm->start_stack; // reads as 0 through NULL
-	thread->start_brk = mm->start_brk;
+	thread->start_stack = BPF_CORE_READ(task, mm, start_stack); // 0 through NULL
+	thread->start_brk = BPF_CORE_READ(task, mm, start_brk);
 	thread->fs_base = task->thread.fsbase;
 	BPF_CORE_READ_STR_INTO(&thread->comm, task, comm);
 	if (is_compat(task))
@@ -113,15 +114,14 @@ static __always_inline __u32 read_kernel_stack(struct task_struct *task, __u64 *
 static __always_inline int handle_task(struct seq_file *seq, struct task_struct *task)
 {
 	__u64 switches = count_switches(task);
-	struct pid *leader = task->group_leader->thread_pid;
-	__s32 tgid = number_for_reader(leader);
+	__s32 tgid = number_for_reader(BPF_CORE_READ(task, group_leader, thread_pid));
 	__u32 zero = 0;
 
 	if (!tgid || !bpf_map_lookup_elem(&wanted, &tgid))
 		return 0;
 	if (is_last(task))
 		saw_last = 1;
-	__s32 tid = number_for_reader(task->thread_pid);
+	__s32 tid = number_for_reader(BPF_CORE_READ(task, thread_pid));
 	if (!tid) // it ended, and its numbers were taken from it
 		return 0;
 	if (chosen_only && !bpf_map_lookup_elem(&chosen, &tid))
