@@ -494,13 +494,6 @@ static struct stall_error *probes(void *state, struct stall_wait_probe **ret, si
 	return NULL;
 }
 
-static struct stall_error *functions(void *state, struct stall_wait_number **ret, size_t *ret_count)
-{
-	*ret = NULL;
-	*ret_count = 0;
-	return NULL;
-}
-
 static const struct stall_wait_source_calls source_calls = {
 	.name = "poll",
 	.destroy = destroy,
@@ -531,7 +524,6 @@ static const struct stall_wait_source_calls source_calls = {
 	.hurry = hurry,
 	.sampling = sampling,
 	.probes = probes,
-	.functions = functions,
 };
 
 static struct stall_error *init(struct source *source, const char *why_not_bpf,

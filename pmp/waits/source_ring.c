@@ -515,13 +515,6 @@ static struct stall_error *probes(void *state, struct stall_wait_probe **ret, si
 	return NULL;
 }
 
-static struct stall_error *functions(void *state, struct stall_wait_number **ret, size_t *ret_count)
-{
-	*ret = NULL;
-	*ret_count = 0;
-	return NULL;
-}
-
 static const struct stall_wait_source_calls calls = {
 	.name = "inproc",
 	.has_objects = true,
@@ -551,7 +544,6 @@ static const struct stall_wait_source_calls calls = {
 	.find_file = find_file,
 	.lost = lost,
 	.probes = probes,
-	.functions = functions,
 };
 
 struct stall_error *stall_wait_source_ring(const struct stall_wait_source_options *options,

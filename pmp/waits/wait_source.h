@@ -125,7 +125,7 @@ struct stall_wait_source_calls {
 	// All that are or could be attached; free *ret.
 	struct stall_error *(*probes)(void *state, struct stall_wait_probe **ret,
 				      size_t *ret_count);
-	// How often functions of the server were entered; free *ret.
+	// NULL, or how often functions of the server were entered; free *ret.
 	struct stall_error *(*functions)(void *state, struct stall_wait_number **ret,
 					 size_t *ret_count);
 };

@@ -219,8 +219,9 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)
 		thresholds[i] = stall_watch_threshold(watch, i);
-	struct stall_error *err =
-		source->calls->functions(source->state, &functions, &line.server_count);
+	struct stall_error *err = NULL;
+	if (source->calls->functions)
+		err = source->calls->functions(source->state, &functions, &line.server_count);
 	if (!err && !watch->told_probes)
 		err = source->calls->probes(source->state, &probes, &line.probe_count);
 	if (err)
