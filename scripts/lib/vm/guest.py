@@ -24,6 +24,7 @@ __all__ = ["VARIANTS", "GuestError", "Variant", "boot", "missing"]
 CHECKOUT = Path(__file__).resolve().parents[3]
 BIN = CHECKOUT / ".venv" / "bin"
 SHARED = "/run/stallscope-guest"
+KERNEL = "/run/stallscope-kernel"
 BOOTS = 3
 """An emulated kernel that crashes before its first command is booted again so often."""
 
@@ -67,6 +68,8 @@ INSIDE = """\
 # What a guest runs. The shared folder is where it was told of.
 shared=$1
 uname -r >"$shared/started"
+# For file systems that can be frozen.
+modprobe -d {modules} -a loop ext4
 mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
 mountpoint -q /sys/kernel/security || mount -t securityfs none /sys/kernel/security
 {setup}
@@ -93,6 +96,7 @@ def argv_of(kernel: Kernel, variant: Variant, shared: Path) -> list[str]:
         argv += ["--qemu-opts=-smp", f"--qemu-opts={variant.cpus},maxcpus=64"]
     for option in variant.append:
         argv += ["--append", option]
+    argv += ["--rodir", f"{KERNEL}={kernel.image.parents[1]}"]
     argv += ["--rwdir", f"{SHARED}={shared}", "--", f"sh {SHARED}/inside {SHARED}"]
     return argv
 
@@ -106,7 +110,10 @@ def boot(
     Raises GuestError where the guest gives no exit code within ``seconds``.
     """
     script = INSIDE.format(
-        setup="\n".join(variant.setup), checkout=CHECKOUT, command=shlex.join(command)
+        setup="\n".join(variant.setup),
+        modules=KERNEL,
+        checkout=CHECKOUT,
+        command=shlex.join(command),
     )
     (shared / "inside").write_text(script)
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}:/usr/sbin:/sbin"}
