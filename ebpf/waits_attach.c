@@ -282,7 +282,9 @@ static struct stall_error *attach_all(struct stall_bpf_waits *waits)
 	stall_bpf_waits_note_probe(waits, "uprobes", "uprobes in the server's wait functions",
 				   waits->uprobes.why_not);
 	stall_bpf_waits_note_probe(waits, "io_uring",
-				   "raw tracepoints " STALL_URING_SUBMIT " and io_uring_complete",
+				   "raw tracepoints " STALL_URING_SUBMIT
+				   " (before 6.4: " STALL_URING_SUBMIT_BEFORE
+				   ") and io_uring_complete",
 				   waits->async_why_not);
 	return waits->async_why_not ? NULL
 				    : stall_async_attach(waits->skeleton, waits->async_submit);
