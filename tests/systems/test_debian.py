@@ -131,9 +131,7 @@ def test_a_server_whose_program_was_replaced_is_still_named(host: Host) -> None:
     pid = host.server_pid()
     host.machine.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", "755")
     try:
-        host.check(
-            f"{QUIETLY} apt-get -q -y --no-download install /srv/upgrade/*.deb", seconds=1800
-        )
+        host.check(f"{QUIETLY} apt-get -q -y install /srv/upgrade/*.deb", seconds=1800)
     finally:
         host.check("rm /usr/sbin/policy-rc.d")
     if host.server_pid() != pid:
