@@ -228,10 +228,17 @@ def page_with(table: str, page: str) -> str:
 
 
 def update(guests: Sequence[Guest]) -> None:
-    """Put what was run in place of what was recorded of the same kernels, and make the page."""
-    fresh = {(one.series, one.variant): one for one in guests}
+    """Put what was run in place of what was recorded of the same kernels, and make the page.
+
+    Groups that were not run, of a kernel of the same release, stay as they were recorded.
+    """
     order = [tuple((*name.split(":"), "plain")[:2]) for name in DEFAULT]
-    merged = {(one.series, one.variant): one for one in known()} | fresh
+    merged = {(one.series, one.variant): one for one in known()}
+    for one in guests:
+        before = merged.get((one.series, one.variant))
+        if before is not None and before.release == one.release:
+            one = msgspec.structs.replace(one, groups=before.groups | one.groups)
+        merged[one.series, one.variant] = one
     kept = [merged[key] for key in order if key in merged]
     RECORD.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
     PAGE.write_text(page_with(render(kept), PAGE.read_text()))
