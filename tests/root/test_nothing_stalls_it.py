@@ -229,7 +229,10 @@ def test_other_backends_do_not_hang_either(backend: str) -> None:
         capture, seconds = snap(target.pid, "--backend", backend, *more)
         assert_unharmed(target.pid)
     assert seconds < DEADLINE
-    assert [note.code for note in capture.notes].count("memory-locked") == 1
+    if not is_locked(capture):
+        # Linux 5.10 lets a reader pass a writer that waits: then all of it was read.
+        for fact in [fact for fact in target.facts if fact.fact == "waiter"]:
+            assert "waiter_body" in own_names(capture, fact.tid)
     call = by_tid(capture)[target.fact("changer").tid].syscall
     assert call is not None
     assert call.name == "madvise"
