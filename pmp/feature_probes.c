@@ -13,6 +13,7 @@
 #include "cleanup.h"
 #include "idle_child.h"
 #include "lockdown.h"
+#include "yama.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -157,42 +158,10 @@ static struct stall_error *probe_polling(void)
 }
 
 // The first line of the file, or -1.
-static int read_line(const char *path, char *ret, size_t size)
-{
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
-
-	if (n < 0)
-		return -1;
-	ret[n] = 0;
-	ret[strcspn(ret, "\n")] = 0;
-	return 0;
-}
-
-static struct stall_error *probe_yama(void)
-{
-	char scope[16];
-
-	if (read_line("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof(scope)) < 0 ||
-	    scope[0] == '0')
-		return NULL;
-	if (scope[0] != '3' && stall_has_capability(STALL_CAP_SYS_PTRACE))
-		return NULL;
-	return stall_error_create(
-		STALL_ERROR_PERMISSION,
-		"kernel.yama.ptrace_scope is %s, so reading other processes %s; %s", scope,
-		scope[0] == '3' ? "is refused to everybody" : "takes CAP_SYS_PTRACE",
-		scope[0] == '3' ? "set it lower and reboot" : STALL_MEND_CAPABILITIES);
-}
-
 const struct stall_feature stall_features[] = {
-	{"capabilities", probe_capabilities},
-	{"lockdown", stall_lockdown_check},
-	{"yama", probe_yama},
-	{"pidfd", probe_pidfd},
-	{"process-vm-readv", probe_readv},
-	{"wait-polling", probe_polling},
-	{"map-files", probe_map_files},
-	{"perf-events", probe_perf},
+	{"capabilities", probe_capabilities}, {"lockdown", stall_lockdown_check},
+	{"yama", stall_yama_check},	      {"pidfd", probe_pidfd},
+	{"process-vm-readv", probe_readv},    {"wait-polling", probe_polling},
+	{"map-files", probe_map_files},	      {"perf-events", probe_perf},
 };
 const size_t stall_feature_count = sizeof(stall_features) / sizeof(stall_features[0]);

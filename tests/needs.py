@@ -126,6 +126,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "cgroups": cgroups_missing,
     "cc": tool("cc"),
     "bpf": feature("bpf-iterator"),
+    "proc": feature("proc"),
     "waits": feature("wait-probes"),
     "poll": feature("wait-polling"),
     "perf": feature("perf-events"),

@@ -15,6 +15,7 @@
 #include "thread_index.h"
 #include "thread_record.h"
 #include "threads_loader.h"
+#include "yama.h"
 
 // Threads that are read again together, halved from pass to pass: fewer make a shorter window, in
 // which a busy thread is less likely to run, and more calls.
@@ -76,6 +77,8 @@ static struct stall_error *bpf_probe(const struct stall_snapshot_options *option
 {
 	struct stall_error *err = stall_denylist_check(STALL_DENY_TASK_STACK, options->force);
 
+	if (!err)
+		err = stall_yama_refuses_all();
 	if (err || probed)
 		return err;
 	return stall_bpf_threads_create(&probed);

@@ -10,11 +10,15 @@
 #include "clock.h"
 #include "proc_copy.h"
 #include "proc_thread.h"
+#include "yama.h"
 
 static struct stall_error *proc_probe(const struct stall_snapshot_options *options)
 {
+	struct stall_error *err = stall_yama_refuses_all();
 	char path[32];
 
+	if (err)
+		return err;
 	// Each process is refused or not by itself, and of several the first tells of the others. What
 	// else is wrong is told when it is read.
 	if (!options->pid_count)

@@ -34,7 +34,7 @@ __all__ = [
 
 BACKENDS = (
     pytest.param("bpf", marks=pytest.mark.needs("root", "bpf")),
-    pytest.param("proc", marks=pytest.mark.needs("root", "probe")),
+    pytest.param("proc", marks=pytest.mark.needs("root", "proc")),
     pytest.param("ptrace", marks=pytest.mark.needs("root", "ptrace")),
 )
 

@@ -65,7 +65,7 @@ NEEDED = {
     "bpf": ("root", "bpf", "waits", "uprobes", "perf", "ptrace", "library", "mariadb"),
     "none": ("root", "probe", "library", "mariadb"),
 }
-WITHOUT_BPF = {"confidentiality", "nobtf"}
+WITHOUT_BPF = {"confidentiality", "nobtf", "yama3"}
 
 BEGIN, END = "<!-- kernels: made by ./scripts/test --kernels --update -->", "<!-- /kernels -->"
 
@@ -120,7 +120,7 @@ def summarize(outcomes: Iterable[Outcome]) -> dict[str, str]:
 
 def command(series: str, variant: str, expression: str | None) -> list[str]:
     """Return what the guest runs."""
-    works = series != "5.10" and variant not in WITHOUT_BPF and variant != "yama3"
+    works = series != "5.10" and variant not in WITHOUT_BPF
     needed = ",".join(NEEDED["bpf" if works else "none"])
     argv = ["env", "PYTHONDONTWRITEBYTECODE=1", f"STALLSCOPE_GUEST={variant}"]
     argv += [f"STALLSCOPE_REQUIRE={needed}", f"STALLSCOPE_RESULTS={guest.SHARED}/results"]

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "yama.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "capabilities.h"
+#include "cleanup.h"
+
+// '0' where the kernel has no Yama.
+static char read_scope(void)
+{
+	_cleanup_close_ int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
+	char scope;
+
+	return fd >= 0 && read(fd, &scope, 1) == 1 ? scope : '0';
+}
+
+struct stall_error *stall_yama_refuses_all(void)
+{
+	if (read_scope() != '3')
+		return NULL;
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"kernel.yama.ptrace_scope is 3, so reading other processes is refused to "
+		"everybody; "
+		"set it lower and reboot, or start the server with stallscope run and use the "
+		"backend inproc");
+}
+
+struct stall_error *stall_yama_check(void)
+{
+	struct stall_error *err = stall_yama_refuses_all();
+	char scope = read_scope();
+
+	if (err || scope == '0' || stall_has_capability(STALL_CAP_SYS_PTRACE))
+		return err;
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"kernel.yama.ptrace_scope is %c, so reading other processes takes "
+		"CAP_SYS_PTRACE; %s",
+		scope, STALL_MEND_CAPABILITIES);
+}
