@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "waits_private.h"
+#include "yama.h"
 
 #include <bpf/bpf.h>
 #include <errno.h>
@@ -154,6 +155,8 @@ struct stall_error *stall_bpf_waits_create(const struct stall_bpf_waits_options 
 {
 	struct stall_error *err = check_options(options);
 
+	if (!err)
+		err = stall_yama_refuses_all(); // no mappings, no stacks: waits without names
 	if (err)
 		return err;
 	struct stall_bpf_waits *waits = calloc(1, sizeof(*waits));

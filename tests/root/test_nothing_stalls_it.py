@@ -221,7 +221,8 @@ def test_a_verdict_of_what_the_kernel_says() -> None:
 @pytest.mark.kernels("held")
 @pytest.mark.needs("freeze")
 @pytest.mark.parametrize(
-    "backend", ["proc", pytest.param("ptrace", marks=pytest.mark.needs("ptrace"))]
+    "backend",
+    [pytest.param(name, marks=pytest.mark.needs(name)) for name in ("proc", "ptrace")],
 )
 def test_other_backends_do_not_hang_either(backend: str) -> None:
     with keeping_its_mmap_lock() as target:
