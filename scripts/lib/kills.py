@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from bpf_objects import held, loaded
@@ -30,7 +31,7 @@ from targets import Target, trouble_left
 
 from stallscope import capturefile, probe, ringfile
 
-__all__ = ["WAYS", "KillError", "Moments", "Victims", "Way", "kill_once", "measure", "victims"]
+__all__ = ["WAYS", "KillError", "Victims", "Way", "kill_many", "victims"]
 
 SAMPLES = 5
 PR_SET_CHILD_SUBREAPER = 36
@@ -43,11 +44,16 @@ class KillError(Exception):
     """A killed probe left something behind."""
 
 
+@dataclass(frozen=True)
 class Moments:
-    """When to kill: half of the moments lie anywhere, half where it is the most dangerous."""
+    """When to kill: half of the moments lie anywhere, half where it is the most dangerous.
 
-    def __init__(self, whole: float, begin: float, end: float) -> None:
-        self.whole, self.begin, self.end = whole, begin, end
+    Seconds after the probe was started.
+    """
+
+    whole: float
+    begin: float
+    end: float
 
     def choose(self, rng: random.Random) -> float:
         """Return seconds after the start of the probe."""
@@ -251,19 +257,36 @@ def breakpoints(pid: int, code: Sequence[tuple[int, bytes]]) -> set[str]:
     return found
 
 
-def measure(victims: Victims) -> Moments:
-    """Let some runs get through, to learn when one does what; the fastest is what is gone by."""
+def kill_many(victims: Victims, count: int, rng: random.Random) -> Iterator[bool]:
+    """Kill that many probes; yield of each whether it was still running.
+
+    Raises KillError where something stays.
+    """
+    moments = measure(victims, SAMPLES)
+    for nr in range(count):
+        alive = kill_once(victims, moments.choose(rng), audited=nr % 4 == 0)
+        if not alive:
+            # The machine may have become faster since the probe was measured.
+            moments = min(moments, measure(victims, 1), key=attrgetter("whole"))
+        yield alive
+
+
+def measure(victims: Victims, runs: int) -> Moments:
+    """Let some runs get through, to learn when one does what; return those of the fastest."""
     once = measure_watch if victims.way.watches else measure_snap
-    return min((once(victims) for _ in range(SAMPLES)), key=lambda moments: moments.whole)
+    return min((once(victims) for _ in range(runs)), key=attrgetter("whole"))
 
 
 def measure_snap(victims: Victims) -> Moments:
-    started_ns, start = time.time_ns(), time.monotonic()
-    done = subprocess.run(
-        victims.command(), capture_output=True, check=True, stdin=subprocess.DEVNULL
-    )
-    whole = time.monotonic() - start
-    capture = capturefile.loads(done.stdout, "kills")
+    with subprocess.Popen(
+        victims.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
+        started_ns, start = time.time_ns(), time.monotonic()
+        written, _ = process.communicate()
+        whole = time.monotonic() - start
+    if process.returncode != 0:
+        raise KillError(f"no capture: exit status {process.returncode}")
+    capture = capturefile.loads(written, "kills")
     assert capture.time_ns is not None
     begin = (capture.time_ns - started_ns) / 1e9
     taking = (capture.phases["attach_ns"] + capture.phases["snapshot_ns"]) / 1e9
@@ -272,8 +295,8 @@ def measure_snap(victims: Victims) -> Moments:
 
 def measure_watch(victims: Victims) -> Moments:
     """Where it watches until it is killed, the moments lie until some time after it was ready."""
-    start = time.monotonic()
     with running(victims, subprocess.PIPE) as process:
+        start = time.monotonic()
         assert process.stdout is not None
         assert b"ready" in process.stdout.readline()
         ready = time.monotonic() - start

@@ -153,11 +153,7 @@ def test_probe_killed_at_any_moment(way: kills.Way) -> None:
     if IN_GUEST:
         count = GUEST_KILLS
     with kills.victims(way) as victims:
-        moments = kills.measure(victims)
-        hit = sum(
-            kills.kill_once(victims, moments.choose(rng), audited=nr % 4 == 0)
-            for nr in range(count)
-        )
+        hit = sum(kills.kill_many(victims, count, rng))
         assert hit > count // 4
         # What runs on is still what it was.
         victims.capture_right()

@@ -254,19 +254,19 @@ def killed(sizes: Sizes, ways: Sequence[kills.Way] = kills.WAYS) -> Section:
 
 def killed_in(way: kills.Way, count: int, rng: random.Random, seed: int) -> tuple[int, int]:
     """Kill the probe that often; return how often it still ran, and calls that saw EINTR."""
-    hit = 0
+    hit = done = 0
     with kills.victims(way) as victims:
-        moments = kills.measure(victims)
-        for nr in range(count):
-            progress(f"kills: {way.name}, {nr + 1} of {count}")
-            try:
-                hit += kills.kill_once(victims, moments.choose(rng), audited=nr % 4 == 0)
-                if nr % 100 == 99:
+        try:
+            for alive in kills.kill_many(victims, count, rng):
+                hit += alive
+                done += 1
+                progress(f"kills: {way.name}, {done} of {count}")
+                if done % 100 == 0:
                     victims.capture_right()
-                if nr % 500 == 499:
-                    say(f"{way.name}: {nr + 1} kills, {hit} while it ran, seed {seed}")
-            except kills.KillError as error:
-                raise BenchError(f"{way.name}, kill {nr} of seed {seed}: {error}") from error
+                if done % 500 == 0:
+                    say(f"{way.name}: {done} kills, {hit} while it ran, seed {seed}")
+        except kills.KillError as error:
+            raise BenchError(f"{way.name}, kill {done} of seed {seed}: {error}") from error
         return hit, victims.interrupted()
 
 
