@@ -162,7 +162,9 @@ static bool check_spinner(const struct stall_snapshot *snapshot)
 		return false;
 	CHECK_INT(thread->state, 'R');
 	CHECK(!thread->in_syscall);
-	CHECK(thread->label == STALL_VERIFIED || thread->label == STALL_RUNNING);
+	// Raced where others of the machine take its CPU during the capture.
+	CHECK(thread->label == STALL_VERIFIED || thread->label == STALL_RUNNING ||
+	      thread->label == STALL_RACED);
 	if (!thread->stack_size) // on a CPU, and gone from it before it could be sampled
 		return false;
 	uint64_t sp = thread->regs.value[STALL_REG_SP];
