@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "kernel_types.h"
 #include "waits_private.h"
 
 // The prototype of a tracepoint, as the kernel's types have it: void *, then its arguments.
@@ -41,18 +42,6 @@ static bool points_to(const struct btf *btf, const struct btf_type *pointer, con
 	       strcmp(btf__name_by_offset(btf, type->name_off), name) == 0;
 }
 
-static bool has_member(const struct btf *btf, const char *name, const char *member)
-{
-	int id = btf__find_by_name_kind(btf, name, BTF_KIND_STRUCT);
-	const struct btf_type *type = id > 0 ? btf__type_by_id(btf, id) : NULL;
-
-	for (int i = 0; type && i < btf_vlen(type); i++) {
-		if (strcmp(btf__name_by_offset(btf, btf_members(type)[i].name_off), member) == 0)
-			return true;
-	}
-	return false;
-}
-
 static bool has_types(const struct btf *btf)
 {
 	static const char *const members[][2] = {
@@ -64,7 +53,7 @@ static bool has_types(const struct btf *btf)
 	};
 
 	for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
-		if (!has_member(btf, members[i][0], members[i][1]))
+		if (!stall_kernel_member(btf, members[i][0], members[i][1]))
 			return false;
 	}
 	return true;
@@ -73,15 +62,18 @@ static bool has_types(const struct btf *btf)
 // NULL where this kernel has none that the program can read.
 static const char *find_submit(const struct btf *btf)
 {
-	static const char *const names[] = {STALL_URING_SUBMIT, STALL_URING_SUBMIT_BEFORE};
-	static const char *const types[] = {"btf_trace_" STALL_URING_SUBMIT,
-					    "btf_trace_" STALL_URING_SUBMIT_BEFORE};
+	static const struct {
+		const char *name, *type;
+	} points[] = {
+		{STALL_URING_SUBMIT, "btf_trace_" STALL_URING_SUBMIT},
+		{STALL_URING_SUBMIT_BEFORE, "btf_trace_" STALL_URING_SUBMIT_BEFORE},
+	};
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		const struct btf_type *submit = find_tracepoint(btf, types[i]);
+	for (size_t i = 0; i < sizeof(points) / sizeof(points[0]); i++) {
+		const struct btf_type *submit = find_tracepoint(btf, points[i].type);
 
 		if (submit && points_to(btf, parameter(btf, submit, 1), "io_kiocb"))
-			return names[i];
+			return points[i].name;
 	}
 	return NULL;
 }

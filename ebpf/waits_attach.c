@@ -9,6 +9,7 @@
 
 #include "bpf_error.h"
 #include "bpf_log.h"
+#include "kernel_types.h"
 #include "waits_private.h"
 
 #define ALARM_BYTES (1u << 20)	 // room for some 3,000 waits in flight
@@ -79,12 +80,10 @@ static const struct tracepoint {
 	{"sched_process_exec", "raw tracepoint sched_process_exec", "btf_trace_sched_process_exec",
 	 NULL,
 	 "this kernel has no tracepoint sched_process_exec: a process that starts another program "
-	 "is "
-	 "seen to do so only by its maps",
+	 "is seen to do so only by its maps",
 	 NULL},
 	{"sched_process_fork", "raw tracepoint sched_process_fork", "btf_trace_sched_process_fork",
-	 NULL, "this kernel has no tracepoint sched_process_fork: nobody is told of children",
-	 NULL},
+	 NULL, "this kernel has no tracepoint sched_process_fork: children are not reported", NULL},
 	{"sys_exit", "raw tracepoint sys_exit", "btf_trace_sys_exit",
 	 "take a kernel with CONFIG_FTRACE_SYSCALLS", NULL, "perf tracepoint sys_exit"},
 	{"sys_enter", "raw tracepoint sys_enter", "btf_trace_sys_enter",
@@ -135,18 +134,10 @@ static struct stall_error *check_tracepoints(const struct btf *btf)
 // (7.2; not 6.18) count the runs of a program by context, in bytes.
 static bool may_preempt(const struct btf *btf)
 {
-	int id = btf__find_by_name_kind(btf, "bpf_prog", BTF_KIND_STRUCT);
-	const struct btf_type *type = id > 0 ? btf__type_by_id(btf, id) : NULL;
+	const struct btf_member *active = stall_kernel_member(btf, "bpf_prog", "active");
+	const struct btf_type *pointer = active ? btf__type_by_id(btf, active->type) : NULL;
 
-	for (int i = 0; type && i < btf_vlen(type); i++) {
-		const struct btf_member *member = &btf_members(type)[i];
-
-		if (strcmp(btf__name_by_offset(btf, member->name_off), "active") != 0)
-			continue;
-		const struct btf_type *pointer = btf__type_by_id(btf, member->type);
-		return pointer && btf_is_ptr(pointer) && btf__resolve_size(btf, pointer->type) == 1;
-	}
-	return false;
+	return pointer && btf_is_ptr(pointer) && btf__resolve_size(btf, pointer->type) == 1;
 }
 
 static bool has_perf_events(void)
@@ -166,10 +157,11 @@ static void choose_programs(struct stall_bpf_waits *waits, const struct btf *btf
 	struct bpf_link **links[TRACEPOINTS];
 
 	waits->by_perf = may_preempt(btf) && has_perf_events();
-	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_enter, false);
-	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_exit, false);
-	bpf_program__set_autoload(waits->skeleton->progs.stall_perf_enter, false);
-	bpf_program__set_autoload(waits->skeleton->progs.stall_perf_exit, false);
+	// Of those two that are chosen, the loop says more.
+	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_enter, !waits->by_perf);
+	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_exit, !waits->by_perf);
+	bpf_program__set_autoload(waits->skeleton->progs.stall_perf_enter, waits->by_perf);
+	bpf_program__set_autoload(waits->skeleton->progs.stall_perf_exit, waits->by_perf);
 	programs_of(waits, programs, links);
 	for (size_t i = 0; i < TRACEPOINTS; i++)
 		bpf_program__set_autoload(programs[i],

@@ -16,9 +16,9 @@ static char read_scope(void)
 	return fd >= 0 && read(fd, &scope, 1) == 1 ? scope : '0';
 }
 
-struct stall_error *stall_yama_refuses_all(void)
+static struct stall_error *refuses_all(char scope)
 {
-	if (read_scope() != '3')
+	if (scope != '3')
 		return NULL;
 	return stall_error_create(
 		STALL_ERROR_PERMISSION,
@@ -28,10 +28,15 @@ struct stall_error *stall_yama_refuses_all(void)
 		"backend inproc");
 }
 
+struct stall_error *stall_yama_refuses_all(void)
+{
+	return refuses_all(read_scope());
+}
+
 struct stall_error *stall_yama_check(void)
 {
-	struct stall_error *err = stall_yama_refuses_all();
 	char scope = read_scope();
+	struct stall_error *err = refuses_all(scope);
 
 	if (err || scope == '0' || stall_has_capability(STALL_CAP_SYS_PTRACE))
 		return err;

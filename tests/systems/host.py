@@ -74,6 +74,10 @@ class Host:
         found = json.loads(self.check("stallscope incidents --dest /var/lib/stallscope --json"))
         return list(found["incidents"])
 
+    def locks_kept(self) -> int:
+        """Count the incidents that are metadata locks; there may be others (``stalls_told``)."""
+        return [one["verdict"] for one in self.incidents()].count("metadata-lock")
+
     @contextmanager
     def stalled(self) -> Iterator[None]:
         """Let connections pile up behind a metadata lock; let them go at the end."""

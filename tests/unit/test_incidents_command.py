@@ -32,7 +32,7 @@ from tests.unit.storelife import CAPTURE, START_NS, fill, incident, sample, verd
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "incidents-schema.schema.json").read_text())
-MOST_OF_A_LATER_LIST = 0.6
+MOST_OF_A_LATER_LIST = 0.5
 
 Run = Callable[..., tuple[int, str, str]]
 
