@@ -38,7 +38,7 @@ from stallscope.errors import StallscopeError
 EPILOG = """\
 pause    what a capture does to the target: target-gaps, eintr, server-gaps, latency
 capture  what a capture costs: wall, growth, kills, mysql55, server-wall, busy;
-         by its name alone: exact-stacks, an hour (--quick: minutes); kills-snap-bpf,
+         by its name alone: exact-stacks, minutes; kills-snap-bpf,
          kills-serve-bpf and so on are one way of running the probe each
 probes   what watching waits costs, and whether it is right and in time: exact, cost-call,
          cost-need, cost-programs-oltp_point_select, cost-programs-oltp_write_only,
