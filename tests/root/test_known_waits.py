@@ -110,8 +110,8 @@ def test_the_storm_counts_its_operations() -> None:
         short, long = run(100), run(300)
         for done, milliseconds in ((short, 100), (long, 300)):
             assert done["ns"] >= milliseconds * NS_PER_MS
-            # No more than the mutex lets through: 1 us of work is under it each time.
-            assert 0 < done["operations"] <= 1.25 * done["ns"] / 1000
+            # Not by time: a machine that was slow when the work was measured is fast later.
+            assert 0 < done["operations"] == done["passes"]
             assert done["voluntary"] > 0
 
 
