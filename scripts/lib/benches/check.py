@@ -11,7 +11,7 @@ from targets import Fact
 from benches.stats import BenchError
 from benches.tools import Taken
 
-__all__ = ["describe", "is_named", "right_stacks", "verified_right", "whole_stacks"]
+__all__ = ["describe", "incomplete_stacks", "is_named", "right_stacks", "verified_right"]
 
 
 def is_named(taken: Taken) -> bool:
@@ -50,10 +50,17 @@ def verified_right(facts: Sequence[Fact], taken: Taken, name: str) -> None:
         raise BenchError(f"{name}: {right} of {len(facts)} stacks are right")
 
 
-def whole_stacks(taken: Taken) -> int:
-    """Return how many stacks of a capture of ours reach the function their thread started in."""
+IO_URING_WORKER = "iou-wrk-"
+"""How Linux names them; they are threads of the process, and have no stack but the kernel's."""
+
+
+def incomplete_stacks(taken: Taken) -> int:
+    """Return how many stacks of a capture of ours end before their thread's first function."""
     assert taken.capture is not None
-    return sum(thread.unwind == "complete" for thread in taken.capture.threads)
+    return sum(
+        thread.unwind != "complete" and not thread.name.startswith(IO_URING_WORKER)
+        for thread in taken.capture.threads
+    )
 
 
 def describe(taken: Taken) -> str:

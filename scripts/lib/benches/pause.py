@@ -16,7 +16,7 @@ from stalls.load import sysbench_load
 from targets import Fact, Target, trouble
 
 from benches import progress
-from benches.check import describe, is_named, right_stacks, verified_right, whole_stacks
+from benches.check import describe, incomplete_stacks, is_named, right_stacks, verified_right
 from benches.heartbeat import Heartbeat
 from benches.load import TEST, Latency, run_sysbench, server_with_heartbeat
 from benches.stats import BenchError, Figure, Row, Section, figure
@@ -128,8 +128,8 @@ def examine(tool: Tool, taken: Taken, facts: Sequence[Fact]) -> str:
             verified_right(facts, taken, tool.name)
         right = f"{right_stacks(facts, taken)} of {len(facts)} right"
         return right if is_named(taken) else right.replace("right", "deep enough, no names")
-    if ours(tool) and (whole := whole_stacks(taken)) < 0.9 * taken.threads:
-        raise BenchError(f"{tool.name}: only {whole} of {taken.threads} stacks are whole")
+    if ours(tool) and (short := incomplete_stacks(taken)) > 0.1 * taken.threads:
+        raise BenchError(f"{tool.name}: {short} of {taken.threads} stacks are incomplete")
     return describe(taken)
 
 
