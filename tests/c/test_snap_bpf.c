@@ -153,7 +153,22 @@ static void check_blocked(const struct stall_snapshot *snapshot, int i)
 	CHECK(thread->stack_address + thread->stack_size <= thread->fs_base);
 }
 
-static bool check_spinner(const struct stall_snapshot *snapshot)
+// How often the spinner was given a CPU, and how often one was taken from it.
+static long long spinner_moves(void)
+{
+	char path[64];
+	long long given = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/schedstat", facts->main, facts->spinner);
+	FILE *stream = fopen(path, "re");
+	CHECK(stream && fscanf(stream, "%*s %*s %lld", &given) == 1);
+	if (stream)
+		fclose(stream);
+	return given +
+	       proc_field(facts->main, facts->spinner, "status", "nonvoluntary_ctxt_switches:");
+}
+
+static bool check_spinner(const struct stall_snapshot *snapshot, long long moves_before)
 {
 	const struct stall_thread *thread = find(snapshot, facts->spinner);
 
@@ -162,9 +177,9 @@ static bool check_spinner(const struct stall_snapshot *snapshot)
 		return false;
 	CHECK_INT(thread->state, 'R');
 	CHECK(!thread->in_syscall);
-	// Raced where others of the machine take its CPU during the capture.
+	// Raced only where it got or lost a CPU during the capture.
 	CHECK(thread->label == STALL_VERIFIED || thread->label == STALL_RUNNING ||
-	      thread->label == STALL_RACED);
+	      (thread->label == STALL_RACED && spinner_moves() > moves_before));
 	if (!thread->stack_size) // on a CPU, and gone from it before it could be sampled
 		return false;
 	uint64_t sp = thread->regs.value[STALL_REG_SP];
@@ -199,6 +214,7 @@ static void test_known_threads(void *state, struct stall_arena *arena, pid_t chi
 	for (int round = 0; round < ROUNDS; round++) {
 		stall_arena_reset(arena, SIZE_MAX);
 		CHECK_OK(stall_snapshot_create(arena, &child, 1, previous, &snapshot));
+		long long moves = spinner_moves();
 		CHECK_OK(stall_backend_bpf.capture(state, snapshot, &options));
 		stall_snapshot_destroy(previous);
 		previous = snapshot;
@@ -210,7 +226,7 @@ static void test_known_threads(void *state, struct stall_arena *arena, pid_t chi
 			CHECK(snapshot->threads[i].tid > snapshot->threads[i - 1].tid);
 		for (int i = 0; i < BLOCKED; i++)
 			check_blocked(snapshot, i);
-		spinner_seen += check_spinner(snapshot);
+		spinner_seen += check_spinner(snapshot, moves);
 		check_futex(snapshot);
 	}
 	CHECK(spinner_seen > 0);
