@@ -157,7 +157,6 @@ static struct stall_error *probe_polling(void)
 			: "mount /proc, take a kernel that has the file");
 }
 
-// The first line of the file, or -1.
 const struct stall_feature stall_features[] = {
 	{"capabilities", probe_capabilities}, {"lockdown", stall_lockdown_check},
 	{"yama", stall_yama_check},	      {"pidfd", probe_pidfd},

@@ -257,9 +257,8 @@ def killed_in(way: kills.Way, count: int, rng: random.Random, seed: int) -> tupl
     hit = done = 0
     with kills.victims(way) as victims:
         try:
-            for alive in kills.kill_many(victims, count, rng):
+            for done, alive in enumerate(kills.kill_many(victims, count, rng), 1):
                 hit += alive
-                done += 1
                 progress(f"kills: {way.name}, {done} of {count}")
                 if done % 100 == 0:
                     victims.capture_right()

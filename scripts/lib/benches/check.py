@@ -11,7 +11,7 @@ from targets import Fact
 from benches.stats import BenchError
 from benches.tools import Taken
 
-__all__ = ["describe", "incomplete_stacks", "is_named", "right_stacks", "verified_right"]
+__all__ = ["describe", "is_named", "right_stacks", "verified_right", "whole_stacks"]
 
 
 def is_named(taken: Taken) -> bool:
@@ -54,13 +54,13 @@ IO_URING_WORKER = "iou-wrk-"
 """How Linux names them; they are threads of the process, and have no stack but the kernel's."""
 
 
-def incomplete_stacks(taken: Taken) -> int:
-    """Return how many stacks of a capture of ours end before their thread's first function."""
+def whole_stacks(taken: Taken) -> tuple[int, int]:
+    """Return how many stacks of a capture of ours reach their thread's start, and of how many."""
     assert taken.capture is not None
-    return sum(
-        thread.unwind != "complete" and not thread.name.startswith(IO_URING_WORKER)
-        for thread in taken.capture.threads
-    )
+    threads = [
+        thread for thread in taken.capture.threads if not thread.name.startswith(IO_URING_WORKER)
+    ]
+    return sum(thread.unwind == "complete" for thread in threads), len(threads)
 
 
 def describe(taken: Taken) -> str:

@@ -16,7 +16,7 @@ from stalls.load import sysbench_load
 from targets import Fact, Target, trouble
 
 from benches import progress
-from benches.check import describe, incomplete_stacks, is_named, right_stacks, verified_right
+from benches.check import describe, is_named, right_stacks, verified_right, whole_stacks
 from benches.heartbeat import Heartbeat
 from benches.load import TEST, Latency, run_sysbench, server_with_heartbeat
 from benches.stats import BenchError, Figure, Row, Section, figure
@@ -128,8 +128,10 @@ def examine(tool: Tool, taken: Taken, facts: Sequence[Fact]) -> str:
             verified_right(facts, taken, tool.name)
         right = f"{right_stacks(facts, taken)} of {len(facts)} right"
         return right if is_named(taken) else right.replace("right", "deep enough, no names")
-    if ours(tool) and (short := incomplete_stacks(taken)) > 0.1 * taken.threads:
-        raise BenchError(f"{tool.name}: {short} of {taken.threads} stacks are incomplete")
+    if ours(tool):
+        whole, threads = whole_stacks(taken)
+        if whole < 0.9 * threads:
+            raise BenchError(f"{tool.name}: only {whole} of {threads} stacks are whole")
     return describe(taken)
 
 
