@@ -15,18 +15,17 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from cgroups import cgroups_missing
-from jail import jail_missing
-from servers import MariaDB, MySQL55, MySQL97, Postgres, Unavailable, program
-from servers.cache import cache_folder, why_missing
-from servers.inside import library_path
-from servers.mariadb import lock_plugin_missing
-from stalls import device_missing
-from vm import systems
-
 from stallscope import probe
 from stallscope.errors import StallscopeError
 from stallscope.text import one_line
+from tests.support.cgroups import cgroups_missing
+from tests.support.jail import jail_missing
+from tests.support.servers import MariaDB, MySQL55, MySQL97, Postgres, Unavailable, program
+from tests.support.servers.cache import cache_folder, why_missing
+from tests.support.servers.inside import library_path
+from tests.support.servers.mariadb import lock_plugin_missing
+from tests.support.stalls import device_missing
+from tests.support.vm import systems
 
 __all__ = ["FIREFOX_PROFILER", "FLAMEGRAPH", "NEEDS", "SPEEDSCOPE", "required", "why_not"]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """In a guest: what the probe says of a kernel is true, and names what is in the way.
 
-STALLSCOPE_GUEST is the variant that was booted (scripts/lib/vm/guest.py).
+STALLSCOPE_GUEST is the variant that was booted (tests/support/vm/guest.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from targets import Target
 
 from tests.needs import features
 from tests.root.support import assert_unharmed, run_probe
+from tests.support.targets import Target
 
 pytestmark = pytest.mark.kernels("doctor")
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from servers import MariaDB
-from stalls import metadata_lock_pileup
 
 from stallscope.model import Label
 from tests.live.shots import take, unharmed
 from tests.needs import why_not
+from tests.support.servers import MariaDB
+from tests.support.stalls import metadata_lock_pileup
 
 pytestmark = [pytest.mark.kernels("server"), pytest.mark.needs("root", "mariadb")]
 

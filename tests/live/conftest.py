@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers import MEMORY, MariaDB, MySQL55, MySQL97, Postgres
+
+from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, Postgres
 
 __all__: list[str] = []
 

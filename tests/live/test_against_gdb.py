@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from servers import PATIENCE, MySQL97, SqlServer
-from servers.mysql97 import root_folder
-from stalls import metadata_lock_pileup, row_lock_convoy
-from targets import trouble
 
 from stallscope.model import Thread
 from tests.live.shots import CHECKOUT, take, unharmed
+from tests.support.servers import PATIENCE, MySQL97, SqlServer
+from tests.support.servers.mysql97 import root_folder
+from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
+from tests.support.targets import trouble
 
 pytestmark = pytest.mark.needs("root", "bpf", "gdb")
 

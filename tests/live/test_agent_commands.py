@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import CHECKOUT, agent, incidents
-from servers import MEMORY, PATIENCE, MariaDB, SqlServer, program, wait_until
-from stalls import metadata_lock_pileup
-from targets import trouble
 
 from stallscope.collectors.triggers import triggerfile
 from tests.live.shots import run
+from tests.support.agents import CHECKOUT, agent, incidents
+from tests.support.servers import MEMORY, PATIENCE, MariaDB, SqlServer, program, wait_until
+from tests.support.stalls import metadata_lock_pileup
+from tests.support.targets import trouble
 
 __all__: list[str] = []
 

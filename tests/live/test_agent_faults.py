@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from agents import AgentProcess, agent, incidents
-from servers import MEMORY, MariaDB, SqlServer, program, wait_until
-from servers.clients import running_statements
-from stalls import global_read_lock, metadata_lock_pileup
-from targets import trouble
 
 from stallscope import capturefile
 from stallscope.collectors import processes
 from stallscope.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.live.shots import unharmed
+from tests.support.agents import AgentProcess, agent, incidents
+from tests.support.servers import MEMORY, MariaDB, SqlServer, program, wait_until
+from tests.support.servers.clients import running_statements
+from tests.support.stalls import global_read_lock, metadata_lock_pileup
+from tests.support.targets import trouble
 
 __all__: list[str] = []
 

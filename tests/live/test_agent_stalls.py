@@ -10,9 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from agents import AgentProcess, agent, incidents
-from servers import MariaDB, MySQL55, MySQL97, SqlServer
-from stalls import (
+
+from stallscope.collectors.triggers.triggerfile import DEFAULTS
+from stallscope.incident import Incident
+from tests.support.agents import AgentProcess, agent, incidents
+from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
     INDEX_LOCK_OPTIONS,
     REDO_SYNC_OPTIONS,
@@ -28,11 +31,8 @@ from stalls import (
     table_open_storm,
     template_of_tables,
 )
-from stalls.index_lock import fill
-from targets import trouble
-
-from stallscope.collectors.triggers.triggerfile import DEFAULTS
-from stallscope.incident import Incident
+from tests.support.stalls.index_lock import fill
+from tests.support.targets import trouble
 
 __all__: list[str] = []
 

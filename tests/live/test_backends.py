@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import MariaDB
-from stalls import metadata_lock_pileup
 
 from tests.live.shots import run, take, threads_with, unharmed
+from tests.support.servers import MariaDB
+from tests.support.stalls import metadata_lock_pileup
 
 WAITERS = 20
 BACKENDS = [

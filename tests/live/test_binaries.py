@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from servers import MariaDB, program, wait_until
-from servers.clients import idle_connections
-from servers.tasks import at_rest
 
 from tests.live.shots import take, threads_with, unharmed
+from tests.support.servers import MariaDB, program, wait_until
+from tests.support.servers.clients import idle_connections
+from tests.support.servers.tasks import at_rest
 
 pytestmark = pytest.mark.needs("root", "bpf", "mariadb")
 

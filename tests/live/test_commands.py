@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from servers import wait_until
-from servers.tasks import at_rest
 
 from stallscope import capturefile
 from stallscope.model import Capture
 from tests.live.shots import run, take
+from tests.support.servers import wait_until
+from tests.support.servers.tasks import at_rest
 
 pytestmark = pytest.mark.needs("probe", "root")
 

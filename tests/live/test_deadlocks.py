@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
-from stalls.deadlocks import Deadlocks
 
 from stallscope.collectors import processes
 from stallscope.collectors.deadlocks import DeadlockWatch
@@ -19,6 +17,8 @@ from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.deadlocks import Deadlock
 from tests.live.test_server_probes import hits
 from tests.live.test_server_probes import watching as probed
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
+from tests.support.stalls.deadlocks import Deadlocks
 
 MANY = 20
 PRINT_ALL = "--innodb-print-all-deadlocks=1"

@@ -10,18 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, wait_until
 
 from tests.live.shots import CHECKOUT
+from tests.support.servers import PATIENCE, wait_until
 
 pytestmark = pytest.mark.needs("root", "probe", "slap")
 
-DEMO = [sys.executable, str(CHECKOUT / "scripts/lib/demo.py")]
+DEMO = [sys.executable, "-P", "-m", "tests.support.demo"]
 VERDICTS = {
     "mariadb": ["metadata-lock"],
     "mysql55": ["innodb-deadlock-check", "innodb-row-lock"],
 }
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT / "scripts/lib")}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
 
 
 @pytest.mark.parametrize(

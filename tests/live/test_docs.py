@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import docrun
 import pytest
-from docblocks import blocks
+
+from tests.support import docrun
+from tests.support.docblocks import blocks
 
 
 def runnable() -> list[Path]:

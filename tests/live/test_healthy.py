@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers import MEMORY, MariaDB, SqlServer, wait_until
-from servers.clients import idle_connections
-from servers.tasks import at_rest
-from stalls import sysbench_load
 
 from tests.live.shots import take, unharmed
+from tests.support.servers import MEMORY, MariaDB, SqlServer, wait_until
+from tests.support.servers.clients import idle_connections
+from tests.support.servers.tasks import at_rest
+from tests.support.stalls import sysbench_load
 
 pytestmark = pytest.mark.needs("root", "bpf")
 

@@ -10,14 +10,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from servers import MariaDB, MySQL55, MySQL97, SqlServer
-from servers.inside import RINGS, agent_inside, one_ring
-from stalls import global_read_lock, sysbench_load
 
 from stallscope import capturefile, ringfile
 from stallscope.model import Capture
 from tests.live.shots import run
 from tests.root.support import run_probe
+from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers.inside import RINGS, agent_inside, one_ring
+from tests.support.stalls import global_read_lock, sysbench_load
 
 __all__: list[str] = []
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from servers import MariaDB, MySQL55, MySQL97, SqlServer, wait_until
-from servers.inside import LIBRARY, RINGS, agent_inside, one_ring
-from stalls import sysbench_load
 
 from stallscope import ringfile
+from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, wait_until
+from tests.support.servers.inside import LIBRARY, RINGS, agent_inside, one_ring
+from tests.support.stalls import sysbench_load
 
 __all__: list[str] = []
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stalls seen from within by an ordinary user in a jail, and from outside by BPF: one verdict.
 
-The jail (scripts/lib/jail.py) has no capability, and refuses ptrace, BPF and perf.
+The jail (tests/support/jail.py) has no capability, and refuses ptrace, BPF and perf.
 """
 
 from __future__ import annotations
@@ -18,27 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from agents import agent, incidents
-from jail import Jail, jailed, python
-from servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
-from servers.inside import agent_inside, one_ring
-from stalls import (
-    FILE_EXTEND_OPTIONS,
-    LONG_CHECKS,
-    REDO_SYNC_OPTIONS,
-    TABLE_STORM_OPTIONS,
-    deadlock_check_storm,
-    file_extend,
-    global_read_lock,
-    loop_device,
-    metadata_lock_pileup,
-    redo_sync,
-    row_lock_convoy,
-    sysbench_load,
-    table_open_storm,
-    template_of_tables,
-)
-from targets import trouble
 
 from stallscope import capturefile, probe
 from stallscope.analyzers import catalog, engine
@@ -54,6 +33,27 @@ from tests.live.shots import (
     threads_with,
     unharmed,
 )
+from tests.support.agents import agent, incidents
+from tests.support.jail import Jail, jailed, python
+from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers.inside import agent_inside, one_ring
+from tests.support.stalls import (
+    FILE_EXTEND_OPTIONS,
+    LONG_CHECKS,
+    REDO_SYNC_OPTIONS,
+    TABLE_STORM_OPTIONS,
+    deadlock_check_storm,
+    file_extend,
+    global_read_lock,
+    loop_device,
+    metadata_lock_pileup,
+    redo_sync,
+    row_lock_convoy,
+    sysbench_load,
+    table_open_storm,
+    template_of_tables,
+)
+from tests.support.targets import trouble
 
 __all__: list[str] = []
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 import pytest
-from servers import PATIENCE, MySQL55
-from servers.clients import idle_connections
 
 from stallscope import probe
 from tests.live.shots import unharmed
+from tests.support.servers import PATIENCE, MySQL55
+from tests.support.servers.clients import idle_connections
 
 pytestmark = pytest.mark.needs("root", "probe", "mysql55")
 

@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from servers import Child, Postgres, wait_until
-from targets import trouble
 
 from tests.live.shots import take, threads_with
+from tests.support.servers import Child, Postgres, wait_until
+from tests.support.targets import trouble
 
 pytestmark = pytest.mark.needs("root", "bpf")
 

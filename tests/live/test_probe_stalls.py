@@ -14,9 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
-from servers.clients import idle_connections
-from stalls import (
+
+from stallscope.analyzers import catalog, engine
+from stallscope.analyzers.analysis import Finding
+from stallscope.model import Capture
+from stallscope.waitlines import FILE_KINDS
+from tests.live.shots import unharmed
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
+from tests.support.servers.clients import idle_connections
+from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
     LONG_CHECKS,
     REDO_SYNC_OPTIONS,
@@ -27,13 +33,7 @@ from stalls import (
     redo_sync,
     sysbench_load,
 )
-
-from stallscope.analyzers import catalog, engine
-from stallscope.analyzers.analysis import Finding
-from stallscope.model import Capture
-from stallscope.waitlines import FILE_KINDS
-from tests.live.shots import unharmed
-from tests.watching import Line, Watcher, watcher
+from tests.support.watching import Line, Watcher, watcher
 
 __all__: list[str] = []
 

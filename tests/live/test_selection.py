@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from servers import MariaDB
 
 from tests.live.shots import run, take
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.needs("root", "probe", "mariadb")
 

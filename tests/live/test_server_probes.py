@@ -11,12 +11,12 @@ from typing import Any
 
 import pymysql
 import pytest
-from servers import MySQL55, SqlServer, wait_until
-from stalls import deadlock_check_storm, metadata_lock_pileup, row_lock_convoy
 
 from stallscope.waitlines import WaitLine
 from tests.live.shots import unharmed
-from tests.watching import Waits
+from tests.support.servers import MySQL55, SqlServer, wait_until
+from tests.support.stalls import deadlock_check_storm, metadata_lock_pileup, row_lock_convoy
+from tests.support.watching import Waits
 
 pytestmark = pytest.mark.needs("root", "bpf")
 

@@ -11,14 +11,6 @@ from typing import Any
 
 import pymysql
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
-from servers.clients import (
-    connection_id,
-    idle_connections,
-    open_transaction,
-    running_statements,
-)
-from stalls import metadata_lock_pileup, row_lock_convoy
 
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import StatementError
@@ -32,6 +24,14 @@ from stallscope.collectors.sql.processlist import Processlist
 from stallscope.collectors.sql.replication import Replication
 from stallscope.collectors.sql.sessions import fetch
 from stallscope.collectors.sql.status import Status
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
+from tests.support.servers.clients import (
+    connection_id,
+    idle_connections,
+    open_transaction,
+    running_statements,
+)
+from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
 
 
 @pytest.fixture(params=["mariadb", "mysql55", "mysql97"])

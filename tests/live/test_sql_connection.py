@@ -14,8 +14,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
-from servers.clients import idle_connections, running_statements
 
 from stallscope.collectors.sql import connection as sql_connection
 from stallscope.collectors.sql import wire
@@ -26,6 +24,8 @@ from stallscope.collectors.sql.login import Login, Tls
 from stallscope.collectors.sql.processlist import Processlist
 from stallscope.collectors.sql.status import Status
 from stallscope.collectors.sql.wire import Session
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
+from tests.support.servers.clients import idle_connections, running_statements
 
 SERVERS = ("mariadb", "mysql55", "mysql97")
 TRIES = 200

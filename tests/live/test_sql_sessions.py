@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
-from servers.mariadb import lock_plugin_options
-from stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy
 
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
@@ -21,6 +18,9 @@ from stallscope.collectors.sql.sessions import fetch
 from stallscope.model import Capture, LockKind
 from stallscope.sessions import Sessions, annotate, raw_statements
 from stallscope.statements import normalize
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers.mariadb import lock_plugin_options
+from tests.support.stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy
 
 UPDATE = "UPDATE t1 SET b = b + ? WHERE a = ?"
 

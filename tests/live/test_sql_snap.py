@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import MariaDB, MySQL55, MySQL97, SqlServer
-from stalls import metadata_lock_pileup, row_lock_convoy
 
 from stallscope.collectors.sql.login import Login
 from tests.live.shots import LONGEST_SQL, run, take, unharmed
 from tests.live.test_sql_connection import seconds_in, stopped
+from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
 
 pytestmark = pytest.mark.needs("bpf", "root")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
-from stalls import row_lock_convoy
 
 from stallscope.collectors.sql import texts
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.stalls import row_lock_convoy
 
 __all__: list[str] = []
 

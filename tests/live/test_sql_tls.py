@@ -12,11 +12,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, MySQL97
 
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import ConnectError, RefusedError
 from stallscope.collectors.sql.login import Login, Tls
+from tests.support.servers import PATIENCE, MySQL97
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, wait_until
 
 from tests.live.shots import CHECKOUT, take
+from tests.support.servers import PATIENCE, wait_until
 
-STALL = [sys.executable, str(CHECKOUT / "scripts/lib/stall.py")]
-LIBRARY = {**os.environ, "PYTHONPATH": str(CHECKOUT / "scripts/lib")}
+STALL = [sys.executable, "-P", "-m", "tests.support.stall"]
+LIBRARY = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
 
 
 @pytest.fixture

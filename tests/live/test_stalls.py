@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from dumps import TOOLS, held, verdict
-from servers import MariaDB, MySQL55, MySQL97, SqlServer
-from stalls import (
+
+from stallscope import capturefile, probe
+from stallscope.analyzers import catalog, engine
+from stallscope.model import Label
+from tests.live.shots import Shot, names_lock_open, served, take, threads_with, unharmed
+from tests.support.dumps import TOOLS, held, verdict
+from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
     INDEX_LOCK_OPTIONS,
     REDO_SYNC_OPTIONS,
@@ -26,12 +31,7 @@ from stalls import (
     table_open_storm,
     template_of_tables,
 )
-from targets import trouble
-
-from stallscope import capturefile, probe
-from stallscope.analyzers import catalog, engine
-from stallscope.model import Label
-from tests.live.shots import Shot, names_lock_open, served, take, threads_with, unharmed
+from tests.support.targets import trouble
 
 pytestmark = pytest.mark.needs("root", "bpf")
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 
 from stallscope.analyzers import workload
 from stallscope.analyzers.workload import Look, Row, Verdict
@@ -22,6 +21,7 @@ from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.commands import status
 from stallscope.errors import Exit
 from stallscope.main import main
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 
 ALTERS = 20
 """Times at most that a table is changed, until one is seen at it."""

@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers import MariaDB
-from servers.waiting import wait_until
-from stalls import metadata_lock_pileup
 
 from stallscope import capturefile
 from stallscope.collectors import processes
 from tests.live.shots import CHECKOUT, unharmed
 from tests.live.tmux import CODE, Terminal, terminal
+from tests.support.servers import MariaDB
+from tests.support.servers.waiting import wait_until
+from tests.support.stalls import metadata_lock_pileup
 
 pytestmark = pytest.mark.needs("root", "waits", "tmux")
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from servers import MariaDB
-from stalls import metadata_lock_pileup
 
 from stallscope.model import Label, LockKind
 from tests.live.shots import take, threads_with, unharmed
+from tests.support.servers import MariaDB
+from tests.support.stalls import metadata_lock_pileup
 
 pytestmark = pytest.mark.needs("root", "bpf", "mariadb")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import PATIENCE, MariaDB, MySQL55, SqlServer
-from stalls import metadata_lock_pileup, row_lock_convoy
 
 from stallscope.waitlines import FILE_KINDS, WaitLine, loads
 from tests.live.shots import CHECKOUT, run, unharmed
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer
+from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
 
 pytestmark = pytest.mark.needs("root", "waits")
 

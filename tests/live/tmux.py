@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from servers.waiting import PATIENCE, wait_until
+from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__ = ["Terminal", "terminal"]
 

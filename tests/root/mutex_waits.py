@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from known_waits import Made, make
-from targets import Target
-
 from stallscope.waitlines import WaitLine
-from tests.watching import Waits, key_of
+from tests.support.known_waits import Made, make
+from tests.support.targets import Target
+from tests.support.watching import Waits, key_of
 
 __all__ = ["HOLDER", "WAITER", "assert_convoy", "own"]
 

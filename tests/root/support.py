@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from servers import PATIENCE, wait_until
-from targets import Fact, own_frames, trouble_left, without_plt
 
 from stallscope import capturefile, probe
 from stallscope.model import Capture, Lock, Thread
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.targets import Fact, own_frames, trouble_left, without_plt
 
 __all__ = [
     "BACKENDS",

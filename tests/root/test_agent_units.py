@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, MariaDB, program, wait_until
-from targets import trouble
 
 from stallscope import capturefile, probe
+from tests.support.servers import PATIENCE, MariaDB, program, wait_until
+from tests.support.targets import trouble
 
 __all__: list[str] = []
 

@@ -16,9 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE
-from serving import ask, serving
-from targets import Target, target_path
 
 from stallscope import capturefile, probe
 from stallscope.model import Capture, Label
@@ -32,6 +29,9 @@ from tests.root.support import (
     run_probe,
     snap,
 )
+from tests.support.servers import PATIENCE
+from tests.support.serving import ask, serving
+from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 

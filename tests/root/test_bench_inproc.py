@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from benches.inproc_load import Loaded, Plan, loaded
-from benches.inproc_locks import (
+
+from tests.bench.inproc_load import Loaded, Plan, loaded
+from tests.bench.inproc_locks import (
     FREE,
     NOISE,
     OFF,
@@ -17,11 +18,11 @@ from benches.inproc_locks import (
     pass_section,
     storm_section,
 )
-from benches.inproc_need import Sizes as NeedSizes
-from benches.inproc_need import memory_section
-from benches.inproc_share import leaves
-from benches.stats import Figure
-from servers import MariaDB
+from tests.bench.inproc_need import Sizes as NeedSizes
+from tests.bench.inproc_need import memory_section
+from tests.bench.inproc_share import leaves
+from tests.bench.stats import Figure
+from tests.support.servers import MariaDB
 
 __all__: list[str] = []
 

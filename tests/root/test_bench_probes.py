@@ -7,11 +7,12 @@ import statistics
 from pathlib import Path
 
 import pytest
-from benches.probe_exact import LIMIT_MS, WANTED, one_run
-from benches.probe_latency import Sizes, late_captures, late_events
-from benches.probe_programs import program_times, timed_programs
-from benches.watchers import NOTHING, Watching, probe_serve, probe_waits
-from targets import Target
+
+from tests.bench.probe_exact import LIMIT_MS, WANTED, one_run
+from tests.bench.probe_latency import Sizes, late_captures, late_events
+from tests.bench.probe_programs import program_times, timed_programs
+from tests.bench.watchers import NOTHING, Watching, probe_serve, probe_waits
+from tests.support.targets import Target
 
 __all__: list[str] = []
 

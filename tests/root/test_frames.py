@@ -9,8 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from servers import wait_until
-from targets import Target, target_path
 
 from stallscope.model import Label
 from tests.root.support import (
@@ -23,6 +21,8 @@ from tests.root.support import (
     snap,
     without_plt,
 )
+from tests.support.servers import wait_until
+from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 

@@ -11,15 +11,15 @@ import subprocess
 import time
 from pathlib import Path
 
-import kills
 import pytest
-from servers import PATIENCE, wait_until
-from serving import ask, ask_snap, serving
-from targets import Target
 
 from stallscope import probe
 from stallscope.model import Label
 from tests.root.support import BACKENDS, assert_frames, assert_unharmed, run_probe, snap
+from tests.support import kills
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.serving import ask, ask_snap, serving
+from tests.support.targets import Target
 
 __all__: list[str] = []
 

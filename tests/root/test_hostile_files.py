@@ -10,10 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from targets import Target, TargetError, target_path
 
 from tests.root import twins
 from tests.root.support import ONE_LINE, assert_unharmed, by_tid, run_probe, snap
+from tests.support.targets import Target, TargetError, target_path
 
 __all__: list[str] = []
 

@@ -17,10 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from known_waits import make
-from servers import MEMORY, PATIENCE, wait_until
-from servers.inside import library_path, one_ring
-from targets import Fact, Target, build_folder
 
 from stallscope import capturefile, probe
 from stallscope.model import Capture, Label
@@ -34,6 +30,10 @@ from tests.root.support import (
     own_frames,
     run_probe,
 )
+from tests.support.known_waits import make
+from tests.support.servers import MEMORY, PATIENCE, wait_until
+from tests.support.servers.inside import library_path, one_ring
+from tests.support.targets import Fact, Target, build_folder
 
 __all__: list[str] = []
 

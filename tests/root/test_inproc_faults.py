@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from servers import PATIENCE, wait_until
-from servers.inside import RINGS, library_path, one_ring
-from targets import Target, trouble
 
 from stallscope import capturefile, probe, ringfile
 from stallscope.collectors import rings as find_rings
 from stallscope.main import main
 from tests.root.support import run_probe
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.servers.inside import RINGS, library_path, one_ring
+from tests.support.targets import Target, trouble
 
 __all__: list[str] = []
 

@@ -21,9 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE
-from servers.cache import cache_folder
-from servers.inside import LIBRARY, RINGS, library_path
+
+from tests.support.servers import PATIENCE
+from tests.support.servers.cache import cache_folder
+from tests.support.servers.inside import LIBRARY, RINGS, library_path
 
 __all__: list[str] = []
 

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, program
+
+from tests.support.servers import PATIENCE, program
 
 __all__: list[str] = []
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known_waits import known_waits, make
-from targets import Target, TargetError
+
+from tests.support.known_waits import known_waits, make
+from tests.support.targets import Target, TargetError
 
 __all__: list[str] = []
 

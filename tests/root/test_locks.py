@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from targets import Target
 
 from stallscope.analyzers import catalog, engine
 from tests.root.support import BACKENDS, assert_lock, assert_unharmed, by_tid, run_probe, snap
+from tests.support.targets import Target
 
 __all__: list[str] = []
 

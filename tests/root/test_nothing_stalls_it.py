@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cgroups import Cgroup, limited
-from servers import PATIENCE, wait_until
-from stalls import Device, loop_device
-from targets import Target
 
 from stallscope import capturefile, probe
 from stallscope.errors import Exit
 from stallscope.model import Capture, Thread
 from tests.root.support import assert_unharmed, by_tid
+from tests.support.cgroups import Cgroup, limited
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.stalls import Device, loop_device
+from tests.support.targets import Target
 
 pytestmark = pytest.mark.needs("root", "probe")
 

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from known_waits import known_waits
 
 from stallscope.collectors.agent.probe_session import ProbeSettings, arguments
 from stallscope.probestream import Stream
-from tests.watching import watcher
+from tests.support.known_waits import known_waits
+from tests.support.watching import watcher
 
 __all__: list[str] = []
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from known_waits import known_waits
-from servers import PATIENCE, wait_until
-from serving import ask_snap, serving
-from targets import Target
 
 from stallscope import probe
 from tests.root.support import assert_unharmed, snap
+from tests.support.known_waits import known_waits
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.serving import ask_snap, serving
+from tests.support.targets import Target
 
 __all__: list[str] = []
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, wait_until
-from servers.tasks import at_rest
 
 from stallscope import capturefile
 from stallscope.collectors import pyspy
 from stallscope.errors import StallscopeError
 from stallscope.main import main
 from stallscope.model import Capture, Label
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.servers.tasks import at_rest
 
 PTRACE_SEIZE = 0x4206  # include/uapi/linux/ptrace.h
 PTRACE_DETACH = 17

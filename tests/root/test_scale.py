@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from benches.endurance_scale import limits_raised, wrong_stacks
-from servers import PATIENCE
-from targets import Target
 
 from stallscope import capturefile, probe
 from stallscope.model import Capture, Label
+from tests.bench.endurance_scale import limits_raised, wrong_stacks
 from tests.root.support import assert_frames, assert_unharmed, snap
+from tests.support.servers import PATIENCE
+from tests.support.targets import Target
 
 __all__: list[str] = []
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from targets import Target, is_static, target_path
 
 from stallscope.model import Capture
 from tests.root import twins
 from tests.root.support import assert_frames, by_tid, snap
+from tests.support.targets import Target, is_static, target_path
 
 __all__: list[str] = []
 

@@ -7,12 +7,12 @@ import os
 from collections import Counter
 
 import pytest
-from exactstacks import KINDS, Kind, available, capture_stacks
-from serving import ask_snap, serving
-from targets import Target, target_path
 
 from stallscope.model import Label, Thread
 from tests.root.support import BACKENDS, assert_unharmed, by_tid, own_frames, snap, without_plt
+from tests.support.exactstacks import KINDS, Kind, available, capture_stacks
+from tests.support.serving import ask_snap, serving
+from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 

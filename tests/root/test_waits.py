@@ -12,14 +12,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from known_waits import Call, Made, known_waits, make
-from servers import PATIENCE
-from targets import Target, target_path
 
 from stallscope.waitlines import Event, Notice, WaitLine
 from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
-from tests.watching import Waits, key_of
+from tests.support.known_waits import Call, Made, known_waits, make
+from tests.support.servers import PATIENCE
+from tests.support.targets import Target, target_path
+from tests.support.watching import Waits, key_of
 
 pytestmark = pytest.mark.needs("root", "waits")
 

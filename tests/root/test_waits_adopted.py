@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE, wait_until
-from stalls import Device, loop_device
 
-from tests.watching import Waits, key_of
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.stalls import Device, loop_device
+from tests.support.watching import Waits, key_of
 
 pytestmark = pytest.mark.needs("root", "waits", "freeze")
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from known_waits import Made, known_waits, make
-from servers.inside import library_path, one_ring
-from targets import Target, target_path
 
 from stallscope import capturefile, probe, ringfile
 from stallscope.model import Trigger
 from stallscope.waitlines import Event, Key, Notice, WaitLine
 from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, run_probe
-from tests.watching import Line, Waits, key_of, watcher
+from tests.support.known_waits import Made, known_waits, make
+from tests.support.servers.inside import library_path, one_ring
+from tests.support.targets import Target, target_path
+from tests.support.watching import Line, Waits, key_of, watcher
 
 __all__: list[str] = []
 

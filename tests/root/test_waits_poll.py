@@ -14,15 +14,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from known_waits import Call, Made, known_waits, make
-from servers import PATIENCE, wait_until
-from stalls import Device, loop_device
-from targets import Target, target_path
 
 from stallscope.waitlines import Event, Notice, WaitLine
 from tests.root.mutex_waits import WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
-from tests.watching import Waits, key_of, watcher
+from tests.support.known_waits import Call, Made, known_waits, make
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.stalls import Device, loop_device
+from tests.support.targets import Target, target_path
+from tests.support.watching import Waits, key_of, watcher
 
 __all__: list[str] = []
 

@@ -9,15 +9,15 @@ import signal
 import subprocess
 from pathlib import Path
 
-import bpf_objects
 import pytest
-from known_waits import known_waits, make
-from servers import PATIENCE, wait_until
-from targets import Target, target_path
 
 from stallscope import probe
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
-from tests.watching import Line, Watcher, watcher
+from tests.support import bpf_objects
+from tests.support.known_waits import known_waits, make
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.targets import Target, target_path
+from tests.support.watching import Line, Watcher, watcher
 
 __all__: list[str] = []
 

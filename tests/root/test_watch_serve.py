@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import bpf_objects
 import pytest
-from known_waits import Made, known_waits, make
-from servers import wait_until
-from targets import Target
 
 from stallscope import capturefile
 from stallscope.model import Capture, Trigger
 from tests.root.support import assert_unharmed
-from tests.watching import Line, Watcher, watcher
+from tests.support import bpf_objects
+from tests.support.known_waits import Made, known_waits, make
+from tests.support.servers import wait_until
+from tests.support.targets import Target
+from tests.support.watching import Line, Watcher, watcher
 
 __all__: list[str] = []
 

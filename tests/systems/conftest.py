@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from vm import builds, systems
-from vm.machine import Machine
 
+from tests.support.vm import builds, systems
+from tests.support.vm.machine import Machine
 from tests.systems.host import PAYLOAD, Host
 
 __all__: list[str] = []

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vm.machine import Machine
+from tests.support.vm.machine import Machine
 
 __all__ = ["EXPOSURE", "PAYLOAD", "PYTHON", "Host"]
 

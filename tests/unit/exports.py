@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
-from servers import PATIENCE
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Group
@@ -19,6 +18,7 @@ from stallscope.reporters.counts import count_threads
 from stallscope.reporters.export.source import Entry, History
 from stallscope.samples import Sample
 from stallscope.waitlines import Event, KindWaits, Target, WaitLine
+from tests.support.servers import PATIENCE
 from tests.unit.captures import convoy
 
 __all__ = [

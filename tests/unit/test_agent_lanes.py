@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from servers.waiting import PATIENCE, wait_until
 
 from stallscope.collectors.agent.lanes import Lanes
 from stallscope.collectors.agent.news import Answer, Inbox, News
 from stallscope.errors import StallscopeError
 from stallscope.samples import Sample
+from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__: list[str] = []
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from servers.waiting import PATIENCE, wait_until
 
 from stallscope import capturefile
 from stallscope.collectors import processes
@@ -35,6 +34,7 @@ from stallscope.model import Capture, Note, Process, Trigger
 from stallscope.samples import Sample
 from stallscope.store import Store, listing, read_incident
 from stallscope.waitlines import WaitLine
+from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__: list[str] = []
 

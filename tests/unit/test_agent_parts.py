@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from servers import program
-from servers.waiting import wait_until
 
 from stallscope import capturefile
 from stallscope.analyzers import catalog, engine
@@ -26,6 +24,8 @@ from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verd
 from stallscope.model import Capture, Label, Process, Thread
 from stallscope.reporters.agentlines import render
 from stallscope.sessions import Session, Sessions
+from tests.support.servers import program
+from tests.support.servers.waiting import wait_until
 from tests.unit.captures import convoy
 
 __all__: list[str] = []

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from servers.waiting import PATIENCE, wait_until
 
 from stallscope.collectors.agent import probe_session
 from stallscope.collectors.agent.news import Inbox, News, ProbeState, Shot, TargetEnded, Waits
 from stallscope.collectors.agent.probe_session import ProbeSession, ProbeSettings, arguments
+from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__: list[str] = []
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from benches.accuracy import judge
 
 from stallscope.analyzers.analysis import Finding
+from tests.bench.accuracy import judge
 
 
 def finding(signature: str | None, confidence: float) -> Finding:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from benches.own_dumps import FROZEN, HELD, TURNS, Round, table
-from dumps import Verdict
+
+from tests.bench.own_dumps import FROZEN, HELD, TURNS, Round, table
+from tests.support.dumps import Verdict
 
 LOCKED = Verdict(True, "metadata-lock", 0.9, 20)
 UNSURE = Verdict(True, "metadata-lock", 0.5, 18)

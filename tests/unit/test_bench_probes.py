@@ -11,14 +11,17 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from benches import throughput
-from benches.events import events
-from benches.probe_exact import differences
-from benches.probe_latency import THRESHOLD_MS, lateness, match, percentile
-from benches.stats import BenchError
-from benches.throughput import Plan, Trial, Window, alternate, cpu_ratios, ratios
-from benches.tools import Taken
-from benches.watchers import (
+
+from stallscope.model import Capture, Trigger
+from stallscope.waitlines import SCHEMA, Event
+from tests.bench import throughput
+from tests.bench.events import events
+from tests.bench.probe_exact import differences
+from tests.bench.probe_latency import THRESHOLD_MS, lateness, match, percentile
+from tests.bench.stats import BenchError
+from tests.bench.throughput import Plan, Trial, Window, alternate, cpu_ratios, ratios
+from tests.bench.tools import Taken
+from tests.bench.watchers import (
     NOTHING,
     PROBE_WAITS,
     Seen,
@@ -31,10 +34,7 @@ from benches.watchers import (
     probe_seen,
     why_not,
 )
-from known_waits import Call
-
-from stallscope.model import Capture, Trigger
-from stallscope.waitlines import SCHEMA, Event
+from tests.support.known_waits import Call
 
 __all__: list[str] = []
 

@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE
 
 from stallscope.analyzers import catalog
 from stallscope.commands.completion import SHELLS, script
 from stallscope.main import COMMANDS
+from tests.support.servers import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 ID = "20261121T145012.345Z-mariadbd-4711"

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import docblocks
 import pytest
-from stall import STALLS
 
 from stallscope import probe
 from stallscope.main import COMMANDS, parser
+from tests.support import docblocks
+from tests.support.stall import STALLS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

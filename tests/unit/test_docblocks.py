@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import docblocks
 import pytest
-from docblocks import DocError
+
+from tests.support import docblocks
+from tests.support.docblocks import DocError
 
 PAGE = """\
 # A page

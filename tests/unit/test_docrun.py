@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-import docrun
 import pytest
-from docblocks import Command, DocError, blocks
+
+from tests.support import docrun
+from tests.support.docblocks import Command, DocError, blocks
 
 
 def test_what_a_user_copies_is_that_of_the_server_at_hand(

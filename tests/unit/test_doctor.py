@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from servers import PATIENCE
 
 from stallscope import ringfile
 from stallscope.collectors import processes
@@ -23,6 +22,7 @@ from stallscope.collectors.doctor import confinement, disk, features, host, inpr
 from stallscope.collectors.doctor.checks import Check, Place, Task, run
 from stallscope.errors import StallscopeError
 from stallscope.model import Module
+from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 from tests.unit.rings import of_this_process
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import PATIENCE
 
 from stallscope.reporters.export import firefox
 from stallscope.reporters.export.source import Entry, Options
 from tests.needs import FIREFOX_PROFILER
+from tests.support.servers import PATIENCE
 from tests.unit.exports import counted, dumps, entry, hostile, series, total
 
 SESSION = "stallscope"

@@ -13,12 +13,12 @@ import jsonschema
 import msgspec
 import pytest
 from playwright.sync_api import Page
-from servers import wait_until
 
 from stallscope.reporters.export import folded, pprof, speedscope, svg
 from stallscope.reporters.export.source import Entry, Options
-from tests.browser import chromium, new_page
 from tests.needs import FLAMEGRAPH, SPEEDSCOPE
+from tests.support.browser import chromium, new_page
+from tests.support.servers import wait_until
 from tests.unit.exports import counted, dumps, entry, hostile, raw, run, series, total
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from servers import PATIENCE, wait_until
 
 from stallscope import capturefile
 from stallscope.collectors import gdb
 from stallscope.errors import StallscopeError
+from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
 
 pytestmark = pytest.mark.needs("gdb")

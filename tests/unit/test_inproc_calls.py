@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from known_waits import known_waits, make
-from servers import MEMORY, PATIENCE, wait_until
-from servers.inside import RINGS, library_path, one_ring
-from targets import Target, target_path
 
 from stallscope.ringfile import KINDS
+from tests.support.known_waits import known_waits, make
+from tests.support.servers import MEMORY, PATIENCE, wait_until
+from tests.support.servers.inside import RINGS, library_path, one_ring
+from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 

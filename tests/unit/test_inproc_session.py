@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import MEMORY, PATIENCE, wait_until
-from servers.inside import library_path, one_ring
-from targets import Fact, Target
 
 from stallscope import capturefile, probe, ringfile
 from stallscope.collectors.rings import RUNTIME_DIR, of_process
@@ -25,6 +22,9 @@ from stallscope.main import main
 from stallscope.model import Capture
 from stallscope.probestream import Stream
 from tests.needs import why_not
+from tests.support.servers import MEMORY, PATIENCE, wait_until
+from tests.support.servers.inside import library_path, one_ring
+from tests.support.targets import Fact, Target
 
 __all__: list[str] = []
 

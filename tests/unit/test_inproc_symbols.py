@@ -9,9 +9,10 @@ import subprocess
 from functools import cache
 
 import pytest
-from servers import PATIENCE
-from servers.inside import library_path
-from targets import build_folder, target_path
+
+from tests.support.servers import PATIENCE
+from tests.support.servers.inside import library_path
+from tests.support.targets import build_folder, target_path
 
 __all__: list[str] = []
 

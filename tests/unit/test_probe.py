@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE
 
 from stallscope import probe
 from stallscope.errors import StallscopeError, UsageError
+from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 
 

@@ -39,7 +39,7 @@ PAYLOADS = {
 @pytest.fixture(scope="module")
 def browser(require: Callable[..., None]) -> Iterator[Browser]:
     require("chromium", "web")
-    from tests.browser import chromium
+    from tests.support.browser import chromium
 
     with chromium() as running:
         yield running
@@ -51,7 +51,7 @@ Opener = Callable[..., Any]
 @pytest.fixture
 def opened(browser: Browser) -> Opener:
     """Return what opens a page, and fails at its end if it was not quiet."""
-    from tests.browser import quiet_page
+    from tests.support.browser import quiet_page
 
     return lambda path, **options: quiet_page(browser, path, **options)
 
@@ -313,7 +313,7 @@ def test_the_policy_lets_nothing_else_run(stalled: Path, tmp_path: Path, browser
     html = page_path.read_text("utf-8")
     evil = "<script>owned=1</script><img src=x onerror='owned=1'><p id=tall style='height:9px'></p>"
     page_path.write_text(html.replace("<main>", f"<main>{evil}", 1), "utf-8")
-    from tests.browser import new_page
+    from tests.support.browser import new_page
 
     page = new_page(browser)
     said: list[str] = []

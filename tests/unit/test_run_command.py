@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from servers import PATIENCE
 
 from stallscope import preload
 from stallscope.errors import Exit, StallscopeError
 from stallscope.main import main
+from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 
 CHECKOUT = Path(__file__).resolve().parents[2]

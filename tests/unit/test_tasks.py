@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from servers import wait_until
-from servers.tasks import at_rest, held_up
+from tests.support.servers import wait_until
+from tests.support.servers.tasks import at_rest, held_up
 
 BUSY = "print(flush=True)\nwhile True: pass"
 ASLEEP = """

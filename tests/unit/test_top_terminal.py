@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from servers import PATIENCE
+
+from tests.support.servers import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLAYED = ROOT / "tests" / "data" / "top" / "metadata-lock.jsonl.zst"

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import PATIENCE, wait_until
 
 from stallscope.collectors import waits
 from stallscope.errors import Exit
 from stallscope.main import main
+from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
 
 SAMPLES = Path(__file__).parent.parent / "data" / "waits"

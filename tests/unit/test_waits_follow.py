@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from servers import PATIENCE
 
 from stallscope.collectors import processes, waits
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from stallscope.errors import StallscopeError
 from stallscope.probestream import Stream
+from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 
 Find = Callable[[Server], Server]

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import PATIENCE
 
 from stallscope.reporters.prometheus import MAX_LOCKS, Metrics
 from stallscope.waitlines import ClassWaits, Key, KindWaits, WaitLine, loads
+from tests.support.servers import PATIENCE
 
 SAMPLES = Path(__file__).parent.parent / "data" / "waits"
 LABELS = {"server": "mysqld", "datadir": "/var/lib/mysql"}

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of scripts/bench."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from stallscope.errors import StallscopeError
+from tests.bench import (
+    accuracy,
+    agent,
+    analyze,
+    capture,
+    cli,
+    endurance,
+    inproc,
+    pause,
+    probes,
+    progress,
+    report,
+    top,
+)
+from tests.bench.load import SERVERS
+from tests.bench.stats import BenchError, Section, render
+from tests.support.servers import ChildEnded, Late, Unavailable
+from tests.support.targets import TargetError
+
+EPILOG = """\
+pause    what a capture does to the target: target-gaps, eintr, server-gaps, latency
+capture  what a capture costs: wall, growth, kills, mysql55, server-wall, busy;
+         by its name alone: exact-stacks, minutes; kills-snap-bpf,
+         kills-serve-bpf and so on are one way of running the probe each
+probes   what watching waits costs, and whether it is right and in time: exact, cost-call,
+         cost-need, cost-programs-oltp_point_select, cost-programs-oltp_write_only,
+         throughput-storm, latency-event, latency-capture, throughput-oltp_point_select,
+         throughput-oltp_write_only; "throughput" is all that begin so
+inproc   what the in-process agent costs a server that has it inside: lock, contended-pass,
+         contended-storm, memory, reader, share, throughput-oltp_point_select,
+         throughput-oltp_write_only; by its name alone: soak, of --minutes
+agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
+         pt-stalk
+accuracy verdicts on public dumps with known causes: verdicts, confidence, unknown (no root); on
+         live stalls, by who dumped them: live
+top      what `stallscope top` costs: cpu
+analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
+report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
+soak     what the tool holds after thousands of captures and after hours: captures, agent (of
+         --minutes); and what it does with very much: scale, churn, servers
+cli      how soon a command starts, and what exports cost: start, export (no root)
+
+Needs root, the peers (gdb, elfutils, percona-toolkit, bpftrace, bcc) and sysbench:
+scripts/setup --tests.
+Exit code: 0 every goal met, 1 a measurement failed, 3 a goal was missed.
+"""
+
+BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
+    "accuracy": accuracy.sections,
+    "agent": agent.sections,
+    "analyze": analyze.sections,
+    "report": report.sections,
+    "pause": pause.sections,
+    "capture": capture.sections,
+    "cli": cli.sections,
+    "inproc": inproc.sections,
+    "probes": probes.sections,
+    "soak": endurance.sections,
+    "top": top.sections,
+}
+ROOTLESS = {"accuracy", "analyze", "report", "cli"}
+ANY_SERVER = {"inproc", "probes"}
+LENGTHS = {"inproc": inproc.SOAK_MINUTES, "soak": endurance.AGENT_MINUTES}
+"""Minutes, where nobody says otherwise."""
+
+
+def version(*argv: str) -> str:
+    """Return the first line that a program says of itself."""
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=20)
+    except OSError:
+        return "missing"
+    lines = (done.stdout or done.stderr).splitlines()
+    return lines[0] if lines else "?"
+
+
+def environment() -> dict[str, str]:
+    """Say on what was measured."""
+    model = next(
+        (line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "model name: ?",
+    )
+    return {
+        "kernel": platform.release(),
+        "cpus": f"{os.cpu_count()} x {model.partition(':')[2].strip()}",
+        "load average at start": f"{os.getloadavg()[0]:.2f}",
+        "gdb": version("gdb", "--version"),
+        "eu-stack": version("eu-stack", "--version"),
+        "pt-pmp": version("pt-pmp", "--version"),
+        "bpftrace": version("bpftrace", "--version"),
+        "sysbench": version("sysbench", "--version"),
+        "libc6-dbg": "installed" if Path("/usr/lib/debug/.build-id").is_dir() else "absent",
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure stallscope beside its peers, in one run.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bench", choices=list(BENCHES))
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: minutes, not an hour")
+    parser.add_argument("--server", choices=list(probes.SERVERS), default="mariadb")
+    parser.add_argument("--only", action="append", default=[], metavar="TABLE", help="see below")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help=f"how long inproc's soak is ({inproc.SOAK_MINUTES:g}), or soak's agent"
+        f" ({endurance.AGENT_MINUTES:g})",
+    )
+    options = parser.parse_args()
+    if options.bench not in ANY_SERVER and options.server not in SERVERS:
+        parser.error(f"{options.bench} cannot be measured on {options.server}")
+    return options
+
+
+def measure(options: argparse.Namespace) -> list[Section]:
+    done = []
+    measured = BENCHES[options.bench]
+    if options.bench in LENGTHS:
+        minutes = LENGTHS[options.bench] if options.minutes is None else options.minutes
+        measured = functools.partial(measured, minutes=minutes)
+    for section in measured(options.server, options.quick, options.only):
+        done.append(section)
+        if not options.json:
+            if sys.stderr.isatty():
+                print("\r\x1b[K", end="", file=sys.stderr)
+            print(render(section), flush=True)
+    return done
+
+
+def main() -> int:
+    options = arguments()
+    if os.geteuid() != 0 and options.bench not in ROOTLESS:
+        print("bench: run it as root: the captures and the peers need it", file=sys.stderr)
+        return 1
+    about = environment()
+    if not options.json:
+        print("\n".join(f"- {key}: {value}" for key, value in about.items()), end="\n\n")
+    try:
+        done = measure(options)
+    except (BenchError, TargetError, StallscopeError, Unavailable, ChildEnded, Late) as error:
+        progress("")
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return 130
+    if options.json:
+        value = {
+            "schema": "stallscope.bench/1",
+            "bench": options.bench,
+            "quick": options.quick,
+            "environment": about,
+            "sections": msgspec.to_builtins(done),
+        }
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
+    return 0 if all(met for section in done for _, met in section.goals) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent costs, how soon it has a capture, and what pt-stalk has of the same stall."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import agent_delays, agent_peer, progress
+from tests.bench.stats import BenchError, Figure, Row, Section, figure
+from tests.bench.throughput import Window
+from tests.bench.tools import tree_cpu_ns
+from tests.support.agents import AgentProcess, agent
+from tests.support.servers import MariaDB, SqlServer
+from tests.support.stalls.load import sysbench_load
+
+__all__ = ["sections"]
+
+CPU_GOAL = 1.0
+MEMORY_GOAL_MB = 80.0
+THROUGHPUT_GOAL = 0.99
+LOAD = "oltp_read_write"
+SETTLE_SECONDS = 2.0
+"""From when it is ready: what it does once is not what it costs."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    seconds: float = 60
+    load_threads: int = 16
+    pairs: int = 20
+    pair_seconds: float = 5
+    delays: agent_delays.Sizes = agent_delays.FULL
+
+
+FULL = Sizes()
+QUICK = Sizes(seconds=20, load_threads=8, pairs=6, pair_seconds=3, delays=agent_delays.QUICK)
+
+
+def sections(server: str, quick: bool, only: list[str]) -> Iterator[Section]:
+    """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk."""
+    if server != "mariadb":
+        raise BenchError(f"the agent is measured on mariadb, not on {server}")
+    sizes = QUICK if quick else FULL
+    makers = {
+        "cost": lambda: cost(sizes),
+        "throughput": lambda: throughput(sizes),
+        "delay-sql": lambda: agent_delays.sql_section(sizes.delays),
+        "delay-probe": lambda: agent_delays.probe_section(sizes.delays),
+        "pt-stalk": agent_peer.section,
+    }
+    unknown = set(only) - makers.keys()
+    if unknown:
+        raise BenchError(f"no table {', '.join(sorted(unknown))}; there are {', '.join(makers)}")
+    for name, make in makers.items():
+        if not only or name in only:
+            yield make()
+
+
+def cpu_ns(watch: AgentProcess) -> dict[str, int]:
+    """Return the CPU time so far of the agent's own process, and of the probe with its worker."""
+    members = watch.members()
+    own = sum(
+        int((task / "schedstat").read_text().split()[0])
+        for task in Path(f"/proc/{watch.pid}/task").iterdir()
+    )
+    probes = [pid for pid in members[1:] if parent(pid) == watch.pid]
+    return {"agent": own, "probe": sum(tree_cpu_ns(pid) for pid in probes)}
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def pss_mb(pids: Sequence[int]) -> float:
+    """Return the memory of these processes; what several share counts once."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def cost(sizes: Sizes) -> Section:
+    """Measure CPU and memory of the agent and its probe, at 1 Hz, beside a busy server."""
+    rows, shares, memory = [], [], []
+    with (
+        MariaDB() as server,
+        tempfile.TemporaryDirectory(prefix="stallscope-bench-") as folder,
+        sysbench_load(server, sizes.load_threads, LOAD),
+        agent(server, Path(folder) / "store") as watch,
+    ):
+        progress("what the agent needs")
+        time.sleep(SETTLE_SECONDS)
+        asked = server.status("Questions")
+        begun, before = time.monotonic(), cpu_ns(watch)
+        end = begun + sizes.seconds
+        while time.monotonic() < end:
+            time.sleep(1)
+            memory.append(parts_mb(watch))
+        seconds = time.monotonic() - begun
+        after = cpu_ns(watch)
+        rate = (server.status("Questions") - asked) / seconds
+        captured = len({incident["id"] for incident in watch.of("stall")})
+    for part in ("agent", "probe"):
+        share = (after[part] - before[part]) / seconds / 1e7
+        shares.append(share)
+        cells: dict[str, Figure | str] = {
+            "CPU": f"{share:.2f} % of one",
+            "memory (Pss)": figure([m[part] for m in memory], "MiB"),
+        }
+        rows.append(Row(part, cells))
+    total = [m["agent"] + m["probe"] for m in memory]
+    rows.append(
+        Row(
+            "together",
+            {"CPU": f"{sum(shares):.2f} % of one", "memory (Pss)": figure(total, "MiB")},
+        )
+    )
+    return Section(
+        "cost",
+        f"The agent at 1 Hz beside {LOAD} by {sizes.load_threads} threads"
+        f" ({rate:.0f} queries/s), over {seconds:.0f} s",
+        tuple(rows),
+        checks=(f"{captured} incidents meanwhile",),
+        goals=(
+            (
+                f"CPU: {sum(shares):.2f} % of one core, {CPU_GOAL:g} % allowed",
+                sum(shares) <= CPU_GOAL,
+            ),
+            (
+                f"memory: {max(total):.1f} MiB, {MEMORY_GOAL_MB:g} allowed",
+                max(total) <= MEMORY_GOAL_MB,
+            ),
+        ),
+    )
+
+
+def parts_mb(watch: AgentProcess) -> dict[str, float]:
+    members = watch.members()
+    return {"agent": pss_mb(members[:1]), "probe": pss_mb(members[1:])}
+
+
+def throughput(sizes: Sizes) -> Section:
+    """Compare what sysbench gets out of a server with the agent and without, in turns."""
+    on: list[Window] = []
+    off: list[Window] = []
+    with (
+        MariaDB() as server,
+        tempfile.TemporaryDirectory(prefix="stallscope-bench-") as folder,
+        sysbench_load(server, sizes.load_threads, LOAD),
+    ):
+        for number in range(sizes.pairs):
+            progress(f"throughput: pair {number + 1}")
+            if number % 2:
+                off.append(window(server, sizes.pair_seconds))
+            with agent(server, Path(folder) / "store"):
+                time.sleep(SETTLE_SECONDS)
+                on.append(window(server, sizes.pair_seconds))
+            if not number % 2:
+                off.append(window(server, sizes.pair_seconds))
+    ratios = [a.rate / b.rate for a, b in zip(on, off, strict=True)]
+    cpu = [a.cpu_ns / b.cpu_ns for a, b in zip(on, off, strict=True)]
+    median = statistics.median(ratios)
+    row = Row(
+        "stallscope watch",
+        {
+            "of without": figure(ratios, ""),
+            "CPU of one, of without": figure(cpu, ""),
+            "queries/s": f"{statistics.median(w.rate for w in on):.0f}",
+            "without": f"{statistics.median(w.rate for w in off):.0f}",
+        },
+    )
+    return Section(
+        "throughput",
+        f"Queries of {LOAD}, {sizes.load_threads} sysbench threads,"
+        f" {sizes.pairs} pairs of {sizes.pair_seconds:g} s",
+        (row,),
+        goals=((f"{median:.3f} of without, {THROUGHPUT_GOAL} wanted", median >= THROUGHPUT_GOAL),),
+    )
+
+
+def window(server: SqlServer, seconds: float) -> Window:
+    """Count the server's queries, and the CPU time of one, for a while."""
+    begun, before, cpu = time.monotonic(), server.status("Questions"), tree_cpu_ns(server.pid)
+    time.sleep(seconds)
+    done = server.status("Questions") - before
+    if done <= 0:
+        raise BenchError(f"{server.name} does nothing")
+    return Window(done / (time.monotonic() - begun), (tree_cpu_ns(server.pid) - cpu) / done)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take the pictures of the HTML report in docs/img from a real stall of a MySQL 5.5.9.
+
+.venv/bin/python -m tests.support.reportshots
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.support.browser import chromium, quiet_page
+from tests.support.servers import MySQL55
+from tests.support.stalls import TABLE_STORM_OPTIONS, table_open_storm, template_of_tables
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+STALLSCOPE = CHECKOUT / "scripts" / "stallscope"
+IMAGES = CHECKOUT / "docs" / "img"
+DURING = 5
+SHOTS = (
+    # name, width, height, colours
+    ("report-light", 1280, 1360, "light"),
+    ("report-dark", 1280, 1360, "dark"),
+    ("report-narrow", 390, 1360, "light"),
+)
+SECTIONS = ("graph", "flame")
+
+
+def stallscope(*words: str | Path) -> None:
+    done = subprocess.run([STALLSCOPE, *words], stdout=subprocess.DEVNULL, check=False)
+    if done.returncode not in (0, 3):
+        raise SystemExit(f"stallscope {words[0]} ended with {done.returncode}")
+
+
+def captures(folder: Path) -> list[Path]:
+    """Capture a server before, during and after a stall."""
+    made: list[Path] = []
+
+    def snap(server: MySQL55) -> None:
+        made.append(folder / f"{len(made) + 1}.jsonl.zst")
+        stallscope("snap", "-p", str(server.pid), "-o", made[-1])
+
+    with MySQL55(*TABLE_STORM_OPTIONS, template=template_of_tables()) as server:
+        snap(server)
+        with table_open_storm(server):
+            for _ in range(DURING):
+                snap(server)
+        snap(server)
+    return made
+
+
+def pictures(page: Path, out: Path) -> None:
+    """Take them with Debian's Chromium."""
+    out.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
+        for name, width, height, scheme in SHOTS:
+            with quiet_page(browser, page, width=width, height=height, scheme=scheme) as tab:
+                tab.screenshot(path=out / f"{name}.png")
+        with quiet_page(browser, page, height=1600) as tab:
+            for section in SECTIONS:
+                tab.locator(f"#{section}").screenshot(path=out / f"report-{section}.png")
+            paper = page.with_suffix(".pdf")
+            tab.pdf(path=paper, format="A4")
+    subprocess.run(
+        ["pdftoppm", "-png", "-r", "70", "-f", "1", "-l", "1", "-singlefile", paper,
+         out / "report-paper"],
+        check=True,
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="reportshots.py", description=__doc__)
+    parser.add_argument("out", type=Path, nargs="?", default=IMAGES)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stallscope-shots-") as name:
+        page = Path(name, "report.html")
+        stallscope("report", *captures(Path(name)), "-o", page)
+        pictures(page, options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

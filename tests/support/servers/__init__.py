@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real servers and real stalls for the demo, the tests and the benchmarks.
+
+Each server is a context manager that starts one of its own in a temporary folder and ends it.
+"""
+
+from __future__ import annotations
+
+from tests.support.servers.cache import MEMORY, Unavailable, cache_folder, why_missing
+from tests.support.servers.child import Child, ChildEnded, program
+from tests.support.servers.mariadb import MariaDB
+from tests.support.servers.mysql55 import MySQL55
+from tests.support.servers.mysql97 import MySQL97
+from tests.support.servers.postgres import Postgres
+from tests.support.servers.sql import SqlServer
+from tests.support.servers.waiting import PATIENCE, Late, wait_until
+
+__all__ = [
+    "MEMORY",
+    "PATIENCE",
+    "Child",
+    "ChildEnded",
+    "Late",
+    "MariaDB",
+    "MySQL55",
+    "MySQL97",
+    "Postgres",
+    "SqlServer",
+    "Unavailable",
+    "cache_folder",
+    "program",
+    "wait_until",
+    "why_missing",
+]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MariaDB as Debian packages it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from tests.support.servers.cache import cache_folder, why_missing
+from tests.support.servers.child import Child, program
+from tests.support.servers.newdata import CREATE_SECONDS, new_data
+from tests.support.servers.sql import UNPRIVILEGED, SqlServer
+
+__all__ = ["MariaDB", "lock_plugin_missing", "lock_plugin_options"]
+
+PLUGINS = Path("/usr/lib/mysql/plugin")
+"""Where a whole installation has them."""
+LOCK_PLUGIN = "metadata_lock_info"
+INSTALL_OPTIONS = (
+    "--auth-root-authentication-method=normal",
+    "--skip-test-db",
+    "--force",  # also where the host has no name
+    "--innodb-log-file-size=16M",
+)
+
+
+def lock_plugin_options() -> tuple[str, ...]:
+    """Return options for a server that tells who holds metadata locks."""
+    return (f"--plugin-dir={_plugins()}", f"--plugin-load-add={LOCK_PLUGIN}")
+
+
+def lock_plugin_missing() -> str | None:
+    """Return why that plugin cannot be loaded here, or None."""
+    found = (_plugins() / f"{LOCK_PLUGIN}.so").is_file()
+    return None if found else why_missing("mariadb-plugins")
+
+
+def _plugins() -> Path:
+    """Return the folder of the plugins, which mariadb-server-core comes without."""
+    if (PLUGINS / f"{LOCK_PLUGIN}.so").is_file():
+        return PLUGINS
+    return cache_folder() / "mariadb-plugins" / "plugin"
+
+
+class MariaDB(SqlServer):
+    """The installed mariadbd (or, where ``executable`` is set, a copy of it)."""
+
+    name: ClassVar[str] = "mariadb"
+
+    def __init__(
+        self, *options: str, parent: Path | None = None, executable: str | None = None
+    ) -> None:
+        super().__init__(*options, parent=parent)
+        self.executable = executable
+
+    @classmethod
+    def missing(cls) -> str | None:
+        for name in ("mariadbd", "mariadb-install-db", "setpriv"):
+            if program(name) is None:
+                return f"no {name} here: run scripts/setup"
+        return None
+
+    def _create_data(self) -> None:
+        self.give_to_server(self.folder)
+        new_data(Path(str(program("mariadbd"))), INSTALL_OPTIONS, self.data, self._install)
+
+    def _install(self) -> None:
+        command = [str(program("mariadb-install-db")), "--no-defaults", f"--datadir={self.data}"]
+        command += INSTALL_OPTIONS
+        child = Child(command, self.log, user=UNPRIVILEGED)
+        child.succeed("mariadb-install-db", CREATE_SECONDS)
+
+    def _start(self) -> Child:
+        command = [
+            self.executable or str(program("mariadbd")),
+            "--no-defaults",
+            f"--datadir={self.data}",
+            f"--socket={self.socket}",
+            f"--pid-file={self.folder / 'server.pid'}",
+            f"--tmpdir={self.temporary}",
+            "--innodb-log-file-size=16M",
+            *self.common_options,
+            *self.options,
+        ]
+        return Child(command, self.log, user=UNPRIVILEGED, env=self.env)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MySQL 9.7 of Debian sid in a root and a mount namespace of its own, as in a container.
+
+Seen from outside, the paths of its maps are other files, or none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from tests.support.servers.cache import Unavailable, cache_folder, why_missing
+from tests.support.servers.child import Child
+from tests.support.servers.newdata import CREATE_SECONDS, new_data
+from tests.support.servers.sql import UNPRIVILEGED, SqlServer
+
+__all__ = ["MySQL97"]
+
+# The bind mount: pivot_root(2) wants a mount point. The old root stays reachable in /mnt.
+PIVOT = 'mount --bind "$0" "$0" && cd "$0" && pivot_root . mnt && exec "$@"'
+DATA_OPTIONS = ("--innodb-redo-log-capacity=16M", "--innodb-undo-log-truncate=OFF")
+
+
+def root_folder() -> Path:
+    """Return the folder of the sid installation that debootstrap made."""
+    return cache_folder() / "sid"
+
+
+ENTER = ("unshare", "--mount", "sh", "-c", PIVOT, str(root_folder()))
+OUTSIDE = Path("/mnt")
+GET_PROC = ("sh", "-c", f'mount --rbind {OUTSIDE}/proc /proc && exec "$0" "$@"')
+LIBRARIES = OUTSIDE / "lib/x86_64-linux-gnu"
+# A program of the outside, with the loader and libraries that it was linked with. In a namespace
+# of its own, so that the server's keeps having no /proc.
+LOOK = f"mount --rbind {OUTSIDE}/proc /proc && exec {LIBRARIES}/ld-linux-x86-64.so.2"
+LOOK += f' --library-path {LIBRARIES}:{OUTSIDE}/usr/lib/x86_64-linux-gnu "$@"'
+
+
+class MySQL97(SqlServer):
+    """Stripped but for ``.dynsym``, with a build-id, PIE. Without ``with_proc`` it has no /proc."""
+
+    name: ClassVar[str] = "mysql97"
+
+    def __init__(self, *options: str, parent: Path | None = None, with_proc: bool = False) -> None:
+        super().__init__(*options, parent=parent)
+        self.with_proc = with_proc
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if os.geteuid() != 0:
+            return "a root of its own needs root"
+        if not (root_folder() / "usr/sbin/mysqld").is_file():
+            return why_missing(cls.name)
+        tried = subprocess.run([*ENTER, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            return f"it cannot be given a root of its own here: {tried.stderr.strip()}"
+        return None
+
+    def __enter__(self) -> Self:
+        if reason := self.missing():
+            raise Unavailable(f"{self.name}: {reason}")
+        self._home = tempfile.mkdtemp(prefix="stallscope-", dir=root_folder() / "tmp")
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def data(self) -> Path:
+        return Path(self._home) / "data"
+
+    @property
+    def socket(self) -> Path:
+        return Path(self._home) / "s.sock"
+
+    def inside(self, path: Path) -> Path:
+        return OUTSIDE / path.relative_to("/")
+
+    def seeing_its_files(self, *command: str) -> list[str]:
+        """As the base class: in the server's mount namespace, where its paths mean its files."""
+        enter = ["nsenter", f"--mount=/proc/{self.pid}/ns/mnt", "unshare", "--mount"]
+        name, *arguments = command
+        return [*enter, "sh", "-c", LOOK, "sh", f"{OUTSIDE}{name}", *arguments]
+
+    def _create_data(self) -> None:
+        self.give_to_server(Path(self._home))
+        new_data(root_folder() / "usr/sbin/mysqld", DATA_OPTIONS, self.data, self._initialize)
+        # Each server has an id of its own.
+        (self.data / "auto.cnf").unlink()
+
+    def _initialize(self) -> None:
+        child = self._inside("--initialize-insecure", *DATA_OPTIONS)
+        child.succeed("mysqld --initialize", CREATE_SECONDS)
+
+    def _start(self) -> Child:
+        home = "/" + str(Path(self._home).relative_to(root_folder()))
+        return self._inside(
+            "--secure-file-priv=",
+            "--mysqlx=OFF",
+            "--skip-log-bin",
+            f"--socket={home}/s.sock",
+            f"--pid-file={home}/server.pid",
+            *DATA_OPTIONS,
+            *self.common_options,
+            *self.options,
+        )
+
+    def _inside(self, *options: str) -> Child:
+        # The setpriv is inside, since only root may do all this, and a change of user would
+        # clear the signal.
+        home = "/" + str(Path(self._home).relative_to(root_folder()))
+        become = [f"--reuid={UNPRIVILEGED}", "--regid=nogroup", "--clear-groups"]
+        # Inside, too: what names files there means none to the programs that lead there.
+        command = [
+            *ENTER,
+            *(GET_PROC if self.with_proc else ()),
+            "env",
+            *(f"{name}={value}" for name, value in self.env.items()),
+        ]
+        command += ["setpriv", "--pdeathsig", "KILL", *become, "mysqld", "--no-defaults"]
+        # A TMPDIR of the outside need not be there. A server that starts removes what others'
+        # temporary tables have in the same folder.
+        places = (f"--datadir={home}/data", f"--tmpdir={home}")
+        return Child([*command, *places, *options], self.log)

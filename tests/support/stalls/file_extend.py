@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A data file that grows on a disk that has stopped answering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.servers.clients import running_statements
+from tests.support.servers.sql import SqlServer
+from tests.support.servers.tasks import held_up
+from tests.support.servers.waiting import wait_until
+from tests.support.stalls.redo_sync import Device, inserting
+
+__all__ = ["FILE_EXTEND_OPTIONS", "file_extend"]
+
+FILE_EXTEND_OPTIONS = (
+    "--innodb-file-per-table",
+    # Without it the new pages go into the page cache, and only a sync waits for the device.
+    "--innodb-flush-method=O_DIRECT",
+    # Changes of pages go to the log buffer; none of it is to be written meanwhile.
+    "--innodb-log-buffer-size=64M",
+)
+"""Options the server wants for this stall (later ones win)."""
+
+# Two rows fill a page: each INSERT wants many pages more than its file has.
+ROWS = 64
+ROW = "(NULL, REPEAT('x', 7000))"
+INSERT = f"INSERT INTO heap (id, v) VALUES {', '.join([ROW] * ROWS)}"
+
+
+@contextmanager
+def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Iterator[None]:
+    """Insert large rows into one table of a server whose data is on ``device``.
+
+    One connection extends the table's file; the others wait for the pages that it has latched.
+    """
+    server.execute(
+        "CREATE DATABASE IF NOT EXISTS yard",
+        "CREATE TABLE IF NOT EXISTS yard.heap (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(7000))"
+        " ENGINE=InnoDB CHARACTER SET latin1",
+    )
+    server.execute(INSERT, database="yard")
+    with running_statements(server, "yard", [INSERT] * connections, after=device.freeze):
+        try:
+            wait_until(
+                lambda: inserting(server) == connections,
+                f"{connections} connections insert",
+            )
+            wait_until(lambda: held_up(server.pid), "one waits for the disk, and all others sleep")
+            yield
+        finally:
+            device.thaw()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that stops answering: a loop device on a file system that is frozen for a while."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.servers.child import program
+from tests.support.servers.clients import running_statements
+from tests.support.servers.sql import SqlServer
+from tests.support.servers.tasks import held_up
+from tests.support.servers.waiting import PATIENCE, wait_until
+
+__all__ = [
+    "REDO_SYNC_OPTIONS",
+    "Device",
+    "device_missing",
+    "inserting",
+    "loop_device",
+    "redo_sync",
+]
+
+REDO_SYNC_OPTIONS = ("--innodb-flush-log-at-trx-commit=1",)
+"""Options the server wants for this stall (later ones win)."""
+
+SIZE = 1 << 29
+PROCESSLIST = "SHOW FULL PROCESSLIST"
+"""It takes no temporary table, as information_schema does: on this device it may never be made."""
+PROCESSLIST_INFO = 7
+
+
+def device_missing() -> str | None:
+    """Return why no file system can be frozen here, or None."""
+    if os.geteuid() != 0:
+        return "mounting a file system needs root"
+    for name in ("mkfs.ext4", "fsfreeze"):
+        if program(name) is None:
+            return f"no {name} here: run scripts/setup --tests"
+    try:
+        with loop_device():
+            return None
+    except subprocess.CalledProcessError as error:
+        return f"{error.cmd[0]} failed: {error.stderr.decode(errors='replace').strip()}"
+
+
+class Device(NamedTuple):
+    """A mounted file system, and the one that holds its image."""
+
+    folder: Path
+    """Where to start a server: its ``parent``."""
+    below: Path
+
+    def freeze(self) -> None:
+        """Hold back what reaches the device: writes go on into the page cache, syncs do not.
+
+        What was written before is on the device by then: where its journal were on the way, a
+        write would wait for that, and not the sync after it.
+        """
+        _run("sync", "--file-system", str(self.folder))
+        _run("fsfreeze", "--freeze", str(self.below))
+
+    def thaw(self) -> None:
+        """Let the device answer; who watched the stall may have done so already."""
+        with suppress(subprocess.CalledProcessError):
+            _run("fsfreeze", "--unfreeze", str(self.below))
+
+
+@contextmanager
+def loop_device(parent: Path | None = None) -> Iterator[Device]:
+    """Mount a file system, its image in ``parent``, whose device can be made to stop answering."""
+    home = Path(tempfile.mkdtemp(prefix="stallscope-device-", dir=parent))
+    try:
+        home.chmod(0o755)
+        with (
+            _mounted(home / "image", home / "below", 2 * SIZE) as below,
+            _mounted(below / "image", home / "data", SIZE) as folder,
+        ):
+            yield Device(folder, below)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _mounted(image: Path, folder: Path, size: int) -> Iterator[Path]:
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(size)
+    _run("mkfs.ext4", "-q", str(image))
+    _run("mount", "-o", "loop", str(image), str(folder))
+    try:
+        yield folder
+    finally:
+        # A loop device that was inside lets go of its file a moment after it was unmounted.
+        wait_until(lambda: _unmounted(folder), f"{folder} is unmounted")
+
+
+@contextmanager
+def redo_sync(server: SqlServer, device: Device, waiters: int = 20) -> Iterator[None]:
+    """Let commits wait for the redo log of a server whose data is on ``device``."""
+    # A table each: on one page they would wait for its latch, not for the log.
+    tables = [f"diary.journal{number}" for number in range(waiters)]
+    server.execute(
+        "CREATE DATABASE IF NOT EXISTS diary",
+        *(f"CREATE TABLE {table} (id INT PRIMARY KEY) ENGINE=InnoDB" for table in tables),
+        *(f"INSERT INTO {table} VALUES (1)" for table in tables),
+    )
+    inserts = [f"INSERT INTO {table} VALUES (2)" for table in tables]
+    with running_statements(server, "diary", inserts, after=device.freeze):
+        try:
+            wait_until(lambda: inserting(server) == waiters, f"{waiters} inserts run")
+            wait_until(lambda: held_up(server.pid), "one waits for the disk, and all others sleep")
+            yield
+        finally:
+            device.thaw()
+
+
+def inserting(server: SqlServer) -> int:
+    """Return how many connections insert, also where the server's device does not answer."""
+    texts = [str(row[PROCESSLIST_INFO]) for row in server.query(PROCESSLIST)]
+    return sum(text.startswith("INSERT") for text in texts)
+
+
+def _unmounted(folder: Path) -> bool:
+    command = [str(program("umount")), str(folder)]
+    return (
+        subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE).returncode == 0
+    )
+
+
+def _run(name: str, *arguments: str) -> None:
+    subprocess.run(
+        [str(program(name)), *arguments], check=True, capture_output=True, timeout=PATIENCE
+    )
