@@ -10,7 +10,7 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from stallscope import probe
+from stallscope import extras, probe
 from stallscope.collectors.doctor.checks import Check, Place
 from stallscope.errors import StallscopeError
 
@@ -28,6 +28,11 @@ _LOST = {
     "CAP_PERFMON": "no wait probes (waits are sampled), no BPF backend",
     "CAP_BPF": "no wait probes (waits are sampled), no BPF backend",
     "CAP_CHECKPOINT_RESTORE": "no symbols of replaced or deleted programs",
+}
+_LOST_WITHOUT_EXTRA = {
+    "top": "stallscope top",
+    "report": "stallscope report",
+    "parquet": "stallscope export --to parquet",
 }
 # include/uapi/linux/capability.h: struct vfs_cap_data, of versions 2 and 3.
 _XATTR = "security.capability"
@@ -47,16 +52,25 @@ _YAMA = {
 def python() -> Iterator[Check]:
     """Look at Python and its packages."""
     yield Check("python", "ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}")
-    for package, lost in (
-        ("pymysql", "no SQL: no connections, no statements, no owners of row locks"),
-        ("textual", "no stallscope top"),
-        ("jinja2", "no stallscope report"),
-    ):
-        if importlib.util.find_spec(package) is None:
-            yield Check(package, "degraded", lost, f"python3 -m pip install {package}")
+    yield _extras()
+    if importlib.util.find_spec("pymysql") is None:
+        lost = "no SQL: no connections, no statements, no owners of row locks"
+        yield Check("pymysql", "degraded", lost, "python3 -m pip install pymysql")
     if sys.version_info < (3, 14) and importlib.util.find_spec("backports.zstd") is None:
         mend = "python3 -m pip install backports.zstd"
         yield Check("zstd", "missing", "no compressed captures", mend)
+
+
+def _extras() -> Check:
+    """Say which extras are installed, and what does not work without the others."""
+    missing = [extra for extra in extras.EXTRAS if not extras.is_installed(extra)]
+    if not missing:
+        there = ", ".join(f"{module} ({extra})" for extra, module in extras.EXTRAS.items())
+        return Check("packages", "ok", there)
+    lost = "; ".join(
+        f"without {extras.EXTRAS[extra]} no {_LOST_WITHOUT_EXTRA[extra]}" for extra in missing
+    )
+    return Check("packages", "degraded", lost, extras.how_to_install(*missing))
 
 
 def tools() -> Iterator[Check]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from stallscope import atomicfile
+from stallscope import atomicfile, extras
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.commands import _inputs, _options, _store
 from stallscope.errors import Exit, StallscopeError, UsageError
@@ -118,6 +118,8 @@ def _check(args: argparse.Namespace) -> None:
         atomicfile.check_can_create(args.output, force=args.force)
     elif args.to in _BINARY and sys.stdout.isatty():
         raise UsageError(f"{args.to} is binary, and this is a terminal: give -o FILE")
+    if args.to == "parquet":
+        extras.require("parquet", "stallscope export --to parquet")
 
 
 class _Inputs:

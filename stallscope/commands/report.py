@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stallscope import atomicfile
+from stallscope import atomicfile, extras
 from stallscope.analyzers import catalog, engine, groups, importers
 from stallscope.commands import _common, _inputs, _options, _store
 from stallscope.errors import Exit, StallscopeError, UsageError
@@ -55,11 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Exit:
     """Read everything, write the page, and say in one line what it shows."""
+    if args.compare and len(args.inputs) != 2:
+        raise UsageError(f"--compare takes two captures or folders, not {len(args.inputs)}")
+    extras.require("report", "stallscope report")
     from stallscope.reporters.html import assets
     from stallscope.reporters.html.page import Builder
 
-    if args.compare and len(args.inputs) != 2:
-        raise UsageError(f"--compare takes two captures or folders, not {len(args.inputs)}")
     bundle = assets.load()
     atomicfile.check_can_create(args.output, force=args.force)
     signatures = catalog.load(args.signatures)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stallscope import extras
 from stallscope.commands import _common, _options, _sql
 from stallscope.errors import Exit, UsageError
 
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> Exit:
     # Textual draws on standard error.
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise UsageError("top needs a terminal; `stallscope snap` prints to a pipe")
+    extras.require("top", "stallscope top")
     source = _replay(args) if args.replay else _live(args)
     # Textual believes them more than the terminal, and would not see it change its size.
     for name in ("COLUMNS", "LINES"):

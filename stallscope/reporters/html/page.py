@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import msgspec
 
 from stallscope import __version__
@@ -119,8 +120,6 @@ class Builder:
 
     def render(self, assets: Assets) -> bytes:
         """Return the page. There is at least one capture."""
-        import jinja2
-
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(TEMPLATES),
             autoescape=True,

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packages that only some commands need: extras of the installation, not its dependencies."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from stallscope.errors import StallscopeError
+
+__all__ = ["EXTRAS", "how_to_install", "is_installed", "require"]
+
+EXTRAS = {"top": "textual", "report": "jinja2", "parquet": "duckdb"}
+"""For each extra of pyproject.toml the module that it brings."""
+
+
+def how_to_install(*extras: str) -> str:
+    """Return the command to type."""
+    return f"pip install 'stallscope[{','.join(extras)}]'"
+
+
+def is_installed(extra: str) -> bool:
+    """Say whether the package of an extra is there, without loading it."""
+    return importlib.util.find_spec(EXTRAS[extra]) is not None
+
+
+def require(extra: str, what: str) -> None:
+    """Load the package of an extra for ``what``, which cannot be done without it.
+
+    Raises: StallscopeError that names the command which installs it.
+    """
+    module = EXTRAS[extra]
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module
+        why = "is not installed" if missing else f"cannot be loaded ({error})"
+        raise StallscopeError(
+            f"{what} needs the Python package {module}, which {why}: {how_to_install(extra)}"
+        ) from error
