@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib
 import io
 import os
 import sys
 from collections.abc import Collection, Sequence
-from typing import NoReturn, Protocol, cast
+from typing import NoReturn, Protocol
 
 from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.text import one_line
 
-__all__ = ["COMMANDS", "entry_point", "main", "parser"]
+__all__ = ["COMMANDS", "command_module", "entry_point", "main", "parser"]
 
 COMMANDS = {
     "snap": "take one capture of a live server now and name its stall",
@@ -37,7 +36,7 @@ COMMANDS = {
     "inproc": "look at the in-process agents of servers, switch them on and off, set thresholds",
     "doctor": "say what works here, what does not, and how to mend it",
 }
-"""Each has a module of its name in stallscope.commands, which is imported when it is asked for."""
+"""Each has a module of its name in stallscope.commands; ``command_module`` imports one."""
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -81,7 +80,7 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
         if name not in asked:
             commands.add_parser(name, help=what)
             continue
-        command = _command(name)
+        command = command_module(name)
         sub = commands.add_parser(
             name,
             help=what,
@@ -95,8 +94,82 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
     return top
 
 
-def _command(name: str) -> Command:
-    return cast(Command, importlib.import_module(f"stallscope.commands.{name}"))
+def command_module(name: str) -> Command:
+    """Import one command: a start pays for no other."""
+    match name:
+        case "snap":
+            from stallscope.commands import snap
+
+            return snap
+        case "waits":
+            from stallscope.commands import waits
+
+            return waits
+        case "top":
+            from stallscope.commands import top
+
+            return top
+        case "watch":
+            from stallscope.commands import watch
+
+            return watch
+        case "cron":
+            from stallscope.commands import cron
+
+            return cron
+        case "analyze":
+            from stallscope.commands import analyze
+
+            return analyze
+        case "report":
+            from stallscope.commands import report
+
+            return report
+        case "diff":
+            from stallscope.commands import diff
+
+            return diff
+        case "incidents":
+            from stallscope.commands import incidents
+
+            return incidents
+        case "export":
+            from stallscope.commands import export
+
+            return export
+        case "status":
+            from stallscope.commands import status
+
+            return status
+        case "symbolize":
+            from stallscope.commands import symbolize
+
+            return symbolize
+        case "signatures":
+            from stallscope.commands import signatures
+
+            return signatures
+        case "triggers":
+            from stallscope.commands import triggers
+
+            return triggers
+        case "completion":
+            from stallscope.commands import completion
+
+            return completion
+        case "run":
+            from stallscope.commands import run
+
+            return run
+        case "inproc":
+            from stallscope.commands import inproc
+
+            return inproc
+        case "doctor":
+            from stallscope.commands import doctor
+
+            return doctor
+    raise UsageError(f"no command {name!r}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -166,7 +239,7 @@ def _run(argv: Sequence[str]) -> int:
         return Exit.DONE
     if args.command is None:
         raise UsageError("which command? see `stallscope --help`")
-    return _command(args.command).run(args)
+    return command_module(args.command).run(args)
 
 
 def _os_error(error: OSError) -> str:

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from stallscope.collectors.agent import eyes, hooks, sources
-from stallscope.collectors.agent.loop import Agent, Eye, Plan
-from stallscope.collectors.agent.news import Asked, Put
-from stallscope.collectors.agent.priority import raise_priority
-from stallscope.collectors.agent.probe_session import ProbeSettings
-from stallscope.collectors.agent.sources import Sources
-from stallscope.collectors.agent.spool import spool
-from stallscope.collectors.agent.target import Target, finder
-from stallscope.collectors.agent.verdicts import Judge
+from stallscope.agent import eyes, hooks, sources
+from stallscope.agent.loop import Agent, Eye, Plan
+from stallscope.agent.news import Asked, Put
+from stallscope.agent.priority import raise_priority
+from stallscope.agent.probe_session import ProbeSettings
+from stallscope.agent.sources import Sources
+from stallscope.agent.spool import spool
+from stallscope.agent.target import Target, finder
+from stallscope.agent.verdicts import Judge
 from stallscope.collectors.processes import Selector, Server
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
@@ -95,7 +95,7 @@ def _selector(args: argparse.Namespace) -> Selector:
 
 
 class World:
-    """What the loop meets outside (collectors.agent.loop.Outside)."""
+    """What the loop meets outside (agent.loop.Outside)."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from stallscope import atomicfile
-from stallscope.collectors.agent.verdicts import module_command
+from stallscope.childprocess import module_command
 from stallscope.errors import StallscopeError
 from stallscope.text import one_line
 
@@ -33,7 +33,7 @@ def save(path: Path, data: bytes, *, force: bool, seconds: float = SECONDS) -> s
     Where the disk does not answer, the process goes on for as long as that takes. A write in that
     state cannot be ended, and what it writes is wanted all the more.
     """
-    argv, environment = module_command("stallscope.commands._save")
+    argv, environment = module_command(__name__)
     argv += [str(path), "replace" if force else "keep", str(len(data))]
     try:
         with tempfile.TemporaryFile(dir=MEMORY) as given:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from stallscope.collectors.agent import passes
-from stallscope.collectors.agent.loop import Plan
+from stallscope.agent import passes
+from stallscope.agent.loop import Plan
 from stallscope.commands import _agent
 from stallscope.commands._metricsfile import tell
 from stallscope.commands._numbers import time_between

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -250,9 +249,28 @@ def _chunks(inputs: _Inputs, args: argparse.Namespace, options: Options) -> Iter
 
 
 def _stacks(form: str) -> Callable[[Iterable[Entry], Options], Iterator[bytes]]:
-    module = importlib.import_module(f"stallscope.reporters.export.{form}")
-    render: Callable[[Iterable[Entry], Options], Iterator[bytes]] = module.render
-    return render
+    match form:
+        case "folded":
+            from stallscope.reporters.export import folded
+
+            return folded.render
+        case "speedscope":
+            from stallscope.reporters.export import speedscope
+
+            return speedscope.render
+        case "pprof":
+            from stallscope.reporters.export import pprof
+
+            return pprof.render
+        case "firefox":
+            from stallscope.reporters.export import firefox
+
+            return firefox.render
+        case "svg":
+            from stallscope.reporters.export import svg
+
+            return svg.render
+    raise UsageError(f"no format {form!r}")
 
 
 def _tabular(form: str, table: Table, rows: Iterable[tuple[Cell, ...]]) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from stallscope.collectors.agent.loop import Agent, Plan
+from stallscope.agent.loop import Agent, Plan
 from stallscope.collectors.triggers.dryrun import Tried, sentence
 from stallscope.commands import _agent
 from stallscope.commands._numbers import time_between

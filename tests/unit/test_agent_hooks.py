@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope.collectors.agent.hooks import MAX_RUNNING, Hooks, command_words, webhook_url
+from stallscope.agent.hooks import MAX_RUNNING, Hooks, command_words, webhook_url
 from stallscope.errors import UsageError
 from stallscope.incident import Fired, Incident, TargetEntry, Verdict
 from tests.support.servers.waiting import PATIENCE, wait_until

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stallscope.collectors.agent.lanes import Lanes
-from stallscope.collectors.agent.news import Answer, Inbox, News
+from stallscope.agent.lanes import Lanes
+from stallscope.agent.news import Answer, Inbox, News
 from stallscope.errors import StallscopeError
 from stallscope.samples import Sample
 from tests.support.servers.waiting import PATIENCE, wait_until

@@ -16,14 +16,15 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
+from stallscope.agent import capturing
+from stallscope.agent.clock import NS, Clock
+from stallscope.agent.loop import Agent, Plan
+from stallscope.agent.news import Asked, ProbeState, Put, Shot, TargetEnded
+from stallscope.agent.sources import Sources
+from stallscope.agent.target import Target
+from stallscope.agent.verdict_process import Judged, Request
+from stallscope.agent.verdicts import Judge
 from stallscope.collectors import processes
-from stallscope.collectors.agent import capturing
-from stallscope.collectors.agent.clock import NS, Clock
-from stallscope.collectors.agent.loop import Agent, Plan
-from stallscope.collectors.agent.news import Asked, ProbeState, Put, Shot, TargetEnded
-from stallscope.collectors.agent.sources import Sources
-from stallscope.collectors.agent.target import Target
-from stallscope.collectors.agent.verdicts import Judge, Judged, Request
 from stallscope.collectors.processes import NotRunningError, Server
 from stallscope.collectors.sql.texts import Texts
 from stallscope.collectors.triggers import state

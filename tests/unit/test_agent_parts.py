@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
+from stallscope.agent.keeper import MAX_JOBS, Keeper
+from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.news import Done, Inbox
+from stallscope.agent.ring import Ring
+from stallscope.agent.verdict_process import Request
+from stallscope.agent.verdict_process.naming import judge, verdict_of
+from stallscope.agent.verdicts import combine
 from stallscope.analyzers import catalog, engine
-from stallscope.collectors.agent.keeper import MAX_JOBS, Keeper
-from stallscope.collectors.agent.metrics import AgentMetrics
-from stallscope.collectors.agent.news import Done, Inbox
-from stallscope.collectors.agent.ring import Ring
-from stallscope.collectors.agent.verdicts import Request, combine
-from stallscope.commands._judge import judge, verdict_of
 from stallscope.errors import StallscopeError
 from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.model import Capture, Label, Process, Thread

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pytest
 
-from stallscope.collectors.agent import probe_session
-from stallscope.collectors.agent.news import Inbox, News, ProbeState, Shot, TargetEnded, Waits
-from stallscope.collectors.agent.probe_session import ProbeSession, ProbeSettings, arguments
+from stallscope.agent import probe_session
+from stallscope.agent.news import Inbox, News, ProbeState, Shot, TargetEnded, Waits
+from stallscope.agent.probe_session import ProbeSession, ProbeSettings, arguments
 from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__: list[str] = []

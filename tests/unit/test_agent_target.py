@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stallscope.agent.clock import NS
+from stallscope.agent.target import Target
 from stallscope.collectors import processes
-from stallscope.collectors.agent.clock import NS
-from stallscope.collectors.agent.target import Target
 from stallscope.collectors.processes import NotRunningError, Server
 from stallscope.errors import StallscopeError
 

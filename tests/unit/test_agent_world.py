@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.agent.sources import Sources
 from stallscope.collectors import processes
-from stallscope.collectors.agent.sources import Sources
 from stallscope.collectors.processes import Server
 from stallscope.commands import _agent
 from stallscope.errors import StallscopeError

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stallscope import probe
-from stallscope.main import COMMANDS, parser
+from stallscope.main import COMMANDS, command_module, parser
 from tests.support import docblocks
 from tests.support.stall import STALLS
 
@@ -75,7 +74,7 @@ def test_examples_of_a_page_are_understood(page: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_of_help_are_understood(name: str) -> None:
-    epilog = importlib.import_module(f"stallscope.commands.{name}").EPILOG
+    epilog = command_module(name).EPILOG
     found = [
         arguments for line in examples(epilog) for arguments in invocations(line, "stallscope")
     ]

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from stallscope import capturefile, waitlines
+from stallscope.agent import probe_session
+from stallscope.agent.probe_session import ProbeSettings
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.excerpts import Excerpts
 from stallscope.collectors import rings, snapshot, waits
-from stallscope.collectors.agent import probe_session
-from stallscope.collectors.agent.probe_session import ProbeSettings
 from stallscope.commands import _agent, _rings
 from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.main import main, parser

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stallscope.collectors.agent import sources
+from stallscope.agent import sources
 from stallscope.collectors.sql import collecting
 from stallscope.collectors.sql.collecting import Seldom, SqlCollector
 from stallscope.collectors.sql.connection import Connection

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import resource
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.main import COMMANDS, main
+from stallscope.main import COMMANDS, command_module, main
 
 ROOT = Path(__file__).parent.parent.parent
 GOAL_SECONDS = 0.15
@@ -70,7 +69,7 @@ def test_options_need_no_heavy_module(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_described(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    importlib.import_module(f"stallscope.commands.{name}")
+    command_module(name)
     with pytest.raises(SystemExit):
         main(["--help"])
     out = " ".join(capsys.readouterr().out.split())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.collectors.agent.loop import Eye
-from stallscope.collectors.agent.news import ProbeState, Put, Shot
-from stallscope.collectors.agent.probe_session import ProbeSession, ProbeSettings
+from stallscope.agent.loop import Eye
+from stallscope.agent.news import ProbeState, Put, Shot
+from stallscope.agent.probe_session import ProbeSession, ProbeSettings
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.collectors.triggers.waiting import probe_options
 from stallscope.errors import StallscopeError

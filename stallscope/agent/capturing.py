@@ -10,14 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.collectors.agent.budget import Budget
-from stallscope.collectors.agent.clock import NS, Clock
-from stallscope.collectors.agent.crew import Camera, Crew
-from stallscope.collectors.agent.incidents import OpenIncident, Picture, drop
-from stallscope.collectors.agent.keeper import Keeper
-from stallscope.collectors.agent.metrics import AgentMetrics
-from stallscope.collectors.agent.news import Answer, Done, Put, Shot
-from stallscope.collectors.agent.verdicts import Judge, Judged
+from stallscope.agent.budget import Budget
+from stallscope.agent.clock import NS, Clock
+from stallscope.agent.crew import Camera, Crew
+from stallscope.agent.incidents import OpenIncident, Picture, drop
+from stallscope.agent.keeper import Keeper
+from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.news import Answer, Done, Put, Shot
+from stallscope.agent.verdict_process import Judged
+from stallscope.agent.verdicts import Judge
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
 from stallscope.store import Store, incident_id

@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name captures for the agent, in a process of little weight: python -m stallscope.commands._judge.
-
-One request a line on standard input, one answer a line on standard output
-(collectors/agent/verdicts.py). Arguments are folders of more signatures.
-"""
+"""Name one capture: put the sessions into its file, and keep the first finding."""
 
 from __future__ import annotations
 
-import contextlib
-import resource
-import sys
 from pathlib import Path
 
 import msgspec
 
 from stallscope import capturefile
+from stallscope.agent.verdict_process import Judged, Request
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker
-from stallscope.collectors.agent.priority import set_priority
-from stallscope.collectors.agent.verdicts import Judged, Request
 from stallscope.errors import StallscopeError
 from stallscope.incident import Verdict
 from stallscope.model import Capture
@@ -28,37 +20,7 @@ from stallscope.sessions import Sessions, annotate
 from stallscope.statements import normalize
 from stallscope.text import one_line
 
-__all__ = ["judge", "main", "verdict_of"]
-
-NICE = 10
-MAX_MEMORY = 2 << 30
-MAX_CPU_SECONDS = 120
-
-
-def main(arguments: list[str]) -> int:
-    """Answer each request; what cannot be read is an answer too."""
-    _be_small()
-    try:
-        signatures = catalog.load([Path(argument) for argument in arguments])
-    except StallscopeError as error:
-        print(one_line(str(error), 2000), file=sys.stderr)
-        return error.exit_code
-    for line in sys.stdin.buffer:
-        request = msgspec.json.decode(line, type=Request)
-        answer = msgspec.json.encode(judge(request, signatures))
-        sys.stdout.buffer.write(answer + b"\n")
-        sys.stdout.buffer.flush()
-    return 0
-
-
-def _be_small() -> None:
-    """Stand behind the server: for CPU, and when memory runs out."""
-    set_priority(NICE)
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("900")
+__all__ = ["judge", "verdict_of"]
 
 
 def judge(request: Request, signatures: catalog.Catalog) -> Judged:
@@ -118,7 +80,3 @@ def _who(analysis: Analysis, blocker: Blocker) -> str:
     if blocker.thread is not None:
         parts.append(session(analysis.capture.threads[blocker.thread]))
     return one_line(", ".join(filter(None, parts)), 200)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

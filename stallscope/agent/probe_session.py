@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from stallscope import waitlines
+from stallscope.agent.news import ProbeState, Put, Shot, TargetEnded, Waits
 from stallscope.capturerecords import TriggerRecord
 from stallscope.collectors import processes, rings
-from stallscope.collectors.agent.news import ProbeState, Put, Shot, TargetEnded, Waits
 from stallscope.errors import StallscopeError
 from stallscope.model import Trigger
 from stallscope.probestream import Stream

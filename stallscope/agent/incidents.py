@@ -10,9 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.collectors.agent.keeper import Keeper
-from stallscope.collectors.agent.news import Answer
-from stallscope.collectors.agent.verdicts import Judged, Request, combine
+from stallscope.agent.keeper import Keeper
+from stallscope.agent.news import Answer
+from stallscope.agent.verdict_process import Judged, Request
+from stallscope.agent.verdicts import combine
 from stallscope.errors import StallscopeError
 from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
 from stallscope.model import Note

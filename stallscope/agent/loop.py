@@ -15,14 +15,14 @@ from typing import Protocol
 
 import msgspec
 
-from stallscope.collectors.agent.capturing import Capturing
-from stallscope.collectors.agent.clock import NS, Clock
-from stallscope.collectors.agent.crew import Camera
-from stallscope.collectors.agent.incidents import OpenIncident
-from stallscope.collectors.agent.keeper import Keeper
-from stallscope.collectors.agent.lanes import Lanes
-from stallscope.collectors.agent.metrics import AgentMetrics
-from stallscope.collectors.agent.news import (
+from stallscope.agent.capturing import Capturing
+from stallscope.agent.clock import NS, Clock
+from stallscope.agent.crew import Camera
+from stallscope.agent.incidents import OpenIncident
+from stallscope.agent.keeper import Keeper
+from stallscope.agent.lanes import Lanes
+from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.news import (
     Answer,
     Asked,
     Done,
@@ -34,16 +34,16 @@ from stallscope.collectors.agent.news import (
     TargetEnded,
     Waits,
 )
-from stallscope.collectors.agent.ring import Ring
-from stallscope.collectors.agent.sources import (
+from stallscope.agent.ring import Ring
+from stallscope.agent.sources import (
     SESSIONS_SECONDS,
     SQL_BASICS,
     SQL_LANE,
     Sources,
     constants,
 )
-from stallscope.collectors.agent.target import Target
-from stallscope.collectors.agent.verdicts import Judge
+from stallscope.agent.target import Target
+from stallscope.agent.verdicts import Judge
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings

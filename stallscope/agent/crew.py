@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from stallscope.collectors.agent.incidents import OpenIncident
+from stallscope.agent.incidents import OpenIncident
 from stallscope.incident import Incident, TargetEntry
 
 __all__ = ["Camera", "Crew"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope import atomicfile
-from stallscope.collectors.agent.loop import Agent
+from stallscope.agent.loop import Agent
 from stallscope.errors import StallscopeError
 from stallscope.store import locking
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from stallscope.collectors.agent.clock import NS
-from stallscope.collectors.agent.keeper import Keeper
+from stallscope.agent.clock import NS
+from stallscope.agent.keeper import Keeper
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.errors import StallscopeError
 from stallscope.store import DiskGuard, Store

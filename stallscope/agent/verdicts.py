@@ -1,53 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Have captures named by a child process, and make one verdict of those of an incident.
-
-The child (``stallscope.commands._judge``) reads the captures, which hold what the target had in its
-memory, and the signatures; the agent keeps neither.
-"""
+"""Have captures named by a child process, and make one verdict of those of an incident."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from stallscope.agent import verdict_process
+from stallscope.agent.verdict_process import Judged, Request
+from stallscope.childprocess import module_command
 from stallscope.incident import Verdict
-from stallscope.sessions import Sessions
 from stallscope.text import one_line
 
-__all__ = ["Judge", "Judged", "Request", "combine", "module_command"]
+__all__ = ["Judge", "combine"]
 
 SECONDS = 60.0
 """For all captures of one request."""
 _MAX_OUTPUT = 4 << 20
-
-
-class Request(msgspec.Struct, frozen=True):
-    """A capture to name; what the server says of its connections goes into the file first."""
-
-    path: str
-    sessions: Sessions | None = None
-
-
-class Judged(msgspec.Struct, frozen=True):
-    """What one capture shows. No stall: neither a verdict nor an error."""
-
-    path: str
-    verdict: Verdict | None = None
-    error: str | None = None
-    """Why it was not analyzed."""
-    sessions: str | None = None
-    """Why its threads have no connections."""
-    notes: tuple[str, ...] = ()
-    """What else the server did not tell: who holds its metadata locks, for one."""
-    version: str | None = None
-    """Of the server."""
 
 
 def combine(verdicts: Iterable[Verdict | None]) -> Verdict | None:
@@ -75,14 +49,6 @@ def combine(verdicts: Iterable[Verdict | None]) -> Verdict | None:
 
 def _weight(verdict: Verdict) -> float:
     return max(verdict.threads, 1) * verdict.confidence
-
-
-def module_command(module: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and environment that run a module of this very package."""
-    package = Path(__file__).resolve().parents[2]
-    root = package if (package / "stallscope").is_dir() else package.parent
-    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
-    return [sys.executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}
 
 
 class Judge:
@@ -134,7 +100,7 @@ class Judge:
         """Return what it printed, and why it did not print more."""
         if self._closing.is_set():
             return b"", "the agent ended"
-        argv, environment = module_command("stallscope.commands._judge")
+        argv, environment = module_command(verdict_process.__name__)
         try:
             process = subprocess.Popen(
                 [*argv, *map(str, self._signatures)],

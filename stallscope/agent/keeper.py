@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from stallscope.collectors.agent.news import Done, Put
+from stallscope.agent.news import Done, Put
 from stallscope.errors import StallscopeError
 
 __all__ = ["MAX_JOBS", "Keeper"]

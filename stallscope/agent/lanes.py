@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from stallscope.collectors.agent.news import Answer, News, Put
+from stallscope.agent.news import Answer, News, Put
 from stallscope.collectors.collector import Collector
 from stallscope.errors import StallscopeError
 from stallscope.samples import Sample

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.collectors.agent.priority import lower_priority
+from stallscope.agent.priority import lower_priority
 from stallscope.collectors.programs import Program
 from stallscope.errors import UsageError
 from stallscope.incident import Incident
@@ -157,7 +157,7 @@ class Hooks:
 
     def _post(self, data: bytes) -> str | None:
         # Only here: with TLS and mail headers it is a tenth of the agent's memory.
-        from stallscope.collectors.agent import webhook
+        from stallscope.agent import webhook
 
         assert self._webhook is not None
         return webhook.post(self._webhook, data, self._webhook_seconds)

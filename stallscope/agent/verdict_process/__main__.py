@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answer each request of the agent. Arguments are folders of more signatures."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+from pathlib import Path
+
+import msgspec
+
+from stallscope.agent.priority import set_priority
+from stallscope.agent.verdict_process import Request
+from stallscope.agent.verdict_process.naming import judge
+from stallscope.analyzers import catalog
+from stallscope.errors import StallscopeError
+from stallscope.text import one_line
+
+__all__ = ["main"]
+
+NICE = 10
+MAX_MEMORY = 2 << 30
+MAX_CPU_SECONDS = 120
+
+
+def main(arguments: list[str]) -> int:
+    """Answer each request; what cannot be read is an answer too."""
+    _be_small()
+    try:
+        signatures = catalog.load([Path(argument) for argument in arguments])
+    except StallscopeError as error:
+        print(one_line(str(error), 2000), file=sys.stderr)
+        return error.exit_code
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line, type=Request)
+        answer = msgspec.json.encode(judge(request, signatures))
+        sys.stdout.buffer.write(answer + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _be_small() -> None:
+    """Stand behind the server: for CPU, and when memory runs out."""
+    set_priority(NICE)
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("900")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
