@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 
 from stallscope.errors import StallscopeError
@@ -31,7 +30,13 @@ def require(extra: str, what: str) -> None:
     """
     module = EXTRAS[extra]
     try:
-        importlib.import_module(module)
+        match extra:
+            case "top":
+                import textual  # noqa: F401
+            case "report":
+                import jinja2  # noqa: F401
+            case "parquet":
+                import duckdb  # noqa: F401
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module
         why = "is not installed" if missing else f"cannot be loaded ({error})"

@@ -147,8 +147,8 @@ def test_the_doctor_names_what_is_missing() -> None:
 def test_a_package_that_cannot_be_loaded_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_package.py").write_text("import libfor.nothing")
+    (tmp_path / "jinja2.py").write_text("import libfor.nothing")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(extras.EXTRAS, "report", "broken_package")
+    monkeypatch.delitem(sys.modules, "jinja2", raising=False)
     with pytest.raises(StallscopeError, match=r"cannot be loaded \(No module named 'libfor'\)"):
         extras.require("report", "it")
