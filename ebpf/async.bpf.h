@@ -4,7 +4,7 @@
 #ifndef STALL_ASYNC_BPF_H
 #define STALL_ASYNC_BPF_H
 
-#include "waits_files.bpf.h"
+#include "ebpf/waits_files.bpf.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "async_loader.h"
+#include "ebpf/async_loader.h"
 
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "kernel_types.h"
-#include "waits_private.h"
+#include "base/cleanup.h"
+#include "ebpf/kernel_types.h"
+#include "ebpf/waits_private.h"
 
 // The prototype of a tracepoint, as the kernel's types have it: void *, then its arguments.
 static const struct btf_type *find_tracepoint(const struct btf *btf, const char *name)

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "error.h"
+#include "base/error.h"
 
 // The tracepoint of a request's start: its name of today, and the one before 6.4. The first argument
 // is the request.

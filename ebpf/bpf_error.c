@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bpf_error.h"
+#include "ebpf/bpf_error.h"
 
 #include <errno.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "capabilities.h"
-#include "lockdown.h"
+#include "base/capabilities.h"
+#include "base/lockdown.h"
 
 struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *log)
 {

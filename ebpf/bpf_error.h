@@ -3,7 +3,7 @@
 #ifndef STALL_BPF_ERROR_H
 #define STALL_BPF_ERROR_H
 
-#include "error.h"
+#include "base/error.h"
 
 // `programs`: what could not be loaded; `log`: what libbpf said. What is known to be in the way
 // (capabilities, lockdown, BTF) comes first; no kernel version is promised to do better.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "feature_probes.h"
+#include "ebpf/bpf_features.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -13,12 +13,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bpf_error.h"
-#include "bpf_log.h"
-#include "capabilities.h"
-#include "cleanup.h"
-#include "denylist.h"
-#include "threads_loader.h"
+#include "base/capabilities.h"
+#include "base/cleanup.h"
+#include "ebpf/bpf_error.h"
+#include "ebpf/bpf_log.h"
+#include "ebpf/denylist.h"
+#include "ebpf/threads_loader.h"
 
 #define USER64_CS 0x33 // __USER_CS, arch/x86/include/asm/segment.h
 
@@ -31,12 +31,12 @@ static struct stall_error *missing(const char *what, int errnum, const char *sin
 				  since);
 }
 
-static struct stall_error *probe_known_good(void)
+static struct stall_error *check_known_good(void)
 {
 	return stall_denylist_check(STALL_DENY_TASK_STACK, false);
 }
 
-static struct stall_error *probe_btf(void)
+static struct stall_error *check_btf(void)
 {
 	return access(STALL_BTF_PATH, R_OK) == 0 ? NULL : stall_bpf_no_types(errno);
 }
@@ -69,7 +69,7 @@ static struct stall_error *run_on_self(struct stall_bpf_threads *threads,
 	return err;
 }
 
-static struct stall_error *probe_registers(void)
+static struct stall_error *check_registers(void)
 {
 	_cleanup_(destroy_threadsp) struct stall_bpf_threads *threads = NULL;
 	struct stall_bpf_thread record;
@@ -88,7 +88,7 @@ static struct stall_error *probe_registers(void)
 		"bpf_task_pt_regs does not show the registers of user space; a newer kernel does");
 }
 
-static struct stall_error *probe_pid_filter(void)
+static struct stall_error *check_pid_filter(void)
 {
 	_cleanup_(destroy_threadsp) struct stall_bpf_threads *threads = NULL;
 	struct stall_bpf_thread record;
@@ -103,7 +103,7 @@ static struct stall_error *probe_pid_filter(void)
 				  "walks over all threads of the machine; a newer kernel can");
 }
 
-static struct stall_error *probe_ring_buffer(void)
+static struct stall_error *check_ring_buffer(void)
 {
 	_cleanup_close_ int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, NULL, 0, 0, 4096, NULL);
 
@@ -120,7 +120,7 @@ static int load_nothing(enum bpf_prog_type type)
 	return bpf_prog_load(type, "nothing", "Dual BSD/GPL", instructions, 2, NULL);
 }
 
-static struct stall_error *probe_timer(void)
+static struct stall_error *check_timer(void)
 {
 	struct stall_bpf_log log;
 	// Of a type that takes CAP_BPF alone, and may have timers.
@@ -138,7 +138,7 @@ static struct stall_error *probe_timer(void)
 	return missing("no BPF timers", rc < 0 ? -rc : EINVAL, "a newer kernel has them");
 }
 
-static struct stall_error *probe_tracepoints(void)
+static struct stall_error *check_tracepoints(void)
 {
 	_cleanup_close_ int program = load_nothing(BPF_PROG_TYPE_RAW_TRACEPOINT);
 
@@ -152,7 +152,7 @@ static struct stall_error *probe_tracepoints(void)
 				 "take a kernel with CONFIG_BPF_EVENTS");
 }
 
-static struct stall_error *probe_uprobes(void)
+static struct stall_error *check_uprobes(void)
 {
 	struct perf_event_attr attr = {.size = sizeof(attr)};
 	_cleanup_fclose_ FILE *type = fopen("/sys/bus/event_source/devices/uprobe/type", "re");
@@ -186,9 +186,9 @@ static struct stall_error *probe_uprobes(void)
 }
 
 const struct stall_feature stall_bpf_features[] = {
-	{"kernel-known-good", probe_known_good}, {"btf", probe_btf},
-	{"bpf-task-registers", probe_registers}, {"bpf-iterator-pid", probe_pid_filter},
-	{"bpf-ring-buffer", probe_ring_buffer},	 {"bpf-timer", probe_timer},
-	{"tracepoints", probe_tracepoints},	 {"uprobes", probe_uprobes},
+	{"kernel-known-good", check_known_good}, {"btf", check_btf},
+	{"bpf-task-registers", check_registers}, {"bpf-iterator-pid", check_pid_filter},
+	{"bpf-ring-buffer", check_ring_buffer},	 {"bpf-timer", check_timer},
+	{"tracepoints", check_tracepoints},	 {"uprobes", check_uprobes},
 };
 const size_t stall_bpf_feature_count = sizeof(stall_bpf_features) / sizeof(stall_bpf_features[0]);

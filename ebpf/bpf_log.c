@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bpf_log.h"
+#include "ebpf/bpf_log.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 static struct stall_bpf_log *current;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "denylist.h"
+#include "ebpf/denylist.h"
 
 #include <errno.h>
 #include <stdio.h>

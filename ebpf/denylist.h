@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "error.h"
+#include "base/error.h"
 
 // What a program does that some kernel does not survive.
 enum stall_deny_use {

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #endif
 
-#include "waits.h"
+#include "ebpf/waits.h"
 
 /*
  * Who asks is a flow. Half of the budget is in equal shares for the flows that have asked of late,

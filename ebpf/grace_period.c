@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grace_period.h"
+#include "ebpf/grace_period.h"
 
 #include <bpf/bpf.h>
 #include <errno.h>
 #include <unistd.h>
 
-#include "bpf_log.h"
+#include "ebpf/bpf_log.h"
 
 // A map in a map: where user space replaces it, the kernel waits for a grace period of RCU, in
 // whose readers all programs run that do not sleep (maybe_wait_bpf_programs() of

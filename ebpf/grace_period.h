@@ -3,7 +3,7 @@
 #ifndef STALL_GRACE_PERIOD_H
 #define STALL_GRACE_PERIOD_H
 
-#include "error.h"
+#include "base/error.h"
 
 // Two maps, one of which holds the other.
 struct stall_grace_period {

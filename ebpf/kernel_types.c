@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernel_types.h"
+#include "ebpf/kernel_types.h"
 
 #include <bpf/btf.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef STALL_PIDS_BPF_H
 #define STALL_PIDS_BPF_H
 
-#include "vmlinux.h"
+#include "ebpf/vmlinux.h"
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>

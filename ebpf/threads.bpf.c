@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 // One record for each thread of the wanted processes.
-#include "vmlinux.h"
+#include "ebpf/vmlinux.h"
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-#include "pids.bpf.h"
-#include "threads.h"
+#include "ebpf/pids.bpf.h"
+#include "ebpf/threads.h"
 
 // Set between two runs.
 __u32 want_kernel_stacks = 0;

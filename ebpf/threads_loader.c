@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "threads_loader.h"
+#include "ebpf/threads_loader.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <string.h>
 
-#include "bpf_error.h"
-#include "bpf_log.h"
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "ebpf/bpf_error.h"
+#include "ebpf/bpf_log.h"
 #include "threads.skel.h"
 
 #define CHUNK                                                                                      \

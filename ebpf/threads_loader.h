@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "threads.h"
+#include "base/error.h"
+#include "ebpf/threads.h"
 
 // The records of one run, back to back.
 struct stall_bpf_records {

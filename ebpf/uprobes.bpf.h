@@ -3,7 +3,7 @@
 #ifndef STALL_UPROBES_BPF_H
 #define STALL_UPROBES_BPF_H
 
-#include "waits_records.bpf.h"
+#include "ebpf/waits_records.bpf.h"
 
 /* A return address and what lies above it. */
 struct frame {

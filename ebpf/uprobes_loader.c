@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "uprobes_loader.h"
+#include "ebpf/uprobes_loader.h"
 
 #include <bpf/bpf.h>
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bpf_log.h"
-#include "waits_private.h"
+#include "ebpf/bpf_log.h"
+#include "ebpf/waits_private.h"
 
 #define UPROBE_TYPE "/sys/bus/event_source/devices/uprobe/type"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 // Sees the waits of the wanted processes: at the entry and the return of system calls.
-#include "vmlinux.h"
+#include "ebpf/vmlinux.h"
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
-#include "waits_process.bpf.h"
-#include "waits_scan.bpf.h"
+#include "ebpf/waits_process.bpf.h"
+#include "ebpf/waits_scan.bpf.h"
 
 // Raw tracepoints with BTF: those of single system calls need tracefs, and cost more.
 SEC("tp_btf/sys_enter")

@@ -7,7 +7,7 @@
 #include <linux/types.h>
 #endif
 
-#include "threads.h"
+#include "ebpf/threads.h"
 
 /*
  * A wait is the time from the entry of a system call to its return. Each thread has a slot that

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bpf_error.h"
-#include "bpf_log.h"
-#include "kernel_types.h"
-#include "waits_private.h"
+#include "ebpf/bpf_error.h"
+#include "ebpf/bpf_log.h"
+#include "ebpf/kernel_types.h"
+#include "ebpf/waits_private.h"
 
 #define ALARM_BYTES (1u << 20)	 // room for some 3,000 waits in flight
 #define THREAD_PLACES_PER_SLOT 4 // of the hash table of threads: it stays sparse

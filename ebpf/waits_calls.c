@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "waits_calls.h"
+#include "ebpf/waits_calls.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 
-#include "waits.h"
+#include "ebpf/waits.h"
 
 // Numbers are those of x86-64, by hand where a system's headers may be older than the call.
 #define NR_futex_waitv 449

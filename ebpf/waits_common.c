@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "waits_common.h"
+#include "ebpf/waits_common.h"
 
 const char *stall_wait_lost_name(enum stall_wait_lost cause)
 {

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "waits.h"
+#include "ebpf/waits.h"
 
 struct stall_wait_handler {
 	void *arg;

@@ -3,9 +3,9 @@
 #ifndef STALL_WAITS_ENTER_BPF_H
 #define STALL_WAITS_ENTER_BPF_H
 
-#include "async.bpf.h"
-#include "uprobes.bpf.h"
-#include "waits_files.bpf.h"
+#include "ebpf/async.bpf.h"
+#include "ebpf/uprobes.bpf.h"
+#include "ebpf/waits_files.bpf.h"
 
 /* include/uapi/linux/futex.h */
 #define FUTEX_CMD_MASK 127

@@ -3,7 +3,7 @@
 #ifndef STALL_WAITS_EXIT_BPF_H
 #define STALL_WAITS_EXIT_BPF_H
 
-#include "waits_enter.bpf.h"
+#include "ebpf/waits_enter.bpf.h"
 
 #define EAGAIN 11
 

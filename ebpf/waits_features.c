@@ -9,12 +9,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "async_loader.h"
-#include "bpf_log.h"
-#include "capabilities.h"
-#include "cleanup.h"
-#include "feature_probes.h"
-#include "waits_loader.h"
+#include "base/capabilities.h"
+#include "base/cleanup.h"
+#include "ebpf/async_loader.h"
+#include "ebpf/bpf_features.h"
+#include "ebpf/bpf_log.h"
+#include "ebpf/waits_loader.h"
 
 static void destroy_waitsp(struct stall_bpf_waits **waits)
 {
@@ -33,14 +33,14 @@ static struct stall_error *create(struct stall_bpf_waits **ret)
 	return stall_bpf_waits_create(&options, ret);
 }
 
-static struct stall_error *probe_waits(void)
+static struct stall_error *check_waits(void)
 {
 	_cleanup_(destroy_waitsp) struct stall_bpf_waits *waits = NULL;
 
 	return create(&waits);
 }
 
-static struct stall_error *probe_timer(void)
+static struct stall_error *check_timer(void)
 {
 	_cleanup_(destroy_waitsp) struct stall_bpf_waits *waits = NULL;
 	struct stall_error *err = create(&waits);
@@ -91,7 +91,7 @@ static int try_tracepoint(const char *name)
 	return link < 0 ? errno : 0;
 }
 
-static struct stall_error *probe_tracepoints(void)
+static struct stall_error *check_tracepoints(void)
 {
 	static const char *const wanted[] = {"sys_enter", "sys_exit", "sched_process_exit",
 					     "sched_process_exec", "sched_process_fork"};
@@ -109,7 +109,7 @@ static struct stall_error *probe_tracepoints(void)
 	return NULL;
 }
 
-static struct stall_error *probe_io_uring(void)
+static struct stall_error *check_io_uring(void)
 {
 	const char *missing = STALL_URING_SUBMIT;
 	int errnum = try_tracepoint(missing);
@@ -126,7 +126,7 @@ static struct stall_error *probe_io_uring(void)
 		      : NULL;
 }
 
-static struct stall_error *probe_arrays(void)
+static struct stall_error *check_arrays(void)
 {
 	LIBBPF_OPTS(bpf_map_create_opts, opts, .map_flags = BPF_F_MMAPABLE);
 	size_t page = sysconf(_SC_PAGESIZE);
@@ -151,9 +151,9 @@ static struct stall_error *probe_arrays(void)
 }
 
 const struct stall_feature stall_waits_features[] = {
-	{"wait-probes", probe_waits},	   {"wait-tracepoints", probe_tracepoints},
-	{"wait-arrays", probe_arrays},	   {"wait-timer", probe_timer},
-	{"wait-io-uring", probe_io_uring},
+	{"wait-probes", check_waits},	   {"wait-tracepoints", check_tracepoints},
+	{"wait-arrays", check_arrays},	   {"wait-timer", check_timer},
+	{"wait-io-uring", check_io_uring},
 };
 const size_t stall_waits_feature_count =
 	sizeof(stall_waits_features) / sizeof(stall_waits_features[0]);

@@ -3,8 +3,8 @@
 #ifndef STALL_WAITS_FILES_BPF_H
 #define STALL_WAITS_FILES_BPF_H
 
-#include "waits_records.bpf.h"
-#include "waits_stats.bpf.h"
+#include "ebpf/waits_records.bpf.h"
+#include "ebpf/waits_stats.bpf.h"
 
 #define S_IFMT 0170000 // include/uapi/linux/stat.h
 #define S_IFREG 0100000

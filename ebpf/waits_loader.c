@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "waits_private.h"
-#include "yama.h"
+#include "base/yama.h"
+#include "ebpf/waits_private.h"
 
 #include <bpf/bpf.h>
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bpf_log.h"
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "ebpf/bpf_log.h"
 
 #define MAX_STACK 32768
 #define MAX_COUNT (1U << 20) // of threads and of keys

@@ -9,9 +9,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "waits.h"
-#include "waits_common.h"
+#include "base/error.h"
+#include "ebpf/waits.h"
+#include "ebpf/waits_common.h"
 
 struct stall_bpf_waits_options {
 	uint32_t kinds;				 // bit of each enum stall_wait_kind that is wanted

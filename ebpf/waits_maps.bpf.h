@@ -3,9 +3,9 @@
 #ifndef STALL_WAITS_MAPS_BPF_H
 #define STALL_WAITS_MAPS_BPF_H
 
-#include "pids.bpf.h"
-#include "waits.h"
-#include "waits_calls.h"
+#include "ebpf/pids.bpf.h"
+#include "ebpf/waits.h"
+#include "ebpf/waits_calls.h"
 
 // A function that is not static is verified once, on its own, and not again for each way that leads
 // to it: it takes numbers and pointers to memory, none to kernel objects.

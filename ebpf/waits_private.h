@@ -6,12 +6,12 @@
 #include <bpf/libbpf.h>
 #include <sys/syscall.h>
 
-#include "async_loader.h"
-#include "fair_share.h"
-#include "grace_period.h"
-#include "uprobes_loader.h"
-#include "waits_calls.h"
-#include "waits_loader.h"
+#include "ebpf/async_loader.h"
+#include "ebpf/fair_share.h"
+#include "ebpf/grace_period.h"
+#include "ebpf/uprobes_loader.h"
+#include "ebpf/waits_calls.h"
+#include "ebpf/waits_loader.h"
 // Needs their types.
 #include "waits.skel.h"
 

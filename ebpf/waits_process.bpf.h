@@ -3,7 +3,7 @@
 #ifndef STALL_WAITS_PROCESS_BPF_H
 #define STALL_WAITS_PROCESS_BPF_H
 
-#include "waits_exit.bpf.h"
+#include "ebpf/waits_exit.bpf.h"
 
 #define ENOSYS 38
 

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "clock.h"
-#include "waits_private.h"
+#include "base/clock.h"
+#include "ebpf/waits_private.h"
 
 int stall_bpf_waits_fd(const struct stall_bpf_waits *waits)
 {

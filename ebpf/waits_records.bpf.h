@@ -3,8 +3,8 @@
 #ifndef STALL_WAITS_RECORDS_BPF_H
 #define STALL_WAITS_RECORDS_BPF_H
 
-#include "fair_share.h"
-#include "waits_slots.bpf.h"
+#include "ebpf/fair_share.h"
+#include "ebpf/waits_slots.bpf.h"
 
 #define PAGE 4096
 #define MAX_STACK 32768 // of `max_stack`

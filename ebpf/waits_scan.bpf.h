@@ -3,7 +3,7 @@
 #ifndef STALL_WAITS_SCAN_BPF_H
 #define STALL_WAITS_SCAN_BPF_H
 
-#include "waits_exit.bpf.h"
+#include "ebpf/waits_exit.bpf.h"
 
 // Two scans are that far apart at least, also when many waits pass their thresholds.
 #define MIN_PAUSE_NS 500000ULL

@@ -3,7 +3,7 @@
 #ifndef STALL_WAITS_SLOTS_BPF_H
 #define STALL_WAITS_SLOTS_BPF_H
 
-#include "waits_maps.bpf.h"
+#include "ebpf/waits_maps.bpf.h"
 
 #define THREAD_PLACES 16 // of the hash table that are looked at
 #define NO_SLOT (~0U)

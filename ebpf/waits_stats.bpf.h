@@ -3,7 +3,7 @@
 #ifndef STALL_WAITS_STATS_BPF_H
 #define STALL_WAITS_STATS_BPF_H
 
-#include "waits_maps.bpf.h"
+#include "ebpf/waits_maps.bpf.h"
 
 #define MAX_TRIES 4 // to raise a maximum that others raise too
 

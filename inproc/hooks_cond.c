@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // glibc takes the mutex again inside of the wait, so that waiting for it is part of the wait for the
 // condition. C11's cnd_wait() does not come by here.
-#include "hooks_wait.h"
+#include "inproc/hooks_wait.h"
 
 // The condition variables of glibc 2.2.5 lie elsewhere than where the program has them. What asks
 // for them, or for no version, gets them, and is not recorded. The version script orders the two.

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "hooks_wait.h"
+#include "inproc/hooks_wait.h"
 
 static inline __attribute__((always_inline)) bool begin(struct hook *hook,
 							const struct recorder_wait *wait)

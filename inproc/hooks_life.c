@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "hooks_wait.h"
-#include "raw_call.h"
+#include "inproc/hooks_wait.h"
+#include "inproc/raw_call.h"
 
 // glibc keeps the values of the first 32 keys in the thread itself and allocates for others
 // (PTHREAD_KEY_2NDLEVEL_SIZE in nptl).

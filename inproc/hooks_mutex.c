@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // C11's mtx_lock() and the C library's own mutexes do not come by here.
-#include "hooks_wait.h"
+#include "inproc/hooks_wait.h"
 
 // Kinds of which nothing but the function that the program calls is called: a trylock that finds a
 // robust mutex not recoverable keeps it locked, and inheritance of priority knows one clock only

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks_real.h"
+#include "inproc/hooks_real.h"
 
 #include <errno.h>
 
-#include "hooks_symbols.h"
+#include "inproc/hooks_symbols.h"
 
 struct real_functions real;
 

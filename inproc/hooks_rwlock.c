@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks_wait.h"
+#include "inproc/hooks_wait.h"
 
 static int rdlock_until(void *rwlock, const struct timespec *until)
 {

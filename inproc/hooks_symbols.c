@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks_symbols.h"
+#include "inproc/hooks_symbols.h"
 
 #include <elf.h>
 #include <link.h>

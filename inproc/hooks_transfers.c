@@ -6,8 +6,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "hooks_wait.h"
-#include "raw_call.h"
+#include "inproc/hooks_wait.h"
+#include "inproc/raw_call.h"
 
 #define LARGE 16384
 #define MAX_IOVECS 8 // that are added up, as the probes do

@@ -15,8 +15,8 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "hooks_real.h"
-#include "recorder.h"
+#include "inproc/hooks_real.h"
+#include "inproc/recorder.h"
 
 /* Of functions that the program calls in place of the real ones. */
 #define INTERPOSED __attribute__((visibility("default")))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread's waits, from its own point of view.
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define MAX_NESTED 16
 #define SIGNAL_FRAME 512 // struct rt_sigframe without the state of the FPU is larger

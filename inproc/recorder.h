@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#include "ring.h"
+#include "inproc/ring.h"
 
 /* Where a thread is: callee-saved registers, SP and PC of one moment in a function of this library
  * whose frame lives until the wait is over. */

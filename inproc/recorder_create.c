@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 // MySQL 5.5 and MariaDB 10.11 wait with 12 to 22 KiB on their stacks, and sort with 52. Only pages that
 // are written to are in memory.

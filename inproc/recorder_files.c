@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 // As the BPF programs do it (waits_files.bpf.h).
 static uint64_t hash_path(const char *path)

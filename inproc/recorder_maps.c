@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define PAUSE_NS 1000000000ULL
 #define PAUSE_FACTOR 256 // times as long as a reading took: less than 0.4 % of a thread's time

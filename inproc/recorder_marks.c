@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Objects that threads have waited long for: who lets them go is recorded.
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 uint32_t recorder_marks[RECORDER_MARKS];
 // When the oldest of the waits began that have been counted there since it was last 0, about: too old

@@ -2,7 +2,7 @@
 // The memory of the ring's file. It exists before it is touched, or a full disk would be a SIGBUS.
 #include <sys/mman.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 // A thousand threads may have so much of the file in memory; more threads, more.
 #define BUDGET_PAGES (15500000 / STALL_RING_PAGE)

@@ -5,8 +5,8 @@
 
 #include <time.h>
 
-#include "raw_call.h"
-#include "recorder.h"
+#include "inproc/raw_call.h"
+#include "inproc/recorder.h"
 
 /* Stores before it are seen before those after it. x86 keeps them in order, compilers do not. */
 #define recorder_write_barrier() __atomic_thread_fence(__ATOMIC_RELEASE)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records of what is over, with stacks: the latest, in a ring of cells.
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define COST_NS 1000000ULL    // a thousand in a second,
 #define BURST_NS 125000000ULL // and so many at once as there are cells

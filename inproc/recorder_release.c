@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who lets an object go that others have waited long for.
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define QUEUE 8			   // so many waiters stall, however short each wait is for itself
 #define QUEUE_PAUSE_NS 20000000ULL // between the releases of what has such a queue

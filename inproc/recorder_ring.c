@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define MAX_NAPS 100 // 10 ms
 

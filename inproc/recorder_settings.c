@@ -7,8 +7,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "recorder_private.h"
-#include "wait_kinds.h"
+#include "ebpf/wait_kinds.h"
+#include "inproc/recorder_private.h"
 
 #define DEFAULT_THRESHOLD_NS 100000000ULL
 #define DEFAULT_SLOTS 4096

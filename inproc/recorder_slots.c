@@ -2,7 +2,7 @@
 // A slot for each thread that has something to say.
 #include <sys/prctl.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define RETRY_NS 1000000000ULL
 #define MAX_LOOKED_AT 64 // slots that are asked whether their thread lives, for each that is taken

@@ -2,7 +2,7 @@
 // Where a thread is: registers, and a copy of its stack.
 #include <sys/uio.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define MAX_DEPTH (1 << 20) // of a stack that is looked at page by page, once
 #define MAX_PAGES 9	    // of a copy from a stack that is not known

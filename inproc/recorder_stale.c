@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define KEPT 4
 #define MAX_ENTRIES 4096 // of the folder

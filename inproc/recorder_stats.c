@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stat for each key, as the BPF programs keep them (waits_stats.bpf.h).
-#include "recorder_private.h"
+#include "inproc/recorder_private.h"
 
 #define MAX_TRIES 4 // to raise a maximum that others raise too
 

@@ -18,7 +18,7 @@
 
 #include <linux/types.h>
 
-#include "waits.h"
+#include "ebpf/waits.h"
 
 #define STALL_RING_MAGIC "STALLRNG"
 #define STALL_RING_VERSION 1

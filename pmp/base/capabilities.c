@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "capabilities.h"
+#include "base/capabilities.h"
 
 #include <linux/capability.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 struct stall_capability_sets stall_capabilities_read(void)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "child_process.h"
+#include "base/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "descriptors.h"
+#include "base/descriptors.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "idle_child.h"
+#include "base/idle_child.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockdown.h"
+#include "base/lockdown.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 struct stall_error *stall_lockdown_check(void)
 {

@@ -3,7 +3,7 @@
 #ifndef STALL_LOCKDOWN_H
 #define STALL_LOCKDOWN_H
 
-#include "error.h"
+#include "base/error.h"
 
 // NULL, or why BPF programs cannot read the kernel here and what can be done.
 struct stall_error *stall_lockdown_check(void);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "priority.h"
+#include "base/priority.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define NICE -20
 

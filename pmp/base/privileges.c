@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "privileges.h"
+#include "base/privileges.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "capabilities.h"
-#include "cleanup.h"
+#include "base/capabilities.h"
+#include "base/cleanup.h"
 
 // Before Linux 5.8, and in containers that were given it alone, SYS_ADMIN stands for these.
 #define IN_SYS_ADMIN                                                                               \

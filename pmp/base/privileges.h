@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "error.h"
+#include "base/error.h"
 
 // What a command does, beside reading files and unwinding in a child without privileges.
 struct stall_privileges {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "yama.h"
+#include "base/yama.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "capabilities.h"
-#include "cleanup.h"
+#include "base/capabilities.h"
+#include "base/cleanup.h"
 
 // '0' where the kernel has no Yama.
 static char read_scope(void)

@@ -3,7 +3,7 @@
 #ifndef STALL_YAMA_H
 #define STALL_YAMA_H
 
-#include "error.h"
+#include "base/error.h"
 
 // NULL, or that nobody may read another process, not even root, and what can be done.
 struct stall_error *stall_yama_refuses_all(void);

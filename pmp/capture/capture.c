@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "capture.h"
+#include "capture/capture.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "capture_stacks.h"
-#include "cleanup.h"
-#include "clock.h"
-#include "cmdline.h"
-#include "json_writer.h"
-#include "lock_record.h"
-#include "syscalls.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/json_writer.h"
+#include "capture/capture_stacks.h"
+#include "capture/cmdline.h"
+#include "capture/lock_record.h"
+#include "capture/syscalls.h"
 
 #define SCHEMA "stallscope.capture/1"
 // Written out when so much has come together, so that memory does not grow with the capture.

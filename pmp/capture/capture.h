@@ -6,14 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "capture_stacks.h"
-#include "error.h"
-#include "host.h"
-#include "lock.h"
-#include "output.h"
-#include "snapshot.h"
-#include "trigger.h"
-#include "worker.h"
+#include "base/error.h"
+#include "base/host.h"
+#include "base/output.h"
+#include "capture/capture_stacks.h"
+#include "capture/trigger.h"
+#include "lock/lock.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 // Text of a global variable of the target.
 struct stall_capture_string {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "capture_stacks.h"
+#include "capture/capture_stacks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 // Open addressing; entries are indexes + 1, so that zeroed memory is empty.
 struct index_table {

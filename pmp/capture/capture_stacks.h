@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "kernel_symbols.h"
-#include "snapshot.h"
-#include "worker.h"
+#include "base/error.h"
+#include "capture/kernel_symbols.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 struct stall_capture_stack {
 	uint32_t *frames; // ids of frames, innermost first

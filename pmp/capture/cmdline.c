@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cmdline.h"
+#include "capture/cmdline.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "read_child.h"
+#include "base/cleanup.h"
+#include "snapshot/read_child.h"
 
 #define HIDDEN "***"
 

@@ -5,8 +5,8 @@
 
 #include <stddef.h>
 
-#include "error.h"
-#include "target.h"
+#include "base/error.h"
+#include "snapshot/target.h"
 
 #define STALL_MAX_CMDLINE 65536
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "finish.h"
+#include "capture/finish.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent_frames.h"
-#include "capture.h"
-#include "capture_stacks.h"
-#include "cleanup.h"
-#include "clock.h"
-#include "label_reason.h"
-#include "live_reads.h"
-#include "lock.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "capture/agent_frames.h"
+#include "capture/capture.h"
+#include "capture/capture_stacks.h"
+#include "capture/live_reads.h"
+#include "lock/lock.h"
+#include "snapshot/label_reason.h"
 
 #define MAX_STRING 256
 

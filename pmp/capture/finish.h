@@ -7,14 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend.h"
-#include "error.h"
-#include "host.h"
-#include "kernel_symbols.h"
-#include "output.h"
-#include "snapshot.h"
-#include "trigger.h"
-#include "worker.h"
+#include "base/error.h"
+#include "base/host.h"
+#include "base/output.h"
+#include "capture/kernel_symbols.h"
+#include "capture/trigger.h"
+#include "snapshot/backend.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 struct stall_finish {
 	struct stall_snapshot *snapshot;

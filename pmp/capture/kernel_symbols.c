@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernel_symbols.h"
+#include "capture/kernel_symbols.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "kernel_names_bpf.h"
+#include "base/cleanup.h"
+#include "ebpf/ksym_loader.h"
 
 // Kernel functions are smaller; what lies further behind a symbol belongs to none.
 #define MAX_FUNCTION (1 << 20)
@@ -23,7 +23,7 @@ struct known {
 };
 
 struct stall_kernel_symbols {
-	struct stall_kernel_names_bpf *bpf; // NULL: /proc/kallsyms
+	struct stall_ksym_loader *bpf; // NULL: /proc/kallsyms
 	bool bpf_tried;
 	struct known *known; // sorted by address
 	size_t count;
@@ -51,7 +51,7 @@ void stall_kernel_symbols_destroy(struct stall_kernel_symbols *symbols)
 	if (!symbols)
 		return;
 	forget(symbols);
-	stall_kernel_names_bpf_destroy(symbols->bpf);
+	stall_ksym_loader_destroy(symbols->bpf);
 	free(symbols->known);
 	free(symbols);
 }
@@ -93,7 +93,7 @@ static struct stall_error *ask_kernel(struct stall_kernel_symbols *symbols, stru
 		const char *text;
 		// A return address may lie behind a function that never returns: look at the call.
 		struct stall_error *err =
-			stall_kernel_names_bpf_find(symbols->bpf, wanted[i].address - 1, &text);
+			stall_ksym_loader_find(symbols->bpf, wanted[i].address - 1, &text);
 		if (!err)
 			err = parse_name(text, &wanted[i]);
 		if (err)
@@ -187,7 +187,7 @@ static struct stall_error *find_new(struct stall_kernel_symbols *symbols, struct
 {
 	if (!symbols->bpf_tried) {
 		symbols->bpf_tried = true;
-		stall_error_destroy(stall_kernel_names_bpf_create(&symbols->bpf));
+		stall_error_destroy(stall_ksym_loader_create(&symbols->bpf));
 	}
 	if (symbols->bpf) {
 		_cleanup_error_ struct stall_error *err = ask_kernel(symbols, wanted, count);
@@ -197,7 +197,7 @@ static struct stall_error *find_new(struct stall_kernel_symbols *symbols, struct
 			free(wanted[i].name);
 			wanted[i].name = NULL;
 		}
-		stall_kernel_names_bpf_destroy(symbols->bpf);
+		stall_ksym_loader_destroy(symbols->bpf);
 		symbols->bpf = NULL;
 	}
 	return read_kallsyms(wanted, count);

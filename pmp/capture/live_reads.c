@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "live_reads.h"
+#include "capture/live_reads.h"
 
 #include <stdlib.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 static size_t list_threads(const struct stall_snapshot *snapshot,
 			   const struct stall_unwound *unwound, uint32_t *ret)

@@ -4,10 +4,10 @@
 #ifndef STALL_LIVE_READS_H
 #define STALL_LIVE_READS_H
 
-#include "backend.h"
-#include "error.h"
-#include "snapshot.h"
-#include "worker.h"
+#include "base/error.h"
+#include "snapshot/backend.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 // Keeps the labels of those whose threads did not run until all was read; labels the others raced.
 // Looks at the target only if there are any.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lock_record.h"
+#include "capture/lock_record.h"
 
 #include <stdio.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 void stall_lock_name_write(const struct stall_lock *lock, struct stall_json *json)
 {

@@ -5,8 +5,8 @@
 
 #include <stddef.h>
 
-#include "json_writer.h"
-#include "lock.h"
+#include "base/json_writer.h"
+#include "lock/lock.h"
 
 // "LOCK_open", "buffer+0x40", or null: a value.
 void stall_lock_name_write(const struct stall_lock *lock, struct stall_json *json);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "saved_capture.h"
+#include "capture/saved_capture.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,11 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "finish.h"
-#include "host.h"
-#include "sandbox.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/host.h"
+#include "capture/finish.h"
+#include "unwind/sandbox.h"
 
 #define ARENA_SIZE (UINT64_C(16) << 30)
 // The child's verdict: the pipe of records is followed by it on a pipe of its own.

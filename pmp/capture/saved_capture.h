@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "arena.h"
-#include "error.h"
-#include "output.h"
-#include "snapshot.h"
-#include "worker.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/output.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 struct stall_saved_capture {
 	const char *path; // for messages

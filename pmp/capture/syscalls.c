@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "syscalls.h"
+#include "capture/syscalls.h"
 
 #include <stddef.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trigger.h"
+#include "capture/trigger.h"
 
-#include "clock.h"
-#include "lock_record.h"
+#include "base/clock.h"
+#include "capture/lock_record.h"
 
 static const struct stall_lock *find_lock(const struct stall_locks *locks, uint64_t address)
 {

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "json_writer.h"
-#include "lock.h"
+#include "base/json_writer.h"
+#include "lock/lock.h"
 
 struct stall_trigger {
 	const char *reason; // "threshold", "convoy"

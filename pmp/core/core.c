@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core.h"
+#include "core/core.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "core_memory.h"
-#include "core_modules.h"
-#include "core_notes.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "core/core_memory.h"
+#include "core/core_modules.h"
+#include "core/core_notes.h"
 
 #define MAX_SYSCALL 1024
 

@@ -4,9 +4,9 @@
 #ifndef STALL_CORE_H
 #define STALL_CORE_H
 
-#include "arena.h"
-#include "error.h"
-#include "snapshot.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 struct stall_core_options {
 	int exe_fd;	  // the program that dumped, opened by the caller; -1: by its path

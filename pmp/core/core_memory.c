@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core_memory.h"
+#include "core/core_memory.h"
 
 #include <stdlib.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 static int compare_segments(const void *a, const void *b)
 {

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "elf_file.h"
-#include "error.h"
+#include "base/error.h"
+#include "unwind/elf_file.h"
 
 struct stall_core_segment {
 	uint64_t start, end; // in the process; end is exclusive

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core_modules.h"
+#include "core/core_modules.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cleanup.h"
-#include "module_file.h"
+#include "base/cleanup.h"
+#include "snapshot/module_file.h"
 
 #define MAX_VDSO ((size_t)256 << 10)
 #define FIRST_PAGE 4096

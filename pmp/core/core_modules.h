@@ -3,10 +3,10 @@
 #ifndef STALL_CORE_MODULES_H
 #define STALL_CORE_MODULES_H
 
-#include "core.h"
-#include "core_memory.h"
-#include "core_notes.h"
-#include "maps.h"
+#include "core/core.h"
+#include "core/core_memory.h"
+#include "core/core_notes.h"
+#include "snapshot/maps.h"
 
 // Opens each file by its path and compares it with what the core holds of it: where they differ
 // the module has an error instead. *ret_main is the index of the program, or STALL_NO_MODULE.

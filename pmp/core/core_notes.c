@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core_notes.h"
+#include "core/core_notes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define MAX_NOTES ((size_t)1 << 30) // 4 KiB a thread
 #define MAX_FILES 1000000

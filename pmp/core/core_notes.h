@@ -9,8 +9,8 @@
 #include <sys/procfs.h>
 #include <sys/user.h>
 
-#include "elf_file.h"
-#include "error.h"
+#include "base/error.h"
+#include "unwind/elf_file.h"
 
 struct stall_core_thread {
 	pid_t tid, ppid;

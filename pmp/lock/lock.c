@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lock.h"
+#include "lock/lock.h"
 
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "cleanup.h"
-#include "lock_layout.h"
-#include "lock_names.h"
+#include "base/cleanup.h"
+#include "lock/lock_layout.h"
+#include "lock/lock_names.h"
 
 #define SYS_FUTEX_WAIT 455 // since Linux 6.7
 

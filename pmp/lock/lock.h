@@ -8,10 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "lock_names.h"
-#include "snapshot.h"
-#include "worker.h"
+#include "base/error.h"
+#include "lock/lock_names.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 enum stall_lock_kind {
 	STALL_LOCK_UNKNOWN, // a futex of the program's own

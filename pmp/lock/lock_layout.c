@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layouts: glibc's sysdeps/nptl/bits/struct_mutex.h, struct_rwlock.h and nptl/pthread_rwlock_common.c
 // (2.25 and later); before that sysdeps/x86_64/nptl/bits/pthreadtypes.h.
-#include "lock_layout.h"
+#include "lock/lock_layout.h"
 
 #include <linux/futex.h>
 #include <stdlib.h>

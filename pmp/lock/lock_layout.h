@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "lock.h"
-#include "lock_names.h"
-#include "snapshot.h"
+#include "lock/lock.h"
+#include "lock/lock_names.h"
+#include "snapshot/snapshot.h"
 
 // The threads of a process by the TID that stands in its lock words.
 struct stall_lock_tids {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lock_names.h"
+#include "lock/lock_names.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "answers.h"
+#include "serve/answers.h"
 
-#include "cleanup.h"
-#include "said.h"
+#include "base/cleanup.h"
+#include "base/messages.h"
 
 struct stall_error *stall_answer(struct stall_server *server, struct stall_json *json)
 {
 	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct stall_error *err = stall_output_create_fd(server->out, &output);
 
-	return err ? err : stall_said_write(json, output);
+	return err ? err : stall_message_write(json, output);
 }
 
 static struct stall_error *end(struct stall_server *server, struct stall_json *json)
@@ -22,7 +22,7 @@ struct stall_error *stall_answer_ready(struct stall_server *server)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_begin(&json, "ready");
+	stall_message_begin(&json, "ready");
 	return end(server, &json);
 }
 
@@ -30,7 +30,7 @@ static struct stall_error *say(struct stall_server *server, const char *type, co
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_message(&json, type, message);
+	stall_message_text(&json, type, message);
 	return stall_answer(server, &json);
 }
 
@@ -49,7 +49,7 @@ struct stall_error *stall_answer_written(struct stall_server *server, const char
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_begin(&json, "written");
+	stall_message_begin(&json, "written");
 	stall_json_member_string(&json, "path", path);
 	stall_json_member_bool(&json, "partial", partial);
 	return end(server, &json);
@@ -59,7 +59,7 @@ struct stall_error *stall_answer_watch(struct stall_server *server)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_begin(&json, "watch");
+	stall_message_begin(&json, "watch");
 	stall_json_member_bool(&json, "on", server->watch);
 	return end(server, &json);
 }
@@ -69,7 +69,7 @@ struct stall_error *stall_answer_threshold(struct stall_server *server, const ch
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_threshold(&json, command, kind, ns);
+	stall_message_threshold(&json, command, kind, ns);
 	return stall_answer(server, &json);
 }
 
@@ -77,7 +77,7 @@ struct stall_error *stall_answer_target(struct stall_server *server, pid_t pid)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_pid(&json, "target", pid);
+	stall_message_pid(&json, "target", pid);
 	return stall_answer(server, &json);
 }
 
@@ -86,7 +86,7 @@ struct stall_error *stall_answer_event(struct stall_server *server,
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_begin(&json, "event");
+	stall_message_begin(&json, "event");
 	stall_json_key(&json, "event");
 	stall_json_open(&json, '{');
 	stall_watch_event_write(event, &json);
@@ -109,7 +109,7 @@ struct stall_error *stall_answer_captured(struct stall_server *server, const cha
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_begin(&json, "captured");
+	stall_message_begin(&json, "captured");
 	stall_json_member_string(&json, "path", path);
 	stall_json_member_bool(&json, "partial", partial);
 	member_trigger(&json, trigger);
@@ -121,7 +121,7 @@ struct stall_error *stall_answer_not_captured(struct stall_server *server, const
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;
 
-	stall_said_begin(&json, "not-captured");
+	stall_message_begin(&json, "not-captured");
 	stall_json_member_string(&json, "message", message);
 	member_trigger(&json, trigger);
 	return end(server, &json);

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "json_writer.h"
-#include "server.h"
+#include "base/json_writer.h"
+#include "serve/server.h"
 
 // A line of the caller's own.
 struct stall_error *stall_answer(struct stall_server *server, struct stall_json *json);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "captures.h"
+#include "serve/captures.h"
 
 #include <stdio.h>
 #include <time.h>
 
-#include "answers.h"
-#include "cleanup.h"
-#include "clock.h"
-#include "output.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/output.h"
+#include "serve/answers.h"
 
 static struct stall_error *open_output(struct stall_server *server, const char *path,
 				       struct stall_output **ret)
@@ -23,7 +23,7 @@ static struct stall_error *snap(struct stall_server *server, const char *path, b
 	struct stall_error *err = open_output(server, path, &output);
 
 	if (!err)
-		err = stall_probe_capture(server->probe, output, ret_partial);
+		err = stall_capturer_capture(server->capturer, output, ret_partial);
 	return err ? err : stall_output_commit(output);
 }
 
@@ -53,7 +53,7 @@ struct stall_error *stall_captures_begin(struct stall_server *server,
 	server->trigger = *trigger;
 	server->taken_wait = wait;
 	server->taken_wall_ns = stall_clock_ns(CLOCK_REALTIME);
-	struct stall_error *failed = stall_probe_take(server->probe);
+	struct stall_error *failed = stall_capturer_take(server->capturer);
 	server->trigger.copied_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	if (failed)
 		return tell(server, failed);
@@ -85,7 +85,8 @@ static struct stall_error *finish(struct stall_server *server, const char *path,
 	struct stall_error *err = open_output(server, path, &output);
 
 	if (!err)
-		err = stall_probe_finish(server->probe, &server->trigger, output, ret_partial);
+		err = stall_capturer_finish(server->capturer, &server->trigger, output,
+					    ret_partial);
 	return err ? err : stall_output_commit(output);
 }
 

@@ -3,7 +3,7 @@
 #ifndef STALL_CAPTURES_H
 #define STALL_CAPTURES_H
 
-#include "server.h"
+#include "serve/server.h"
 
 // To a file, or to the answers where `path` is NULL.
 struct stall_error *stall_captures_snap(struct stall_server *server, const char *path);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "commands.h"
+#include "serve/commands.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "answers.h"
-#include "captures.h"
-#include "options_text.h"
-#include "targets.h"
-#include "wait_kinds.h"
-#include "watching.h"
+#include "base/options_text.h"
+#include "ebpf/wait_kinds.h"
+#include "serve/answers.h"
+#include "serve/captures.h"
+#include "serve/targets.h"
+#include "serve/watching.h"
 
 static struct stall_error *run_snap(struct stall_server *server, const char *path)
 {

@@ -6,8 +6,8 @@
 #include <limits.h>
 #include <stdbool.h>
 
-#include "command_lines.h"
-#include "server.h"
+#include "base/command_lines.h"
+#include "serve/server.h"
 
 // "snap " and a path.
 #define STALL_MAX_COMMAND (PATH_MAX + 16)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "serve.h"
+#include "serve/serve.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/signalfd.h>
 
-#include "answers.h"
-#include "cleanup.h"
-#include "commands.h"
-#include "targets.h"
-#include "watching.h"
+#include "base/cleanup.h"
+#include "serve/answers.h"
+#include "serve/commands.h"
+#include "serve/targets.h"
+#include "serve/watching.h"
 
 void stall_serve_options_init(struct stall_serve_options *options)
 {
@@ -88,9 +88,9 @@ static struct stall_error *run(struct stall_server *server, struct stall_command
 }
 
 static struct stall_error *start(struct stall_server *server,
-				 const struct stall_probe_options *probe, int *ret_signals)
+				 const struct stall_capturer_options *capture, int *ret_signals)
 {
-	struct stall_error *err = stall_targets_init(server, probe->pids, probe->pid_count);
+	struct stall_error *err = stall_targets_init(server, capture->pids, capture->pid_count);
 
 	// glibc learns from each large block that is freed to take the next one from the heap, which
 	// then keeps for ever what loading BPF takes for a moment. A fixed threshold ends that.
@@ -101,9 +101,9 @@ static struct stall_error *start(struct stall_server *server,
 	if (!err)
 		err = stall_triggers_init(&server->triggers, &server->options->rules);
 	if (!err)
-		err = stall_probe_create(probe, &server->probe);
+		err = stall_capturer_create(capture, &server->capturer);
 	if (!err)
-		err = stall_probe_warm(server->probe);
+		err = stall_capturer_warm(server->capturer);
 	// The first capture fills what others have missed.
 	if (err && err->code == STALL_ERROR_AGAIN) {
 		stall_error_destroy(err);
@@ -119,13 +119,13 @@ static struct stall_error *start(struct stall_server *server,
 static void server_deinit(struct stall_server *server)
 {
 	stall_watching_off(server);
-	stall_probe_destroy(server->probe);
+	stall_capturer_destroy(server->capturer);
 	stall_triggers_deinit(&server->triggers);
 	stall_targets_deinit(server);
 }
 
 struct stall_error *stall_serve(const struct stall_serve_options *options,
-				const struct stall_probe_options *probe,
+				const struct stall_capturer_options *capture,
 				const struct stall_watch_options *watch, int in, int out)
 {
 	struct stall_commands commands;
@@ -140,7 +140,7 @@ struct stall_error *stall_serve(const struct stall_serve_options *options,
 	memcpy(server.asked_ns, watch->source.threshold_ns, sizeof(server.asked_ns));
 	// Events are lines of their own here.
 	server.watch_options.events = false;
-	struct stall_error *err = start(&server, probe, &signals);
+	struct stall_error *err = start(&server, capture, &signals);
 	if (!err)
 		err = run(&server, &commands, in, signals);
 	if (!server.watch || !options->line_ns || (err && err->code != STALL_ERROR_NO_PROCESS))

@@ -7,10 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "probe.h"
-#include "trigger_rules.h"
-#include "watch.h"
+#include "base/error.h"
+#include "capture/capturer.h"
+#include "serve/trigger_rules.h"
+#include "waits/watch.h"
 
 struct stall_serve_options {
 	bool force_overwrite;
@@ -26,7 +26,7 @@ void stall_serve_options_init(struct stall_serve_options *options);
 // Reads commands from `in` until "quit" or its end, answers on `out`. Fails when the target ended
 // or `out` is gone; what went wrong with one capture is told in the answer.
 struct stall_error *stall_serve(const struct stall_serve_options *options,
-				const struct stall_probe_options *probe,
+				const struct stall_capturer_options *capture,
 				const struct stall_watch_options *watch, int in, int out);
 
 #endif

@@ -7,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "probe.h"
-#include "serve.h"
-#include "target.h"
-#include "trigger_rules.h"
-#include "watch.h"
+#include "capture/capturer.h"
+#include "serve/serve.h"
+#include "serve/trigger_rules.h"
+#include "snapshot/target.h"
+#include "waits/watch.h"
 
 struct stall_server {
 	const struct stall_serve_options *options;
@@ -20,7 +20,7 @@ struct stall_server {
 
 	struct stall_target *targets; // to learn of their end while nothing is asked for
 	size_t target_count;
-	struct stall_probe *probe;
+	struct stall_capturer *capturer;
 
 	struct stall_watch *watch;	     // NULL: off
 	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds, as they were asked for

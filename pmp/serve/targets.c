@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "targets.h"
+#include "serve/targets.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "answers.h"
-#include "cleanup.h"
-#include "watch.h"
+#include "base/cleanup.h"
+#include "serve/answers.h"
+#include "waits/watch.h"
 
 static struct stall_error *add(struct stall_server *server, pid_t pid)
 {
@@ -66,7 +66,7 @@ static struct stall_error *tell_probe(struct stall_server *server)
 		return &stall_enomem;
 	for (size_t i = 0; i < server->target_count; i++)
 		pids[i] = server->targets[i].pid;
-	return stall_probe_set_targets(server->probe, pids, server->target_count);
+	return stall_capturer_set_targets(server->capturer, pids, server->target_count);
 }
 
 struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid)
@@ -85,7 +85,7 @@ struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid
 		err = stall_watch_add(server->watch, pid);
 	if (err)
 		return err;
-	err = stall_probe_warm(server->probe);
+	err = stall_capturer_warm(server->capturer);
 	// The first capture fills what others have missed, and says what cannot be had.
 	if (err && (err->code == STALL_ERROR_AGAIN || err->code == STALL_ERROR_UNSUPPORTED)) {
 		stall_error_destroy(err);

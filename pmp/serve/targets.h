@@ -5,7 +5,7 @@
 
 #include <poll.h>
 
-#include "server.h"
+#include "serve/server.h"
 
 struct stall_error *stall_targets_init(struct stall_server *server, const pid_t *pids,
 				       size_t count);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trigger_rules.h"
+#include "serve/trigger_rules.h"
 
 #include <stdlib.h>
 #include <string.h>

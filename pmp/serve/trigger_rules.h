@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "trigger.h"
-#include "wait_kinds.h"
+#include "base/error.h"
+#include "capture/trigger.h"
+#include "ebpf/wait_kinds.h"
 
 struct stall_trigger_rules {
 	uint64_t threshold_ns[STALL_WATCH_KINDS]; // 0: such a wait takes none, however long

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watching.h"
+#include "serve/watching.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "answers.h"
-#include "captures.h"
-#include "cleanup.h"
-#include "clock.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "serve/answers.h"
+#include "serve/captures.h"
 
 // Of several errors the first counts; takes the error over.
 static void keep_error(struct stall_server *server, struct stall_error *err)

@@ -3,7 +3,7 @@
 #ifndef STALL_WATCHING_H
 #define STALL_WATCHING_H
 
-#include "server.h"
+#include "serve/server.h"
 
 struct stall_error *stall_watching_on(struct stall_server *server);
 void stall_watching_off(struct stall_server *server);

@@ -5,14 +5,14 @@
 
 #include <stdbool.h>
 
-#include "error.h"
-#include "snapshot.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 struct stall_backend {
 	const char *name;
 	bool stops_threads;
 	// NULL when it would work here for this user; else why not, and what would make it work.
-	struct stall_error *(*probe)(const struct stall_snapshot_options *options);
+	struct stall_error *(*check)(const struct stall_snapshot_options *options);
 	// State kept between captures (loaded BPF programs, buffers); may set *ret to NULL.
 	struct stall_error *(*open)(const struct stall_snapshot_options *options, void **ret);
 	// Where the mappings of its snapshots come from; NULL: /proc/PID/maps.
@@ -29,16 +29,9 @@ struct stall_backend {
 	void (*close)(void *state);
 };
 
+// Of this folder; rings/snap_inproc.h has one more.
 extern const struct stall_backend stall_backend_bpf;	// snap_bpf.c
 extern const struct stall_backend stall_backend_proc;	// snap_proc.c
 extern const struct stall_backend stall_backend_ptrace; // snap_ptrace.c
-extern const struct stall_backend stall_backend_inproc; // snap_inproc.c
-
-// `name` is "auto" or a backend's. Auto takes the first that works, never one that stops threads
-// unless allow_stop, and a ring only where nothing else works; *ret_reason says why that one (free
-// it).
-struct stall_error *stall_backend_choose(const char *name, bool allow_stop,
-					 const struct stall_snapshot_options *options,
-					 const struct stall_backend **ret, char **ret_reason);
 
 #endif

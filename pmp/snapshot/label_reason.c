@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "label_reason.h"
+#include "snapshot/label_reason.h"
 
 #include <sched.h>
 #include <stddef.h>

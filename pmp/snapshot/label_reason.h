@@ -4,7 +4,7 @@
 #ifndef STALL_LABEL_REASON_H
 #define STALL_LABEL_REASON_H
 
-#include "snapshot.h"
+#include "snapshot/snapshot.h"
 
 // Labels them raced, with the reason. What tells them is the system call that they are in.
 void stall_label_reasons_add(struct stall_snapshot *snapshot);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "late_reads.h"
+#include "snapshot/late_reads.h"
 
 #include <sys/types.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 #define MAX_LATE 16 // processes that are remembered
 #define MS UINT64_C(1000000)

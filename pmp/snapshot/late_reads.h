@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "target.h"
+#include "snapshot/target.h"
 
 void stall_late_reads_mark_late(const struct stall_target *target);
 void stall_late_reads_mark_well(const struct stall_target *target);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "maps.h"
+#include "snapshot/maps.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "maps_line.h"
-#include "module_file.h"
-#include "read_child.h"
+#include "base/cleanup.h"
+#include "snapshot/maps_line.h"
+#include "snapshot/module_file.h"
+#include "snapshot/read_child.h"
 
 #define MAX_READS 3	     // of an empty file
 #define MAX_LINE (64 * 1024) // a path is at most one page, four times that when escaped

@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "target.h"
+#include "base/error.h"
+#include "snapshot/target.h"
 
 #define STALL_NO_MODULE UINT32_MAX
 #define STALL_MAX_MAPPINGS 1000000

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "maps_line.h"
+#include "snapshot/maps_line.h"
 
 #include <stdlib.h>
 #include <string.h>

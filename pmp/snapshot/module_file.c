@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "module_file.h"
+#include "snapshot/module_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +12,8 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
-#include "cleanup.h"
-#include "read_child.h"
+#include "base/cleanup.h"
+#include "snapshot/read_child.h"
 
 #define MAX_VDSO (256 * 1024)
 

@@ -3,8 +3,8 @@
 #ifndef STALL_MODULE_FILE_H
 #define STALL_MODULE_FILE_H
 
-#include "error.h"
-#include "maps.h"
+#include "base/error.h"
+#include "snapshot/maps.h"
 
 // Fills module->fd, or module->error. `start` and `end` are those of one mapping of the file, as in
 // /proc/PID/maps. Fails for want of memory only.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proc_copy.h"
+#include "snapshot/proc_copy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "proc_thread.h"
-#include "stack_copy.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "snapshot/proc_thread.h"
+#include "snapshot/stack_copy.h"
 
 // Threads whose stacks are copied together, and looked at again right after: the shorter that takes,
 // the fewer of them run meanwhile.

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "error.h"
-#include "snapshot.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 // What stall_proc_copy() did not get done: threads for whose stacks the arena had no room, threads
 // that were not looked at before the deadline, and threads that were, with no time to copy their

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proc_thread.h"
+#include "snapshot/proc_thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 // Reads a whole small file of a thread.
 static struct stall_error *read_file(const struct stall_target *target, pid_t tid, const char *name,

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "snapshot.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 // The kernel's PID_MAX_LIMIT: no process has more threads.
 #define STALL_MAX_TIDS (1 << 22)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "read_child.h"
+#include "snapshot/read_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "late_reads.h"
-#include "read_child_main.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "snapshot/late_reads.h"
+#include "snapshot/read_child_main.h"
 
 #define MAX_STUCK 8  // children that wait for a lock
 #define MAX_ARENAS 4 // a program has one

@@ -10,9 +10,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "arena.h"
-#include "error.h"
-#include "target.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "snapshot/target.h"
 
 // How long a read may get no further. A process of which a read was late is left alone for a
 // second, and then has less time.

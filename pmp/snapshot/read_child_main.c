@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "read_child_main.h"
+#include "snapshot/read_child_main.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,9 +8,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "child_process.h"
-#include "cleanup.h"
-#include "descriptors.h"
+#include "base/child_process.h"
+#include "base/cleanup.h"
+#include "base/descriptors.h"
 
 #define BATCH 512 // ranges a call; the kernel takes 1024 (UIO_MAXIOV)
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sample.h"
+#include "snapshot/sample.h"
 
 #include <asm/perf_regs.h>
 #include <errno.h>

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "error.h"
-#include "snapshot.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 #define STALL_MAX_SAMPLED 64 // at once: each takes a file descriptor and a buffer of 128 KiB
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stacks without stopping: a BPF iterator reads the registers of all threads, process_vm_readv their
 // stacks, and the iterator again tells which threads did not run in between.
-#include "backend.h"
+#include "snapshot/backend.h"
 
 #include <errno.h>
 #include <string.h>
 #include <time.h>
 
-#include "cleanup.h"
-#include "denylist.h"
-#include "sample.h"
-#include "snapshot_end.h"
-#include "stack_copy.h"
-#include "thread_index.h"
-#include "thread_record.h"
-#include "threads_loader.h"
-#include "yama.h"
+#include "base/cleanup.h"
+#include "base/yama.h"
+#include "ebpf/denylist.h"
+#include "ebpf/threads_loader.h"
+#include "snapshot/sample.h"
+#include "snapshot/snapshot_end.h"
+#include "snapshot/stack_copy.h"
+#include "snapshot/thread_index.h"
+#include "snapshot/thread_record.h"
 
 // Threads that are read again together, halved from pass to pass: fewer make a shorter window, in
 // which a busy thread is less likely to run, and more calls.
@@ -73,7 +73,7 @@ static int64_t now_us(void)
 // kept for the open that usually follows.
 static struct stall_bpf_threads *probed;
 
-static struct stall_error *bpf_probe(const struct stall_snapshot_options *options)
+static struct stall_error *bpf_check(const struct stall_snapshot_options *options)
 {
 	struct stall_error *err = stall_denylist_check(STALL_DENY_TASK_STACK, options->force);
 
@@ -608,7 +608,7 @@ static struct stall_error *bpf_find_runs(void *arg, const struct stall_snapshot 
 const struct stall_backend stall_backend_bpf = {
 	.name = "bpf",
 	.stops_threads = false,
-	.probe = bpf_probe,
+	.check = bpf_check,
 	.open = bpf_open,
 	.capture = bpf_capture,
 	.find_runs = bpf_find_runs,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for snap_bpf.c where the program was built without BPF.
-#include "backend.h"
+#include "snapshot/backend.h"
 
-static struct stall_error *nobpf_probe(const struct stall_snapshot_options *options)
+static struct stall_error *nobpf_check(const struct stall_snapshot_options *options)
 {
 	(void)options;
 	return stall_error_create(
@@ -14,7 +14,7 @@ static struct stall_error *nobpf_probe(const struct stall_snapshot_options *opti
 static struct stall_error *nobpf_open(const struct stall_snapshot_options *options, void **ret)
 {
 	(void)ret;
-	return nobpf_probe(options);
+	return nobpf_check(options);
 }
 
 static struct stall_error *nobpf_capture(void *state, struct stall_snapshot *snapshot,
@@ -22,7 +22,7 @@ static struct stall_error *nobpf_capture(void *state, struct stall_snapshot *sna
 {
 	(void)state;
 	(void)snapshot;
-	return nobpf_probe(options);
+	return nobpf_check(options);
 }
 
 static void nobpf_close(void *state)
@@ -32,7 +32,7 @@ static void nobpf_close(void *state)
 
 const struct stall_backend stall_backend_bpf = {
 	.name = "bpf",
-	.probe = nobpf_probe,
+	.check = nobpf_check,
 	.open = nobpf_open,
 	.capture = nobpf_capture,
 	.close = nobpf_close,

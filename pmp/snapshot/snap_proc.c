@@ -5,14 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include "backend.h"
-#include "cleanup.h"
-#include "clock.h"
-#include "proc_copy.h"
-#include "proc_thread.h"
-#include "yama.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/yama.h"
+#include "snapshot/backend.h"
+#include "snapshot/proc_copy.h"
+#include "snapshot/proc_thread.h"
 
-static struct stall_error *proc_probe(const struct stall_snapshot_options *options)
+static struct stall_error *proc_check(const struct stall_snapshot_options *options)
 {
 	struct stall_error *err = stall_yama_refuses_all();
 	char path[32];
@@ -96,7 +96,7 @@ static struct stall_error *proc_find_runs(void *state, const struct stall_snapsh
 
 const struct stall_backend stall_backend_proc = {
 	.name = "proc",
-	.probe = proc_probe,
+	.check = proc_check,
 	.open = proc_open,
 	.capture = proc_capture,
 	.find_runs = proc_find_runs,

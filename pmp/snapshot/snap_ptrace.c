@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stops one thread at a time, copies its registers and stack, lets it go. What may not or cannot be
 // stopped is copied as the backend proc does it.
-#include "backend.h"
+#include "snapshot/backend.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,13 +14,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "idle_child.h"
-#include "priority.h"
-#include "proc_copy.h"
-#include "proc_thread.h"
-#include "tracer.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/idle_child.h"
+#include "base/priority.h"
+#include "snapshot/proc_copy.h"
+#include "snapshot/proc_thread.h"
+#include "snapshot/tracer.h"
 
 // A tracer that gets no further for so long is killed, and with it its hold on the target.
 #define STUCK_MS 500
@@ -33,7 +33,7 @@ static struct stall_error *refused(int errnum)
 }
 
 // Tries it on a child of ours.
-static struct stall_error *ptrace_probe(const struct stall_snapshot_options *options)
+static struct stall_error *ptrace_check(const struct stall_snapshot_options *options)
 {
 	int errnum = 0;
 	pid_t child = stall_idle_child_create();
@@ -295,7 +295,7 @@ static struct stall_error *ptrace_find_runs(void *state, const struct stall_snap
 const struct stall_backend stall_backend_ptrace = {
 	.name = "ptrace",
 	.stops_threads = true,
-	.probe = ptrace_probe,
+	.check = ptrace_check,
 	.open = ptrace_open,
 	.capture = ptrace_capture,
 	.find_runs = ptrace_find_runs,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "snapshot.h"
+#include "snapshot/snapshot.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,9 +10,9 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "late_reads.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "snapshot/late_reads.h"
 
 #define SYS_FUTEX_WAIT 455 // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
 #ifndef FUTEX_LOCK_PI2

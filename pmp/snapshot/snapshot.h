@@ -9,10 +9,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "arena.h"
-#include "error.h"
-#include "maps.h"
-#include "target.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "snapshot/maps.h"
+#include "snapshot/target.h"
 
 // x86-64 DWARF numbers: 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8-15 r8-r15,
 // 16 the return address column, that is the PC. (System V ABI, AMD64 supplement, figure 3.36.)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "snapshot_end.h"
+#include "snapshot/snapshot_end.h"
 
 static void drop_threads(struct stall_snapshot *snapshot, uint32_t process)
 {

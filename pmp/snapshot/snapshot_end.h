@@ -3,7 +3,7 @@
 #ifndef STALL_SNAPSHOT_END_H
 #define STALL_SNAPSHOT_END_H
 
-#include "snapshot.h"
+#include "snapshot/snapshot.h"
 
 // What was read by the number of a process that has ended meanwhile may be another's: its threads
 // go, with a note. Where no thread is left, STALL_ERROR_NO_PROCESS.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stack_copy.h"
+#include "snapshot/stack_copy.h"
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 // How far glibc's thread pointer can lie above the stack pointer for both to be of one stack whose
 // mapping is not known (the thread is younger than our copy of the mappings).

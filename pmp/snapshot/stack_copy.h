@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "snapshot.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 // Leaf functions keep data below the stack pointer (System V ABI, AMD64 supplement, 3.2.2).
 #define STALL_RED_ZONE 128

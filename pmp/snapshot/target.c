@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "target.h"
+#include "snapshot/target.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "cleanup.h"
-#include "read_child.h"
+#include "base/cleanup.h"
+#include "snapshot/read_child.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "thread_index.h"
+#include "snapshot/thread_index.h"
 
 #include <stdlib.h>
 
-#include "thread_record.h"
+#include "snapshot/thread_record.h"
 
 struct stall_process_number {
 	pid_t tgid;

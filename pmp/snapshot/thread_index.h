@@ -3,8 +3,8 @@
 #ifndef STALL_THREAD_INDEX_H
 #define STALL_THREAD_INDEX_H
 
-#include "snapshot.h"
-#include "threads_loader.h"
+#include "ebpf/threads_loader.h"
+#include "snapshot/snapshot.h"
 
 #define STALL_NO_THREAD SIZE_MAX
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "thread_record.h"
+#include "snapshot/thread_record.h"
 
 #include <errno.h>
 #include <string.h>

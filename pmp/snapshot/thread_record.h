@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-#include "snapshot.h"
-#include "threads.h"
+#include "ebpf/threads.h"
+#include "snapshot/snapshot.h"
 
 // As in /proc/PID/stat.
 char stall_record_state(const struct stall_bpf_thread *record);

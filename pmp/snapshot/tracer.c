@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tracer.h"
+#include "snapshot/tracer.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "clock.h"
-#include "proc_thread.h"
-#include "stack_copy.h"
+#include "base/clock.h"
+#include "snapshot/proc_thread.h"
+#include "snapshot/stack_copy.h"
 
 // A sleeping thread stops within 0.1 ms; on a machine without an idle CPU it waits for its turn.
 #define STOP_TIMEOUT_NS UINT64_C(100000000)

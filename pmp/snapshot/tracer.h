@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "snapshot.h"
+#include "snapshot/snapshot.h"
 
 enum stall_trace_outcome {
 	STALL_TRACE_PENDING, // not reached

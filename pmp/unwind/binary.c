@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "binary.h"
+#include "unwind/binary.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "demangle.h"
+#include "base/cleanup.h"
+#include "unwind/demangle.h"
 
 // Beyond that many distinct addresses in one file the stacks are garbage.
 #define MAX_SITES (1U << 20)

@@ -4,10 +4,10 @@
 #ifndef STALL_BINARY_H
 #define STALL_BINARY_H
 
-#include "cfi.h"
-#include "debug_file.h"
-#include "elf_file.h"
-#include "symbols.h"
+#include "unwind/cfi.h"
+#include "unwind/debug_file.h"
+#include "unwind/elf_file.h"
+#include "unwind/symbols.h"
 
 // A function as it is shown. One per function of the file, shared by its addresses.
 struct stall_name {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cfi.h"
+#include "unwind/cfi.h"
 
 #include <dwarf.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cfi_section.h"
-#include "cleanup.h"
-#include "expression.h"
+#include "base/cleanup.h"
+#include "unwind/cfi_section.h"
+#include "unwind/expression.h"
 
 // What a row owns; freed with the file.
 struct block {

@@ -3,9 +3,9 @@
 #ifndef STALL_CFI_H
 #define STALL_CFI_H
 
-#include "elf_file.h"
-#include "error.h"
-#include "unwind.h"
+#include "base/error.h"
+#include "unwind/elf_file.h"
+#include "unwind/unwind.h"
 
 struct stall_cfi;
 

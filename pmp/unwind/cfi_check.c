@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cfi_check.h"
+#include "unwind/cfi_check.h"
 
 #include <dwarf.h>
 #include <elfutils/libdw.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cfi_section.h"
+#include "unwind/cfi_section.h"
 
 #include <dwarf.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cfi_check.h"
-#include "cleanup.h"
+#include "base/cleanup.h"
+#include "unwind/cfi_check.h"
 
 #define MAX_SECTION (256U << 20) // decompressed
 #define SLACK 64		 // zeros after the last section; see cfi_check.h

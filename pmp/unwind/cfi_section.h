@@ -6,8 +6,8 @@
 #include <elfutils/libdw.h>
 #include <stdbool.h>
 
-#include "elf_file.h"
-#include "error.h"
+#include "base/error.h"
+#include "unwind/elf_file.h"
 
 struct stall_cfi_section;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "debug_file.h"
+#include "unwind/debug_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define SYSTEM_DIR "/usr/lib/debug"
 #define MAX_CRC_FILE (256U << 20) // half a second to check

@@ -3,8 +3,8 @@
 #ifndef STALL_DEBUG_FILE_H
 #define STALL_DEBUG_FILE_H
 
-#include "elf_file.h"
-#include "error.h"
+#include "base/error.h"
+#include "unwind/elf_file.h"
 
 // Directories are held open: they may lie where an unprivileged process cannot get by path.
 struct stall_debug_dirs {

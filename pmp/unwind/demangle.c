@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "demangle.h"
+#include "unwind/demangle.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
 
-#include "cleanup.h"
-#include "worker.h"
+#include "base/cleanup.h"
+#include "unwind/worker.h"
 
 // The C++ runtime's own, with the C++ ABI's name for it (cxxabi.h is a C++ header).
 extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, int *status);

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
+#include "base/error.h"
 
 #define STALL_MAX_SEGMENTS (1U << 20) // a core file has one a mapping
 #define STALL_MAX_SECTIONS (1U << 17)

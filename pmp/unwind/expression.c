@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "expression.h"
+#include "unwind/expression.h"
 
 #include <dwarf.h>
 #include <stdlib.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define MAX_OPS 1024
 #define MAX_STEPS 4096 // jumps can make loops

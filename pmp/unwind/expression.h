@@ -5,8 +5,8 @@
 
 #include <elfutils/libdw.h>
 
-#include "error.h"
-#include "unwind.h"
+#include "base/error.h"
+#include "unwind/unwind.h"
 
 // Copies what libdw decoded. Operations that cannot occur in unwind information are refused.
 struct stall_error *stall_expression_create(const Dwarf_Op *ops, size_t count,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "file_index.h"
+#include "unwind/file_index.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cleanup.h"
-#include "debug_file.h"
-#include "elf_file.h"
+#include "base/cleanup.h"
+#include "unwind/debug_file.h"
+#include "unwind/elf_file.h"
 
 #define MAX_DEPTH 16
 #define MAX_ENTRIES 200000

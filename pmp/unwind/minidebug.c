@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "minidebug.h"
+#include "unwind/minidebug.h"
 
 #include <lzma.h>
 #include <stdlib.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define MAX_COMPRESSED (32U << 20)
 #define MAX_UNPACKED (256U << 20)

@@ -4,8 +4,8 @@
 #ifndef STALL_MINIDEBUG_H
 #define STALL_MINIDEBUG_H
 
-#include "elf_file.h"
-#include "error.h"
+#include "base/error.h"
+#include "unwind/elf_file.h"
 
 // Leaves *ret alone where the file has none.
 struct stall_error *stall_minidebug_open(const struct stall_elf *elf, struct stall_elf **ret);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "error.h"
+#include "base/error.h"
 
 struct stall_sandbox_options {
 	bool keep_uid; // root stays uid 0 (its own files stay readable), without capabilities

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "symbol_table.h"
+#include "unwind/symbol_table.h"
 
 #include <stdlib.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 bool stall_symbol_table_add(struct stall_symbol_table *table,
 			    const struct stall_symbol_entry *entry)

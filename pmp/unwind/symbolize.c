@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "symbolize.h"
+#include "unwind/symbolize.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "binary.h"
-#include "cleanup.h"
-#include "file_index.h"
+#include "base/cleanup.h"
+#include "unwind/binary.h"
+#include "unwind/file_index.h"
 
 #define MAX_OPEN 512 // files kept open; more means a made-up list
 

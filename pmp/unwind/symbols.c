@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "symbols.h"
+#include "unwind/symbols.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "minidebug.h"
-#include "symbol_table.h"
+#include "base/cleanup.h"
+#include "unwind/minidebug.h"
+#include "unwind/symbol_table.h"
 
 #define MAX_SYMBOLS 8000000U // a table; Chromium with debug information has 1 million
 #define MAX_STRINGS (1U << 30)

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "elf_file.h"
-#include "error.h"
+#include "base/error.h"
+#include "unwind/elf_file.h"
 
 #define STALL_MAX_LINKAGE 8192 // bytes of a name in a string table
 

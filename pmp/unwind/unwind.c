@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "unwind.h"
+#include "unwind/unwind.h"
 
-#include "expression.h"
+#include "unwind/expression.h"
 
 static void set(struct stall_regs *regs, uint8_t reg, uint64_t value)
 {

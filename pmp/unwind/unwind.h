@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "snapshot.h"
-#include "worker.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 // An operation of a DWARF expression, decoded; jumps are resolved to indexes.
 struct stall_expression_op {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker.h"
+#include "unwind/worker.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -11,11 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "descriptors.h"
-#include "worker_child.h"
-#include "worker_probe.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/descriptors.h"
+#include "unwind/worker_child.h"
+#include "unwind/worker_probe.h"
 
 #define MAX_ATTEMPTS 4		     // workers used up by one job
 #define GRACE_NS UINT64_C(200000000) // for a worker to notice its deadline

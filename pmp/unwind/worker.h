@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "snapshot.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 #define STALL_MAX_FRAMES 512  // a thread
 #define STALL_MAX_SYMBOL 4096 // bytes of a demangled name

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker_child.h"
+#include "unwind/worker_child.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -10,11 +10,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "child_process.h"
-#include "clock.h"
-#include "descriptors.h"
-#include "sandbox.h"
-#include "worker_state.h"
+#include "base/child_process.h"
+#include "base/clock.h"
+#include "base/descriptors.h"
+#include "unwind/sandbox.h"
+#include "unwind/worker_state.h"
 
 #define SOCKET STALL_CHILD_FD
 #define MEMORY_LIMIT ((size_t)4 << 30) // beside the shared regions

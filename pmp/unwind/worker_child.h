@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "arena.h"
-#include "worker.h"
+#include "base/arena.h"
+#include "unwind/worker.h"
 
 struct stall_worker_child {
 	const struct stall_arena *arena;

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "demangle.h"
-#include "worker_state.h"
+#include "unwind/demangle.h"
+#include "unwind/worker_state.h"
 
 static bool loads_address(const struct stall_elf *elf, uint64_t address)
 {

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "worker_state.h"
+#include "base/cleanup.h"
+#include "unwind/worker_state.h"
 
 // More than any sound program has; a core file is not opened here.
 #define MAX_PROGRAM_HEADERS 4096

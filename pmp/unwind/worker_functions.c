@@ -2,7 +2,7 @@
 #include <fnmatch.h>
 #include <string.h>
 
-#include "worker_state.h"
+#include "unwind/worker_state.h"
 
 struct search {
 	struct stall_worker_state *state;

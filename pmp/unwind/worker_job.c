@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "worker_probe.h"
+#include "unwind/worker_probe.h"
 
 static void *take(struct stall_job_layout *layout, size_t count, size_t size, uint64_t *ret_at)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "worker_poisons.h"
+#include "unwind/worker_poisons.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
 
 #include <stdbool.h>
 
-#include "snapshot.h"
-#include "worker_wire.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker_wire.h"
 
 #define STALL_MAX_POISONS 64
 #define STALL_MAX_POISONS_OF_PROCESS 16 // the oldest of its own make room

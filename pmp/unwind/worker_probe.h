@@ -5,9 +5,9 @@
 
 #include <stdbool.h>
 
-#include "worker.h"
-#include "worker_poisons.h"
-#include "worker_wire.h"
+#include "unwind/worker.h"
+#include "unwind/worker_poisons.h"
+#include "unwind/worker_wire.h"
 
 // Backed by pages only as they are used.
 #define STALL_WORKER_REGION ((size_t)512 << 20)

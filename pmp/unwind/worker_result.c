@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "symbols.h"
-#include "worker_probe.h"
+#include "base/cleanup.h"
+#include "unwind/symbols.h"
+#include "unwind/worker_probe.h"
 
 static uint64_t at_most(uint64_t value, uint64_t limit)
 {

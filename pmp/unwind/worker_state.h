@@ -5,9 +5,9 @@
 
 #include <stdbool.h>
 
-#include "binary.h"
-#include "worker_child.h"
-#include "worker_wire.h"
+#include "unwind/binary.h"
+#include "unwind/worker_child.h"
+#include "unwind/worker_wire.h"
 
 #define STALL_LIVE_PAGES 256 // kept during a job; a power of two
 

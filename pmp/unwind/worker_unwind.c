@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "unwind.h"
-#include "worker_state.h"
+#include "unwind/unwind.h"
+#include "unwind/worker_state.h"
 
 #define MAX_LIVE_PAGES_STACK 64
 #define MAX_LIVE_PAGES_JOB 8192

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "elf_file.h"
-#include "snapshot.h"
+#include "snapshot/snapshot.h"
+#include "unwind/elf_file.h"
 
 #define STALL_WIRE_PAGE 4096
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "file_class.h"
+#include "waits/file_class.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "poll_calls.h"
+#include "waits/poll_calls.h"
 
 #include <string.h>
 #include <sys/stat.h>

@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "poll_files.h"
-#include "proc_thread.h"
-#include "target.h"
-#include "waits.h"
-#include "waits_calls.h"
+#include "ebpf/waits.h"
+#include "ebpf/waits_calls.h"
+#include "snapshot/proc_thread.h"
+#include "snapshot/target.h"
+#include "waits/poll_files.h"
 
 struct stall_poll_call {
 	struct stall_wait_key key;

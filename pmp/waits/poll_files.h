@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "target.h"
-#include "waits.h"
+#include "ebpf/waits.h"
+#include "snapshot/target.h"
 
 // Which mounts of a process hold a file system whose files can be asked for their size and number at
 // any time: one that answers from memory.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "poll_process.h"
+#include "waits/poll_process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define OWN_LINKS 2 // of /proc/PID/task; each thread is one more (proc_task_getattr)
 

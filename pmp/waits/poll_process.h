@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "poll_files.h"
-#include "poll_thread.h"
-#include "target.h"
+#include "base/error.h"
+#include "snapshot/target.h"
+#include "waits/poll_files.h"
+#include "waits/poll_thread.h"
 
 struct stall_poll_process {
 	struct stall_target target;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "poll_stats.h"
+#include "waits/poll_stats.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "waits.h"
+#include "base/error.h"
+#include "ebpf/waits.h"
 
 struct stall_poll_stats;
 

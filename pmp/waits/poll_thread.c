@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "poll_thread.h"
+#include "waits/poll_thread.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -9,9 +9,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "proc_thread.h"
-#include "target.h"
-#include "waits_calls.h"
+#include "ebpf/waits_calls.h"
+#include "snapshot/proc_thread.h"
+#include "snapshot/target.h"
 
 #define STALL_POLL_NO_SLOT UINT32_MAX
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "poller.h"
+#include "waits/poller.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 
-#include "cleanup.h"
-#include "clock.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
 
 #define INTERVAL_NS UINT64_C(10000000) // between two looks, where that is cheap
 #define LONGEST_NS UINT64_C(2000000000)

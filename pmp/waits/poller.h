@@ -10,11 +10,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "poll_calls.h"
-#include "poll_process.h"
-#include "poll_stats.h"
-#include "wait_source.h"
+#include "base/error.h"
+#include "waits/poll_calls.h"
+#include "waits/poll_process.h"
+#include "waits/poll_stats.h"
+#include "waits/wait_source.h"
 
 #define STALL_POLL_SLOTS 16384
 #define STALL_POLL_ENDS 4096  // that wait to be taken

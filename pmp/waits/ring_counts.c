@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ring_counts.h"
+#include "waits/ring_counts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "clock.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
 
 #define GRACE_NS UINT64_C(100000000) // of threads that have found a stat before it was retired
 #define ASK_NS UINT64_C(1000000000)

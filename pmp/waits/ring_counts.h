@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "ring_file.h"
+#include "base/error.h"
+#include "rings/ring_file.h"
 
 // Last values of stats that are gone, one of each key.
 struct stall_ring_ghosts {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ring_scan.h"
+#include "waits/ring_scan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "ring_counts.h"
-#include "ring_file.h"
-#include "waits_common.h"
+#include "base/error.h"
+#include "ebpf/waits_common.h"
+#include "rings/ring_file.h"
+#include "waits/ring_counts.h"
 
 struct stall_ring_scan {
 	struct stall_ring *ring;

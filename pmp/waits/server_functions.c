@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server_functions.h"
+#include "waits/server_functions.h"
 
 // Argument numbers are those of the functions' declarations; `this` is the first of a method.
 const struct stall_server_function stall_server_functions[] = {

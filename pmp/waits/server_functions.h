@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "waits.h"
+#include "ebpf/waits.h"
 
 // What the lock argument is, for those who want to know more of it.
 enum stall_server_detail {

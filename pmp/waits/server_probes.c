@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server_probes.h"
+#include "waits/server_probes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define MAX_PATTERNS (STALL_BPF_UPROBE_FUNCTIONS * 4)
 

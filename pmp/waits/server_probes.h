@@ -7,12 +7,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "server_functions.h"
-#include "server_wait.h"
-#include "snapshot.h"
-#include "waits_loader.h"
-#include "worker.h"
+#include "base/error.h"
+#include "ebpf/waits_loader.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
+#include "waits/server_functions.h"
+#include "waits/server_wait.h"
 
 // Hits a second of one function, in all processes. One costs the thread about a microsecond, and
 // where the kernel must single-step up to 25, in a virtual machine (docs/probes.md).

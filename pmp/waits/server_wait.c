@@ -2,7 +2,7 @@
 // Layouts are those of x86-64 binaries, each tried on the server that stands beside it. What memory
 // holds is believed only where two places in it agree: a lock that names its transaction, a ticket
 // that names its context.
-#include "server_wait.h"
+#include "waits/server_wait.h"
 
 #include <stdio.h>
 #include <string.h>

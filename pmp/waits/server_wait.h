@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "server_functions.h"
-#include "target.h"
+#include "snapshot/target.h"
+#include "waits/server_functions.h"
 
 struct stall_server_wait {
 	const struct stall_server_function *function;

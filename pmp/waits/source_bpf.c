@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "server_probes.h"
-#include "wait_copies.h"
-#include "wait_process.h"
-#include "wait_source.h"
-#include "wait_unwind.h"
-#include "waits_loader.h"
+#include "base/cleanup.h"
+#include "ebpf/waits_loader.h"
+#include "waits/server_probes.h"
+#include "waits/wait_copies.h"
+#include "waits/wait_process.h"
+#include "waits/wait_source.h"
+#include "waits/wait_unwind.h"
 
 #define PROBES_CHECK_NS UINT64_C(100000000)
 #define SCAN_MS 1

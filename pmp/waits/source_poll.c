@@ -6,13 +6,13 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-#include "cleanup.h"
-#include "poller.h"
-#include "wait_copies.h"
-#include "wait_process.h"
-#include "wait_roles.h"
-#include "wait_source.h"
-#include "wait_unwind.h"
+#include "base/cleanup.h"
+#include "waits/poller.h"
+#include "waits/wait_copies.h"
+#include "waits/wait_process.h"
+#include "waits/wait_roles.h"
+#include "waits/wait_source.h"
+#include "waits/wait_unwind.h"
 
 #define MAX_TOLD 256	// waits in flight that are handed on at once
 #define MAX_ASKED 16	// words that are to be found out, at once

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "ring_snapshot.h"
-#include "wait_process.h"
-#include "wait_source.h"
-#include "wait_unwind.h"
-#include "watched_rings.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "rings/ring_snapshot.h"
+#include "waits/wait_process.h"
+#include "waits/wait_source.h"
+#include "waits/wait_unwind.h"
+#include "waits/watched_rings.h"
 
 // Nothing tells of records: how often they are looked for, when some came lately and when not.
 #define POLL_NS UINT64_C(5000000)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_copies.h"
+#include "waits/wait_copies.h"
 
 #include <stdlib.h>
 
-#include "cleanup.h"
-#include "stack_copy.h"
-#include "wait_roles.h"
-#include "wait_source.h"
+#include "base/cleanup.h"
+#include "snapshot/stack_copy.h"
+#include "waits/wait_roles.h"
+#include "waits/wait_source.h"
 
 // The stacks of threads that wait, as stall_stacks_copy() takes them.
 struct copies {

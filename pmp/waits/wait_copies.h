@@ -8,10 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "arena.h"
-#include "error.h"
-#include "wait_process.h"
-#include "wait_unwind.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "waits/wait_process.h"
+#include "waits/wait_unwind.h"
 
 // Whether a thread is still in this very wait: see struct stall_wait_source_calls.
 typedef bool (*stall_wait_slot_is_fn)(void *state, size_t slot, uint32_t seq);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_files.h"
+#include "waits/wait_files.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define MAX_DESCRIPTORS 65536
 #define KERNEL_MINOR_BITS 20 // include/linux/kdev_t.h

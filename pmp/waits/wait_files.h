@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "target.h"
-#include "waits.h"
+#include "base/error.h"
+#include "ebpf/waits.h"
+#include "snapshot/target.h"
 
 // What the kernel said of a file, as a path as the target sees it: by its descriptor where that is
 // still the same file, else from the names in the record, which are the last few of the path

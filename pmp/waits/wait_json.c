@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_json.h"
+#include "waits/wait_json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define MAX_STACKS 16 // of waiters, and of holders, in a line
 

@@ -7,12 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "json_writer.h"
-#include "wait_process.h"
-#include "wait_source.h"
-#include "wait_stacks.h"
-#include "wait_table.h"
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "waits/wait_process.h"
+#include "waits/wait_source.h"
+#include "waits/wait_stacks.h"
+#include "waits/wait_table.h"
 
 struct stall_wait_line {
 	bool final;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_process.h"
+#include "waits/wait_process.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "proc_thread.h"
-#include "wait_source.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "snapshot/proc_thread.h"
+#include "waits/wait_source.h"
 
 #define LOOK_MIN_NS UINT64_C(1000000)
 #define LIST_TIDS_NS UINT64_C(200000000)

@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "snapshot.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 
 #define STALL_MAX_WATCHED 4096
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_roles.h"
+#include "waits/wait_roles.h"
 
 #include <fnmatch.h>
 #include <linux/futex.h>
 #include <string.h>
 
-#include "ring.h"
-#include "ring_threads.h"
-#include "server_functions.h"
+#include "inproc/ring.h"
+#include "rings/ring_threads.h"
+#include "waits/server_functions.h"
 
 // How far up the stack of a waiter its wait function can lie.
 #define MAX_INNER_FRAMES 24

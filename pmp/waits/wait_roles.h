@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lock_layout.h"
-#include "wait_process.h"
-#include "waits.h"
-#include "worker.h"
+#include "ebpf/waits.h"
+#include "lock/lock_layout.h"
+#include "unwind/worker.h"
+#include "waits/wait_process.h"
 
 struct stall_wait_identity {
 	enum stall_wait_role role;

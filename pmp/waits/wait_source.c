@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_source.h"
+#include "waits/wait_source.h"
 
 #include <string.h>
 
-#include "cleanup.h"
-#include "ring_find.h"
+#include "base/cleanup.h"
+#include "rings/ring_find.h"
 
 void stall_wait_source_options_init(struct stall_wait_source_options *options)
 {

@@ -10,11 +10,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "arena.h"
-#include "error.h"
-#include "snapshot.h"
-#include "waits_common.h"
-#include "worker.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "ebpf/waits_common.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
 
 struct stall_wait_process;
 struct stall_wait_item;

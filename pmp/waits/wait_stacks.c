@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_stacks.h"
+#include "waits/wait_stacks.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define STACK_SLOTS (STALL_MAX_STACKS * 2)
 #define NAME_SLOTS 131072

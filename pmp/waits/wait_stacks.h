@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "worker.h"
+#include "base/error.h"
+#include "unwind/worker.h"
 
 #define STALL_MAX_STACKS 16384
 #define STALL_MAX_STACK_NAMES 512 // frames of one; a STALL_MAX_FRAMES stack fits

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_table.h"
+#include "waits/wait_table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
+#include "base/cleanup.h"
 
 #define SLOTS 65536 // a power of two, more than twice the entries
 #define EVICT (STALL_MAX_ENTRIES / 8)

@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "error.h"
-#include "file_class.h"
-#include "lock_layout.h"
-#include "snapshot.h"
-#include "wait_kinds.h"
-#include "waits.h"
+#include "base/error.h"
+#include "ebpf/wait_kinds.h"
+#include "ebpf/waits.h"
+#include "lock/lock_layout.h"
+#include "snapshot/snapshot.h"
+#include "waits/file_class.h"
 
 #define STALL_MAX_ENTRIES 24576
 #define STALL_MAX_USES 32 // stacks of waiters, and of holders, of one lock or file

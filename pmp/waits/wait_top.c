@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdlib.h>
 
-#include "cleanup.h"
-#include "wait_table.h"
+#include "base/cleanup.h"
+#include "waits/wait_table.h"
 
 static int compare_lock(const struct stall_wait_entry *x, const struct stall_wait_entry *y)
 {

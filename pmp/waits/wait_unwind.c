@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_unwind.h"
+#include "waits/wait_unwind.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent_frames.h"
-#include "cleanup.h"
-#include "clock.h"
-#include "fair_share.h"
-#include "lock.h"
-#include "thread_record.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "capture/agent_frames.h"
+#include "ebpf/fair_share.h"
+#include "lock/lock.h"
+#include "snapshot/thread_record.h"
 
 #define MEMORY_SLOTS 32768 // of stacks that were unwound before
 #define SECOND_NS UINT64_C(1000000000)

@@ -8,13 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "arena.h"
-#include "error.h"
-#include "wait_process.h"
-#include "wait_roles.h"
-#include "wait_stacks.h"
-#include "waits.h"
-#include "worker.h"
+#include "base/arena.h"
+#include "base/error.h"
+#include "ebpf/waits.h"
+#include "unwind/worker.h"
+#include "waits/wait_process.h"
+#include "waits/wait_roles.h"
+#include "waits/wait_stacks.h"
 
 // One record, and what came of it.
 struct stall_wait_item {

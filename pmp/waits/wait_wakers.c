@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "wait_wakers.h"
+#include "waits/wait_wakers.h"
 
 #include <string.h>
 

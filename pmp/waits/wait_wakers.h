@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "snapshot.h"
-#include "waits.h"
+#include "ebpf/waits.h"
+#include "snapshot/snapshot.h"
 
 #define STALL_WAKERS 4096 // a power of two
 

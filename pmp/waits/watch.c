@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch.h"
+#include "waits/watch.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "watch_state.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "waits/watch_state.h"
 
 // Address space only: pages are taken as stacks are copied. Copies of waiters' stacks are the
 // largest, and what finds no room waits for the next batch.

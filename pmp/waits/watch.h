@@ -9,11 +9,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "error.h"
-#include "json_writer.h"
-#include "wait_kinds.h"
-#include "wait_source.h"
-#include "worker.h"
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "ebpf/wait_kinds.h"
+#include "unwind/worker.h"
+#include "waits/wait_source.h"
 
 #define STALL_WATCH_MAX_TOP 1000
 

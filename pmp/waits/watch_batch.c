@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
-#include "fair_share.h"
-#include "watch_state.h"
+#include "base/clock.h"
+#include "ebpf/fair_share.h"
+#include "waits/watch_state.h"
 
 #define STALE_NS UINT64_C(5000000) // since it was taken from the ring
 

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server_functions.h"
-#include "watch_state.h"
+#include "waits/server_functions.h"
+#include "waits/watch_state.h"
 
 // What a thread waits for: its word or file, or what is known by name.
 struct subject {

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server_wait.h"
-#include "watch_state.h"
+#include "waits/server_wait.h"
+#include "waits/watch_state.h"
 
 #define MAX_LOOKS 64 // at words that threads wait on, each line
 

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleanup.h"
-#include "clock.h"
-#include "watch_state.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "waits/watch_state.h"
 
 // A stat that nothing has used for so long is given back: sooner where most are taken.
 #define QUIET_NS UINT64_C(60000000000)

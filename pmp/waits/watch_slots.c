@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
-#include "watch_state.h"
+#include "waits/watch_state.h"
 
 // What a wait that was reported was found to be for: a row, say. NULL: its word says it all.
 static struct stall_wait_entry *find_named(struct stall_watch *watch,

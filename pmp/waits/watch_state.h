@@ -3,15 +3,15 @@
 #ifndef STALL_WATCH_STATE_H
 #define STALL_WATCH_STATE_H
 
-#include "arena.h"
-#include "wait_files.h"
-#include "wait_json.h"
-#include "wait_process.h"
-#include "wait_stacks.h"
-#include "wait_table.h"
-#include "wait_unwind.h"
-#include "wait_wakers.h"
-#include "watch.h"
+#include "base/arena.h"
+#include "waits/wait_files.h"
+#include "waits/wait_json.h"
+#include "waits/wait_process.h"
+#include "waits/wait_stacks.h"
+#include "waits/wait_table.h"
+#include "waits/wait_unwind.h"
+#include "waits/wait_wakers.h"
+#include "waits/watch.h"
 
 #define STALL_WATCH_BATCH 256 // records that are unwound together
 #define STALL_WATCH_ENDS 64 // from so many on none of a wait that is over: an alarm may wait for it

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watched_rings.h"
+#include "waits/watched_rings.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cleanup.h"
-#include "ring_find.h"
+#include "base/cleanup.h"
+#include "rings/ring_find.h"
 
 #define MAX_SLOTS (1 << 20) // of all rings
 

@@ -8,10 +8,10 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "error.h"
-#include "ring_counts.h"
-#include "ring_scan.h"
-#include "wait_source.h"
+#include "base/error.h"
+#include "waits/ring_counts.h"
+#include "waits/ring_scan.h"
+#include "waits/wait_source.h"
 
 // What is wrong with a ring, and was told.
 struct stall_ring_trouble {

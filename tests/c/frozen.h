@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "snapshot.h"
+#include "snapshot/snapshot.h"
 
 static inline void frozen_set(struct stall_regs *regs, int reg, uint64_t value)
 {

@@ -18,11 +18,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "check.h"
-#include "cleanup.h"
-#include "hooks_wait.h"
-#include "recorder.h"
-#include "ring_file.h"
+#include "inproc/hooks_wait.h"
+#include "inproc/recorder.h"
+#include "rings/ring_file.h"
 
 #define RECORDING_MAX_ENV 8
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ring.h"
+#include "inproc/ring.h"
 
 #define IMAGE_SLOTS 8
 #define IMAGE_STACK 1024

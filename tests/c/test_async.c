@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "check.h"
+#include "ebpf/waits_loader.h"
 #include "target_process.h"
-#include "waits_loader.h"
 
 static struct stall_bpf_waits *waits;
 static struct target_process target;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Captures as text: every line is JSON whatever the target's names hold, records come before those
 // that refer to them, and no secret of a command line is in them.
-#include "capture.h"
+#include "capture/capture.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/json_writer.h"
+#include "capture/cmdline.h"
 #include "check.h"
-#include "clock.h"
-#include "cmdline.h"
-#include "json_writer.h"
 
 static const char *parse_back(const char *bytes, size_t size)
 {

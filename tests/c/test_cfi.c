@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cfi.h"
-#include "cfi_check.h"
+#include "base/cleanup.h"
 #include "check.h"
-#include "cleanup.h"
-#include "symbols.h"
+#include "unwind/cfi.h"
+#include "unwind/cfi_check.h"
+#include "unwind/symbols.h"
 
 // Code whose unwind information is known because it stands here.
 void cfi_sample(void);

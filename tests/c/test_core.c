@@ -5,13 +5,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/clock.h"
 #include "check.h"
-#include "cleanup.h"
-#include "clock.h"
-#include "core.h"
+#include "core/core.h"
 #include "frozen.h"
 #include "target_process.h"
-#include "worker.h"
+#include "unwind/worker.h"
 
 #define MAX_STACK (128 * 1024)
 

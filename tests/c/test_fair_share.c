@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who asks for little of a budget gets it, however much others ask for; and the budget is kept.
-#include "fair_share.h"
+#include "ebpf/fair_share.h"
 
 #include <stdint.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "feature_probes.h"
+#include "base/features.h"
+#include "ebpf/bpf_features.h"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -25,7 +26,7 @@ static size_t count_missing(const struct stall_feature *features, size_t count)
 	size_t missing = 0;
 
 	for (size_t i = 0; i < count; i++) {
-		struct stall_error *err = features[i].probe();
+		struct stall_error *err = features[i].check();
 
 		if (!err)
 			continue;
@@ -67,11 +68,11 @@ static void test_unprivileged(void)
 			_exit(2);
 		prctl(PR_SET_DUMPABLE, 0); // as the probe does
 		check_failed = check_passed = 0;
-		struct stall_error *err = find("capabilities")->probe();
+		struct stall_error *err = find("capabilities")->check();
 		CHECK(err && strstr(err->message, "CAP_BPF") && strstr(err->message, "setcap "));
 		stall_error_destroy(err);
-		CHECK_OK(find("pidfd")->probe());
-		CHECK_OK(find("process-vm-readv")->probe());
+		CHECK_OK(find("pidfd")->check());
+		CHECK_OK(find("process-vm-readv")->check());
 		CHECK(count_missing(stall_features, stall_feature_count) >= 1);
 		CHECK(!BPF_FEATURE_COUNT || count_missing(BPF_FEATURES, BPF_FEATURE_COUNT) >= 1);
 		// Each part of the wait probes takes capabilities.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A BPF program that runs for milliseconds is waited for.
-#include "grace_period.h"
+#include "ebpf/grace_period.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>

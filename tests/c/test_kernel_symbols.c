@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names of kernel addresses, compared with /proc/kallsyms: asked by BPF, and, where bpf(2) is
 // refused, read from that file.
-#include "kernel_symbols.h"
+#include "capture/kernel_symbols.h"
 
 #include <ctype.h>
 #include <errno.h>

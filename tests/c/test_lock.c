@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "lock.h"
-#include "lock_layout.h"
-#include "lock_names.h"
+#include "lock/lock.h"
+#include "lock/lock_layout.h"
+#include "lock/lock_names.h"
 
 #define FUTEX_LOCK_PI2_OP 13
 #define LOCK 0x7f0000001000

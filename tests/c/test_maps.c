@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "maps.h"
+#include "snapshot/maps.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "maps_line.h"
-#include "snapshot.h"
+#include "snapshot/maps_line.h"
+#include "snapshot/snapshot.h"
 
 #define PAGE 4096UL
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Output files: whole or absent, 0600, never in place of another. Everything is tried twice: with
 // O_TMPFILE, and as on a file system that has none.
-#include "output.h"
+#include "base/output.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,11 +7,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "capabilities.h"
-#include "ring_file.h"
+#include "base/capabilities.h"
 #include "ring_image.h"
-#include "ring_releases.h"
-#include "ring_threads.h"
+#include "rings/ring_file.h"
+#include "rings/ring_releases.h"
+#include "rings/ring_threads.h"
 
 static char folder[] = "/tmp/stall-ring-XXXXXX";
 static char path[64];

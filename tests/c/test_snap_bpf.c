@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend that stops nothing, on a process of the test's own with known threads.
-#include "backend.h"
+#include "snapshot/backend.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -321,7 +321,7 @@ int main(void)
 	void *state = NULL;
 
 	stall_snapshot_options_init(&options);
-	struct stall_error *err = stall_backend_bpf.probe(&options);
+	struct stall_error *err = stall_backend_bpf.check(&options);
 	if (err)
 		return check_missing("bpf", err->message);
 	CHECK_OK(stall_backend_bpf.open(&options, &state));

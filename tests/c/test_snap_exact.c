@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads that rewrite their stacks all the time: a copy that is called exact must be of one moment.
-#include "backend.h"
+#include "snapshot/backend.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -84,7 +84,7 @@ int main(void)
 	size_t labels[4] = {}, torn[4] = {}, unreached = 0;
 
 	stall_snapshot_options_init(&options);
-	struct stall_error *err = stall_backend_bpf.probe(&options);
+	struct stall_error *err = stall_backend_bpf.check(&options);
 	if (err)
 		return check_missing("bpf", err->message);
 	CHECK_OK(stall_backend_bpf.open(&options, &state));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "snapshot.h"
+#include "snapshot/snapshot.h"
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "label_reason.h"
+#include "snapshot/label_reason.h"
 
 #define PAGE 4096UL
 

@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "check.h"
-#include "cleanup.h"
-#include "elf_file.h"
-#include "symbolize.h"
+#include "unwind/elf_file.h"
+#include "unwind/symbolize.h"
 
 void sample(void);
 __asm__(".text\n\t.globl sample\n\t.type sample, "

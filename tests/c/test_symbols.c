@@ -6,11 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "check.h"
-#include "cleanup.h"
-#include "demangle.h"
 #include "elf_image.h"
-#include "symbols.h"
+#include "unwind/demangle.h"
+#include "unwind/symbols.h"
 
 static struct stall_elf *elf;
 static struct stall_symbols *symbols;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "target.h"
+#include "snapshot/target.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "thread_record.h"
+#include "snapshot/thread_record.h"
 
 static struct stall_bpf_thread asleep(void)
 {

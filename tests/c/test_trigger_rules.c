@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which waits take a capture: those over the threshold of their kind, convoys, one in an interval.
-#include "trigger_rules.h"
+#include "serve/trigger_rules.h"
 
 #include <stdlib.h>
 

@@ -4,11 +4,11 @@
 #include <elfutils/libdwfl.h>
 #include <fcntl.h>
 
+#include "base/cleanup.h"
 #include "check.h"
-#include "cleanup.h"
 #include "frozen.h"
 #include "target_process.h"
-#include "worker.h"
+#include "unwind/worker.h"
 
 static struct stall_arena arena;
 static struct stall_worker *worker;

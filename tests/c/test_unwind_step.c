@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "check.h"
-#include "cleanup.h"
-#include "expression.h"
-#include "unwind.h"
+#include "unwind/expression.h"
+#include "unwind/unwind.h"
 
 #define OPS(...) ((Dwarf_Op[]){__VA_ARGS__}), sizeof((Dwarf_Op[]){__VA_ARGS__}) / sizeof(Dwarf_Op)
 

@@ -5,12 +5,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "check.h"
-#include "clock.h"
-#include "feature_probes.h"
-#include "server_probes.h"
+#include "ebpf/bpf_features.h"
+#include "ebpf/waits_private.h"
 #include "target_process.h"
-#include "waits_private.h"
+#include "waits/server_probes.h"
 
 static struct stall_arena arena;
 static struct stall_worker *worker;
@@ -262,7 +262,7 @@ static struct stall_error *try_uprobes(void)
 {
 	for (size_t i = 0; i < stall_bpf_feature_count; i++)
 		if (!strcmp(stall_bpf_features[i].name, "uprobes"))
-			return stall_bpf_features[i].probe();
+			return stall_bpf_features[i].check();
 	CHECK(!"a feature named uprobes");
 	return NULL;
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "wait_files.h"
+#include "waits/wait_files.h"
 
 static struct stall_target target;
 static char folder[] = "/tmp/test-wait-files-XXXXXX";

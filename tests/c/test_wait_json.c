@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "wait_json.h"
+#include "waits/wait_json.h"
 
 #define PID 4711
 

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "arena.h"
+#include "base/arena.h"
 #include "check.h"
-#include "wait_roles.h"
+#include "waits/wait_roles.h"
 
 #define MAX_NAMES 8
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "wait_table.h"
-#include "wait_wakers.h"
-#include "watch_state.h"
+#include "waits/wait_table.h"
+#include "waits/wait_wakers.h"
+#include "waits/watch_state.h"
 
 #define PID 4711
 #define SECOND UINT64_C(1000000000)

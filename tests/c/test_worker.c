@@ -12,13 +12,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/clock.h"
 #include "check.h"
-#include "cleanup.h"
-#include "clock.h"
 #include "elf_image.h"
 #include "frozen.h"
 #include "target_process.h"
-#include "worker_probe.h"
+#include "unwind/worker_probe.h"
 
 #define CODE UINT64_C(0x550000000000)
 #define STACK UINT64_C(0x7f0000000000)

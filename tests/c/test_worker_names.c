@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "worker.h"
+#include "unwind/worker.h"
 
 static struct stall_arena arena;
 

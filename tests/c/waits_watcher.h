@@ -4,15 +4,15 @@
 #ifndef STALL_WAITS_WATCHER_H
 #define STALL_WAITS_WATCHER_H
 
-#include "waits_loader.h"
+#include "ebpf/waits_loader.h"
 
 #include <dirent.h>
 #include <jansson.h>
 #include <poll.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "check.h"
-#include "clock.h"
 #include "target_process.h"
 
 #define MS UINT64_C(1000000)

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The input is an ELF file of a target: its headers, symbol tables, names and unwind information.
-// By libFuzzer, in place of driver.c, from pmp/unwind/:
-// clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I. -I../base -I../snapshot
-// ../../tests/fuzz/fuzz_elf.c ../base/error.c binary.c cfi.c cfi_check.c cfi_section.c debug_file.c
-// demangle.c elf_file.c expression.c minidebug.c symbol_table.c symbols.c unwind.c -ldw -lelf -llzma -lstdc++
+// By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
+// clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
+// -I../../build/walls/base -I../../build/walls/snapshot ../../tests/fuzz/fuzz_elf.c ../base/error.c
+// binary.c cfi.c cfi_check.c cfi_section.c debug_file.c demangle.c elf_file.c expression.c minidebug.c
+// symbol_table.c symbols.c unwind.c -ldw -lelf -llzma -lstdc++
 #include <stdlib.h>
 #include <string.h>
 
-#include "binary.h"
-#include "unwind.h"
+#include "unwind/binary.h"
+#include "unwind/unwind.h"
 
 #define SAMPLES 128
 

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmdline.h"
-#include "maps_line.h"
-#include "poll_files.h"
-#include "poll_process.h"
-#include "poll_thread.h"
-#include "proc_thread.h"
+#include "capture/cmdline.h"
+#include "snapshot/maps_line.h"
+#include "snapshot/proc_thread.h"
+#include "waits/poll_files.h"
+#include "waits/poll_process.h"
+#include "waits/poll_thread.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

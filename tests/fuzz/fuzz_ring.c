@@ -5,10 +5,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "lock_layout.h"
-#include "ring_file.h"
-#include "ring_releases.h"
-#include "ring_threads.h"
+#include "lock/lock_layout.h"
+#include "rings/ring_file.h"
+#include "rings/ring_releases.h"
+#include "rings/ring_threads.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // make-ring FILE: a whole ring with something in each of its parts, for fuzz_ring.c to damage.
-#include "../c/ring_image.h"
+#include "ring_image.h"
 
 int main(int argc, char **argv)
 {

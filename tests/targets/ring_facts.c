@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "ring.h"
+#include "inproc/ring.h"
 
 static const uint8_t *ring;
 

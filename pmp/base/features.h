@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this machine offers to this user. Each feature is tried, none is guessed from a version.
+#ifndef STALL_FEATURES_H
+#define STALL_FEATURES_H
+
+#include <stddef.h>
+
+#include "base/error.h"
+
+struct stall_feature {
+	const char *name;
+	// NULL where it works; else the message says why not and, behind "; ", how to mend it.
+	struct stall_error *(*check)(void);
+};
+
+extern const struct stall_feature stall_features[];
+extern const size_t stall_feature_count;
+
+#endif

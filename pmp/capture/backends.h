@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which backend takes the capture.
+#ifndef STALL_BACKENDS_H
+#define STALL_BACKENDS_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "snapshot/backend.h"
+
+// `name` is "auto" or a backend's. Auto takes the first that works, never one that stops threads
+// unless allow_stop, and a ring only where nothing else works; *ret_reason says why that one (free
+// it).
+struct stall_error *stall_backend_choose(const char *name, bool allow_stop,
+					 const struct stall_snapshot_options *options,
+					 const struct stall_backend **ret, char **ret_reason);
+
+#endif

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capture/capturer.h"
+
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/host.h"
+#include "capture/backends.h"
+#include "capture/finish.h"
+#include "capture/kernel_symbols.h"
+#include "snapshot/read_child.h"
+
+// Address space only: pages are taken as stacks are copied.
+#define ARENA_MIN (UINT64_C(256) << 20)
+#define ARENA_MAX (UINT64_C(64) << 30)
+// What stays in memory between captures.
+#define ARENA_KEEP (64 << 20)
+
+struct stall_capturer {
+	struct stall_capturer_options options;
+	pid_t *pids;
+	size_t pid_count;
+	const struct stall_backend *backend;
+	char *reason;
+	void *state;
+	struct stall_host host;
+	struct stall_arena arena;
+	struct stall_worker *worker;
+	struct stall_kernel_symbols *kernel_symbols;
+	struct stall_snapshot *previous; // for its open files
+	struct stall_snapshot *taken;	 // raw, until it is finished
+	const struct stall_backend *taken_by;
+	void *taken_state;
+	uint64_t started_ns, attach_ns; // of `taken`
+};
+
+static size_t arena_size(const struct stall_snapshot_options *options)
+{
+	uint64_t size;
+
+	if (__builtin_mul_overflow(options->max_stack + 4096, options->max_threads, &size) ||
+	    size > ARENA_MAX)
+		return ARENA_MAX;
+	return size < ARENA_MIN ? ARENA_MIN : size;
+}
+
+void stall_capturer_destroy(struct stall_capturer *capturer)
+{
+	if (!capturer)
+		return;
+	stall_worker_destroy(capturer->worker);
+	if (capturer->backend && capturer->state)
+		capturer->backend->close(capturer->state);
+	stall_snapshot_destroy(capturer->taken);
+	stall_snapshot_destroy(capturer->previous);
+	stall_kernel_symbols_destroy(capturer->kernel_symbols);
+	stall_read_child_forget(&capturer->arena);
+	if (capturer->arena.base)
+		stall_arena_deinit(&capturer->arena);
+	free(capturer->pids);
+	free(capturer->reason);
+	free(capturer);
+}
+
+struct stall_error *stall_capturer_set_targets(struct stall_capturer *capturer, const pid_t *pids,
+					       size_t count)
+{
+	pid_t *copy = calloc(count + 1, sizeof(*copy));
+
+	if (!copy)
+		return &stall_enomem;
+	memcpy(copy, pids, count * sizeof(*copy));
+	free(capturer->pids);
+	capturer->pids = copy;
+	capturer->pid_count = count;
+	return NULL;
+}
+
+struct stall_error *stall_capturer_create(const struct stall_capturer_options *options,
+					  struct stall_capturer **ret)
+{
+	_cleanup_(stall_capturer_destroyp) struct stall_capturer *capturer =
+		calloc(1, sizeof(*capturer));
+	struct stall_error *err;
+
+	if (!capturer)
+		return &stall_enomem;
+	capturer->options = *options;
+	stall_host_init(&capturer->host);
+	err = stall_capturer_set_targets(capturer, options->pids, options->pid_count);
+	if (err)
+		return err;
+	struct stall_snapshot_options wanted = options->snapshot;
+	wanted.pids = options->pids;
+	wanted.pid_count = options->pid_count;
+	err = stall_backend_choose(options->backend, options->allow_stop, &wanted,
+				   &capturer->backend, &capturer->reason);
+	if (err)
+		return err;
+	err = stall_arena_init(&capturer->arena, arena_size(&options->snapshot));
+	if (!err)
+		err = stall_read_child_share(&capturer->arena);
+	if (err)
+		return err;
+	stall_read_child_set_patience(options->snapshot.deadline_ms / 4);
+	// The child is made early: it then has little of our memory, and none of the target's.
+	err = stall_worker_create(&capturer->arena, &options->worker, &capturer->worker);
+	if (err)
+		return err;
+	if (options->snapshot.kernel_stacks) {
+		err = stall_kernel_symbols_create(&capturer->kernel_symbols);
+		if (err)
+			return err;
+	}
+	err = capturer->backend->open(&options->snapshot, &capturer->state);
+	if (err)
+		return err;
+	*ret = no_cleanup_ptr(capturer);
+	return NULL;
+}
+
+static void snapshot_destroyp(struct stall_snapshot **snapshot)
+{
+	stall_snapshot_destroy(*snapshot);
+}
+
+static struct stall_error *take(struct stall_capturer *capturer,
+				const struct stall_backend *backend, void *state)
+{
+	_cleanup_(snapshot_destroyp) struct stall_snapshot *snapshot = NULL;
+	struct stall_error *err;
+
+	stall_snapshot_destroy(capturer->taken);
+	capturer->taken = NULL;
+	capturer->started_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	stall_arena_reset(&capturer->arena, ARENA_KEEP);
+	const struct stall_maps_source source = {backend->create_maps, state};
+	err = backend->create_maps
+		      ? stall_snapshot_create_from(&capturer->arena, capturer->pids,
+						   capturer->pid_count, capturer->previous, &source,
+						   &snapshot)
+		      : stall_snapshot_create(&capturer->arena, capturer->pids, capturer->pid_count,
+					      capturer->previous, &snapshot);
+	if (err)
+		return err;
+	stall_snapshot_destroy(capturer->previous);
+	capturer->previous = NULL;
+	snapshot->backend = backend->name;
+	snapshot->backend_reason = strdup(capturer->reason);
+	snapshot->wall_ns = stall_clock_ns(CLOCK_REALTIME);
+	capturer->attach_ns = stall_clock_ns(CLOCK_MONOTONIC) - capturer->started_ns;
+	err = backend->capture(state, snapshot, &capturer->options.snapshot);
+	if (err)
+		return err;
+	capturer->taken = no_cleanup_ptr(snapshot);
+	capturer->taken_by = backend;
+	capturer->taken_state = state;
+	return NULL;
+}
+
+struct stall_error *stall_capturer_take(struct stall_capturer *capturer)
+{
+	return take(capturer, capturer->backend, capturer->state);
+}
+
+struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
+					  const struct stall_trigger *trigger,
+					  struct stall_output *output, bool *ret_partial)
+{
+	const struct stall_finish finish = {
+		.snapshot = capturer->taken,
+		.backend = capturer->taken_by,
+		.backend_state = capturer->taken_state,
+		.worker = capturer->worker,
+		.kernel_symbols = capturer->kernel_symbols,
+		.strings = capturer->options.strings,
+		.string_count = capturer->options.string_count,
+		.host = &capturer->host,
+		.trigger = trigger,
+		.started_ns = capturer->started_ns,
+		.attach_ns = capturer->attach_ns,
+	};
+	struct stall_error *err = stall_finish(&finish, output, ret_partial);
+
+	capturer->previous = no_cleanup_ptr(capturer->taken);
+	return err;
+}
+
+struct stall_error *stall_capturer_capture(struct stall_capturer *capturer,
+					   struct stall_output *output, bool *ret_partial)
+{
+	struct stall_error *err = stall_capturer_take(capturer);
+
+	return err ? err : stall_capturer_finish(capturer, NULL, output, ret_partial);
+}
+
+struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *nowhere = NULL;
+	bool partial;
+
+	struct stall_error *err = stall_output_create_null(&nowhere);
+	if (err)
+		return err;
+	if (!capturer->backend->stops_threads)
+		return stall_capturer_capture(capturer, nowhere, &partial);
+	void *state = NULL;
+	err = stall_backend_proc.open(&capturer->options.snapshot, &state);
+	if (err)
+		return err;
+	err = take(capturer, &stall_backend_proc, state);
+	if (!err)
+		err = stall_capturer_finish(capturer, NULL, nowhere, &partial);
+	if (state)
+		stall_backend_proc.close(state);
+	return err;
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// One capture, from the choice of a backend to the written records; what can be kept between
+// captures of the same processes is kept.
+#ifndef STALL_CAPTURER_H
+#define STALL_CAPTURER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "base/output.h"
+#include "capture/trigger.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
+
+struct stall_capturer_options {
+	const pid_t *pids;
+	size_t pid_count;
+	const char *backend; // "auto" or a name
+	bool allow_stop;
+	struct stall_snapshot_options snapshot;
+	struct stall_worker_options worker;
+	const char *const *strings; // names of global variables to read
+	size_t string_count;
+};
+
+struct stall_capturer;
+
+// Chooses and loads the backend, starts the worker.
+struct stall_error *stall_capturer_create(const struct stall_capturer_options *options,
+					  struct stall_capturer **ret);
+void stall_capturer_destroy(struct stall_capturer *capturer);
+
+// Fills the caches by a capture that nobody sees and that stops no thread.
+struct stall_error *stall_capturer_warm(struct stall_capturer *capturer);
+
+// *ret_partial: a note in the capture says what is missing.
+struct stall_error *stall_capturer_capture(struct stall_capturer *capturer,
+					   struct stall_output *output, bool *ret_partial);
+
+// The two halves of a capture: the raw copies, which cannot wait, and all the rest. Every take is
+// finished before the next. `trigger` NULL: somebody asked for it.
+struct stall_error *stall_capturer_take(struct stall_capturer *capturer);
+struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
+					  const struct stall_trigger *trigger,
+					  struct stall_output *output, bool *ret_partial);
+
+// Other processes from now on; what is known of their files stays known.
+struct stall_error *stall_capturer_set_targets(struct stall_capturer *capturer, const pid_t *pids,
+					       size_t count);
+
+// For _cleanup_().
+static inline void stall_capturer_destroyp(struct stall_capturer **capturer)
+{
+	stall_capturer_destroy(*capturer);
+}
+
+#endif

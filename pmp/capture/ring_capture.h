@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A capture of a ring alone: what a server that has ended left behind, or one that lives and is not
+// looked at.
+#ifndef STALL_RING_CAPTURE_H
+#define STALL_RING_CAPTURE_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+#include "base/output.h"
+#include "snapshot/snapshot.h"
+#include "unwind/worker.h"
+
+struct stall_ring_capture_options {
+	const char *ring;
+	const char *sysroot; // NULL: "/"; files are then compared with those that were mapped
+	struct stall_snapshot_options snapshot;
+	struct stall_worker_options worker;
+};
+
+// The moment of the capture is now, of a process that still runs; else the latest that anything in
+// the ring knows of. *ret_partial: a note in the capture says what is missing.
+struct stall_error *stall_ring_capture(const struct stall_ring_capture_options *options,
+				       struct stall_output *output, bool *ret_partial);
+
+#endif

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "command/feature_report.h"
+
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "base/cleanup.h"
+#include "base/features.h"
+#include "base/json_writer.h"
+#include "base/output.h"
+#include "capture/kernel_symbols.h"
+#include "ebpf/bpf_features.h"
+#include "rings/snap_inproc.h"
+#include "snapshot/backend.h"
+
+// Errors say what is wrong, then, behind "; ", what to do about it.
+static void write_feature(struct stall_json *json, const char *name, struct stall_error *err)
+{
+	stall_json_key(json, name);
+	stall_json_open(json, '{');
+	stall_json_member_bool(json, "ok", !err);
+	if (err) {
+		const char *mend = strstr(err->message, "; ");
+		size_t length = mend ? (size_t)(mend - err->message) : strlen(err->message);
+		stall_json_key(json, "why");
+		stall_json_string_n(json, err->message, length);
+		stall_json_member_string(json, "mend", mend ? mend + 2 : NULL);
+	}
+	stall_json_close(json, '}');
+	stall_error_destroy(err);
+}
+
+// A backend works where it can be opened.
+static struct stall_error *check_backend(const struct stall_backend *backend)
+{
+	struct stall_snapshot_options options;
+	void *state = NULL;
+
+	stall_snapshot_options_init(&options);
+	struct stall_error *err = backend->check(&options);
+	if (!err)
+		err = backend->open(&options, &state);
+	if (!err && state)
+		backend->close(state);
+	return err;
+}
+
+// Whether kernel frames get names. Any address will do.
+static struct stall_error *check_kernel_symbols(void)
+{
+	struct stall_kernel_symbols *symbols;
+	struct stall_kernel_symbol query = {.address = UINT64_C(0xffffffff81000001)};
+	struct stall_error *err = stall_kernel_symbols_create(&symbols);
+
+	if (err)
+		return err;
+	err = stall_kernel_symbols_find(symbols, &query, 1);
+	stall_kernel_symbols_destroy(symbols);
+	return err;
+}
+
+static void write_features(struct stall_json *json, const struct stall_feature *features,
+			   size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		write_feature(json, features[i].name, features[i].check());
+}
+
+struct stall_error *stall_features_write(int fd)
+{
+	_cleanup_(stall_json_deinit) struct stall_json json = {};
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	struct utsname name = {};
+
+	uname(&name);
+	stall_json_open(&json, '{');
+	stall_json_member_string(&json, "schema", "stallscope.features/1");
+	stall_json_member_string(&json, "kernel", name.release);
+	stall_json_key(&json, "features");
+	stall_json_open(&json, '{');
+	// The backends as a whole, then what they are made of.
+	write_feature(&json, "bpf-iterator", check_backend(&stall_backend_bpf));
+	write_feature(&json, "ptrace", check_backend(&stall_backend_ptrace));
+	write_feature(&json, "proc", check_backend(&stall_backend_proc));
+	write_feature(&json, "inproc", check_backend(&stall_backend_inproc));
+	write_feature(&json, "kernel-symbols", check_kernel_symbols());
+	write_features(&json, stall_features, stall_feature_count);
+#ifdef STALL_HAVE_BPF
+	write_features(&json, stall_bpf_features, stall_bpf_feature_count);
+	write_features(&json, stall_waits_features, stall_waits_feature_count);
+#endif
+	stall_json_close(&json, '}');
+	stall_json_close(&json, '}');
+	stall_json_newline(&json);
+	if (json.failed)
+		return &stall_enomem;
+	struct stall_error *err = stall_output_create_fd(fd, &output);
+	return err ? err : stall_output_write(output, json.data, json.size);
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// What works on this machine, for this user.
+#ifndef STALL_FEATURE_REPORT_H
+#define STALL_FEATURE_REPORT_H
+
+#include "base/error.h"
+
+// Writes one JSON object (stallscope.features/1).
+struct stall_error *stall_features_write(int fd);
+
+#endif

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/output.h"
+#include "base/priority.h"
+#include "base/privileges.h"
+#include "capture/capturer.h"
+#include "capture/core_capture.h"
+#include "capture/ring_capture.h"
+#include "command/feature_report.h"
+#include "command/options.h"
+#include "command/symbolize_lines.h"
+#include "command/waits_command.h"
+#include "serve/serve.h"
+
+enum exit_status {
+	EXIT_DONE = 0,
+	EXIT_FAILED = 1,
+	EXIT_USAGE = 2,
+	EXIT_PARTIAL = 3,
+};
+
+static struct stall_error *snap(const struct stall_options *options, struct stall_output *output,
+				bool *ret_partial)
+{
+	_cleanup_(stall_capturer_destroyp) struct stall_capturer *capturer = NULL;
+	struct stall_error *err = stall_capturer_create(&options->capture, &capturer);
+
+	return err ? err : stall_capturer_capture(capturer, output, ret_partial);
+}
+
+static struct stall_error *core(const struct stall_options *options, struct stall_output *output,
+				bool *ret_partial)
+{
+	const struct stall_core_capture_options core_options = {
+		.core = options->core,
+		.exe = options->exe,
+		.sysroot = options->sysroot,
+		.snapshot = options->capture.snapshot,
+		.worker = options->capture.worker,
+		.strings = options->capture.strings,
+		.string_count = options->capture.string_count,
+	};
+
+	return stall_core_capture(&core_options, output, ret_partial);
+}
+
+static struct stall_error *ring(const struct stall_options *options, struct stall_output *output,
+				bool *ret_partial)
+{
+	const struct stall_ring_capture_options ring_options = {
+		.ring = options->capture.snapshot.ring,
+		.sysroot = options->sysroot,
+		.snapshot = options->capture.snapshot,
+		.worker = options->capture.worker,
+	};
+
+	return stall_ring_capture(&ring_options, output, ret_partial);
+}
+
+typedef struct stall_error *(*capture_fn)(const struct stall_options *options,
+					  struct stall_output *output, bool *ret_partial);
+
+static struct stall_error *capture(const struct stall_options *options, capture_fn take,
+				   bool *ret_partial)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	bool partial = false;
+
+	// First, so that a name that cannot be had costs the target nothing.
+	struct stall_error *err =
+		stall_output_create(options->output, options->force_overwrite, &output);
+	if (!err)
+		err = take(options, output, &partial);
+	if (!err)
+		err = stall_output_commit(output);
+	if (!err)
+		*ret_partial = partial;
+	return err;
+}
+
+// Of the files that the command makes; NULL: it makes none. `path` is overwritten.
+static const char *output_folder(const struct stall_options *options, char *path)
+{
+	if (path)
+		return dirname(path);
+	return options->command == STALL_COMMAND_SERVE ? options->serve.captures : NULL;
+}
+
+static struct stall_error *reduce_privileges(const struct stall_options *options)
+{
+	_cleanup_free_ char *path = options->output ? strdup(options->output) : NULL;
+	bool is_waits = options->command == STALL_COMMAND_WAITS,
+	     is_serve = options->command == STALL_COMMAND_SERVE,
+	     is_snap = options->command == STALL_COMMAND_SNAP;
+	bool may_stop = options->capture.allow_stop ||
+			(options->capture.backend && !strcmp(options->capture.backend, "ptrace"));
+	const struct stall_privileges privileges = {
+		.reads_processes = is_waits || is_serve || is_snap ||
+				   options->command == STALL_COMMAND_FEATURES,
+		.opens_programs = options->command == STALL_COMMAND_CORE,
+		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
+				options->command == STALL_COMMAND_FEATURES,
+		.stops_threads = (is_serve || is_snap) && may_stop,
+		.output_folder = output_folder(options, path),
+	};
+
+	if (options->output && !path)
+		return &stall_enomem;
+	// Before the children are made. The work of a second is limited: see docs/probes.md.
+	if (is_waits || (is_serve && options->serve.watch))
+		stall_raise_priority();
+	return stall_privileges_reduce(&privileges);
+}
+
+static struct stall_error *run(const struct stall_options *options, bool *ret_partial)
+{
+	switch (options->command) {
+	case STALL_COMMAND_HELP:
+		fputs(stall_help, stdout);
+		return NULL;
+	case STALL_COMMAND_VERSION:
+		puts("stallscope-probe " STALL_VERSION);
+		return NULL;
+	case STALL_COMMAND_SNAP:
+		return capture(options, snap, ret_partial);
+	case STALL_COMMAND_CORE:
+		return capture(options, core, ret_partial);
+	case STALL_COMMAND_RING:
+		return capture(options, ring, ret_partial);
+	case STALL_COMMAND_SYMBOLIZE:
+		return stall_symbolize_lines(options->debug_dirs, options->debug_dir_count,
+					     STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_SERVE:
+		return stall_serve(&options->serve, &options->capture, &options->watch,
+				   STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_WAITS:
+		return stall_waits_run(&options->watch, &options->waits, options->pids,
+				       options->capture.pid_count, STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_FEATURES:
+		return stall_features_write(STDOUT_FILENO);
+	}
+	return NULL;
+}
+
+// Two descriptors for each process and one for each file: the usual soft limit of 1024 is for
+// programs that call select(2).
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	_cleanup_(stall_options_deinit) struct stall_options options = {};
+	bool partial = false;
+
+	// Stacks of the target are in our memory: no core dump of it. (The sanitizers' leak check
+	// must be able to look at its own process.)
+#ifndef __SANITIZE_ADDRESS__
+	prctl(PR_SET_DUMPABLE, 0);
+#endif
+	// A reader that went away is an error of write(2).
+	signal(SIGPIPE, SIG_IGN);
+	raise_file_limit();
+
+	struct stall_error *err = stall_options_init(&options, argc, argv);
+	if (!err)
+		err = reduce_privileges(&options);
+	if (!err)
+		err = run(&options, &partial);
+	if (!err && (fflush(stdout) || ferror(stdout)))
+		err = stall_error_os(errno, "standard output");
+	if (!err)
+		return partial ? EXIT_PARTIAL : EXIT_DONE;
+	fprintf(stderr, "stallscope-probe: %s\n", err->message);
+	int status = err->code == STALL_ERROR_USAGE ? EXIT_USAGE : EXIT_FAILED;
+	stall_error_destroy(err);
+	return status;
+}

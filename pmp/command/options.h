@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line.
+#ifndef STALL_OPTIONS_H
+#define STALL_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "capture/capturer.h"
+#include "command/waits_command.h"
+#include "serve/serve.h"
+#include "waits/watch.h"
+
+#define STALL_MAX_PIDS 4096
+#define STALL_MAX_STRINGS 64
+#define STALL_MAX_DEBUG_DIRS 16
+
+enum stall_command {
+	STALL_COMMAND_HELP,
+	STALL_COMMAND_VERSION,
+	STALL_COMMAND_SNAP,
+	STALL_COMMAND_CORE,
+	STALL_COMMAND_SERVE,
+	STALL_COMMAND_SYMBOLIZE,
+	STALL_COMMAND_FEATURES,
+	STALL_COMMAND_WAITS,
+	STALL_COMMAND_RING,
+};
+
+struct stall_options {
+	enum stall_command command;
+	struct stall_capturer_options capture;
+	pid_t *pids;
+	const char *strings[STALL_MAX_STRINGS];
+	const char *debug_dirs[STALL_MAX_DEBUG_DIRS];
+	size_t debug_dir_count;
+	const char *core, *exe, *sysroot;
+	const char *output; // NULL: standard output
+	bool force_overwrite;
+	struct stall_watch_options watch;
+	bool kind_given, interval_given;
+	struct stall_waits_options waits;
+	struct stall_serve_options serve;
+};
+
+// The options point into argv and into themselves.
+struct stall_error *stall_options_init(struct stall_options *options, int argc, char **argv);
+void stall_options_deinit(struct stall_options *options);
+
+extern const char stall_help[];
+
+#endif

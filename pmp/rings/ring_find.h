@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which ring belongs to which process.
+#ifndef STALL_RING_FIND_H
+#define STALL_RING_FIND_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "rings/ring_file.h"
+#include "snapshot/target.h"
+
+// Opens the ring of a living process (a pid in our pid namespace). `path` is the ring, or a folder to
+// look for it in: of its files the latest whose header has the process's pid in its own namespace, its
+// start time, the start of its stack (where we may read that: it differs after an execve) and this
+// boot's id, and whose owner is a user that the process runs as, or root. NULL:
+// the folders that the process may have chosen, as we see them and, where that is permitted, as it
+// sees them: $STALLSCOPE_RUNTIME_DIR (its own, where we may read that, and ours), /run/stallscope,
+// $XDG_RUNTIME_DIR/stallscope, /run/user/UID/stallscope, /dev/shm/stallscope-UID.
+// STALL_ERROR_UNSUPPORTED: there is none; the message says where it looked and what to do.
+struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool writable,
+					    struct stall_ring **ret);
+
+// Whether the process, whose ring this was, executes another program now.
+bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid);
+
+// Whether the process that made the ring still runs, and its pid is that in our pid namespace too: of
+// one in another namespace it cannot be told.
+bool stall_ring_is_live(const struct stall_ring_header *header);
+
+// NULL where there is a ring that we can read in one of the folders that our own user's processes
+// would choose.
+struct stall_error *stall_ring_find_any(void);
+
+#endif

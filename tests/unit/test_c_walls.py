@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walls between the folders of C: who includes whom, and that the compiler sees to it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+__all__: list[str] = []
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build"
+
+
+def declared() -> dict[str, list[str]]:
+    """Return the table of meson.build: each folder of C, and the libraries that it includes."""
+    text = (ROOT / "meson.build").read_text()
+    table = re.search(r"^libraries = (\{.*?^\})", text, re.M | re.S)
+    assert table
+    value: dict[str, list[str]] = ast.literal_eval(table[1])
+    return value
+
+
+TABLE = declared()
+FOLDERS = {Path(folder).name: ROOT / folder for folder in TABLE}
+USES = {Path(folder).name: set(uses) for folder, uses in TABLE.items()}
+
+
+def sources(name: str) -> list[Path]:
+    return sorted(path for path in FOLDERS[name].iterdir() if path.suffix in {".c", ".h"})
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.M)
+
+
+def unit(path: Path) -> str:
+    """Return what a file belongs to: NAME.c, NAME.h and NAME.bpf.c of a folder are one."""
+    return f"{path.parent.name}/{path.name.split('.')[0]}"
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the members of one circle, none where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def is_generated(name: str) -> bool:
+    return name.endswith((".skel.h", ".inc"))
+
+
+def test_all_folders_of_c_are_in_the_table() -> None:
+    pmp = {path.name for path in (ROOT / "pmp").iterdir() if path.is_dir()}
+    assert set(FOLDERS) == pmp | {"ebpf", "inproc"}
+    assert sorted(path.name for path in (ROOT / "pmp").iterdir() if path.is_file()) == [
+        "meson.build"
+    ]
+
+
+def test_the_table_is_in_order() -> None:
+    seen: set[str] = set()
+    for name, uses in USES.items():
+        assert uses <= seen, f"{name} comes before {uses - seen}"
+        seen.add(name)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_includes_are_written_with_their_folder_and_declared(name: str) -> None:
+    for path in sources(name):
+        for include in includes(path):
+            if is_generated(include):
+                continue
+            folder = include.split("/")[0]
+            assert include.count("/") == 1, f"{path}: {include}"
+            assert folder in USES[name] | {name}, f"{path}: {include}"
+            assert (FOLDERS[folder] / include.split("/")[1]).is_file(), f"{path}: {include}"
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_is_declared_is_used(name: str) -> None:
+    """By a file of the folder, or by a header that one of its files includes."""
+    used: set[str] = set()
+    waiting = sources(name)
+    seen = set(waiting)
+    while waiting:
+        for include in includes(waiting.pop()):
+            if is_generated(include):
+                continue
+            folder, file = include.split("/")
+            used.add(folder)
+            header = FOLDERS[folder] / file
+            if header not in seen:
+                seen.add(header)
+                waiting.append(header)
+    assert USES[name] - used == set()
+
+
+def test_of_the_recorder_only_the_ring_is_seen() -> None:
+    for name in FOLDERS:
+        if name != "inproc":
+            seen = {include for path in sources(name) for include in includes(path)}
+            assert {i for i in seen if i.startswith("inproc/")} <= {"inproc/ring.h"}, name
+
+
+def test_tests_include_no_parent() -> None:
+    for path in (ROOT / "tests").rglob("*.[ch]"):
+        assert not [i for i in includes(path) if ".." in i.split("/")], path
+
+
+@pytest.mark.xfail(strict=True, reason="units that are to come together")
+def test_no_circle_of_includes() -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for name in FOLDERS:
+        for path in sources(name):
+            for include in includes(path):
+                if not is_generated(include):
+                    folder, file = include.split("/")
+                    graph[unit(path)].add(unit(FOLDERS[folder] / file))
+    for member, used in graph.items():
+        used.discard(member)
+    assert circle(graph) == []
+
+
+def symbols() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return what each object of the libraries defines and what it needs."""
+    defined: dict[str, set[str]] = defaultdict(set)
+    needed: dict[str, set[str]] = defaultdict(set)
+    for name in FOLDERS:
+        listed = subprocess.run(
+            ["nm", "-P", "-g", BUILD / f"lib{name}.a"], capture_output=True, text=True, check=True
+        ).stdout
+        member = ""
+        for line in listed.splitlines():
+            if line.endswith(":"):
+                # Meson names an object after the path of its source: pmp_waits_watch.c.o.
+                file = re.split(r"[\[/]", line.rstrip("]:"))[-1].removesuffix(".c.o")
+                prefix = str(FOLDERS[name].relative_to(ROOT)).replace("/", "_") + "_"
+                member = f"{name}/{file.removeprefix(prefix)}"
+                continue
+            symbol, kind = line.split()[:2]
+            (needed if kind == "U" else defined)[member].add(symbol)
+    return defined, needed
+
+
+@pytest.mark.skipif(not BUILD.is_dir(), reason="no build")
+@pytest.mark.xfail(strict=True, reason="units that are to come together")
+def test_no_circle_of_symbols() -> None:
+    """A declaration in a header of another unit would hide one from the includes."""
+    defined, needed = symbols()
+    owner = {symbol: member for member, names in defined.items() for symbol in names}
+    files: dict[str, set[str]] = defaultdict(set)
+    folders: dict[str, set[str]] = defaultdict(set)
+    for member, names in needed.items():
+        for other in {owner[symbol] for symbol in names if symbol in owner} - {member}:
+            files[member].add(other)
+            if other.split("/")[0] != member.split("/")[0]:
+                folders[member.split("/")[0]].add(other.split("/")[0])
+    assert len(files) > 100
+    assert {name: used - USES[name] for name, used in folders.items() if used - USES[name]} == {}
+    assert circle(folders) == []
+    assert circle(files) == []
+
+
+def compile_flags(name: str) -> list[str]:
+    """Return how a file of the library is compiled, without its source and outputs."""
+    for entry in json.loads((BUILD / "compile_commands.json").read_text()):
+        if entry["output"].startswith(f"lib{name}.a.p/"):
+            words = shlex.split(entry["command"])
+            return [word for word in words if word.startswith(("-I", "-D", "-std"))]
+    raise AssertionError(name)
+
+
+def visible(flags: list[str], headers: list[str]) -> set[str]:
+    """Return which of these headers the compiler finds."""
+    asked = "".join(
+        f'#if __has_include("{header}")\nfound {header}\n#endif\n' for header in headers
+    )
+    done = subprocess.run(
+        ["cc", *flags, "-E", "-P", "-x", "c", "-"],
+        input=asked,
+        capture_output=True,
+        text=True,
+        cwd=BUILD,
+        check=True,
+    )
+    return set(re.findall(r"^found (\S+)$", done.stdout, re.M))
+
+
+@pytest.mark.skipif(not BUILD.is_dir(), reason="no build")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_forbidden_include_does_not_compile(name: str) -> None:
+    headers = {
+        f"{folder}/{path.name}": folder
+        for folder in FOLDERS
+        for path in sources(folder)
+        if path.suffix == ".h"
+    }
+    paths = [f"pmp/{header}" for header in headers]
+    seen = visible(compile_flags(name), [*headers, *paths])
+    assert seen == {header for header, folder in headers.items() if folder in USES[name] | {name}}
