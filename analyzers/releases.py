@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the releases of a lock tell of those that hold it, where nobody is seen holding it.
 
-The in-process agent sees who waits, and who lets a lock go that others had waited long for. Who
+The in-process library sees who waits, and who lets a lock go that others had waited long for. Who
 works under a lock and waits for nothing, it does not see.
 """
 

@@ -31,7 +31,8 @@ IDLE = "idle"
 RUNNING = "running"
 WAITING = "waiting"
 UNSEEN = "unseen"
-"""Of the in-process agent: it sleeps in a call that the agent does not watch, as poll and read. An
+"""Of the in-process library: it sleeps in a call that the agent does not watch, as poll and read.
+An
 idle connection does, and so does a thread that waits for what the server built itself."""
 
 DISK = frozenset({"read", "write", "sync", "allocate"})

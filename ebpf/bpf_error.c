@@ -25,7 +25,7 @@ struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const
 	if (errnum == EPERM && missing[0])
 		return stall_error_create(STALL_ERROR_PERMISSION,
 					  "cannot load BPF programs and read stacks without %s; %s",
-					  missing, STALL_MEND_CAPABILITIES);
+					  missing, STALL_CAPABILITIES_ADVICE);
 	struct stall_error *err = stall_lockdown_check();
 	if (err)
 		return err;

@@ -26,7 +26,7 @@ static struct stall_error *missing(const char *what, int errnum, const char *sin
 {
 	if (errnum == EPERM || errnum == EACCES)
 		return stall_error_create(STALL_ERROR_PERMISSION, "%s: %s; %s", what,
-					  strerror(errnum), STALL_MEND_CAPABILITIES);
+					  strerror(errnum), STALL_CAPABILITIES_ADVICE);
 	return stall_error_create(STALL_ERROR_UNSUPPORTED, "%s: %s; %s", what, strerror(errnum),
 				  since);
 }

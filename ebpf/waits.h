@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the wait probes keep and tell: shared by the BPF programs and their loader. */
+/* What the wait programs keep and tell: shared by the BPF programs and their loader. */
 #ifndef STALL_WAITS_BPF_H
 #define STALL_WAITS_BPF_H
 

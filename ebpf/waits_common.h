@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all who tell of waits have in common for those who read it: the wait probes, and the ring of
-// the in-process agent.
+// What all who tell of waits have in common for those who read it: the wait programs, and the ring of
+// the in-process library.
 #ifndef STALL_WAITS_COMMON_H
 #define STALL_WAITS_COMMON_H
 

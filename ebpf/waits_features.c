@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the wait probes need, part by part: each says what is lost without it, and what is done
+// What the wait programs need, part by part: each says what is lost without it, and what is done
 // instead.
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -55,7 +55,7 @@ static struct stall_error *check_timer(void)
 
 // `lost`: what is not seen without it, behind the name of the tracepoint.
 static struct stall_error *refused(const char *tracepoint, const char *lost, int errnum,
-				   const char *mend)
+				   const char *fix)
 {
 	bool forbidden = errnum == EPERM || errnum == EACCES;
 	// What libbpf says where the kernel's types do not hold it, or there are none.
@@ -64,7 +64,7 @@ static struct stall_error *refused(const char *tracepoint, const char *lost, int
 
 	return stall_error_create(forbidden ? STALL_ERROR_PERMISSION : STALL_ERROR_UNSUPPORTED,
 				  "the tracepoint %s cannot be had (%s): %s; %s", tracepoint, why,
-				  lost, forbidden ? STALL_MEND_CAPABILITIES : mend);
+				  lost, forbidden ? STALL_CAPABILITIES_ADVICE : fix);
 }
 
 // Loads a program that does nothing, attaches it and takes it away.
@@ -147,7 +147,7 @@ static struct stall_error *check_arrays(void)
 		"BPF arrays cannot be mapped into a program (%s): no wait is watched, captures on "
 		"request are taken all the same; %s",
 		strerror(errnum),
-		errnum == EPERM ? STALL_MEND_CAPABILITIES : "a newer kernel can map them");
+		errnum == EPERM ? STALL_CAPABILITIES_ADVICE : "a newer kernel can map them");
 }
 
 const struct stall_feature stall_waits_features[] = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the loader of the wait probes share.
+// What the parts of the loader of the wait programs share.
 #ifndef STALL_WAITS_PRIVATE_H
 #define STALL_WAITS_PRIVATE_H
 

@@ -6,7 +6,7 @@
  *
  * To a reader all of it is hostile, and changes while it is read.
  *
- * What is waited for, who waits, and how long it took are kept as the wait probes keep it (waits.h),
+ * What is waited for, who waits, and how long it took are kept as the wait programs keep it (waits.h),
  * so that both have one reader:
  *
  *   header | slots | stacks | stats | names | records | maps, twice

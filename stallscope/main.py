@@ -17,24 +17,24 @@ from stallscope.text import one_line
 __all__ = ["COMMANDS", "command_module", "entry_point", "main", "parser"]
 
 COMMANDS = {
-    "snap": "take one capture of a live server now and name its stall",
-    "waits": "watch what a live server waits for: locks, fsync, fallocate, files",
-    "top": "watch a live server on one screen: threads, who waits on what, locks, files",
-    "watch": "watch a server all the time, and keep what happens when it stalls",
-    "cron": "the same in one bounded pass, for cron",
-    "analyze": "name the stall in saved captures and stack dumps",
-    "report": "write one HTML file that shows captures, an incident or a comparison",
-    "diff": "say what changed between two captures or two sets of them",
-    "incidents": "list the stalls that the agent has kept, with their verdicts",
-    "export": "write captures and incidents in the formats of other tools",
-    "status": "say what a server's status numbers mean, and when to worry",
-    "symbolize": "name the frames of a capture from debug files, by build-id",
-    "signatures": "show the stalls that are known, or check a file of signatures",
-    "triggers": "show what the agent captures for, or check a file of triggers",
-    "completion": "print the completion script of a shell",
-    "run": "start a program with the in-process agent, for servers that nobody may look into",
-    "inproc": "look at the in-process agents of servers, switch them on and off, set thresholds",
-    "doctor": "say what works here, what does not, and how to mend it",
+    "snap": "take one capture of a live server and name its stall",
+    "waits": "show what a live server waits for: locks, fsync, fallocate, files",
+    "top": "show a live server on one screen: threads, who waits on what, locks, files",
+    "watch": "run the agent: watch a server continuously and record its stalls",
+    "cron": "run the agent once for a limited time, for cron",
+    "analyze": "name the stall in saved captures and stack dumps of other tools",
+    "report": "write captures, an incident or a comparison as one HTML file",
+    "diff": "show what changed between two captures or two sets of captures",
+    "incidents": "list the incidents in the store, with their verdicts",
+    "export": "convert captures and incidents to formats of other tools",
+    "status": "explain a server's status variables and flag abnormal values",
+    "symbolize": "add function names to a capture from debug files, by build-id",
+    "signatures": "show the signature catalog, or check a signature file",
+    "triggers": "show the agent's triggers, or check a trigger file",
+    "completion": "print a shell completion script",
+    "run": "start a server with the in-process library, where BPF and ptrace are not permitted",
+    "inproc": "show and configure in-process libraries of running servers",
+    "doctor": "check what works on this host, and how to fix what does not",
 }
 """Each has a module of its name in stallscope.commands; ``command_module`` imports one."""
 
@@ -43,8 +43,8 @@ _OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _EPILOG = """\
 exit codes:
-  0 done   1 failed   2 wrong usage   3 done in part (the output says what is missing)
-  4 a stall was found and --fail-on-stall was given
+  0 done   1 failed   2 wrong usage   3 partly done (the output says what is missing)
+  4 a stall was found, with --fail-on-stall
 
 `stallscope COMMAND --help` has examples.
 """

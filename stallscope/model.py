@@ -236,7 +236,7 @@ class Capture(msgspec.Struct, frozen=True):
     threads: tuple[Thread, ...]
     locks: tuple[Lock, ...] = ()
     releases: tuple[Release, ...] = ()
-    """Of the in-process agent alone: the latest first."""
+    """Of the in-process library alone: the latest first."""
     modules: tuple[Module, ...] = ()
     notes: tuple[Note, ...] = ()
     time_ns: int | None = None

@@ -151,13 +151,13 @@ def boundary(data: bytes, start: int, end: int) -> int:
 
 def scan(text: str) -> Scan:
     """Read all stacks that gdb printed into the text."""
-    text = _mended(text)
+    text = _repaired(text)
     if "#" not in text:
         return Scan([], [], [], text)
     return _Scanner(text).scan()
 
 
-def _mended(text: str) -> str:
+def _repaired(text: str) -> str:
     """Undo what markup did to frames: escaped, lost or joined ``#``."""
     if "\\#" in text:
         text = _ESCAPED.sub(r"\1#", text)

@@ -26,7 +26,7 @@ class Check(msgspec.Struct, frozen=True):
     status: Status
     what: str
     """What was found, or what is lost."""
-    mend: str | None = None
+    fix: str | None = None
     """What to type, or to do."""
 
 

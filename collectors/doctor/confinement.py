@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AppArmor and SELinux: who is confined, the server or we."""
+"""AppArmor and SELinux: the profiles that confine the server and stallscope."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def profile(place: Place, process: int | str) -> str | None:
 
 
 def confinement(place: Place) -> Iterator[Check]:
-    """Say what confines the server, and us.
+    """Report what confines the server and this process.
 
-    A server's profile does not keep out who is not confined, whatever it says of ptrace.
+    A server's profile does not restrict unconfined processes, whatever it says about ptrace.
     """
     if place.server is None:
         return
@@ -32,11 +32,11 @@ def confinement(place: Place) -> Iterator[Check]:
     if by is None:
         yield Check("server-confinement", "ok", "no profile confines the server")
     else:
-        what = f"{by} confines the server: that keeps nobody from reading its stacks who is not"
-        what += " confined; the in-process agent needs rules (docs/inproc.md)"
+        what = f"{by} confines the server; unconfined processes can still read its stacks,"
+        what += " and the in-process library needs rules (docs/inproc.md)"
         yield Check("server-confinement", "ok", what)
     own = profile(place, "self")
     if own is not None:
-        what = f"{own} confines this program: what it may not do is not what the lines below say"
-        mend = "let it ptrace (read) the server, with capabilities bpf, perfmon and sys_ptrace"
-        yield Check("own-confinement", "degraded", what, mend)
+        what = f"{own} confines stallscope itself: the checks below may report less than it allows"
+        fix = "allow it ptrace (read) of the server, and capabilities bpf, perfmon, sys_ptrace"
+        yield Check("own-confinement", "degraded", what, fix)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk: where incidents are kept, and whether there is room."""
+"""The disk that incidents are stored on, and its free space."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ _CAPTURE_BYTES = 1 << 20
 
 
 def disk(place: Place) -> Iterator[Check]:
-    """Look at the store, its disk, and whether the server's data is on the same."""
+    """Check the store, its disk, and whether the server's data is on the same disk."""
     dest = (place.dest or reading_dest()).absolute()
     there = dest
     while not there.exists() and there != there.parent:
         there = there.parent
     if not os.access(there, os.W_OK | os.X_OK):
-        mend = "give --dest a folder of your own, or run the agent as its owner"
-        yield Check("store", "degraded", f"{there} cannot be written: no incidents", mend)
+        fix = "choose a directory that you can write with --dest, or run the agent as its owner"
+        yield Check(
+            "store", "degraded", f"{there} is not writable: no incidents can be stored", fix
+        )
     else:
-        made = "" if dest.exists() else " (will be made)"
+        made = "" if dest.exists() else " (will be created)"
         yield Check("store", "ok", f"{dest}{made}")
     reason = no_room(there, DiskGuard(), _CAPTURE_BYTES)
     if reason is not None:
-        mend = "make room, or give --dest a folder on another disk"
-        yield Check("disk", "degraded", f"{reason}: captures are suppressed", mend)
+        fix = "free space, or choose a directory on another disk with --dest"
+        yield Check("disk", "degraded", f"{reason}: captures are skipped", fix)
     else:
         free = os.statvfs(there)
         yield Check("disk", "ok", f"{free.f_bavail * free.f_frsize >> 20} MiB free at {there}")
@@ -39,7 +41,7 @@ def disk(place: Place) -> Iterator[Check]:
 
 
 def _same_disk(place: Place, there: Path) -> Iterator[Check]:
-    """Warn where captures wait for the very disk whose stall they are to show."""
+    """Warn if captures would wait for the disk whose stall they should show."""
     server = place.server
     if server is None or server.datadir is None:
         return
@@ -49,8 +51,10 @@ def _same_disk(place: Place, there: Path) -> Iterator[Check]:
     except OSError:
         return
     if same:
-        what = f"{there} is on the disk of {server.datadir}: a stall of it delays captures"
-        mend = "give --dest a folder on another disk"
-        yield Check("store-disk", "degraded", what, mend)
+        what = (
+            f"{there} is on the same disk as {server.datadir}: a stall of that disk delays captures"
+        )
+        fix = "choose a directory on another disk with --dest"
+        yield Check("store-disk", "degraded", what, fix)
     else:
-        yield Check("store-disk", "ok", "another one than the server's data")
+        yield Check("store-disk", "ok", "not on the server's data disk")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe, and what it has found to work by trying it."""
+"""The probe, and the features that it found to work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONAL = "inproc"
 class _Feature(msgspec.Struct):
     ok: bool
     why: str | None = None
-    mend: str | None = None
+    fix: str | None = None
 
 
 class _Features(msgspec.Struct):
@@ -31,30 +31,30 @@ class _Features(msgspec.Struct):
 
 
 def features() -> Iterator[Check]:
-    """Ask the probe; a feature that does not work is told with what the probe advises."""
+    """Ask the probe; report each feature that does not work with the probe's advice."""
     try:
         path = probe.find()
         yield Check(probe.PROBE, "ok", str(path))
         data = probe.run(["features"], seconds=SECONDS)
         found = msgspec.json.decode(data, type=_Features)
     except probe.ProbeMissingError as error:
-        mend = "./scripts/setup, or meson setup build && meson compile -C build"
-        yield Check(probe.PROBE, "missing", str(error), mend)
+        fix = "./scripts/setup, or meson setup build && meson compile -C build"
+        yield Check(probe.PROBE, "missing", str(error), fix)
         return
     except (StallscopeError, msgspec.MsgspecError, UnicodeError) as error:
-        yield Check("features", "missing", f"the probe could not tell: {error}", "build it anew")
+        yield Check("features", "missing", f"the probe could not check: {error}", "build it again")
         return
     if found.schema != SCHEMA:
-        what = f"the probe speaks {found.schema}, not {SCHEMA}"
+        what = f"the probe uses {found.schema}, not {SCHEMA}"
         yield Check("features", "missing", what, "build probe and package from one version")
         return
     if found.kernel:
         yield Check("kernel", "ok", found.kernel)
     for name, feature in found.features.items():
         if name == _OPTIONAL and not feature.ok:
-            continue  # a host without such a server lacks nothing; what is there, other checks say
+            continue  # nothing is missing on a host without such a server; other checks cover one
         if feature.ok:
             yield Check(name, "ok", feature.why or "works")
         else:
-            advice = feature.mend and probe.with_path(feature.mend, path)
+            advice = feature.fix and probe.with_path(feature.fix, path)
             yield Check(name, "degraded", feature.why or "does not work here", advice)

@@ -25,8 +25,8 @@ _CAPABILITIES = {
 }
 _LOST = {
     "CAP_SYS_PTRACE": "no stacks of other users' processes",
-    "CAP_PERFMON": "no wait probes (waits are sampled), no BPF backend",
-    "CAP_BPF": "no wait probes (waits are sampled), no BPF backend",
+    "CAP_PERFMON": "no wait programs (waits are sampled), no BPF backend",
+    "CAP_BPF": "no wait programs (waits are sampled), no BPF backend",
     "CAP_CHECKPOINT_RESTORE": "no symbols of replaced or deleted programs",
 }
 _LOST_WITHOUT_EXTRA = {
@@ -42,23 +42,23 @@ _CAP_EFFECTIVE = 1
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _FIRST_USER_NAMESPACE = "user:[4026531837]"
 _YAMA = {
-    "0": "a process may look into others of its user",
-    "1": "without CAP_SYS_PTRACE a process may look into its children alone",
+    "0": "a process may trace other processes of its user",
+    "1": "without CAP_SYS_PTRACE a process may trace only its children",
     "2": "CAP_SYS_PTRACE is needed",
-    "3": "nobody may trace, not even root",
+    "3": "no process may trace, not even as root",
 }
 
 
 def python() -> Iterator[Check]:
-    """Look at Python and its packages."""
+    """Check Python and its packages."""
     yield Check("python", "ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}")
     yield _extras()
     if importlib.util.find_spec("pymysql") is None:
-        lost = "no SQL: no connections, no statements, no owners of row locks"
+        lost = "no SQL: no connections, statements, or owners of row locks"
         yield Check("pymysql", "degraded", lost, "python3 -m pip install pymysql")
     if sys.version_info < (3, 14) and importlib.util.find_spec("backports.zstd") is None:
-        mend = "python3 -m pip install backports.zstd"
-        yield Check("zstd", "missing", "no compressed captures", mend)
+        fix = "python3 -m pip install backports.zstd"
+        yield Check("zstd", "missing", "no compressed captures", fix)
 
 
 def _extras() -> Check:
@@ -74,25 +74,25 @@ def _extras() -> Check:
 
 
 def tools() -> Iterator[Check]:
-    """Look for programs that some things need."""
-    for program, lost, mend in (
-        ("gdb", "no gdb backend, the last resort", "apt-get install gdb"),
+    """Check for optional programs."""
+    for program, lost, fix in (
+        ("gdb", "no gdb backend (the last fallback)", "apt-get install gdb"),
         ("debuginfod-find", "no symbolize --debuginfod", "apt-get install debuginfod"),
     ):
         path = shutil.which(program)
         if path is None:
-            yield Check(program, "degraded", lost, mend)
+            yield Check(program, "degraded", lost, fix)
         else:
             yield Check(program, "ok", path)
 
 
 def privileges(place: Place) -> Iterator[Check]:
-    """Say who we are, and which capabilities we or the probe's file have."""
+    """Report the user, and the capabilities of this process and of the probe's file."""
     who = "root" if os.geteuid() == 0 else f"uid {os.geteuid()}"
     yield Check("user", "ok", who)
     own = _own_capabilities(place)
     if own is None:
-        yield Check("privileges", "degraded", "/proc/self/status does not tell the capabilities")
+        yield Check("privileges", "degraded", "/proc/self/status does not show the capabilities")
         return
     if not _without(own):
         yield Check("privileges", "ok", ", ".join(_CAPABILITIES))
@@ -100,19 +100,17 @@ def privileges(place: Place) -> Iterator[Check]:
     file = _file_capabilities()
     missing = _without(own | file)
     if file and _has_no_new_privileges(place):
-        what = "the probe's file has capabilities, and no_new_privs switches them off"
-        mend = "take options out of the unit that set it (NoNewPrivileges=, SystemCallFilter= ...)"
-        yield Check("privileges", "degraded", what, mend)
+        what = "the probe's file has capabilities, but no_new_privs disables them"
+        fix = "remove the unit's options that set it (NoNewPrivileges=, SystemCallFilter=, ...)"
+        yield Check("privileges", "degraded", what, fix)
     elif not missing:
-        yield Check(
-            "privileges", "ok", f"the probe has them from its file: {', '.join(_CAPABILITIES)}"
-        )
+        yield Check("privileges", "ok", f"from the probe's file: {', '.join(_CAPABILITIES)}")
     else:
         lost = "; ".join(dict.fromkeys(_LOST[name] for name in missing))
-        mend = "run it by sudo, or give the probe these: setcap " + (
+        fix = "run it with sudo, or: setcap " + (
             "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep stallscope-probe"
         )
-        yield Check("privileges", "degraded", f"without {', '.join(missing)}: {lost}", mend)
+        yield Check("privileges", "degraded", f"without {', '.join(missing)}: {lost}", fix)
 
 
 def _without(held: int) -> list[str]:
@@ -153,42 +151,44 @@ def _file_capabilities() -> int:
 
 
 def lockdown(place: Place) -> Iterator[Check]:
-    """Say which lockdown mode the kernel is in; without the file it has none."""
+    """Report the kernel's lockdown mode; without the file it has none."""
     text = place.text("/sys/kernel/security/lockdown")
     if text is None:
-        yield Check("kernel-lockdown", "ok", "none (the kernel has no such module, or hides it)")
+        yield Check(
+            "kernel-lockdown", "ok", "none (the kernel has no lockdown module, or hides it)"
+        )
         return
     mode = next((word.strip("[]") for word in text.split() if word.startswith("[")), "?")
     if mode == "confidentiality":
         what = (
-            "confidentiality: BPF may not read kernel memory: no BPF backend, no wait probes"
+            "confidentiality: BPF may not read kernel memory: no BPF backend, no wait programs"
             " (waits are sampled)"
         )
-        mend = "boot with lockdown=integrity, or use --backend proc or ptrace"
-        yield Check("kernel-lockdown", "degraded", what, mend)
+        fix = "boot with lockdown=integrity, or use --backend proc or ptrace"
+        yield Check("kernel-lockdown", "degraded", what, fix)
     else:
         yield Check("kernel-lockdown", "ok", mode)
 
 
 def yama(place: Place) -> Iterator[Check]:
-    """Say what kernel.yama.ptrace_scope lets us do."""
+    """Report what kernel.yama.ptrace_scope allows."""
     scope = place.text("/proc/sys/kernel/yama/ptrace_scope")
     if scope is None:
         yield Check("ptrace-scope", "ok", "not restricted: the kernel has no Yama")
         return
-    what = f"kernel.yama.ptrace_scope = {scope}: {_YAMA.get(scope, 'of unknown meaning')}"
+    what = f"kernel.yama.ptrace_scope = {scope}: {_YAMA.get(scope, 'unknown value')}"
     if scope == "3":
-        mend = "it can only be lowered by a reboot; see /etc/sysctl.d"
-        yield Check("ptrace-scope", "missing", what, mend)
+        fix = "it can only be lowered by a reboot; see /etc/sysctl.d"
+        yield Check("ptrace-scope", "missing", what, fix)
     elif scope in ("1", "2") and not _may_trace(place):
-        mend = "run it by sudo, or sysctl kernel.yama.ptrace_scope=0"
-        yield Check("ptrace-scope", "degraded", what, mend)
+        fix = "run it with sudo, or sysctl kernel.yama.ptrace_scope=0"
+        yield Check("ptrace-scope", "degraded", what, fix)
     else:
         yield Check("ptrace-scope", "ok", what)
 
 
 def _may_trace(place: Place) -> bool:
-    """Say whether we or the probe have what Yama asks for."""
+    """Return whether this process or the probe has what Yama requires."""
     if os.geteuid() == 0:
         return True
     file = 0 if _has_no_new_privileges(place) else _file_capabilities()
@@ -196,7 +196,7 @@ def _may_trace(place: Place) -> bool:
 
 
 def container(place: Place) -> Iterator[Check]:
-    """Say whether we ourselves are in a container, which hides the host's processes."""
+    """Report whether stallscope runs in a container, which hides the host's processes."""
     own = place.link("/proc/self/ns/pid")
     user = place.link("/proc/self/ns/user")
     if own is None:
@@ -213,10 +213,10 @@ def container(place: Place) -> Iterator[Check]:
         if link != first
     ]
     if not inside:
-        yield Check("container", "ok", "not in one: all processes of the host are seen")
+        yield Check("container", "ok", "none: all processes of the host are visible")
         return
-    what = f"in a {' and '.join(inside)} namespace of its own: processes outside are not seen"
+    what = f"in a {' and '.join(inside)} namespace: processes outside are not visible"
     if "user" in inside:
-        what += ", and BPF is refused"
-    mend = "start the container with --pid=host --privileged, or run it on the host"
-    yield Check("container", "degraded", what, mend)
+        what += ", and BPF is not permitted"
+    fix = "start the container with --pid=host --privileged, or run it on the host"
+    yield Check("container", "degraded", what, fix)

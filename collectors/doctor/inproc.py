@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-process agent: its library, where servers may put their rings, and a server's own ring."""
+"""The in-process library: its library, where servers may put their rings, and a server's own
+ring."""
 
 from __future__ import annotations
 
@@ -20,42 +21,40 @@ _ENVIRONMENT = 1 << 20
 
 
 def library() -> Iterator[Check]:
-    """Say whether there is a library to be loaded into servers."""
+    """Report whether the library is installed."""
     try:
         yield Check(preload.LIBRARY, "ok", str(preload.find()))
     except StallscopeError as error:
-        mend = "./scripts/setup, or meson setup build && meson compile -C build"
-        yield Check(preload.LIBRARY, "degraded", f"no in-process agent: {error}", mend)
+        fix = "./scripts/setup, or meson setup build && meson compile -C build"
+        yield Check(preload.LIBRARY, "degraded", f"no in-process library: {error}", fix)
 
 
 def folder(place: Place) -> Iterator[Check]:
-    """Say where the server, or else we, could make a ring."""
+    """Report where the server, or without one this user, could create a ring."""
     uid = os.geteuid() if place.server is None else _user(place, place.server.main.pid)
     if uid is None:
         return
     for path in (*rings.folders(), Path("/dev/shm")):  # noqa: S108 - the last resort, made below it
         if _writable(place.root / str(path).lstrip("/"), uid):
-            yield Check("inproc-folder", "ok", f"uid {uid} can make a ring in {path}")
+            yield Check("inproc-folder", "ok", f"uid {uid} can create a ring in {path}")
             return
-    what = f"uid {uid} can make a ring nowhere: the in-process agent would record nothing"
-    mend = "install -d -m 1777 /run/stallscope, or stallscope run --ring-dir DIR"
-    yield Check("inproc-folder", "degraded", what, mend)
+    what = f"uid {uid} cannot create a ring anywhere: the in-process library would record nothing"
+    fix = "install -d -m 1777 /run/stallscope, or stallscope run --ring-dir DIR"
+    yield Check("inproc-folder", "degraded", what, fix)
 
 
 def agent(place: Place, pids: tuple[int, ...]) -> Iterator[Check]:
-    """Say whether the server has the library loaded, and what its ring says."""
+    """Report whether the server has the library loaded, and what its ring shows."""
     found = [ring for ring in map(rings.of_process, pids) if ring is not None]
     for one in found:
         ring = one.ring
         assert ring is not None, "of_process gives what could be read"
         what = f"{one.path}: {ring.threads} threads, {ring.waits} waits"
         if not ring.enabled:
-            yield Check(
-                "inproc", "degraded", f"{what}; switched off", "stallscope inproc on -p PID"
-            )
+            yield Check("inproc", "degraded", f"{what}; turned off", "stallscope inproc on -p PID")
         elif ring.threads >= ring.slots:
-            mend = f"stallscope run --threads {2 * ring.slots}"
-            yield Check("inproc", "degraded", f"{what}; no room for more threads", mend)
+            fix = f"stallscope run --threads {2 * ring.slots}"
+            yield Check("inproc", "degraded", f"{what}; no room for more threads", fix)
         else:
             yield Check("inproc", "ok", what)
     if found or not pids:
@@ -67,18 +66,18 @@ def _without_a_ring(place: Place, pid: int) -> Check:
     loaded = _loaded(place, pid)
     by = profile(place, pid)
     confined = "" if by is None else f"; it is confined by {by}"
-    mend = "see the server's error log, and inproc-folder"
+    fix = "see the server's error log and the check inproc-folder"
     if by is not None:
-        mend += "; give its profile the rules of docs/inproc.md"
+        fix += "; add the rules of docs/inproc.md to its profile"
     if loaded:
-        what = "the library is loaded, and there is no ring: no wait so far, or no folder for it"
-        return Check("inproc", "degraded", what + confined, mend)
+        what = "the library is loaded, but there is no ring: no wait yet, or no directory for it"
+        return Check("inproc", "degraded", what + confined, fix)
     if loaded is None:
-        return Check("inproc", "ok", f"no ring; what pid {pid} has loaded cannot be read")
+        return Check("inproc", "ok", f"no ring; the libraries of pid {pid} cannot be read")
     if _preloads(place, pid):
-        what = f"LD_PRELOAD of pid {pid} names the library, and it is not loaded"
-        return Check("inproc", "degraded", what + confined, mend)
-    what = "not loaded; it is needed where neither BPF nor ptrace is permitted (stallscope run)"
+        what = f"LD_PRELOAD of pid {pid} names the library, but it is not loaded"
+        return Check("inproc", "degraded", what + confined, fix)
+    what = "not loaded; only needed where BPF and ptrace are not permitted (stallscope run)"
     return Check("inproc", "ok", what)
 
 

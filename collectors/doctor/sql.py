@@ -18,7 +18,7 @@ __all__ = ["sql"]
 
 _SECONDS = 3.0
 _LOST = "no connections, statements, or owners of row and metadata locks"
-_HOW = "see the section Rights of docs/sql.md"
+_HOW = "see docs/sql.md, section Rights"
 
 
 def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
@@ -26,7 +26,7 @@ def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
     try:
         found, notes = login()
     except StallscopeError as error:
-        yield Check("sql-login", "degraded", one_line(str(error)), "mend the option file")
+        yield Check("sql-login", "degraded", one_line(str(error)), "correct the option file")
         return
     for note in notes:
         yield Check("sql-options", "degraded", one_line(note))
@@ -37,13 +37,16 @@ def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
             what = one_line(f"{found}: {error}: {_LOST}")
             yield Check("sql", "degraded", what, f"create the account: {_HOW}")
             return
-        yield Check("sql", "ok", one_line(f"{found}: answers, version {facts.version.text}"))
+        yield Check("sql", "ok", one_line(f"{found}: connected, version {facts.version.text}"))
         sessions = fetch(connection, _SECONDS)
         refused = [*([sessions.reason] if sessions.reason else []), *sessions.notes]
         for text in refused:
             yield Check("sql-rights", "degraded", one_line(text), _statement(text))
         if not refused:
-            what = f"{len(sessions.sessions)} connections and who waits for whom can be read"
+            what = (
+                f"{len(sessions.sessions)} connections, and their waits for each other, are"
+                " readable"
+            )
             yield Check("sql-rights", "ok", what)
 
 

@@ -36,15 +36,15 @@ def namespaces(place: Place) -> Iterator[Check]:
             others.append(name)
     if unread:
         what = f"the namespaces of pid {pid} cannot be read: {', '.join(unread)}"
-        yield Check("server-container", "degraded", what, "run it by sudo")
+        yield Check("server-container", "degraded", what, "run it with sudo")
     elif not others:
-        yield Check("server-container", "ok", "the server is in no container")
+        yield Check("server-container", "ok", "the server is not in a container")
     else:
         what = f"the server has its own namespaces ({', '.join(others)})"
         if "mnt" in others:
             what += "; its files are read through /proc/PID/root"
         if "pid" in others:
-            what += "; thread ids of SQL are those in its container"
+            what += "; SQL shows thread ids of its container"
         yield Check("server-container", "ok", what + _cgroup(place, pid))
 
 
@@ -74,7 +74,7 @@ def _symbols(capture: Capture) -> Iterator[Check]:
     unnamed = Counter(
         frame.module.path if frame.module else "(no file)" for frame in frames if not frame.symbol
     )
-    named = f"{len(frames) - unnamed.total()} of {len(frames)} frames have a name"
+    named = f"{len(frames) - unnamed.total()} of {len(frames)} frames have names"
     if not unnamed:
         yield Check("symbols", "ok", named)
         return

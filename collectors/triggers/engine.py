@@ -131,7 +131,7 @@ class Engine:
         return tuple(one for one in fired if one is not None)
 
     def feed_waits(self, line: WaitLine, time_ns: int, clock_ns: int) -> tuple[Fired, ...]:
-        """Take a line of the wait probes; it is a sample too."""
+        """Take a line of the wait programs; it is a sample too."""
         fired = [trigger.look(line, time_ns, clock_ns) for trigger in self._waits]
         found = tuple(one for one in fired if one is not None)
         return found + self.feed(waiting.sample_of(line, time_ns, clock_ns))

@@ -30,7 +30,7 @@ class TriggerSettings(_Settings, frozen=True):
     """One ``[[trigger]]``.
 
     It looks at ``variable`` (an expression that is compared with ``threshold``, or a condition that
-    has none), or at ``wait``, which the wait probes see by themselves.
+    has none), or at ``wait``, which the wait programs see by themselves.
     """
 
     name: str

@@ -82,11 +82,11 @@ static int perf_paranoid(void)
 	return file && fscanf(file, "%d", &level) == 1 ? level : 0;
 }
 
-const char *stall_mend_perf(void)
+const char *stall_perf_advice(void)
 {
 	// Kernels of Debian and Ubuntu take CAP_SYS_ADMIN where it is above 2, which no other has.
 	if (perf_paranoid() > 2 && !stall_has_capability(STALL_CAP_SYS_ADMIN))
 		return "sysctl kernel.perf_event_paranoid=2 (above that, kernels of Debian and "
 		       "Ubuntu take CAP_SYS_ADMIN), and CAP_PERFMON, or run it as root";
-	return STALL_MEND_CAPABILITIES;
+	return STALL_CAPABILITIES_ADVICE;
 }

@@ -25,7 +25,7 @@ enum stall_capability {
 };
 
 #define STALL_PROBE_CAPABILITIES "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep"
-#define STALL_MEND_CAPABILITIES                                                                    \
+#define STALL_CAPABILITIES_ADVICE                                                                  \
 	"run it as root, or give it capabilities: setcap " STALL_PROBE_CAPABILITIES                \
 	" stallscope-probe"
 
@@ -48,7 +48,7 @@ bool stall_has_capability(enum stall_capability capability);
 void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,
 				size_t size);
 
-// What to do where perf_event_open was refused: an advice as STALL_MEND_CAPABILITIES.
-const char *stall_mend_perf(void);
+// What to do where perf_event_open was refused: an advice as STALL_CAPABILITIES_ADVICE.
+const char *stall_perf_advice(void);
 
 #endif

@@ -80,7 +80,7 @@ static struct stall_error *check_map_files(void)
 		STALL_ERROR_PERMISSION,
 		"files of deleted or upgraded programs cannot be opened through "
 		"/proc/PID/map_files (%s), which takes CAP_CHECKPOINT_RESTORE; %s",
-		strerror(errnum), STALL_MEND_CAPABILITIES);
+		strerror(errnum), STALL_CAPABILITIES_ADVICE);
 }
 
 static struct stall_error *check_perf(void)
@@ -105,7 +105,7 @@ static struct stall_error *check_perf(void)
 	return stall_error_create(STALL_ERROR_PERMISSION,
 				  "threads on a CPU cannot be sampled by perf_event_open with "
 				  "registers and stack (%s), which takes CAP_PERFMON; %s",
-				  strerror(errno), stall_mend_perf());
+				  strerror(errno), stall_perf_advice());
 }
 
 static struct stall_error *check_capabilities(void)
@@ -120,7 +120,7 @@ static struct stall_error *check_capabilities(void)
 	if (!missing[0])
 		return NULL;
 	return stall_error_create(STALL_ERROR_PERMISSION, "missing: %s; %s", missing,
-				  STALL_MEND_CAPABILITIES);
+				  STALL_CAPABILITIES_ADVICE);
 }
 
 // A file of a thread of another process. Returns 0 or an errno.
@@ -153,7 +153,7 @@ static struct stall_error *check_polling(void)
 		"programs no wait is seen; %s",
 		strerror(errnum),
 		errnum == EACCES || errnum == EPERM
-			? STALL_MEND_CAPABILITIES
+			? STALL_CAPABILITIES_ADVICE
 			: "mount /proc, take a kernel that has the file");
 }
 

@@ -9,7 +9,7 @@
 
 struct stall_feature {
 	const char *name;
-	// NULL where it works; else the message says why not and, behind "; ", how to mend it.
+	// NULL where it works; else the message says why not and, behind "; ", how to fix it.
 	struct stall_error *(*check)(void);
 };
 

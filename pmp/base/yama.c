@@ -44,5 +44,5 @@ struct stall_error *stall_yama_check(void)
 		STALL_ERROR_PERMISSION,
 		"kernel.yama.ptrace_scope is %c, so reading other processes takes "
 		"CAP_SYS_PTRACE; %s",
-		scope, STALL_MEND_CAPABILITIES);
+		scope, STALL_CAPABILITIES_ADVICE);
 }

@@ -20,11 +20,11 @@ static void write_feature(struct stall_json *json, const char *name, struct stal
 	stall_json_open(json, '{');
 	stall_json_member_bool(json, "ok", !err);
 	if (err) {
-		const char *mend = strstr(err->message, "; ");
-		size_t length = mend ? (size_t)(mend - err->message) : strlen(err->message);
+		const char *fix = strstr(err->message, "; ");
+		size_t length = fix ? (size_t)(fix - err->message) : strlen(err->message);
 		stall_json_key(json, "why");
 		stall_json_string_n(json, err->message, length);
-		stall_json_member_string(json, "mend", mend ? mend + 2 : NULL);
+		stall_json_member_string(json, "fix", fix ? fix + 2 : NULL);
 	}
 	stall_json_close(json, '}');
 	stall_error_destroy(err);

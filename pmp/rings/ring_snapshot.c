@@ -112,7 +112,7 @@ struct stall_error *stall_ring_note(struct stall_snapshot *snapshot, uint32_t pr
 
 	if (!stall_ring_live(ring)->enabled)
 		err = stall_snapshot_note(snapshot, "inproc-off",
-					  "the in-process agent of process %d is switched off: "
+					  "the in-process library of process %d is switched off: "
 					  "threads that wait are not seen; stallscope inproc on",
 					  stall_ring_header(ring)->pid);
 	if (!err && failed)

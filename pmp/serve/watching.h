@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wait probes of a serving probe: on and off, their lines, and the captures they take.
+// The wait programs of a serving probe: on and off, their lines, and the captures they take.
 #ifndef STALL_WATCHING_H
 #define STALL_WATCHING_H
 

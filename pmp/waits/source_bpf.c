@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits as the wait probes tell of them, with stacks from the memory of the live processes.
+// Waits as the wait programs tell of them, with stacks from the memory of the live processes.
 #include <stdlib.h>
 #include <string.h>
 

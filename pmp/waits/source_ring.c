@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits as the in-process agents of servers tell of them, each in a ring. Nothing is asked of the
+// Waits as the in-process librarys of servers tell of them, each in a ring. Nothing is asked of the
 // processes themselves.
 #include <stdio.h>
 #include <stdlib.h>

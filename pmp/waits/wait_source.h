@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where waits are learnt of: the wait probes (source_bpf.c), the rings of servers that have the
-// in-process agent (source_ring.c), or /proc (source_poll.c). All that comes after is the same for
+// Where waits are learnt of: the wait programs (source_bpf.c), the rings of servers that have the
+// in-process library (source_ring.c), or /proc (source_poll.c). All that comes after is the same for
 // all of them.
 #ifndef STALL_WAIT_SOURCE_H
 #define STALL_WAIT_SOURCE_H

@@ -198,7 +198,7 @@ class OpenIncident:
         self._maybe_flush(self._samples)
 
     def add_waits(self, lines: Iterable[bytes]) -> None:
-        """Take lines of the wait probes."""
+        """Take lines of the wait programs."""
         self._waits += lines
         self._maybe_flush(self._waits)
 

@@ -105,7 +105,7 @@ class Outside(Protocol):
         """Tell of ``start``, ``fire``, ``stall``, ``end`` and ``stop``."""
 
     def line(self, line: WaitLine) -> None:
-        """Take a line of the wait probes: for metrics."""
+        """Take a line of the wait programs: for metrics."""
 
     def metrics(self, text: bytes) -> None:
         """Publish the agent's own metrics; called in the keeper's thread."""

@@ -49,7 +49,7 @@ class Shot(msgspec.Struct, frozen=True):
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """A line of the wait probes, as it was understood and as it came."""
+    """A line of the wait programs, as it was understood and as it came."""
 
     line: WaitLine
     data: bytes
@@ -57,7 +57,7 @@ class Waits(msgspec.Struct, frozen=True):
 
 
 class ProbeState(msgspec.Struct, frozen=True):
-    """The probe has become ready, or has ended. ``sees_waits``: its wait probes are on."""
+    """The probe has become ready, or has ended. ``sees_waits``: its wait programs are on."""
 
     ready: bool
     sees_waits: bool = False

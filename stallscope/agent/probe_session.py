@@ -31,7 +31,7 @@ STEADY_SECONDS = 60.0
 WARM_SECONDS = 60.0
 """What it may need to become ready: it reads the symbols of large files once."""
 WATCH_AGAIN_SECONDS = 600.0
-"""Without wait probes: until they are tried again, at first. What keeps them away may be a busy
+"""Without wait programs: until they are tried again, at first. What keeps them away may be a busy
 minute; where it is a missing right, each attempt costs captures for some seconds."""
 LONGEST_WITHOUT_WATCH = 6 * 3600.0
 SHOT_SECONDS = 20.0
@@ -139,7 +139,7 @@ class ProbeSession:
         self._ready = False
         self._watch = True
         self._watch_again = math.inf
-        """When wait probes are to be tried again, while there are none."""
+        """When wait programs are to be tried again, while there are none."""
         self._watch_pause = WATCH_AGAIN_SECONDS
         self._changed = threading.Event()
         """Something that a pause between two probes is to end for."""
@@ -316,7 +316,7 @@ class ProbeSession:
         return left
 
     def _time_to_watch(self) -> float:
-        """Return in how many seconds wait probes are to be tried again; then do."""
+        """Return in how many seconds wait programs are to be tried again; then do."""
         if self._watch or not self._ready:
             return math.inf
         left = self._watch_again - time.monotonic()

@@ -74,7 +74,7 @@ class Sources(msgspec.Struct):
     texts: Callable[[], Texts] | None = None
     """Asks what the server says of itself in a stall; in the SQL lane."""
     cue: Callable[[], None] = lambda: None
-    """To be called where the wait probes see that a deadlock has found its victim."""
+    """To be called where the wait programs see that a deadlock has found its victim."""
     close: Callable[[], None] = lambda: None
 
 
@@ -100,7 +100,7 @@ class Deadlocks:
         self._cued = False
 
     def cue(self) -> None:
-        """Say that there is one: the wait probes have seen it find its victim."""
+        """Say that there is one: the wait programs have seen it find its victim."""
         self._cued = True
 
     def collect(self) -> Sample:

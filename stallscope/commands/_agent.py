@@ -46,42 +46,42 @@ CAPTURE_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of both commands."""
     server = parser.add_argument_group("server")
-    server.add_argument(
-        "-p", "--pid", metavar="PID|NAME", help="process id, or name of the program"
-    )
+    server.add_argument("-p", "--pid", metavar="PID|NAME", help="process id or program name")
     _options.add_place_arguments(server)
     sql = _sql.add_sql_arguments(parser)
     sql.add_argument(
         "--raw-sql",
         action="store_true",
-        help="keep statements with their literals too, in a file of their own",
+        help="also keep statements with their literals, in a separate file",
     )
-    what = parser.add_argument_group("what is captured")
-    what.add_argument("--triggers", type=Path, metavar="FILE", help="triggers of your own (TOML)")
+    what = parser.add_argument_group("captures")
+    what.add_argument("--triggers", type=Path, metavar="FILE", help="your own triggers (TOML)")
     _store.add_dest_argument(what)
     _options.add_inproc_arguments(what)
     _options.add_uprobes_argument(what)
-    what.add_argument("--no-probe", action="store_true", help="take no stacks by stallscope-probe")
+    what.add_argument(
+        "--no-probe", action="store_true", help="do not use stallscope-probe: take no stacks"
+    )
     what.add_argument(
         "--allow-gdb",
         action="store_true",
-        help="take stacks by gdb, which stops the server, while the probe does not work",
+        help="use gdb, which stops the server, while the probe does not work",
     )
     _options.add_force_kernel_argument(what)
     _options.add_signatures_argument(what)
-    told = parser.add_argument_group("who is told")
-    told.add_argument("--json", action="store_true", help="print a line of JSON for each event")
-    told.add_argument(
+    notify = parser.add_argument_group("notifications")
+    notify.add_argument("--json", action="store_true", help="print each event as a line of JSON")
+    notify.add_argument(
         "--notify-command",
         metavar="COMMAND",
-        help="run it for each incident, without a shell; STALLSCOPE_… variables tell of it",
+        help="run COMMAND for each incident, without a shell; see its STALLSCOPE_… variables",
     )
-    told.add_argument("--webhook", metavar="URL", help="post each incident there as JSON")
-    told.add_argument(
+    notify.add_argument("--webhook", metavar="URL", help="post each incident to URL as JSON")
+    notify.add_argument(
         "--prometheus",
         type=Path,
         metavar="FILE",
-        help="keep FILE as metrics for node exporter's textfile collector",
+        help="write metrics to FILE for node exporter's textfile collector",
     )
 
 

@@ -36,32 +36,37 @@ __all__ = [
 def add_report_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that prints an analysis."""
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print stallscope.analysis/1 instead")
+    group.add_argument("--json", action="store_true", help="print JSON (stallscope.analysis/1)")
     group.add_argument(
-        "--lines", type=count, metavar="N", help="group threads by N frames, from the innermost"
+        "--lines", type=count, metavar="N", help="group threads by the N innermost frames"
     )
     group.add_argument(
         "--by",
         choices=groups.BY,
         default="stack",
-        help="group by the stack, by the frame that waits or works (leaf), or by the outermost"
-        " frame of the thread's own (root)",
+        help="group by the whole stack, by the innermost frame (leaf), or by the outermost"
+        " frame of the server's code (root)",
     )
     group.add_argument(
         "--threads",
         type=pattern,
         metavar="REGEX",
-        help="show groups of threads in whose name or id this is found; the verdict is of all",
+        help="show only groups with a thread whose name or id matches; the verdict covers all"
+        " threads",
     )
     shape = group.add_mutually_exclusive_group()
-    shape.add_argument("--tree", action="store_true", help="print the stacks as a tree too")
-    shape.add_argument("--inverted", action="store_true", help="the tree from the leaves")
-    group.add_argument(
-        "--top", type=count, default=10, metavar="N", help="show N groups; 0 is all (default 10)"
+    shape.add_argument("--tree", action="store_true", help="also print the stacks as a tree")
+    shape.add_argument(
+        "--inverted", action="store_true", help="build the tree from the innermost frames"
     )
-    group.add_argument("--full", action="store_true", help="whole names, whole stacks, idle groups")
     group.add_argument(
-        "--fail-on-stall", action="store_true", help="exit with code 4 where a stall was found"
+        "--top", type=count, default=10, metavar="N", help="show N groups; 0: all (default 10)"
+    )
+    group.add_argument(
+        "--full", action="store_true", help="show full names, full stacks, and idle groups"
+    )
+    group.add_argument(
+        "--fail-on-stall", action="store_true", help="exit with code 4 if a stall was found"
     )
     _options.add_signatures_argument(group)
 
@@ -76,7 +81,7 @@ def pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text[:500])
     except (re.error, RecursionError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def grouping(args: argparse.Namespace) -> groups.Grouping:

@@ -38,11 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_common.count,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes that read a large file of gdb's text (default: all CPUs)",
+        help="processes to read a large gdb text file with (default: all CPUs)",
     )
-    group.add_argument("--exe", type=Path, metavar="FILE", help="the program of a core file")
+    group.add_argument("--exe", type=Path, metavar="FILE", help="executable of a core file")
     group.add_argument(
-        "--sysroot", type=Path, metavar="DIR", help="where the files of a core or a ring are"
+        "--sysroot",
+        type=Path,
+        metavar="DIR",
+        help="root directory of the files of a core file or ring",
     )
 
 

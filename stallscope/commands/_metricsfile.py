@@ -40,7 +40,7 @@ class MetricsFile:
         atomicfile.check_can_create(path, force=True)
         if path.exists() and not _begins_with(path, _METRICS_BEGIN):
             raise StallscopeError(
-                f"{path} exists and holds no metrics of stallscope: name another file"
+                f"{path} exists and does not contain stallscope metrics: name another file"
             )
         if path.suffix != ".prom":
             tell(f"{path}: the node exporter reads only files whose names end in .prom")
@@ -66,7 +66,7 @@ class MetricsFile:
             )
         except StallscopeError as error:
             if not self.failed:
-                tell(f"{error}; going on without it")
+                tell(f"{error}; continuing without it")
             self.failed = True
 
 

@@ -26,13 +26,13 @@ WAIT_BACKENDS = ("auto", "bpf", "inproc", "poll")
 
 
 def add_inproc_arguments(parser: argparse._ActionsContainer) -> None:
-    """Add the options of commands that watch by the kernel, or by the server's own agent."""
+    """Add the options of commands that watch waits."""
     parser.add_argument(
         "--backend",
         choices=WAIT_BACKENDS,
         default="auto",
-        help="inproc: what the server itself writes; poll: what /proc shows now and then;"
-        " auto: bpf, where that cannot be had one of these",
+        help="how waits are seen; bpf: BPF programs; inproc: the in-process library; poll: polling"
+        " /proc; auto: the first of them that works",
     )
     add_ring_argument(parser)
 
@@ -43,7 +43,7 @@ def add_ring_argument(parser: argparse._ActionsContainer) -> None:
         "--ring",
         type=Path,
         metavar="FILE|DIR",
-        help="inproc: the server's ring, or its folder (default: looked for in those it can have)",
+        help="inproc: the server's ring, or its directory (default: search the usual ones)",
     )
 
 
@@ -55,7 +55,7 @@ def add_signatures_argument(parser: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="read more signatures (*.toml) from DIR",
+        help="also read signatures (*.toml) from DIR",
     )
 
 
@@ -64,7 +64,7 @@ def add_force_kernel_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--force-kernel",
         action="store_true",
-        help="use BPF even on a kernel that is known to crash under it",
+        help="use BPF even on a kernel that it is known to crash",
     )
 
 
@@ -73,7 +73,7 @@ def add_uprobes_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--no-uprobes",
         action="store_true",
-        help="no probes in the server's own functions: nothing is written to its code",
+        help="set no uprobes in the server's functions: its code is not modified",
     )
 
 
@@ -86,13 +86,17 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PID|NAME",
-        help="process id, or name of the program; may be given several times",
+        help="process id or program name; may be given several times",
     )
     add_place_arguments(group)
 
 
 def add_place_arguments(group: argparse._ActionsContainer) -> None:
     """Add the options that name a server by where it is."""
-    group.add_argument("--socket", metavar="PATH", help="the server that listens on this socket")
-    group.add_argument("--port", type=port, metavar="N", help="the server that listens there")
+    group.add_argument(
+        "--socket", metavar="PATH", help="the server that listens on this Unix socket"
+    )
+    group.add_argument(
+        "--port", type=port, metavar="N", help="the server that listens on this TCP port"
+    )
     group.add_argument("--datadir", metavar="DIR", help="the server with this data directory")

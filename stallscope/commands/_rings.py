@@ -18,7 +18,7 @@ def backend(args: argparse.Namespace) -> str:
     if args.ring is None:
         return str(args.backend)
     if args.backend not in ("auto", "inproc"):
-        raise UsageError(f"--ring goes with --backend inproc, not {args.backend}")
+        raise UsageError(f"--ring needs --backend inproc, not {args.backend}")
     return "inproc"
 
 
@@ -28,13 +28,13 @@ def resolve(
     """Find the servers that are named; where none is, the one whose ring is given."""
     folder = args.ring is not None and args.ring.is_dir()
     if folder and not (targets or selector):
-        raise UsageError(
-            f"{args.ring} is a folder: give -p PID, whose ring is in it, or --ring FILE"
-        )
+        raise UsageError(f"{args.ring} is a directory: also give -p PID, or --ring FILE")
     if args.ring is None or folder or targets or selector:
         pids, servers = processes.resolve(targets, selector)
         if args.ring is not None and not folder and len(pids) != 1:
-            raise UsageError(f"--ring FILE is of one process, and {len(pids)} are named")
+            raise UsageError(
+                f"--ring FILE names one process's ring, and {len(pids)} processes were given"
+            )
         return pids, servers
     (found,) = rings.look([args.ring])
     if found.error is not None:
@@ -42,7 +42,8 @@ def resolve(
     if found.process is not None:
         return processes.resolve([str(found.process)], Selector())
     if found.life is Life.UNKNOWN:
-        raise StallscopeError(f"{args.ring}: its server cannot be seen from here; give -p PID")
+        raise StallscopeError(f"{args.ring}: its server is in another PID namespace; give -p PID")
     raise StallscopeError(
-        f"{args.ring}: its server is gone; `stallscope analyze {args.ring}` says what it waited for"
+        f"{args.ring}: its server has ended; `stallscope analyze {args.ring}` shows what it"
+        " waited for"
     )

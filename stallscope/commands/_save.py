@@ -57,7 +57,7 @@ def save(path: Path, data: bytes, *, force: bool, seconds: float = SECONDS) -> s
     except subprocess.TimeoutExpired:
         return (
             f"{path} is not written yet: its file system has not answered for {seconds:g} s;"
-            f" process {process.pid} goes on with it"
+            f" process {process.pid} keeps trying"
         )
     if process.returncode == 0:
         return None

@@ -24,17 +24,15 @@ def add_sql_arguments(
     """Add the options that say how to log in; where SQL is ``optional``, ``--no-sql`` too."""
     group = parser.add_argument_group("SQL")
     if optional:
-        group.add_argument("--no-sql", action="store_true", help="ask the server nothing over SQL")
+        group.add_argument("--no-sql", action="store_true", help="do not connect to the server")
+    group.add_argument("--defaults-file", metavar="FILE", help="read only this option file")
     group.add_argument(
-        "--defaults-file", metavar="FILE", help="read this option file, and no other"
+        "--defaults-extra-file", metavar="FILE", help="read this option file after the usual ones"
     )
     group.add_argument(
-        "--defaults-extra-file", metavar="FILE", help="read this option file besides the usual ones"
+        "--defaults-group-suffix", metavar="NAME", help="also read groups with this suffix"
     )
-    group.add_argument(
-        "--defaults-group-suffix", metavar="NAME", help="read groups with this suffix too"
-    )
-    group.add_argument("--login-path", metavar="NAME", help="a group of .mylogin.cnf")
+    group.add_argument("--login-path", metavar="NAME", help="read this group of .mylogin.cnf")
     return group
 
 
@@ -45,7 +43,7 @@ def add_deadline_argument(group: argparse._ArgumentGroup) -> None:
         type=time_between(0.001, 60),
         default=DEADLINE,
         metavar="SECONDS",
-        help=f"for connecting and all answers together (default {DEADLINE:g})",
+        help=f"to connect and get all answers (default {DEADLINE:g})",
     )
 
 

@@ -38,24 +38,30 @@ def add_dest_argument(parser: argparse._ActionsContainer) -> None:
         "--dest",
         type=Path,
         metavar="DIR",
-        help="the store of incidents (default: /var/lib/stallscope where that can be written,"
-        " else ~/.local/state/stallscope)",
+        help="the store of incidents (default: /var/lib/stallscope if writable,"
+        " otherwise ~/.local/state/stallscope)",
     )
 
 
 def add_retention_arguments(parser: argparse._ActionsContainer) -> None:
     """Add the options that say what is kept, in pt-stalk's words."""
     parser.add_argument(
-        "--retention-time", type=days, metavar="DAYS", help="keep so many days (default 30)"
+        "--retention-time",
+        type=days,
+        metavar="DAYS",
+        help="remove incidents older than DAYS (default 30)",
     )
     parser.add_argument(
-        "--retention-count", type=number, metavar="N", help="keep so many incidents (default: all)"
+        "--retention-count",
+        type=number,
+        metavar="N",
+        help="keep at most N incidents (default: all)",
     )
     parser.add_argument(
         "--retention-size",
         type=byte_count,
         metavar="SIZE",
-        help="keep so many MB, or 10G (default: all)",
+        help="keep at most SIZE in MB, or as 10G (default: all)",
     )
 
 
@@ -85,7 +91,7 @@ def reading_dest(args: argparse.Namespace) -> Path:
         return layout.reading_dest()
     dest: Path = args.dest.absolute()
     if not dest.is_dir():
-        raise UsageError(f"--dest {dest}: there is no such directory")
+        raise UsageError(f"--dest {dest}: no such directory")
     return dest
 
 

@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="FILE|DIR|-",
-        help="a capture, dump, core file or ring, a directory of them, or standard input",
+        help="a capture, dump, core file, ring, or a directory of them; -: standard input",
     )
     _inputs.add_arguments(parser)
     parser.add_argument(
         "--series",
         action="store_true",
-        help="print only what persists, moves, comes and goes over all captures, in order of time",
+        help="compare all captures in order of time: which stacks persist, appear and disappear",
     )
     _common.add_report_arguments(parser)
 
@@ -107,9 +107,9 @@ def _directory(
         except StallscopeError as error:
             _complain(error, outcome)
     if outcome.reports == before and outcome.failed == failed:
-        _complain(StallscopeError(f"{top}: none of its {foreign} files holds stacks"), outcome)
+        _complain(StallscopeError(f"{top}: none of its {foreign} files contains stacks"), outcome)
     elif foreign:
-        what = f"{top}: passed over {foreign} files that hold no stacks"
+        what = f"{top}: skipped {foreign} files without stacks"
         print(f"stallscope: {one_line(what)}", file=sys.stderr)
 
 

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         choices=(*SHELLS, *IDS),
         metavar="SHELL|IDS",
-        help="bash, zsh or fish: the script; incidents or signatures: their ids, a line each",
+        help="bash, zsh or fish: the script; incidents, signatures: their ids, one per line",
     )
 
 

@@ -20,7 +20,7 @@ examples:
   stallscope cron -p mysqld --dest /var/lib/stallscope
   stallscope cron -p mariadbd --seconds 20 --fail-on-stall
 
-A pass that finds the one before still at work does nothing, and ends with 0.
+If the previous pass is still running, cron does nothing and exits with 0.
 """
 
 
@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=time_between(1, 86400),
         default=50.0,
         metavar="SECONDS",
-        help="how long a pass lasts (default 50: cron starts one each minute)",
+        help="length of the pass (default 50, since cron starts one each minute)",
     )
     parser.add_argument(
-        "--fail-on-stall", action="store_true", help="exit with code 4 where a stall was found"
+        "--fail-on-stall", action="store_true", help="exit with code 4 if a stall was found"
     )
 
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> Exit:
         try:
             held = passes.hold(store.dest)
         except locking.Locked:
-            tell("the pass before is still at work; this one leaves it to that")
+            tell("the previous pass is still running; exiting")
             return Exit.DONE
         try:
             passes.load(store.dest, agent)

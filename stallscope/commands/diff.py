@@ -31,12 +31,14 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("before", metavar="A", help="a capture, a dump, or a directory of them")
-    parser.add_argument("after", metavar="B", help="what to compare it with; one may be -")
+    parser.add_argument(
+        "after", metavar="B", help="what to compare it with; one of the two may be -"
+    )
     _inputs.add_arguments(parser)
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print stallscope.diff/1 instead")
+    group.add_argument("--json", action="store_true", help="print JSON (stallscope.diff/1)")
     group.add_argument(
-        "--lines", type=_common.count, metavar="N", help="compare stacks by N frames, innermost"
+        "--lines", type=_common.count, metavar="N", help="compare stacks by the N innermost frames"
     )
     _options.add_signatures_argument(group)
 
@@ -100,7 +102,7 @@ def _side(word: str, args: argparse.Namespace, signatures: catalog.Catalog) -> _
         except importers.UnknownFormat:
             continue
     if not side.samples:
-        raise StallscopeError(f"{path}: none of its files holds stacks")
+        raise StallscopeError(f"{path}: none of its files contains stacks")
     return side
 
 

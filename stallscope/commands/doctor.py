@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what works here, what is lost, and how to mend it."""
+"""Check what works on this host, and say how to fix what does not."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_target_arguments(parser)
     _sql.add_sql_arguments(parser)
-    parser.add_argument("--dest", type=Path, metavar="DIR", help="the store of incidents")
-    parser.add_argument("--json", action="store_true", help="print stallscope.doctor/1 instead")
+    parser.add_argument("--dest", type=Path, metavar="DIR", help="the store to check")
+    parser.add_argument("--json", action="store_true", help="print JSON (stallscope.doctor/1)")
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Check and print; code 3 where something is degraded, 1 where no capture is possible."""
-    with while_waiting("looking around"):
+    with while_waiting("checking"):
         checks = [*_checks(args)]
     if args.json:
         rows = [msgspec.structs.asdict(check) for check in checks]
@@ -130,8 +130,8 @@ def _lines(checks: list[Check]) -> Iterator[Line]:
         head = f"{check.status:<8} {clean(check.name):<{width}}  "
         for line in _wrap(check.what, head, width + 11):
             yield Line(line, _STYLES[check.status])
-        if check.mend:
-            for line in _wrap(f"-> {check.mend}", " " * (width + 11), width + 14):
+        if check.fix:
+            for line in _wrap(f"-> {check.fix}", " " * (width + 11), width + 14):
                 yield Line(line)
 
 

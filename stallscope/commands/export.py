@@ -50,29 +50,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="FILE|DIR|ID|-",
-        help="captures, dumps, core files, folders of them; incidents: their folders or ids",
+        help="captures, dumps, core files or directories of them; incidents, by directory or id",
     )
-    parser.add_argument("--to", required=True, choices=FORMATS, help="the format")
+    parser.add_argument("--to", required=True, choices=FORMATS, help="output format")
     out = parser.add_argument_group("output")
     out.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write there (default: standard output)"
+        "-o", "--output", type=Path, metavar="FILE", help="write to FILE (default: standard output)"
     )
-    out.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    out.add_argument("--force", action="store_true", help="replace FILE if it exists")
     out.add_argument(
         "--table",
         choices=(*TABLES, _ALL),
-        help="csv, parquet: which table (default threads); all: a file each in the folder FILE",
+        help="csv, parquet: the table (default threads); all: one file per table in directory FILE",
     )
-    out.add_argument("--title", metavar="TEXT", help="of the whole (default: the first input)")
+    out.add_argument(
+        "--title", metavar="TEXT", help="title of the output (default: the first input)"
+    )
     what = parser.add_argument_group("what")
-    what.add_argument("--no-idle", action="store_true", help="leave idle threads out")
-    what.add_argument("--kernel", action="store_true", help="kernel frames too")
+    what.add_argument("--no-idle", action="store_true", help="omit idle threads")
+    what.add_argument("--kernel", action="store_true", help="include kernel frames")
     what.add_argument(
         "--by-thread",
         action="store_true",
-        help="folded, speedscope, svg: keep threads apart, by an outermost frame with their names",
+        help="folded, speedscope, svg: add an outermost frame with the thread's name",
     )
-    what.add_argument("--by-state", action="store_true", help="the same for their states")
+    what.add_argument(
+        "--by-state",
+        action="store_true",
+        help="folded, speedscope, svg: add an outermost frame with the thread's state",
+    )
     _store.add_dest_argument(what)
     _inputs.add_arguments(parser)
     _options.add_signatures_argument(parser)
@@ -104,11 +110,12 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--table goes with --to csv or parquet, not {args.to}")
     if (args.by_thread or args.by_state) and args.to not in ("folded", "speedscope", "svg"):
         raise UsageError(
-            f"--by-thread and --by-state are for folded, speedscope and svg: {args.to} has both"
+            f"--by-thread and --by-state are for folded, speedscope and svg; {args.to} always"
+            " has both"
         )
     if args.table == _ALL:
         if args.output is None:
-            raise UsageError("--table all writes several files: name their folder with -o DIR")
+            raise UsageError("--table all writes several files: name a directory with -o DIR")
         for table in TABLES:
             path = args.output / f"{table}.{args.to}"
             if path.exists() and not args.force:
@@ -180,7 +187,7 @@ class _Inputs:
                 yield entry
         if not found and not self.incidents():
             what = one_line(str(self._args.inputs[0]))
-            raise StallscopeError(f"{what}: nothing there holds stacks")
+            raise StallscopeError(f"{what}: nothing there contains stacks")
 
     def timed(self) -> Iterator[Entry]:
         """Yield the captures that can be put on a timeline."""
@@ -188,7 +195,7 @@ class _Inputs:
             if entry.analysis.capture.time_ns is not None:
                 yield entry
             else:
-                self._complain(f"{entry.name}: does not say when it was; it is left out")
+                self._complain(f"{entry.name}: has no time; skipped")
 
     def _of_file(self, path: Path) -> Iterator[Entry]:
         named = str(path) in self._args.inputs
@@ -285,7 +292,7 @@ def _tabular(form: str, table: Table, rows: Iterable[tuple[Cell, ...]]) -> Itera
 
 def _check_has_rows(name: str, inputs: _Inputs) -> None:
     if name in _OF_INCIDENTS and not inputs.incidents():
-        raise StallscopeError(f"--table {name} is of incidents, and none of the inputs is one")
+        raise StallscopeError(f"--table {name} needs an incident, and no input is one")
 
 
 def _write(chunks: Iterator[bytes], args: argparse.Namespace) -> None:

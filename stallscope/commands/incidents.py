@@ -46,34 +46,38 @@ _MOST_NAMED = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("id", nargs="?", metavar="ID", help="show this one; its beginning will do")
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="show this incident; a unique prefix is enough"
+    )
     _store.add_dest_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print stallscope.incidents/1 instead")
-    which = parser.add_argument_group("which")
+    parser.add_argument("--json", action="store_true", help="print JSON (stallscope.incidents/1)")
+    which = parser.add_argument_group("selection")
     which.add_argument(
         "--since",
         metavar="TIME",
-        help="those that began then or later: '2026-11-21 14:50' (local), or 30min, 3h, 2d ago",
+        help="started at TIME or later: '2026-11-21 14:50' (local), or 30min, 3h, 2d ago",
     )
     which.add_argument(
-        "--signature", metavar="ID", help="those with this verdict; none: those without one"
+        "--signature", metavar="ID", help="with this verdict; none: without a verdict"
     )
     which.add_argument(
-        "-n", "--last", type=_store.number, metavar="N", help="the last N (default: all)"
+        "-n", "--last", type=_store.number, metavar="N", help="only the last N (default: all)"
     )
     which.add_argument(
-        "--deadlocks", action="store_true", help="list the deadlocks that were kept instead"
+        "--deadlocks", action="store_true", help="list the recorded deadlocks instead"
     )
-    work = parser.add_argument_group("upkeep")
+    work = parser.add_argument_group("maintenance")
     work.add_argument(
-        "--rebuild-index", action="store_true", help="read every incident anew, and write the index"
+        "--rebuild-index",
+        action="store_true",
+        help="read every incident again and rewrite the index",
     )
     work.add_argument(
-        "--prune", action="store_true", help="remove what is older or more than is to be kept"
+        "--prune", action="store_true", help="remove incidents beyond the retention limits"
     )
     _store.add_retention_arguments(work)
     work.add_argument(
-        "--dry-run", action="store_true", help="with --prune: say what would be removed"
+        "--dry-run", action="store_true", help="with --prune: only show what would be removed"
     )
 
 
@@ -94,13 +98,15 @@ def run(args: argparse.Namespace) -> Exit:
 
 def _check(args: argparse.Namespace) -> None:
     if args.prune and (args.id is not None or args.since or args.signature or args.last):
-        raise UsageError("--prune goes by --retention-...: give no ID and no choice with it")
+        raise UsageError(
+            "--prune takes only --retention-... and --dry-run: give no ID and no selection"
+        )
     if not args.prune and (args.dry_run or _store.has_retention(args)):
-        raise UsageError("--dry-run and --retention-... say how to --prune: give that too")
+        raise UsageError("--dry-run and --retention-... need --prune")
     if args.deadlocks and (args.id is not None or args.signature or args.prune):
-        raise UsageError("--deadlocks goes with --since, --last, --json and --dest alone")
+        raise UsageError("--deadlocks takes only --since, --last, --json and --dest")
     if args.id is not None and (args.since or args.signature or args.last is not None):
-        raise UsageError("give an ID or a choice of incidents, not both")
+        raise UsageError("give an ID or a selection, not both")
 
 
 def _deadlocks(dest: Path, since_ns: int | None, args: argparse.Namespace) -> Exit:
@@ -128,7 +134,7 @@ def _since(text: str) -> int:
     except ValueError:
         shown = one_line(text, 60)
         raise UsageError(
-            f"--since {shown!r} is no time: write '2026-11-21 14:50', or 30min, 3h, 2d"
+            f"--since {shown!r} is not a time: write '2026-11-21 14:50', or 30min, 3h, 2d"
         ) from None
 
 
@@ -141,7 +147,7 @@ def _listing(dest: Path, args: argparse.Namespace) -> Listing:
         found = listing(dest, rebuild=args.rebuild_index, progress=tell)
     stale = found.read or found.dropped or args.rebuild_index
     if stale and not index.write(dest, found.incidents) and args.rebuild_index:
-        raise StallscopeError(f"{dest}: the index cannot be written: run it as the store's owner")
+        raise StallscopeError(f"{dest}: the index cannot be written: run this as the store's owner")
     if layout.pt_stalk_files(dest):
         print(f"stallscope: {_pt_stalk(dest)}", file=sys.stderr)
     return found
@@ -150,12 +156,12 @@ def _listing(dest: Path, args: argparse.Namespace) -> Listing:
 def _no_store(dest: Path) -> str:
     if layout.pt_stalk_files(dest):
         return _pt_stalk(dest)
-    return f"{dest}: no store of incidents is there; `stallscope watch --dest` makes one"
+    return f"{dest}: no store there; `stallscope watch --dest` creates one"
 
 
 def _pt_stalk(dest: Path) -> str:
     shown = clean(str(dest))
-    return f"{shown} holds files of pt-stalk: `stallscope analyze {shown}` reads them"
+    return f"{shown} contains files of pt-stalk: `stallscope analyze {shown}` reads them"
 
 
 def _named(prefix: str, found: Listing) -> incidents.Row:

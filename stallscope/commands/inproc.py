@@ -23,7 +23,7 @@ examples:
   stallscope inproc threshold lock=50 fsync=20 -p mysqld
   stallscope inproc clean
 
-on, off and threshold write a word into memory that the server shares.
+on, off and threshold write to memory that is shared with the server.
 """
 
 ACTIONS = ("status", "on", "off", "threshold", "clean")
@@ -36,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         choices=ACTIONS,
         metavar="|".join(ACTIONS),
-        help="show rings; switch recording on or off; set thresholds; remove rings of dead servers",
+        help="show rings; turn recording on or off; set thresholds; remove rings of dead servers",
     )
     parser.add_argument(
         "thresholds",
         nargs="*",
         type=_thresholds.threshold,
         metavar="[K=]MS",
-        help="of threshold: a wait that is longer is recorded with its stack",
+        help="for threshold: record longer waits with their stacks",
     )
     _options.add_target_arguments(parser)
     parser.add_argument(
@@ -52,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="this ring instead of a server's; may be given several times",
+        help="use this ring; may be given several times",
     )
     parser.add_argument(
-        "--json", action="store_true", help="status: print stallscope.inproc/1 instead"
+        "--json", action="store_true", help="status: print JSON (stallscope.inproc/1)"
     )
 
 
@@ -81,9 +81,11 @@ def _check(args: argparse.Namespace, selected: bool) -> None:
     if args.json and args.action != "status":
         raise UsageError(f"--json goes with status, not {args.action}")
     if selected and args.ring:
-        raise UsageError("a server or a file: give -p or --ring")
+        raise UsageError("give -p or --ring, not both")
     if selected and args.action == "clean":
-        raise UsageError("clean leaves running servers alone: give --ring, or nothing for all")
+        raise UsageError(
+            "clean removes only rings of dead servers: give --ring, or nothing for all"
+        )
     if args.action in _WRITING and not (selected or args.ring):
         raise UsageError("which server? give -p PID, -p NAME, or --ring FILE")
 
@@ -121,7 +123,7 @@ def _write(args: argparse.Namespace) -> Exit:
         if found.ring is None:
             raise RingError(found.error or str(found.path))
         if found.life in (Life.ENDED, Life.LEFT):
-            raise RingError(f"{found.path}: its server is gone; nobody would read what is written")
+            raise RingError(f"{found.path}: its server has ended; settings have no effect")
         if args.action == "threshold":
             wanted = _thresholds.of_ring(args.thresholds)
             ringfile.set_thresholds(
@@ -155,5 +157,5 @@ def _clean(found: list[Found], args: argparse.Namespace) -> Exit:
     if args.ring and refused and not removed:
         return Exit.FAILED
     if not removed and not refused:
-        print("no ring of a dead server was found")
+        print("no ring of a dead server found")
     return Exit.PARTIAL if refused else Exit.DONE

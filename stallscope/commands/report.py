@@ -39,16 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="CAPTURE|INCIDENT",
-        help="captures, dumps or folders of them; or one incident: its folder or its id",
+        help="captures, dumps or directories of them; or one incident, by directory or id",
     )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the HTML file to write"
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="HTML file to write"
     )
-    parser.add_argument("--force", action="store_true", help="replace the file where it exists")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument(
-        "--compare", action="store_true", help="compare two captures, or two folders of them"
+        "--compare",
+        action="store_true",
+        help="compare two captures, or two directories of captures",
     )
-    parser.add_argument("--dest", type=Path, metavar="DIR", help="the store that an id is of")
+    parser.add_argument(
+        "--dest", type=Path, metavar="DIR", help="the store to look up an incident id in"
+    )
     _inputs.add_arguments(parser)
     _options.add_signatures_argument(parser)
 
@@ -56,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Exit:
     """Read everything, write the page, and say in one line what it shows."""
     if args.compare and len(args.inputs) != 2:
-        raise UsageError(f"--compare takes two captures or folders, not {len(args.inputs)}")
+        raise UsageError(f"--compare takes two captures or directories, not {len(args.inputs)}")
     extras.require("report", "stallscope report")
     from stallscope.reporters.html import assets
     from stallscope.reporters.html.page import Builder
@@ -82,7 +86,7 @@ def _incident(args: argparse.Namespace) -> StoredIncident | None:
     """Return the incident that is named; None where files are."""
     named = any(_store.incident_path(word, args) is not None for word in args.inputs)
     if named and len(args.inputs) > 1:
-        raise UsageError("one incident makes one report: name it alone")
+        raise UsageError("a report shows one incident: name only that")
     return _store.incident(args.inputs[0], args) if named else None
 
 
@@ -98,7 +102,7 @@ def _add_incident(builder: Builder, stored: StoredIncident, signatures: catalog.
             whole = False
             continue
         if len(builder) == MAX_CAPTURES:
-            builder.note(f"of its captures only the first {MAX_CAPTURES} are shown")
+            builder.note(f"only its first {MAX_CAPTURES} captures are shown")
             whole = False
             break
         whole &= not capture.partial
@@ -141,7 +145,7 @@ def _add_input(
         )
         builder.add(analysis, Entry(str(capture.path or word), reason))
     if len(builder) == before:
-        raise StallscopeError(f"{word}: none of its files holds stacks")
+        raise StallscopeError(f"{word}: none of its files contains stacks")
     return whole
 
 

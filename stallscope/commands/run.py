@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ring-dir",
         type=Path,
         metavar="DIR",
-        help="where the server keeps its ring (default: /run/stallscope, or one of the user's own)",
+        help="directory of the ring (default: /run/stallscope, or a directory of the user)",
     )
     parser.add_argument(
         "--threshold",
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_threshold,
         metavar="[K=]MS",
-        help="a wait that is longer is recorded with its stack (default 100)",
+        help="record longer waits with their stacks (default 100)",
     )
     parser.add_argument(
-        "--threads", type=_threads, metavar="N", help="threads that there is room for"
+        "--threads", type=_threads, metavar="N", help="maximum number of threads to record"
     )
     parser.add_argument(
-        "--keep-ring", action="store_true", help="leave the ring when the program exits in order"
+        "--keep-ring", action="store_true", help="keep the ring when the program exits cleanly"
     )
     parser.add_argument(
         "--off", action="store_true", help="record nothing until `stallscope inproc on`"
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "program",
         nargs=argparse.PARSER,
         metavar="COMMAND",
-        help="the program and its arguments, after --",
+        help="program and arguments, after --",
     )
 
 

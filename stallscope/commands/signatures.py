@@ -35,15 +35,11 @@ _WIDTH = 80
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("id", nargs="?", metavar="ID", help="show this signature in full")
-    parser.add_argument(
-        "--check", type=Path, metavar="FILE", help="say what is wrong with a file of signatures"
-    )
+    parser.add_argument("--check", type=Path, metavar="FILE", help="check a signature file")
     _options.add_signatures_argument(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON instead")
-    form.add_argument(
-        "--markdown", action="store_true", help="print the whole catalog as a page of Markdown"
-    )
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--markdown", action="store_true", help="print the whole catalog as Markdown")
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -53,7 +49,7 @@ def run(args: argparse.Namespace) -> Exit:
     known = catalog.load(args.signatures)
     if args.markdown:
         if args.id is not None:
-            raise UsageError("--markdown prints all signatures: give no ID")
+            raise UsageError("--markdown prints all signatures: do not give an ID")
         print(markdown(known), end="")
         return Exit.DONE
     signatures = known.signatures
@@ -78,7 +74,7 @@ def _check(args: argparse.Namespace) -> Exit:
         result = {"file": str(args.check), "signatures": [signature.id for signature in own]}
         print(msgspec.json.encode(result).decode())
     else:
-        print(f"{clean(str(args.check))}: {len(own)} signatures, nothing wrong")
+        print(f"{clean(str(args.check))}: {len(own)} signatures, no errors")
     return Exit.DONE
 
 
@@ -87,7 +83,9 @@ def _named(name: str, signatures: Sequence[catalog.Signature]) -> catalog.Signat
         if signature.id == name:
             return signature
     near = difflib.get_close_matches(name, [signature.id for signature in signatures], n=3)
-    hint = f"; is it {' or '.join(near)}?" if near else "; `stallscope signatures` lists them"
+    hint = (
+        f"; did you mean {' or '.join(near)}?" if near else "; `stallscope signatures` lists them"
+    )
     raise UsageError(f"no signature {name}{hint}")
 
 
@@ -146,7 +144,7 @@ def _whole(signature: catalog.Signature) -> Iterator[Line]:
         ("Locks", signature.locks),
         ("Blocker", [f"{h.role}: {p.text}" for h in signature.holders for p in h.patterns]),
         ("Releases", [f"{r.role}: {p.text}" for r in signature.releases for p in r.patterns]),
-        ("What it brings about", (*signature.explains, *signature.causes)),
+        ("What it causes", (*signature.explains, *signature.causes)),
         ("What to do", signature.remedies),
         ("References", signature.references),
     ):

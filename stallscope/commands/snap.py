@@ -45,44 +45,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=snapshot.BACKENDS,
         default="auto",
-        help="how the stacks are taken; auto never stops a thread without --allow-stop",
+        help="how to take stacks; auto never stops a thread without --allow-stop",
     )
     _options.add_ring_argument(how)
     how.add_argument(
         "--allow-stop",
         action="store_true",
-        help="let auto take a backend that stops threads (ptrace, then gdb)",
+        help="let auto use a backend that stops threads (ptrace, then gdb)",
     )
     how.add_argument(
         "--stop-blocked-reads",
         action="store_true",
-        help="ptrace: stop threads blocked in a read too; their read may return EINTR",
+        help="ptrace: also stop threads blocked in a read, which may then return EINTR",
     )
-    how.add_argument("--core", type=Path, metavar="FILE", help="a core file instead of a process")
-    how.add_argument("--exe", type=Path, metavar="FILE", help="the program of the core file")
-    how.add_argument("--sysroot", type=Path, metavar="DIR", help="where the core's libraries are")
-    how.add_argument("--debug-dir", type=Path, metavar="DIR", help="debug files by build-id")
+    how.add_argument(
+        "--core", type=Path, metavar="FILE", help="read a core file instead of a process"
+    )
+    how.add_argument("--exe", type=Path, metavar="FILE", help="executable of the core file")
+    how.add_argument(
+        "--sysroot", type=Path, metavar="DIR", help="root directory of the core file's libraries"
+    )
+    how.add_argument(
+        "--debug-dir",
+        type=Path,
+        metavar="DIR",
+        help="directory of separate debug files, by build-id",
+    )
     how.add_argument(
         "--deadline",
         type=_common.seconds,
         default=10.0,
         metavar="SECONDS",
-        help="for the capture (default 10)",
-    )
-    how.add_argument("--max-threads", type=_common.count, metavar="N", help="default 65536")
-    how.add_argument(
-        "--max-stack", type=_common.count, metavar="BYTES", help="of each stack (default 131072)"
+        help="time limit of the capture (default 10)",
     )
     how.add_argument(
-        "--passes", type=_common.count, metavar="N", help="reads of a thread that keeps running"
+        "--max-threads",
+        type=_common.count,
+        metavar="N",
+        help="capture at most N threads (default 65536)",
     )
-    how.add_argument("--no-kernel-stacks", action="store_true", help="leave kernel frames out")
+    how.add_argument(
+        "--max-stack",
+        type=_common.count,
+        metavar="BYTES",
+        help="copy at most BYTES of each stack (default 131072)",
+    )
+    how.add_argument(
+        "--passes",
+        type=_common.count,
+        metavar="N",
+        help="attempts to copy a thread that keeps running (default 8)",
+    )
+    how.add_argument("--no-kernel-stacks", action="store_true", help="omit kernel frames")
     _options.add_force_kernel_argument(how)
     save = parser.add_argument_group("file")
     save.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="save the capture; .zst compresses it"
     )
-    save.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    save.add_argument("--force", action="store_true", help="replace FILE if it exists")
     _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
     _common.add_report_arguments(parser)
 

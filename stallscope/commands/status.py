@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="one or two saved outputs of SHOW GLOBAL STATUS, instead of a live server",
+        help="one or two saved outputs of SHOW GLOBAL STATUS instead of a live server",
     )
     _options.add_target_arguments(parser)
     _sql.add_sql_arguments(parser, optional=False)
@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_common.time_between(0.1, 3600),
         default=10.0,
         metavar="N",
-        help="between the two looks (default 10)",
+        help="time between the two samples (default 10)",
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print stallscope.status/1 instead")
-    output.add_argument("--full", action="store_true", help="say what each row means")
+    output.add_argument("--json", action="store_true", help="print JSON (stallscope.status/1)")
+    output.add_argument("--full", action="store_true", help="explain each row")
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> Exit:
     from stallscope.reporters import lines, status
 
     if len(args.files) > 2:
-        raise UsageError("give one or two files: before, and after")
+        raise UsageError("give one or two files: before and after")
     if args.files and (args.pid or _common.selector(args)):
-        raise UsageError("a report is of files or of a live server: give files or -p")
+        raise UsageError("give files or a server (-p), not both")
     report = _of_files(args.files) if args.files else _of_server(args)
     if args.json:
         print(status.dumps(report, tuple(map(str, args.files))))
@@ -110,7 +110,7 @@ def _of_server(args: argparse.Namespace) -> Report:
     if args.pid or selector:
         servers = processes.resolve(args.pid, selector)[1]
         if len(servers) != 1:
-            raise UsageError("a report is of one server: give one -p")
+            raise UsageError("give one -p: the report covers one server")
         server = servers[0]
     login, notes = _sql.login(args, server)
     for note in notes:
@@ -118,7 +118,7 @@ def _of_server(args: argparse.Namespace) -> Report:
     connection = Connection(login)
     try:
         first: Look = connection.ask(source.look, _DEADLINE)
-        with progress.while_waiting(f"waiting {args.seconds:g} s for a second look"):
+        with progress.while_waiting(f"waiting {args.seconds:g} s for the second sample"):
             time.sleep(args.seconds)
         return workload.report(first, connection.ask(source.look, _DEADLINE))
     finally:

@@ -28,24 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--debug-dir",
         type=Path,
         metavar="DIR",
-        help="has .build-id/xx/….debug, as /usr/lib/debug does",
+        help="directory with .build-id/xx/….debug, like /usr/lib/debug",
     )
     parser.add_argument(
         "--debuginfod",
         action="store_true",
-        help="fetch debug files by debuginfod-find from $DEBUGINFOD_URLS",
+        help="fetch debug files from $DEBUGINFOD_URLS with debuginfod-find",
     )
+    parser.add_argument("--all", action="store_true", help="replace existing names too")
     parser.add_argument(
-        "--all", action="store_true", help="name again what has a name already, not only the rest"
+        "-o", "--output", type=Path, metavar="FILE", help="write the new capture to FILE"
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the capture here")
-    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Rewrite the capture; say what could not be named on stderr."""
     if args.debug_dir is None and not args.debuginfod:
-        raise UsageError("where are the debug files? give --debug-dir DIR or --debuginfod")
+        raise UsageError("no debug files: give --debug-dir DIR or --debuginfod")
     if args.debug_dir is not None and not args.debug_dir.is_dir():
         raise UsageError(f"no directory {args.debug_dir}")
     capture = capturefile.read(args.capture)

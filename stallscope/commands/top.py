@@ -35,19 +35,19 @@ keys: space pause, / filter, t threads, b blocker, Enter stack, c capture, ? hel
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_target_arguments(parser)
-    what = parser.add_argument_group("what is watched")
+    what = parser.add_argument_group("collection")
     what.add_argument(
         "--interval",
         type=_common.time_between(0.2, 60),
         default=1.0,
         metavar="SECONDS",
-        help="between two looks at the waits (default 1)",
+        help="interval between readings of waits (default 1)",
     )
     what.add_argument(
         "--stacks",
         type=_common.time_between(0.5, 3600),
         metavar="SECONDS",
-        help="between two captures (default: as often as 0.6%% of a core allows, 1 to 30)",
+        help="interval between captures (default: what 0.6%% of one CPU allows, 1 to 30)",
     )
     _options.add_inproc_arguments(what)
     _options.add_uprobes_argument(what)
@@ -55,14 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
     other = parser.add_argument_group("files")
     other.add_argument(
-        "--dest", type=Path, metavar="DIR", help="the store whose incidents are shown"
+        "--dest", type=Path, metavar="DIR", help="the store of the incidents to show"
     )
     other.add_argument(
         "--captures-to",
         type=Path,
         default=Path(),
         metavar="DIR",
-        help="folder for the captures of the key c (default: the current one)",
+        help="directory for captures taken with the key c (default: the current one)",
     )
     other.add_argument(
         "--replay",
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE|INCIDENT",
-        help="show captures, or an incident of the store, instead of a server",
+        help="show captures or an incident instead of a live server",
     )
     _options.add_signatures_argument(other)
 
@@ -79,11 +79,11 @@ def run(args: argparse.Namespace) -> Exit:
     """Show the screens until the user has seen enough."""
     selected = args.pid or _common.selector(args)
     if args.replay and selected:
-        raise UsageError("a server or a replay: give -p or --replay")
+        raise UsageError("give -p or --replay, not both")
     if args.replay and args.ring is not None:
-        raise UsageError("a ring or a replay: give --ring or --replay")
+        raise UsageError("give --ring or --replay, not both")
     if not args.captures_to.is_dir():
-        raise UsageError(f"--captures-to {args.captures_to} is no directory")
+        raise UsageError(f"--captures-to {args.captures_to} is not a directory")
     # Textual draws on standard error.
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise UsageError("top needs a terminal; `stallscope snap` prints to a pipe")

@@ -29,9 +29,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "--check", type=Path, metavar="FILE", help="say what is wrong with a file of triggers"
-    )
+    parser.add_argument("--check", type=Path, metavar="FILE", help="check a trigger file")
     parser.add_argument(
         "--try",
         dest="samples",
@@ -39,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SAMPLES",
-        help="say which triggers fire on recorded samples; several files follow one another",
+        help="show which triggers fire on recorded samples; several files are read in order",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -56,7 +54,7 @@ def run(args: argparse.Namespace) -> Exit:
     elif args.check is not None:
         names = ", ".join(trigger.name for trigger in settings.triggers) or "none"
         count = len(settings.triggers)
-        print(f"{clean(str(args.check))}: nothing wrong; {count} triggers are on: {names}")
+        print(f"{clean(str(args.check))}: no errors; {count} triggers are on: {names}")
     else:
         print(triggerfile.DEFAULTS.read_text(encoding="utf-8"), end="")
     return Exit.DONE

@@ -27,7 +27,7 @@ examples:
   stallscope waits -p mysqld --json --duration 10 | jq -c '.kinds.fsync'
   stallscope waits --follow mysqld --prometheus /var/lib/node_exporter/stallscope.prom
 
-Ctrl-C ends it, with the totals.
+Ctrl-C ends it and prints the totals.
 """
 
 _MAX_SECONDS = 366 * 86400
@@ -38,14 +38,14 @@ _LEAST_ASKED = 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_target_arguments(parser)
-    what = parser.add_argument_group("what is watched")
+    what = parser.add_argument_group("collection")
     what.add_argument(
         "--kind",
         action="append",
         default=[],
         choices=(*KINDS, *GROUPS),
         metavar="K",
-        help=f"only these: {', '.join(KINDS)}; or a group: {', '.join(GROUPS)}",
+        help=f"only this kind: {', '.join(KINDS)}; or a group: {', '.join(GROUPS)}",
     )
     what.add_argument(
         "--threshold",
@@ -53,41 +53,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_thresholds.threshold,
         metavar="[K=]MS",
-        help="a wait that is longer has its stacks taken; of all kinds, or of one",
+        help="take stacks of longer waits, of all kinds or of kind K (default 100)",
     )
     _options.add_inproc_arguments(what)
     _options.add_uprobes_argument(what)
     what.add_argument(
         "--follow",
         metavar="NAME",
-        help="when the server ends, wait for the program of this name and go on with it",
+        help="when the server ends, wait for a program of this name and continue with it",
     )
     _options.add_force_kernel_argument(what)
-    how = parser.add_argument_group("how long")
+    how = parser.add_argument_group("time")
     how.add_argument(
         "--interval",
         type=_common.time_between(0.1, 3600),
         default=1.0,
         metavar="SECONDS",
-        help="between two reports (default 1)",
+        help="interval between reports (default 1)",
     )
     how.add_argument(
         "--duration",
         type=_common.time_between(0.1, _MAX_SECONDS),
         metavar="SECONDS",
-        help="end after so long (default: with Ctrl-C, or with the server)",
+        help="end after SECONDS (default: run until Ctrl-C, or until the server ends)",
     )
     output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print stallscope.waits/1 instead")
+    output.add_argument("--json", action="store_true", help="print JSON lines (stallscope.waits/1)")
     output.add_argument(
         "--top", type=_top, default=10, metavar="N", help="show N locks and files (default 10)"
     )
-    output.add_argument("--events", action="store_true", help="tell each wait over its threshold")
+    output.add_argument(
+        "--events", action="store_true", help="report each wait above its threshold"
+    )
     output.add_argument(
         "--prometheus",
         type=Path,
         metavar="FILE",
-        help="keep FILE as metrics for node exporter's textfile collector",
+        help="write metrics to FILE for node exporter's textfile collector",
     )
 
 
@@ -104,9 +106,11 @@ def run(args: argparse.Namespace) -> Exit:
     selector = _common.selector(args)
     pids, servers = _rings.resolve(args, targets, selector)
     if args.follow and len(servers) != 1:
-        raise UsageError("--follow goes with one server: give one -p")
+        raise UsageError("--follow takes one server: give one -p")
     if args.follow and args.ring is not None and not args.ring.is_dir():
-        raise UsageError("--ring FILE is of one process: give --follow the folder of the rings")
+        raise UsageError(
+            "--ring FILE names one process's ring: with --follow, give the directory of the rings"
+        )
     metrics = None if args.prometheus is None else MetricsFile(args.prometheus, servers)
     with ExitStack() as stack:
         follower = None

@@ -21,7 +21,7 @@ examples:
   stallscope watch -p mysqld --dry-run --duration 60
   stallscope watch -p mysqld --json --notify-command '/usr/local/bin/page-me --stall'
 
-SIGTERM and Ctrl-C end it, SIGHUP makes it read its triggers again.
+SIGTERM and Ctrl-C end it; SIGHUP reloads its triggers.
 """
 
 _MAX_SECONDS = 366 * 86400.0
@@ -32,31 +32,31 @@ _LOOKS_OF_ONCE = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _agent.add_arguments(parser)
-    how = parser.add_argument_group("how long")
+    how = parser.add_argument_group("time")
     how.add_argument(
         "--poll",
         type=time_between(0.05, 60),
         metavar="SECONDS",
-        help="between two looks, 0.05 to 60 (default: that of the triggers, 1)",
+        help="polling interval, 0.05 to 60 (default: poll-interval of the triggers, 1)",
     )
     how.add_argument(
         "--duration",
         type=time_between(0.1, _MAX_SECONDS),
         metavar="SECONDS",
-        help="end after so long (default: never)",
+        help="end after SECONDS (default: never)",
     )
-    how.add_argument("--once", action="store_true", help="one round of looks and decisions")
+    how.add_argument("--once", action="store_true", help="evaluate triggers once and exit")
     how.add_argument(
         "--dry-run",
         action="store_true",
-        help="say which triggers would fire, and how near the others are; capture nothing",
+        help="show which triggers would fire and how close the others are; capture nothing",
     )
 
 
 def run(args: argparse.Namespace) -> Exit:
     """Watch until the end."""
     if args.once and args.duration is not None:
-        raise UsageError("--once ends by itself: leave --duration out")
+        raise UsageError("--once and --duration cannot be combined")
     plan = Plan(
         seconds=args.duration,
         looks=_LOOKS_OF_ONCE if args.once else None,

@@ -42,7 +42,7 @@ def told_state(state: str) -> str:
 
 
 def count_unseen(analysis: Analysis) -> int:
-    """Return how many threads sleep where the in-process agent does not look."""
+    """Return how many threads sleep where the in-process library does not look."""
     pairs = zip(analysis.capture.threads, analysis.states, strict=True)
     return sum(thread.count for thread, state in pairs if state == UNSEEN)
 

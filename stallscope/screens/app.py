@@ -382,7 +382,7 @@ class Top(App[None]):
             try:
                 self.pattern = re.compile(text[:500]) if text else None
             except (re.error, RecursionError, OverflowError) as error:
-                self.state.note = f"{text!r} is no regular expression: {error}"
+                self.state.note = f"{text!r} is not a regular expression: {error}"
             self.follow()
 
         self.push_screen(Ask(self.pattern.pattern if self.pattern else ""), taken)

@@ -134,7 +134,7 @@ class StoredIncident:
         return samples
 
     def waits(self) -> list[waitlines.WaitLine | waitlines.Notice]:
-        """Return the lines of the wait probes, as they were appended."""
+        """Return the lines of the wait programs, as they were appended."""
         found: list[waitlines.WaitLine | waitlines.Notice] = []
         for number, line in enumerate(self._unpacked(layout.WAITS).split(b"\n"), 1):
             if not line:

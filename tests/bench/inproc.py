@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the in-process agent costs the server that it is in, and whether the server outlives it."""
+"""What the in-process library costs the server that it is in, and whether the server outlives
+it."""
 
 from __future__ import annotations
 

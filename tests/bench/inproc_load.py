@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of its work a server gets done with the in-process agent inside, of without.
+"""How much of its work a server gets done with the in-process library inside, of without.
 
 A library cannot be taken out of a server again. So servers with and without it run side by side,
 and take turns: only one of them has load at a time.

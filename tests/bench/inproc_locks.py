@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the in-process agent adds to a lock, free or fought for, beside what the eBPF probes add."""
+"""What the in-process library adds to a lock, free or fought for, beside what the eBPF probes
+add."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that the in-process agent takes, and what it costs to read it."""
+"""The memory that the in-process library takes, and what it costs to read it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What part of a loaded server's CPU time is spent in the in-process agent's own code.
+"""What part of a loaded server's CPU time is spent in the in-process library's own code.
 
 On a machine whose throughput differs by half from second to second this is the steadier figure: it
 is a share within one run. What it cannot show is waiting: a thread that gets its lock later.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the wait probes cost, how soon they tell of a wait, and whether what they count is right."""
+"""What the wait programs cost, how soon they tell of a wait, and whether what they count is
+right."""
 
 from __future__ import annotations
 

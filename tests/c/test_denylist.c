@@ -8,7 +8,7 @@ static const struct {
 	unsigned int use;
 	bool denied;
 } cases[] = {
-	// Where the fault came in, its last kernel, and where stable kernels mended it.
+	// Where the fault came in, its last kernel, and where stable kernels fixed it.
 	{"5.8.18", STALL_DENY_TASK_STACK, false},
 	{"5.9.0", STALL_DENY_TASK_STACK, true},
 	{"5.10.0-8-amd64", STALL_DENY_TASK_STACK, true},

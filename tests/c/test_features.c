@@ -20,7 +20,7 @@
 #define WAITS_FEATURE_COUNT ((size_t)0)
 #endif
 
-// What is missing is one line: why, and behind "; " how to mend it.
+// What is missing is one line: why, and behind "; " how to fix it.
 static size_t count_missing(const struct stall_feature *features, size_t count)
 {
 	size_t missing = 0;
@@ -31,10 +31,10 @@ static size_t count_missing(const struct stall_feature *features, size_t count)
 		if (!err)
 			continue;
 		missing++;
-		const char *mend = strstr(err->message, "; ");
-		if (!mend || mend == err->message || !mend[2])
+		const char *fix = strstr(err->message, "; ");
+		if (!fix || fix == err->message || !fix[2])
 			fprintf(stderr, "%s: %s\n", features[i].name, err->message);
-		CHECK(mend && mend > err->message && mend[2]);
+		CHECK(fix && fix > err->message && fix[2]);
 		stall_error_destroy(err);
 	}
 	return missing;
@@ -75,7 +75,7 @@ static void test_unprivileged(void)
 		CHECK_OK(find("process-vm-readv")->check());
 		CHECK(count_missing(stall_features, stall_feature_count) >= 1);
 		CHECK(!BPF_FEATURE_COUNT || count_missing(BPF_FEATURES, BPF_FEATURE_COUNT) >= 1);
-		// Each part of the wait probes takes capabilities.
+		// Each part of the wait programs takes capabilities.
 		CHECK_INT(count_missing(WAITS_FEATURES, WAITS_FEATURE_COUNT), WAITS_FEATURE_COUNT);
 		_exit(check_failed != 0);
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wait probes where room runs out, processes change, and the loader is killed.
+// The wait programs where room runs out, processes change, and the loader is killed.
 #include "waits_watcher.h"
 
 #include <bpf/bpf.h>

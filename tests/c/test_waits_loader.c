@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wait probes on a process whose waits are known: each is counted, and told from both ends.
+// The wait programs on a process whose waits are known: each is counted, and told from both ends.
 #include "waits_watcher.h"
 
 #include <sys/sysmacros.h>

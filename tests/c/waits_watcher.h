@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A target that waits on request (tests/targets/known_waits.c), and a loader of the wait probes that
+// A target that waits on request (tests/targets/known_waits.c), and a loader of the wait programs that
 // keeps what it was told.
 #ifndef STALL_WAITS_WATCHER_H
 #define STALL_WAITS_WATCHER_H

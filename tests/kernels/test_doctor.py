@@ -36,7 +36,7 @@ def test_features_are_true() -> None:
     if VARIANT in IN_THE_WAY:
         assert not iterator["ok"]
     if not iterator["ok"]:
-        said = f"{iterator['why']}; {iterator['mend']}"
+        said = f"{iterator['why']}; {iterator['fix']}"
         assert IN_THE_WAY.get(VARIANT, "Linux") in said, said
     with Target("threads", "6", "2") as target:
         taken = run_probe("snap", "--pid", str(target.pid))

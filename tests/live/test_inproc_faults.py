@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that dies with the in-process agent inside leaves behind what its threads waited for."""
+"""A server that dies with the in-process library inside leaves behind what its threads waited
+for."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real stalls are seen by the wait probes while they go on: who waits, for what, and who holds it.
+"""Real stalls are seen by the wait programs while they go on: who waits, for what, and who holds
+it.
 
 And a server that is well has no event.
 """

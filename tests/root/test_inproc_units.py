@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drop-in of the in-process agent, its folder, and what puts them in place."""
+"""The drop-in of the in-process library, its folder, and what puts them in place."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def uprobes_take_sys_admin() -> bool:
     argv = ["setpriv", "--bounding-set=-sys_admin", str(probe.find()), "features"]
     done = subprocess.run(argv, capture_output=True, check=True, timeout=PATIENCE)
     uprobes = json.loads(done.stdout)["features"]["uprobes"]
-    assert uprobes["ok"] or "CAP_SYS_ADMIN" in uprobes["mend"], uprobes
+    assert uprobes["ok"] or "CAP_SYS_ADMIN" in uprobes["fix"], uprobes
     return not uprobes["ok"]
 
 

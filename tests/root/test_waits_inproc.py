@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits from the ring of the in-process agent: what the probes would tell, without them."""
+"""Waits from the ring of the in-process library: what the probes would tell, without them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong around the wait probes: no rights, no BTF, targets that end or change, storms."""
+"""What goes wrong around the wait programs: no rights, no BTF, targets that end or change,
+storms."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ __all__ = ["CHECKOUT", "PAGES", "Scene", "compare", "differences", "rewritten"]
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = (CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md")))
 SERVERS = {"mariadb": MariaDB, "mysql55": MySQL55, "mysql97": MySQL97, "postgres": Postgres}
-ON_DISK = frozenset({"index-lock", "index-lock-mended"})
+ON_DISK = frozenset({"index-lock", "index-lock-fixed"})
 """Stalls that are none where reading a file takes no time."""
 TRIES = 40
 LONGEST_SQL = 60

@@ -109,7 +109,7 @@ STALLS: dict[str, Stall | DiskStall] = {
         lambda server: deadlock_check_storm(server, 190),
         "190 connections update one row; each new waiter is checked against all others",
     ),
-    "deadlock-check-mended": Stall(
+    "deadlock-check-fixed": Stall(
         MySQL55,
         lambda server: deadlock_check_storm(server, 4),
         "no stall: the same updates from a pool of 4 connections",
@@ -124,7 +124,7 @@ STALLS: dict[str, Stall | DiskStall] = {
         index_lock,
         "40 connections insert rows of 7 KB into an index larger than the buffer pool",
     ),
-    "index-lock-mended": Stall(
+    "index-lock-fixed": Stall(
         lambda: MySQL55(*INDEX_LOCK_OPTIONS, *INDEX_LOCK_MENDED),
         lambda server: index_lock(server, 4),
         "no stall: the same inserts from a pool of 4 connections, and a buffer pool of 512 MB;"

@@ -117,7 +117,7 @@ class Host:
         done = self.run(f"runuser -u {user} -- env {PROBE} {command}", seconds=600)
         assert done.code in (0, 1, 3), done.said
         return {
-            check["name"]: (check["status"], check["what"], check.get("mend") or "")
+            check["name"]: (check["status"], check["what"], check.get("fix") or "")
             for check in json.loads(done.out)["checks"]
         }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// semantics FOLDER [staged]: prints what every call that the in-process agent interposes returns, and
+// semantics FOLDER [staged]: prints what every call that the in-process library interposes returns, and
 // what it leaves in errno, in the cases that tell kinds of locks apart. To be run with the library and
 // without, and compared. Ends by itself. Staged: with the library, who waits by stages has looked up
 // once before the lock is let go.

@@ -60,7 +60,7 @@ def rendered(capture: Capture, label: str = "stall.jsonl.zst") -> bytes:
 
 
 def waits_line(count: int = 3) -> bytes:
-    """Return a line of the wait probes: waits for a mutex and for fsync."""
+    """Return a line of the wait programs: waits for a mutex and for fsync."""
     kinds = {
         "mutex": {"count": 31 * count, "total_ms": 1240.5, "max_ms": 812.4, "over": 3,
                   "threshold_ms": 10.0, "in_flight": 20,

@@ -124,7 +124,7 @@ class Scenery:
         return tids
 
     def unseen(self, *, times: int = 1, state: str = "S", tid: int | None = None) -> Sequence[int]:
-        """Add threads as the in-process agent has them that are in no wait it watches."""
+        """Add threads as the in-process library has them that are in no wait it watches."""
         tids = self.add("", times=times, state=state, tid=tid, on_cpu=state == "R")
         self._threads[-times:] = [
             msgspec.structs.replace(thread, unwind="not-tried", label=Label.RACED)

@@ -268,7 +268,7 @@ def test_what_is_no_line_ends_that_probe_and_not_the_session(begin: Begin) -> No
     session = begin(GARBAGE)
     wait_until(lambda: session.session.restarts >= 2, "it tries again")
     assert "line 1" in session.said[0]
-    # Once with wait probes and once without, not at each attempt.
+    # Once with wait programs and once without, not at each attempt.
     assert len(session.said) == len(set(session.said)) <= 2
 
 

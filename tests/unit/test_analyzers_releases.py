@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 
-"""Captures of the in-process agent: who works is not seen, and who let a lock go is."""
+"""Captures of the in-process library: who works is not seen, and who let a lock go is."""
 
 from __future__ import annotations
 

@@ -118,4 +118,4 @@ def test_diff_with_a_folder_without_stacks(
 ) -> None:
     (tmp_path / "1.txt").write_text("nothing here\n")
     assert main(["diff", str(tmp_path), str(tmp_path)]) == 1
-    assert "none of its files holds stacks" in capsys.readouterr().err
+    assert "none of its files contains stacks" in capsys.readouterr().err

@@ -260,7 +260,7 @@ class TestAnalyze:
         (tmp_path / "link").symlink_to(saved)
         result = cli("analyze", "--json", tmp_path)
         assert len(result.out.splitlines()) == 2
-        assert "passed over 1 files" in result.err
+        assert "skipped 1 files" in result.err
 
     def test_directory_without_stacks(self, cli: Cli, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("nothing\n")
@@ -431,7 +431,7 @@ class TestDoctor:
             "kernel": "6.18.0",
             "features": {
                 "bpf-iterator": {"ok": True},
-                "ptrace": {"ok": False, "why": "yama\x1b[31m", "mend": "sysctl x=0"},
+                "ptrace": {"ok": False, "why": "yama\x1b[31m", "fix": "sysctl x=0"},
             },
         }
         self.features(fake_probe, value)

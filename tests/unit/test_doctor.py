@@ -58,7 +58,7 @@ def test_lockdown(tmp_path: Path, text: str, status: str, said: str) -> None:
     check = only(host.lockdown(Place(root=tmp_path)))
     assert check.status == status
     assert said in check.what
-    assert (check.mend is None) == (status == "ok")
+    assert (check.fix is None) == (status == "ok")
 
 
 def test_no_lockdown_and_no_yama(tmp_path: Path) -> None:
@@ -95,12 +95,12 @@ def test_privileges(tmp_path: Path) -> None:
     _, check = host.privileges(Place(root=tmp_path))
     assert check.status == "degraded"
     assert "without CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF" in check.what
-    assert "no wait probes" in check.what
-    assert check.mend is not None
-    assert "setcap" in check.mend
+    assert "no wait programs" in check.what
+    assert check.fix is not None
+    assert "setcap" in check.fix
     file(tmp_path, "proc/self/status", "")
     _, check = host.privileges(Place(root=tmp_path))
-    assert "does not tell" in check.what
+    assert "does not show" in check.what
 
 
 def with_file_capabilities(
@@ -126,7 +126,7 @@ FROM_FILE = struct.pack("<IIIII", 0x02000001, 1 << 19, 0, 0b111 << 6, 0)
 @pytest.mark.parametrize(
     ("data", "status", "no_new_privs", "said"),
     [
-        (FROM_FILE, "ok", "0", "from its file"),
+        (FROM_FILE, "ok", "0", "the probe's file"),
         (FROM_FILE, "degraded", "1", "no_new_privs"),
         (b"\0" + FROM_FILE[1:], "degraded", "0", "without CAP_SYS_PTRACE"),
         (FROM_FILE[:8] + bytes(12), "degraded", "0", "without CAP_PERFMON"),
@@ -178,9 +178,9 @@ def test_a_server_that_was_refused_the_library(tmp_path: Path) -> None:
     file(tmp_path, f"proc/{pid}/attr/current", "mariadbd (enforce)\n")
     check = only(inproc.agent(Place(root=tmp_path), (pid,)))
     assert check.status == "degraded"
-    assert "names the library, and it is not loaded" in check.what
+    assert "names the library, but it is not loaded" in check.what
     assert "mariadbd (enforce)" in check.what
-    assert "docs/inproc.md" in (check.mend or "")
+    assert "docs/inproc.md" in (check.fix or "")
 
 
 def test_we_are_in_a_container(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_we_are_in_a_container(tmp_path: Path) -> None:
     check = only(host.container(Place(root=inner)))
     assert check.status == "degraded"
     assert "pid and user namespace" in check.what
-    assert "--pid=host" in (check.mend or "")
+    assert "--pid=host" in (check.fix or "")
     assert only(host.container(Place(root=tmp_path / "nothing"))).status == "degraded"
 
 
@@ -215,15 +215,15 @@ def test_the_server_is_in_a_container(tmp_path: Path) -> None:
     for part in ("(pid, mnt)", "/proc/PID/root", "docker-abc.scope"):
         assert part in check.what
     (tmp_path / f"proc/{pid}/ns/mnt").unlink()
-    assert only(target.namespaces(Place(root=tmp_path, server=server()))).mend == "run it by sudo"
+    assert only(target.namespaces(Place(root=tmp_path, server=server()))).fix == "run it with sudo"
     same = Place(server=server())
-    assert only(target.namespaces(same)).what == "the server is in no container"
+    assert only(target.namespaces(same)).what == "the server is not in a container"
 
 
 def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {c.name: c for c in disk.disk(Place(dest=tmp_path / "new"))}
     assert checks["store"].status == "ok"
-    assert "(will be made)" in checks["store"].what
+    assert "(will be created)" in checks["store"].what
     place = Place(server=server(str(tmp_path)), dest=tmp_path)
     checks = {c.name: c for c in disk.disk(place)}
     assert checks["store-disk"].status == "degraded"
@@ -327,7 +327,7 @@ def test_the_library_that_is_loaded_into_servers(
     monkeypatch.setenv("STALLSCOPE_LIBRARY", str(path))
     check = only(inproc.library())
     assert check.status == "degraded"
-    assert "no in-process agent" in check.what
+    assert "no in-process library" in check.what
     path.touch()
     assert only(inproc.library()) == Check("libstallscope.so", "ok", str(path))
 
@@ -361,11 +361,11 @@ def test_the_servers_own_ring(rings_here: Path) -> None:
     ringfile.switch(path, on=False)
     check = only(inproc.agent(place, pids))
     assert check.status == "degraded"
-    assert "switched off" in check.what
+    assert "turned off" in check.what
     of_this_process(rings_here, slots=2)
     check = only(inproc.agent(place, pids))
     assert check.status == "degraded"
-    assert "--threads 4" in (check.mend or "")
+    assert "--threads 4" in (check.fix or "")
 
 
 def test_a_library_without_a_ring(tmp_path: Path, rings_here: Path) -> None:

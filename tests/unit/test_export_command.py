@@ -183,7 +183,7 @@ def test_all_tables(cli: Run, incident: Path, tmp_path: Path, form: str) -> None
 def test_what_has_no_time_is_named(cli: Run) -> None:
     code, out, err = cli(DUMP, "--to", "chrome-trace")
     assert code == Exit.PARTIAL
-    assert f"{DUMP}: does not say when it was" in err
+    assert f"{DUMP}: has no time" in err
     assert json.loads(out)["traceEvents"]
 
 

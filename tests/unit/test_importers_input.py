@@ -175,7 +175,7 @@ def test_a_folder_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(out.splitlines()) == (3 if read_anyway else 2)
     assert code is Exit.PARTIAL
     assert "torn.gz" in err
-    assert "2 files that hold no stacks" in err
+    assert "2 files without stacks" in err
     assert read_anyway or "secret" in err
 
 

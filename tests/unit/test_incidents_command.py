@@ -132,8 +132,8 @@ def test_choices(run: Run, store: Store) -> None:
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (["--since", "yesterday"], "is no time"),
-        (["--since", "99999-01-01"], "is no time"),
+        (["--since", "yesterday"], "is not a time"),
+        (["--since", "99999-01-01"], "is not a time"),
         (["nothing"], "no incident nothing"),
         (["2026"], "3 incidents begin with 2026"),
         (["2026", "--last", "1"], "not both"),
@@ -155,7 +155,7 @@ def test_wrong_usage(run: Run, store: Store, args: list[str], what: str) -> None
 def test_no_store(run: Run, tmp_path: Path) -> None:
     code, out, err = run("--dest", tmp_path)
     assert (code, out) == (1, "")
-    assert "no store of incidents" in err
+    assert "no store there" in err
     assert run("--dest", tmp_path / "absent")[0] == 2
     assert list(tmp_path.iterdir()) == []
 

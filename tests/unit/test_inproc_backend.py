@@ -186,9 +186,9 @@ def test_servers_of_rings_that_are_gone_or_cannot_be_seen(
 def test_words_that_contradict_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(of_this_process(folder))
     for args, text in (
-        (["snap", "--ring", path, "--backend", "ptrace"], "--ring goes with --backend inproc"),
+        (["snap", "--ring", path, "--backend", "ptrace"], "--ring needs --backend inproc"),
         (["snap", "--ring", path, "--core", "x"], "--ring or --core"),
-        (["waits", "--ring", path, "--follow", "mysqld", "-p", OWN], "the folder of the rings"),
+        (["waits", "--ring", path, "--follow", "mysqld", "-p", OWN], "the directory of the rings"),
         (["top", "--ring", path, "--replay", "x"], "--ring or --replay"),
         (["waits", "--backend", "ptrace", "-p", OWN], "invalid choice"),
     ):
@@ -279,7 +279,7 @@ def test_a_ring_is_an_input_like_a_core_file(
     (folder / "notes").write_text("nothing of a stack\n")
     assert main(["analyze", str(folder)]) == Exit.DONE
     captured = capsys.readouterr()
-    assert "passed over 1 file" in captured.err
+    assert "skipped 1 file" in captured.err
     assert "backend: inproc" in captured.out
 
 

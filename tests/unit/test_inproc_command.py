@@ -194,7 +194,7 @@ def test_nothing_is_written_for_a_server_that_is_gone(
     path = gone(folder)
     before = path.read_bytes()
     assert main(["inproc", "off", "--ring", str(path)]) == Exit.FAILED
-    assert "is gone" in capsys.readouterr().err
+    assert "has ended" in capsys.readouterr().err
     assert path.read_bytes() == before
 
 
@@ -232,7 +232,7 @@ def test_clean_leaves_what_it_cannot_read(folder: Path, capsys: pytest.CaptureFi
         (["threshold", "nonsense=5", "-p", "1"], "milliseconds"),
         (["on", "--json", "-p", "1"], "--json goes with status"),
         (["status", "-p", "1", "--ring", "x"], "-p or --ring"),
-        (["clean", "-p", "1"], "leaves running servers alone"),
+        (["clean", "-p", "1"], "removes only rings of dead servers"),
     ],
 )
 def test_usage_errors(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:

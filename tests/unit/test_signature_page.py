@@ -30,4 +30,4 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["signatures", "--markdown"]) == 0
     assert capsys.readouterr().out == PAGE.read_text()
     assert main(["signatures", "--markdown", "metadata-lock"]) == 2
-    assert "give no ID" in capsys.readouterr().err
+    assert "do not give an ID" in capsys.readouterr().err

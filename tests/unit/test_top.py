@@ -219,7 +219,7 @@ def test_the_filter() -> None:
         await asks(pilot, "escape")
         assert top.pattern is not None
         await asks(pilot, *["backspace"] * 20, *"(", "enter")
-        await until(pilot, lambda: "is no regular expression" in top.state.note)
+        await until(pilot, lambda: "is not a regular expression" in top.state.note)
         await asks(pilot, *["backspace"] * 20, "enter")
         await until(pilot, lambda: top.pattern is None)
 
@@ -373,8 +373,8 @@ def test_names_of_captures() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-p", "1", "--replay", "x"], "a server or a replay"),
-        (["-p", "1", "--captures-to", "/no/such"], "is no directory"),
+        (["-p", "1", "--replay", "x"], "-p or --replay"),
+        (["-p", "1", "--captures-to", "/no/such"], "is not a directory"),
         (["-p", "1"], "top needs a terminal"),
         (["--interval", "0"], "is not a time"),
     ],

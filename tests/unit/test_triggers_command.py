@@ -51,7 +51,7 @@ def test_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "own.toml"
     path.write_text('defaults = false\n[[trigger]]\nname = "x"\nvariable = "a > 1"\n')
     assert main(["triggers", "--check", str(path)]) == Exit.DONE
-    assert capsys.readouterr().out == f"{path}: nothing wrong; 1 triggers are on: x\n"
+    assert capsys.readouterr().out == f"{path}: no errors; 1 triggers are on: x\n"
     path.write_text('[[trigger]]\nname = "x"\nvariable = "a >"\n')
     assert main(["triggers", "--check", str(path)]) == Exit.USAGE
     assert capsys.readouterr().err.startswith(f"stallscope: {path}:3: trigger 'x': variable 'a >'")

@@ -17,7 +17,7 @@ from tests.unit.trigger_recordings import NS, healthy_time, load, mark
 SERVERS = ("mariadb", "mysql55", "mysql97")
 HOUR = 3600
 
-# Which triggers see a stall from samples alone, and which of the wait probes.
+# Which triggers see a stall from samples alone, and which of the wait programs.
 STALLS: dict[str, tuple[set[str], set[str]]] = {
     "metadata-lock": ({"metadata-lock"}, {"lock-convoy"}),
     "metadata-lock-select": ({"metadata-lock"}, {"lock-convoy"}),

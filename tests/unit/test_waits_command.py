@@ -218,7 +218,7 @@ def test_metrics_replace_nothing_else(
     other = tmp_path / "precious.prom"
     other.write_text("node_up 1\n")
     assert main(["waits", "-p", here, "--prometheus", str(other)]) == Exit.FAILED
-    assert "holds no metrics of stallscope" in capsys.readouterr().err
+    assert "does not contain stallscope metrics" in capsys.readouterr().err
     assert other.read_text() == "node_up 1\n"
     assert main(["waits", "-p", here, "--prometheus", "/dev/null"]) == Exit.FAILED
 

@@ -302,7 +302,7 @@ def test_command_on_pt_stalks_file(tmp_path: Path, capsys: pytest.CaptureFixture
     ("arguments", "code", "said"),
     [
         (["a", "b", "c"], Exit.USAGE, "one or two files"),
-        (["a", "-p", "mysqld"], Exit.USAGE, "files or of a live server"),
+        (["a", "-p", "mysqld"], Exit.USAGE, "files or a server (-p)"),
         (["--seconds", "0"], Exit.USAGE, "not a time in seconds"),
         (["/nonexistent"], Exit.FAILED, "cannot read /nonexistent"),
         (["/dev/null"], Exit.FAILED, "no SHOW GLOBAL STATUS in it"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of the wait probes as histograms: how long waits for locks and disks took."""
+"""Lines of the wait programs as histograms: how long waits for locks and disks took."""
 
 from __future__ import annotations
 

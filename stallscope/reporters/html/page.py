@@ -91,7 +91,7 @@ class Builder:
         self._tables = timeline.build(samples, incident.triggers)
 
     def waits(self, lines: Sequence[WaitLine | Notice]) -> None:
-        """Add what the wait probes saw."""
+        """Add what the wait programs saw."""
         self._lines = lines
 
     def note(self, text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers with the in-process agent inside."""
+"""Servers with the in-process library inside."""
 
 from __future__ import annotations
 
