@@ -195,7 +195,7 @@ def test_words_that_contradict_each_other(folder: Path, capsys: pytest.CaptureFi
         assert main(args) == Exit.USAGE
         assert text in capsys.readouterr().err
     both = arguments("snap", "--ring", path, "-p", OWN, "-p", "1")
-    with pytest.raises(UsageError, match="of one process"):
+    with pytest.raises(UsageError, match="names one process"):
         _rings.resolve(both, both.pid, _agent._selector(both))
     folder_of = arguments("snap", "--ring", str(folder))
     with pytest.raises(UsageError, match="is a folder"):

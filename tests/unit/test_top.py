@@ -144,15 +144,18 @@ def test_screens(name: str, keys: str, sign: str, size: str) -> None:
     drive(steps, size=SIZES[size])
 
 
+def fits(screen: str, width: int, height: int) -> bool:
+    lines = screen.splitlines()
+    return len(lines) <= height and all(len(line) <= width for line in lines)
+
+
 def test_the_screen_fits_and_fills_any_size() -> None:
     async def steps(pilot: Pilot[None], top: Top) -> None:
         for width, height in ((140, 40), (60, 15), (200, 60), (40, 10), (80, 24)):
             await pilot.resize_terminal(width, height)
             await until(pilot, lambda width=width: top.size.width == width)  # type: ignore[misc]
             await until(pilot, lambda: "stallscope top" in text(top).splitlines()[0])
-            lines = text(top).splitlines()
-            assert len(lines) <= height
-            assert all(len(line) <= width for line in lines)
+            await until(pilot, lambda: fits(text(top), width, height))  # noqa: B023 - awaited here
         await shows(pilot, "metadata-lock shop.orders")
 
     drive(steps)
