@@ -198,7 +198,7 @@ def test_words_that_contradict_each_other(folder: Path, capsys: pytest.CaptureFi
     with pytest.raises(UsageError, match="names one process"):
         _rings.resolve(both, both.pid, _agent._selector(both))
     folder_of = arguments("snap", "--ring", str(folder))
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(UsageError, match="is a directory"):
         _rings.resolve(folder_of, [], _agent._selector(folder_of))
     pids, _ = _rings.resolve(folder_of, [OWN], _agent._selector(folder_of))
     assert pids == (os.getpid(),)
