@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.tomlfile import Reader
 from stallscope.model import LockKind
-from stallscope.tomlfile import Reader
 
 __all__ = [
     "CatalogError",

@@ -7,8 +7,8 @@ import re
 
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.stacks import Stacks
-from stallscope.families import family
 from stallscope.model import Capture, Process
+from stallscope.server.families import family
 
 __all__ = ["identify"]
 

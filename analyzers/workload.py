@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import enum
 import functools
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from stallscope import innodbnumbers
+from stallscope.server.status import ABSENT, Look, Progress
 
 __all__ = [
-    "ABSENT",
     "GROUPS",
-    "Look",
-    "Progress",
     "Report",
     "Row",
     "Rule",
     "Verdict",
-    "innodb_numbers",
-    "latest_deadlock",
     "report",
     "rules",
 ]
@@ -77,34 +71,6 @@ class _Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: tuple[Rule, ...]
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """One long statement that the server says the progress of."""
-
-    connection: int
-    stage: str
-    percent: float | None
-    query: str | None
-    """Normalized."""
-
-
-class Look(msgspec.Struct, frozen=True):
-    """What a server said at one moment."""
-
-    values: Mapping[str, float]
-    """Numbers of SHOW GLOBAL STATUS; those of other sources have a dot in their names."""
-    clock_s: float | None = None
-    """Any steady clock; without one the server's own Uptime counts."""
-    variables: Mapping[str, str] = {}
-    version: str | None = None
-    progress: tuple[Progress, ...] = ()
-    missing: Mapping[str, str] = {}
-    """Sources that could not be had, and why: ``innodb``, ``metrics``, ``progress``."""
-    latest_deadlock: str | None = None
-    """When it was, in the server's own words; None where there was none or nobody knows."""
-    session: int | None = None
-    """Which connection asked: a server that answers twice on one did not end meanwhile."""
-
-
 class Row(msgspec.Struct, frozen=True):
     """``value`` is the number or ratio itself, or the counter; ``rate`` is a second's."""
 
@@ -135,7 +101,6 @@ class Report(msgspec.Struct, frozen=True):
     missing: Mapping[str, str]
 
 
-ABSENT = "unknown on this server"
 _ALL_ENGINES = "of all engines: this server does not count InnoDB's alone (it is Handler_read_*)"
 _HANDLER_READS = tuple(
     f"Handler_read_{how}" for how in ("first", "key", "last", "next", "prev", "rnd", "rnd_next")
@@ -289,33 +254,3 @@ def _made(
         when=rule.when,
         note=note,
     )
-
-
-def innodb_numbers(text: str, variables: Mapping[str, str]) -> dict[str, float]:
-    """Return the numbers of SHOW ENGINE INNODB STATUS; ``variables`` has the size of the log."""
-    values = innodbnumbers.numbers(text)
-    age, capacity = values.get("innodb.checkpoint_age"), _log_capacity(variables)
-    if age is not None and capacity:
-        values["innodb.checkpoint_share"] = age / capacity
-    return values
-
-
-_DEADLOCK = re.compile(
-    r"^LATEST DETECTED DEADLOCK\n-+\n(\d{2,4}-?\d\d-?\d\d +\d{1,2}:\d\d:\d\d)", re.M
-)
-
-
-def latest_deadlock(text: str) -> str | None:
-    """Return when the latest deadlock was, as SHOW ENGINE INNODB STATUS has it."""
-    match = _DEADLOCK.search(text)
-    return match.group(1) if match else None
-
-
-def _log_capacity(variables: Mapping[str, str]) -> int:
-    def number(name: str, default: int = 0) -> int:
-        text = variables.get(name, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else default
-
-    capacity = number("innodb_redo_log_capacity")
-    # From 8.0.30 on the old two are there still, and mean nothing unless they were set.
-    return capacity or number("innodb_log_file_size") * number("innodb_log_files_in_group", 1)

@@ -27,13 +27,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stallscope import __version__
 from stallscope.analyzers import importers
+from stallscope.base import package
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors import processes
 from stallscope.collectors.programs import kill_group
-from stallscope.errors import StallscopeError
 from stallscope.model import Capture, Frame, Lock, Module, Note, Process, Thread
-from stallscope.text import one_line
 
 __all__ = ["capture", "command", "find"]
 
@@ -102,7 +102,7 @@ def capture(pids: Sequence[int], *, seconds: float, reason: str | None = None) -
         elapsed_ns=time.monotonic_ns() - start,
         stopped_ns=max(part.stopped_ns for part in parts),
         host=_host(),
-        tool={"name": "stallscope", "version": __version__},
+        tool={"name": "stallscope", "version": package.version()},
     )
 
 

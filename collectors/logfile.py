@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["LogFollower"]
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import procfile
-from stallscope.errors import StallscopeError, UsageError
-from stallscope.families import family
 from stallscope.model import Process
+from stallscope.server.families import family
 
 __all__ = [
     "MAX_PROCESSES",

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import __version__
 from stallscope.analyzers import importers
+from stallscope.base import package
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors import processes, procfile
-from stallscope.errors import StallscopeError
 from stallscope.model import Capture, Label
-from stallscope.text import one_line
 
 __all__ = ["capture", "find", "is_python"]
 
@@ -89,7 +89,7 @@ def capture(pid: int, *, seconds: float, reason: str | None = None) -> Capture:
         threads=threads,
         time_ns=begin,
         elapsed_ns=time.monotonic_ns() - start,
-        tool={"name": "stallscope", "version": __version__},
+        tool={"name": "stallscope", "version": package.version()},
     )
 
 

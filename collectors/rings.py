@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from stallscope import ringfile
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import procfile
 from stallscope.collectors.processes import PROC
-from stallscope.errors import StallscopeError
 from stallscope.ringfile import Found, Life, Ring, RingError
 
 __all__ = [

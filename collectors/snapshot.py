@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import capturefile, probe
-from stallscope.collectors import gdb, processes, pyspy, rings
-from stallscope.errors import StallscopeError, UsageError
-from stallscope.families import family
+from stallscope import capturefile
+from stallscope.base.errors import StallscopeError, UsageError
+from stallscope.collectors import gdb, probe, processes, pyspy, rings
 from stallscope.model import Capture, Note, Process
+from stallscope.server.families import family
 
 __all__ = [
     "BACKENDS",

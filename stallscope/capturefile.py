@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from stallscope import atomicfile, capturewriter
+from stallscope import capturewriter
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
 from stallscope.capturerecords import (
     RECORDS,
     CaptureRecord,
@@ -26,7 +28,6 @@ from stallscope.capturerecords import (
     ThreadRecord,
     TriggerRecord,
 )
-from stallscope.errors import StallscopeError
 from stallscope.model import (
     SCHEMA,
     Capture,

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from stallscope.base.times import rfc3339
 from stallscope.model import (
     SCHEMA,
     Capture,
@@ -21,7 +22,6 @@ from stallscope.model import (
     Thread,
     Trigger,
 )
-from stallscope.times import rfc3339
 
 __all__ = ["lines"]
 

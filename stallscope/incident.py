@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stallscope.base.times import Count, Moment
 from stallscope.model import Note, Trigger
-from stallscope.times import Count, Moment
 
 __all__ = ["SCHEMA", "CaptureEntry", "Fired", "Incident", "TargetEntry", "Verdict"]
 

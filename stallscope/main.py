@@ -11,8 +11,8 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import NoReturn, Protocol
 
-from stallscope.errors import Exit, StallscopeError, UsageError
-from stallscope.text import one_line
+from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.base.text import one_line
 
 __all__ = ["COMMANDS", "command_module", "entry_point", "main", "parser"]
 
@@ -74,6 +74,7 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    top.set_defaults(whole_parser=parser)  # what `completion` prints is made from
     top.add_argument("--version", action="store_true", help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for name, what in COMMANDS.items():
@@ -233,9 +234,9 @@ def _run(argv: Sequence[str]) -> int:
     asked = [word for word in argv if not word.startswith("-")][:1]
     args = parser(asked).parse_args(argv)
     if args.version:
-        from stallscope import __version__
+        from stallscope.base import package
 
-        print(f"stallscope {__version__}")
+        print(f"stallscope {package.version()}")
         return Exit.DONE
     if args.command is None:
         raise UsageError("which command? see `stallscope --help`")

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.waitlines import FILE_KINDS, LOCK_KINDS
 
 __all__ = [

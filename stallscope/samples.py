@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stallscope.times import Moment
+from stallscope.base.times import Moment
 
 __all__ = ["Sample"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from stallscope.model import SESSIONS, Capture, Label, Lock, LockKind, Note, Thread
-from stallscope.statements import Statement
+from stallscope.server.statements import Statement
 
 __all__ = ["MAX_STATEMENT", "LockWait", "Session", "Sessions", "annotate", "raw_statements"]
 
@@ -81,7 +81,7 @@ class Sessions(msgspec.Struct, frozen=True):
 def annotate(capture: Capture, sessions: Sessions, normalize: Callable[..., Statement]) -> Capture:
     """Return the capture with connection, user and statement of each thread, and server's locks.
 
-    ``normalize`` is stallscope.statements.normalize. What does not fit becomes a note
+    ``normalize`` is stallscope.server.statements.normalize. What does not fit becomes a note
     ``sessions``: the capture as it was is returned with it.
     """
     reason = sessions.reason or _stranger(capture, sessions)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from stallscope.errors import StallscopeError
-from stallscope.text import one_line
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 
 __all__ = [
     "FILE_KINDS",

@@ -15,9 +15,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from stallscope import probe
-from stallscope.errors import StallscopeError
-from stallscope.text import one_line
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
+from stallscope.collectors import probe
 from tests.support.cgroups import cgroups_missing
 from tests.support.jail import jail_missing
 from tests.support.servers import MariaDB, MySQL55, MySQL97, Postgres, Unavailable, program

@@ -30,9 +30,9 @@ from stallscope.analyzers.importers import (
     pyspy,
 )
 from stallscope.analyzers.importers.dump import Format
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.model import Capture
-from stallscope.text import one_line
 
 __all__ = ["FORMATS", "MAX_REST", "PIECE", "Pieces", "UnknownFormat", "load", "read"]
 

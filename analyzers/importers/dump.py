@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture, Frame, Lock, LockKind, Module, Note, Process, Thread
 
 __all__ = [

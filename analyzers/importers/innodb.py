@@ -27,9 +27,10 @@ import re
 
 import msgspec
 
-from stallscope.analyzers import deadlocks
 from stallscope.analyzers.importers.dump import Dump, Format, Loaded, basename, read_lines
-from stallscope.analyzers.importers.innodb_lines import (
+from stallscope.model import Capture, Frame, Lock, LockKind
+from stallscope.server import deadlocks
+from stallscope.server.innodb_lines import (
     CONNECTION,
     LOCK,
     OS_THREAD,
@@ -39,7 +40,6 @@ from stallscope.analyzers.importers.innodb_lines import (
     handle,
     who,
 )
-from stallscope.model import Capture, Frame, Lock, LockKind
 
 __all__ = ["FORMAT"]
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors.processes import Server
-from stallscope.errors import StallscopeError
-from stallscope.text import one_line
 
 __all__ = ["Check", "Look", "Place", "Status", "Task", "run"]
 

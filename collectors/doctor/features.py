@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from stallscope import probe
+from stallscope.base.errors import StallscopeError
+from stallscope.collectors import probe
 from stallscope.collectors.doctor.checks import Check
-from stallscope.errors import StallscopeError
 
 __all__ = ["features"]
 

@@ -10,9 +10,10 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from stallscope import extras, probe
+from stallscope.base import extras
+from stallscope.base.errors import StallscopeError
+from stallscope.collectors import probe
 from stallscope.collectors.doctor.checks import Check, Place
-from stallscope.errors import StallscopeError
 
 __all__ = ["container", "lockdown", "privileges", "python", "tools", "yama"]
 

@@ -8,11 +8,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallscope import preload
-from stallscope.collectors import procfile, rings
+from stallscope.base.errors import StallscopeError
+from stallscope.collectors import preload, procfile, rings
 from stallscope.collectors.doctor.checks import Check, Place
 from stallscope.collectors.doctor.confinement import profile
-from stallscope.errors import StallscopeError
 
 __all__ = ["agent", "folder", "library"]
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors.doctor.checks import Check
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
-from stallscope.errors import StallscopeError
-from stallscope.text import one_line
 
 __all__ = ["sql"]
 

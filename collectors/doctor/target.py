@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import snapshot
 from stallscope.collectors.doctor.checks import Check, Place
 from stallscope.collectors.doctor.packages import how_to_get
 from stallscope.collectors.processes import Server
-from stallscope.errors import StallscopeError
 from stallscope.model import Capture, Module
 
 __all__ = ["access", "namespaces"]

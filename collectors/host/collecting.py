@@ -11,8 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.collector import sample
-from stallscope.errors import StallscopeError
 from stallscope.samples import Sample
 
 __all__ = ["HostCollector", "KeptFile", "Pace", "as_number"]

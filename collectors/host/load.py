@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.host.collecting import HostCollector, Pace, as_number
-from stallscope.errors import StallscopeError
 
 __all__ = ["Load"]
 

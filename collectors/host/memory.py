@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.host.collecting import HostCollector, as_number
-from stallscope.errors import StallscopeError
 
 __all__ = ["Memory"]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.host.collecting import HostCollector, KeptFile, as_number
-from stallscope.errors import StallscopeError
 
 __all__ = ["Pressure"]
 

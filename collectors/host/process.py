@@ -8,8 +8,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.host.collecting import HostCollector, Pace, as_number
-from stallscope.errors import StallscopeError
 
 __all__ = ["ProcessNumbers"]
 

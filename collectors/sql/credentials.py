@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from stallscope.base.errors import UsageError
 from stallscope.collectors.processes import Server
 from stallscope.collectors.sql.login import DEFAULT_PORT, TLS_MODES, Login, Tls, default_user
 from stallscope.collectors.sql.optionfiles import GROUPS, Setting, Sources, read
-from stallscope.errors import UsageError
 
 __all__ = ["DEFAULTS_FILE_VARIABLE", "OWN_GROUP", "find", "options"]
 

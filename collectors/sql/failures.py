@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["ConnectError", "LateError", "RefusedError", "SqlError", "StatementError"]
 

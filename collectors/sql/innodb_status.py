@@ -6,7 +6,7 @@ from __future__ import annotations
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session
-from stallscope.innodbnumbers import numbers
+from stallscope.server.innodbnumbers import numbers
 
 __all__ = ["MAX_TEXT", "InnodbStatus", "read_report"]
 

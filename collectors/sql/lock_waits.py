@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session as Wire
 from stallscope.model import LockKind
 from stallscope.sessions import LockWait
-from stallscope.text import one_line
 
 __all__ = ["LockWaits", "read_lock_waits"]
 

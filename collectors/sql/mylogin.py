@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from stallscope.errors import UsageError
+from stallscope.base.errors import UsageError
 
 __all__ = ["KEY_BYTES", "decrypt"]
 

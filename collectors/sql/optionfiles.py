@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base.errors import UsageError
+from stallscope.base.text import clean
 from stallscope.collectors.sql import mylogin, optionlines
-from stallscope.errors import UsageError
-from stallscope.text import clean
 
 __all__ = ["GROUPS", "Found", "Setting", "Sources", "read"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from stallscope.errors import UsageError
+from stallscope.base.errors import UsageError
 
 __all__ = ["Group", "Include", "Item", "LineError", "Option", "parse"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Row
 from stallscope.collectors.sql.wire import Session as Wire
 from stallscope.sessions import MAX_STATEMENT, Session
-from stallscope.text import one_line
 
 __all__ = ["MAX_SESSIONS", "PerfThreads", "last_statements", "read_sessions"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Row, Session
-from stallscope.text import one_line
 
 __all__ = ["BACKGROUND", "SHOW", "Processlist"]
 

@@ -2,7 +2,7 @@
 """What a server says of itself in a stall, as texts for people; no data is in them.
 
 Statements are normalized, and of InnoDB's report what can hold data is left out
-(stallscope.innodbtext). Each text has its own deadline; one that is not there is said to be
+(stallscope.server.innodbtext). Each text has its own deadline; one that is not there is said to be
 missing.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from stallscope.base.text import one_line
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.innodb_status import read_report
@@ -20,11 +21,10 @@ from stallscope.collectors.sql.lock_waits import read_lock_waits
 from stallscope.collectors.sql.processlist import SHOW
 from stallscope.collectors.sql.sessions import MODE, fetch
 from stallscope.collectors.sql.wire import Row, Session
-from stallscope.innodbtext import redact
+from stallscope.server.innodbtext import redact
+from stallscope.server.statements import Statement, normalizer
 from stallscope.sessions import LockWait, Sessions
 from stallscope.sessions import Session as Known
-from stallscope.statements import Statement, normalizer
-from stallscope.text import one_line
 
 __all__ = ["Texts", "fetch_texts", "lock_waits_text", "processlist_text"]
 

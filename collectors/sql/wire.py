@@ -23,7 +23,9 @@ from pymysql.constants import ER, FIELD_TYPE
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
-from stallscope import __version__
+from stallscope.base import package
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors.sql.failures import (
     ConnectError,
     LateError,
@@ -32,14 +34,12 @@ from stallscope.collectors.sql.failures import (
 )
 from stallscope.collectors.sql.login import Login, Tls
 from stallscope.collectors.sql.versions import ServerVersion, parse
-from stallscope.errors import StallscopeError
-from stallscope.text import one_line
 
 __all__ = ["TAG", "Row", "Rows", "ServerFacts", "Session", "connect", "reach"]
 
 Row = tuple[Any, ...]
 
-TAG = f"/* stallscope {__version__} */ "
+TAG = f"/* stallscope {package.version()} */ "
 """Begins every statement, so that people know it in a processlist or a log."""
 
 _MAX_PACKET = 16 << 20

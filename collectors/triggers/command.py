@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from typing import NoReturn
 
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors.collector import sample
 from stallscope.collectors.programs import Program
 from stallscope.collectors.triggers.settings import CommandSettings
-from stallscope.errors import StallscopeError
 from stallscope.samples import Sample
-from stallscope.text import one_line
 
 __all__ = ["CommandCollector"]
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from stallscope.base.text import one_line
 from stallscope.collectors.triggers import waiting
 from stallscope.collectors.triggers.baseline import NS
 from stallscope.collectors.triggers.evaluation import Evaluation, Look
@@ -21,7 +22,6 @@ from stallscope.collectors.triggers.state import Machine, Phase
 from stallscope.incident import Fired
 from stallscope.model import Trigger
 from stallscope.samples import Sample
-from stallscope.text import one_line
 from stallscope.waitlines import WaitLine
 
 __all__ = ["Engine", "TriggerState", "number", "sources_named", "status_variables"]

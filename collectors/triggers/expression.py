@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stallscope.errors import UsageError
-from stallscope.text import one_line
+from stallscope.base.errors import UsageError
+from stallscope.base.text import one_line
 from stallscope.waitlines import KINDS
 
 __all__ = [

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.errors import StallscopeError
-from stallscope.inputfile import chunks
+from stallscope.base.errors import StallscopeError
+from stallscope.base.inputfile import chunks
+from stallscope.base.text import one_line
 from stallscope.samples import Sample
-from stallscope.text import one_line
 from stallscope.waitlines import MAX_LINE, WaitLine
 
 __all__ = ["Record", "read", "shortened"]

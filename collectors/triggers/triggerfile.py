@@ -11,7 +11,8 @@ from typing import Annotated, NoReturn
 
 import msgspec
 
-from stallscope import innodbnumbers
+from stallscope.base.errors import UsageError
+from stallscope.base.tomlfile import Reader
 from stallscope.collectors.triggers import expression
 from stallscope.collectors.triggers.expression import ExpressionError, Name, Number
 from stallscope.collectors.triggers.settings import (
@@ -22,8 +23,7 @@ from stallscope.collectors.triggers.settings import (
     NotifySettings,
     TriggerSettings,
 )
-from stallscope.errors import UsageError
-from stallscope.tomlfile import Reader
+from stallscope.server import innodbnumbers
 from stallscope.waitlines import GROUPS, KINDS
 
 __all__ = ["DEFAULTS", "TriggerFileError", "defaults", "load"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from stallscope.agent.clock import NS
 from stallscope.agent.keeper import Keeper
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.errors import StallscopeError
 from stallscope.store import DiskGuard, Store
 
 __all__ = ["Budget"]

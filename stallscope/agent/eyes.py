@@ -13,11 +13,11 @@ import msgspec
 from stallscope.agent.loop import Eye
 from stallscope.agent.news import ProbeState, Put, Shot
 from stallscope.agent.probe_session import ProbeSession, ProbeSettings
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.collectors.triggers.waiting import probe_options
-from stallscope.errors import StallscopeError
 from stallscope.model import Capture
-from stallscope.text import one_line
 
 __all__ = ["OneByOne", "ProbeEye", "WithFallback", "with_triggers"]
 

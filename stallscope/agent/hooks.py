@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from stallscope.agent.priority import lower_priority
+from stallscope.base.errors import UsageError
+from stallscope.base.text import one_line
 from stallscope.collectors.programs import Program
-from stallscope.errors import UsageError
 from stallscope.incident import Incident
-from stallscope.text import one_line
 
 __all__ = ["NOTIFIED", "Hooks", "command_words", "environment", "webhook_url"]
 

@@ -14,12 +14,12 @@ from stallscope.agent.keeper import Keeper
 from stallscope.agent.news import Answer
 from stallscope.agent.verdict_process import Judged, Request
 from stallscope.agent.verdicts import combine
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
 from stallscope.model import Note
 from stallscope.sessions import Sessions, raw_statements
 from stallscope.store import IncidentFolder, Store
-from stallscope.text import one_line
 
 __all__ = ["MAX_FIRED", "NotStoredError", "OpenIncident", "Picture", "drop"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from stallscope.agent.news import Done, Put
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["MAX_JOBS", "Keeper"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from stallscope.agent.news import Answer, News, Put
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors.collector import Collector
-from stallscope.errors import StallscopeError
 from stallscope.samples import Sample
-from stallscope.text import one_line
 
 __all__ = ["Lanes"]
 

@@ -44,10 +44,10 @@ from stallscope.agent.sources import (
 )
 from stallscope.agent.target import Target
 from stallscope.agent.verdicts import Judge
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.errors import StallscopeError
 from stallscope.incident import Fired, Incident, TargetEntry
 from stallscope.samples import Sample
 from stallscope.store import Retention, Store

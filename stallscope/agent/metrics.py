@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from stallscope import __version__
+from stallscope.base import package
 from stallscope.reporters.exposition import Exposition, Labels
 
 __all__ = ["AgentMetrics"]
@@ -51,7 +51,7 @@ class AgentMetrics:
 
     def _lines(self) -> Iterator[str]:
         page = self._page
-        version: dict[Labels, float] = {(("version", __version__),): 1}
+        version: dict[Labels, float] = {(("version", package.version()),): 1}
         yield from page.samples("agent_info", "gauge", "The agent that runs.", version)
         yield from page.samples(
             "agent_start_time_seconds",

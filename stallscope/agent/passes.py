@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import atomicfile
 from stallscope.agent.loop import Agent
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
 from stallscope.store import locking
 
 __all__ = ["hold", "load", "save"]

@@ -15,11 +15,11 @@ import msgspec
 
 from stallscope import waitlines
 from stallscope.agent.news import ProbeState, Put, Shot, TargetEnded, Waits
+from stallscope.base.errors import StallscopeError
 from stallscope.capturerecords import TriggerRecord
 from stallscope.collectors import processes, rings
-from stallscope.errors import StallscopeError
+from stallscope.collectors.probestream import Stream
 from stallscope.model import Trigger
-from stallscope.probestream import Stream
 from stallscope.waitlines import WaitLine
 
 __all__ = ["ProbeSession", "ProbeSettings", "arguments"]

@@ -15,14 +15,14 @@ from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.command import CommandCollector
 from stallscope.collectors.triggers.engine import sources_named, status_variables
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.deadlocks import Deadlock
-from stallscope.families import family
 from stallscope.samples import Sample
+from stallscope.server.deadlocks import Deadlock
+from stallscope.server.families import family
 from stallscope.sessions import Sessions
 
 if TYPE_CHECKING:
-    from stallscope.collectors.deadlocks import DeadlockWatch
     from stallscope.collectors.sql.connection import Connection
+    from stallscope.collectors.sql.deadlocks import DeadlockWatch
     from stallscope.collectors.sql.login import Login
     from stallscope.collectors.sql.texts import Texts
 
@@ -141,8 +141,8 @@ def of_server(
     if login is None or family(main.exe, main.comm) not in ("mysql", "mariadb"):
         return Sources(tuple(collectors))
     # Only here: the agent of another server does without PyMySQL.
-    from stallscope.collectors.deadlocks import DeadlockWatch
     from stallscope.collectors.sql.connection import Connection
+    from stallscope.collectors.sql.deadlocks import DeadlockWatch
     from stallscope.collectors.sql.heartbeat import Heartbeat
     from stallscope.collectors.sql.processlist import Processlist
     from stallscope.collectors.sql.sessions import fetch

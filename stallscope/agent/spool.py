@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.store import layout
 
 __all__ = ["spool"]

@@ -8,12 +8,12 @@ import os
 import select
 from collections.abc import Callable
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from stallscope.collectors.waits import find_again
-from stallscope.errors import StallscopeError
-from stallscope.families import family
 from stallscope.incident import TargetEntry
+from stallscope.server.families import family
 
 __all__ = ["Target", "finder"]
 

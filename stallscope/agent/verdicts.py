@@ -13,9 +13,9 @@ import msgspec
 
 from stallscope.agent import verdict_process
 from stallscope.agent.verdict_process import Judged, Request
-from stallscope.childprocess import module_command
+from stallscope.base.package import module_command
+from stallscope.base.text import one_line
 from stallscope.incident import Verdict
-from stallscope.text import one_line
 
 __all__ = ["Judge", "combine"]
 

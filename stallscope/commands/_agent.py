@@ -21,16 +21,16 @@ from stallscope.agent.sources import Sources
 from stallscope.agent.spool import spool
 from stallscope.agent.target import Target, finder
 from stallscope.agent.verdicts import Judge
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Selector, Server
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _options, _rings, _sql, _store
 from stallscope.commands._metricsfile import MetricsFile, tell
-from stallscope.errors import StallscopeError
-from stallscope.families import family
 from stallscope.incident import Incident
 from stallscope.model import Capture
 from stallscope.reporters import agentlines
+from stallscope.server.families import family
 from stallscope.store import Store
 from stallscope.waitlines import WaitLine
 

@@ -11,10 +11,10 @@ import msgspec
 
 from stallscope.analyzers import catalog, engine, groups
 from stallscope.analyzers.analysis import Analysis
+from stallscope.base.errors import Exit
 from stallscope.collectors import processes
 from stallscope.commands import _options
 from stallscope.commands._numbers import count, port, seconds, time_between
-from stallscope.errors import Exit
 from stallscope.model import Capture
 from stallscope.reporters import json, lines, terminal, tree
 

@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallscope import capturefile, inputfile, parallel, ringfile
+from stallscope import capturefile, ringfile
 from stallscope.analyzers import importers
+from stallscope.base import inputfile, parallel
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import snapshot
 from stallscope.commands import _common
-from stallscope.errors import StallscopeError
 from stallscope.model import Capture
 from stallscope.reporters import progress
 

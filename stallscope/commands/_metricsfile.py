@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stallscope import atomicfile
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.collectors.processes import Server
-from stallscope.errors import StallscopeError
 from stallscope.reporters.prometheus import Metrics
-from stallscope.text import one_line
 from stallscope.waitlines import WaitLine
 
 __all__ = ["MetricsFile", "tell"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 
+from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.processes import Selector, Server
-from stallscope.errors import StallscopeError, UsageError
 from stallscope.ringfile import Life, RingError
 
 __all__ = ["backend", "resolve"]

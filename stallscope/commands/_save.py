@@ -12,10 +12,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stallscope import atomicfile
-from stallscope.childprocess import module_command
-from stallscope.errors import StallscopeError
-from stallscope.text import one_line
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
+from stallscope.base.package import module_command
+from stallscope.base.text import one_line
 
 __all__ = ["SECONDS", "main", "save"]
 

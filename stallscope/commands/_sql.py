@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from stallscope.base.errors import UsageError
 from stallscope.commands._numbers import time_between
-from stallscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stallscope.collectors.processes import Server

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stallscope.errors import UsageError
+from stallscope.base.errors import UsageError
 
 if TYPE_CHECKING:
     from stallscope.store import Retention, StoredIncident

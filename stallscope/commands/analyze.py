@@ -12,10 +12,10 @@ import msgspec
 
 from stallscope.analyzers import catalog, importers
 from stallscope.analyzers.series import Sample, related, sample, series
+from stallscope.base.errors import Exit, StallscopeError
+from stallscope.base.text import one_line
 from stallscope.commands import _common, _inputs
-from stallscope.errors import Exit, StallscopeError
 from stallscope.reporters import course, lines, progress
-from stallscope.text import one_line
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

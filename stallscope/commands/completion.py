@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from stallscope.errors import Exit
+from stallscope.base.errors import Exit
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -55,17 +55,14 @@ def run(args: argparse.Namespace) -> Exit:
 
         print("\n".join(signature.id for signature in catalog.load().signatures))
     else:
-        print(script(args.what), end="")
+        print(script(args.what, args.whole_parser()), end="")
     return Exit.DONE
 
 
-def script(shell: str) -> str:
-    """Return the script of a shell."""
+def script(shell: str, top: argparse.ArgumentParser) -> str:
+    """Return the script of a shell for the parser of the whole command line."""
     import shtab
 
-    from stallscope.main import parser
-
-    top = parser()
     for action in top._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():

@@ -7,10 +7,10 @@ import argparse
 
 from stallscope.agent import passes
 from stallscope.agent.loop import Plan
+from stallscope.base.errors import Exit
 from stallscope.commands import _agent
 from stallscope.commands._metricsfile import tell
 from stallscope.commands._numbers import time_between
-from stallscope.errors import Exit
 from stallscope.store import locking
 
 __all__ = ["EPILOG", "add_arguments", "run"]

@@ -13,8 +13,8 @@ from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.diff import diff
 from stallscope.analyzers.series import Sample, sample
+from stallscope.base.errors import Exit, StallscopeError
 from stallscope.commands import _common, _inputs, _options
-from stallscope.errors import Exit, StallscopeError
 from stallscope.reporters import course, facts, lines, progress, terminal
 from stallscope.reporters.sentence import Speaker
 

@@ -12,18 +12,17 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import preload
-from stallscope.collectors import processes
+from stallscope.base.errors import Exit, StallscopeError
+from stallscope.base.text import clean, one_line
+from stallscope.collectors import preload, processes
 from stallscope.collectors.doctor import confinement, disk, features, host, inproc, target
 from stallscope.collectors.doctor.checks import Check, Place, Task
 from stallscope.collectors.doctor.checks import run as run_tasks
 from stallscope.collectors.processes import Server
 from stallscope.commands import _common, _options, _sql
-from stallscope.errors import Exit, StallscopeError
-from stallscope.families import family
 from stallscope.reporters.lines import Line, print_lines
 from stallscope.reporters.progress import while_waiting
-from stallscope.text import clean, one_line
+from stallscope.server.families import family
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from stallscope import atomicfile, extras
 from stallscope.analyzers import catalog, engine, importers
+from stallscope.base import atomicfile, extras
+from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.base.text import one_line
 from stallscope.commands import _inputs, _options, _store
-from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.model import Capture, Note
-from stallscope.text import one_line
 
 if TYPE_CHECKING:
     from stallscope.reporters.export.source import Entry, History, Options

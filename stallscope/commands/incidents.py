@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import times
+from stallscope.base import times
+from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.base.text import clean, one_line
 from stallscope.commands import _store
-from stallscope.deadlocks import Deadlock
-from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.incident import Verdict
 from stallscope.model import Note
 from stallscope.reporters import deadlocks, incidents, lines, progress, units
+from stallscope.server.deadlocks import Deadlock
 from stallscope.store import (
     Listing,
     Store,
@@ -28,7 +29,6 @@ from stallscope.store import (
     read_incident,
     retention,
 )
-from stallscope.text import clean, one_line
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

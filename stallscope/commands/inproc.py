@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from stallscope import ringfile
+from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.base.text import one_line
 from stallscope.collectors import processes, rings
 from stallscope.commands import _common, _options, _thresholds
-from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.ringfile import Found, Life, RingError
-from stallscope.text import one_line
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stallscope import atomicfile, extras
 from stallscope.analyzers import catalog, engine, groups, importers
+from stallscope.base import atomicfile, extras
+from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.base.text import one_line
 from stallscope.commands import _common, _inputs, _options, _store
-from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.model import Capture
 from stallscope.reporters import progress
-from stallscope.text import one_line
 
 if TYPE_CHECKING:
     from stallscope.reporters.html.page import Builder

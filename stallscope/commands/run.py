@@ -8,10 +8,10 @@ import os
 import signal
 from pathlib import Path
 
-from stallscope import preload
+from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.collectors import preload
 from stallscope.commands import _thresholds
 from stallscope.commands._numbers import count
-from stallscope.errors import Exit, StallscopeError, UsageError
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from stallscope.analyzers import catalog
+from stallscope.base.errors import Exit, UsageError
+from stallscope.base.text import clean
 from stallscope.commands import _options
-from stallscope.errors import Exit, UsageError
 from stallscope.reporters.lines import Line, print_lines
 from stallscope.reporters.signaturepage import markdown
-from stallscope.text import clean
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallscope import atomicfile, capturefile
+from stallscope import capturefile
 from stallscope.analyzers import catalog
+from stallscope.base import atomicfile
+from stallscope.base.errors import Exit, UsageError
+from stallscope.base.text import one_line
 from stallscope.collectors import processes, snapshot
 from stallscope.commands import _common, _options, _rings, _save, _sql
-from stallscope.errors import Exit, UsageError
-from stallscope.families import family
 from stallscope.model import SESSIONS, Capture, Note
 from stallscope.reporters import progress
-from stallscope.text import one_line
+from stallscope.server.families import family
 
 if TYPE_CHECKING:
     from stallscope.collectors.sql.login import Login
@@ -206,8 +207,8 @@ def _with_sessions(
     if login is not None:
         from stallscope.collectors.sql.connection import Connection
         from stallscope.collectors.sql.sessions import fetch
+        from stallscope.server.statements import normalize
         from stallscope.sessions import annotate
-        from stallscope.statements import normalize
 
         with closing(Connection(login)) as connection:
             sessions = fetch(connection, seconds)

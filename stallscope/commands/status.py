@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.commands import _common, _options, _sql
-from stallscope.errors import Exit, StallscopeError, UsageError
 
 if TYPE_CHECKING:
-    from stallscope.analyzers.workload import Look, Report
+    from stallscope.analyzers.workload import Report
+    from stallscope.server.status import Look
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 def _of_files(files: list[Path]) -> Report:
     from stallscope.analyzers import statusfile, workload
+    from stallscope.server.status import Look
 
     samples: list[dict[str, float]] = []
     for path in files:
@@ -81,12 +83,12 @@ def _of_files(files: list[Path]) -> Report:
                 f"{path}: no SHOW GLOBAL STATUS in it (a table, tabs or \\G of mysqladmin or mysql)"
             )
         samples += found
-    looks = [workload.Look(sample) for sample in samples]
+    looks = [Look(sample) for sample in samples]
     return workload.report(looks[0] if len(looks) > 1 else None, looks[-1])
 
 
 def _text(path: Path) -> str:
-    from stallscope import inputfile
+    from stallscope.base import inputfile
 
     parts: list[bytes] = []
     size = 0
@@ -101,7 +103,7 @@ def _text(path: Path) -> str:
 def _of_server(args: argparse.Namespace) -> Report:
     from stallscope.analyzers import workload
     from stallscope.collectors import processes
-    from stallscope.collectors import workload as source
+    from stallscope.collectors.sql import workload as source
     from stallscope.collectors.sql.connection import Connection
     from stallscope.reporters import progress
 

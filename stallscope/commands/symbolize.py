@@ -7,9 +7,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from stallscope import capturefile, symbols
-from stallscope.errors import Exit, UsageError
-from stallscope.text import one_line
+from stallscope import capturefile
+from stallscope.base.errors import Exit, UsageError
+from stallscope.base.text import one_line
+from stallscope.collectors import symbols
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

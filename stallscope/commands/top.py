@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stallscope import extras
+from stallscope.base import extras
+from stallscope.base.errors import Exit, UsageError
 from stallscope.commands import _common, _options, _sql
-from stallscope.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from stallscope.collectors.processes import Server
@@ -132,8 +132,8 @@ def _live(args: argparse.Namespace) -> Source:
 
 def _sessions(args: argparse.Namespace, servers: tuple[Server, ...]) -> Asking | None:
     """Return how to ask the server for its connections; None where it is none that can be."""
-    from stallscope.families import family
     from stallscope.screens.sessions import Asking
+    from stallscope.server.families import family
 
     named = _sql.asked_for(args)
     found = [s for s in servers if family(s.main.exe, s.main.comm) in ("mysql", "mariadb")]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stallscope.errors import Exit, UsageError
-from stallscope.text import clean
+from stallscope.base.errors import Exit, UsageError
+from stallscope.base.text import clean
 
 if TYPE_CHECKING:
     from stallscope.collectors.triggers.dryrun import DryRun, Tried

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors import processes, waits
 from stallscope.collectors.processes import Server
 from stallscope.commands import _common, _options, _rings, _thresholds
 from stallscope.commands._metricsfile import MetricsFile, tell
 from stallscope.commands._waitviews import Raw, Screens, View
-from stallscope.errors import Exit, UsageError
 from stallscope.waitlines import GROUPS, KINDS, WaitLine
 
 __all__ = ["EPILOG", "add_arguments", "run"]

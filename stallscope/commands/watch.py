@@ -7,10 +7,10 @@ import argparse
 import sys
 
 from stallscope.agent.loop import Agent, Plan
+from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors.triggers.dryrun import Tried, sentence
 from stallscope.commands import _agent
 from stallscope.commands._numbers import time_between
-from stallscope.errors import Exit, UsageError
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

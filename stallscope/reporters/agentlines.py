@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base.text import one_line, without_surrogates
 from stallscope.incident import Incident
-from stallscope.text import one_line, without_surrogates
 
 __all__ = ["SCHEMA", "render", "sentence"]
 

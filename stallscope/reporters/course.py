@@ -12,8 +12,8 @@ import msgspec
 
 from stallscope.analyzers.diff import Change, Diff, Side
 from stallscope.analyzers.series import Series, StackCourse, Verdict
+from stallscope.base.text import clean, without_surrogates
 from stallscope.reporters.lines import Line, short_name, wrap
-from stallscope.text import clean, without_surrogates
 
 __all__ = ["diff_changes", "diff_dumps", "diff_head", "dumps", "render", "unread"]
 

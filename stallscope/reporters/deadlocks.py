@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deadlocks of a store, for people and as ``stallscope.deadlocks/1``."""
+"""The deadlocks of a store, for people and as ``stallscope.server.deadlocks/1``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stallscope.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction
+from stallscope.base.text import one_line
+from stallscope.base.times import local
 from stallscope.reporters.lines import Line, wrap
+from stallscope.server.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction
 from stallscope.store.records import encode
-from stallscope.text import one_line
-from stallscope.times import local
 
 __all__ = ["SCHEMA", "dumps", "render"]
 
-SCHEMA = "stallscope.deadlocks/1"
+SCHEMA = "stallscope.server.deadlocks/1"
 
 _MOST_TRANSACTIONS = 10
 _MOST_STATEMENT = 300
 
 
 def dumps(deadlocks: Sequence[Deadlock]) -> str:
-    """Return one line of JSON; each deadlock with the fields of stallscope/deadlocks.py."""
+    """Return one line of JSON; each deadlock with the fields of stallscope/server/deadlocks.py."""
     return encode({"schema": SCHEMA, "deadlocks": deadlocks}).decode()
 
 

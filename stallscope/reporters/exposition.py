@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from stallscope.text import clean
+from stallscope.base.text import clean
 
 __all__ = ["Exposition", "Labels"]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waits import kernel_worker, unseen
+from stallscope.base.times import local
 from stallscope.model import Capture
 from stallscope.reporters.counts import count_labels
 from stallscope.reporters.lines import threads_text
 from stallscope.reporters.sentence import Speaker
-from stallscope.times import local
 
 __all__ = ["taken", "unread"]
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from stallscope.base.text import clean, one_line
+from stallscope.base.times import local, rfc3339
 from stallscope.incident import CaptureEntry, Incident, Verdict
 from stallscope.model import Note
 from stallscope.reporters import samplelines, units
@@ -16,8 +18,6 @@ from stallscope.reporters.lines import Line, threads_text, wrap
 from stallscope.samples import Sample
 from stallscope.store import StoredIncident, Summary
 from stallscope.store.records import encode
-from stallscope.text import clean, one_line
-from stallscope.times import local, rfc3339
 
 __all__ = ["SCHEMA", "Row", "dumps", "list_lines", "whole", "whole_dumps"]
 

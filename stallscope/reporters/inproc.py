@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from stallscope.base.text import clean, without_surrogates
+from stallscope.base.times import local
 from stallscope.reporters.lines import Line, threads_text, wrap
 from stallscope.reporters.units import duration, number
 from stallscope.ringfile import Found, Life, Ring
-from stallscope.text import clean, without_surrogates
-from stallscope.times import local
 
 __all__ = ["SCHEMA", "dumps", "render", "thresholds"]
 

@@ -9,6 +9,7 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group
 from stallscope.analyzers.names import display
+from stallscope.base.text import without_surrogates
 from stallscope.model import Capture, Lock, Release
 from stallscope.reporters.counts import (
     count_labels,
@@ -21,7 +22,6 @@ from stallscope.reporters.counts import (
 )
 from stallscope.reporters.sessions import frequent_statements
 from stallscope.reporters.trigger import render as render_trigger
-from stallscope.text import without_surrogates
 
 __all__ = ["SCHEMA", "dumps", "render"]
 

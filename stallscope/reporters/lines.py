@@ -13,7 +13,7 @@ from typing import TextIO
 import msgspec
 
 from stallscope.analyzers.names import bare
-from stallscope.text import clean
+from stallscope.base.text import clean
 
 __all__ = [
     "Line",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from stallscope.text import one_line
+from stallscope.base.text import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from stallscope.base.text import one_line
 from stallscope.model import Thread
-from stallscope.text import one_line
 
 __all__ = ["frequent_statements", "has_ended", "session", "statement"]
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from stallscope.analyzers.workload import ABSENT, GROUPS, Report, Row, Verdict
+from stallscope.analyzers.workload import GROUPS, Report, Row, Verdict
+from stallscope.base.text import one_line
 from stallscope.reporters import units
 from stallscope.reporters.lines import Line, wrap
-from stallscope.text import one_line
+from stallscope.server.status import ABSENT
 
 __all__ = ["SCHEMA", "dumps", "render"]
 

@@ -11,6 +11,7 @@ from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group
 from stallscope.analyzers.names import display
 from stallscope.analyzers.releases import when
 from stallscope.analyzers.waits import WAITING
+from stallscope.base.text import clean, one_line
 from stallscope.model import Frame, Thread
 from stallscope.reporters import facts, waittree
 from stallscope.reporters.connection import connection_query
@@ -19,7 +20,6 @@ from stallscope.reporters.lines import Line, break_name, short_name, threads_tex
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import frequent_statements, has_ended, session
 from stallscope.reporters.trigger import why as why_taken
-from stallscope.text import clean, one_line
 
 __all__ = ["Options", "render", "stall"]
 

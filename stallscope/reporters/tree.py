@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stallscope.analyzers.analysis import Analysis, Group
+from stallscope.base.text import clean
 from stallscope.reporters.lines import Line
-from stallscope.text import clean
 
 __all__ = ["render"]
 

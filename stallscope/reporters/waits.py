@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from stallscope.analyzers.excerpts import Excerpts
-from stallscope.families import family
+from stallscope.base.text import clean, end_of_name
 from stallscope.reporters.lines import Line, short_name, threads_text, wrap
 from stallscope.reporters.units import LEGEND, bars, duration, number, size
 from stallscope.reporters.waitkeys import arrange, same_holders, same_waiters, waited
-from stallscope.text import clean, end_of_name
+from stallscope.server.families import family
 from stallscope.waitlines import (
     IDLE_KINDS,
     ROW_LOCK_FUNCTIONS,

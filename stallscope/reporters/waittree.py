@@ -9,11 +9,11 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waittree import Holder, Place, Queue, forest
+from stallscope.base.text import one_line
 from stallscope.model import Thread
 from stallscope.reporters.lines import Line, short_name, threads_text, wrap
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import frequent_statements, session, statement
-from stallscope.text import one_line
 
 __all__ = ["ALL", "Limits", "TreeLine", "render"]
 

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import atomicfile, capturefile, waitlines
+from stallscope import capturefile, waitlines
 from stallscope.analyzers import engine
 from stallscope.analyzers.catalog import Catalog
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import rings, snapshot
+from stallscope.collectors.probe import PROBE
+from stallscope.collectors.probestream import Stream
 from stallscope.collectors.processes import Server
-from stallscope.errors import StallscopeError
 from stallscope.model import Capture
-from stallscope.probe import PROBE
-from stallscope.probestream import Stream
 from stallscope.screens.events import Ended, Event, Listed, Put, Saved, Shot, Trouble, Waited
 from stallscope.screens.sessions import Asking
 from stallscope.store import listing, reading_dest

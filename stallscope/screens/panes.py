@@ -10,6 +10,7 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import display
+from stallscope.base.text import clean, end_of_name, one_line
 from stallscope.model import Lock, LockKind
 from stallscope.reporters import waittree
 from stallscope.reporters.lines import clock, short_name, wrap
@@ -18,7 +19,6 @@ from stallscope.reporters.sessions import has_ended, session, statement
 from stallscope.reporters.units import duration, number
 from stallscope.screens.state import HISTORY, Moment, State, Watched
 from stallscope.store import Summary
-from stallscope.text import clean, end_of_name, one_line
 
 __all__ = [
     "Row",

@@ -10,8 +10,8 @@ from pathlib import Path
 from stallscope import store
 from stallscope.analyzers import engine, importers
 from stallscope.analyzers.catalog import Catalog
-from stallscope.errors import StallscopeError
-from stallscope.inputfile import chunks
+from stallscope.base.errors import StallscopeError
+from stallscope.base.inputfile import chunks
 from stallscope.model import Capture
 from stallscope.screens.events import Ended, Event, Put, Saved, Shot, Waited
 from stallscope.waitlines import WaitLine

@@ -10,8 +10,8 @@ from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
 from stallscope.model import Capture
 from stallscope.screens.events import Put, Trouble
+from stallscope.server.statements import normalize
 from stallscope.sessions import Sessions, annotate
-from stallscope.statements import normalize
 
 __all__ = ["Asking"]
 

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import msgspec
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.model import Note
 from stallscope.store import files, layout
 from stallscope.store.records import DAMAGE, encode
-from stallscope.text import one_line
 
 __all__ = ["MOST", "add", "read_all"]
 

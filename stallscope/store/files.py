@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
 
 __all__ = [
     "MAX_NAMES",

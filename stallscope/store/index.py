@@ -15,14 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
+from stallscope.base.times import Count, Moment
 from stallscope.incident import Incident, TargetEntry, Verdict
 from stallscope.model import Note
 from stallscope.store import files, layout, locking, reading
 from stallscope.store.records import DAMAGE, MAX_INCIDENT, decode_incident
-from stallscope.text import one_line
-from stallscope.times import Count, Moment
 
 __all__ = ["SCHEMA", "Listing", "Summary", "listing", "write"]
 

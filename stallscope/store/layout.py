@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from stallscope.times import rfc3339
+from stallscope.base.times import rfc3339
 
 __all__ = [
     "ASIDE",
@@ -66,7 +66,7 @@ _ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[A-Za-z0-9_+.-]{1,64}")
 _CAPTURE = re.compile(r"\d{4,6}\.jsonl\.zst")
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.txt")
 _DEADLOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}\.json")
-# Of stallscope/atomicfile.py and of pmp/base/output.c.
+# Of stallscope/base/atomicfile.py and of pmp/base/output.c.
 _TEMPORARY = re.compile(r"\..{1,200}\.[0-9a-f]{12}\.tmp|\.stallscope-[0-9a-f]{16}\.tmp")
 _PT_STALK = re.compile(r"\d{4}(?:_\d\d){5}-[a-z_-]+\d*")
 _NAME = re.compile(r"[^A-Za-z0-9_+.]+")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["Held", "Locked", "hold", "is_held", "take"]
 

@@ -14,14 +14,14 @@ from typing import TypeVar
 import msgspec
 
 from stallscope import capturefile, waitlines
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.incident import CaptureEntry, Incident
 from stallscope.model import Capture, Note
 from stallscope.samples import Sample
 from stallscope.store import files, layout, locking
 from stallscope.store.appended import frames, whole_lines
 from stallscope.store.records import MAX_CAPTURES, MAX_INCIDENT, decode_incident, decode_samples
-from stallscope.text import one_line
 
 __all__ = ["StoredCapture", "StoredIncident", "goes_on", "read_incident"]
 

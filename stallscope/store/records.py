@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line, without_surrogates
 from stallscope.incident import SCHEMA, Incident
 from stallscope.samples import Sample
 from stallscope.store import layout
-from stallscope.text import one_line, without_surrogates
 
 __all__ = [
     "DAMAGE",

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.model import Note
 from stallscope.store import files, layout, locking
 from stallscope.store.index import Summary
-from stallscope.text import one_line
 
 __all__ = ["DiskGuard", "Pruned", "Retention", "clear_leftovers", "expired", "no_room", "remove"]
 

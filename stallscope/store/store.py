@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.incident import Incident
 from stallscope.model import Note
 from stallscope.store import deadlocks, files, index, layout, locking, reading, retention, writing
 from stallscope.store.records import encode
-from stallscope.text import one_line
 
 __all__ = ["Store"]
 

@@ -16,8 +16,9 @@ from types import TracebackType
 
 import msgspec
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.incident import CaptureEntry, Incident
 from stallscope.model import Note
 from stallscope.samples import Sample
@@ -25,7 +26,6 @@ from stallscope.store import layout, locking
 from stallscope.store.appended import Appended, pack
 from stallscope.store.files import make_folder, one_line_of
 from stallscope.store.records import MAX_CAPTURES, encode, encode_lines
-from stallscope.text import one_line
 
 __all__ = ["IncidentFolder", "announce"]
 

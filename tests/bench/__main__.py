@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from tests.bench import (
     accuracy,
     agent,

@@ -15,7 +15,7 @@ import msgspec
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Finding
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from tests.bench import own_dumps
 from tests.bench.stats import BenchError, Row, Section
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stallscope import probe
+from stallscope.collectors import probe
 from stallscope.model import Capture, Label
 from stallscope.waitlines import WaitLine, loads
 from tests.bench import progress

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from stallscope import probe
+from stallscope.collectors import probe
 from tests.bench.events import Lines, final_line
 from tests.bench.stats import BenchError
 from tests.bench.tools import tree_cpu_ns

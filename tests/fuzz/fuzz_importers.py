@@ -17,7 +17,7 @@ with atheris.instrument_imports(include=["stallscope.analyzers"]):
     from stallscope.analyzers import catalog, engine, importers
     from stallscope.analyzers.importers import gdb
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture
 
 FORMATS = {"gdb": gdb.load, **{known.name: known.load for known in importers.FORMATS}}

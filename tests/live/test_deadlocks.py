@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from stallscope.collectors import processes
-from stallscope.collectors.deadlocks import DeadlockWatch
 from stallscope.collectors.processes import Selector
 from stallscope.collectors.sql import credentials
 from stallscope.collectors.sql.connection import Connection
+from stallscope.collectors.sql.deadlocks import DeadlockWatch
 from stallscope.collectors.sql.optionfiles import Sources
-from stallscope.deadlocks import Deadlock
+from stallscope.server.deadlocks import Deadlock
 from tests.live.test_server_probes import hits
 from tests.live.test_server_probes import watching as probed
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile, probe
+from stallscope import capturefile
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Finding
+from stallscope.collectors import probe
 from stallscope.model import Capture
 from tests.live.shots import (
     CHECKOUT,

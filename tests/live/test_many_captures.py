@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from stallscope import probe
+from stallscope.collectors import probe
 from tests.live.shots import unharmed
 from tests.support.servers import PATIENCE, MySQL55
 from tests.support.servers.clients import idle_connections

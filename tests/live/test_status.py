@@ -11,16 +11,17 @@ from contextlib import contextmanager
 import pytest
 
 from stallscope.analyzers import workload
-from stallscope.analyzers.workload import Look, Row, Verdict
+from stallscope.analyzers.workload import Row, Verdict
+from stallscope.base.errors import Exit
 from stallscope.collectors import processes
-from stallscope.collectors import workload as source
 from stallscope.collectors.processes import Selector
 from stallscope.collectors.sql import credentials
+from stallscope.collectors.sql import workload as source
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.commands import status
-from stallscope.errors import Exit
 from stallscope.main import main
+from stallscope.server.status import ABSENT, Look, Progress
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 
 ALTERS = 20
@@ -85,14 +86,14 @@ def test_mysql55(mysql55: MySQL55) -> None:
     rows = _check(mysql55)
     for name in ("aria-log-syncs", "icp", "ddl-progress", "deadlocks"):
         assert (rows[name].verdict, rows[name].value) == (Verdict.UNKNOWN, None)
-        assert rows[name].note == workload.ABSENT
+        assert rows[name].note == ABSENT
 
 
 def test_mysql97(mysql97: MySQL97) -> None:
     rows = _check(mysql97)
     assert rows["deadlocks"].value == 0
     assert "innodb_monitor_enable" in (rows["icp"].note or "")
-    assert rows["aria-misses"].note == workload.ABSENT
+    assert rows["aria-misses"].note == ABSENT
 
 
 @pytest.mark.parametrize("kind", [MariaDB, MySQL55])
@@ -133,7 +134,7 @@ def test_progress_of_an_alter(mariadb: MariaDB) -> None:
             cursor.execute(change)
         connection.close()
 
-    seen: list[workload.Progress] = []
+    seen: list[Progress] = []
     with asking(mariadb) as look:
         for _ in range(ALTERS):
             thread = threading.Thread(target=alter)

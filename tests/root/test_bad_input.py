@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile, probe
+from stallscope import capturefile
+from stallscope.collectors import probe
 from stallscope.model import Capture, Label
 from tests.root.support import (
     BACKENDS,

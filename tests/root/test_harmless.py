@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import probe
+from stallscope.collectors import probe
 from stallscope.model import Label
 from tests.root.support import BACKENDS, assert_frames, assert_unharmed, run_probe, snap
 from tests.support import kills

@@ -23,7 +23,8 @@ from typing import IO
 
 import pytest
 
-from stallscope import capturefile, probe, ringfile
+from stallscope import capturefile, ringfile
+from stallscope.collectors import probe
 from stallscope.collectors import rings as find_rings
 from stallscope.main import main
 from tests.root.support import run_probe

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile, probe
-from stallscope.errors import Exit
+from stallscope import capturefile
+from stallscope.base.errors import Exit
+from stallscope.collectors import probe
 from stallscope.model import Capture, Thread
 from tests.root.support import assert_unharmed, by_tid
 from tests.support.cgroups import Cgroup, limited

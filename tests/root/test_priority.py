@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stallscope.agent.probe_session import ProbeSettings, arguments
-from stallscope.probestream import Stream
+from stallscope.collectors.probestream import Stream
 from tests.support.known_waits import known_waits
 from tests.support.watching import watcher
 

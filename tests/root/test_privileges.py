@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import probe
+from stallscope.collectors import probe
 from tests.root.support import assert_unharmed, snap
 from tests.support.known_waits import known_waits
 from tests.support.servers import PATIENCE, wait_until

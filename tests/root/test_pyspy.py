@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from stallscope import capturefile
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import pyspy
-from stallscope.errors import StallscopeError
 from stallscope.main import main
 from stallscope.model import Capture, Label
 from tests.support.servers import PATIENCE, wait_until

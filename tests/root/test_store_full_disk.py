@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.incident import CaptureEntry
 from stallscope.store import DiskGuard, IncidentFolder, Store, listing, read_incident
 from tests.unit.storelife import CAPTURE, incident, sample

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile, probe, ringfile
+from stallscope import capturefile, ringfile
+from stallscope.collectors import probe
 from stallscope.model import Trigger
 from stallscope.waitlines import Event, Key, Notice, WaitLine
 from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import probe
+from stallscope.collectors import probe
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
 from tests.support import bpf_objects
 from tests.support.known_waits import known_waits, make

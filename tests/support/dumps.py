@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from stallscope import probe
 from stallscope.collectors import gdb as gdb_collector
-from stallscope.collectors import snapshot
+from stallscope.collectors import probe, snapshot
 from tests.support.servers import (
     PATIENCE,
     ChildEnded,

@@ -23,10 +23,12 @@ import msgspec
 from backports import zstd
 
 from stallscope import waitlines
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.collector import Collector
 from stallscope.collectors.host.load import Load
 from stallscope.collectors.host.pressure import Pressure
 from stallscope.collectors.host.process import ProcessNumbers
+from stallscope.collectors.probestream import Stream
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.heartbeat import Heartbeat
 from stallscope.collectors.sql.login import Login
@@ -35,8 +37,6 @@ from stallscope.collectors.sql.status import Status
 from stallscope.collectors.triggers import recording, triggerfile
 from stallscope.collectors.triggers.engine import status_variables
 from stallscope.collectors.triggers.recording import Record
-from stallscope.errors import StallscopeError
-from stallscope.probestream import Stream
 from stallscope.samples import Sample
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, program
 from tests.support.servers.clients import running_statements

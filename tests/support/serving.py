@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stallscope import capturefile, probe
+from stallscope import capturefile
+from stallscope.collectors import probe
 from stallscope.model import Capture
 from tests.support.servers import PATIENCE
 

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from stallscope import capturefile, probe
-from stallscope.errors import StallscopeError
+from stallscope import capturefile
+from stallscope.base.errors import StallscopeError
+from stallscope.collectors import probe
 from stallscope.model import Capture
 from stallscope.waitlines import Event, Key, Notice, WaitLine, loads
 from tests.support.servers import PATIENCE

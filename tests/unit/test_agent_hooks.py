@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from stallscope.agent.hooks import MAX_RUNNING, Hooks, command_words, webhook_url
-from stallscope.errors import UsageError
+from stallscope.base.errors import UsageError
 from stallscope.incident import Fired, Incident, TargetEntry, Verdict
 from tests.support.servers.waiting import PATIENCE, wait_until
 

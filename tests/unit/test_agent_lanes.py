@@ -12,7 +12,7 @@ import pytest
 
 from stallscope.agent.lanes import Lanes
 from stallscope.agent.news import Answer, Inbox, News
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.samples import Sample
 from tests.support.servers.waiting import PATIENCE, wait_until
 

@@ -24,12 +24,12 @@ from stallscope.agent.sources import Sources
 from stallscope.agent.target import Target
 from stallscope.agent.verdict_process import Judged, Request
 from stallscope.agent.verdicts import Judge
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Server
 from stallscope.collectors.sql.texts import Texts
 from stallscope.collectors.triggers import state
 from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings, TriggerSettings
-from stallscope.errors import StallscopeError
 from stallscope.incident import Incident, Verdict
 from stallscope.model import Capture, Note, Process, Trigger
 from stallscope.samples import Sample

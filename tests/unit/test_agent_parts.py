@@ -20,7 +20,7 @@ from stallscope.agent.verdict_process import Request
 from stallscope.agent.verdict_process.naming import judge, verdict_of
 from stallscope.agent.verdicts import combine
 from stallscope.analyzers import catalog, engine
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.model import Capture, Label, Process, Thread
 from stallscope.reporters.agentlines import render

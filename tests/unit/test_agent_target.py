@@ -11,9 +11,9 @@ from pathlib import Path
 
 from stallscope.agent.clock import NS
 from stallscope.agent.target import Target
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Server
-from stallscope.errors import StallscopeError
 
 __all__: list[str] = []
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from stallscope.agent.sources import Sources
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import Server
 from stallscope.commands import _agent
-from stallscope.errors import StallscopeError
 from stallscope.main import parser
 from stallscope.store import Store
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallscope.analyzers import catalog, engine, importers
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture, Frame, Label, Lock, LockKind, Process, Release, Thread
 from tests.unit.costs import cpu_seconds
 

@@ -10,7 +10,7 @@ import pytest
 from stallscope import capturefile
 from stallscope.analyzers import importers
 from stallscope.analyzers.importers import dump, gdb
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture, LockKind, Thread
 
 if sys.version_info >= (3, 14):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
 
 
 def names(folder: Path) -> list[str]:

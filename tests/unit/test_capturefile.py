@@ -12,7 +12,7 @@ import pytest
 from backports import zstd
 
 from stallscope import capturefile, capturerecords
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture, LockKind
 from tests.unit.captures import convoy
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile, inputfile
-from stallscope.errors import Exit
+from stallscope import capturefile
+from stallscope.base import inputfile
+from stallscope.base.errors import Exit
 from stallscope.main import COMMANDS, main
 from stallscope.model import Capture, Process
 from tests.unit.captures import convoy

@@ -12,7 +12,7 @@ import pytest
 
 from stallscope.analyzers import catalog
 from stallscope.commands.completion import SHELLS, script
-from stallscope.main import COMMANDS
+from stallscope.main import COMMANDS, parser
 from tests.support.servers import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +25,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for shell in SHELLS:
         made[shell] = folder / f"_stallscope.{shell}"
-        made[shell].write_text(script(shell))
+        made[shell].write_text(script(shell, parser()))
     return made
 
 

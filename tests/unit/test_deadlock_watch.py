@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stallscope.collectors import deadlocks
-from stallscope.collectors.deadlocks import DeadlockWatch
+from stallscope.collectors.sql import deadlocks
+from stallscope.collectors.sql.deadlocks import DeadlockWatch
 from stallscope.collectors.sql.failures import LateError, StatementError
 
 DATA = Path(__file__).parent.parent / "data" / "deadlocks"

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallscope.analyzers.deadlocks import Reader, of_status
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import logfile
 from stallscope.collectors.logfile import LogFollower
-from stallscope.deadlocks import Deadlock
-from stallscope.errors import StallscopeError
+from stallscope.server.deadlocks import Deadlock, Reader, of_status
 
 DATA = Path(__file__).parent.parent / "data" / "deadlocks"
 NOW = "2026-11-21 15:00:00"

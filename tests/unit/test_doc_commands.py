@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import probe
+from stallscope.collectors import probe
 from stallscope.main import COMMANDS, command_module, parser
 from tests.support import docblocks
 from tests.support.stall import STALLS

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
-from stallscope.errors import Exit
+from stallscope.base.errors import Exit
 from stallscope.main import COMMANDS, main
 from stallscope.model import SESSIONS, Note
 from tests.unit.captures import convoy

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
+from stallscope.base.errors import Exit
 from stallscope.commands import export
-from stallscope.errors import Exit
 from stallscope.incident import CaptureEntry
 from stallscope.main import main
 from stallscope.reporters.export.tables import TABLES

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import extras
-from stallscope.errors import Exit, StallscopeError
+from stallscope.base import extras
+from stallscope.base.errors import Exit, StallscopeError
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURE = str(ROOT / "tests" / "data" / "top" / "metadata-lock.jsonl.zst")

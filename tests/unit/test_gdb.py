@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import gdb
-from stallscope.errors import StallscopeError
 from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.host import (
     Disks,
     Load,
@@ -21,7 +22,6 @@ from stallscope.collectors.host import (
     host_collectors,
 )
 from stallscope.collectors.host.collecting import KeptFile, Pace
-from stallscope.errors import StallscopeError
 
 TICKS = 2 / os.sysconf("SC_CLK_TCK")
 """By so much two readings of the CPU seconds in /proc/PID/stat can be wrong: it has whole ticks, of

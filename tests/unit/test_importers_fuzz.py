@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stallscope import capturefile
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.importers import dump, gdb
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture
 from tests.unit.costs import cpu_seconds
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import inputfile, parallel
 from stallscope.analyzers import importers
 from stallscope.analyzers.importers import dump
-from stallscope.errors import Exit, StallscopeError
+from stallscope.base import inputfile, parallel
+from stallscope.base.errors import Exit, StallscopeError
 from stallscope.main import main
 from stallscope.model import Capture
 

@@ -21,11 +21,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from stallscope import times
-from stallscope.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction
+from stallscope.base import times
 from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.main import main
 from stallscope.model import Note
+from stallscope.server.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction
 from stallscope.store import Store, layout, listing
 from stallscope.store.records import encode
 from tests.unit.storelife import CAPTURE, START_NS, fill, incident, sample, verdict

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from stallscope.innodbtext import MAX_STATEMENTS, redact
-from stallscope.statements import Statement, normalize
+from stallscope.server.innodbtext import MAX_STATEMENTS, redact
+from stallscope.server.statements import Statement, normalize
 
 __all__: list[str] = []
 

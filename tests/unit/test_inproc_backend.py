@@ -18,18 +18,18 @@ from stallscope.agent import probe_session
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.excerpts import Excerpts
+from stallscope.base.errors import Exit, StallscopeError, UsageError
+from stallscope.base.times import local
 from stallscope.collectors import rings, snapshot, waits
+from stallscope.collectors.probe import ProbeError
 from stallscope.commands import _agent, _rings
-from stallscope.errors import Exit, StallscopeError, UsageError
 from stallscope.main import main, parser
 from stallscope.model import Capture
-from stallscope.probe import ProbeError
 from stallscope.reporters import waits as waits_reporter
 from stallscope.screens import panes
 from stallscope.screens.events import Shot, Waited
 from stallscope.screens.live import LiveOptions, LiveSource
 from stallscope.screens.state import State
-from stallscope.times import local
 from stallscope.waitlines import WaitLine
 from tests.unit.captures import convoy
 from tests.unit.programs import python_program

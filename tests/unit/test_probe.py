@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import probe
-from stallscope.errors import StallscopeError, UsageError
+from stallscope.base.errors import StallscopeError, UsageError
+from stallscope.collectors import probe
 from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 

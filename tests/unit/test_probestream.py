@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.errors import UsageError
-from stallscope.probe import ProbeError
-from stallscope.probestream import Stream
+from stallscope.base.errors import UsageError
+from stallscope.collectors.probe import ProbeError
+from stallscope.collectors.probestream import Stream
 from tests.unit.programs import python_program
 
 
@@ -122,7 +122,7 @@ def test_silence_ends(program: Path) -> None:
 
 
 def test_one_that_will_not_end_is_made_to(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stallscope.probe._TERM_SECONDS", 0.2)
+    monkeypatch.setattr("stallscope.collectors.probe._TERM_SECONDS", 0.2)
     python_program(program, _SILENT.format(how="signal.SIG_IGN"))
     with stream(end_seconds=0.2) as running:
         got = running.lines(30, never)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.base.errors import StallscopeError, UsageError
+from stallscope.base.text import one_line
 from stallscope.collectors import processes
 from stallscope.collectors.processes import Selector, hide_passwords, resolve
-from stallscope.errors import StallscopeError, UsageError
-from stallscope.families import family
-from stallscope.text import one_line
+from stallscope.server.families import family
 
 NOBODY = Selector()
 

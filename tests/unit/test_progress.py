@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.errors import Exit
+from stallscope.base.errors import Exit
 from stallscope.main import main
 from stallscope.reporters import progress
 from tests.unit.reports import busy, store_incident

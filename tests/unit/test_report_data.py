@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from stallscope.analyzers import catalog, engine
-from stallscope.errors import Exit
+from stallscope.base.errors import Exit
 from stallscope.incident import Fired
 from stallscope.main import main
 from stallscope.model import Frame, Lock, LockKind, Thread

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stallscope.errors import Exit
+from stallscope.base.errors import Exit
 from stallscope.main import main
 from stallscope.model import Capture
 from tests.unit.reports import START_NS, busy, hostile, rendered, saved, store_incident

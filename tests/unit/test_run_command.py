@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import preload
-from stallscope.errors import Exit, StallscopeError
+from stallscope.base.errors import Exit, StallscopeError
+from stallscope.collectors import preload
 from stallscope.main import main
 from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program

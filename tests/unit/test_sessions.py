@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from stallscope import innodbnumbers
 from stallscope.collectors.sql.metadata_locks import Held, waits_of
 from stallscope.collectors.sql.replication import numbers as replication_numbers
 from stallscope.model import Capture, Label, Lock, LockKind, Process, Thread
+from stallscope.server import innodbnumbers
+from stallscope.server.statements import normalize
 from stallscope.sessions import LockWait, Session, Sessions, annotate, raw_statements
-from stallscope.statements import normalize
 
 SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, snapshot
 from stallscope.collectors.processes import Server
-from stallscope.errors import StallscopeError
 from stallscope.model import Capture
 from tests.unit.captures import convoy
 from tests.unit.programs import python_program

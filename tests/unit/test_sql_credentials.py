@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.base.errors import UsageError
 from stallscope.collectors.processes import ProcessInfo, Server
 from stallscope.collectors.sql import credentials
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.optionfiles import Sources
-from stallscope.errors import UsageError
 from stallscope.main import main
 
 HERE = Server(

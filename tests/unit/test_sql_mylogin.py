@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from stallscope.base.errors import UsageError
 from stallscope.collectors.sql import mylogin
 from stallscope.collectors.sql.optionfiles import Sources, read
-from stallscope.errors import UsageError
 
 SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 

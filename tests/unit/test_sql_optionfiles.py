@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from stallscope.base.errors import UsageError
 from stallscope.collectors.sql import optionfiles, optionlines
 from stallscope.collectors.sql.optionfiles import GROUPS, Sources, read
-from stallscope.errors import UsageError
 from tests.support.servers import PATIENCE, program
 
 SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))

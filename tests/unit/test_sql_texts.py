@@ -19,8 +19,8 @@ from stallscope.collectors.sql.wire import Session as Wire
 from stallscope.collectors.triggers.engine import sources_named
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.model import LockKind
+from stallscope.server.statements import normalize, normalizer
 from stallscope.sessions import LockWait, Session, Sessions
-from stallscope.statements import normalize, normalizer
 
 __all__: list[str] = []
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallscope.statements import MAX_TEXT, normalize
+from stallscope.server.statements import MAX_TEXT, normalize
 
 MARK = "SECRET"
 UNREADABLE = "<unreadable SQL sha256:"

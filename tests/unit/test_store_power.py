@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import atomicfile
-from stallscope.errors import StallscopeError
+from stallscope.base import atomicfile
+from stallscope.base.errors import StallscopeError
 from stallscope.store import Store
 from stallscope.store.appended import Appended
 from tests.unit.disks import Image, Recorder

@@ -15,7 +15,7 @@ from backports import zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.incident import CaptureEntry, Incident
 from stallscope.reporters.incidents import Row, dumps, list_lines, whole, whole_dumps
 from stallscope.store import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.incident import CaptureEntry
 from stallscope.store import IncidentFolder, Retention, Store, Summary, layout, locking
 from stallscope.store.retention import expired

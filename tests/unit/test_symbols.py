@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
-from stallscope.errors import Exit, StallscopeError
+from stallscope.base.errors import Exit, StallscopeError
+from stallscope.collectors.symbols import Debuginfod, symbolize
 from stallscope.main import main
 from stallscope.model import Capture, Frame, Module, Process, Thread
-from stallscope.symbols import Debuginfod, symbolize
 from tests.unit.programs import python_program
 
 # A function at 0x1000 of 0x20 bytes, and nothing else.

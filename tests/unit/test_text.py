@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallscope.text import clean, end_of_name, one_line
+from stallscope.base.text import clean, end_of_name, one_line
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.base.errors import Exit, StallscopeError
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.command import CommandCollector
 from stallscope.collectors.triggers.dryrun import Tried, sentence
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import CommandSettings
-from stallscope.errors import Exit, StallscopeError
 from stallscope.main import main
 from tests.unit.trigger_recordings import FOLDER
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.base.errors import Exit
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.engine import Engine, status_variables
 from stallscope.collectors.triggers.expression import FUNCTIONS
@@ -20,7 +21,6 @@ from stallscope.collectors.triggers.settings import (
 )
 from stallscope.collectors.triggers.triggerfile import TriggerFileError
 from stallscope.collectors.triggers.waiting import probe_options
-from stallscope.errors import Exit
 
 TRIGGER = '[[trigger]]\nname = "own"\n'
 

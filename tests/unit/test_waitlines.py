@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stallscope import waitlines
 from stallscope.analyzers import catalog
 from stallscope.analyzers.excerpts import Excerpts
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 from stallscope.reporters import waits
 from stallscope.reporters.prometheus import Metrics
 from stallscope.waitlines import Notice, WaitLine, loads

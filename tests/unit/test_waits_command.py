@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from stallscope.base.errors import Exit
 from stallscope.collectors import waits
-from stallscope.errors import Exit
 from stallscope.main import main
 from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, waits
+from stallscope.collectors.probestream import Stream
 from stallscope.collectors.processes import NotRunningError, Selector, Server
-from stallscope.errors import StallscopeError
-from stallscope.probestream import Stream
 from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 

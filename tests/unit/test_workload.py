@@ -10,13 +10,15 @@ from typing import cast
 import pytest
 
 from stallscope.analyzers import statusfile, workload
-from stallscope.analyzers.workload import Look, Verdict
-from stallscope.collectors import workload as source
+from stallscope.analyzers.workload import Verdict
+from stallscope.base.errors import Exit
 from stallscope.collectors.sql import versions
+from stallscope.collectors.sql import workload as source
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session
-from stallscope.errors import Exit
 from stallscope.main import main
+from stallscope.server import innodbnumbers
+from stallscope.server.status import Look
 
 BASE = {
     "Uptime": 1000.0,
@@ -217,7 +219,7 @@ History list length 17
 
 def test_numbers_of_the_innodb_status() -> None:
     variables = {"innodb_log_file_size": "500", "innodb_log_files_in_group": "2"}
-    assert workload.innodb_numbers(INNODB, variables) == {
+    assert innodbnumbers.with_share(INNODB, variables) == {
         "innodb.history_list_length": 17,
         "innodb.queries_inside": 3,
         "innodb.queries_queued": 4,
@@ -226,9 +228,9 @@ def test_numbers_of_the_innodb_status() -> None:
         "innodb.checkpoint_age": 500,
         "innodb.checkpoint_share": 0.5,
     }
-    assert "innodb.checkpoint_share" not in workload.innodb_numbers(INNODB, {})
-    assert workload.latest_deadlock(INNODB) == "261121  3:04:05"
-    assert workload.innodb_numbers("", {}) == {}
+    assert "innodb.checkpoint_share" not in innodbnumbers.with_share(INNODB, {})
+    assert innodbnumbers.latest_deadlock(INNODB) == "261121  3:04:05"
+    assert innodbnumbers.with_share("", {}) == {}
 
 
 def _table(values: dict[str, float]) -> str:

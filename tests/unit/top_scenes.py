@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stallscope import capturefile, inputfile, waitlines
+from stallscope import capturefile, waitlines
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
+from stallscope.base import inputfile
 from stallscope.incident import TargetEntry, Verdict
 from stallscope.model import Capture
 from stallscope.screens.events import Event, Listed, Put, Saved, Shot, Waited

@@ -14,8 +14,8 @@ from stallscope.agent.priority import set_priority
 from stallscope.agent.verdict_process import Request
 from stallscope.agent.verdict_process.naming import judge
 from stallscope.analyzers import catalog
-from stallscope.errors import StallscopeError
-from stallscope.text import one_line
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 
 __all__ = ["main"]
 

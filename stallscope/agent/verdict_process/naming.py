@@ -11,14 +11,14 @@ from stallscope import capturefile
 from stallscope.agent.verdict_process import Judged, Request
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.incident import Verdict
 from stallscope.model import Capture
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import session
+from stallscope.server.statements import normalize
 from stallscope.sessions import Sessions, annotate
-from stallscope.statements import normalize
-from stallscope.text import one_line
 
 __all__ = ["judge", "verdict_of"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from stallscope.base.text import clean, one_line
 from stallscope.model import Capture, Thread
 from stallscope.reporters.counts import count_states
 from stallscope.reporters.export.source import (
@@ -22,7 +23,6 @@ from stallscope.reporters.export.source import (
     rows,
     tool,
 )
-from stallscope.text import clean, one_line
 from stallscope.waitlines import Event, WaitLine
 
 __all__ = ["render"]

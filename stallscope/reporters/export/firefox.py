@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from stallscope.base.text import clean
 from stallscope.model import Capture, Lock, Thread
 from stallscope.reporters.export.firefoxtables import Tables
 from stallscope.reporters.export.source import (
@@ -23,7 +24,6 @@ from stallscope.reporters.export.source import (
     rows,
     tool,
 )
-from stallscope.text import clean
 
 __all__ = ["VERSION", "render"]
 

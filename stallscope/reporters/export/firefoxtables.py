@@ -8,9 +8,9 @@ from typing import Any
 
 from stallscope.analyzers import subsystems
 from stallscope.analyzers.waits import IDLE
+from stallscope.base.text import clean
 from stallscope.model import Frame, Module
 from stallscope.reporters.export.source import Row, source_line
-from stallscope.text import clean
 
 __all__ = ["Tables"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import duckdb
 import msgspec
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
 from stallscope.reporters.export.tables import Cell, Table
-from stallscope.text import one_line
 
 __all__ = ["render"]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
+from stallscope.base.text import clean
 from stallscope.model import Capture, Frame, Module
 from stallscope.reporters.export.protobuf import bytes_field, int_field, packed_field
 from stallscope.reporters.export.source import (
@@ -17,7 +18,6 @@ from stallscope.reporters.export.source import (
     source_line,
     tool,
 )
-from stallscope.text import clean
 
 __all__ = ["render"]
 

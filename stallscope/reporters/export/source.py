@@ -9,10 +9,10 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import display
+from stallscope.base.text import clean
 from stallscope.incident import Incident
 from stallscope.model import Capture, Frame, Lock, Thread
 from stallscope.samples import Sample
-from stallscope.text import clean
 from stallscope.waitlines import WaitLine
 
 __all__ = [
@@ -132,6 +132,6 @@ def process_name(capture: Capture, index: int) -> str:
 
 def tool() -> str:
     """Return what says that it made a file."""
-    from stallscope import __version__
+    from stallscope.base import package
 
-    return f"stallscope {__version__}"
+    return f"stallscope {package.version()}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from stallscope.base.text import clean
 from stallscope.model import Frame
 from stallscope.reporters.export.source import (
     Entry,
@@ -18,7 +19,6 @@ from stallscope.reporters.export.source import (
     thread_title,
     tool,
 )
-from stallscope.text import clean
 
 __all__ = ["render"]
 

@@ -14,8 +14,8 @@ from html import escape
 import msgspec
 
 from stallscope.analyzers import subsystems
+from stallscope.base.text import clean
 from stallscope.reporters.export.source import Entry, Options, Row, rows, thread_title
-from stallscope.text import clean
 
 __all__ = ["render"]
 

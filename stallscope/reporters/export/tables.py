@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from stallscope.base.text import clean
 from stallscope.model import Capture, Lock
 from stallscope.reporters.counts import count_states, count_threads, target_process
 from stallscope.reporters.export.source import Entry, History, Options, Row, rows
-from stallscope.text import clean
 
 __all__ = ["MAX_TEXT", "TABLES", "Cell", "Table"]
 

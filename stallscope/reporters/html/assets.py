@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.errors import StallscopeError
+from stallscope.base import package
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["Assets", "load"]
 
@@ -28,10 +29,9 @@ def _folders() -> list[Path]:
     named = os.environ.get("STALLSCOPE_WEB")
     if named:
         return [Path(named)]
-    package = Path(__file__).resolve().parents[2]
-    checkout = package.parent
-    built = [checkout / "build" / "web"] if (checkout / "meson.build").is_file() else []
-    return [*built, package / "_web"]
+    checkout = package.checkout()
+    built = [] if checkout is None else [checkout / "build" / "web"]
+    return [*built, package.FOLDER / "_web"]
 
 
 def load() -> Assets:

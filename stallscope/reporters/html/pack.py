@@ -14,11 +14,11 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.subsystems import OTHER, Subsystems
+from stallscope.base.text import clean
 from stallscope.model import Frame, Lock, Thread
 from stallscope.reporters.counts import count_states, told_state
 from stallscope.reporters.html import waitgraph
 from stallscope.reporters.lines import short_name
-from stallscope.text import clean
 
 __all__ = [
     "MAX_FRAMES",

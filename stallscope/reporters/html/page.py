@@ -17,12 +17,12 @@ from typing import Any
 import jinja2
 import msgspec
 
-from stallscope import __version__
 from stallscope.analyzers import subsystems
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.diff import Change, Diff, Side, diff
 from stallscope.analyzers.series import Sample as SeriesSample
 from stallscope.analyzers.series import sample
+from stallscope.base import package
 from stallscope.incident import Incident
 from stallscope.reporters.html import histograms, timeline, waitgraph
 from stallscope.reporters.html.assets import Assets
@@ -152,7 +152,7 @@ class Builder:
             rows=_rows(value, self._main),
             title=shown(f"stallscope: {self.main.headline}", 120),
             tree=list(waitgraph.walk(graph)),
-            version=__version__,
+            version=package.version(),
             views=self._views,
         )
         return page.encode("utf-8", "backslashreplace")

@@ -12,11 +12,11 @@ from typing import Any
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waittree import Holder, Place, Queue, forest
+from stallscope.base.text import clean, one_line
 from stallscope.model import Lock
 from stallscope.reporters.lines import short_name, threads_text
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import statement
-from stallscope.text import clean, one_line
 
 __all__ = ["MAX_BRANCHES", "MAX_NODES", "MAX_ROOTS", "build", "walk"]
 

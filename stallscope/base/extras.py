@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["EXTRAS", "how_to_install", "is_installed", "require"]
 

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["check_can_create", "sync_folder", "write"]
 

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlocks in InnoDB's own words: of its status, and of error logs.
+"""Deadlocks: who waited for whom, with which statements, and whom it cost.
 
-A log may lack the headings (MySQL 8 and later leave them out unless log_error_verbosity is 3):
-then a deadlock ends with the transaction that waits for what the first one holds, and its victim
-is not known.
+They are read in InnoDB's own words, of its status and of error logs. A log may lack the headings
+(MySQL 8 and later leave them out unless log_error_verbosity is 3): then a deadlock ends with the
+transaction that waits for what the first one holds, and its victim is not known.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from stallscope.analyzers.importers.innodb_lines import (
+from stallscope.server.innodb_lines import (
     CONNECTION,
     LOCK,
     OS_THREAD,
@@ -22,10 +23,21 @@ from stallscope.analyzers.importers.innodb_lines import (
     activity,
     who,
 )
-from stallscope.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction, identify
-from stallscope.statements import Statement, normalize
+from stallscope.server.statements import Statement, normalize
 
-__all__ = ["Reader", "of_section", "of_status"]
+__all__ = [
+    "SCHEMA",
+    "Deadlock",
+    "DeadlockLock",
+    "DeadlockTransaction",
+    "Reader",
+    "identify",
+    "key",
+    "of_section",
+    "of_status",
+]
+
+SCHEMA = "stallscope.deadlock/1"
 
 MAX_TRANSACTIONS = 64
 MAX_LOCKS = 64
@@ -45,6 +57,75 @@ _FIELD = re.compile(r"\s*\d{1,5}: (?:len \d|SQL NULL)")  # a value of a record: 
 _SECTION = "LATEST DETECTED DEADLOCK"
 _STATUS_STAMP = re.compile(r"\d{2,4}-?\d\d-?\d\d[ T] ?\d{1,2}:\d\d:\d\d")
 _RULE = re.compile(r"-{4,}\s*$")
+_STAMP = re.compile(r"(?:20)?(\d\d)-?(\d\d)-?(\d\d)[ T] ?(\d{1,2}):(\d\d):(\d\d)")
+
+
+class DeadlockLock(msgspec.Struct, frozen=True):
+    """One lock as the server prints it; records' values are left out, for they are data."""
+
+    kind: str
+    """``row`` or ``table``."""
+    table: str
+    index: str | None = None
+    mode: str | None = None
+    """``X``, ``S``, ``IX`` and what follows: ``X locks rec but not gap``."""
+    space: int | None = None
+    page: int | None = None
+    heap: tuple[int, ...] = ()
+    """Numbers of the records within the page."""
+
+
+class DeadlockTransaction(msgspec.Struct, frozen=True):
+    """One side of a deadlock: what it ran, held and waited for."""
+
+    transaction: str
+    """Its id as the server prints it."""
+    connection: int | None = None
+    query_id: int | None = None
+    user: str | None = None
+    activity: str | None = None
+    seconds: int | None = None
+    """For how long it had been open."""
+    query: str | None = None
+    """Its last statement, normalized: the one that waited. Earlier ones took the locks it holds."""
+    digest: str | None = None
+    holds: tuple[DeadlockLock, ...] = ()
+    waits: DeadlockLock | None = None
+
+
+class Deadlock(msgspec.Struct, frozen=True):
+    """Transactions that waited for one another until the server rolled one back."""
+
+    id: str
+    """Sorts by time, and is the same wherever this deadlock was read."""
+    time_ns: int
+    """Wall clock when it was learnt of, which is after it happened."""
+    transactions: tuple[DeadlockTransaction, ...]
+    source: str
+    """``log``: the server's error log; ``status``: LATEST DETECTED DEADLOCK."""
+    schema: str = SCHEMA
+    server_time: str | None = None
+    """In the server's own words and time zone; None where its log does not say."""
+    victim: int | None = None
+    """Index into ``transactions`` of the one that was rolled back; None where it is not told."""
+
+
+def key(transactions: tuple[DeadlockTransaction, ...]) -> str:
+    """Return what tells a deadlock from every other one of the same server.
+
+    A transaction's id and the number of its statement occur once in the life of a server.
+    """
+    sides = sorted(f"{t.transaction}/{t.connection}/{t.query_id}" for t in transactions)
+    return hashlib.sha256(" ".join(sides).encode()).hexdigest()[:12]
+
+
+def identify(transactions: tuple[DeadlockTransaction, ...], when: str) -> str:
+    """Return an id: ``when`` is the server's time, or one of ours in the same form."""
+    match = _STAMP.match(when)
+    if match is None:
+        return f"unknown-{key(transactions)}"
+    year, month, day, hour, minute, second = match.groups()
+    return f"20{year}{month}{day}T{int(hour):02}{minute}{second}-{key(transactions)}"
 
 
 class _Lock(msgspec.Struct):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from stallscope import probe
-from stallscope.probe import PROBE, ProbeError
+from stallscope.collectors import probe
+from stallscope.collectors.probe import PROBE, ProbeError
 
 __all__ = ["Stream"]
 

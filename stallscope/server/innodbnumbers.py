@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-__all__ = ["NAMES", "numbers"]
+__all__ = ["NAMES", "latest_deadlock", "numbers", "with_share"]
 
 # By single patterns: reading the whole report costs a thousand times as much, and is for analyzers.
 _COUNTS = {
@@ -28,6 +29,10 @@ _SEMAPHORE_WAIT = re.compile(
     r"^--Thread \d{1,20} has waited at \S{1,200} line \d{1,7} for"
     r" (\d{1,9}(?:\.\d{1,9})?) seconds",
     re.M,
+)
+
+_DEADLOCK = re.compile(
+    r"^LATEST DETECTED DEADLOCK\n-+\n(\d{2,4}-?\d\d-?\d\d +\d{1,2}:\d\d:\d\d)", re.M
 )
 
 NAMES = frozenset(
@@ -59,3 +64,28 @@ def numbers(text: str) -> dict[str, float]:
         age = found["innodb.log_sequence"] - found["innodb.checkpoint"]
         found["innodb.checkpoint_age"] = max(0.0, age)
     return found
+
+
+def with_share(text: str, variables: Mapping[str, str]) -> dict[str, float]:
+    """Return the numbers of SHOW ENGINE INNODB STATUS; ``variables`` has the size of the log."""
+    values = numbers(text)
+    age, capacity = values.get("innodb.checkpoint_age"), _log_capacity(variables)
+    if age is not None and capacity:
+        values["innodb.checkpoint_share"] = age / capacity
+    return values
+
+
+def latest_deadlock(text: str) -> str | None:
+    """Return when the latest deadlock was, as SHOW ENGINE INNODB STATUS has it."""
+    match = _DEADLOCK.search(text)
+    return match.group(1) if match else None
+
+
+def _log_capacity(variables: Mapping[str, str]) -> int:
+    def number(name: str, default: int = 0) -> int:
+        text = variables.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else default
+
+    capacity = number("innodb_redo_log_capacity")
+    # From 8.0.30 on the old two are there still, and mean nothing unless they were set.
+    return capacity or number("innodb_log_file_size") * number("innodb_log_files_in_group", 1)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import probe
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
+from stallscope.base.text import one_line
+from stallscope.collectors import probe
 from stallscope.model import Capture, Frame, Module, Thread
-from stallscope.text import one_line
 
 __all__ = ["Debuginfod", "Result", "symbolize"]
 

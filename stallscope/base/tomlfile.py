@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files that people write: read into a struct, and a mistake is shown with its line."""
+"""TOML files that people write: read into a struct, and a mistake is shown with its line.
+
+tomllib has the values, and not their lines: those are found here.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stallscope.errors import StallscopeError
-from stallscope.tomllines import line_of, words
+from stallscope.base.errors import StallscopeError
 
 __all__ = ["Reader"]
 
 T = TypeVar("T")
 
 MAX_FILE = 4 << 20
+_HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\-\"']+)\s*\]\]?")
+_QUOTED = re.compile(r"'([^']+)'|`([^`]+)`|(@[\w-]+)")
+_LEAST_WORD = 2
 
 
 class Reader:
@@ -60,7 +65,7 @@ class Reader:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return self._error(f"{path}: {message}")
-        line = line_of(text, place, words(message.partition(": ")[2] or message))
+        line = _line_of(text, place, _words(message.partition(": ")[2] or message))
         return self._error(f"{path}:{line}: {message}" if line else f"{path}: {message}")
 
     def _where(self, data: dict[str, Any], parts: Sequence[str | int]) -> str:
@@ -90,3 +95,64 @@ def _line(path: Path, message: str) -> str:
 def _parts(place: str) -> list[str | int]:
     """Split msgspec's ``.signature[3].waiter[0]``."""
     return [int(n) if n else key for key, n in re.findall(r"\.([\w-]+)|\[(\d+)\]", place)]
+
+
+def _words(message: str) -> list[str]:
+    """Return the words that a message quotes: the text of the mistake is among them."""
+    found = ["".join(match) for match in _QUOTED.findall(message)]
+    return [word for word in found if len(word) >= _LEAST_WORD]
+
+
+def _line_of(text: str, place: Sequence[str | int], wanted: Sequence[str] = ()) -> int | None:
+    """Return the line of a place, counted from 1.
+
+    ``place``: keys and indexes, ``("signature", 2, "waiter", 0, "stack")``. Of the entry's lines
+    the one that holds one of ``wanted`` comes first, then the key's, then the entry's own.
+    """
+    lines = text.splitlines()
+    start, end, rest = _entry(lines, place)
+    if start is None:
+        rest = list(place)
+    first = 0 if start is None else start
+    for word in wanted:
+        for number in range(first, end):
+            if word in lines[number] and not lines[number].lstrip().startswith("#"):
+                return number + 1
+    keys = [part for part in rest if isinstance(part, str)]
+    for key in reversed(keys):
+        for number in range(first, end):
+            if re.match(rf"\s*\[?\[?[\"']?{re.escape(key)}[\"']?\s*[=\].]", lines[number]):
+                return number + 1
+    return None if start is None else start + 1
+
+
+def _entry(
+    lines: Sequence[str], place: Sequence[str | int]
+) -> tuple[int | None, int, list[str | int]]:
+    """Return first line and end of a place's innermost ``[[table]]``, and what is left of it."""
+    start: int | None = None
+    end = len(lines)
+    name = ""
+    parts = list(place)
+    while len(parts) >= 2 and isinstance(parts[0], str) and isinstance(parts[1], int):
+        name = f"{name}.{parts[0]}" if name else parts[0]
+        headers = [
+            number
+            for number in range(start or 0, end)
+            if (match := _HEADER.match(lines[number])) and match.group(2) == name
+        ]
+        if parts[1] >= len(headers):
+            break
+        start = headers[parts[1]]
+        end = _end(lines, start, end, name)
+        parts = parts[2:]
+    return start, end, parts
+
+
+def _end(lines: Sequence[str], start: int, end: int, name: str) -> int:
+    """Return where the entry ends: at the next header that is none of its own tables."""
+    for number in range(start + 1, end):
+        match = _HEADER.match(lines[number])
+        if match and not match.group(2).startswith(f"{name}."):
+            return number
+    return end

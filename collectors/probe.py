@@ -10,8 +10,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stallscope.errors import StallscopeError, UsageError
-from stallscope.text import one_line
+from stallscope.base import package
+from stallscope.base.errors import StallscopeError, UsageError
+from stallscope.base.text import one_line
 
 __all__ = [
     "PROBE",
@@ -58,8 +59,7 @@ def find() -> Path:
                 f"STALLSCOPE_PROBE={named}: no program there; unset it, or build"
             )
         return path
-    package = Path(__file__).resolve().parent
-    candidates = [*built(package.parent, PROBE, f"pmp/{PROBE}"), package / "_bin" / PROBE]
+    candidates = [*built(PROBE, f"pmp/{PROBE}"), package.FOLDER / "_bin" / PROBE]
     for path in candidates:
         if _is_program(path):
             return path
@@ -72,9 +72,10 @@ def find() -> Path:
     )
 
 
-def built(checkout: Path, *names: str) -> list[Path]:
+def built(*names: str) -> list[Path]:
     """Return the files of these names in a checkout's builds: ``build`` first, then the newest."""
-    if not (checkout / "meson.build").is_file():
+    checkout = package.checkout()
+    if checkout is None:
         return []
     found = [path for name in names for path in checkout.glob(f"build*/{name}")]
     newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)

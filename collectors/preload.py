@@ -11,14 +11,13 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from stallscope import probe
-from stallscope.errors import StallscopeError, UsageError
+from stallscope.base import package
+from stallscope.base.errors import StallscopeError, UsageError
+from stallscope.collectors import probe
 
 __all__ = ["LIBRARY", "check_folder", "check_program", "environment", "find", "resolve"]
 
 LIBRARY = "libstallscope.so"
-FOLDER = "_lib"
-"""Of the package."""
 
 _SEPARATORS = re.compile("[ :]")
 """Of names in LD_PRELOAD, ld.so(8)."""
@@ -39,8 +38,7 @@ def find() -> Path:
         if not path.is_file():
             raise StallscopeError(f"STALLSCOPE_LIBRARY={named}: no file there; unset it, or build")
         return path
-    package = Path(__file__).resolve().parent
-    for path in (*probe.built(package.parent, f"inproc/{LIBRARY}"), package / FOLDER / LIBRARY):
+    for path in (*probe.built(f"inproc/{LIBRARY}"), package.FOLDER / "_lib" / LIBRARY):
         if path.is_file():
             return path
     raise StallscopeError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from stallscope.errors import StallscopeError
+from stallscope.base.errors import StallscopeError
 
 if TYPE_CHECKING or sys.version_info < (3, 14):
     from backports import zstd

@@ -17,14 +17,13 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from stallscope.analyzers.deadlocks import Reader, of_status
+from stallscope.base.errors import StallscopeError
 from stallscope.collectors.logfile import LogFollower
 from stallscope.collectors.sql.collecting import number
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session
-from stallscope.deadlocks import Deadlock, key
-from stallscope.errors import StallscopeError
-from stallscope.statements import Statement, normalizer
+from stallscope.server.deadlocks import Deadlock, Reader, key, of_status
+from stallscope.server.statements import Statement, normalizer
 
 __all__ = ["Counts", "DeadlockWatch"]
 

@@ -7,17 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stallscope.analyzers.workload import (
-    ABSENT,
-    Look,
-    Progress,
-    innodb_numbers,
-    latest_deadlock,
-)
 from stallscope.collectors.sql.collecting import number
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session
-from stallscope.statements import Statement, normalizer
+from stallscope.server.innodbnumbers import latest_deadlock, with_share
+from stallscope.server.statements import Statement, normalizer
+from stallscope.server.status import ABSENT, Look, Progress
 
 __all__ = ["look"]
 
@@ -64,7 +59,7 @@ def look(session: Session) -> Look:
     try:
         rows = session.select(INNODB)
         text = str(rows[0][-1]) if rows else ""
-        values |= innodb_numbers(text, variables)
+        values |= with_share(text, variables)
         deadlock = latest_deadlock(text)
     except StatementError as error:
         missing["innodb"] = str(error)

@@ -3,7 +3,7 @@
 
 The report prints statements with their literals and records with their values. It fails closed:
 a line is kept where InnoDB itself is known to print such a line, and every word in it is one of
-InnoDB's; statements are normalized (stallscope.statements); all else is left out, and counted.
+InnoDB's; statements are normalized (`statements`); all else is left out, and counted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from stallscope.statements import Statement
-from stallscope.text import clean
+from stallscope.base.text import clean
+from stallscope.server.statements import Statement
 
 __all__ = ["MAX_STATEMENTS", "redact"]
 
@@ -97,7 +97,7 @@ _DIGITS = re.compile(r"\d{21,}")
 def redact(text: str, normalize: Callable[[str], Statement]) -> str:
     """Return the report as it may be stored.
 
-    ``normalize`` is stallscope.statements.normalize, told the server's SQL modes.
+    ``normalize`` is stallscope.server.statements.normalize, told the server's SQL modes.
     """
     return "\n".join(_Redaction(text.splitlines(), normalize).lines()) + "\n"
 
