@@ -45,7 +45,7 @@ print "$_ $n{$_}\n" for sort keys %n;
 READ = """
 import resource, sys, time
 from pathlib import Path
-from stallscope import inputfile, parallel
+from stallscope.base import inputfile, parallel
 from stallscope.analyzers import importers
 path, jobs = Path(sys.argv[1]), int(sys.argv[2])
 start, cpu = time.perf_counter(), time.process_time()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.base import package
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import probe
 from tests.support.servers import PATIENCE
@@ -102,10 +103,10 @@ def test_ctrl_c_ends_it_in_order(program: Path, tmp_path: Path) -> None:
             signal.pause()
         """,
     )
-    code = "from stallscope import probe; probe.run(['snap'], seconds=60)"
+    code = "from stallscope.collectors import probe; probe.run(['snap'], seconds=60)"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(Path(probe.__file__).parent.parent)},
+        env={**os.environ, "PYTHONPATH": str(package.FOLDER.parent)},
         capture_output=True,
         timeout=PATIENCE,
         check=False,
@@ -130,10 +131,10 @@ def test_a_probe_that_is_no_program(program: Path) -> None:
 def fake_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("STALLSCOPE_PROBE", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    package = tmp_path / "checkout" / "stallscope"
-    package.mkdir(parents=True)
-    monkeypatch.setattr(probe, "__file__", str(package / "probe.py"))
-    return package.parent
+    folder = tmp_path / "checkout" / "stallscope"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(package, "FOLDER", folder)
+    return folder.parent
 
 
 def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
