@@ -46,12 +46,10 @@ struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stal
 		err = stall_debug_file_open(dirs, elf, path, &binary->debug, &binary->debug_path);
 	if (!err)
 		err = stall_symbols_create(elf, binary->debug, &binary->symbols);
+	if (!err)
+		err = stall_cfi_create(elf, binary->debug, &binary->cfi);
 	if (err)
 		return err;
-	err = stall_cfi_create(elf, binary->debug, &binary->cfi);
-	if (err == &stall_enomem)
-		return err;
-	stall_error_destroy(err);
 	*ret = no_cleanup_ptr(binary);
 	return NULL;
 }
@@ -153,8 +151,7 @@ static void look_up(struct stall_binary *binary, uint64_t address, bool exact,
 	uint64_t inside = exact ? address : address - 1;
 
 	*ret = (struct stall_site){.key = address * 2 + exact};
-	if (binary->cfi)
-		ret->row = stall_cfi_row(binary->cfi, inside, &ret->bad_cfi);
+	ret->row = stall_cfi_row(binary->cfi, inside, &ret->bad_cfi);
 	// A signal handler returns to the very start of the trampoline; its unwind information
 	// begins a byte early for that reason (glibc sysdeps/unix/sysv/linux/x86_64/libc_sigaction.c),
 	// its symbol does not.

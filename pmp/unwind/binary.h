@@ -40,7 +40,7 @@ struct stall_binary {
 	struct stall_elf *debug;
 	char *debug_path;
 	struct stall_symbols *symbols;
-	struct stall_cfi *cfi; // NULL where libelf refuses the file
+	struct stall_cfi *cfi;
 	struct stall_site *sites;
 	size_t site_count, site_capacity; // capacity is a power of two
 	struct stall_name **names;	  // by address of the function

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unwind/cfi.h"
 
-#include <dwarf.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "snapshot/snapshot.h"
 #include "unwind/cfi_section.h"
-#include "unwind/expression.h"
+#include "unwind/dwarf_codes.h"
 
-// What a row owns; freed with the file.
-struct block {
-	struct block *next;
-	_Alignas(16) uint8_t data[];
+#define MAX_PROGRAM (64U << 10) // MySQL 9.7 has one of 1,408 bytes
+#define MAX_REMEMBERED 64
+
+// A row, freed with the file.
+struct kept {
+	struct kept *next;
+	struct stall_row row;
 };
 
 struct stall_cfi {
@@ -21,7 +24,7 @@ struct stall_cfi {
 	const struct stall_elf *debug_frame_file; // NULL: there is none
 	struct stall_cfi_section *debug_frame;
 	bool tried_debug_frame;
-	struct block *blocks;
+	struct kept *rows;
 };
 
 static bool has_debug_frame(const struct stall_elf *elf)
@@ -51,9 +54,9 @@ void stall_cfi_destroy(struct stall_cfi *cfi)
 		return;
 	stall_cfi_section_destroy(cfi->debug_frame);
 	stall_cfi_section_destroy(cfi->eh_frame);
-	for (struct block *block = cfi->blocks, *next; block; block = next) {
-		next = block->next;
-		free(block);
+	for (struct kept *kept = cfi->rows, *next; kept; kept = next) {
+		next = kept->next;
+		free(kept);
 	}
 	free(cfi);
 }
@@ -65,104 +68,275 @@ const char *stall_cfi_source(const struct stall_cfi *cfi)
 	return cfi->debug_frame_file ? ".debug_frame" : "none";
 }
 
-static Dwarf_Frame *find_frame(struct stall_cfi *cfi, uint64_t address, bool *ret_bad)
+// NULL: no section covers the address.
+static const struct stall_cfi_section *find_fde(struct stall_cfi *cfi, uint64_t address,
+						struct stall_cfi_fde *ret, bool *ret_bad)
 {
-	Dwarf_Frame *frame = NULL;
-
-	if (cfi->eh_frame)
-		frame = stall_cfi_section_frame(cfi->eh_frame, address, ret_bad);
-	if (frame || !cfi->debug_frame_file)
-		return frame;
-	if (!cfi->tried_debug_frame) {
+	if (cfi->eh_frame && stall_cfi_section_find(cfi->eh_frame, address, ret, ret_bad))
+		return cfi->eh_frame;
+	if (cfi->debug_frame_file && !cfi->tried_debug_frame) {
 		cfi->tried_debug_frame = true;
 		stall_error_destroy(
 			stall_cfi_section_open(cfi->debug_frame_file, false, &cfi->debug_frame));
 	}
-	return cfi->debug_frame ? stall_cfi_section_frame(cfi->debug_frame, address, ret_bad)
-				: NULL;
+	if (cfi->debug_frame && stall_cfi_section_find(cfi->debug_frame, address, ret, ret_bad))
+		return cfi->debug_frame;
+	return NULL;
 }
 
-static const struct stall_expression *keep_expression(struct stall_cfi *cfi, const Dwarf_Op *ops,
-						      size_t count)
-{
-	_cleanup_free_ struct stall_expression *expression = NULL;
-	struct stall_error *err = stall_expression_create(ops, count, &expression);
+enum cfa_kind { CFA_UNKNOWN, CFA_REGISTER, CFA_EXPRESSION };
 
-	if (err) {
-		stall_error_destroy(err);
-		return NULL;
+struct state {
+	enum cfa_kind cfa;
+	uint64_t cfa_reg;
+	uint64_t cfa_offset; // in two's complement
+	const uint8_t *cfa_expression;
+	uint32_t cfa_size;
+	struct stall_rule rules[STALL_REGS];
+};
+
+struct machine {
+	const struct stall_cfi_section *section;
+	const struct stall_cfi_fde *fde;
+	bool in_cie;
+	uint64_t location; // what the state describes begins here
+	struct state state, initial;
+	struct state remembered[MAX_REMEMBERED];
+	size_t depth;
+};
+
+struct instruction {
+	uint8_t code;
+	uint64_t reg;
+	uint64_t value; // the other operand; of a block, its length
+	const uint8_t *block;
+};
+
+// For each instruction a letter for each operand: r: a register; n, s: a number, unsigned or signed;
+// b: a block; p: a pointer; a digit: so many bytes. NULL: it is of another processor, or of none.
+static const char *const operands[0x40] = {
+	[DW_CFA_nop] = "",
+	[DW_CFA_set_loc] = "p",
+	[DW_CFA_advance_loc1] = "1",
+	[DW_CFA_advance_loc2] = "2",
+	[DW_CFA_advance_loc4] = "4",
+	[DW_CFA_offset_extended] = "rn",
+	[DW_CFA_restore_extended] = "r",
+	[DW_CFA_undefined] = "r",
+	[DW_CFA_same_value] = "r",
+	[DW_CFA_register] = "rn",
+	[DW_CFA_remember_state] = "",
+	[DW_CFA_restore_state] = "",
+	[DW_CFA_def_cfa] = "rn",
+	[DW_CFA_def_cfa_register] = "r",
+	[DW_CFA_def_cfa_offset] = "n",
+	[DW_CFA_def_cfa_expression] = "b",
+	[DW_CFA_expression] = "rb",
+	[DW_CFA_offset_extended_sf] = "rs",
+	[DW_CFA_def_cfa_sf] = "rs",
+	[DW_CFA_def_cfa_offset_sf] = "s",
+	[DW_CFA_val_offset] = "rn",
+	[DW_CFA_val_offset_sf] = "rs",
+	[DW_CFA_val_expression] = "rb",
+	[DW_CFA_MIPS_advance_loc8] = "8",
+	[DW_CFA_GNU_args_size] = "n",
+	[DW_CFA_GNU_negative_offset_extended] = "rn",
+};
+
+static bool read_operands(const struct machine *m, const char *letters, struct stall_bytes *program,
+			  struct instruction *ret)
+{
+	for (; *letters; letters++) {
+		if (*letters == 'r')
+			ret->reg = stall_bytes_uleb(program);
+		else if (*letters == 's')
+			ret->value = stall_bytes_sleb(program);
+		else if (*letters == 'n' || *letters == 'b')
+			ret->value = stall_bytes_uleb(program);
+		else if (*letters == 'p')
+			program->torn |=
+				!stall_cfi_section_pointer(m->section, m->fde->cie.pointer_encoding,
+							   program, &ret->value);
+		else
+			ret->value = stall_bytes_number(program, (unsigned int)(*letters - '0'));
+		if (*letters == 'b')
+			ret->block = stall_bytes_take(program, ret->value);
 	}
-	size_t size = sizeof(*expression) + expression->count * sizeof(expression->ops[0]);
-	struct block *block = malloc(sizeof(*block) + size);
-	if (!block)
-		return NULL;
-	memcpy(block->data, expression, size);
-	block->next = cfi->blocks;
-	cfi->blocks = block;
-	return (const struct stall_expression *)block->data;
+	return !program->torn;
 }
 
-static bool decode_cfa(struct stall_cfi *cfi, Dwarf_Frame *frame, struct stall_row *row)
+static bool read_instruction(const struct machine *m, struct stall_bytes *program,
+			     struct instruction *ret)
 {
-	Dwarf_Op *ops;
-	size_t count;
+	uint8_t byte = (uint8_t)stall_bytes_number(program, 1), low = byte & 0x3f;
 
-	if (dwarf_frame_cfa(frame, &ops, &count) != 0 || count == 0)
-		return false;
-	if (count == 1 && ops->atom == DW_OP_bregx && ops->number < STALL_REGS) {
-		row->cfa_reg = (uint8_t)ops->number;
-		row->cfa_offset = (int64_t)ops->number2;
-		return true;
+	*ret = (struct instruction){.code = byte & 0xc0, .reg = low, .value = low};
+	if (ret->code == 0) {
+		ret->code = byte;
+		return operands[byte] && read_operands(m, operands[byte], program, ret);
 	}
-	if (count == 1 && ops->atom >= DW_OP_breg0 && ops->atom < DW_OP_breg0 + STALL_REGS) {
-		row->cfa_reg = ops->atom - DW_OP_breg0;
-		row->cfa_offset = (int64_t)ops->number;
-		return true;
-	}
-	row->cfa_is_expression = true;
-	row->cfa_expression = keep_expression(cfi, ops, count);
-	return row->cfa_expression;
+	if (ret->code == DW_CFA_offset)
+		ret->value = stall_bytes_uleb(program);
+	return !program->torn;
 }
 
-// libdw says "at CFA + N" and "is CFA + N" as expressions.
-static bool decode_cfa_relative(const Dwarf_Op *ops, size_t count, struct stall_rule *rule)
+// Registers that are not followed may have any rule.
+static bool set_rule(struct machine *m, const struct instruction *in, struct stall_rule rule)
 {
-	bool is_value = ops[count - 1].atom == DW_OP_stack_value;
-	size_t n = count - is_value;
-
-	if (ops[0].atom != DW_OP_call_frame_cfa || n > 2 ||
-	    (n == 2 && ops[1].atom != DW_OP_plus_uconst))
-		return false;
-	rule->kind = is_value ? STALL_RULE_VAL_OFFSET : STALL_RULE_OFFSET;
-	rule->offset = n == 2 ? (int64_t)ops[1].number : 0;
+	if (in->reg < STALL_REGS)
+		m->state.rules[in->reg] = rule;
 	return true;
 }
 
-// False where what the file says about the register cannot be understood.
-static bool decode_rule(struct stall_cfi *cfi, Dwarf_Frame *frame, uint8_t reg,
-			struct stall_rule *rule)
+static bool set_offset(struct machine *m, const struct instruction *in, enum stall_rule_kind kind,
+		       uint64_t offset)
 {
-	Dwarf_Op memory[3], *ops;
-	size_t count;
+	return set_rule(m, in, (struct stall_rule){.kind = kind, .offset = (int64_t)offset});
+}
 
-	*rule = (struct stall_rule){.reg = reg, .kind = STALL_RULE_UNDEFINED};
-	if (dwarf_frame_register(frame, reg, memory, &ops, &count) != 0)
+static bool set_expression(struct machine *m, const struct instruction *in,
+			   enum stall_rule_kind kind)
+{
+	return set_rule(m, in,
+			(struct stall_rule){.kind = kind,
+					    .size = (uint32_t)in->value,
+					    .expression = in->block});
+}
+
+// Numbers past 255 name no register of any processor.
+static bool set_register(struct machine *m, const struct instruction *in)
+{
+	return set_rule(m, in,
+			(struct stall_rule){.kind = STALL_RULE_REGISTER,
+					    .other = in->value < UINT8_MAX ? (uint8_t)in->value
+									   : UINT8_MAX});
+}
+
+// What the CIE says of the register. In a CIE itself there is nothing to restore.
+static bool restore_rule(struct machine *m, const struct instruction *in)
+{
+	if (in->reg < STALL_REGS)
+		m->state.rules[in->reg] = m->initial.rules[in->reg];
+	return !m->in_cie;
+}
+
+static bool define_cfa(struct machine *m, uint64_t reg, uint64_t offset)
+{
+	m->state.cfa = CFA_REGISTER;
+	m->state.cfa_reg = reg;
+	m->state.cfa_offset = offset;
+	return true;
+}
+
+static bool define_cfa_expression(struct machine *m, const struct instruction *in)
+{
+	m->state.cfa = CFA_EXPRESSION;
+	m->state.cfa_expression = in->block;
+	m->state.cfa_size = (uint32_t)in->value;
+	return true;
+}
+
+static bool remember(struct machine *m)
+{
+	if (m->depth == MAX_REMEMBERED)
 		return false;
-	if (count == 0) {
-		if (ops == NULL)
-			rule->kind = STALL_RULE_SAME;
+	m->remembered[m->depth++] = m->state;
+	return true;
+}
+
+static bool recall(struct machine *m)
+{
+	if (m->depth == 0)
+		return false;
+	m->state = m->remembered[--m->depth];
+	return true;
+}
+
+static bool advance(struct machine *m, uint64_t units)
+{
+	uint64_t bytes;
+
+	if (__builtin_mul_overflow(units, m->fde->cie.code_alignment, &bytes) ||
+	    __builtin_add_overflow(m->location, bytes, &m->location))
+		m->location = UINT64_MAX;
+	return !m->in_cie;
+}
+
+static bool execute(struct machine *m, const struct instruction *in)
+{
+	uint64_t factored = in->value * m->fde->cie.data_alignment;
+	bool has_cfa_register = m->state.cfa == CFA_REGISTER;
+
+	switch (in->code) {
+	case DW_CFA_nop:
+	case DW_CFA_GNU_args_size: // for exceptions that leave pushed arguments behind
 		return true;
+	case DW_CFA_set_loc:
+		m->location = in->value;
+		return !m->in_cie;
+	case DW_CFA_advance_loc:
+	case DW_CFA_advance_loc1:
+	case DW_CFA_advance_loc2:
+	case DW_CFA_advance_loc4:
+	case DW_CFA_MIPS_advance_loc8:
+		return advance(m, in->value);
+	case DW_CFA_offset:
+	case DW_CFA_offset_extended:
+	case DW_CFA_offset_extended_sf:
+		return set_offset(m, in, STALL_RULE_OFFSET, factored);
+	case DW_CFA_GNU_negative_offset_extended:
+		return set_offset(m, in, STALL_RULE_OFFSET, -factored);
+	case DW_CFA_val_offset:
+	case DW_CFA_val_offset_sf:
+		return set_offset(m, in, STALL_RULE_VAL_OFFSET, factored);
+	case DW_CFA_restore:
+	case DW_CFA_restore_extended:
+		return restore_rule(m, in);
+	case DW_CFA_undefined:
+		return set_rule(m, in, (struct stall_rule){.kind = STALL_RULE_UNDEFINED});
+	case DW_CFA_same_value:
+		return set_rule(m, in, (struct stall_rule){.kind = STALL_RULE_SAME});
+	case DW_CFA_register:
+		return set_register(m, in);
+	case DW_CFA_expression:
+		return set_expression(m, in, STALL_RULE_EXPRESSION);
+	case DW_CFA_val_expression:
+		return set_expression(m, in, STALL_RULE_VAL_EXPRESSION);
+	case DW_CFA_remember_state:
+		return remember(m);
+	case DW_CFA_restore_state:
+		return recall(m);
+	case DW_CFA_def_cfa:
+		return define_cfa(m, in->reg, in->value);
+	case DW_CFA_def_cfa_sf:
+		return define_cfa(m, in->reg, factored);
+	case DW_CFA_def_cfa_register:
+		return has_cfa_register && define_cfa(m, in->reg, m->state.cfa_offset);
+	case DW_CFA_def_cfa_offset:
+		return has_cfa_register && define_cfa(m, m->state.cfa_reg, in->value);
+	case DW_CFA_def_cfa_offset_sf:
+		return has_cfa_register && define_cfa(m, m->state.cfa_reg, factored);
+	case DW_CFA_def_cfa_expression:
+		return define_cfa_expression(m, in);
+	default:
+		return false;
 	}
-	if (decode_cfa_relative(ops, count, rule))
-		return true;
-	if (count == 1 && ops->atom == DW_OP_regx && ops->number < STALL_REGS) {
-		rule->kind = STALL_RULE_REGISTER;
-		rule->other = (uint8_t)ops->number;
-		return true;
+}
+
+// Up to the last instruction that concerns the address. False: one of them makes no sense.
+static bool run(struct machine *m, struct stall_bytes program, uint64_t address)
+{
+	if (stall_bytes_left(&program) > MAX_PROGRAM)
+		return false;
+	while (stall_bytes_left(&program)) {
+		struct instruction instruction;
+
+		if (!read_instruction(m, &program, &instruction) || !execute(m, &instruction))
+			return false;
+		if (m->location > address)
+			break;
 	}
-	rule->kind = STALL_RULE_EXPRESSION;
-	rule->expression = keep_expression(cfi, ops, count);
-	return rule->expression;
+	return true;
 }
 
 // Callee-saved registers (System V ABI, AMD64 supplement, 3.2.1).
@@ -171,62 +345,89 @@ static bool survives_calls(uint8_t reg)
 	return reg == STALL_REG_RBX || reg == STALL_REG_RBP || (reg >= 12 && reg <= 15);
 }
 
-// Where nothing is said about a register the ABI decides. libdw's table of it has rax for rbx
-// (elfutils 0.188, backends/x86_64_cfi.c), which loses frames whose CFA stands on rbx.
-static void apply_abi(struct stall_rule *rule)
+// What the rule for the return address, which stands in register `reg`, is for the PC.
+static bool decode_pc(const struct state *state, uint64_t reg, struct stall_rule *ret)
 {
-	if (rule->kind == STALL_RULE_UNDEFINED && survives_calls(rule->reg))
-		rule->kind = STALL_RULE_SAME;
-	else if (rule->kind == STALL_RULE_SAME && !survives_calls(rule->reg))
-		rule->kind = STALL_RULE_UNDEFINED;
+	if (reg >= STALL_REGS)
+		return false;
+	*ret = state->rules[reg];
+	if (ret->kind == STALL_RULE_UNSPECIFIED && !survives_calls((uint8_t)reg))
+		return false;
+	if (ret->kind == STALL_RULE_UNSPECIFIED || ret->kind == STALL_RULE_SAME)
+		*ret = (struct stall_rule){.kind = STALL_RULE_REGISTER, .other = (uint8_t)reg};
+	ret->reg = STALL_REG_PC;
+	// "The same" of the PC itself would not move.
+	return ret->kind != STALL_RULE_REGISTER || ret->other < STALL_REG_PC;
 }
 
-static bool decode(struct stall_cfi *cfi, Dwarf_Frame *frame, struct stall_row *row,
-		   struct stall_rule *rules)
+// Makes the row; `rules` has room for one of each register.
+static bool decode(const struct state *state, const struct stall_cfi_cie *cie,
+		   struct stall_row *row, struct stall_rule *rules)
 {
-	int ra = dwarf_frame_info(frame, NULL, NULL, &row->signal);
-
-	if (ra < 0 || ra >= STALL_REGS || !decode_cfa(cfi, frame, row))
+	*row = (struct stall_row){.signal = cie->signal};
+	if (state->cfa == CFA_EXPRESSION) {
+		row->cfa_expression = state->cfa_expression;
+		row->cfa_size = state->cfa_size;
+	} else if (state->cfa == CFA_REGISTER && state->cfa_reg < STALL_REGS) {
+		row->cfa_reg = (uint8_t)state->cfa_reg;
+		row->cfa_offset = (int64_t)state->cfa_offset;
+	} else {
 		return false;
-	for (uint8_t reg = 0; reg < STALL_REG_PC; reg++) {
-		struct stall_rule *rule = &rules[row->rule_count];
-
-		// Without a rule the register is unknown in the caller.
-		if (!decode_rule(cfi, frame, reg, rule))
-			continue;
-		apply_abi(rule);
-		row->rule_count += rule->kind != STALL_RULE_UNDEFINED;
 	}
-	struct stall_rule *rule = &rules[row->rule_count++];
-	if (!decode_rule(cfi, frame, (uint8_t)ra, rule))
+	for (uint8_t reg = 0; reg < STALL_REG_PC; reg++) {
+		struct stall_rule rule = state->rules[reg];
+
+		rule.reg = reg;
+		// Where nothing is said about a register the ABI decides.
+		if (rule.kind == STALL_RULE_UNSPECIFIED && survives_calls(reg))
+			rule.kind = STALL_RULE_SAME;
+		bool is_lost = rule.kind == STALL_RULE_UNSPECIFIED ||
+			       rule.kind == STALL_RULE_UNDEFINED ||
+			       (rule.kind == STALL_RULE_REGISTER && rule.other >= STALL_REGS);
+		if (!is_lost)
+			rules[row->rule_count++] = rule;
+	}
+	return decode_pc(state, cie->return_register, &rules[row->rule_count++]);
+}
+
+static bool interpret(const struct stall_cfi_section *section, const struct stall_cfi_fde *fde,
+		      uint64_t address, struct stall_row *row, struct stall_rule *rules)
+{
+	struct machine m;
+
+	// What is remembered is written before it is read.
+	m.section = section;
+	m.fde = fde;
+	m.in_cie = true;
+	m.location = fde->start;
+	m.depth = 0;
+	m.state = (struct state){};
+	if (!run(&m, fde->cie.program, address))
 		return false;
-	// "The same" of the PC itself would not move.
-	if (rule->kind == STALL_RULE_SAME && ra == STALL_REG_PC)
-		return false;
-	if (rule->kind == STALL_RULE_SAME)
-		*rule = (struct stall_rule){.kind = STALL_RULE_REGISTER, .other = (uint8_t)ra};
-	rule->reg = STALL_REG_PC;
-	return true;
+	m.in_cie = false;
+	m.initial = m.state;
+	return run(&m, fde->program, address) && decode(&m.state, &fde->cie, row, rules);
 }
 
 const struct stall_row *stall_cfi_row(struct stall_cfi *cfi, uint64_t address, bool *ret_bad)
 {
-	bool bad = false;
-	_cleanup_free_ Dwarf_Frame *frame = find_frame(cfi, address, &bad);
 	struct stall_rule rules[STALL_REGS];
-	struct stall_row row = {};
+	struct stall_cfi_fde fde;
+	struct stall_row row;
 
-	*ret_bad = frame ? !decode(cfi, frame, &row, rules) : bad;
-	if (!frame || *ret_bad)
+	*ret_bad = false;
+	const struct stall_cfi_section *section = find_fde(cfi, address, &fde, ret_bad);
+	if (!section)
 		return NULL;
-	size_t size = sizeof(row) + row.rule_count * sizeof(rules[0]);
-	struct block *block = malloc(sizeof(*block) + size);
-	if (!block)
+	*ret_bad = !interpret(section, &fde, address, &row, rules);
+	if (*ret_bad)
 		return NULL;
-	block->next = cfi->blocks;
-	cfi->blocks = block;
-	struct stall_row *kept = (struct stall_row *)block->data;
-	*kept = row;
-	memcpy(kept->rules, rules, row.rule_count * sizeof(rules[0]));
-	return kept;
+	struct kept *kept = malloc(sizeof(*kept) + row.rule_count * sizeof(rules[0]));
+	if (!kept)
+		return NULL;
+	kept->next = cfi->rows;
+	cfi->rows = kept;
+	kept->row = row;
+	memcpy(kept->row.rules, rules, row.rule_count * sizeof(rules[0]));
+	return &kept->row;
 }

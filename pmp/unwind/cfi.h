@@ -1,11 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unwind information of one ELF file: rows for the stepper, decoded by libdw.
+// Unwind information of one ELF file: call frame instructions (DWARF 5, 6.4), made into rows for
+// the stepper.
 #ifndef STALL_CFI_H
 #define STALL_CFI_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/error.h"
 #include "unwind/elf_file.h"
-#include "unwind/unwind.h"
+
+enum stall_rule_kind {
+	STALL_RULE_UNSPECIFIED,	   // nothing is said; in no row
+	STALL_RULE_UNDEFINED,	   // in a row for the PC only: there is no caller
+	STALL_RULE_SAME,	   // the caller's register is this frame's
+	STALL_RULE_OFFSET,	   // saved at CFA + offset
+	STALL_RULE_VAL_OFFSET,	   // is CFA + offset
+	STALL_RULE_REGISTER,	   // is in another register
+	STALL_RULE_EXPRESSION,	   // saved where an expression says
+	STALL_RULE_VAL_EXPRESSION, // is what an expression says
+};
+
+struct stall_rule {
+	uint8_t kind;
+	uint8_t reg;   // which register the rule restores
+	uint8_t other; // STALL_RULE_REGISTER
+	uint32_t size; // of the expression
+	union {
+		int64_t offset;
+		const uint8_t *expression; // of the section: lives as long as the struct stall_cfi
+	};
+};
+
+// What the unwind information says at one PC. Registers without a rule are unknown in the caller.
+struct stall_row {
+	bool signal; // the caller was interrupted, not calling: its PC is exact
+	uint8_t cfa_reg;
+	uint8_t rule_count;	       // at most STALL_REGS
+	uint32_t cfa_size;	       // of the expression
+	const uint8_t *cfa_expression; // NULL: the CFA is cfa_reg + cfa_offset
+	int64_t cfa_offset;
+	struct stall_rule rules[];
+};
 
 struct stall_cfi;
 

@@ -1,24 +1,279 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unwind/cfi_section.h"
 
-#include <dwarf.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "base/cleanup.h"
-#include "unwind/cfi_check.h"
+#include "unwind/dwarf_codes.h"
 
 #define MAX_SECTION (256U << 20) // decompressed
-#define SLACK 64		 // zeros after the last section; see cfi_check.h
+#define MAX_ENTRIES (4U << 20)	 // MySQL 9.7 has 110,000
+#define MAX_AUGMENTATION 16
+#define PACKED_BY_ZSTD 2 // ELFCOMPRESS_ZSTD, which glibc 2.36 has no name for
 
 // Where a section is in its file.
 struct place {
 	uint64_t offset, stored, address;
-	uint64_t size; // more than `stored` where it is compressed
-	bool compressed;
+	uint64_t size;	    // more than `stored` where it is compressed
+	uint32_t packed_by; // ELFCOMPRESS_*; 0: it is not
 };
 
-// .eh_frame_hdr: what ld, gold and lld write. Its addresses count from its own start, but for the
+struct function {
+	uint64_t start;
+	uint64_t fde; // offset in the section
+};
+
+struct stall_cfi_section {
+	bool is_eh_frame;
+	uint8_t *data;
+	size_t size;
+	uint64_t address;
+	struct function *functions; // ascending
+	size_t count, capacity;
+	bool is_damaged; // has entries that could not be read
+};
+
+void stall_cfi_section_destroy(struct stall_cfi_section *section)
+{
+	if (!section)
+		return;
+	free(section->functions);
+	free(section->data);
+	free(section);
+}
+
+static void section_destroyp(struct stall_cfi_section **section)
+{
+	stall_cfi_section_destroy(*section);
+}
+
+// The value alone, whatever it counts from.
+static bool read_value(uint8_t encoding, struct stall_bytes *bytes, uint64_t *ret)
+{
+	switch (encoding & 0x0f) {
+	case DW_EH_PE_absptr:
+	case DW_EH_PE_udata8:
+	case DW_EH_PE_sdata8:
+		*ret = stall_bytes_number(bytes, 8);
+		break;
+	case DW_EH_PE_udata2:
+		*ret = stall_bytes_number(bytes, 2);
+		break;
+	case DW_EH_PE_udata4:
+		*ret = stall_bytes_number(bytes, 4);
+		break;
+	case DW_EH_PE_sdata2:
+		*ret = stall_bytes_signed(bytes, 2);
+		break;
+	case DW_EH_PE_sdata4:
+		*ret = stall_bytes_signed(bytes, 4);
+		break;
+	case DW_EH_PE_uleb128:
+		*ret = stall_bytes_uleb(bytes);
+		break;
+	case DW_EH_PE_sleb128:
+		*ret = stall_bytes_sleb(bytes);
+		break;
+	default:
+		return false;
+	}
+	return !bytes->torn;
+}
+
+bool stall_cfi_section_pointer(const struct stall_cfi_section *section, uint8_t encoding,
+			       struct stall_bytes *bytes, uint64_t *ret)
+{
+	uint64_t base = 0;
+
+	// Compilers write no others for code, and for some the base is not in the file.
+	if ((encoding & 0xf0) == DW_EH_PE_pcrel)
+		base = section->address + (uint64_t)(bytes->at - section->data);
+	else if (encoding & 0xf0)
+		return false;
+	if (!read_value(encoding, bytes, ret))
+		return false;
+	*ret += base;
+	return true;
+}
+
+// The routine is called by exceptions only: what counts is how long the pointer to it is.
+static bool skip_personality(const struct stall_cfi_section *section, struct stall_bytes *data)
+{
+	uint8_t encoding = (uint8_t)stall_bytes_number(data, 1);
+	uint64_t unused;
+
+	if (encoding == DW_EH_PE_aligned) {
+		uint64_t address = section->address + (uint64_t)(data->at - section->data);
+
+		stall_bytes_take(data, -address & 7);
+		encoding = DW_EH_PE_absptr;
+	}
+	return read_value(encoding, data, &unused);
+}
+
+// LSB Core 5.0, 10.6.1.1.1; "B" is a key of pointer authentication, without data.
+static bool read_augmentation(const struct stall_cfi_section *section, const char *letters,
+			      struct stall_bytes *entry, struct stall_cfi_cie *cie)
+{
+	struct stall_bytes data = {};
+
+	if (!*letters)
+		return true;
+	if (*letters != 'z')
+		return false;
+	uint64_t size = stall_bytes_uleb(entry);
+	data.at = stall_bytes_take(entry, size);
+	if (!data.at)
+		return false;
+	data.end = data.at + size;
+	cie->has_data = true;
+	while (*++letters) {
+		if (*letters == 'R')
+			cie->pointer_encoding = (uint8_t)stall_bytes_number(&data, 1);
+		else if (*letters == 'L')
+			stall_bytes_take(&data, 1);
+		else if (*letters == 'S')
+			cie->signal = true;
+		else if (*letters != 'B' && (*letters != 'P' || !skip_personality(section, &data)))
+			return false;
+	}
+	return !data.torn;
+}
+
+// An entry without its length: DWARF 5, 6.4.1. In .eh_frame all entries have offsets of 4 bytes.
+struct entry {
+	struct stall_bytes rest;
+	uint64_t next;	// offset of the entry after it
+	uint64_t id_at; // offset of what follows
+	uint64_t id;	// of a CIE: a constant; of an FDE: where its CIE is
+	bool is_cie;
+};
+
+// False: there is none, and no more after it.
+static bool read_entry(const struct stall_cfi_section *section, uint64_t offset, struct entry *ret)
+{
+	if (offset > section->size)
+		return false;
+	struct stall_bytes bytes = stall_bytes_of(section->data + offset, section->size - offset);
+	uint64_t length = stall_bytes_number(&bytes, 4);
+	unsigned int id_size = 4;
+
+	if (length == UINT32_MAX) {
+		length = stall_bytes_number(&bytes, 8);
+		id_size = section->is_eh_frame ? 4 : 8;
+	}
+	const uint8_t *start = stall_bytes_take(&bytes, length);
+	if (bytes.torn || length == 0)
+		return false;
+	*ret = (struct entry){.rest = stall_bytes_of(start, length)};
+	ret->id_at = (uint64_t)(start - section->data);
+	ret->next = ret->id_at + length;
+	ret->id = stall_bytes_number(&ret->rest, id_size);
+	ret->is_cie = ret->id == (section->is_eh_frame ? 0
+				  : id_size == 8       ? UINT64_MAX
+						       : UINT32_MAX);
+	return true;
+}
+
+static bool read_cie(const struct stall_cfi_section *section, uint64_t offset,
+		     struct stall_cfi_cie *ret)
+{
+	struct entry entry;
+
+	if (!read_entry(section, offset, &entry) || !entry.is_cie)
+		return false;
+	struct stall_bytes *rest = &entry.rest;
+	uint64_t version = stall_bytes_number(rest, 1);
+	const char *letters = (const char *)rest->at;
+	size_t size = strnlen(letters, stall_bytes_left(rest));
+	if (size > MAX_AUGMENTATION || !stall_bytes_take(rest, size + 1))
+		return false;
+	// 4 adds the sizes of addresses and of segment selectors.
+	if (version == 4 ? stall_bytes_number(rest, 2) != 8 : version != 1 && version != 3)
+		return false;
+	*ret = (struct stall_cfi_cie){.code_alignment = stall_bytes_uleb(rest),
+				      .pointer_encoding = DW_EH_PE_absptr};
+	ret->data_alignment = stall_bytes_sleb(rest);
+	ret->return_register = version == 1 ? stall_bytes_number(rest, 1) : stall_bytes_uleb(rest);
+	if (!read_augmentation(section, letters, rest, ret))
+		return false;
+	ret->program = *rest;
+	return !rest->torn;
+}
+
+static bool read_fde(const struct stall_cfi_section *section, const struct entry *entry,
+		     struct stall_cfi_fde *ret)
+{
+	struct stall_bytes rest = entry->rest;
+	uint64_t cie = section->is_eh_frame ? entry->id_at - entry->id : entry->id, size;
+
+	if (rest.torn || !read_cie(section, cie, &ret->cie) ||
+	    !stall_cfi_section_pointer(section, ret->cie.pointer_encoding, &rest, &ret->start) ||
+	    !read_value(ret->cie.pointer_encoding, &rest, &size) ||
+	    __builtin_add_overflow(ret->start, size, &ret->end))
+		return false;
+	if (ret->cie.has_data)
+		stall_bytes_take(&rest, stall_bytes_uleb(&rest));
+	ret->program = rest;
+	return !rest.torn;
+}
+
+static bool grow(struct stall_cfi_section *section)
+{
+	size_t capacity = section->capacity ? section->capacity * 2 : 256;
+	struct function *grown =
+		realloc(section->functions, capacity * sizeof(section->functions[0]));
+
+	if (!grown)
+		return false;
+	section->functions = grown;
+	section->capacity = capacity;
+	return true;
+}
+
+static int compare_functions(const void *a, const void *b)
+{
+	const struct function *x = a, *y = b;
+
+	if (x->start != y->start)
+		return x->start < y->start ? -1 : 1;
+	return x->fde < y->fde ? -1 : 1;
+}
+
+// Without a usable .eh_frame_hdr: reads one entry after the other.
+static struct stall_error *index_entries(struct stall_cfi_section *section)
+{
+	struct entry entry;
+
+	for (uint64_t at = 0; read_entry(section, at, &entry); at = entry.next) {
+		struct stall_cfi_fde fde;
+
+		if (entry.is_cie)
+			continue;
+		if (!read_fde(section, &entry, &fde)) {
+			section->is_damaged = true;
+			continue;
+		}
+		// What the linker dropped, or merged with its like, is empty.
+		if (fde.start == fde.end)
+			continue;
+		if (section->count == MAX_ENTRIES)
+			return stall_error_create(STALL_ERROR_LIMIT, "more than %u functions",
+						  MAX_ENTRIES);
+		if (section->count == section->capacity && !grow(section))
+			return &stall_enomem;
+		section->functions[section->count++] = (struct function){fde.start, at};
+	}
+	if (section->count)
+		qsort(section->functions, section->count, sizeof(section->functions[0]),
+		      compare_functions);
+	return NULL;
+}
+
+// .eh_frame_hdr as ld, gold and lld write it. Its addresses count from its own start, but for the
 // first, which counts from where it stands. (LSB Core 5.0, 10.6.2.)
 struct header {
 	uint8_t version, frame_encoding, count_encoding, table_encoding;
@@ -29,131 +284,43 @@ struct header {
 	} table[]; // ascending
 };
 
-// libdw gets an ELF file in memory that has the unwind information alone, so that it reads the
-// bytes that were checked and no others: dwarf_begin_elf would read every .debug_* section, which
-// for a server is hundreds of megabytes, and dwarf_getcfi_elf all of a file without sections.
-struct image {
-	Elf64_Ehdr ehdr;
-	Elf64_Shdr sections[4]; // null, names, .eh_frame_hdr or null, the frames
-	char names[56];
-	_Alignas(8) uint8_t data[];
-};
-
-#define SECTION_NAMES "\0.shstrtab\0.eh_frame_hdr\0.eh_frame\0.debug_frame"
-enum section_name {
-	NAME_SHSTRTAB = 1,
-	NAME_EH_FRAME_HDR = 11,
-	NAME_EH_FRAME = 25,
-	NAME_DEBUG_FRAME = 35,
-};
-
-struct stall_cfi_section {
-	struct image *image;
-	Elf *elf;
-	Dwarf *dwarf; // of .debug_frame
-	Dwarf_CFI *cfi;
-	struct stall_cfi_entries entries;
-	struct place header, frames;
-	const struct header *table; // of `image`; NULL: libdw reads one entry after the other
-	bool checked_all, all_fit;
-};
-
-void stall_cfi_section_destroy(struct stall_cfi_section *section)
+static bool has_known_encodings(const struct header *header)
 {
-	if (!section)
-		return;
-	if (section->dwarf)
-		dwarf_end(section->dwarf);
-	else if (section->cfi)
-		dwarf_cfi_end(section->cfi);
-	elf_end(section->elf);
-	free(section->image);
-	free(section);
+	return header->version == 1 &&
+	       header->frame_encoding == (DW_EH_PE_pcrel | DW_EH_PE_sdata4) &&
+	       header->count_encoding == DW_EH_PE_udata4 &&
+	       header->table_encoding == (DW_EH_PE_datarel | DW_EH_PE_sdata4);
 }
 
-static void section_destroyp(struct stall_cfi_section **section)
+static uint64_t frames_address(const struct header *header, uint64_t address)
 {
-	stall_cfi_section_destroy(*section);
+	return address + offsetof(struct header, frame) + (uint64_t)header->frame;
 }
 
-static void elf_endp(Elf **elf)
+// Takes the table over, unless it is shorter than it says, out of order, or of another section.
+static bool index_by_header(struct stall_cfi_section *section, const struct header *header,
+			    const struct place *place)
 {
-	elf_end(*elf);
-}
+	if (place->size < sizeof(*header) || !has_known_encodings(header) || header->count == 0 ||
+	    header->count > (place->size - sizeof(*header)) / sizeof(header->table[0]) ||
+	    header->count > MAX_ENTRIES ||
+	    frames_address(header, place->address) != section->address)
+		return false;
+	section->functions = malloc(header->count * sizeof(section->functions[0]));
+	if (!section->functions)
+		return false;
+	for (uint32_t i = 0; i < header->count; i++) {
+		struct function *function = &section->functions[i];
 
-static struct image *create_image(size_t data_size)
-{
-	struct image *image = calloc(1, sizeof(*image) + data_size + SLACK);
-
-	if (!image)
-		return NULL;
-	image->ehdr = (Elf64_Ehdr){
-		.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB,
-			    EV_CURRENT},
-		.e_type = ET_DYN,
-		.e_machine = EM_X86_64,
-		.e_version = EV_CURRENT,
-		.e_ehsize = sizeof(Elf64_Ehdr),
-		.e_shoff = offsetof(struct image, sections),
-		.e_shentsize = sizeof(Elf64_Shdr),
-		.e_shnum = 4,
-		.e_shstrndx = 1,
-	};
-	memcpy(image->names, SECTION_NAMES, sizeof(SECTION_NAMES));
-	image->sections[1] = (Elf64_Shdr){.sh_name = NAME_SHSTRTAB,
-					  .sh_type = SHT_STRTAB,
-					  .sh_offset = offsetof(struct image, names),
-					  .sh_size = sizeof(image->names),
-					  .sh_addralign = 1};
-	return image;
-}
-
-static void add_section(struct image *image, int index, enum section_name name, size_t at,
-			size_t size, uint64_t address, uint64_t flags)
-{
-	image->sections[index] = (Elf64_Shdr){.sh_name = name,
-					      .sh_type = SHT_PROGBITS,
-					      .sh_flags = flags,
-					      .sh_addr = address,
-					      .sh_offset = offsetof(struct image, data) + at,
-					      .sh_size = size,
-					      .sh_addralign = 8};
-}
-
-static Elf *open_image(struct image *image, size_t data_size)
-{
-	elf_version(EV_CURRENT);
-	return elf_memory((char *)image, sizeof(*image) + data_size);
-}
-
-// What the section holds, by libelf's decompressor.
-static struct stall_error *unpack(const struct stall_elf *elf, const struct place *place,
-				  uint8_t *ret)
-{
-	_cleanup_free_ struct image *image = create_image(place->stored);
-
-	if (!image)
-		return &stall_enomem;
-	add_section(image, 3, NAME_DEBUG_FRAME, 0, place->stored, 0, SHF_COMPRESSED);
-	struct stall_error *err = stall_elf_read(elf, place->offset, image->data, place->stored);
-	if (err)
-		return err;
-	_cleanup_(elf_endp) Elf *packed = open_image(image, place->stored);
-	Elf_Scn *section = elf_getscn(packed, 3);
-	Elf_Data *data =
-		section && elf_compress(section, 0, 0) == 1 ? elf_getdata(section, NULL) : NULL;
-	if (!data || data->d_size != place->size)
-		return stall_error_create(STALL_ERROR_FORMAT,
-					  "compressed section does not unpack: %s", elf_errmsg(-1));
-	memcpy(ret, data->d_buf, data->d_size);
-	return NULL;
-}
-
-static struct stall_error *read_place(const struct stall_elf *elf, const struct place *place,
-				      uint8_t *ret)
-{
-	return place->compressed ? unpack(elf, place, ret)
-				 : stall_elf_read(elf, place->offset, ret, place->size);
+		function->start = place->address + (uint64_t)header->table[i].function;
+		function->fde = place->address + (uint64_t)header->table[i].fde - section->address;
+		if (i && function->start < function[-1].start) {
+			free(no_cleanup_ptr(section->functions));
+			return false;
+		}
+	}
+	section->count = section->capacity = header->count;
+	return true;
 }
 
 static bool is_readable(const struct stall_elf *elf, const struct place *place)
@@ -177,29 +344,22 @@ static bool find_section(const struct stall_elf *elf, const char *name, struct p
 		struct stall_error *err =
 			stall_elf_read(elf, section->sh_offset, &packed, sizeof(packed));
 
-		stall_error_destroy(err);
-		ret->compressed = true;
+		if (err || section->sh_size < sizeof(packed) || !packed.ch_type) {
+			stall_error_destroy(err);
+			return false;
+		}
+		ret->packed_by = packed.ch_type;
+		ret->offset += sizeof(packed);
+		ret->stored -= sizeof(packed);
 		ret->size = packed.ch_size;
 	}
 	return is_readable(elf, ret);
 }
 
-static bool has_known_encodings(const struct header *header)
-{
-	return header->version == 1 &&
-	       header->frame_encoding == (DW_EH_PE_pcrel | DW_EH_PE_sdata4) &&
-	       header->count_encoding == DW_EH_PE_udata4 &&
-	       header->table_encoding == (DW_EH_PE_datarel | DW_EH_PE_sdata4);
-}
-
-static uint64_t frames_address(const struct header *header, uint64_t address)
-{
-	return address + offsetof(struct header, frame) + (uint64_t)header->frame;
-}
-
 // A file without section headers, or with a program header of .eh_frame_hdr alone: its frames are
 // at most what is left of the segment.
-static bool find_by_segments(const struct stall_elf *elf, struct stall_cfi_section *section)
+static bool find_by_segments(const struct stall_elf *elf, struct place *ret_header,
+			     struct place *ret_frames)
 {
 	const Elf64_Phdr *found = NULL;
 	struct header header;
@@ -215,10 +375,10 @@ static bool find_by_segments(const struct stall_elf *elf, struct stall_cfi_secti
 		stall_error_destroy(err);
 		return false;
 	}
-	section->header = (struct place){.offset = found->p_offset,
-					 .stored = found->p_filesz,
-					 .size = found->p_filesz,
-					 .address = found->p_vaddr};
+	*ret_header = (struct place){.offset = found->p_offset,
+				     .stored = found->p_filesz,
+				     .size = found->p_filesz,
+				     .address = found->p_vaddr};
 	uint64_t address = frames_address(&header, found->p_vaddr);
 	for (size_t i = 0; i < elf->segment_count; i++) {
 		const Elf64_Phdr *load = &elf->segments[i];
@@ -227,162 +387,116 @@ static bool find_by_segments(const struct stall_elf *elf, struct stall_cfi_secti
 		if (load->p_type != PT_LOAD || in >= load->p_filesz)
 			continue;
 		uint64_t size = load->p_filesz - in;
-		section->frames = (struct place){.offset = load->p_offset + in,
-						 .stored = size,
-						 .size = size,
-						 .address = address};
-		return is_readable(elf, &section->header) && is_readable(elf, &section->frames);
+		*ret_frames = (struct place){.offset = load->p_offset + in,
+					     .stored = size,
+					     .size = size,
+					     .address = address};
+		return is_readable(elf, ret_header) && is_readable(elf, ret_frames);
 	}
 	return false;
 }
 
-static bool find_eh_frame(const struct stall_elf *elf, struct stall_cfi_section *section)
+static bool find_eh_frame(const struct stall_elf *elf, struct place *ret_header,
+			  struct place *ret_frames)
 {
 	if (!stall_elf_section(elf, ".eh_frame"))
-		return find_by_segments(elf, section);
-	// In a separate debug file the program headers still tell of .eh_frame, and lead elsewhere.
-	if (!find_section(elf, ".eh_frame", &section->frames) || section->frames.compressed)
+		return find_by_segments(elf, ret_header, ret_frames);
+	// In a separate debug file the program headers still name .eh_frame, and lead elsewhere.
+	if (!find_section(elf, ".eh_frame", ret_frames) || ret_frames->packed_by)
 		return false;
-	if (!find_section(elf, ".eh_frame_hdr", &section->header) || section->header.compressed)
-		section->header = (struct place){};
+	if (!find_section(elf, ".eh_frame_hdr", ret_header) || ret_header->packed_by)
+		*ret_header = (struct place){};
 	return true;
 }
 
-// Whether any search in the table finds the same: libdw does not look whether it is in order, nor
-// whether it is as long as it says.
-static bool is_sound(const struct header *header, const struct stall_cfi_section *section)
+static bool unpack(const struct place *place, const uint8_t *packed, uint8_t *ret)
 {
-	if (section->header.size < sizeof(*header) || !has_known_encodings(header) ||
-	    header->count == 0 ||
-	    header->count > (section->header.size - sizeof(*header)) / sizeof(header->table[0]) ||
-	    frames_address(header, section->header.address) != section->frames.address)
-		return false;
-	for (uint32_t i = 1; i < header->count; i++) {
-		if (section->header.address + (uint64_t)header->table[i].function <
-		    section->header.address + (uint64_t)header->table[i - 1].function)
-			return false;
-	}
-	return true;
+	uLongf size = place->size;
+
+	if (place->packed_by == ELFCOMPRESS_ZLIB)
+		return uncompress(ret, &size, packed, place->stored) == Z_OK && size == place->size;
+	if (place->packed_by == PACKED_BY_ZSTD)
+		return ZSTD_decompress(ret, place->size, packed, place->stored) == place->size;
+	return false;
 }
 
-static struct stall_error *read_image(const struct stall_elf *elf,
-				      struct stall_cfi_section *section, bool is_eh_frame,
-				      size_t *ret_size)
+// What the section holds; free it.
+static struct stall_error *load(const struct stall_elf *elf, const struct place *place,
+				uint8_t **ret)
 {
-	const struct place *header = &section->header, *frames = &section->frames;
-	size_t at = (header->size + 7) & ~(size_t)7;
-	struct stall_error *err = NULL;
+	_cleanup_free_ uint8_t *stored = NULL;
+	struct stall_error *err =
+		stall_elf_load(elf, place->offset, place->stored, MAX_SECTION, &stored);
 
-	*ret_size = at + frames->size;
-	section->image = create_image(*ret_size);
-	if (!section->image)
-		return &stall_enomem;
-	uint8_t *data = section->image->data;
-	if (header->size)
-		err = read_place(elf, header, data);
-	if (!err)
-		err = read_place(elf, frames, data + at);
-	if (err)
-		return err;
-	if (is_sound((const struct header *)data, section)) {
-		section->table = (const struct header *)data;
-		add_section(section->image, 2, NAME_EH_FRAME_HDR, 0, header->size, header->address,
-			    0);
-	}
-	add_section(section->image, 3, is_eh_frame ? NAME_EH_FRAME : NAME_DEBUG_FRAME, at,
-		    frames->size, frames->address, 0);
-	return NULL;
-}
+	if (!err && place->packed_by) {
+		_cleanup_free_ uint8_t *unpacked = malloc(place->size);
 
-static struct stall_error *give_to_libdw(struct stall_cfi_section *section, size_t size,
-					 bool is_eh_frame)
-{
-	section->elf = open_image(section->image, size);
-	if (is_eh_frame) {
-		section->cfi = dwarf_getcfi_elf(section->elf);
-	} else {
-		section->dwarf = dwarf_begin_elf(section->elf, DWARF_C_READ, NULL);
-		section->cfi = section->dwarf ? dwarf_getcfi(section->dwarf) : NULL;
+		if (!unpacked)
+			return &stall_enomem;
+		if (!unpack(place, stored, unpacked))
+			return stall_error_create(STALL_ERROR_FORMAT,
+						  "a compressed section does not unpack");
+		*ret = no_cleanup_ptr(unpacked);
+	} else if (!err) {
+		*ret = no_cleanup_ptr(stored);
 	}
-	section->entries = (struct stall_cfi_entries){
-		.e_ident = section->image->ehdr.e_ident,
-		.data = elf_rawdata(elf_getscn(section->elf, 3), NULL),
-		.is_eh_frame = is_eh_frame,
-	};
-	if (!section->cfi || !section->entries.data)
-		return stall_error_create(STALL_ERROR_FORMAT, "libdw: %s", dwarf_errmsg(-1));
-	return NULL;
+	return err;
 }
 
 struct stall_error *stall_cfi_section_open(const struct stall_elf *elf, bool is_eh_frame,
 					   struct stall_cfi_section **ret)
 {
 	_cleanup_(section_destroyp) struct stall_cfi_section *section = calloc(1, sizeof(*section));
-	size_t size;
+	_cleanup_free_ uint8_t *table = NULL;
+	struct place header = {}, frames;
 
 	*ret = NULL;
 	if (!section)
 		return &stall_enomem;
-	if (is_eh_frame ? !find_eh_frame(elf, section)
-			: !find_section(elf, ".debug_frame", &section->frames))
+	if (is_eh_frame ? !find_eh_frame(elf, &header, &frames)
+			: !find_section(elf, ".debug_frame", &frames))
 		return NULL;
-	struct stall_error *err = read_image(elf, section, is_eh_frame, &size);
-	if (!err)
-		err = give_to_libdw(section, size, is_eh_frame);
+	struct stall_error *err = load(elf, &frames, &section->data);
+	if (!err && header.size)
+		err = load(elf, &header, &table);
+	if (err)
+		return err;
+	section->is_eh_frame = is_eh_frame;
+	section->size = frames.size;
+	section->address = frames.address;
+	if (!table || !index_by_header(section, (const struct header *)table, &header))
+		err = index_entries(section);
 	if (err)
 		return err;
 	*ret = no_cleanup_ptr(section);
 	return NULL;
 }
 
-// The last function of the table that starts at or before the address; UINT64_MAX: none.
-static uint64_t find_fde(const struct stall_cfi_section *section, uint64_t address)
+bool stall_cfi_section_find(const struct stall_cfi_section *section, uint64_t address,
+			    struct stall_cfi_fde *ret, bool *ret_bad)
 {
-	const struct header *header = section->table;
-	uint64_t base = section->header.address;
-	uint32_t low = 0, high = header->count;
+	size_t low = 0, high = section->count;
+	struct entry entry;
 
+	// The last function that starts at or before the address.
 	while (low < high) {
-		uint32_t middle = low + (high - low) / 2;
+		size_t middle = low + (high - low) / 2;
 
-		if (base + (uint64_t)header->table[middle].function <= address)
+		if (section->functions[middle].start <= address)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	if (low == 0)
-		return UINT64_MAX;
-	return base + (uint64_t)header->table[low - 1].fde - section->frames.address;
-}
-
-static bool can_ask(struct stall_cfi_section *section, uint64_t address, bool *ret_bad)
-{
-	bool fits;
-
-	if (section->table) {
-		uint64_t fde = find_fde(section, address);
-
-		if (fde == UINT64_MAX)
-			return false;
-		fits = stall_cfi_fde_fits(&section->entries, fde);
-	} else {
-		if (!section->checked_all) {
-			section->checked_all = true;
-			section->all_fit = stall_cfi_all_fit(&section->entries);
-		}
-		fits = section->all_fit;
+	if (low == 0) {
+		*ret_bad |= section->is_damaged;
+		return false;
 	}
-	*ret_bad |= !fits;
-	return fits;
-}
-
-Dwarf_Frame *stall_cfi_section_frame(struct stall_cfi_section *section, uint64_t address,
-				     bool *ret_bad)
-{
-	Dwarf_Frame *frame;
-
-	if (!can_ask(section, address, ret_bad) ||
-	    dwarf_cfi_addrframe(section->cfi, address, &frame) != 0)
-		return NULL;
-	return frame;
+	if (!read_entry(section, section->functions[low - 1].fde, &entry) || entry.is_cie ||
+	    !read_fde(section, &entry, ret)) {
+		*ret_bad = true;
+		return false;
+	}
+	bool covers = address >= ret->start && address < ret->end;
+	*ret_bad |= !covers && section->is_damaged;
+	return covers;
 }

@@ -1,84 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unwind/expression.h"
 
-#include <dwarf.h>
-#include <stdlib.h>
+#include "unwind/bytes.h"
+#include "unwind/dwarf_codes.h"
 
-#include "base/cleanup.h"
-
-#define MAX_OPS 1024
 #define MAX_STEPS 4096 // jumps can make loops
 #define MAX_DEPTH 64
 
-static bool is_supported(uint8_t atom)
-{
-	switch (atom) {
-	case DW_OP_deref:
-	case DW_OP_deref_size:
-	case DW_OP_const1u ... DW_OP_plus_uconst:
-	case DW_OP_shl ... DW_OP_skip: // shl shr shra xor bra eq ge gt le lt ne skip
-	case DW_OP_lit0 ... DW_OP_lit31:
-	case DW_OP_breg0 ... DW_OP_breg31:
-	case DW_OP_bregx:
-	case DW_OP_nop:
-	case DW_OP_call_frame_cfa:
-		return atom != DW_OP_xderef;
-	default:
-		return false;
-	}
-}
-
-// A jump counts from the operation after it, which takes three bytes (DWARF 5, 2.5.1.5).
-static bool resolve_jump(const Dwarf_Op *ops, size_t count, size_t at, uint32_t *ret)
-{
-	uint64_t target = ops[at].offset + 3 + ops[at].number;
-
-	// From the end: an operation that libdw put in front has offset 0 too.
-	for (size_t i = count; i-- > 0;) {
-		if (ops[i].offset == target) {
-			*ret = (uint32_t)i;
-			return true;
-		}
-	}
-	*ret = (uint32_t)count;
-	return target > ops[count - 1].offset && target <= ops[count - 1].offset + 9;
-}
-
-struct stall_error *stall_expression_create(const Dwarf_Op *ops, size_t count,
-					    struct stall_expression **ret)
-{
-	bool is_value = count && ops[count - 1].atom == DW_OP_stack_value;
-
-	if (count == 0 || count > MAX_OPS)
-		return stall_error_create(STALL_ERROR_LIMIT, "expression of %zu operations", count);
-	_cleanup_free_ struct stall_expression *expression =
-		malloc(sizeof(*expression) + count * sizeof(expression->ops[0]));
-	if (!expression)
-		return &stall_enomem;
-	expression->is_value = is_value;
-	expression->count = (uint32_t)(count - is_value);
-	for (size_t i = 0; i < expression->count; i++) {
-		struct stall_expression_op *op = &expression->ops[i];
-
-		*op = (struct stall_expression_op){
-			.atom = ops[i].atom,
-			.number = ops[i].number,
-			.number2 = ops[i].number2,
-		};
-		bool jumps = op->atom == DW_OP_bra || op->atom == DW_OP_skip;
-		if (!is_supported(op->atom) || (jumps && !resolve_jump(ops, count, i, &op->jump)))
-			return stall_error_create(STALL_ERROR_FORMAT, "expression operation 0x%x",
-						  op->atom);
-	}
-	*ret = no_cleanup_ptr(expression);
-	return NULL;
-}
-
 struct machine {
+	const uint8_t *start;
+	struct stall_bytes code;
 	uint64_t stack[MAX_DEPTH];
 	size_t depth;
 	const struct stall_regs *regs;
-	const uint64_t *cfa;
 	const struct stall_stack_memory *memory;
 };
 
@@ -90,13 +24,24 @@ static enum stall_step push(struct machine *m, uint64_t value)
 	return STALL_STEP_CALLER;
 }
 
-static enum stall_step push_register(struct machine *m, uint64_t reg, uint64_t offset)
+static enum stall_step push_register(struct machine *m, uint64_t reg)
 {
+	uint64_t offset = stall_bytes_sleb(&m->code);
+
 	if (reg >= STALL_REGS)
 		return STALL_STEP_BAD;
 	if (!(m->regs->valid & (1U << reg)))
 		return STALL_STEP_NO_REGISTERS;
 	return push(m, m->regs->value[reg] + offset);
+}
+
+// DW_OP_const1u ... DW_OP_const8s: unsigned, signed, and twice the size.
+static uint64_t constant(struct machine *m, uint8_t op)
+{
+	unsigned int size = 1U << ((op - DW_OP_const1u) / 2);
+
+	return (op - DW_OP_const1u) % 2 ? stall_bytes_signed(&m->code, size)
+					: stall_bytes_number(&m->code, size);
 }
 
 static enum stall_step dereference(struct machine *m, uint64_t size)
@@ -111,12 +56,22 @@ static enum stall_step dereference(struct machine *m, uint64_t size)
 	return STALL_STEP_CALLER;
 }
 
-static enum stall_step binary(struct machine *m, uint8_t atom)
+static enum stall_step divide(uint8_t op, uint64_t *a, uint64_t b)
 {
-	uint64_t b = m->stack[--m->depth], *a = &m->stack[m->depth - 1];
+	if (b == 0)
+		return STALL_STEP_BAD;
+	if (op == DW_OP_mod)
+		*a %= b;
+	else // signed; INT64_MIN / -1 traps
+		*a = b == UINT64_MAX ? 0 - *a : (uint64_t)((int64_t)*a / (int64_t)b);
+	return STALL_STEP_CALLER;
+}
+
+static enum stall_step combine(uint8_t op, uint64_t *a, uint64_t b)
+{
 	int64_t sa = (int64_t)*a, sb = (int64_t)b;
 
-	switch (atom) {
+	switch (op) {
 	case DW_OP_and:
 		*a &= b;
 		break;
@@ -134,16 +89,6 @@ static enum stall_step binary(struct machine *m, uint8_t atom)
 		break;
 	case DW_OP_mul:
 		*a *= b;
-		break;
-	case DW_OP_div: // signed; INT64_MIN / -1 traps
-		if (b == 0)
-			return STALL_STEP_BAD;
-		*a = sb == -1 ? 0 - *a : (uint64_t)(sa / sb);
-		break;
-	case DW_OP_mod:
-		if (b == 0)
-			return STALL_STEP_BAD;
-		*a %= b;
 		break;
 	case DW_OP_shl:
 		*a = b < 64 ? *a << b : 0;
@@ -172,8 +117,8 @@ static enum stall_step binary(struct machine *m, uint8_t atom)
 	case DW_OP_lt:
 		*a = sa < sb;
 		break;
-	default:
-		return STALL_STEP_BAD;
+	default: // DW_OP_div, DW_OP_mod
+		return divide(op, a, b);
 	}
 	return STALL_STEP_CALLER;
 }
@@ -186,11 +131,11 @@ static void swap(uint64_t *a, uint64_t *b)
 	*b = t;
 }
 
-static enum stall_step shuffle(struct machine *m, const struct stall_expression_op *op)
+static enum stall_step shuffle(struct machine *m, uint8_t op)
 {
-	uint64_t *top = &m->stack[m->depth - 1];
+	uint64_t *top = &m->stack[m->depth - 1], index;
 
-	switch (op->atom) {
+	switch (op) {
 	case DW_OP_dup:
 		return push(m, *top);
 	case DW_OP_drop:
@@ -199,8 +144,8 @@ static enum stall_step shuffle(struct machine *m, const struct stall_expression_
 	case DW_OP_over:
 		return push(m, top[-1]);
 	case DW_OP_pick:
-		return op->number < m->depth ? push(m, m->stack[m->depth - 1 - op->number])
-					     : STALL_STEP_BAD;
+		index = stall_bytes_number(&m->code, 1);
+		return index < m->depth ? push(m, m->stack[m->depth - 1 - index]) : STALL_STEP_BAD;
 	case DW_OP_swap:
 		swap(top, top - 1);
 		return STALL_STEP_CALLER;
@@ -211,9 +156,24 @@ static enum stall_step shuffle(struct machine *m, const struct stall_expression_
 	}
 }
 
-static size_t operands(uint8_t atom)
+// Counts from the next operation (DWARF 5, 2.5.1.5).
+static enum stall_step jump(struct machine *m, bool is_taken)
 {
-	switch (atom) {
+	int64_t distance = (int64_t)stall_bytes_signed(&m->code, 2);
+	int64_t target = m->code.at - m->start + distance;
+
+	if (!is_taken)
+		return STALL_STEP_CALLER;
+	if (target < 0 || target > m->code.end - m->start)
+		return STALL_STEP_BAD;
+	m->code.at = m->start + target;
+	return STALL_STEP_CALLER;
+}
+
+// How many values an operation takes from the stack.
+static size_t operands(uint8_t op)
+{
+	switch (op) {
 	case DW_OP_rot:
 		return 3;
 	case DW_OP_over:
@@ -241,27 +201,30 @@ static size_t operands(uint8_t atom)
 	}
 }
 
-static enum stall_step execute(struct machine *m, const struct stall_expression_op *op)
+// What takes no value or one; DW_OP_addr is not here, since nobody relocates it.
+static enum stall_step execute(struct machine *m, uint8_t op)
 {
 	uint64_t *top = &m->stack[m->depth ? m->depth - 1 : 0];
 
-	switch (op->atom) {
+	switch (op) {
 	case DW_OP_nop:
 		return STALL_STEP_CALLER;
 	case DW_OP_lit0 ... DW_OP_lit31:
-		return push(m, op->atom - DW_OP_lit0);
-	case DW_OP_const1u ... DW_OP_consts:
-		return push(m, op->number);
+		return push(m, op - DW_OP_lit0);
+	case DW_OP_const1u ... DW_OP_const8s:
+		return push(m, constant(m, op));
+	case DW_OP_constu:
+		return push(m, stall_bytes_uleb(&m->code));
+	case DW_OP_consts:
+		return push(m, stall_bytes_sleb(&m->code));
 	case DW_OP_breg0 ... DW_OP_breg31:
-		return push_register(m, op->atom - DW_OP_breg0, op->number);
+		return push_register(m, op - DW_OP_breg0);
 	case DW_OP_bregx:
-		return push_register(m, op->number, op->number2);
-	case DW_OP_call_frame_cfa:
-		return m->cfa ? push(m, *m->cfa) : STALL_STEP_BAD;
+		return push_register(m, stall_bytes_uleb(&m->code));
 	case DW_OP_deref:
 		return dereference(m, 8);
 	case DW_OP_deref_size:
-		return dereference(m, op->number);
+		return dereference(m, stall_bytes_number(&m->code, 1));
 	case DW_OP_dup ... DW_OP_rot:
 		return shuffle(m, op);
 	case DW_OP_abs:
@@ -274,32 +237,43 @@ static enum stall_step execute(struct machine *m, const struct stall_expression_
 		*top = ~*top;
 		return STALL_STEP_CALLER;
 	case DW_OP_plus_uconst:
-		*top += op->number;
+		*top += stall_bytes_uleb(&m->code);
 		return STALL_STEP_CALLER;
+	case DW_OP_skip:
+		return jump(m, true);
+	case DW_OP_bra:
+		return jump(m, m->stack[--m->depth] != 0);
 	default:
-		return binary(m, op->atom);
+		return STALL_STEP_BAD;
 	}
 }
 
-enum stall_step stall_expression_evaluate(const struct stall_expression *expression,
+enum stall_step stall_expression_evaluate(const uint8_t *code, size_t size,
 					  const struct stall_regs *regs, const uint64_t *cfa,
 					  const struct stall_stack_memory *memory, uint64_t *ret)
 {
-	struct machine m = {.regs = regs, .cfa = cfa, .memory = memory};
-	uint32_t at = 0;
+	struct machine m = {.start = code,
+			    .code = stall_bytes_of(code, size),
+			    .regs = regs,
+			    .memory = memory};
 
-	for (size_t steps = 0; at < expression->count; steps++) {
-		const struct stall_expression_op *op = &expression->ops[at++];
+	if (cfa)
+		push(&m, *cfa);
+	for (size_t steps = 0; stall_bytes_left(&m.code); steps++) {
+		uint8_t op = (uint8_t)stall_bytes_number(&m.code, 1);
+		size_t needed = operands(op);
+		enum stall_step step = STALL_STEP_BAD;
 
-		if (steps == MAX_STEPS || m.depth < operands(op->atom))
+		if (steps == MAX_STEPS || m.depth < needed)
 			return STALL_STEP_BAD;
-		if (op->atom == DW_OP_skip || (op->atom == DW_OP_bra && m.stack[--m.depth])) {
-			at = op->jump;
-			continue;
+		if (needed == 2 && op != DW_OP_over && op != DW_OP_swap) {
+			m.depth--;
+			step = combine(op, &m.stack[m.depth - 1], m.stack[m.depth]);
+		} else {
+			step = execute(&m, op);
 		}
-		if (op->atom == DW_OP_bra)
-			continue;
-		enum stall_step step = execute(&m, op);
+		if (m.code.torn)
+			return STALL_STEP_BAD;
 		if (step != STALL_STEP_CALLER)
 			return step;
 	}

@@ -1,19 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// DWARF expressions as unwind information uses them.
+// DWARF expressions as unwind information uses them, from its bytes.
 #ifndef STALL_EXPRESSION_H
 #define STALL_EXPRESSION_H
 
-#include <elfutils/libdw.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
-#include "base/error.h"
-#include "unwind/unwind.h"
+#include "snapshot/snapshot.h"
 
-// Copies what libdw decoded. Operations that cannot occur in unwind information are refused.
-struct stall_error *stall_expression_create(const Dwarf_Op *ops, size_t count,
-					    struct stall_expression **ret);
+// How a step, or a part of one, ended.
+enum stall_step {
+	STALL_STEP_CALLER,    // what was asked for is in *ret: of a step, the caller's registers
+	STALL_STEP_OUTERMOST, // there is no caller
+	STALL_STEP_NO_REGISTERS,
+	STALL_STEP_NO_MEMORY,
+	STALL_STEP_BAD,
+};
 
-// The value that the expression leaves on its stack. `cfa` may be NULL where it is not known yet.
-enum stall_step stall_expression_evaluate(const struct stall_expression *expression,
+// The copied stack, and what to ask for memory outside it (eight bytes; false: unreadable).
+struct stall_stack_memory {
+	const uint8_t *copy;
+	uint64_t address;
+	size_t size;
+	bool (*read)(void *arg, uint64_t address, uint64_t *ret);
+	void *arg;
+};
+
+static inline bool stall_stack_read(const struct stall_stack_memory *memory, uint64_t address,
+				    uint64_t *ret)
+{
+	uint64_t at = address - memory->address;
+
+	if (at < memory->size && memory->size - at >= sizeof(*ret)) {
+		memcpy(ret, memory->copy + at, sizeof(*ret));
+		return true;
+	}
+	return memory->read && memory->read(memory->arg, address, ret);
+}
+
+// The value that the expression leaves on its stack. `cfa` is on it at the start; NULL: nothing is.
+enum stall_step stall_expression_evaluate(const uint8_t *code, size_t size,
 					  const struct stall_regs *regs, const uint64_t *cfa,
 					  const struct stall_stack_memory *memory, uint64_t *ret);
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unwind/unwind.h"
 
-#include "unwind/expression.h"
-
 static void set(struct stall_regs *regs, uint8_t reg, uint64_t value)
 {
 	regs->value[reg] = value;
@@ -12,40 +10,31 @@ static void set(struct stall_regs *regs, uint8_t reg, uint64_t value)
 static enum stall_step compute_cfa(const struct stall_row *row, const struct stall_regs *regs,
 				   const struct stall_stack_memory *memory, uint64_t *ret)
 {
-	if (row->cfa_is_expression)
-		return stall_expression_evaluate(row->cfa_expression, regs, NULL, memory, ret);
+	if (row->cfa_expression)
+		return stall_expression_evaluate(row->cfa_expression, row->cfa_size, regs, NULL,
+						 memory, ret);
 	if (!(regs->valid & (1U << row->cfa_reg)))
 		return STALL_STEP_NO_REGISTERS;
 	*ret = regs->value[row->cfa_reg] + (uint64_t)row->cfa_offset;
 	return STALL_STEP_CALLER;
 }
 
-static enum stall_step apply_expression(const struct stall_expression *expression,
-					const struct stall_regs *regs, uint64_t cfa,
-					const struct stall_stack_memory *memory, uint64_t *ret)
+static enum stall_step load(const struct stall_stack_memory *memory, uint64_t address,
+			    uint64_t *ret)
 {
-	uint64_t value;
-	enum stall_step step = stall_expression_evaluate(expression, regs, &cfa, memory, &value);
-
-	if (step != STALL_STEP_CALLER)
-		return step;
-	if (expression->is_value) {
-		*ret = value;
-		return STALL_STEP_CALLER;
-	}
-	return stall_stack_read(memory, value, ret) ? STALL_STEP_CALLER : STALL_STEP_NO_MEMORY;
+	return stall_stack_read(memory, address, ret) ? STALL_STEP_CALLER : STALL_STEP_NO_MEMORY;
 }
 
 static enum stall_step apply(const struct stall_rule *rule, const struct stall_regs *regs,
 			     uint64_t cfa, const struct stall_stack_memory *memory, uint64_t *ret)
 {
 	uint8_t from = rule->reg;
+	enum stall_step step;
+	uint64_t address;
 
 	switch (rule->kind) {
 	case STALL_RULE_OFFSET:
-		return stall_stack_read(memory, cfa + (uint64_t)rule->offset, ret)
-			       ? STALL_STEP_CALLER
-			       : STALL_STEP_NO_MEMORY;
+		return load(memory, cfa + (uint64_t)rule->offset, ret);
 	case STALL_RULE_VAL_OFFSET:
 		*ret = cfa + (uint64_t)rule->offset;
 		return STALL_STEP_CALLER;
@@ -58,7 +47,12 @@ static enum stall_step apply(const struct stall_rule *rule, const struct stall_r
 		*ret = regs->value[from];
 		return STALL_STEP_CALLER;
 	case STALL_RULE_EXPRESSION:
-		return apply_expression(rule->expression, regs, cfa, memory, ret);
+		step = stall_expression_evaluate(rule->expression, rule->size, regs, &cfa, memory,
+						 &address);
+		return step == STALL_STEP_CALLER ? load(memory, address, ret) : step;
+	case STALL_RULE_VAL_EXPRESSION:
+		return stall_expression_evaluate(rule->expression, rule->size, regs, &cfa, memory,
+						 ret);
 	default:
 		return STALL_STEP_OUTERMOST;
 	}

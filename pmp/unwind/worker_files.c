@@ -132,7 +132,7 @@ static void describe(struct stall_worker_state *state, const struct stall_binary
 		     struct stall_wire_module_info *info)
 {
 	info->symbols = symbols_code(stall_symbols_source(binary->symbols));
-	info->cfi = binary->cfi ? cfi_code(stall_cfi_source(binary->cfi)) : STALL_WIRE_CFI_NONE;
+	info->cfi = cfi_code(stall_cfi_source(binary->cfi));
 	stall_elf_build_id_text(binary->elf, info->build_id);
 	if (binary->debug_path)
 		info->debug_file = stall_worker_string(state, binary->debug_path);

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One step up a stack, and the expressions that it evaluates.
-#include <dwarf.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "check.h"
-#include "unwind/expression.h"
+#include "unwind/dwarf_codes.h"
 #include "unwind/unwind.h"
 
-#define OPS(...) ((Dwarf_Op[]){__VA_ARGS__}), sizeof((Dwarf_Op[]){__VA_ARGS__}) / sizeof(Dwarf_Op)
+#define CODE(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
 
 static uint8_t stack_bytes[256];
 static const struct stall_stack_memory memory = {.copy = stack_bytes,
@@ -28,29 +26,22 @@ static void set_reg(int reg, uint64_t value)
 	regs.valid |= 1U << reg;
 }
 
-static enum stall_step evaluate(const Dwarf_Op *ops, size_t count, uint64_t *ret)
-{
-	static const uint64_t cfa = 0x7080;
-	_cleanup_free_ struct stall_expression *expression = NULL;
-	struct stall_error *err = stall_expression_create(ops, count, &expression);
-
-	if (err) {
-		stall_error_destroy(err);
-		return STALL_STEP_BAD;
-	}
-	return stall_expression_evaluate(expression, &regs, &cfa, &memory, ret);
-}
+static const uint64_t cfa = 0x7080;
 
 #define CHECK_VALUE(expected, ...)                                                                 \
 	do {                                                                                       \
 		uint64_t value_ = 0;                                                               \
-		CHECK_INT(evaluate(OPS(__VA_ARGS__), &value_), STALL_STEP_CALLER);                 \
+		CHECK_INT(stall_expression_evaluate(CODE(__VA_ARGS__), &regs, NULL, &memory,       \
+						    &value_),                                      \
+			  STALL_STEP_CALLER);                                                      \
 		CHECK_INT(value_, expected);                                                       \
 	} while (0)
 #define CHECK_FAILS(step, ...)                                                                     \
 	do {                                                                                       \
 		uint64_t value_ = 0;                                                               \
-		CHECK_INT(evaluate(OPS(__VA_ARGS__), &value_), step);                              \
+		CHECK_INT(stall_expression_evaluate(CODE(__VA_ARGS__), &regs, NULL, &memory,       \
+						    &value_),                                      \
+			  step);                                                                   \
 	} while (0)
 
 // What GNU ld writes for the procedure linkage table: CFA = rsp + 8 + ((rip & 15) >= 11) * 8.
@@ -59,73 +50,118 @@ static void test_plt_expression(void)
 	for (uint64_t pc = 0x401020; pc < 0x401030; pc++) {
 		set_reg(STALL_REG_SP, 0x7000);
 		set_reg(STALL_REG_PC, pc);
-		CHECK_VALUE(0x7008 + ((pc & 15) >= 11 ? 8 : 0), {DW_OP_breg7, 8, 0, 0},
-			    {DW_OP_breg16, 0, 0, 2}, {DW_OP_lit15, 0, 0, 4}, {DW_OP_and, 0, 0, 5},
-			    {DW_OP_lit11, 0, 0, 6}, {DW_OP_ge, 0, 0, 7}, {DW_OP_lit3, 0, 0, 8},
-			    {DW_OP_shl, 0, 0, 9}, {DW_OP_plus, 0, 0, 10});
+		CHECK_VALUE(0x7008 + ((pc & 15) >= 11 ? 8 : 0), DW_OP_breg0 + 7, 8,
+			    DW_OP_breg0 + 16, 0, DW_OP_lit0 + 15, DW_OP_and, DW_OP_lit0 + 11,
+			    DW_OP_ge, DW_OP_lit0 + 3, DW_OP_shl, DW_OP_plus);
 	}
+}
+
+#define MINIMUM 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01 // 1 << 63
+
+static void test_constants(void)
+{
+	CHECK_VALUE(200, DW_OP_const1u, 200);
+	CHECK_VALUE(-56, DW_OP_const1s, 200);
+	CHECK_VALUE(0xfffe, DW_OP_const2u, 0xfe, 0xff);
+	CHECK_VALUE(-2, DW_OP_const2s, 0xfe, 0xff);
+	CHECK_VALUE(0xfffffffe, DW_OP_const4u, 0xfe, 0xff, 0xff, 0xff);
+	CHECK_VALUE(-2, DW_OP_const4s, 0xfe, 0xff, 0xff, 0xff);
+	CHECK_VALUE(0x0807060504030201, DW_OP_const8u, 1, 2, 3, 4, 5, 6, 7, 8);
+	CHECK_VALUE(-2, DW_OP_const8s, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff);
+	CHECK_VALUE(624485, DW_OP_constu, 0xe5, 0x8e, 0x26);
+	CHECK_VALUE(-123456, DW_OP_consts, 0xc0, 0xbb, 0x78);
+	CHECK_VALUE(INT64_MIN, DW_OP_constu, MINIMUM);
+	CHECK_VALUE(31, DW_OP_lit31);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_const4u, 1, 2, 3);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_constu, 0x80);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_plus_uconst);
 }
 
 static void test_arithmetic(void)
 {
-	uint64_t minimum = (uint64_t)INT64_MIN, minus_one = UINT64_MAX;
-
-	CHECK_VALUE(minimum, {DW_OP_constu, minimum, 0, 0}, {DW_OP_consts, minus_one, 0, 9},
-		    {DW_OP_div, 0, 0, 18});
-	CHECK_VALUE((uint64_t)-3, {DW_OP_consts, (uint64_t)-6, 0, 0}, {DW_OP_lit2, 0, 0, 9},
-		    {DW_OP_div, 0, 0, 10});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_lit0, 0, 0, 1},
-		    {DW_OP_div, 0, 0, 2});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_lit0, 0, 0, 1},
-		    {DW_OP_mod, 0, 0, 2});
-	CHECK_VALUE(0, {DW_OP_lit1, 0, 0, 0}, {DW_OP_constu, 64, 0, 1}, {DW_OP_shl, 0, 0, 3});
-	CHECK_VALUE(minus_one, {DW_OP_consts, minus_one, 0, 0}, {DW_OP_constu, 200, 0, 9},
-		    {DW_OP_shra, 0, 0, 11});
-	CHECK_VALUE(1, {DW_OP_consts, minus_one, 0, 0}, {DW_OP_lit0, 0, 0, 9},
-		    {DW_OP_lt, 0, 0, 10});
-	CHECK_VALUE(5, {DW_OP_consts, (uint64_t)-5, 0, 0}, {DW_OP_abs, 0, 0, 2});
+	CHECK_VALUE(INT64_MIN, DW_OP_constu, MINIMUM, DW_OP_const1s, 0xff, DW_OP_div);
+	CHECK_VALUE(-3, DW_OP_const1s, 0xfa, DW_OP_lit0 + 2, DW_OP_div);
+	CHECK_VALUE(2, DW_OP_lit0 + 17, DW_OP_lit0 + 5, DW_OP_mod);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0 + 1, DW_OP_lit0, DW_OP_div);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0 + 1, DW_OP_lit0, DW_OP_mod);
+	CHECK_VALUE(0, DW_OP_lit0 + 1, DW_OP_const1u, 64, DW_OP_shl);
+	CHECK_VALUE(0, DW_OP_lit0 + 1, DW_OP_const1u, 64, DW_OP_shr);
+	CHECK_VALUE(-1, DW_OP_const1s, 0xff, DW_OP_const1u, 200, DW_OP_shra);
+	CHECK_VALUE(1, DW_OP_const1s, 0xff, DW_OP_lit0, DW_OP_lt);
+	CHECK_VALUE(0, DW_OP_const1s, 0xff, DW_OP_lit0, DW_OP_gt);
+	CHECK_VALUE(1, DW_OP_lit0, DW_OP_lit0, DW_OP_le);
+	CHECK_VALUE(0, DW_OP_lit0, DW_OP_lit0, DW_OP_ne);
+	CHECK_VALUE(1, DW_OP_lit0, DW_OP_lit0, DW_OP_eq);
+	CHECK_VALUE(5, DW_OP_const1s, 0xfb, DW_OP_abs);
+	CHECK_VALUE(-5, DW_OP_lit0 + 5, DW_OP_neg);
+	CHECK_VALUE(-6, DW_OP_lit0 + 5, DW_OP_not);
+	CHECK_VALUE(7, DW_OP_lit0 + 5, DW_OP_lit0 + 3, DW_OP_or);
+	CHECK_VALUE(6, DW_OP_lit0 + 5, DW_OP_lit0 + 3, DW_OP_xor);
+	CHECK_VALUE(15, DW_OP_lit0 + 5, DW_OP_lit0 + 3, DW_OP_mul);
+	CHECK_VALUE(133, DW_OP_lit0 + 5, DW_OP_plus_uconst, 0x80, 1);
 	// [1 2 3] -> [3 1 2]; 3 - 1 + 2 by two operations from the top: 1 - 2 = -1.
-	CHECK_VALUE(minus_one, {DW_OP_lit1, 0, 0, 0}, {DW_OP_lit2, 0, 0, 1}, {DW_OP_lit3, 0, 0, 2},
-		    {DW_OP_rot, 0, 0, 3}, {DW_OP_minus, 0, 0, 4});
-	CHECK_VALUE(7, {DW_OP_lit7, 0, 0, 0}, {DW_OP_lit9, 0, 0, 1}, {DW_OP_pick, 1, 0, 2});
+	CHECK_VALUE(-1, DW_OP_lit0 + 1, DW_OP_lit0 + 2, DW_OP_lit0 + 3, DW_OP_rot, DW_OP_minus);
+	CHECK_VALUE(7, DW_OP_lit0 + 7, DW_OP_lit0 + 9, DW_OP_pick, 1);
+	CHECK_VALUE(7, DW_OP_lit0 + 7, DW_OP_lit0 + 9, DW_OP_over);
+	CHECK_VALUE(2, DW_OP_lit0 + 7, DW_OP_lit0 + 9, DW_OP_swap, DW_OP_minus);
+	CHECK_VALUE(14, DW_OP_lit0 + 7, DW_OP_dup, DW_OP_plus);
+	CHECK_VALUE(7, DW_OP_lit0 + 7, DW_OP_lit0 + 9, DW_OP_drop, DW_OP_nop);
 }
 
 static void test_memory_and_registers(void)
 {
+	uint64_t value;
+
 	set_word(0x7010, 0x1122334455667788);
-	CHECK_VALUE(0x1122334455667788, {DW_OP_constu, 0x7010, 0, 0}, {DW_OP_deref, 0, 0, 3});
-	CHECK_VALUE(0x7788, {DW_OP_constu, 0x7010, 0, 0}, {DW_OP_deref_size, 2, 0, 3});
-	CHECK_VALUE(0x7070, {DW_OP_call_frame_cfa, 0, 0, 0}, {DW_OP_lit16, 0, 0, 0},
-		    {DW_OP_minus, 0, 0, 1});
-	CHECK_FAILS(STALL_STEP_NO_MEMORY, {DW_OP_lit0, 0, 0, 0}, {DW_OP_deref, 0, 0, 1});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_constu, 0x7010, 0, 0}, {DW_OP_deref_size, 9, 0, 3});
+	CHECK_VALUE(0x1122334455667788, DW_OP_const2u, 0x10, 0x70, DW_OP_deref);
+	CHECK_VALUE(0x7788, DW_OP_const2u, 0x10, 0x70, DW_OP_deref_size, 2);
+	CHECK_FAILS(STALL_STEP_NO_MEMORY, DW_OP_lit0, DW_OP_deref);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_const2u, 0x10, 0x70, DW_OP_deref_size, 9);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_const2u, 0x10, 0x70, DW_OP_deref_size, 0);
+	set_reg(STALL_REG_SP, 0x7000);
+	CHECK_VALUE(0x6ff8, DW_OP_bregx, 7, 0x78);
 	regs.valid &= ~(1U << STALL_REG_RBX);
-	CHECK_FAILS(STALL_STEP_NO_REGISTERS, {DW_OP_breg3, 0, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_bregx, 40, 0, 0});
+	CHECK_FAILS(STALL_STEP_NO_REGISTERS, DW_OP_breg0 + 3, 0);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_bregx, 40, 0);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_breg31, 0);
+	// Of a register's rule the CFA is on the stack already.
+	CHECK_INT(stall_expression_evaluate(CODE(DW_OP_lit0 + 16, DW_OP_minus), &regs, &cfa,
+					    &memory, &value),
+		  STALL_STEP_CALLER);
+	CHECK_INT(value, 0x7070);
 }
 
 static void test_hostile_expressions(void)
 {
-	Dwarf_Op pushes[100];
-
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_plus, 0, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_drop, 0, 0, 1});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_pick, 200, 0, 1});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_lit1, 0, 0, 0}, {DW_OP_rot, 0, 0, 1});
-	// Jumps to itself, for ever; into nowhere; over the rest.
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_skip, (uint64_t)-3, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_skip, 1000, 0, 0}, {DW_OP_lit1, 0, 0, 3});
-	CHECK_VALUE(4, {DW_OP_lit4, 0, 0, 0}, {DW_OP_skip, 1, 0, 1}, {DW_OP_lit5, 0, 0, 4});
-	CHECK_VALUE(4, {DW_OP_lit4, 0, 0, 0}, {DW_OP_lit1, 0, 0, 1}, {DW_OP_bra, 1, 0, 2},
-		    {DW_OP_lit5, 0, 0, 5}, {DW_OP_nop, 0, 0, 6});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_fbreg, 0, 0, 0});
-	CHECK_FAILS(STALL_STEP_BAD, {DW_OP_call4, 0, 0, 0});
-	for (size_t i = 0; i < 100; i++)
-		pushes[i] = (Dwarf_Op){DW_OP_lit1, 0, 0, i};
+	uint8_t pushes[65];
 	uint64_t value;
-	CHECK_INT(evaluate(pushes, 64, &value), STALL_STEP_CALLER);
-	CHECK_INT(evaluate(pushes, 65, &value), STALL_STEP_BAD);
-	CHECK_INT(evaluate(pushes, 0, &value), STALL_STEP_BAD);
+
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_plus);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_plus);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_over);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_drop);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_pick, 200);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_rot);
+	// Jumps to itself, for ever; into nowhere; over the rest; to the end.
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_skip, 0xfd, 0xff);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_skip, 0xe8, 0x03, DW_OP_lit0);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_skip, 0xfb, 0xff);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_skip, 0);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_bra, 0, 0);
+	CHECK_VALUE(4, DW_OP_lit0 + 4, DW_OP_skip, 1, 0, DW_OP_lit0 + 5);
+	CHECK_VALUE(4, DW_OP_lit0 + 4, DW_OP_lit0 + 1, DW_OP_bra, 1, 0, DW_OP_lit0 + 5, DW_OP_nop);
+	CHECK_VALUE(5, DW_OP_lit0 + 4, DW_OP_lit0, DW_OP_bra, 1, 0, DW_OP_lit0 + 5, DW_OP_nop);
+	// DW_OP_addr, fbreg, call4, call_frame_cfa, stack_value, xderef: not in unwind information.
+	CHECK_FAILS(STALL_STEP_BAD, 0x03, 0, 0, 0, 0, 0, 0, 0, 0);
+	CHECK_FAILS(STALL_STEP_BAD, 0x91, 0);
+	CHECK_FAILS(STALL_STEP_BAD, 0x99, 0, 0, 0, 0);
+	CHECK_FAILS(STALL_STEP_BAD, 0x9c);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, 0x9f);
+	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_lit0, 0x18);
+	memset(pushes, DW_OP_lit0 + 1, sizeof(pushes));
+	for (size_t count = 0; count <= 65; count++)
+		CHECK_INT(stall_expression_evaluate(pushes, count, &regs, NULL, &memory, &value),
+			  count >= 1 && count <= 64 ? STALL_STEP_CALLER : STALL_STEP_BAD);
 }
 
 // A row with room for a rule.
@@ -176,6 +212,33 @@ static void test_step(void)
 	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
 }
 
+static void test_step_by_expressions(void)
+{
+	static const uint8_t where[] = {DW_OP_breg0 + 7, 0x18},
+			     back[] = {DW_OP_lit0 + 8, DW_OP_minus};
+	struct stall_regs caller;
+
+	set_usual_row();
+	start_at(0x7000);
+	set_word(0x7010, 0x402000);
+	row->cfa_expression = where;
+	row->cfa_size = sizeof(where);
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_CALLER);
+	CHECK_INT(caller.value[STALL_REG_PC], 0x402000);
+	CHECK_INT(caller.value[STALL_REG_SP], 0x7018);
+	row->rules[0] = (struct stall_rule){.kind = STALL_RULE_EXPRESSION,
+					    .reg = STALL_REG_PC,
+					    .size = sizeof(back),
+					    .expression = back};
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_CALLER);
+	CHECK_INT(caller.value[STALL_REG_PC], 0x402000);
+	row->rules[0].kind = STALL_RULE_VAL_EXPRESSION;
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_CALLER);
+	CHECK_INT(caller.value[STALL_REG_PC], 0x7010);
+	row->cfa_size = 1; // torn
+	CHECK_INT(stall_unwind_step(row, &regs, &memory, &caller), STALL_STEP_BAD);
+}
+
 static void test_growth(void)
 {
 	struct stall_regs caller;
@@ -196,10 +259,12 @@ static void test_growth(void)
 int main(void)
 {
 	test_plt_expression();
+	test_constants();
 	test_arithmetic();
 	test_memory_and_registers();
 	test_hostile_expressions();
 	test_step();
+	test_step_by_expressions();
 	test_growth();
 	return check_done();
 }

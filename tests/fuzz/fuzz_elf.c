@@ -3,8 +3,8 @@
 // By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
 // clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
 // -I../../build/walls/base -I../../build/walls/snapshot ../../tests/fuzz/fuzz_elf.c ../base/error.c
-// binary.c cfi.c cfi_check.c cfi_section.c debug_file.c demangle.c elf_file.c expression.c minidebug.c
-// symbol_table.c symbols.c unwind.c -ldw -lelf -llzma -lstdc++
+// binary.c cfi.c cfi_section.c debug_file.c demangle.c elf_file.c expression.c minidebug.c
+// symbol_table.c symbols.c unwind.c -lz -lzstd -llzma -lstdc++
 #include <stdlib.h>
 #include <string.h>
 

@@ -68,7 +68,6 @@ SYSTEM = (
     "python3",
     "python3-venv",
     "libbpf1",
-    "libdw1",
     "libjansson4",
     "libcap2-bin",
 )

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The input is the unwind information of a target's file: 1 and its .eh_frame, or 0 and its
+// .debug_frame. By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
+// clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
+// -I../../build/walls/base -I../../build/walls/snapshot -I../../build/walls/ebpf -I../../tests/c ../../tests/fuzz/fuzz_cfi.c ../base/error.c cfi.c cfi_section.c elf_file.c
+// expression.c unwind.c -lz -lzstd
+#include <stdlib.h>
+#include <string.h>
+
+#include "cfi_image.h"
+#include "unwind/cfi.h"
+#include "unwind/unwind.h"
+
+#define SAMPLES 256
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+// Some steps with registers and a stack made of the input's own bytes.
+static void step(const struct stall_row *row, const uint8_t *data, size_t size)
+{
+	struct stall_stack_memory memory = {.copy = data, .address = 0x7f0000000000, .size = size};
+	struct stall_regs regs = {.valid = (1U << STALL_REGS) - 1};
+
+	for (int i = 0; i < STALL_REGS; i++)
+		regs.value[i] = memory.address + (uint64_t)i * 64;
+	for (int i = 0; i < 4; i++) {
+		if (stall_unwind_step(row, &regs, &memory, &regs) != STALL_STEP_CALLER)
+			break;
+	}
+}
+
+static void look_up(struct stall_cfi *cfi, uint64_t address, const uint8_t *data, size_t size)
+{
+	bool bad;
+	const struct stall_row *row = stall_cfi_row(cfi, address, &bad);
+
+	if (!row)
+		return;
+	if (bad || row->rule_count == 0 || row->rule_count > STALL_REGS ||
+	    row->rules[row->rule_count - 1].reg != STALL_REG_PC)
+		abort();
+	step(row, data, size);
+}
+
+// Any four or eight bytes can be where a function begins.
+static void look_around(struct stall_cfi *cfi, const uint8_t *data, size_t size)
+{
+	size_t stride = size / SAMPLES / 4 * 4 + 4;
+
+	for (size_t at = 0; at + 8 <= size; at += stride) {
+		uint64_t absolute;
+		int32_t relative;
+
+		memcpy(&absolute, data + at, sizeof(absolute));
+		memcpy(&relative, data + at, sizeof(relative));
+		look_up(cfi, absolute, data, size);
+		look_up(cfi, CFI_IMAGE_ADDRESS + at + (uint64_t)relative, data, size);
+		look_up(cfi, CFI_IMAGE_ADDRESS + at + (uint64_t)relative + at % 512, data, size);
+	}
+	look_up(cfi, 0, data, size);
+	look_up(cfi, UINT64_MAX, data, size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size < 2)
+		return 0;
+	bool is_eh_frame = data[0] & 1;
+	struct cfi_image *image = cfi_image_create(is_eh_frame, data + 1, size - 1, 0);
+	struct stall_elf *elf = NULL;
+	struct stall_cfi *cfi = NULL;
+	struct stall_error *err =
+		stall_elf_open_image((const uint8_t *)image, sizeof(*image) + size - 1, true, &elf);
+
+	if (!err)
+		err = stall_cfi_create(elf, NULL, &cfi);
+	if (!err)
+		look_around(cfi, data + 1, size - 1);
+	stall_error_destroy(err);
+	stall_cfi_destroy(cfi);
+	stall_elf_destroy(elf);
+	return 0;
+}
