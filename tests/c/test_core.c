@@ -2,13 +2,13 @@
 // A core file gives the stacks that the process had; a damaged one gives less, and says so.
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "check.h"
 #include "core/core.h"
+#include "core_file.h"
 #include "frozen.h"
 #include "target_process.h"
 #include "unwind/worker.h"
@@ -26,28 +26,6 @@ static uint64_t random_word(void)
 	random_state ^= random_state << 25;
 	random_state ^= random_state >> 27;
 	return random_state * UINT64_C(0x2545f4914f6cdd1d);
-}
-
-// The kernel writes "core" into the working directory, unless it was told otherwise.
-static bool cores_come_here(void)
-{
-	char pattern[128] = "";
-	_cleanup_fclose_ FILE *file = fopen("/proc/sys/kernel/core_pattern", "re");
-
-	return file && fgets(pattern, sizeof(pattern), file) && strcmp(pattern, "core\n") == 0;
-}
-
-static int open_core(pid_t pid)
-{
-	char name[64];
-	int fd = open("core", O_RDONLY | O_CLOEXEC);
-
-	snprintf(name, sizeof(name), "core.%d", pid); // with core_uses_pid
-	if (fd < 0)
-		fd = open(name, O_RDONLY | O_CLOEXEC);
-	unlink("core");
-	unlink(name);
-	return fd;
 }
 
 static struct stall_error *read_core(int fd, struct stall_snapshot **ret)
@@ -115,11 +93,7 @@ static int make_core(struct target_process *target, struct expected *expected, s
 	CHECK(frozen_wait_blocked(snapshot));
 	stall_unwound_deinit(&unwound);
 	stall_snapshot_destroy(snapshot);
-	kill(target->pid, SIGABRT);
-	waitpid(target->pid, NULL, 0);
-	int core = open_core(target->pid);
-	target->pid = 0;
-	return core;
+	return dump_core(target);
 }
 
 static void test_whole(int core, const struct expected *expected, size_t count)
@@ -270,13 +244,11 @@ static void test_other_elf(void)
 static void test_core(const char *dir)
 {
 	static const char *const argv[] = {"threads", "8", "20", NULL};
-	struct rlimit limit = {64 << 20, 64 << 20};
 	struct expected expected[16];
 	struct target_process target;
 	size_t count;
 
-	if (chdir(dir) < 0 || setrlimit(RLIMIT_CORE, &limit) < 0 || !cores_come_here() ||
-	    !target_start(&target, argv)) {
+	if (!cores_come_to(dir) || !target_start(&target, argv)) {
 		printf("skipped: no core files here, or no targets built\n");
 		return;
 	}
