@@ -26,14 +26,14 @@ def sample(source: str, read: Callable[[int], dict[str, float]]) -> Sample:
 class Collector(Protocol):
     """A source of samples.
 
-    The agent calls ``collect`` in a thread that belongs to the collector's lane: lanes never wait
-    for one another, collectors of one lane (all that ask one SQL connection) take turns. A call
+    The agent calls ``collect`` in the thread that the collector names: threads never wait
+    for one another, collectors of one thread (all that ask one SQL connection) take turns. A call
     that is not back after ``deadline`` counts as failed for that turn; it is not called again
     until it is back, and what it brings then is dropped.
     """
 
     name: str
-    lane: str
+    thread: str
     """``sql``: they share the one connection; otherwise the collector's own name."""
     deadline: float
     """Seconds."""

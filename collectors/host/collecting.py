@@ -104,8 +104,8 @@ class HostCollector(ABC):
     interval: float = 0.0
 
     def __init__(self) -> None:
-        # A lane of its own: a file of /proc can hang, that of a process with mmap_lock held.
-        self.lane = self.name
+        # A thread of its own: a file of /proc can hang, that of a process with mmap_lock held.
+        self.thread = self.name
         self._files: list[KeptFile] = []
 
     def collect(self) -> Sample:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the collectors of the ``sql`` lane share: they take turns on the one connection."""
+"""What the collectors of the ``sql`` thread share: they take turns on the one connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SqlCollector(ABC):
     """
 
     name: str
-    lane: str = "sql"
+    thread: str = "sql"
     interval: float = 0.0
     default_deadline: ClassVar[float] = 1.0
     dear: ClassVar[bool] = False
@@ -65,7 +65,7 @@ class Seldom:
 
     def __init__(self, collector: SqlCollector, interval: float) -> None:
         self.name = collector.name
-        self.lane = collector.lane
+        self.thread = collector.thread
         self.deadline = collector.deadline
         self.interval = self._least = interval
         self._collector = collector

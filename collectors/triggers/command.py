@@ -27,7 +27,7 @@ class CommandCollector:
 
     def __init__(self, settings: CommandSettings) -> None:
         self.name = f"command.{settings.name}"
-        self.lane = self.name
+        self.thread = self.name
         self.deadline = settings.deadline + _GRACE
         self.interval = settings.interval
         self._settings = settings

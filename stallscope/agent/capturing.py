@@ -4,26 +4,28 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from stallscope.agent.budget import Budget
 from stallscope.agent.clock import NS, Clock
 from stallscope.agent.crew import Camera, Crew
+from stallscope.agent.events import Callback, CaptureResult, Put, QueryResult
 from stallscope.agent.incidents import OpenIncident, Picture, drop
-from stallscope.agent.keeper import Keeper
+from stallscope.agent.limits import CaptureLimits
 from stallscope.agent.metrics import AgentMetrics
-from stallscope.agent.news import Answer, Done, Put, Shot
-from stallscope.agent.verdict_process import Judged
-from stallscope.agent.verdicts import Judge
+from stallscope.agent.verdict_process import VerdictAnswer
+from stallscope.agent.verdicts import VerdictProcess
+from stallscope.agent.writer import Writer
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
 from stallscope.store import Store, incident_id
 
 __all__ = ["Capturing"]
+
+_log = logging.getLogger(__name__)
 
 MAX_PICTURES = 20
 """Captures of one incident: a burst, and those that later triggers of it ask for."""
@@ -65,19 +67,18 @@ class Capturing:
         settings: AgentSettings,
         store: Store,
         spool: Path,
-        keeper: Keeper,
-        judge: Judge,
+        writer: Writer,
+        judge: VerdictProcess,
         camera: Camera,
         crew: Crew,
         clock: Clock,
         metrics: AgentMetrics,
         put: Put,
-        tell: Callable[[str], None],
         *,
         raw_sql: bool = False,
     ) -> None:
         self.settings = settings
-        self._budget = Budget(lambda: self.settings, store, keeper)
+        self._limits = CaptureLimits(lambda: self.settings, store, writer)
         self._raw_sql = raw_sql
         self.open: OpenIncident | None = None
         self.found = 0
@@ -88,14 +89,13 @@ class Capturing:
         """Trigger → CLOCK_MONOTONIC; of an agent of before, too."""
         self._store = store
         self._spool = spool
-        self._keeper = keeper
-        self._judge = judge
+        self._writer = writer
+        self._verdicts = judge
         self._camera = camera
         self._crew = crew
         self._clock = clock
         self._metrics = metrics
         self._put = put
-        self._tell = tell
         self._closing: list[OpenIncident] = []
         self._shots: dict[str, tuple[OpenIncident, Picture, Path]] = {}
         self._burst: _Burst | None = None
@@ -118,7 +118,7 @@ class Capturing:
     def _in_burst(self) -> bool:
         return self._burst is not None and self._burst.failed < MAX_FAILED
 
-    def fire(self, fired: Fired, breach_ns: int, shot: Shot | None = None) -> None:
+    def fire(self, fired: Fired, breach_ns: int, shot: CaptureResult | None = None) -> None:
         """Take a trigger that fired; ``shot`` is the capture that its wait has taken already."""
         self._metrics.fired[fired.trigger] += 1
         now = self._clock.now_ns()
@@ -133,13 +133,13 @@ class Capturing:
         if self.open is not None:
             self._join(self.open, fired, breach_ns, now, shot)
             return
-        why = self._budget.refusal(now)
+        why = self._limits.refusal(now)
         if why is not None:
             self._suppress(f"{fired.trigger} fired, and nothing is captured: {why}", now, shot)
             return
         self._begin(fired, breach_ns, now, shot)
 
-    def _begin(self, fired: Fired, breach_ns: int, now: int, shot: Shot | None) -> None:
+    def _begin(self, fired: Fired, breach_ns: int, now: int, shot: CaptureResult | None) -> None:
         picture = path = None
         if shot is None:
             picture, path = self._snap("trigger", fired.trigger, breach_ns, now)
@@ -153,7 +153,7 @@ class Capturing:
         )
         self._suppressed = 0
         self.found += 1
-        opened = self.open = OpenIncident(incident, self._store, self._keeper, breach_ns, now)
+        opened = self.open = OpenIncident(incident, self._store, self._writer, breach_ns, now)
         opened.recovery_ns = self._run_time_ns(fired.trigger)
         self._metrics.incident_open = True
         burst = self.settings.burst
@@ -167,7 +167,12 @@ class Capturing:
         self._crew.before(opened)
 
     def _join(
-        self, opened: OpenIncident, fired: Fired, breach_ns: int, now: int, shot: Shot | None
+        self,
+        opened: OpenIncident,
+        fired: Fired,
+        breach_ns: int,
+        now: int,
+        shot: CaptureResult | None,
     ) -> None:
         """Add a trigger to the incident that goes on; another one than before is worth a look."""
         new = opened.fired(fired)
@@ -176,7 +181,7 @@ class Capturing:
         if shot is not None:
             self._take_in(opened, shot, fired, now)
         elif new and self._burst is None and now - self._last_ns >= LEAST_APART_NS:
-            why = self._budget.refusal(now) or _enough(opened)
+            why = self._limits.refusal(now) or _enough(opened)
             if why is not None:
                 opened.suppress(why)
             else:
@@ -184,7 +189,7 @@ class Capturing:
         if new:
             opened.save()
 
-    def stray(self, shot: Shot) -> None:
+    def stray(self, shot: CaptureResult) -> None:
         """Take a capture of a wait that fires nothing: the open incident's, or nobody's."""
         now = self._clock.now_ns()
         if self.open is not None and self.open.cleared_ns is None and _enough(self.open) is None:
@@ -192,7 +197,7 @@ class Capturing:
         elif shot.path is not None:
             drop(shot.path)
 
-    def shot(self, shot: Shot) -> None:
+    def shot(self, shot: CaptureResult) -> None:
         """Take a capture that was asked for."""
         waiting = self._shots.pop(shot.key or "", None)
         if waiting is None:
@@ -211,7 +216,7 @@ class Capturing:
         """Try again, as long as the stall goes on: the probe may be ready soon."""
         picture.failed = True
         self._metrics.captures["failed"] += 1
-        self._budget.gave_back()
+        self._limits.gave_back()
         opened.note("not-captured", why)
         burst = self._burst
         if opened is self.open and burst is not None:
@@ -226,7 +231,7 @@ class Capturing:
         if self._burst is not None and self._burst.failed:
             self._burst.next_ns = self._clock.now_ns()
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: QueryResult) -> None:
         """Take what the server says of its connections, or its texts."""
         for opened in self._all():
             if answer.key == opened.texts_key:
@@ -245,7 +250,7 @@ class Capturing:
         ``breached``: a trigger that has fired is not over yet; ``over_ns``: when the latest one
         was over, by the monotonic clock.
         """
-        self._budget.look(now)
+        self._limits.check_disk(now)
         opened = self.open
         if opened is not None:
             self._go_on(opened, now, breached, over_ns)
@@ -293,7 +298,7 @@ class Capturing:
             self._flush_due = now + FLUSH_NS
             opened.flush()
         if not self._in_burst and not self._shots and opened.texts_key is None:
-            # Not before: in the SQL lane it would stand before the burst's connections.
+            # Not before: in the SQL thread it would stand before the burst's connections.
             opened.texts_key = f"texts-{next(self._numbers)}"
             opened.texts_due = self._crew.ask_texts(opened.texts_key)
         if breached:
@@ -314,7 +319,7 @@ class Capturing:
         if burst.left <= 0:
             self._burst = None
             return
-        why = self._budget.refusal(now) or _enough(opened)
+        why = self._limits.refusal(now) or _enough(opened)
         if why is not None:
             opened.suppress(why)
             self._burst = None
@@ -328,8 +333,8 @@ class Capturing:
     ) -> tuple[Picture, Path]:
         key = f"capture-{next(self._numbers)}"
         path = self._spool / f"{key}.jsonl.zst"
-        self._camera.snap(key, path)
-        self._budget.took(now)
+        self._camera.capture(key, path)
+        self._limits.took(now)
         self._last_ns = now
         picture = Picture(key, reason, trigger, breach_ns, self._clock.wall_ns())
         return picture, path
@@ -343,7 +348,9 @@ class Capturing:
         picture.no_sessions = self._crew.ask_sessions(picture.key)
         picture.asked_sessions = picture.no_sessions is None
 
-    def _take_in(self, opened: OpenIncident, shot: Shot, fired: Fired | None, now: int) -> None:
+    def _take_in(
+        self, opened: OpenIncident, shot: CaptureResult, fired: Fired | None, now: int
+    ) -> None:
         """Take a capture that a wait took by itself."""
         wait = shot.wait
         if shot.path is None:
@@ -355,7 +362,7 @@ class Capturing:
         picture = Picture(key, "trigger", fired.trigger if fired else None, now, 0)
         picture.time_ns = self._clock.wall_ns() - round((late_ms or 0.0) * 1e6)
         opened.pictures[key] = picture
-        self._budget.took(now)
+        self._limits.took(now)
         self._last_ns = now
         if wait is not None and wait.suppressed:
             opened.note("suppressed-by-probe", f"{wait.suppressed} captures came too often")
@@ -367,7 +374,7 @@ class Capturing:
         opened: OpenIncident,
         picture: Picture,
         path: Path,
-        shot: Shot,
+        shot: CaptureResult,
         late_ms: float | None,
     ) -> None:
         self._metrics.captures["partial" if shot.partial else "whole"] += 1
@@ -386,14 +393,14 @@ class Capturing:
         )
         opened.store_capture(picture, path, entry)
 
-    def _suppress(self, why: str, now: int, shot: Shot | None) -> None:
+    def _suppress(self, why: str, now: int, shot: CaptureResult | None) -> None:
         self._suppressed += 1
         self._metrics.captures["suppressed"] += 1
         if shot is not None and shot.path is not None:
             drop(shot.path)
         if why != self._told[0] or now - self._told[1] > TOLD_NS:
             self._told = (why, now)
-            self._tell(why)
+            _log.warning("%s", why)
 
     def _run_time_ns(self, trigger: str) -> int:
         found = [t.run_time for t in self.settings.triggers if t.name == trigger]
@@ -414,12 +421,12 @@ class Capturing:
         if not requests:
             return
 
-        def done(found: tuple[Judged, ...]) -> None:
-            self._put(Done(lambda: self._judged(opened, found)))
+        def done(found: tuple[VerdictAnswer, ...]) -> None:
+            self._put(Callback(lambda: self._judged(opened, found)))
 
-        self._judge.judge(requests, done)
+        self._verdicts.judge(requests, done)
 
-    def _judged(self, opened: OpenIncident, found: tuple[Judged, ...]) -> None:
+    def _judged(self, opened: OpenIncident, found: tuple[VerdictAnswer, ...]) -> None:
         self._metrics.failures["analysis"] += sum(one.error is not None for one in found)
         if opened.finished:
             return
@@ -437,7 +444,7 @@ class Capturing:
         self.stalls += opened.verdict is not None and before is None
 
     def _tell_of(self, opened: OpenIncident, value: Incident, event: str) -> None:
-        """Announce it once all that was handed to the keeper before is on disk."""
+        """Announce it once all that was handed to the writer before is on disk."""
 
         def saved(_: None) -> None:
             if opened.lost is None:
@@ -445,7 +452,7 @@ class Capturing:
                     msgspec.structs.replace(value, id=opened.path.name), opened.path, event
                 )
 
-        self._keeper.do(lambda: None, saved)
+        self._writer.submit(lambda: None, saved)
 
     def _close(self, opened: OpenIncident, now: int) -> None:
         """Take no more captures for it; it is finished when its verdict is there."""

@@ -13,22 +13,22 @@ __all__ = ["Camera", "Crew"]
 
 
 class Camera(Protocol):
-    """Something that takes captures; a Shot with the key follows."""
+    """Something that takes captures; a CaptureResult with the key follows."""
 
-    def snap(self, key: str, path: Path) -> None: ...
+    def capture(self, key: str, path: Path) -> None: ...
 
 
 class Crew(Protocol):
     """Whom the captures need; the loop has them."""
 
     def ask_sessions(self, key: str) -> str | None:
-        """Ask the server what its connections do; an Answer with the key follows.
+        """Ask the server what its connections do; an QueryResult with the key follows.
 
         Return why it cannot be asked, None where it was.
         """
 
     def ask_texts(self, key: str) -> bool:
-        """Ask the server for its texts; an Answer with the key follows. False: it is not asked."""
+        """Ask the server for its texts; a QueryResult follows. False: it is not asked."""
 
     def before(self, incident: OpenIncident) -> None:
         """Give the incident the minute before it."""

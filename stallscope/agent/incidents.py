@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.agent.keeper import Keeper
-from stallscope.agent.news import Answer
-from stallscope.agent.verdict_process import Judged, Request
+from stallscope.agent.events import QueryResult
+from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
 from stallscope.agent.verdicts import combine
+from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
@@ -56,10 +56,10 @@ class Picture(msgspec.Struct):
 
 
 class OpenIncident:
-    """All of it belongs to the loop's thread but ``folder``, which is the keeper's."""
+    """All of it belongs to the loop's thread but ``folder``, which is the writer's."""
 
     def __init__(
-        self, incident: Incident, store: Store, keeper: Keeper, breach_ns: int, now_ns: int
+        self, incident: Incident, store: Store, writer: Writer, breach_ns: int, now_ns: int
     ) -> None:
         self.begun_ns = now_ns
         self.breach_ns = breach_ns
@@ -84,7 +84,7 @@ class OpenIncident:
         """They have not come yet."""
         self._incident = incident
         self._store = store
-        self._keeper = keeper
+        self._writer = writer
         self._fired: list[Fired] = list(incident.triggers)
         self._more_fired = 0
         self._notes: list[Note] = list(incident.notes)
@@ -93,7 +93,7 @@ class OpenIncident:
         self._waits: list[bytes] = []
         self._bytes = 0
         self._folder: IncidentFolder | None = None
-        keeper.do(self._begin)
+        writer.submit(self._begin)
 
     @property
     def id(self) -> str:
@@ -164,7 +164,7 @@ class OpenIncident:
             self.note("capture-lost", why)
             drop(path)
 
-        self._keeper.do(take, taken, failed)
+        self._writer.submit(take, taken, failed)
 
     def add_raw_sql(self, picture: Picture) -> None:
         """Keep the statements with their literals, where the user asked for that."""
@@ -173,9 +173,9 @@ class OpenIncident:
             msgspec.json.encode({"time_ns": picture.time_ns, "connection": number, "sql": text})
             for number, text in raw_statements(picture.sessions).items()
         ]
-        self._keeper.do(lambda: self._open_folder().append_raw_sql(lines), needed=False)
+        self._writer.submit(lambda: self._open_folder().append_raw_sql(lines), needed=False)
 
-    def take_texts(self, answer: Answer) -> None:
+    def take_texts(self, answer: QueryResult) -> None:
         """Keep the texts of the server; what is missing is noted."""
         self.texts_due = False
         texts = answer.value
@@ -190,7 +190,7 @@ class OpenIncident:
             for name, text in texts.found.items():
                 folder.add_text(name, text)
 
-        self._keeper.do(keep, needed=False)
+        self._writer.submit(keep, needed=False)
 
     def add_samples(self, lines: Iterable[bytes]) -> None:
         """Take encoded samples."""
@@ -203,30 +203,32 @@ class OpenIncident:
         self._maybe_flush(self._waits)
 
     def flush(self) -> None:
-        """Hand the samples and lines to the keeper."""
+        """Hand the samples and lines to the writer."""
         samples, self._samples = self._samples, []
         waits, self._waits = self._waits, []
         if samples:
-            self._keeper.do(lambda: self._open_folder().append_sample_lines(samples), needed=False)
+            self._writer.submit(
+                lambda: self._open_folder().append_sample_lines(samples), needed=False
+            )
         if waits:
-            self._keeper.do(lambda: self._open_folder().append_waits(waits), needed=False)
+            self._writer.submit(lambda: self._open_folder().append_waits(waits), needed=False)
 
     def save(self) -> None:
         """Write incident.json as it is now."""
         value = self.value()
-        self._keeper.do(lambda: self._update(value))
+        self._writer.submit(lambda: self._update(value))
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[VerdictRequest]:
         """Return what is to be judged now, and mark it so: all that is settled and is not yet."""
         found = []
         for picture in self.pictures.values():
             if picture.entry is not None and picture.settled and not picture.judging:
                 picture.judging = True
                 path = str(self.path / picture.entry.file)
-                found.append(Request(path, picture.sessions))
+                found.append(VerdictRequest(path, picture.sessions))
         return found
 
-    def judged(self, found: Iterable[Judged]) -> None:
+    def judged(self, found: Iterable[VerdictAnswer]) -> None:
         """Take verdicts of captures, and make that of the incident."""
         by_file = {f"{self.path}/{p.entry.file}": p for p in self.pictures.values() if p.entry}
         for one in found:
@@ -253,7 +255,7 @@ class OpenIncident:
     def finish(self, value: Incident) -> None:
         """Write it for the last time."""
         self.flush()
-        self._keeper.do(lambda: self._finish(value))
+        self._writer.submit(lambda: self._finish(value))
 
     def _begin(self) -> None:
         try:

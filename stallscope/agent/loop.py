@@ -1,49 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's loop: samples in, triggers, incidents out. docs/agent.md.
 
-One thread. What can wait, waits elsewhere: collectors in lanes, the probe in a session, the disk in
-the keeper, analysis in a child. All of it comes back through one queue.
+One thread. What can wait, waits elsewhere: collectors in threads of their own, the probe in a
+session, the disk in the writer, analysis in a child. All of it comes back through one queue.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.capturing import Capturing
 from stallscope.agent.clock import NS, Clock
-from stallscope.agent.crew import Camera
-from stallscope.agent.incidents import OpenIncident
-from stallscope.agent.keeper import Keeper
-from stallscope.agent.lanes import Lanes
-from stallscope.agent.metrics import AgentMetrics
-from stallscope.agent.news import (
-    Answer,
-    Asked,
-    Done,
-    Inbox,
-    News,
-    ProbeState,
+from stallscope.agent.collecting import CollectorThreads
+from stallscope.agent.events import (
+    Callback,
+    CaptureResult,
+    Event,
+    EventQueue,
+    ProbeStatus,
     Put,
-    Shot,
+    QueryResult,
+    Signal,
     TargetEnded,
-    Waits,
+    WaitsReceived,
 )
-from stallscope.agent.ring import Ring
+from stallscope.agent.history import History
+from stallscope.agent.incidents import OpenIncident
+from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.sources import (
     SESSIONS_SECONDS,
     SQL_BASICS,
-    SQL_LANE,
+    SQL_THREAD,
     Sources,
     constants,
 )
 from stallscope.agent.target import Target
-from stallscope.agent.verdicts import Judge
+from stallscope.agent.verdicts import VerdictProcess
+from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.engine import Engine
@@ -54,10 +55,12 @@ from stallscope.store import Retention, Store
 from stallscope.store.records import encode
 from stallscope.waitlines import WaitLine
 
-__all__ = ["Agent", "Eye", "Outside", "Plan"]
+__all__ = ["Agent", "Environment", "Plan"]
 
-RING_SECONDS = 60.0
-RING_BYTES = 6 << 20
+_log = logging.getLogger(__name__)
+
+HISTORY_SECONDS = 60.0
+SAMPLES_BYTES = 6 << 20
 WAITS_BYTES = 2 << 20
 STOP_SECONDS = 1.2
 """What the disk has to take the last words; the whole stop is to be done in 2 s."""
@@ -73,53 +76,35 @@ WIND_DOWN_NS = 20 * NS
 WIND_DOWN_PAUSE = 0.1
 
 
-class Eye(Camera, Protocol):
-    """What takes the captures, and perhaps sees waits."""
-
-    @property
-    def restarts(self) -> int: ...
-
-    def start(self, pids: tuple[int, ...]) -> None: ...
-
-    def follow(self, pids: tuple[int, ...]) -> None: ...
-
-    def adapt(self, settings: AgentSettings) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Outside(Protocol):
+class Environment(Protocol):
     """The world around the loop."""
 
     def sources(self, server: Server, settings: AgentSettings) -> Sources: ...
 
-    def eye(self, settings: AgentSettings, put: Put) -> Eye: ...
+    def backend(self, settings: AgentSettings, put: Put) -> CaptureBackend: ...
 
     def reload(self) -> AgentSettings:
         """Read the triggers file again. Raises: StallscopeError."""
 
-    def tell(self, text: str) -> None:
-        """Say something besides the results."""
+    def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
+        """Notify of ``start``, ``fire``, ``stall``, ``end`` and ``stop``."""
 
-    def event(self, name: str, incident: Incident | None, folder: Path | None) -> None:
-        """Tell of ``start``, ``fire``, ``stall``, ``end`` and ``stop``."""
+    def count_waits(self, line: WaitLine) -> None:
+        """Count the waits of a line."""
 
-    def line(self, line: WaitLine) -> None:
-        """Take a line of the wait programs: for metrics."""
+    def publish(self, metrics: bytes) -> None:
+        """Publish the agent's own metrics; called in the writer's thread."""
 
-    def metrics(self, text: bytes) -> None:
-        """Publish the agent's own metrics; called in the keeper's thread."""
-
-    def failures(self) -> int:
-        """Return how many hooks have failed."""
+    def failures(self) -> Mapping[str, int]:
+        """Return what failed out there, and how often."""
 
 
 class Plan(msgspec.Struct, frozen=True):
     """How long the agent runs, and what it does not do."""
 
     seconds: float | None = None
-    """None: until it is told to stop."""
-    looks: int | None = None
+    """None: until a signal ends it."""
+    polls: int | None = None
     """End after so many."""
     captures: bool = True
     """False: nothing is captured, whatever fires."""
@@ -129,7 +114,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Agent:
-    """Watches one server. Make it, then ``run``; ``inbox`` takes its news, signals among them."""
+    """Watches one server. Make it, then ``run``; ``events`` takes its news, signals among them."""
 
     def __init__(
         self,
@@ -138,60 +123,58 @@ class Agent:
         target: Target,
         store: Store,
         spool: Path,
-        outside: Outside,
-        judge: Judge,
+        environment: Environment,
+        judge: VerdictProcess,
         clock: Clock | None = None,
     ) -> None:
-        self.inbox = Inbox()
+        self.events = EventQueue()
         self.metrics = AgentMetrics(_labels(target), (clock or Clock()).wall_ns() / NS)
         self.settings = settings
         self.engine = Engine(settings, constants())
         self._plan = plan
         self._target = target
         self._store = store
-        self._outside = outside
-        self._judge = judge
+        self._environment = environment
+        self._verdicts = judge
         self._clock = clock or Clock()
-        self._tell = outside.tell
-        self._keeper = Keeper(self.inbox.put, self._tell)
-        self._eye = outside.eye(settings, self.inbox.put)
+        self._writer = Writer(self.events.put)
+        self._backend = environment.backend(settings, self.events.put)
         self.capturing = Capturing(
             settings,
             store,
             spool,
-            self._keeper,
+            self._writer,
             judge,
-            self._eye,
+            self._backend,
             self,
             self._clock,
             self.metrics,
-            self.inbox.put,
-            self._tell,
+            self.events.put,
             raw_sql=plan.raw_sql,
         )
         self.fired: list[Fired] = []
         """What would have been captured, where nothing is."""
-        self._samples = Ring(RING_SECONDS, RING_BYTES)
-        self._waits = Ring(RING_SECONDS, WAITS_BYTES)
+        self._samples = History(HISTORY_SECONDS, SAMPLES_BYTES)
+        self._waits = History(HISTORY_SECONDS, WAITS_BYTES)
         self._sources = Sources(())
-        self._lanes = Lanes((), self.inbox.put)
+        self._threads = CollectorThreads((), self.events.put)
         self._stopping = False
         self._deadlocks = 0
         """That the probe has seen find their victims."""
         self._failing: dict[str, str] = {}
         """Of collectors that bring nothing: why."""
-        self._told_failing: set[str] = set()
-        """Those of them that were told of."""
+        self._logged_failing: set[str] = set()
+        """Those of them that were logged."""
         self._lost_ns = 0
         """When the server had ended last."""
-        self._next_look = 0
+        self._next_poll = 0
         self._metrics_due = 0
         self._prune_due = 0
 
     def run(self) -> None:
         """Watch until the plan says, or a signal. Raises: nothing that a server can cause."""
         self._begin()
-        begun = self._next_look = self._clock.now_ns()
+        begun = self._next_poll = self._clock.now_ns()
         end = None if self._plan.seconds is None else begun + round(self._plan.seconds * NS)
         try:
             while not self._stopping:
@@ -199,33 +182,33 @@ class Agent:
                 if self._over(now, end):
                     self._wind_down()
                     break
-                if now >= self._next_look:
+                if now >= self._next_poll:
                     interval = round((self._plan.poll or self.settings.poll) * NS)
-                    # Looks that were missed are missed: they are not made up for.
-                    steps = max(1, -((self._next_look - now) // interval))
-                    self._next_look += interval * steps
-                    self._look(now)
-                self._take(self.inbox.get(self._pause(now)))
+                    # Polls that were missed are missed: they are not made up for.
+                    steps = max(1, -((self._next_poll - now) // interval))
+                    self._next_poll += interval * steps
+                    self._poll(now)
+                self._take(self.events.get(self._pause(now)))
         finally:
             self._end()
 
     def ask_sessions(self, key: str) -> str | None:
-        """Ask who is connected, in the SQL lane (Crew)."""
+        """Ask who is connected, in the SQL thread (Crew)."""
         if self._sources.sessions is None:
             return self._sources.why_no_sessions
-        self._lanes.ask(SQL_LANE, key, self._sources.sessions, SESSIONS_SECONDS + _GRACE)
+        self._threads.query(SQL_THREAD, key, self._sources.sessions, SESSIONS_SECONDS + _GRACE)
         return None
 
     def ask_texts(self, key: str) -> bool:
-        """Ask for the server's own texts, in the SQL lane (Crew)."""
+        """Ask for the server's own texts, in the SQL thread (Crew)."""
         if self._sources.texts is None:
             return False
-        self._lanes.ask(SQL_LANE, key, self._sources.texts, TEXTS_SECONDS)
+        self._threads.query(SQL_THREAD, key, self._sources.texts, TEXTS_SECONDS)
         return True
 
     def before(self, incident: OpenIncident) -> None:
         """Give an incident the minute before it (Crew)."""
-        since = self._clock.now_ns() - round(RING_SECONDS * NS)
+        since = self._clock.now_ns() - round(HISTORY_SECONDS * NS)
         incident.add_samples(self._samples.since(since))
         incident.add_waits(self._waits.since(since))
 
@@ -235,45 +218,45 @@ class Agent:
 
     def announce(self, incident: Incident, folder: Path, event: str) -> None:
         """Tell of an incident, and keep the store within its limits after its end (Crew)."""
-        self._outside.event(event, incident, folder)
+        self._environment.notify(event, incident, folder)
         if event == "end":
             self._prune_due = 0
 
     def _begin(self) -> None:
         for name in self._store.recover():
-            self._tell(f"incident {name} was left open by an agent that ended: interrupted")
+            _log.warning("incident %s was left open by an agent that ended: interrupted", name)
         self._adopt()
-        self._eye.start(self._target.server.pids)
-        self._outside.event("start", None, None)
+        self._backend.start(self._target.server.pids)
+        self._environment.notify("start", None, None)
 
     def _adopt(self) -> None:
         """Ask the server process that runs now."""
         self._let_go()
-        self._sources = self._outside.sources(self._target.server, self.settings)
-        self._lanes = Lanes(self._sources.collectors, self.inbox.put)
+        self._sources = self._environment.sources(self._target.server, self.settings)
+        self._threads = CollectorThreads(self._sources.collectors, self.events.put)
 
     def _let_go(self) -> None:
-        self.metrics.late += self._lanes.late
+        self.metrics.late += self._threads.late
         self._sources.close()
-        self._lanes.close()
-        self._sources, self._lanes = Sources(()), Lanes((), self.inbox.put)
+        self._threads.close()
+        self._sources, self._threads = Sources(()), CollectorThreads((), self.events.put)
 
     def _over(self, now: int, end: int | None) -> bool:
-        looks = self._plan.looks
+        polls = self._plan.polls
         return (end is not None and now >= end) or (
-            looks is not None and self.metrics.polls > looks
+            polls is not None and self.metrics.polls > polls
         )
 
     def _pause(self, now: int) -> float:
-        due = min(self._next_look, self.capturing.next_due())
-        return min((due - now) / NS, self._lanes.next_due() - now / NS, LONGEST_PAUSE)
+        due = min(self._next_poll, self.capturing.next_due())
+        return min((due - now) / NS, self._threads.next_due() - now / NS, LONGEST_PAUSE)
 
-    def _look(self, now: int) -> None:
+    def _poll(self, now: int) -> None:
         self.metrics.polls += 1
-        self._look_after_server(now)
+        self._poll_server(now)
         self.metrics.up["server"] = self._target.running
         if self._target.running:
-            self._lanes.poll()
+            self._threads.poll()
         if now >= self._metrics_due:
             self._metrics_due = now + METRICS_NS
             self._publish()
@@ -281,16 +264,16 @@ class Agent:
             self._prune_due = now + PRUNE_NS
             self._prune()
 
-    def _look_after_server(self, now: int) -> None:
-        match self._target.look(now):
+    def _poll_server(self, now: int) -> None:
+        match self._target.poll(now):
             case "ended":
                 self._lost_ns = self._clock.now_ns()
                 self._close_what_is_left()
                 self._let_go()
-            case "back":
+            case "restarted":
                 self._adopt()
-                self._eye.follow(self._target.server.pids)
-            case "grown":
+                self._backend.follow(self._target.server.pids)
+            case "reachable":
                 self._adopt()
 
     def _close_what_is_left(self) -> None:
@@ -298,31 +281,31 @@ class Agent:
         self.engine.restarted()
         self.capturing.server_ended()
 
-    def _take(self, news: News | None) -> None:
+    def _take(self, news: Event | None) -> None:
         """Take what came; then do what is due."""
         match news:
             case Sample():
                 self._sample(news)
-            case Waits():
+            case WaitsReceived():
                 self._wait_line(news)
-            case Shot():
+            case CaptureResult():
                 self._shot(news)
-            case Answer():
+            case QueryResult():
                 self.capturing.answer(news)
-            case Done():
+            case Callback():
                 news.then()
-            case ProbeState():
+            case ProbeStatus():
                 self._probe_state(news)
             case TargetEnded():
                 # It may have been seen before, and the server be back by now.
-                self._look_after_server(self._clock.now_ns())
-            case Asked("stop"):
+                self._poll_server(self._clock.now_ns())
+            case Signal("stop"):
                 self._stopping = True
-            case Asked():
+            case Signal():
                 self._reload()
         if self.capturing.open is not None and not self._target.running:
             self._close_what_is_left()  # captures of its last waits come after its end
-        self._lanes.check()
+        self._threads.check()
         for name in self.engine.given_up():
             self._given_up(name)
         now, engine = self._clock.now_ns(), self.engine
@@ -341,7 +324,7 @@ class Agent:
 
     def _given_up(self, trigger: str) -> None:
         why = f"{trigger}: what it looks at is known no more; what it saw counts as over"
-        self._tell(why)
+        _log.warning("%s", why)
         if self.capturing.open is not None:
             self.capturing.open.note("trigger-unknown", why)
 
@@ -350,36 +333,36 @@ class Agent:
             self.capturing.fire(fired, breach_ns)
         else:
             self.fired.append(fired)
-            self._tell(f"{fired.trigger} would fire: {fired.why}")
+            _log.info("%s would fire: %s", fired.trigger, fired.why)
 
     def _note_health(self, sample: Sample) -> None:
-        """Count it; say once that a collector brings nothing, and that it does again.
+        """Count it; log once that a collector brings nothing, and that it does again.
 
-        What several fail for, such as a password that is refused, is said of the first alone.
+        What several fail for, such as a password that is refused, is logged of the first alone.
         """
         source, error = sample.source, sample.error
         if error is None:
             self.metrics.samples[source] += 1
             self._failing.pop(source, None)
-            if source in self._told_failing:
-                self._told_failing.remove(source)
-                self._tell(f"{source}: it answers again")
+            if source in self._logged_failing:
+                self._logged_failing.remove(source)
+                _log.info("%s: it answers again", source)
             return
         self.metrics.errors[source] += 1
         known = source in self._failing or _cause(error) in map(_cause, self._failing.values())
         if not known:
-            self._told_failing.add(source)
-            self._tell(f"{source}: {error}")
+            self._logged_failing.add(source)
+            _log.warning("%s: %s", source, error)
         self._failing[source] = error
 
-    def _wait_line(self, waits: Waits) -> None:
+    def _wait_line(self, waits: WaitsReceived) -> None:
         wall = self._clock.wall_ns()
         for fired in self.engine.feed_waits(waits.line, wall, waits.clock_ns):
             self._fire(fired, waits.clock_ns)
         self._waits.add(waits.clock_ns, waits.data)
         if self.capturing.open is not None:
             self.capturing.open.add_waits([waits.data])
-        self._outside.line(waits.line)
+        self._environment.count_waits(waits.line)
         deadlocks = sum(
             sum(hits.values())
             for name, hits in waits.line.server.items()
@@ -389,7 +372,7 @@ class Agent:
             self._deadlocks = deadlocks
             self._sources.cue()
 
-    def _shot(self, shot: Shot) -> None:
+    def _shot(self, shot: CaptureResult) -> None:
         if shot.key is not None:
             self.capturing.shot(shot)
             return
@@ -406,43 +389,43 @@ class Agent:
             self._fire(fired, breach_ns)
         self.capturing.stray(shot)
 
-    def _probe_state(self, state: ProbeState) -> None:
+    def _probe_state(self, state: ProbeStatus) -> None:
         if state.ready and not self.metrics.up.get("probe"):
             server = self._target.server
             waits = ", and sees its waits" if state.sees_waits else ""
-            self._tell(f"ready to capture {server.name} (pid {server.main.pid}){waits}")
+            _log.info("ready to capture %s (pid %d)%s", server.name, server.main.pid, waits)
         self.metrics.up["probe"] = state.ready
         if state.ready:
             self.capturing.camera_ready()
 
     def _reload(self) -> None:
         try:
-            settings = self._outside.reload()
+            settings = self._environment.reload()
         except StallscopeError as error:
-            self._tell(f"{error}; what was read before holds on")
+            _log.error("%s; keeping the previous configuration", error)
             return
         self.settings = self.capturing.settings = settings
-        self._next_look = self._clock.now_ns()
+        self._next_poll = self._clock.now_ns()
         learnt = self.engine.learnt()
         self.engine = Engine(settings, constants())
         self.engine.recall(learnt)
-        self._eye.adapt(settings)
+        self._backend.adapt(settings)
         if self._target.running:
             self._adopt()
-        self._tell(f"the triggers were read again: {len(settings.triggers)}")
+        _log.info("the triggers were read again: %d", len(settings.triggers))
 
     def _publish(self) -> None:
         counts = self.metrics
         counts.ring_bytes = self._samples.bytes + self._waits.bytes
-        asked = SQL_BASICS & {collector.name for collector in self._lanes.collectors}
+        asked = SQL_BASICS & {collector.name for collector in self._threads.collectors}
         counts.up["sql"] = bool(asked) and not asked & self._failing.keys()
-        counts.failures["hook"] = self._outside.failures()
-        counts.failures["store"] = self._keeper.failed
-        counts.failures["probe"] = self._eye.restarts
-        late, counts.late = counts.late, counts.late + self._lanes.late
+        counts.failures.update(self._environment.failures())
+        counts.failures["store"] = self._writer.failed
+        counts.failures["probe"] = self._backend.restarts
+        late, counts.late = counts.late, counts.late + self._threads.late
         text = counts.text()
         counts.late = late
-        self._keeper.do(lambda: self._outside.metrics(text), needed=False)
+        self._writer.submit(lambda: self._environment.publish(text), needed=False)
 
     def _prune(self) -> None:
         settings = self.settings
@@ -456,7 +439,7 @@ class Agent:
             with contextlib.suppress(StallscopeError):  # another agent does it
                 self._store.prune(keep)
 
-        self._keeper.do(prune, needed=False)
+        self._writer.submit(prune, needed=False)
 
     def _wind_down(self) -> None:
         """Let what was begun come to its end, for a while."""
@@ -468,25 +451,25 @@ class Agent:
 
     def _take_while(self, condition: Callable[[], bool], end: int) -> None:
         while condition() and not self._stopping and self._clock.now_ns() < end:
-            self._take(self.inbox.get(WIND_DOWN_PAUSE))
+            self._take(self.events.get(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:
         """Write the last words, and let everything go; what hangs is left behind."""
         self.capturing.close(interrupted=True)
-        self._judge.close()
-        closing = threading.Thread(target=self._eye.close, daemon=True)
+        self._verdicts.close()
+        closing = threading.Thread(target=self._backend.close, daemon=True)
         closing.start()
         self._publish()
-        if not self._keeper.close(STOP_SECONDS):
-            self._tell("the disk did not take the last words in time")
-        while (news := self.inbox.get(0)) is not None:
-            if isinstance(news, Done):
+        if not self._writer.close(STOP_SECONDS):
+            _log.error("timed out flushing final state")
+        while (news := self.events.get(0)) is not None:
+            if isinstance(news, Callback):
                 news.then()
         self._let_go()
         self._target.close()
         # It has had that time already; what it still takes would come into a spool that is gone.
         closing.join(STOP_SECONDS)
-        self._outside.event("stop", None, None)
+        self._environment.notify("stop", None, None)
 
 
 def _cause(error: str) -> str:

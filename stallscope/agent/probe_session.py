@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from stallscope import waitlines
-from stallscope.agent.news import ProbeState, Put, Shot, TargetEnded, Waits
+from stallscope.agent.events import CaptureResult, ProbeStatus, Put, TargetEnded, WaitsReceived
 from stallscope.base.errors import StallscopeError
 from stallscope.capturerecords import TriggerRecord
 from stallscope.collectors import processes, rings
@@ -24,17 +24,19 @@ from stallscope.waitlines import WaitLine
 
 __all__ = ["ProbeSession", "ProbeSettings", "arguments"]
 
+_log = logging.getLogger(__name__)
+
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 STEADY_SECONDS = 60.0
-"""A probe that ran so long has worked: when it dies, the pauses begin anew."""
+"""A probe that ran so long has worked: when it dies, the pauses are short again."""
 WARM_SECONDS = 60.0
 """What it may need to become ready: it reads the symbols of large files once."""
 WATCH_AGAIN_SECONDS = 600.0
 """Without wait programs: until they are tried again, at first. What keeps them away may be a busy
 minute; where it is a missing right, each attempt costs captures for some seconds."""
 LONGEST_WITHOUT_WATCH = 6 * 3600.0
-SHOT_SECONDS = 20.0
+CAPTURE_SECONDS = 20.0
 """For a capture that was asked for; a probe that takes longer hangs, and is replaced."""
 END_SECONDS = 1.0
 
@@ -80,7 +82,7 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
     return args
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Line(msgspec.Struct, frozen=True):
     """A line of the probe that is no line of waits."""
 
     type: str
@@ -90,7 +92,7 @@ class _Said(msgspec.Struct, frozen=True):
     trigger: TriggerRecord | None = None
 
 
-_said_decoder = msgspec.json.Decoder(_Said)
+_line_decoder = msgspec.json.Decoder(_Line)
 
 
 def _wait(record: TriggerRecord | None) -> Trigger | None:
@@ -101,16 +103,16 @@ def _wait(record: TriggerRecord | None) -> Trigger | None:
     return Trigger(**{**fields, "address": address})
 
 
-class _Shot(msgspec.Struct, frozen=True):
+class _CaptureRequest(msgspec.Struct, frozen=True):
     """A capture that was asked for."""
 
     key: str
     asked: float
-    limit: float = SHOT_SECONDS
+    limit: float = CAPTURE_SECONDS
 
 
-class _Target(msgspec.Struct, frozen=True):
-    """A process that it was told to look at from now on."""
+class _TargetRequest(msgspec.Struct, frozen=True):
+    """A process that it is to capture from now on."""
 
     pid: int
     asked: float
@@ -118,20 +120,19 @@ class _Target(msgspec.Struct, frozen=True):
 
 
 class ProbeSession:
-    """A probe on one server, started again when it dies. News of it goes to ``put``.
+    """A probe on one server, started again when it dies. Its events go to ``put``.
 
-    ``tell`` is given a sentence for the user; it is said once, not at each new attempt.
+    What does not work is logged once, not at each new attempt.
     """
 
-    def __init__(self, settings: ProbeSettings, put: Put, tell: Callable[[str], None]) -> None:
+    def __init__(self, settings: ProbeSettings, put: Put) -> None:
         self.settings = settings
         self._put = put
-        self._tell = tell
         self._pids: tuple[int, ...] = ()
         self._lock = threading.Lock()
         self._known: tuple[int, ...] = ()
-        """The processes that the probe was told of; guarded by the lock, as what follows."""
-        self._asked: deque[_Shot | _Target] = deque()
+        """The processes that the probe knows; guarded by the lock, as what follows."""
+        self._asked: deque[_CaptureRequest | _TargetRequest] = deque()
         """What it is still to answer, in the order of its answers."""
         self._answered = 0.0
         """When the latest answer came."""
@@ -144,9 +145,9 @@ class ProbeSession:
         self._changed = threading.Event()
         """Something that a pause between two probes is to end for."""
         self._closing = threading.Event()
-        self._said: str | None = None
+        self._failure: str | None = None
         """What does not work, for those who ask for a capture."""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         """Since it worked last; what the probe says of one cause is one of few sentences."""
         self._thread: threading.Thread | None = None
         self.restarts = 0
@@ -175,37 +176,37 @@ class ProbeSession:
         if ring is not None and not ring.is_dir():  # of the process that has ended
             self.change(msgspec.structs.replace(self.settings, ring=None))
             return
-        self._tell_targets()
+        self._send_targets()
         self._changed.set()
 
-    def _tell_targets(self) -> None:
-        """Tell a probe that is ready of the processes that it does not know."""
+    def _send_targets(self) -> None:
+        """Name the processes that a probe which is ready does not know."""
         with self._lock:
             stream, pids = self._stream, self._pids
             if stream is None or not self._ready or pids == self._known:
                 return
             self._known = pids
             for pid in pids:
-                self._asked.append(_Target(pid, time.monotonic()))
+                self._asked.append(_TargetRequest(pid, time.monotonic()))
                 stream.say(f"target {pid}")
 
     def change(self, settings: ProbeSettings) -> None:
-        """Start it anew where the settings differ."""
+        """Restart it where the settings differ."""
         if settings == self.settings:
             return
         self.settings = settings
         self._end_stream()
         self._changed.set()
 
-    def snap(self, key: str, path: Path) -> None:
-        """Ask for a capture; a Shot with this key follows, whatever happens."""
+    def capture(self, key: str, path: Path) -> None:
+        """Ask for a capture; a CaptureResult with this key follows, whatever happens."""
         with self._lock:
             stream = self._stream if self._ready else None
             if stream is not None:
-                self._asked.append(_Shot(key, time.monotonic()))
+                self._asked.append(_CaptureRequest(key, time.monotonic()))
                 stream.say(f"snap {path}")
         if stream is None:
-            self._put(_failed(key, self._said or "the probe is not ready yet"))
+            self._put(_failed(key, self._failure or "the probe is not ready yet"))
 
     def close(self) -> None:
         """Let it end, and wait for that, shortly."""
@@ -248,26 +249,26 @@ class ProbeSession:
             self.restarts += 1
 
     def _degrade(self, was_ready: bool, why: str) -> bool:
-        """Say what does not work; return whether to go on at once, with less."""
+        """Log what does not work; return whether to go on at once, with less."""
         if was_ready:
-            self._say_once(f"the probe has ended, and is started again: {why}")
+            self._log_once(f"the probe has ended, and is started again: {why}")
             return False
         if not any(map(processes.read, self._pids)):
             return False  # it has nothing to look at, until the server is back
         if self._watch:
-            self._say_once(f"no waits: {why}; captures are asked for by other triggers alone")
+            self._log_once(f"no waits: {why}; captures are asked for by other triggers alone")
             self._watch = False
             self._watch_again = time.monotonic() + self._watch_pause
             self._watch_pause = min(self._watch_pause * 2, LONGEST_WITHOUT_WATCH)
             return True
-        self._say_once(f"no captures by the probe: {why}")
+        self._log_once(f"no captures by the probe: {why}")
         return False
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._told:
-            self._tell(text)
-        self._told.add(text)
-        self._said = text
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            _log.warning("%s", text)
+        self._logged.add(text)
+        self._failure = text
 
     def _once(self, settings: ProbeSettings) -> tuple[bool, str]:
         """Run one probe to its end; return whether it was ready, and why it ended."""
@@ -297,9 +298,9 @@ class ProbeSession:
         with self._lock:
             lost, self._asked = self._asked, deque()
         for asked in lost:
-            if isinstance(asked, _Shot):
-                self._put(_failed(asked.key, f"the probe ended amid it: {why}"))
-        self._put(ProbeState(ready=False, why=why))
+            if isinstance(asked, _CaptureRequest):
+                self._put(_failed(asked.key, f"the probe ended during it: {why}"))
+        self._put(ProbeStatus(ready=False, why=why))
         return was_ready, why
 
     def _tick(self) -> float:
@@ -316,7 +317,7 @@ class ProbeSession:
         return left
 
     def _time_to_watch(self) -> float:
-        """Return in how many seconds wait programs are to be tried again; then do."""
+        """Return in how many seconds wait programs are tried again; try them when it is time."""
         if self._watch or not self._ready:
             return math.inf
         left = self._watch_again - time.monotonic()
@@ -332,62 +333,64 @@ class ProbeSession:
             line = waitlines.loads(data, "stallscope-probe", number)
             if isinstance(line, WaitLine) and not line.final:
                 self._note_sampling(line)
-                self._put(Waits(line, data, now))
+                self._put(WaitsReceived(line, data, now))
             return
         try:
-            said = _said_decoder.decode(data)
+            answer = _line_decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise StallscopeError(f"stallscope-probe: line {number}: {error}") from error
-        self._hear(said, now, settings)
+        self._handle(answer, now, settings)
 
     def _note_sampling(self, line: WaitLine) -> None:
-        """Say once why waits are sampled; the probe says so itself, where it has just begun."""
+        """Log once why waits are sampled; the probe says so itself, where it has just begun."""
         programs = (probe for probe in line.probes if probe.name == "wait programs")
         why = next((probe.why_not for probe in programs if not probe.ok), None)
-        if line.sampled and why is not None and why not in self._told:
-            self._told.add(why)
-            self._tell(f"wait programs: {why}")
+        if line.sampled and why is not None and why not in self._logged:
+            self._logged.add(why)
+            _log.warning("wait programs: %s", why)
 
-    def _hear(self, said: _Said, now: int, settings: ProbeSettings) -> None:
-        wait = _wait(said.trigger)
-        match said.type:
+    def _handle(self, line: _Line, now: int, settings: ProbeSettings) -> None:
+        wait = _wait(line.trigger)
+        match line.type:
             case "ready":
                 self._ready = True
                 if self._watch:
-                    self._said = None
-                    self._told.clear()
+                    self._failure = None
+                    self._logged.clear()
                     self._watch_pause = WATCH_AGAIN_SECONDS
-                self._put(ProbeState(ready=True, sees_waits=self._watch))
-                self._tell_targets()
+                self._put(ProbeStatus(ready=True, sees_waits=self._watch))
+                self._send_targets()
             case "written":
-                shot = self._next()
-                if isinstance(shot, _Shot):
-                    self._put(Shot(said.path, now, said.partial, shot.key))
+                request = self._next()
+                if isinstance(request, _CaptureRequest):
+                    self._put(CaptureResult(line.path, now, line.partial, request.key))
             case "target":
                 self._next()
             case "captured":
-                self._put(Shot(said.path, now, said.partial, wait=wait))
+                self._put(CaptureResult(line.path, now, line.partial, wait=wait))
             case "not-captured":
-                self._put(Shot(None, now, wait=wait, error=said.message or "it does not say why"))
+                self._put(
+                    CaptureResult(None, now, wait=wait, error=line.message or "no reason given")
+                )
             case "ended":
                 self._put(TargetEnded())
             case "error":
-                why = said.message or "it does not say why"
+                why = line.message or "no reason given"
                 match self._next():
-                    case _Shot(key):
+                    case _CaptureRequest(key):
                         self._put(_failed(key, why))
-                    case _Target(pid):
+                    case _TargetRequest(pid):
                         self._not_followed(pid, why)
                     case None:
-                        self._tell(f"the probe: {why}")
+                        _log.warning("the probe: %s", why)
 
     def _not_followed(self, pid: int, why: str) -> None:
-        """Start a probe anew that could not take up a process which is there."""
+        """Restart a probe that could not follow to a process which is there."""
         if processes.read(pid) is not None:
-            self._tell(f"the probe cannot follow to process {pid}: {why}")
+            _log.warning("the probe cannot follow to process %d: %s", pid, why)
             self._end_stream()
 
-    def _next(self) -> _Shot | _Target | None:
+    def _next(self) -> _CaptureRequest | _TargetRequest | None:
         """Take what the probe has just answered."""
         with self._lock, contextlib.suppress(IndexError):
             self._answered = time.monotonic()
@@ -395,5 +398,5 @@ class ProbeSession:
         return None
 
 
-def _failed(key: str, why: str) -> Shot:
-    return Shot(None, time.monotonic_ns(), key=key, error=why)
+def _failed(key: str, why: str) -> CaptureResult:
+    return CaptureResult(None, time.monotonic_ns(), key=key, error=why)

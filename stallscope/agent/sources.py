@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from stallscope.collectors.sql.login import Login
     from stallscope.collectors.sql.texts import Texts
 
-__all__ = ["SESSIONS_SECONDS", "SQL_BASICS", "SQL_LANE", "Sources", "constants", "of_server"]
+__all__ = ["SESSIONS_SECONDS", "SQL_BASICS", "SQL_THREAD", "Sources", "constants", "of_server"]
 
-SQL_LANE = "sql"
+SQL_THREAD = "sql"
 SQL_BASICS = frozenset({"heartbeat", "status", "processlist"})
 """Collectors that work on every server whose account has its rights."""
 SELDOM_SECONDS = 5.0
@@ -69,10 +69,10 @@ class Sources(msgspec.Struct):
 
     collectors: tuple[Collector, ...]
     sessions: Callable[[], Sessions] | None = None
-    """Asks who is connected; in the SQL lane. None: this server has no SQL here."""
+    """Asks who is connected; in the SQL thread. None: this server has no SQL here."""
     why_no_sessions: str = "this server is not asked over SQL"
     texts: Callable[[], Texts] | None = None
-    """Asks what the server says of itself in a stall; in the SQL lane."""
+    """Asks what the server says of itself in a stall; in the SQL thread."""
     cue: Callable[[], None] = lambda: None
     """To be called where the wait programs see that a deadlock has found its victim."""
     close: Callable[[], None] = lambda: None
@@ -86,10 +86,10 @@ def constants() -> dict[str, float]:
 class Deadlocks:
     """A collector that gives each new deadlock to ``keep``, and counts them.
 
-    In a lane of its own: keeping one waits for the disk.
+    In a thread of its own: keeping one waits for the disk.
     """
 
-    name = lane = "deadlocks"
+    name = thread = "deadlocks"
     deadline = 5.0
     interval = 0.0
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from stallscope.server.families import family
 
 __all__ = ["Target", "finder"]
 
+_log = logging.getLogger(__name__)
+
 FIRST_PAUSE_NS = 100_000_000
 LONGEST_PAUSE_NS = 2_000_000_000
 """Looking for a process reads all of /proc."""
-LONGEST_YOUTH_PAUSE_NS = 10_000_000_000
+LONGEST_STARTING_PAUSE_NS = 10_000_000_000
 """Recovery can take a server hours; then it listens."""
 
 
@@ -36,22 +39,19 @@ def finder(target: str | None, selector: Selector, server: Server) -> Callable[[
 
 
 class Target:
-    """A server, and its next process when it has ended. ``tell`` is given sentences."""
+    """A server, and its next process when it has ended."""
 
-    def __init__(
-        self, server: Server, find: Callable[[Server], Server], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, server: Server, find: Callable[[Server], Server]) -> None:
         self._find = find
-        self._tell = tell
         self._descriptor = -1
         self._pause_ns = FIRST_PAUSE_NS
         self._due_ns = 0
-        self._said = ""
-        self._take_up(server)
+        self._logged = ""
+        self._follow(server)
 
     @property
     def running(self) -> bool:
-        """Say whether it ran when it was looked at last."""
+        """Say whether it ran at the last poll."""
         return self._descriptor >= 0
 
     def entry(self) -> TargetEntry:
@@ -66,54 +66,56 @@ class Target:
             host=os.uname().nodename,
         )
 
-    def look(self, now_ns: int) -> str | None:
-        """Look after it: ``ended`` or ``back`` where that has just happened.
+    def poll(self, now_ns: int) -> str | None:
+        """Return ``ended`` or ``restarted`` where that has just happened.
 
-        ``grown``: it was taken up while it started, and can be reached now, or elsewhere.
+        ``reachable``: it was found while it started, and listens now, or elsewhere.
         """
         if self.running:
             if not select.select([self._descriptor], [], [], 0)[0]:
-                return "grown" if self._young and self._has_grown(now_ns) else None
+                return "reachable" if self._starting and self._is_reachable(now_ns) else None
             self.close()
-            self._lost(now_ns)
+            self._wait_for_next(now_ns)
             return "ended"
-        if now_ns < self._due_ns or not self._look_for_it(now_ns):
+        if now_ns < self._due_ns or not self._find_next(now_ns):
             return None
-        return "back"
+        return "restarted"
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close its descriptor."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _take_up(self, server: Server) -> None:
+    def _follow(self, server: Server) -> None:
         self.server = server
         self._listens = processes.listens(server)
-        self._young = True
-        """Where it is reached may change yet."""
+        self._starting = True
+        """Where it listens may change yet."""
         with contextlib.suppress(ProcessLookupError):
             self._descriptor = os.pidfd_open(server.main.pid)
 
-    def _lost(self, now_ns: int) -> None:
-        self._tell(f"{self.server.name} (pid {self.server.main.pid}) has ended; waiting for it")
+    def _wait_for_next(self, now_ns: int) -> None:
+        _log.warning(
+            "%s (pid %d) has ended; waiting for it", self.server.name, self.server.main.pid
+        )
         self._soon(now_ns)
 
-    def _has_grown(self, now_ns: int) -> bool:
+    def _is_reachable(self, now_ns: int) -> bool:
         if now_ns < self._due_ns:
             return False
-        self._put_off(now_ns, LONGEST_YOUTH_PAUSE_NS)
+        self._put_off(now_ns, LONGEST_STARTING_PAUSE_NS)
         listens = processes.listens(self.server)
         again = processes.seen_again(self.server)
         if again is None:
             return False
-        grown = (listens and not self._listens) or _places(again) != _places(self.server)
+        changed = (listens and not self._listens) or _addresses(again) != _addresses(self.server)
         self.server = again
         self._listens = listens
-        self._young = grown or not listens  # one socket comes after the other
-        return grown
+        self._starting = changed or not listens  # one socket comes after the other
+        return changed
 
-    def _look_for_it(self, now_ns: int) -> bool:
+    def _find_next(self, now_ns: int) -> bool:
         try:
             found = self._find(self.server)
         except NotRunningError:
@@ -125,19 +127,19 @@ class Target:
             return self._later(now_ns, "")
         if processes.read(new.pid) is None:
             return self._later(now_ns, "")
-        self._take_up(found)
+        self._follow(found)
         if not self.running:
             return self._later(now_ns, "")
-        self._said = ""
+        self._logged = ""
         self._soon(now_ns)
         changed = "" if new.program == old.program else ", another program file"
-        self._tell(f"watching {found.name} (pid {new.pid}{changed})")
+        _log.info("watching %s (pid %d%s)", found.name, new.pid, changed)
         return True
 
     def _later(self, now_ns: int, why: str) -> bool:
-        if why and why != self._said:
-            self._tell(why)
-        self._said = why
+        if why and why != self._logged:
+            _log.warning("%s", why)
+        self._logged = why
         self._put_off(now_ns, LONGEST_PAUSE_NS)
         return False
 
@@ -150,6 +152,6 @@ class Target:
         self._pause_ns = min(self._pause_ns * 3 // 2, longest_ns)
 
 
-def _places(server: Server) -> tuple[object, ...]:
-    """Return what a server is asked by."""
+def _addresses(server: Server) -> tuple[object, ...]:
+    """Return where a server is reached."""
     return server.sockets, server.ports, server.datadir

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from stallscope.agent import verdict_process
-from stallscope.agent.verdict_process import Judged, Request
+from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
 from stallscope.base.package import module_command
 from stallscope.base.text import one_line
 from stallscope.incident import Verdict
 
-__all__ = ["Judge", "combine"]
+__all__ = ["VerdictProcess", "combine"]
 
 SECONDS = 60.0
 """For all captures of one request."""
@@ -51,7 +51,7 @@ def _weight(verdict: Verdict) -> float:
     return max(verdict.threads, 1) * verdict.confidence
 
 
-class Judge:
+class VerdictProcess:
     """Runs the child, one at a time, and calls back with what it found.
 
     ``done`` is called in a thread of its own, once for each list of requests.
@@ -65,7 +65,7 @@ class Judge:
         self._closing = threading.Event()
 
     def judge(
-        self, requests: Sequence[Request], done: Callable[[tuple[Judged, ...]], None]
+        self, requests: Sequence[VerdictRequest], done: Callable[[tuple[VerdictAnswer, ...]], None]
     ) -> None:
         """Begin to name these captures."""
 
@@ -84,17 +84,17 @@ class Judge:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
-    def _run(self, requests: Sequence[Request]) -> tuple[Judged, ...]:
+    def _run(self, requests: Sequence[VerdictRequest]) -> tuple[VerdictAnswer, ...]:
         lines = b"".join(msgspec.json.encode(request) + b"\n" for request in requests)
         out, why = self._child(lines)
-        found: dict[str, Judged] = {}
+        found: dict[str, VerdictAnswer] = {}
         for line in out[:_MAX_OUTPUT].splitlines():
             try:
-                judged = msgspec.json.decode(line, type=Judged)
+                judged = msgspec.json.decode(line, type=VerdictAnswer)
             except msgspec.MsgspecError:
                 continue
             found[judged.path] = judged
-        return tuple(found.get(r.path, Judged(r.path, error=why)) for r in requests)
+        return tuple(found.get(r.path, VerdictAnswer(r.path, error=why)) for r in requests)
 
     def _child(self, lines: bytes) -> tuple[bytes, str]:
         """Return what it printed, and why it did not print more."""

@@ -5,28 +5,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import signal
-import threading
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from stallscope.agent import eyes, hooks, sources
-from stallscope.agent.loop import Agent, Eye, Plan
-from stallscope.agent.news import Asked, Put
+from stallscope.agent import backends, notifications, sources
+from stallscope.agent.backends import CaptureBackend
+from stallscope.agent.events import Put, Signal
+from stallscope.agent.loop import Agent, Plan
+from stallscope.agent.output import LOG_FORMATS, LineWriter, lines_to, logging_to
 from stallscope.agent.priority import raise_priority
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.agent.sources import Sources
 from stallscope.agent.spool import spool
 from stallscope.agent.target import Target, finder
-from stallscope.agent.verdicts import Judge
+from stallscope.agent.verdicts import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Selector, Server
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _options, _rings, _sql, _store
-from stallscope.commands._metricsfile import MetricsFile, tell
+from stallscope.commands._metricsfile import MetricsFile
 from stallscope.incident import Incident
 from stallscope.model import Capture
 from stallscope.reporters import agentlines
@@ -37,7 +40,9 @@ from stallscope.waitlines import WaitLine
 if TYPE_CHECKING:
     from stallscope.collectors.sql.login import Login
 
-__all__ = ["World", "add_arguments", "agent", "settings_of", "signals"]
+__all__ = ["CommandEnvironment", "add_arguments", "agent", "settings_of", "signals"]
+
+_log = logging.getLogger(__name__)
 
 CAPTURE_SECONDS = 10.0
 """For py-spy and gdb."""
@@ -83,6 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write metrics to FILE for node exporter's textfile collector",
     )
+    notify.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default=LOG_FORMATS[0],
+        help="format of the log on standard error (default text)",
+    )
 
 
 def settings_of(args: argparse.Namespace) -> AgentSettings:
@@ -94,8 +105,8 @@ def _selector(args: argparse.Namespace) -> Selector:
     return Selector(socket=args.socket, port=args.port, datadir=args.datadir)
 
 
-class World:
-    """What the loop meets outside (agent.loop.Outside)."""
+class CommandEnvironment:
+    """What surrounds the loop (agent.loop.Environment), as the options say."""
 
     def __init__(
         self,
@@ -104,23 +115,25 @@ class World:
         store: Store,
         captures: Path,
         poll: float | None,
+        output: LineWriter,
     ) -> None:
         self._store = store
         self._is_python = server_is_python(server)
-        self.tell = tell
         self._args = args
         self._captures = captures
         self._poll = poll
-        self._metrics = None if args.prometheus is None else MetricsFile(args.prometheus, [server])
-        self._lock = threading.Lock()
-        self._hooks = self._make_hooks(settings_of(args))
+        self._metrics = (
+            None if args.prometheus is None else MetricsFile(args.prometheus, [server], _warn)
+        )
+        self._output = output
+        self._notifier = self._make_notifier(settings_of(args))
         self._has_begun = False
 
     def sources(self, server: Server, settings: AgentSettings) -> Sources:
         """Return what this server process is asked.
 
         At the start option files that cannot be read are an error. Later, after a restart or a
-        reload, they are told, and all else is watched on.
+        reload they are logged, and all else goes on.
         """
 
         def of(login: Callable[[Server], Login] | None) -> Sources:
@@ -138,20 +151,20 @@ class World:
         except StallscopeError as error:
             if not self._has_begun:
                 raise
-            tell(f"not asked over SQL until its next restart, or SIGHUP: {error}")
+            _log.error("not asked over SQL until its next restart, or SIGHUP: %s", error)
             found = of(None)
         self._has_begun = True
         return found
 
-    def eye(self, settings: AgentSettings, put: Put) -> Eye:
+    def backend(self, settings: AgentSettings, put: Put) -> CaptureBackend:
         """Return what takes the captures."""
         args = self._args
         if self._is_python:
-            return eyes.OneByOne(_by_py_spy, put)
+            return backends.SerialBackend(_by_py_spy, put)
         if args.no_probe:
-            return eyes.OneByOne(_by_gdb if args.allow_gdb else _by_nothing, put)
-        probe = eyes.ProbeEye(
-            eyes.with_triggers(
+            return backends.SerialBackend(_by_gdb if args.allow_gdb else _by_nothing, put)
+        probe = backends.ProbeBackend(
+            backends.with_triggers(
                 ProbeSettings(
                     captures=self._captures,
                     uprobes=not args.no_uprobes,
@@ -162,48 +175,49 @@ class World:
                 settings,
             ),
             put,
-            tell,
         )
-        return eyes.WithFallback(probe, eyes.OneByOne(_by_gdb, put)) if args.allow_gdb else probe
+        return (
+            backends.FallbackBackend(probe, backends.SerialBackend(_by_gdb, put))
+            if args.allow_gdb
+            else probe
+        )
 
     def reload(self) -> AgentSettings:
         """Read the triggers file again."""
         settings = settings_of(self._args)
-        self._hooks = self._make_hooks(settings)
+        self._notifier = self._make_notifier(settings)
         return settings
 
-    def event(self, name: str, incident: Incident | None, folder: Path | None) -> None:
-        """Print it, and run the hooks."""
-        if incident is not None and folder is not None and name in hooks.NOTIFIED:
-            with self._lock:
-                for line in agentlines.render(name, incident, folder, as_json=self._args.json):
-                    print(line, flush=True)
-        self._hooks.announce(name, incident, folder)
+    def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
+        """Print it, and notify those whom the user named."""
+        if incident is not None and folder is not None and event in notifications.NOTIFIED:
+            for line in agentlines.render(event, incident, folder, as_json=self._args.json):
+                self._output.put(line)
+        self._notifier.notify(event, incident, folder)
 
-    def line(self, line: WaitLine) -> None:
+    def count_waits(self, line: WaitLine) -> None:
         """Count the waits."""
         if self._metrics is not None:
             self._metrics.count(line)
 
-    def metrics(self, text: bytes) -> None:
+    def publish(self, metrics: bytes) -> None:
         """Write the file."""
         if self._metrics is not None:
-            self._metrics.write(text)
+            self._metrics.write(metrics)
 
-    def failures(self) -> int:
-        """Return how many hooks have failed."""
-        return self._hooks.failed
+    def failures(self) -> dict[str, int]:
+        """Return how many notifications failed, and how many lines could not be printed."""
+        return {"hook": self._notifier.failed, "output": self._output.dropped}
 
-    def _make_hooks(self, settings: AgentSettings) -> hooks.Hooks:
+    def _make_notifier(self, settings: AgentSettings) -> notifications.Notifier:
         args, notify = self._args, settings.notify
         command = tuple(notify.command) or None
         if args.notify_command is not None:
-            command = hooks.command_words(args.notify_command)
+            command = notifications.command_words(args.notify_command)
         webhook = args.webhook or notify.webhook
-        return hooks.Hooks(
+        return notifications.Notifier(
             command,
-            None if webhook is None else hooks.webhook_url(webhook),
-            tell,
+            None if webhook is None else notifications.webhook_url(webhook),
             plugins={
                 "start": settings.plugin.before_stalk,
                 "fire": settings.plugin.before_collect,
@@ -218,8 +232,12 @@ class World:
     def _login(self, server: Server) -> Login:
         login, notes = _sql.login(self._args, server)
         for note in notes:
-            tell(note)
+            _log.warning("%s", note)
         return login
+
+
+def _warn(text: str) -> None:
+    _log.warning("%s", text)
 
 
 def server_is_python(server: Server) -> bool:
@@ -258,11 +276,17 @@ def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]
     _, servers = _rings.resolve(args, targets, selector)
     server = servers[0]
     store = Store.open(_store.writing_dest(args))
-    with spool(store.dest) as folder:
-        world = World(args, server, store, folder, plan.poll)
-        target = Target(server, finder(args.pid, selector, server), tell)
-        judge = Judge(args.signatures)
-        yield Agent(plan, settings, target, store, folder, world, judge), store
+    with (
+        logging_to(sys.stderr, args.log_format),
+        lines_to(sys.stdout) as output,
+        spool(store.dest) as folder,
+    ):
+        environment = CommandEnvironment(args, server, store, folder, plan.poll, output)
+        target = Target(server, finder(args.pid, selector, server))
+        verdicts = VerdictProcess(args.signatures)
+        made = Agent(plan, settings, target, store, folder, environment, verdicts)
+        output.on_closed = lambda: made.events.put(Signal("stop"))
+        yield made, store
 
 
 @contextlib.contextmanager
@@ -273,7 +297,7 @@ def signals(put: Put, *, reload: bool) -> Iterator[None]:
         meant[signal.SIGHUP] = "reload"
 
     def handle(number: int, frame: FrameType | None) -> None:
-        put(Asked(meant[signal.Signals(number)]))
+        put(Signal(meant[signal.Signals(number)]))
 
     before = {number: signal.signal(number, handle) for number in meant}
     try:

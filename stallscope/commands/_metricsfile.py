@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stallscope.base import atomicfile
@@ -32,8 +32,11 @@ class MetricsFile:
     Raises: StallscopeError where the path holds anything else.
     """
 
-    def __init__(self, path: Path, servers: Sequence[Server]) -> None:
+    def __init__(
+        self, path: Path, servers: Sequence[Server], warn: Callable[[str], None] = tell
+    ) -> None:
         self._path = path
+        self._warn = warn
         self._metrics = Metrics(_labels(servers))
         self.failed = False
         """It could not be written at some time; the user was told."""
@@ -43,7 +46,7 @@ class MetricsFile:
                 f"{path} exists and does not contain stallscope metrics: name another file"
             )
         if path.suffix != ".prom":
-            tell(f"{path}: the node exporter reads only files whose names end in .prom")
+            warn(f"{path}: the node exporter reads only files whose names end in .prom")
 
     def show(self, line: WaitLine, data: bytes) -> None:
         """Count a line, and write the file."""
@@ -66,7 +69,7 @@ class MetricsFile:
             )
         except StallscopeError as error:
             if not self.failed:
-                tell(f"{error}; continuing without it")
+                self._warn(f"{error}; continuing without it")
             self.failed = True
 
 

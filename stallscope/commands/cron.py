@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
-from stallscope.agent import passes
+from stallscope.agent import cronstate
 from stallscope.agent.loop import Plan
 from stallscope.base.errors import Exit
 from stallscope.commands import _agent
-from stallscope.commands._metricsfile import tell
 from stallscope.commands._numbers import time_between
 from stallscope.store import locking
 
 __all__ = ["EPILOG", "add_arguments", "run"]
+
+_log = logging.getLogger(__name__)
 
 EPILOG = """\
 examples:
@@ -42,16 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Exit:
     """Make one pass."""
     plan = Plan(seconds=args.seconds, raw_sql=args.raw_sql)
-    with _agent.agent(args, plan) as (agent, store), _agent.signals(agent.inbox.put, reload=False):
+    with _agent.agent(args, plan) as (agent, store), _agent.signals(agent.events.put, reload=False):
         try:
-            held = passes.hold(store.dest)
+            held = cronstate.lock(store.dest)
         except locking.Locked:
-            tell("the previous pass is still running; exiting")
+            _log.warning("the previous pass is still running; exiting")
             return Exit.DONE
         try:
-            passes.load(store.dest, agent)
+            cronstate.load(store.dest, agent)
             agent.run()
-            passes.save(store.dest, agent)
+            cronstate.save(store.dest, agent)
         finally:
             held.release()
     stall = agent.capturing.stalls > 0

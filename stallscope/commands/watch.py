@@ -25,7 +25,7 @@ SIGTERM and Ctrl-C end it; SIGHUP reloads its triggers.
 """
 
 _MAX_SECONDS = 366 * 86400.0
-_LOOKS_OF_ONCE = 2
+_POLLS_OF_ONCE = 2
 """Rates need two."""
 
 
@@ -59,15 +59,15 @@ def run(args: argparse.Namespace) -> Exit:
         raise UsageError("--once and --duration cannot be combined")
     plan = Plan(
         seconds=args.duration,
-        looks=_LOOKS_OF_ONCE if args.once else None,
+        polls=_POLLS_OF_ONCE if args.once else None,
         captures=not args.dry_run,
         poll=args.poll,
         raw_sql=args.raw_sql,
     )
-    with _agent.agent(args, plan) as (agent, _), _agent.signals(agent.inbox.put, reload=True):
+    with _agent.agent(args, plan) as (agent, _), _agent.signals(agent.events.put, reload=True):
         agent.run()
-        if args.dry_run:
-            _print_states(agent)
+    if args.dry_run:
+        _print_states(agent)
     return Exit.DONE
 
 

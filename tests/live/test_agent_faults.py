@@ -258,11 +258,11 @@ def test_killed_a_hundred_times_amid_captures(server: SqlServer, tmp_path: Path)
     triggers.write_text(ALWAYS)
     chances = [random.Random(seed + number) for number in range(AT_ONCE)]
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        lanes = [
+        futures = [
             threads.submit(kill_again_and_again, server, tmp_path / f"store-{n}", triggers, chance)
             for n, chance in enumerate(chances)
         ]
-        amid = sum(lane.result() for lane in lanes)
+        amid = sum(future.result() for future in futures)
     assert server.answers()
     assert amid, "no kill met a capture"
 

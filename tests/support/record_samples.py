@@ -94,7 +94,7 @@ class Recorder:
             max_line=waitlines.MAX_LINE,
         )
         self._threads = [
-            *(threading.Thread(target=self._collect, args=(lane,)) for lane in self._lanes),
+            *(threading.Thread(target=self._collect, args=(thread,)) for thread in self._lanes),
             threading.Thread(target=self._watch),
         ]
 
@@ -121,11 +121,11 @@ class Recorder:
         """Let it record for a while: the one thing to wait for is time."""
         self._stop.wait(seconds)
 
-    def _collect(self, lane: Sequence[Collector]) -> None:
+    def _collect(self, thread: Sequence[Collector]) -> None:
         due = time.monotonic()
         while not self._stop.wait(max(0.0, due - time.monotonic())):
             due += 1.0
-            for collector in lane:
+            for collector in thread:
                 sample = _look(collector)
                 self.records.append(Record(sample.time_ns, sample.clock_ns, sample=sample))
 

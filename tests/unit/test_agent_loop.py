@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop with a world of fakes around it: incidents, limits, signals, clocks, storms."""
+"""The loop with fakes around it: incidents, limits, signals, clocks, storms."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pytest
 from stallscope import capturefile
 from stallscope.agent import capturing
 from stallscope.agent.clock import NS, Clock
+from stallscope.agent.events import CaptureResult, ProbeStatus, Put, Signal, TargetEnded
 from stallscope.agent.loop import Agent, Plan
-from stallscope.agent.news import Asked, ProbeState, Put, Shot, TargetEnded
 from stallscope.agent.sources import Sources
 from stallscope.agent.target import Target
-from stallscope.agent.verdict_process import Judged, Request
-from stallscope.agent.verdicts import Judge
+from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
+from stallscope.agent.verdicts import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Server
@@ -36,6 +36,7 @@ from stallscope.samples import Sample
 from stallscope.store import Store, listing, read_incident
 from stallscope.waitlines import WaitLine
 from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.unit.agentlog import Messages
 
 __all__: list[str] = []
 
@@ -63,7 +64,7 @@ FOUND = Verdict("metadata-lock", "Statements wait", 0.9, 20)
 class Status:
     """A collector whose number the test sets."""
 
-    name = lane = "status"
+    name = thread = "status"
     deadline = 5.0
     interval = 0.0
 
@@ -83,7 +84,7 @@ class Status:
     def close(self) -> None: ...
 
 
-class Eye:
+class FakeBackend:
     """Takes captures at once."""
 
     def __init__(self, put: Put) -> None:
@@ -103,31 +104,31 @@ class Eye:
     def adapt(self, settings: AgentSettings) -> None:
         self.adapted.append(settings)
 
-    def snap(self, key: str, path: Path) -> None:
+    def capture(self, key: str, path: Path) -> None:
         if self.fails is not None:
-            self.put(Shot(None, time.monotonic_ns(), key=key, error=self.fails))
+            self.put(CaptureResult(None, time.monotonic_ns(), key=key, error=self.fails))
             return
         capturefile.write(CAPTURE, path)
         self.taken.append(key)
-        self.put(Shot(str(path), time.monotonic_ns(), key=key))
+        self.put(CaptureResult(str(path), time.monotonic_ns(), key=key))
 
     def close(self) -> None: ...
 
 
-class FakeJudge(Judge):
+class FakeVerdicts(VerdictProcess):
     def __init__(self, verdict: Verdict | None = FOUND, *notes: str) -> None:
         super().__init__()
         self.verdict = verdict
         self.notes = notes
-        self.asked: list[Request] = []
+        self.asked: list[VerdictRequest] = []
 
     def judge(
-        self, requests: Sequence[Request], done: Callable[[tuple[Judged, ...]], None]
+        self, requests: Sequence[VerdictRequest], done: Callable[[tuple[VerdictAnswer, ...]], None]
     ) -> None:
         self.asked += requests
         done(
             tuple(
-                Judged(request.path, self.verdict, notes=self.notes, version="10.11.19")
+                VerdictAnswer(request.path, self.verdict, notes=self.notes, version="10.11.19")
                 for request in requests
             )
         )
@@ -143,16 +144,16 @@ class JumpingClock(Clock):
         return time.time_ns() + self.ahead_ns
 
 
-class World:
-    """All that is outside, and what it was told."""
+class FakeEnvironment:
+    """What surrounds the loop, and what it was notified of."""
 
     def __init__(self, settings: AgentSettings = SETTINGS) -> None:
         self.settings = settings
         self.status = Status()
-        self.made: Eye | None = None
+        self.made: FakeBackend | None = None
         self.said: list[str] = []
         self.events: list[tuple[str, Incident]] = []
-        self.stored_when_told: list[bool] = []
+        self.stored_when_notified: list[bool] = []
         self.reload_error: str | None = None
         self.texts: Callable[[], Texts] | None = None
         self.more: tuple[Status, ...] = ()
@@ -160,12 +161,12 @@ class World:
     def sources(self, server: Server, settings: AgentSettings) -> Sources:
         return Sources((self.status, *self.more), texts=self.texts)
 
-    def eye(self, settings: AgentSettings, put: Put) -> Eye:
-        self.made = Eye(put)
+    def backend(self, settings: AgentSettings, put: Put) -> FakeBackend:
+        self.made = FakeBackend(put)
         return self.made
 
     @property
-    def camera(self) -> Eye:
+    def fake(self) -> FakeBackend:
         assert self.made is not None
         return self.made
 
@@ -174,20 +175,17 @@ class World:
             raise StallscopeError(self.reload_error)
         return self.settings
 
-    def tell(self, text: str) -> None:
-        self.said.append(text)
+    def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
+        if incident is not None and folder is not None and event != "fire":
+            self.stored_when_notified.append((folder / "incident.json").is_file())
+            self.events.append((event, incident))
 
-    def event(self, name: str, incident: Incident | None, folder: Path | None) -> None:
-        if incident is not None and folder is not None and name != "fire":
-            self.stored_when_told.append((folder / "incident.json").is_file())
-            self.events.append((name, incident))
+    def count_waits(self, line: WaitLine) -> None: ...
 
-    def line(self, line: WaitLine) -> None: ...
+    def publish(self, metrics: bytes) -> None: ...
 
-    def metrics(self, text: bytes) -> None: ...
-
-    def failures(self) -> int:
-        return 0
+    def failures(self) -> dict[str, int]:
+        return {}
 
     def of(self, name: str) -> list[Incident]:
         return [incident for event, incident in list(self.events) if event == name]
@@ -210,11 +208,11 @@ def gone(server: Server) -> Server:
 
 @contextmanager
 def running(
-    world: World,
+    environment: FakeEnvironment,
     dest: Path,
     *,
     plan: Plan | None = None,
-    judge: Judge | None = None,
+    judge: VerdictProcess | None = None,
     clock: Clock | None = None,
     target: Target | None = None,
 ) -> Iterator[Agent]:
@@ -224,24 +222,28 @@ def running(
     spool.mkdir(exist_ok=True)
     agent = Agent(
         plan or Plan(),
-        world.settings,
-        target or Target(this_server(), gone, world.tell),
+        environment.settings,
+        target or Target(this_server(), gone),
         store,
         spool,
-        world,
-        judge or FakeJudge(),
+        environment,
+        judge or FakeVerdicts(),
         clock or Clock(),
     )
     thread = threading.Thread(target=agent.run)
+    log = Messages()
+    log.messages = environment.said
+    log.__enter__()
     thread.start()
     try:
         yield agent
     finally:
-        agent.inbox.put(Asked("stop"))
+        agent.events.put(Signal("stop"))
         begun = time.monotonic()
         thread.join(PATIENCE)
         waited = time.monotonic() - begun
-        world.status.gate.set()
+        environment.status.gate.set()
+        log.__exit__()
         assert not thread.is_alive()
         assert waited < PATIENCE / 2, "it has waited for a collector that hangs"
 
@@ -258,19 +260,19 @@ def length(incident: Incident) -> int:
     return incident.end_ns - incident.start_ns
 
 
-def breach(world: World, count: int = 1) -> None:
+def breach(environment: FakeEnvironment, count: int = 1) -> None:
     """Breach, wait for the announcement, and make it over."""
-    world.status.value = 100
-    wait_until(lambda: len(world.of("stall")) >= count, "the stall is told")
-    world.status.value = 0
-    wait_until(lambda: len(world.of("end")) >= count, "its end is told")
+    environment.status.value = 100
+    wait_until(lambda: len(environment.of("stall")) >= count, "the stall is told")
+    environment.status.value = 0
+    wait_until(lambda: len(environment.of("end")) >= count, "its end is told")
 
 
 def test_a_breach_is_one_incident_with_a_burst_and_a_verdict(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path):
-        wait_until(lambda: world.camera.followed, "it has begun")
-        breach(world)
+    environment = FakeEnvironment()
+    with running(environment, tmp_path):
+        wait_until(lambda: environment.fake.followed, "it has begun")
+        breach(environment)
     (incident,) = stored(tmp_path)
     assert incident.verdict == FOUND
     assert incident.target.version == "10.11.19"
@@ -283,21 +285,21 @@ def test_a_breach_is_one_incident_with_a_burst_and_a_verdict(tmp_path: Path) -> 
     assert not incident.interrupted
     assert incident.triggers[0].trigger == "busy"
     assert list((tmp_path / "spool").iterdir()) == []
-    assert all(world.stored_when_told)
+    assert all(environment.stored_when_notified)
     assert (tmp_path / "incidents" / incident.id / "samples.jsonl.zst").is_file()
 
 
 def test_the_servers_texts_are_kept_once_an_incident(tmp_path: Path) -> None:
-    world = World()
+    environment = FakeEnvironment()
     pictures: list[int] = []
 
     def texts() -> Texts:
-        pictures.append(len(world.camera.taken))
+        pictures.append(len(environment.fake.taken))
         return Texts({"processlist": "12 others\n"}, ("lock-waits: no answer since 1.0 s",))
 
-    world.texts = texts
-    with running(world, tmp_path):
-        breach(world)
+    environment.texts = texts
+    with running(environment, tmp_path):
+        breach(environment)
     (incident,) = stored(tmp_path)
     assert pictures == [3], "after the burst, whose connections they would delay"
     folder = read_incident(tmp_path / "incidents" / incident.id)
@@ -306,32 +308,32 @@ def test_the_servers_texts_are_kept_once_an_incident(tmp_path: Path) -> None:
 
 
 def test_texts_that_do_not_come_are_said_to_be_missing(tmp_path: Path) -> None:
-    world = World()
+    environment = FakeEnvironment()
 
     def texts() -> Texts:
         raise StallscopeError("Access denied")
 
-    world.texts = texts
-    with running(world, tmp_path):
-        breach(world)
+    environment.texts = texts
+    with running(environment, tmp_path):
+        breach(environment)
     (incident,) = stored(tmp_path)
     assert incident.notes == (Note("no-texts", "Access denied"),)
 
 
 def test_what_the_server_does_not_tell_is_said_once(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path, judge=FakeJudge(FOUND, "the owners are not told")):
-        breach(world)
+    environment = FakeEnvironment()
+    with running(environment, tmp_path, judge=FakeVerdicts(FOUND, "the owners are not told")):
+        breach(environment)
     (incident,) = stored(tmp_path)
     assert len(incident.captures) == 3
     assert incident.notes == (Note("not-told", "the owners are not told"),)
 
 
 def test_stalls_one_after_the_other_are_incidents_of_their_own(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path):
-        breach(world)
-        breach(world, 2)
+    environment = FakeEnvironment()
+    with running(environment, tmp_path):
+        breach(environment)
+        breach(environment, 2)
     assert len(stored(tmp_path)) == 2
 
 
@@ -341,14 +343,14 @@ RECOVERY = 6.0
 @pytest.mark.parametrize("seconds", [None, 3.0], ids=["watch", "pass-ends-before-the-recovery"])
 def test_the_recovery_is_no_part_of_the_stall(tmp_path: Path, seconds: float | None) -> None:
     slow = msgspec.structs.replace(BREACH, run_time=RECOVERY)
-    world = World(msgspec.structs.replace(SETTINGS, triggers=(slow,)))
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(slow,)))
     begun = time.monotonic_ns()
-    with running(world, tmp_path, plan=Plan(seconds=seconds)):
-        world.status.value = 100
-        wait_until(lambda: world.of("stall"), "the stall is told")
-        world.status.value = 0
+    with running(environment, tmp_path, plan=Plan(seconds=seconds)):
+        environment.status.value = 100
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
+        environment.status.value = 0
         lasted = time.monotonic_ns() - begun
-        wait_until(lambda: world.of("end"), "its end is told")
+        wait_until(lambda: environment.of("end"), "its end is told")
         recorded = time.monotonic_ns() - begun
     (incident,) = stored(tmp_path)
     assert not incident.interrupted
@@ -362,12 +364,12 @@ def test_a_trigger_whose_collector_fails_for_good_lets_its_incident_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "LOST_NS", NS // 10)
-    world = World()
-    with running(world, tmp_path) as agent:
-        world.status.value = 100
-        wait_until(lambda: world.of("stall"), "the stall is told")
-        world.status.fails = "Access denied"
-        wait_until(lambda: world.of("end"), "its end")
+    environment = FakeEnvironment()
+    with running(environment, tmp_path) as agent:
+        environment.status.value = 100
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
+        environment.status.fails = "Access denied"
+        wait_until(lambda: environment.of("end"), "its end")
         assert agent.engine.breached == ()
     (incident,) = stored(tmp_path)
     assert not incident.interrupted
@@ -375,10 +377,10 @@ def test_a_trigger_whose_collector_fails_for_good_lets_its_incident_end(
 
 
 def test_a_stop_amid_an_incident_leaves_it_interrupted(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path):
-        world.status.value = 100
-        wait_until(lambda: world.of("stall"), "the stall is told")
+    environment = FakeEnvironment()
+    with running(environment, tmp_path):
+        environment.status.value = 100
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
     (incident,) = stored(tmp_path)
     assert incident.interrupted
     assert incident.end_ns is not None
@@ -387,12 +389,12 @@ def test_a_stop_amid_an_incident_leaves_it_interrupted(tmp_path: Path) -> None:
 
 def test_no_more_captures_an_hour_than_allowed(tmp_path: Path) -> None:
     settings = msgspec.structs.replace(SETTINGS, captures_an_hour=4)
-    world = World(settings)
-    with running(world, tmp_path):
-        breach(world)
-        breach(world, 2)
-        world.status.value = 100
-        wait_until(lambda: any("nothing is captured" in s for s in world.said), "it refuses")
+    environment = FakeEnvironment(settings)
+    with running(environment, tmp_path):
+        breach(environment)
+        breach(environment, 2)
+        environment.status.value = 100
+        wait_until(lambda: any("nothing is captured" in s for s in environment.said), "it refuses")
     first, second = stored(tmp_path)
     assert len(first.captures) == 3
     assert len(second.captures) == 1
@@ -400,23 +402,23 @@ def test_no_more_captures_an_hour_than_allowed(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_takes_nothing_and_is_said(tmp_path: Path) -> None:
-    world = World(msgspec.structs.replace(SETTINGS, disk_pct_free=100))
-    with running(world, tmp_path) as agent:
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, disk_pct_free=100))
+    with running(environment, tmp_path) as agent:
         wait_until(lambda: agent.metrics.polls > 3, "it looks")
-        world.status.value = 100
-        wait_until(lambda: any("disk-pct-free" in s for s in world.said), "it refuses")
+        environment.status.value = 100
+        wait_until(lambda: any("disk-pct-free" in s for s in environment.said), "it refuses")
     assert stored(tmp_path) == []
 
 
 def test_a_capture_that_fails_is_noted_and_the_incident_stays(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path):
-        wait_until(lambda: world.made, "it has begun")
-        world.camera.fails = "the probe has died"
-        world.status.value = 100
+    environment = FakeEnvironment()
+    with running(environment, tmp_path):
+        wait_until(lambda: environment.made, "it has begun")
+        environment.fake.fails = "the probe has died"
+        environment.status.value = 100
         wait_until(lambda: stored(tmp_path), "the incident is stored")
-        world.status.value = 0
-        wait_until(lambda: world.of("end"), "its end")
+        environment.status.value = 0
+        wait_until(lambda: environment.of("end"), "its end")
     (incident,) = stored(tmp_path)
     assert incident.captures == ()
     assert any(note.message == "the probe has died" for note in incident.notes)
@@ -427,16 +429,16 @@ def test_a_capture_that_fails_is_tried_again_until_it_works(
 ) -> None:
     monkeypatch.setattr(capturing, "RETRY_NS", NS // 1000)
     monkeypatch.setattr(capturing, "LONGEST_RETRY_NS", NS // 100)
-    world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=3))
-    with running(world, tmp_path) as agent:
-        wait_until(lambda: world.made, "it has begun")
-        world.camera.fails = "the probe reads symbols"
-        world.status.value = 100
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, captures_an_hour=3))
+    with running(environment, tmp_path) as agent:
+        wait_until(lambda: environment.made, "it has begun")
+        environment.fake.fails = "the probe reads symbols"
+        environment.status.value = 100
         wait_until(lambda: agent.metrics.captures["failed"] > 60, "it fails again and again")
-        world.camera.fails = None
-        wait_until(lambda: world.of("stall"), "the stall is told")
-        world.status.value = 0
-        wait_until(lambda: world.of("end"), "its end")
+        environment.fake.fails = None
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
+        environment.status.value = 0
+        wait_until(lambda: environment.of("end"), "its end")
     (incident,) = stored(tmp_path)
     assert len(incident.captures) == 3, "those that failed are none of the three of an hour"
     assert incident.verdict == FOUND
@@ -447,15 +449,15 @@ def test_a_capture_that_failed_is_taken_as_soon_as_the_probe_is_ready(
 ) -> None:
     monkeypatch.setattr(capturing, "RETRY_NS", 3600 * NS)
     monkeypatch.setattr(capturing, "LONGEST_RETRY_NS", 3600 * NS)
-    world = World()
-    with running(world, tmp_path) as agent:
-        wait_until(lambda: world.made, "it has begun")
-        world.camera.fails = "the probe is not ready yet"
-        world.status.value = 100
+    environment = FakeEnvironment()
+    with running(environment, tmp_path) as agent:
+        wait_until(lambda: environment.made, "it has begun")
+        environment.fake.fails = "the probe is not ready yet"
+        environment.status.value = 100
         wait_until(lambda: agent.metrics.captures["failed"], "it fails")
-        world.camera.fails = None
-        agent.inbox.put(ProbeState(ready=True))
-        wait_until(lambda: world.of("stall"), "the stall is told")
+        environment.fake.fails = None
+        agent.events.put(ProbeStatus(ready=True))
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
     (incident,) = stored(tmp_path)
     assert len(incident.captures) == 3
 
@@ -465,23 +467,23 @@ def test_what_an_incident_turns_out_to_be_is_told_too(
 ) -> None:
     monkeypatch.setattr(capturing, "LEAST_APART_NS", 0)
     more = msgspec.structs.replace(BREACH, name="jam", threshold=1000)
-    world = World(msgspec.structs.replace(SETTINGS, triggers=(BREACH, more)))
-    judge = FakeJudge(None)
-    with running(world, tmp_path, judge=judge) as agent:
-        world.status.value = 100
-        wait_until(lambda: world.of("stall"), "it is told")
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(BREACH, more)))
+    judge = FakeVerdicts(None)
+    with running(environment, tmp_path, judge=judge) as agent:
+        environment.status.value = 100
+        wait_until(lambda: environment.of("stall"), "it is told")
         judge.verdict = FOUND
-        world.status.value = 2000
-        wait_until(lambda: len(world.of("stall")) == 2, "it is told again")
-        world.status.value = 0
-        wait_until(lambda: world.of("end"), "its end")
+        environment.status.value = 2000
+        wait_until(lambda: len(environment.of("stall")) == 2, "it is told again")
+        environment.status.value = 0
+        wait_until(lambda: environment.of("end"), "its end")
         assert agent.metrics.incidents == {"none": 1, "metadata-lock": 1}
         assert (agent.capturing.found, agent.capturing.stalls) == (1, 1)
     (incident,) = stored(tmp_path)
     assert incident.verdict == FOUND
-    assert [one.verdict for one in world.of("stall")] == [None, FOUND]
-    assert {one.id for one in world.of("stall")} == {incident.id}
-    assert len(world.of("end")) == 1
+    assert [one.verdict for one in environment.of("stall")] == [None, FOUND]
+    assert {one.id for one in environment.of("stall")} == {incident.id}
+    assert len(environment.of("end")) == 1
 
 
 @contextmanager
@@ -498,46 +500,50 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_server_that_is_back_when_the_probe_tells_of_its_end_is_taken_up(tmp_path: Path) -> None:
-    world = World(msgspec.structs.replace(SETTINGS, poll=60.0))
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll=60.0))
     with child() as before, child() as after:
         found: list[Server] = []
 
         def find(server: Server) -> Server:
             return found[0] if found else gone(server)
 
-        target = Target(server_of(before.pid), find, world.tell)
-        with running(world, tmp_path, target=target) as agent:
+        target = Target(server_of(before.pid), find)
+        with running(environment, tmp_path, target=target) as agent:
             wait_until(lambda: agent.metrics.polls, "it looks")
             before.kill()
             before.wait()
-            agent.inbox.put(TargetEnded())
-            wait_until(lambda: any("has ended" in text for text in world.said), "it sees the end")
+            agent.events.put(TargetEnded())
+            wait_until(
+                lambda: any("has ended" in text for text in environment.said), "it sees the end"
+            )
             found.append(server_of(after.pid))
 
             def follows() -> bool:
-                agent.inbox.put(TargetEnded())
-                return (after.pid,) in world.camera.followed
+                agent.events.put(TargetEnded())
+                return (after.pid,) in environment.fake.followed
 
             wait_until(follows, "it follows")
-            assert sum("watching" in text for text in world.said) == 1
+            assert sum("watching" in text for text in environment.said) == 1
 
 
 def test_nothing_of_a_server_that_has_ended_goes_on_with_the_next(tmp_path: Path) -> None:
-    world = World()
+    environment = FakeEnvironment()
     with child() as before:
-        target = Target(server_of(before.pid), gone, world.tell)
-        with running(world, tmp_path, target=target) as agent:
+        target = Target(server_of(before.pid), gone)
+        with running(environment, tmp_path, target=target) as agent:
             wait_until(lambda: agent.metrics.polls, "it looks")
             asked = time.monotonic_ns()
             before.kill()
             before.wait()
-            wait_until(lambda: any("has ended" in text for text in world.said), "it sees the end")
-            agent.inbox.put(Sample("status", time.time_ns(), asked, {"Threads_running": 100.0}))
+            wait_until(
+                lambda: any("has ended" in text for text in environment.said), "it sees the end"
+            )
+            agent.events.put(Sample("status", time.time_ns(), asked, {"Threads_running": 100.0}))
             path = tmp_path / "spool" / "late.jsonl.zst"
             capturefile.write(CAPTURE, path)
             late = Sample("status", time.time_ns(), time.monotonic_ns(), {"Threads_running": 100.0})
-            agent.inbox.put(late)
-            wait_until(lambda: world.of("end"), "what still comes is over at once")
+            agent.events.put(late)
+            wait_until(lambda: environment.of("end"), "what still comes is over at once")
             assert agent.engine.breached == ()
             assert agent.metrics.fired == {"busy": 1}, "the older one was of its life"
     (incident,) = stored(tmp_path)
@@ -546,14 +552,14 @@ def test_nothing_of_a_server_that_has_ended_goes_on_with_the_next(tmp_path: Path
 
 @pytest.mark.parametrize("jump_ns", [-10 * 365 * 86400 * NS, 3600 * NS])
 def test_the_wall_clock_may_jump(tmp_path: Path, jump_ns: int) -> None:
-    world, clock = World(), JumpingClock()
-    with running(world, tmp_path, clock=clock):
-        world.status.value = 100
-        wait_until(lambda: world.of("stall"), "the stall is told")
+    environment, clock = FakeEnvironment(), JumpingClock()
+    with running(environment, tmp_path, clock=clock):
+        environment.status.value = 100
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
         clock.ahead_ns = jump_ns
-        world.status.value = 0
-        wait_until(lambda: world.of("end"), "its end")
-        breach(world, 2)
+        environment.status.value = 0
+        wait_until(lambda: environment.of("end"), "its end")
+        breach(environment, 2)
     found = stored(tmp_path)
     assert len(found) == 2
     assert all(len(incident.captures) == 3 for incident in found)
@@ -563,23 +569,23 @@ def test_the_wall_clock_may_jump(tmp_path: Path, jump_ns: int) -> None:
 
 def test_thousands_of_triggers_a_second_are_one_incident(tmp_path: Path) -> None:
     storm = tuple(msgspec.structs.replace(BREACH, name=f"t{n}") for n in range(200))
-    world = World(msgspec.structs.replace(SETTINGS, triggers=storm))
-    with running(world, tmp_path) as agent:
-        wait_until(lambda: world.made, "it has begun")
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=storm))
+    with running(environment, tmp_path) as agent:
+        wait_until(lambda: environment.made, "it has begun")
         shots = tmp_path / "shots"
         shots.mkdir()
-        world.status.value = 100
-        wait_until(lambda: world.of("stall"), "the stall is told")
+        environment.status.value = 100
+        wait_until(lambda: environment.of("stall"), "the stall is notified")
         for number in range(2000):  # captures of waits, as fast as they can be told of
             path = shots / f"{number}.jsonl.zst"
             path.write_bytes(b"")
             wait = Trigger("threshold", "mutex", length_ms=1000.0, finished_ms=1.0)
-            agent.inbox.put(Shot(str(path), time.monotonic_ns(), wait=wait))
+            agent.events.put(CaptureResult(str(path), time.monotonic_ns(), wait=wait))
         wait_until(lambda: not list(shots.iterdir()), "each was taken or dropped")
-        looks = agent.metrics.polls
-        wait_until(lambda: agent.metrics.polls > looks, "it looks again")
-        world.status.value = 0
-        wait_until(lambda: world.of("end"), "its end")
+        polls = agent.metrics.polls
+        wait_until(lambda: agent.metrics.polls > polls, "it looks again")
+        environment.status.value = 0
+        wait_until(lambda: environment.of("end"), "its end")
     (incident,) = stored(tmp_path)
     assert len(incident.captures) <= 20
     assert len(incident.triggers) <= 100
@@ -587,90 +593,92 @@ def test_thousands_of_triggers_a_second_are_one_incident(tmp_path: Path) -> None
 
 
 def test_a_collector_that_never_returns_stops_nothing(tmp_path: Path) -> None:
-    world = World()
-    world.status.gate.clear()
-    with running(world, tmp_path) as agent:
+    environment = FakeEnvironment()
+    environment.status.gate.clear()
+    with running(environment, tmp_path) as agent:
         wait_until(lambda: agent.metrics.polls > 5, "it looks all the same")
 
 
 def test_what_several_collectors_fail_for_is_said_once(tmp_path: Path) -> None:
-    world = World()
+    environment = FakeEnvironment()
     other = Status()
-    other.name = other.lane = "processlist"
-    world.more = (other,)
-    with running(world, tmp_path) as agent:
+    other.name = other.thread = "processlist"
+    environment.more = (other,)
+    with running(environment, tmp_path) as agent:
         errors = agent.metrics.errors
-        world.status.fails = "Access denied"
+        environment.status.fails = "Access denied"
         wait_until(lambda: errors["status"], "the one fails")
         other.fails = "Access denied; tried again in 60 s"
         wait_until(lambda: errors["processlist"] > 1, "the other does")
-        world.status.fails = other.fails = None
+        environment.status.fails = other.fails = None
         samples = agent.metrics.samples
         begun = samples["processlist"]
         wait_until(lambda: samples["processlist"] > begun + 1, "the other is back")
-        wait_until(lambda: any("again" in text for text in world.said), "the one is back")
-    said = [text for text in world.said if "status" in text or "processlist" in text]
+        wait_until(lambda: any("again" in text for text in environment.said), "the one is back")
+    said = [text for text in environment.said if "status" in text or "processlist" in text]
     assert said == ["status: Access denied", "status: it answers again"]
 
 
 def test_triggers_are_read_again_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path) as agent:
-        world.reload_error = "triggers.toml:3: no such key"
-        agent.inbox.put(Asked("reload"))
-        wait_until(lambda: world.said, "it complains")
-        assert world.said == ["triggers.toml:3: no such key; what was read before holds on"]
-        world.reload_error = None
+    environment = FakeEnvironment()
+    with running(environment, tmp_path) as agent:
+        environment.reload_error = "triggers.toml:3: no such key"
+        agent.events.put(Signal("reload"))
+        wait_until(lambda: environment.said, "it complains")
+        assert environment.said == [
+            "triggers.toml:3: no such key; keeping the previous configuration"
+        ]
+        environment.reload_error = None
         calm = msgspec.structs.replace(BREACH, threshold=1000)
-        world.settings = msgspec.structs.replace(SETTINGS, triggers=(calm,))
-        agent.inbox.put(Asked("reload"))
-        wait_until(lambda: world.camera.adapted, "it reads them")
-        world.status.value = 100
-        looks = agent.metrics.polls
-        wait_until(lambda: agent.metrics.polls > looks + 3, "it looks")
+        environment.settings = msgspec.structs.replace(SETTINGS, triggers=(calm,))
+        agent.events.put(Signal("reload"))
+        wait_until(lambda: environment.fake.adapted, "it reads them")
+        environment.status.value = 100
+        polls = agent.metrics.polls
+        wait_until(lambda: agent.metrics.polls > polls + 3, "it looks")
     assert stored(tmp_path) == []
 
 
 def test_what_was_learnt_and_another_poll_survive_a_reload(tmp_path: Path) -> None:
     usual = msgspec.structs.replace(BREACH, threshold="9 * baseline(Threads_running)")
-    world = World(msgspec.structs.replace(SETTINGS, poll=60.0, triggers=(usual,)))
-    with running(world, tmp_path) as agent:
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll=60.0, triggers=(usual,)))
+    with running(environment, tmp_path) as agent:
         wait_until(lambda: agent.metrics.polls, "it looks")
         agent.engine.recall({"busy": [(5.0,) * 60]})
-        world.settings = msgspec.structs.replace(world.settings, poll=0.05)
-        agent.inbox.put(Asked("reload"))
-        wait_until(lambda: world.camera.adapted, "it reads them")
+        environment.settings = msgspec.structs.replace(environment.settings, poll=0.05)
+        agent.events.put(Signal("reload"))
+        wait_until(lambda: environment.fake.adapted, "it reads them")
         assert agent.engine.learnt() == {"busy": [(5.0,) * 60]}
         wait_until(lambda: agent.metrics.polls > 3, "it looks at the new pace")
 
 
 def test_an_incident_of_a_killed_agent_is_marked(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path):
-        breach(world)
+    environment = FakeEnvironment()
+    with running(environment, tmp_path):
+        breach(environment)
     (incident,) = stored(tmp_path)
     file = tmp_path / "incidents" / incident.id / "incident.json"
     left = msgspec.structs.replace(incident, end_ns=None)
     file.write_bytes(msgspec.json.encode(left))
     (tmp_path / "index.json").unlink(missing_ok=True)
-    with running(World(), tmp_path):
+    with running(FakeEnvironment(), tmp_path):
         wait_until(lambda: stored(tmp_path)[0].interrupted, "it is marked")
 
 
 def test_a_dry_run_captures_nothing(tmp_path: Path) -> None:
-    world = World()
-    with running(world, tmp_path, plan=Plan(captures=False)) as agent:
-        world.status.value = 100
+    environment = FakeEnvironment()
+    with running(environment, tmp_path, plan=Plan(captures=False)) as agent:
+        environment.status.value = 100
         wait_until(lambda: agent.fired, "it fires")
     assert stored(tmp_path) == []
-    assert any("would fire" in line for line in world.said)
+    assert any("would fire" in line for line in environment.said)
 
 
 def test_a_pass_ends_by_itself_and_finishes_what_it_began(tmp_path: Path) -> None:
-    world = World()
-    world.status.value = 100
-    with running(world, tmp_path, plan=Plan(seconds=2.0)):
-        wait_until(lambda: world.of("end"), "the pass is over")
+    environment = FakeEnvironment()
+    environment.status.value = 100
+    with running(environment, tmp_path, plan=Plan(seconds=2.0)):
+        wait_until(lambda: environment.of("end"), "the pass is over")
     (incident,) = stored(tmp_path)
     assert not incident.interrupted
     assert [note.code for note in incident.notes] == ["pass-ended"]

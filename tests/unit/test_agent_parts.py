@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of the agent: the ring, the keeper, the verdict of an incident, its metrics and lines."""
+"""Parts of the agent: history, writer, the verdict of an incident, its metrics and lines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from stallscope import capturefile
-from stallscope.agent.keeper import MAX_JOBS, Keeper
+from stallscope.agent.events import Callback, EventQueue
+from stallscope.agent.history import History
 from stallscope.agent.metrics import AgentMetrics
-from stallscope.agent.news import Done, Inbox
-from stallscope.agent.ring import Ring
-from stallscope.agent.verdict_process import Request
+from stallscope.agent.verdict_process import VerdictRequest
 from stallscope.agent.verdict_process.naming import judge, verdict_of
 from stallscope.agent.verdicts import combine
+from stallscope.agent.writer import MAX_JOBS, Writer
 from stallscope.analyzers import catalog, engine
 from stallscope.base.errors import StallscopeError
 from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
@@ -27,6 +27,7 @@ from stallscope.reporters.agentlines import render
 from stallscope.sessions import Session, Sessions
 from tests.support.servers import program
 from tests.support.servers.waiting import wait_until
+from tests.unit.agentlog import Messages
 from tests.unit.captures import convoy
 
 __all__: list[str] = []
@@ -34,22 +35,22 @@ __all__: list[str] = []
 SECOND = 10**9
 
 
-def test_the_ring_keeps_the_last_seconds_and_no_more_bytes_than_it_may() -> None:
-    ring = Ring(60, 1000)
+def test_the_history_keeps_the_last_seconds_and_no_more_bytes_than_it_may() -> None:
+    history = History(60, 1000)
     for second in range(100):
-        ring.add(second * SECOND, b"x" * 10)
-    assert len(ring) == 61
-    assert ring.dropped == 0
-    assert list(ring.since(98 * SECOND)) == [b"x" * 10] * 2
-    ring.add(100 * SECOND, b"y" * 995)
-    assert ring.bytes == 995
-    assert list(ring.since(0)) == [b"y" * 995]
+        history.add(second * SECOND, b"x" * 10)
+    assert len(history) == 61
+    assert history.dropped == 0
+    assert list(history.since(98 * SECOND)) == [b"x" * 10] * 2
+    history.add(100 * SECOND, b"y" * 995)
+    assert history.bytes == 995
+    assert list(history.since(0)) == [b"y" * 995]
 
 
-def test_a_line_larger_than_the_ring_is_not_kept() -> None:
-    ring = Ring(60, 10)
-    ring.add(0, b"x" * 11)
-    assert len(ring) == ring.bytes == 0
+def test_a_line_larger_than_the_history_is_not_kept() -> None:
+    history = History(60, 10)
+    history.add(0, b"x" * 11)
+    assert len(history) == history.bytes == 0
 
 
 def verdict(signature: str | None, threads: int, confidence: float) -> Verdict:
@@ -77,7 +78,7 @@ def test_only_threads_without_connections_are_said_to_be_without(
     thread = Thread(tid=101, frames=(), state="S", label=Label.VERIFIED)
     capturefile.write(Capture(backend="bpf", processes=(Process(100),), threads=(thread,)), path)
     sessions = Sessions(sessions=(Session(7, 101),), pid=100, **told)
-    judged = judge(Request(str(path), sessions), catalog.load([]))
+    judged = judge(VerdictRequest(str(path), sessions), catalog.load([]))
     assert (judged.error, judged.sessions, judged.notes) == (None, missing, notes)
     (annotated,) = capturefile.read(path).threads
     assert annotated.connection == (None if missing else 7)
@@ -86,7 +87,7 @@ def test_only_threads_without_connections_are_said_to_be_without(
 def test_the_version_of_the_server_is_what_the_capture_says(tmp_path: Path) -> None:
     path = tmp_path / "0001.jsonl.zst"
     capturefile.write(convoy(), path)
-    assert judge(Request(str(path)), catalog.load([])).version == "5.5.9"
+    assert judge(VerdictRequest(str(path)), catalog.load([])).version == "5.5.9"
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -125,36 +126,37 @@ def test_no_stall_in_any_capture_is_no_verdict() -> None:
     assert combine([]) is None
 
 
-def test_the_keeper_works_in_order_and_what_follows_is_the_loops() -> None:
-    inbox, said = Inbox(), list[str]()
-    keeper = Keeper(inbox.put, said.append)
+def test_the_writer_works_in_order_and_what_follows_is_the_loops() -> None:
+    events = EventQueue()
+    writer = Writer(events.put)
     done: list[object] = []
-    keeper.do(lambda: 1, done.append)
+    writer.submit(lambda: 1, done.append)
 
     def fails() -> None:
         raise StallscopeError("the disk is full")
 
-    keeper.do(fails, otherwise=done.append)
-    keeper.do(lambda: 2, done.append)
-    assert keeper.close(10)
-    while isinstance(news := inbox.get(0), Done):
-        news.then()
+    with Messages() as log:
+        writer.submit(fails, otherwise=done.append)
+        writer.submit(lambda: 2, done.append)
+        assert writer.close(10)
+    while isinstance(event := events.get(0), Callback):
+        event.then()
     assert done == [1, "the disk is full", 2]
-    assert said == ["the disk is full"]
-    assert keeper.failed == 1
+    assert log.messages == ["the disk is full"]
+    assert writer.failed == 1
 
 
 def test_a_disk_that_hangs_delays_nobody_and_piles_nothing_up() -> None:
-    inbox = Inbox()
-    keeper = Keeper(inbox.put, lambda text: None)
+    events = EventQueue()
+    writer = Writer(events.put)
     gate = threading.Event()
-    keeper.do(lambda: gate.wait(30))
+    writer.submit(lambda: gate.wait(30))
     for _ in range(MAX_JOBS + 500):
-        keeper.do(lambda: None, needed=False)
-    assert keeper.left_out > 400
-    assert not keeper.close(0.05)
+        writer.submit(lambda: None, needed=False)
+    assert writer.dropped > 400
+    assert not writer.close(0.05)
     gate.set()
-    assert keeper.close(10)
+    assert writer.close(10)
 
 
 def incident() -> Incident:

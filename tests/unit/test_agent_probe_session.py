@@ -14,9 +14,17 @@ from typing import Protocol
 import pytest
 
 from stallscope.agent import probe_session
-from stallscope.agent.news import Inbox, News, ProbeState, Shot, TargetEnded, Waits
+from stallscope.agent.events import (
+    CaptureResult,
+    Event,
+    EventQueue,
+    ProbeStatus,
+    TargetEnded,
+    WaitsReceived,
+)
 from stallscope.agent.probe_session import ProbeSession, ProbeSettings, arguments
 from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.unit.agentlog import Messages
 
 __all__: list[str] = []
 
@@ -46,7 +54,7 @@ for line in sys.stdin:
     elif word == "target":
         say(type="target", pid=int(rest))
 """
-DIE_AMID = """\
+DIE_CAPTURING = """\
 say(type="ready")
 sys.stdin.readline()
 print("stallscope-probe: out of luck", file=sys.stderr)
@@ -127,28 +135,28 @@ while True:
 class Session:
     """A session and what came of it."""
 
-    def __init__(self, folder: Path, settings: ProbeSettings) -> None:
-        self.inbox = Inbox()
-        self.said: list[str] = []
-        self.news: list[News] = []
-        self.session = ProbeSession(settings, self.inbox.put, self.said.append)
+    def __init__(self, settings: ProbeSettings, said: list[str]) -> None:
+        self.events = EventQueue()
+        self.said = said
+        self.seen: list[Event] = []
+        self.session = ProbeSession(settings, self.events.put)
 
-    def wait(self, wanted: Callable[[News], bool]) -> News:
-        """Return the first news that is wanted, of those that came or come."""
+    def wait(self, wanted: Callable[[Event], bool]) -> Event:
+        """Return the first event that is wanted, of those that came or come."""
         deadline = time.monotonic() + PATIENCE
         seen = 0
         while True:
-            for news in self.news[seen:]:
-                if wanted(news):
-                    return news
-            seen = len(self.news)
-            news_now = self.inbox.get(deadline - time.monotonic())
-            assert news_now is not None, f"it did not come; {self.said}; {self.news}"
-            self.news.append(news_now)
+            for event in self.seen[seen:]:
+                if wanted(event):
+                    return event
+            seen = len(self.seen)
+            got = self.events.get(deadline - time.monotonic())
+            assert got is not None, f"it did not come; {self.said}; {self.seen}"
+            self.seen.append(got)
 
     def ready(self, *, sees_waits: bool = True) -> None:
-        self.wait(lambda news: news == ProbeState(ready=True, sees_waits=sees_waits))
-        self.news.clear()
+        self.wait(lambda event: event == ProbeStatus(ready=True, sees_waits=sees_waits))
+        self.seen.clear()
 
 
 class Begin(Protocol):
@@ -168,40 +176,41 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
             program.write_text(FAKE.format(python=sys.executable, behaviour=behaviour))
             program.chmod(0o755)
         monkeypatch.setenv("STALLSCOPE_PROBE", str(program))
-        session = Session(tmp_path, ProbeSettings(captures=tmp_path))
+        session = Session(ProbeSettings(captures=tmp_path), log.messages)
         session.session.start((pid,))
         made.append(session)
         return session
 
-    yield make
-    for session in made:
-        session.session.close()
+    with Messages() as log:
+        yield make
+        for session in made:
+            session.session.close()
 
 
 def test_a_capture_that_is_asked_for_comes_with_its_key(begin: Begin, tmp_path: Path) -> None:
     session = begin(OBEY)
     session.ready()
-    session.session.snap("a", tmp_path / "a")
-    session.session.snap("b", tmp_path / "b")
+    session.session.capture("a", tmp_path / "a")
+    session.session.capture("b", tmp_path / "b")
     for key in ("a", "b"):
-        shot = session.wait(lambda news: isinstance(news, Shot))
-        session.news.clear() if key == "a" else None
-        assert isinstance(shot, Shot)
+        shot = session.wait(lambda event: isinstance(event, CaptureResult))
+        session.seen.clear() if key == "a" else None
+        assert isinstance(shot, CaptureResult)
         assert (shot.key, shot.path, shot.error) == (key, str(tmp_path / key), None)
 
 
 def test_a_probe_that_dies_is_started_again_and_the_capture_fails(
     begin: Begin, tmp_path: Path
 ) -> None:
-    session = begin(DIE_AMID)
+    session = begin(DIE_CAPTURING)
     session.ready()
-    session.session.snap("a", tmp_path / "a")
-    shot = session.wait(lambda news: isinstance(news, Shot))
-    assert isinstance(shot, Shot)
+    session.session.capture("a", tmp_path / "a")
+    shot = session.wait(lambda event: isinstance(event, CaptureResult))
+    assert isinstance(shot, CaptureResult)
     assert shot.key == "a"
     assert shot.error is not None
     assert "out of luck" in shot.error
-    session.wait(lambda news: isinstance(news, ProbeState) and news.ready)
+    session.wait(lambda event: isinstance(event, ProbeStatus) and event.ready)
     assert session.session.restarts == 1
     assert len(session.said) == 1
 
@@ -211,9 +220,9 @@ def test_without_bpf_it_goes_on_with_less_and_says_so_once(begin: Begin, tmp_pat
     session.ready(sees_waits=False)
     assert len(session.said) == 1
     assert "no waits: no BPF here" in session.said[0]
-    session.session.snap("a", tmp_path / "a")
-    shot = session.wait(lambda news: isinstance(news, Shot))
-    assert isinstance(shot, Shot)
+    session.session.capture("a", tmp_path / "a")
+    shot = session.wait(lambda event: isinstance(event, CaptureResult))
+    assert isinstance(shot, CaptureResult)
     assert shot.error is None
 
 
@@ -221,7 +230,7 @@ def test_waits_that_are_sampled_are_waits_and_why_is_said_once(begin: Begin) -> 
     session = begin(SAMPLED)
     session.ready(sees_waits=True)
     for _ in range(2):
-        session.wait(lambda news: isinstance(news, Waits))
+        session.wait(lambda event: isinstance(event, WaitsReceived))
     assert session.said == ["wait programs: no BTF: sampled"]
 
 
@@ -242,26 +251,26 @@ def test_wait_probes_that_could_not_be_had_are_tried_again(
 def test_without_a_probe_every_capture_says_so(begin: Begin, tmp_path: Path) -> None:
     session = begin(None)
     wait_until(lambda: len(session.said) >= 2, "it says so")
-    session.session.snap("a", tmp_path / "a")
-    shot = session.wait(lambda news: isinstance(news, Shot))
-    assert isinstance(shot, Shot)
+    session.session.capture("a", tmp_path / "a")
+    shot = session.wait(lambda event: isinstance(event, CaptureResult))
+    assert isinstance(shot, CaptureResult)
     assert shot.error is not None
     assert "no program there" in shot.error
 
 
 def test_what_it_says_by_itself_is_news(begin: Begin) -> None:
     session = begin(TELL)
-    taken = session.wait(lambda news: isinstance(news, Shot) and news.path == "/x")
-    assert isinstance(taken, Shot)
+    taken = session.wait(lambda event: isinstance(event, CaptureResult) and event.path == "/x")
+    assert isinstance(taken, CaptureResult)
     assert taken.key is None
     assert taken.partial
     assert taken.wait is not None
     assert (taken.wait.address, taken.wait.waiters, taken.wait.finished_ms) == (16, 12, 17.5)
-    failed = session.wait(lambda news: isinstance(news, Shot) and news.path is None)
-    assert isinstance(failed, Shot)
+    failed = session.wait(lambda event: isinstance(event, CaptureResult) and event.path is None)
+    assert isinstance(failed, CaptureResult)
     assert failed.error == "too late"
-    assert isinstance(session.wait(lambda news: isinstance(news, Waits)), Waits)
-    session.wait(lambda news: isinstance(news, TargetEnded))
+    assert isinstance(session.wait(lambda event: isinstance(event, WaitsReceived)), WaitsReceived)
+    session.wait(lambda event: isinstance(event, TargetEnded))
 
 
 def test_what_is_no_line_ends_that_probe_and_not_the_session(begin: Begin) -> None:
@@ -323,11 +332,11 @@ def test_a_probe_that_cannot_take_up_the_server_is_started_anew_for_it(
     session = begin(REFUSE.format(log=str(log)))
     session.ready()
     session.session.follow((os.getpid(),))
-    session.session.snap("a", tmp_path / "a")
-    shot = session.wait(lambda news: isinstance(news, Shot))
-    assert isinstance(shot, Shot)
+    session.session.capture("a", tmp_path / "a")
+    shot = session.wait(lambda event: isinstance(event, CaptureResult))
+    assert isinstance(shot, CaptureResult)
     assert shot.key == "a"
-    assert "the probe ended amid it" in (shot.error or "")
+    assert "the probe ended during it" in (shot.error or "")
     session.ready()
     assert f"--pid {os.getpid()}" in lines(log)[1]
     assert f"cannot follow to process {os.getpid()}: its maps cannot be read" in session.said[0]

@@ -14,6 +14,7 @@ from stallscope.agent.target import Target
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Server
+from tests.unit.agentlog import Messages
 
 __all__: list[str] = []
 
@@ -66,13 +67,12 @@ def process(*words: str) -> Iterator[Process]:
             started.kill()
 
 
-class Looking:
-    """A target, minutes between two looks, and what it finds of the server's next process."""
+class Polling:
+    """A target, minutes between two polls, and what it finds of the server's next process."""
 
     def __init__(self, server: Server) -> None:
-        self.said: list[str] = []
         self.found: Server | StallscopeError = NotRunningError("no process named x")
-        self.target = Target(server, self._find, self.said.append)
+        self.target = Target(server, self._find)
         self._clock = 0
 
     def _find(self, server: Server) -> Server:
@@ -80,28 +80,28 @@ class Looking:
             raise self.found
         return self.found
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         self._clock += 60 * NS
-        return self.target.look(self._clock)
+        return self.target.poll(self._clock)
 
     def sockets(self) -> list[Path]:
         return [Path(name) for name in self.target.server.sockets]
 
 
 def test_its_next_process_is_taken_up() -> None:
-    with process() as before, process() as after:
-        looking = Looking(before.server())
-        assert looking.look() is None
+    with Messages() as log, process() as before, process() as after:
+        polling = Polling(before.server())
+        assert polling.poll() is None
         before.end()
-        assert looking.look() == "ended"
-        assert looking.look() is None
-        looking.found = StallscopeError("2 servers answer to x")
-        assert (looking.look(), looking.look()) == (None, None)
-        looking.found = after.server()
-        assert looking.look() == "back"
-        assert looking.look() is None
-    pid, name = before.process.pid, looking.target.server.name
-    assert looking.said == [
+        assert polling.poll() == "ended"
+        assert polling.poll() is None
+        polling.found = StallscopeError("2 servers answer to x")
+        assert (polling.poll(), polling.poll()) == (None, None)
+        polling.found = after.server()
+        assert polling.poll() == "restarted"
+        assert polling.poll() is None
+    pid, name = before.process.pid, polling.target.server.name
+    assert log.messages == [
         f"{name} (pid {pid}) has ended; waiting for it",
         "2 servers answer to x",
         f"watching {name} (pid {after.process.pid})",
@@ -110,18 +110,18 @@ def test_its_next_process_is_taken_up() -> None:
 
 def test_one_that_is_taken_up_while_it_starts_is_looked_at_until_it_listens(tmp_path: Path) -> None:
     with process() as young:
-        looking = Looking(young.server())
-        assert [looking.look() for _ in range(3)] == [None] * 3
+        polling = Polling(young.server())
+        assert [polling.poll() for _ in range(3)] == [None] * 3
         young.listen(tmp_path / "a")
-        assert looking.look() == "grown"
-        assert looking.sockets() == [tmp_path / "a"]
-        assert looking.target.server.pids == (young.process.pid, 1)
+        assert polling.poll() == "reachable"
+        assert polling.sockets() == [tmp_path / "a"]
+        assert polling.target.server.pids == (young.process.pid, 1)
         young.listen(tmp_path / "b")
-        assert looking.look() == "grown"
-        assert looking.sockets() == [tmp_path / "a", tmp_path / "b"]
-        assert looking.look() is None
+        assert polling.poll() == "reachable"
+        assert polling.sockets() == [tmp_path / "a", tmp_path / "b"]
+        assert polling.poll() is None
         young.listen(tmp_path / "c")
-        assert looking.look() is None, "it was grown up"
+        assert polling.poll() is None, "it was grown up"
 
 
 def test_one_whose_socket_is_known_grows_up_as_it_listens(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_one_whose_socket_is_known_grows_up_as_it_listens(tmp_path: Path) -> Non
         server = processes.seen_again(young.server())
         assert server is not None
         assert server.sockets == (str(tmp_path / "a"),)
-        looking = Looking(server)
-        assert looking.look() is None
+        polling = Polling(server)
+        assert polling.poll() is None
         young.listen(tmp_path / "a")
-        assert [looking.look() for _ in range(3)] == ["grown", None, None]
-        now = looking.target.server
+        assert [polling.poll() for _ in range(3)] == ["reachable", None, None]
+        now = polling.target.server
         assert (now.pids, now.sockets, now.ports) == (server.pids, server.sockets, server.ports)
 
 
@@ -142,4 +142,4 @@ def test_one_that_listens_already_has_grown_up(tmp_path: Path) -> None:
         old.listen(tmp_path / "a")
         server = processes.seen_again(old.server())
         assert server is not None
-        assert [Looking(server).look() for _ in range(2)] == [None, None]
+        assert [Polling(server).poll() for _ in range(2)] == [None, None]

@@ -263,7 +263,7 @@ def test_all_of_them_keep_few_files_open() -> None:
         for collector in collectors:
             assert collector.collect().source == collector.name
     assert len(os.listdir("/proc/self/fd")) - before <= 16
-    assert {c.lane for c in collectors} == {c.name for c in collectors}
+    assert {c.thread for c in collectors} == {c.name for c in collectors}
     for collector in collectors:
         collector.close()
     assert len(os.listdir("/proc/self/fd")) == before

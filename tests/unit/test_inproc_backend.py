@@ -121,10 +121,7 @@ def test_a_refusal_says_that_a_ring_is_there(
 def test_the_agents_probe_says_so_too(folder: Path, fake: Callable[[str], Path]) -> None:
     fake(_REFUSED)
     of_this_process(folder)
-    told: list[str] = []
-    session = probe_session.ProbeSession(
-        ProbeSettings(captures=folder), lambda news: None, told.append
-    )
+    session = probe_session.ProbeSession(ProbeSettings(captures=folder), lambda event: None)
     session._pids = (os.getpid(),)
     was_ready, why = session._once(session.settings)
     assert not was_ready

@@ -12,17 +12,17 @@ import msgspec
 from stallscope.incident import Verdict
 from stallscope.sessions import Sessions
 
-__all__ = ["Judged", "Request"]
+__all__ = ["VerdictAnswer", "VerdictRequest"]
 
 
-class Request(msgspec.Struct, frozen=True):
+class VerdictRequest(msgspec.Struct, frozen=True):
     """A capture to name; what the server says of its connections goes into the file first."""
 
     path: str
     sessions: Sessions | None = None
 
 
-class Judged(msgspec.Struct, frozen=True):
+class VerdictAnswer(msgspec.Struct, frozen=True):
     """What one capture shows. No stall: neither a verdict nor an error."""
 
     path: str

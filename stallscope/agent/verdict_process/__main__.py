@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer each request of the agent. Arguments are folders of more signatures."""
+"""QueryResult each request of the agent. Arguments are folders of more signatures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.agent.priority import set_priority
-from stallscope.agent.verdict_process import Request
+from stallscope.agent.verdict_process import VerdictRequest
 from stallscope.agent.verdict_process.naming import judge
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
@@ -25,7 +25,7 @@ MAX_CPU_SECONDS = 120
 
 
 def main(arguments: list[str]) -> int:
-    """Answer each request; what cannot be read is an answer too."""
+    """QueryResult each request; what cannot be read is an answer too."""
     _be_small()
     try:
         signatures = catalog.load([Path(argument) for argument in arguments])
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         print(one_line(str(error), 2000), file=sys.stderr)
         return error.exit_code
     for line in sys.stdin.buffer:
-        request = msgspec.json.decode(line, type=Request)
+        request = msgspec.json.decode(line, type=VerdictRequest)
         answer = msgspec.json.encode(judge(request, signatures))
         sys.stdout.buffer.write(answer + b"\n")
         sys.stdout.buffer.flush()

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope import capturefile
-from stallscope.agent.verdict_process import Judged, Request
+from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker
 from stallscope.base.errors import StallscopeError
@@ -23,13 +23,13 @@ from stallscope.sessions import Sessions, annotate
 __all__ = ["judge", "verdict_of"]
 
 
-def judge(request: Request, signatures: catalog.Catalog) -> Judged:
+def judge(request: VerdictRequest, signatures: catalog.Catalog) -> VerdictAnswer:
     """Put the sessions into one capture, and analyze it."""
     path = Path(request.path)
     try:
         capture = capturefile.read(path)
     except (StallscopeError, MemoryError) as error:
-        return Judged(request.path, error=one_line(str(error) or "out of memory"))
+        return VerdictAnswer(request.path, error=one_line(str(error) or "out of memory"))
     missing: str | None = None
     notes: tuple[str, ...] = ()
     try:
@@ -38,8 +38,8 @@ def judge(request: Request, signatures: catalog.Catalog) -> Judged:
             notes = request.sessions.notes
         analysis = engine.analyze(capture, signatures)
     except (StallscopeError, MemoryError) as error:
-        return Judged(request.path, error=one_line(str(error) or "out of memory"))
-    return Judged(
+        return VerdictAnswer(request.path, error=one_line(str(error) or "out of memory"))
+    return VerdictAnswer(
         request.path,
         verdict_of(analysis),
         sessions=missing,

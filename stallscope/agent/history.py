@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last minute, in memory: lines that are written where something happens."""
+"""The last minute, in memory: lines that an incident begins with."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 
-__all__ = ["Ring"]
+__all__ = ["History"]
 
 
-class Ring:
+class History:
     """Lines of the last ``seconds``, of at most ``max_bytes``; the oldest go first.
 
     They are kept as the text that they will be written as: a dict of 500 numbers is five times

@@ -7,25 +7,25 @@ from collections import deque
 from collections.abc import Callable
 
 from stallscope.agent.clock import NS
-from stallscope.agent.keeper import Keeper
+from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.store import DiskGuard, Store
 
-__all__ = ["Budget"]
+__all__ = ["CaptureLimits"]
 
 HOUR_NS = 3600 * NS
 ROOM_NS = 10 * NS
-"""How often the free space of the disk is looked at."""
+"""From one check of the disk's free space to the next."""
 
 
-class Budget:
+class CaptureLimits:
     """Captures an hour, and the free space of the store's disk."""
 
-    def __init__(self, settings: Callable[[], AgentSettings], store: Store, keeper: Keeper) -> None:
+    def __init__(self, settings: Callable[[], AgentSettings], store: Store, writer: Writer) -> None:
         self._settings = settings
         self._store = store
-        self._keeper = keeper
+        self._writer = writer
         self._taken: deque[int] = deque()
         self._room: str | None = None
         self._due = 0
@@ -48,8 +48,8 @@ class Budget:
             return f"{most} captures were taken in the last hour (captures-an-hour)"
         return self._room
 
-    def look(self, now: int) -> None:
-        """Have the keeper look at the disk, now and then: that, too, can hang."""
+    def check_disk(self, now: int) -> None:
+        """Have the writer check the disk, now and then: that, too, can hang."""
         if now < self._due:
             return
         self._due = now + ROOM_NS
@@ -65,4 +65,4 @@ class Budget:
         def seen(why: str | None) -> None:
             self._room = why
 
-        self._keeper.do(room, seen, needed=False)
+        self._writer.submit(room, seen, needed=False)

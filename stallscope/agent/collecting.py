@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run collectors, a thread for each lane, so that none can delay another or the loop."""
+"""Run collectors in the threads that they name, so that none can delay another or the loop."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from typing import Any
 
 import msgspec
 
-from stallscope.agent.news import Answer, News, Put
+from stallscope.agent.events import Event, Put, QueryResult
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.collector import Collector
 from stallscope.samples import Sample
 
-__all__ = ["Lanes"]
+__all__ = ["CollectorThreads"]
 
 _EARLY = 0.9
-"""Polls come early and late: a collector whose interval is so far gone looks again."""
+"""Polls come early and late: a collector whose interval is so far gone is due."""
 _CLOSE_SECONDS = 1.0
 """What collectors have to let go of their files and connections at the end: the agent has two."""
 
 
 class _Call(msgspec.Struct, eq=False):
-    """Something to do in a lane: a collector's look, or a question that is asked once."""
+    """Something to do in a thread: to take a sample, or a query that is made once."""
 
     name: str
     deadline: float
     run: Callable[[], Any]
-    is_look: bool
+    is_sample: bool
     asked: float
-    """CLOCK_MONOTONIC. A question's time counts from here, a look's from where it begins."""
+    """CLOCK_MONOTONIC. A query's time counts from here, a sample's from where it begins."""
     begun: float | None = None
     given_up: bool = False
 
     @property
     def due(self) -> float:
         """When it is late: never, while its turn has not come."""
-        since = self.begun if self.is_look else self.asked
+        since = self.begun if self.is_sample else self.asked
         return math.inf if since is None else since + self.deadline
 
 
-class _Lane:
+class _Thread:
     """A thread, and what it is to do."""
 
     def __init__(self, name: str, put: Put) -> None:
@@ -59,7 +59,7 @@ class _Lane:
         self._put = put
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         # Nobody waits for it at the end: a call that never returns must not keep the agent.
-        threading.Thread(target=self._work, name=f"lane-{name}", daemon=True).start()
+        threading.Thread(target=self._work, name=f"collect-{name}", daemon=True).start()
 
     def add(self, call: _Call) -> None:
         with self.lock:
@@ -83,7 +83,7 @@ class _Lane:
                     self._put(result)
                     continue
                 self.dropped += 1
-            if not call.given_up:  # late, and nobody has looked yet
+            if not call.given_up:  # late, and `check` has not found it yet
                 self.miss(call, call)
 
     def miss(self, call: _Call, blocker: _Call) -> None:
@@ -96,15 +96,15 @@ class _Lane:
             why = f"waits behind {blocker.name}, which does not answer"
         elif waited > 2 * call.deadline:
             why = f"no answer for {waited:.0f} s"
-        if call.is_look:
+        if call.is_sample:
             clock = time.monotonic_ns()
             self._put(Sample(call.name, time.time_ns(), clock, elapsed_ms=waited * 1e3, error=why))
         else:
-            self._put(Answer(call.name, error=why))
+            self._put(QueryResult(call.name, error=why))
 
 
-def _result(call: _Call) -> News:
-    """Make the call. Whatever it raises is its answer: an error in one collector ends nothing."""
+def _result(call: _Call) -> Event:
+    """Make the call. Whatever it raises is its result: an error in one collector ends nothing."""
     wall, clock = time.time_ns(), time.monotonic_ns()
     try:
         value = call.run()
@@ -113,15 +113,15 @@ def _result(call: _Call) -> News:
     except Exception as error:
         why = one_line(f"internal error: {type(error).__name__}: {error}")
     else:
-        return value if call.is_look else Answer(call.name, value)
-    if not call.is_look:
-        return Answer(call.name, error=why)
+        return value if call.is_sample else QueryResult(call.name, value)
+    if not call.is_sample:
+        return QueryResult(call.name, error=why)
     elapsed_ms = (time.monotonic_ns() - clock) / 1e6
     return Sample(call.name, wall, clock, elapsed_ms=elapsed_ms, error=why)
 
 
-class Lanes:
-    """The collectors at work. Samples and answers go to ``put``, as news for the loop.
+class CollectorThreads:
+    """Threads that run collectors. Samples and results go to ``put``, as events for the loop.
 
     Use it from one thread.
     """
@@ -129,79 +129,80 @@ class Lanes:
     def __init__(self, collectors: Sequence[Collector], put: Put) -> None:
         self.collectors = tuple(collectors)
         self._put = put
-        self._lanes: dict[str, _Lane] = {}
-        self._looked: dict[str, float] = {}
-        """Collector → when its latest look was asked for, by CLOCK_MONOTONIC."""
+        self._threads: dict[str, _Thread] = {}
+        self._asked: dict[str, float] = {}
+        """Collector → when its latest sample was asked for, by CLOCK_MONOTONIC."""
 
     @property
     def late(self) -> Counter[str]:
         """Calls that were not back in time, by name."""
-        return sum((lane.late for lane in self._lanes.values()), Counter())
+        return sum((thread.late for thread in self._threads.values()), Counter())
 
     @property
     def dropped(self) -> int:
-        """How many answers came after they had been given up."""
-        return sum(lane.dropped for lane in self._lanes.values())
+        """How many results came after they had been given up."""
+        return sum(thread.dropped for thread in self._threads.values())
 
     def poll(self) -> None:
-        """Let every collector look whose interval is over; who is still at it counts as late."""
+        """Ask every collector that is due for a sample; one that is still busy counts as late."""
         self.check()
         for collector in filter(self._is_due, self.collectors):
-            lane = self._lane(collector.lane)
-            with lane.lock:
-                call = next((c for c in lane.calls if c.is_look and c.name == collector.name), None)
-                blocker = lane.calls[0] if lane.calls else None
+            thread = self._thread(collector.thread)
+            with thread.lock:
+                call = next(
+                    (c for c in thread.calls if c.is_sample and c.name == collector.name), None
+                )
+                blocker = thread.calls[0] if thread.calls else None
             if call is None:
-                self._looked[collector.name] = _now()
-                look = _Call(collector.name, collector.deadline, collector.collect, True, _now())
-                lane.add(look)
+                self._asked[collector.name] = now = _now()
+                thread.add(_Call(collector.name, collector.deadline, collector.collect, True, now))
             elif call.given_up or (blocker is not None and blocker.given_up):
-                lane.miss(call, blocker or call)
+                thread.miss(call, blocker or call)
             # Else it is in time yet: the polls come faster than the answers.
 
     def _is_due(self, collector: Collector) -> bool:
-        before = self._looked.get(collector.name)
+        before = self._asked.get(collector.name)
         return before is None or _now() - before >= collector.interval * _EARLY
 
-    def ask(self, lane: str, key: str, run: Callable[[], Any], deadline: float) -> None:
-        """Call ``run`` once in a lane; its Answer comes within ``deadline`` seconds, or an error.
+    def query(self, thread: str, key: str, run: Callable[[], Any], deadline: float) -> None:
+        """Call ``run`` once in a thread; a result or an error comes within ``deadline`` seconds.
 
-        Where the same question is still being worked on, the answer is that.
+        Where a call of this thread is late already, the result is that.
         """
-        found = self._lane(lane)
+        found = self._thread(thread)
         with found.lock:
             waits = [c for c in found.calls if c.given_up]
         if waits:
             why = f"{waits[0].name} was asked {_now() - waits[0].asked:.1f} s ago: no answer yet"
-            self._put(Answer(key, error=why))
+            self._put(QueryResult(key, error=why))
             return
         found.add(_Call(key, deadline, run, False, _now()))
 
     def check(self) -> None:
         """Give up what is late, and say so."""
         now = _now()
-        for lane in self._lanes.values():
-            with lane.lock:
-                late = [c for c in lane.calls if not c.given_up and now > c.due]
+        for thread in self._threads.values():
+            with thread.lock:
+                late = [c for c in thread.calls if not c.given_up and now > c.due]
                 for call in late:
                     call.given_up = True
             for call in late:
-                lane.miss(call, call)
+                thread.miss(call, call)
 
     def next_due(self) -> float:
         """Return when ``check`` may find something, by CLOCK_MONOTONIC in seconds."""
         due = math.inf
-        for lane in self._lanes.values():
-            with lane.lock:
-                for call in lane.calls:
+        for thread in self._threads.values():
+            with thread.lock:
+                for call in thread.calls:
                     if not call.given_up:
                         due = min(due, call.due)
         return due
 
     def close(self) -> None:
-        """End the lanes. What hangs in one is left behind."""
-        for lane in self._lanes.values():
-            lane.end()
+        """End the threads. What hangs in one is left behind."""
+        for thread in self._threads.values():
+            thread.end()
         closer = threading.Thread(target=self._close_all, daemon=True)
         closer.start()
         closer.join(_CLOSE_SECONDS)
@@ -210,14 +211,14 @@ class Lanes:
         for collector in self.collectors:
             try:
                 collector.close()
-            except Exception:  # noqa: S112  # at the end, nobody is left to be told
+            except Exception:  # noqa: S112  # at the end, nobody uses it any more
                 continue
 
-    def _lane(self, name: str) -> _Lane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = _Lane(name, self._put)
-        return lane
+    def _thread(self, name: str) -> _Thread:
+        thread = self._threads.get(name)
+        if thread is None:
+            thread = self._threads[name] = _Thread(name, self._put)
+        return thread
 
 
 def _now() -> float:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell others of an incident: a command, a webhook. Their failure never hurts the agent."""
+"""Notify of incidents: by a command, a webhook. Their failure never hurts the agent."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import threading
@@ -18,13 +19,15 @@ from stallscope.base.text import one_line
 from stallscope.collectors.programs import Program
 from stallscope.incident import Incident
 
-__all__ = ["NOTIFIED", "Hooks", "command_words", "environment", "webhook_url"]
+__all__ = ["NOTIFIED", "Notifier", "command_words", "environment", "webhook_url"]
+
+_log = logging.getLogger(__name__)
 
 COMMAND_SECONDS = 30.0
 WEBHOOK_SECONDS = 10.0
 NOTIFIED = ("stall", "end")
 MAX_RUNNING = 4
-"""More than these at a time are not started, and counted: a hook that hangs piles up nothing."""
+"""More than these at a time are not started, and counted: what hangs piles up nothing."""
 
 
 def command_words(text: str) -> tuple[str, ...]:
@@ -72,17 +75,16 @@ def environment(event: str, incident: Incident | None, folder: Path | None) -> d
     return {f"STALLSCOPE_{name}": value.replace("\0", "") for name, value in found.items()}
 
 
-class Hooks:
-    """The hooks of one agent. Each call is in a thread of its own, with a deadline.
+class Notifier:
+    """Runs commands and posts to webhooks. Each call is in a thread of its own, with a deadline.
 
-    ``tell`` is given a sentence where one fails. ``plugins``: commands by event.
+    ``plugins``: commands by event.
     """
 
     def __init__(
         self,
         command: tuple[str, ...] | None,
         webhook: str | None,
-        tell: Callable[[str], None],
         *,
         plugins: Mapping[str, Sequence[str]] | None = None,
         plugin_seconds: float = COMMAND_SECONDS,
@@ -91,38 +93,37 @@ class Hooks:
     ) -> None:
         self._command = command
         self._webhook = webhook
-        self._tell = tell
         self._plugins = dict(plugins or {})
         self._plugin_seconds = plugin_seconds
         self._command_seconds = command_seconds
         self._webhook_seconds = webhook_seconds
         self._running = threading.Semaphore(MAX_RUNNING)
         self.failed = 0
-        """Calls that failed, or were not made since too many are at it."""
+        """Calls that failed, or were not made since too many were running."""
 
-    def announce(self, event: str, incident: Incident | None, folder: Path | None) -> None:
-        """Run the plugin of an event; of ``stall`` and ``end`` tell those who want to know."""
+    def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
+        """Run the plugin of an event; notify of ``stall`` and ``end``."""
         variables = environment(event, incident, folder)
         plugin = self._plugins.get(event)
         if plugin:
-            self._begin(
+            self._start(
                 f"plugin {plugin[0]}", lambda: self._run(plugin, variables, self._plugin_seconds)
             )
         if event not in NOTIFIED:
             return
         command = self._command
         if command is not None:
-            self._begin(
+            self._start(
                 "--notify-command", lambda: self._run(command, variables, self._command_seconds)
             )
         if self._webhook is not None:
             body = {"event": event, "path": str(folder), "incident": incident}
             data = msgspec.json.encode(body)
-            self._begin("--webhook", lambda: self._post(data))
+            self._start("--webhook", lambda: self._post(data))
 
-    def _begin(self, what: str, call: Callable[[], str | None]) -> None:
+    def _start(self, what: str, call: Callable[[], str | None]) -> None:
         if not self._running.acquire(blocking=False):
-            self._fail(f"{what}: {MAX_RUNNING} are at work already; this one was left out")
+            self._fail(f"{what}: {MAX_RUNNING} are running already; this one was not started")
             return
 
         def work() -> None:
@@ -135,11 +136,11 @@ class Hooks:
             if why is not None:
                 self._fail(f"{what}: {why}")
 
-        threading.Thread(target=work, name="hook", daemon=True).start()
+        threading.Thread(target=work, name="notify", daemon=True).start()
 
     def _fail(self, text: str) -> None:
         self.failed += 1
-        self._tell(one_line(text))
+        _log.error("%s", one_line(text))
 
     def _run(self, command: Sequence[str], variables: dict[str, str], seconds: float) -> str | None:
         try:

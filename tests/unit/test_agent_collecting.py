@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes: nobody waits for a collector that does not come back."""
+"""CollectorThreads: nobody waits for a collector that does not come back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stallscope.agent.lanes import Lanes
-from stallscope.agent.news import Answer, Inbox, News
+from stallscope.agent.collecting import CollectorThreads
+from stallscope.agent.events import Event, EventQueue, QueryResult
 from stallscope.base.errors import StallscopeError
 from stallscope.samples import Sample
 from tests.support.servers.waiting import PATIENCE, wait_until
@@ -26,9 +26,9 @@ LATE = re.compile(r"no answer (within 0\.5|for [1-9]\d*) s")
 class Fake:
     """A collector that does what it is told; ``gate`` holds it up while it is closed."""
 
-    def __init__(self, name: str, lane: str | None = None, deadline: float = SHORT) -> None:
+    def __init__(self, name: str, thread: str | None = None, deadline: float = SHORT) -> None:
         self.name = name
-        self.lane = lane or name
+        self.thread = thread or name
         self.deadline = deadline
         self.interval = 0.0
         self.gate = threading.Event()
@@ -53,125 +53,125 @@ class Fake:
         self.closed.set()
 
 
-def take(inbox: Inbox, wanted: Callable[[News], bool]) -> News:
+def take(events: EventQueue, wanted: Callable[[Event], bool]) -> Event:
     """Return the first news that is wanted."""
     deadline = time.monotonic() + PATIENCE
-    while (news := inbox.get(deadline - time.monotonic())) is not None:
+    while (news := events.get(deadline - time.monotonic())) is not None:
         if wanted(news):
             return news
     raise AssertionError("it did not come")
 
 
-def sample_of(name: str, *, failed: bool) -> Callable[[News], bool]:
+def sample_of(name: str, *, failed: bool) -> Callable[[Event], bool]:
     return lambda news: (
         isinstance(news, Sample) and news.source == name and (news.error is not None) == failed
     )
 
 
-def pass_deadline(lanes: Lanes) -> None:
+def pass_deadline(threads: CollectorThreads) -> None:
     """Wait until a call is late, and have that noticed.
 
-    A look is due when its lane's thread has begun it, which may need a CPU first.
+    A look is due when its thread's thread has begun it, which may need a CPU first.
     """
-    wait_until(lambda: time.monotonic() > lanes.next_due(), "the deadline has passed")
-    lanes.check()
+    wait_until(lambda: time.monotonic() > threads.next_due(), "the deadline has passed")
+    threads.check()
 
 
 def test_samples_of_all_lanes_arrive() -> None:
-    inbox = Inbox()
+    events = EventQueue()
     fakes = [Fake("a", deadline=PATIENCE), Fake("b", deadline=PATIENCE)]
-    lanes = Lanes([*fakes, Fake("c", lane="a", deadline=PATIENCE)], inbox.put)
-    lanes.poll()
-    found = [take(inbox, lambda news: isinstance(news, Sample)) for _ in range(3)]
+    threads = CollectorThreads([*fakes, Fake("c", thread="a", deadline=PATIENCE)], events.put)
+    threads.poll()
+    found = [take(events, lambda news: isinstance(news, Sample)) for _ in range(3)]
     assert sorted(sample.source for sample in found if isinstance(sample, Sample)) == [
         "a",
         "b",
         "c",
     ]
-    lanes.close()
+    threads.close()
 
 
 def test_a_collector_looks_once_an_interval() -> None:
-    inbox = Inbox()
+    events = EventQueue()
     seldom, often = Fake("seldom", "a", PATIENCE), Fake("often", "a", PATIENCE)
     seldom.interval = 3600.0
-    lanes = Lanes([seldom, often], inbox.put)
+    threads = CollectorThreads([seldom, often], events.put)
     for _ in range(5):
-        lanes.poll()
-        take(inbox, sample_of("often", failed=False))
+        threads.poll()
+        take(events, sample_of("often", failed=False))
     assert (seldom.begun, often.begun) == (1, 5)
     seldom.interval = 0.0
-    lanes.poll()
-    take(inbox, sample_of("seldom", failed=False))
+    threads.poll()
+    take(events, sample_of("seldom", failed=False))
     assert seldom.begun == 2
-    lanes.close()
+    threads.close()
 
 
 def test_one_that_hangs_delays_no_other_lane_and_is_asked_once() -> None:
-    inbox = Inbox()
+    events = EventQueue()
     hangs, works = Fake("hangs"), Fake("works", deadline=PATIENCE)
     hangs.gate.clear()
-    lanes = Lanes([hangs, works], inbox.put)
+    threads = CollectorThreads([hangs, works], events.put)
     arrived: list[Sample] = []
 
-    def both(news: News) -> bool:
+    def both(news: Event) -> bool:
         arrived.extend([news] if isinstance(news, Sample) else [])
         return sample_of("works", failed=False)(news)
 
     for _ in range(20):
-        lanes.poll()
-        take(inbox, both)
+        threads.poll()
+        take(events, both)
     assert works.begun == 20
-    if lanes.late["hangs"] == 0:
-        pass_deadline(lanes)
+    if threads.late["hangs"] == 0:
+        pass_deadline(threads)
     for _ in range(5):
-        lanes.poll()
-    while (news := inbox.get(0)) is not None:
+        threads.poll()
+    while (news := events.get(0)) is not None:
         both(news)
     late = next(sample for sample in arrived if sample.source == "hangs")
     assert LATE.fullmatch(late.error or ""), late.error
     assert hangs.begun == 1
-    assert lanes.late["hangs"] >= 6
-    assert "works" not in lanes.late
+    assert threads.late["hangs"] >= 6
+    assert "works" not in threads.late
     hangs.gate.set()
-    lanes.close()
+    threads.close()
 
 
 def test_what_comes_late_is_dropped_and_then_it_is_asked_again() -> None:
-    inbox = Inbox()
+    events = EventQueue()
     fake = Fake("slow")
     fake.gate.clear()
-    lanes = Lanes([fake], inbox.put)
-    lanes.poll()
+    threads = CollectorThreads([fake], events.put)
+    threads.poll()
     wait_until(lambda: fake.begun, "it looks")
-    pass_deadline(lanes)
+    pass_deadline(threads)
     fake.gate.set()
-    wait_until(lambda: lanes.dropped == 1, "its answer is dropped")
+    wait_until(lambda: threads.dropped == 1, "its answer is dropped")
     fake.deadline = PATIENCE
-    lanes.poll()
-    fresh = take(inbox, sample_of("slow", failed=False))
+    threads.poll()
+    fresh = take(events, sample_of("slow", failed=False))
     assert isinstance(fresh, Sample)
     assert fresh.values == {"x": 2.0}
     assert fake.most_running == 1
-    lanes.close()
+    threads.close()
 
 
 def test_one_lane_takes_turns_and_says_behind_whom_it_waits() -> None:
-    inbox = Inbox()
+    events = EventQueue()
     first, second = Fake("first", "sql"), Fake("second", "sql")
     first.gate.clear()
-    lanes = Lanes([first, second], inbox.put)
-    lanes.poll()
+    threads = CollectorThreads([first, second], events.put)
+    threads.poll()
     wait_until(lambda: first.begun, "the first looks")
-    pass_deadline(lanes)
-    lanes.poll()
-    behind = take(inbox, sample_of("second", failed=True))
+    pass_deadline(threads)
+    threads.poll()
+    behind = take(events, sample_of("second", failed=True))
     assert isinstance(behind, Sample)
     assert behind.error == "waits behind first, which does not answer"
     assert second.begun == 0
     first.gate.set()
-    take(inbox, sample_of("second", failed=False))
-    lanes.close()
+    take(events, sample_of("second", failed=False))
+    threads.close()
 
 
 @pytest.mark.parametrize(
@@ -182,63 +182,63 @@ def test_one_lane_takes_turns_and_says_behind_whom_it_waits() -> None:
     ],
 )
 def test_whatever_it_raises_is_its_sample(error: Exception, said: str) -> None:
-    inbox = Inbox()
+    events = EventQueue()
     fake = Fake("broken", deadline=PATIENCE)
     fake.error = error
-    lanes = Lanes([fake], inbox.put)
-    lanes.poll()
-    sample = take(inbox, sample_of("broken", failed=True))
+    threads = CollectorThreads([fake], events.put)
+    threads.poll()
+    sample = take(events, sample_of("broken", failed=True))
     assert isinstance(sample, Sample)
     assert sample.error == said
-    lanes.close()
+    threads.close()
 
 
 def test_a_question_behind_a_late_call_is_refused_at_once() -> None:
-    inbox = Inbox()
+    events = EventQueue()
     fake = Fake("status", "sql")
     fake.gate.clear()
-    lanes = Lanes([fake], inbox.put)
-    lanes.poll()
+    threads = CollectorThreads([fake], events.put)
+    threads.poll()
     wait_until(lambda: fake.begun, "it looks")
-    pass_deadline(lanes)
+    pass_deadline(threads)
     asked: list[int] = []
-    lanes.ask("sql", "who", lambda: asked.append(1), PATIENCE)
-    answer = take(inbox, lambda news: isinstance(news, Answer))
-    assert isinstance(answer, Answer)
+    threads.query("sql", "who", lambda: asked.append(1), PATIENCE)
+    answer = take(events, lambda news: isinstance(news, QueryResult))
+    assert isinstance(answer, QueryResult)
     assert answer.key == "who"
     assert answer.error is not None
     assert "no answer yet" in answer.error
     fake.gate.set()
-    lanes.close()
+    threads.close()
     assert asked == []
 
 
 def test_a_question_is_given_up_at_its_deadline_though_its_turn_has_not_come() -> None:
-    inbox = Inbox()
+    events = EventQueue()
     fake = Fake("status", "sql", deadline=PATIENCE)
     fake.gate.clear()
-    lanes = Lanes([fake], inbox.put)
-    lanes.poll()
-    lanes.ask("sql", "who", lambda: "nobody", SHORT)
-    wait_until(lambda: time.monotonic() > lanes.next_due(), "the deadline has passed")
-    lanes.check()
-    answer = take(inbox, lambda news: isinstance(news, Answer))
-    assert isinstance(answer, Answer)
+    threads = CollectorThreads([fake], events.put)
+    threads.poll()
+    threads.query("sql", "who", lambda: "nobody", SHORT)
+    wait_until(lambda: time.monotonic() > threads.next_due(), "the deadline has passed")
+    threads.check()
+    answer = take(events, lambda news: isinstance(news, QueryResult))
+    assert isinstance(answer, QueryResult)
     assert answer.key == "who"
     assert LATE.fullmatch(answer.error or ""), answer.error
     fake.gate.set()
-    lanes.close()
+    threads.close()
 
 
 def test_the_end_does_not_wait_for_one_that_never_returns() -> None:
     fake = Fake("never")
     fake.gate.clear()
-    lanes = Lanes([fake], Inbox().put)
-    lanes.poll()
+    threads = CollectorThreads([fake], EventQueue().put)
+    threads.poll()
     wait_until(lambda: fake.begun, "it looks")
     begun = time.monotonic()
-    lanes.close()
+    threads.close()
     assert time.monotonic() - begun < PATIENCE / 2
     assert fake.closed.wait(PATIENCE)
-    assert all(t.daemon for t in threading.enumerate() if t.name.startswith("lane-"))
+    assert all(t.daemon for t in threading.enumerate() if t.name.startswith("thread-"))
     fake.gate.set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arrives at the agent's loop, all of it through one queue."""
+"""Events for the agent's loop: everything that other threads have for it, through one queue."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from stallscope.samples import Sample
 from stallscope.waitlines import WaitLine
 
 __all__ = [
-    "Answer",
-    "Asked",
-    "Done",
-    "Inbox",
-    "News",
-    "ProbeState",
+    "Callback",
+    "CaptureResult",
+    "Event",
+    "EventQueue",
+    "ProbeStatus",
     "Put",
-    "Shot",
+    "QueryResult",
+    "Signal",
     "TargetEnded",
-    "Waits",
+    "WaitsReceived",
 ]
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a lane's one-off call brought; ``error`` says why it brought nothing."""
+class QueryResult(msgspec.Struct, frozen=True):
+    """What a query in a collector's thread brought; ``error`` says why it brought nothing."""
 
     key: str
     value: Any = None
     error: str | None = None
 
 
-class Shot(msgspec.Struct, frozen=True):
-    """A capture that was asked for, or that a wait took, is a whole file, or could not be taken."""
+class CaptureResult(msgspec.Struct, frozen=True):
+    """A capture is a whole file, or could not be taken: one asked for, or one of a long wait."""
 
     path: str | None
     done_ns: int
     """CLOCK_MONOTONIC, when it was known to be whole."""
     partial: bool = False
     key: str | None = None
-    """Of the one who asked; None: the probe took it by itself."""
+    """Of the request; None: the probe took it by itself, for a wait."""
     wait: Trigger | None = None
     error: str | None = None
 
 
-class Waits(msgspec.Struct, frozen=True):
+class WaitsReceived(msgspec.Struct, frozen=True):
     """A line of the wait programs, as it was understood and as it came."""
 
     line: WaitLine
@@ -56,7 +56,7 @@ class Waits(msgspec.Struct, frozen=True):
     clock_ns: int
 
 
-class ProbeState(msgspec.Struct, frozen=True):
+class ProbeStatus(msgspec.Struct, frozen=True):
     """The probe has become ready, or has ended. ``sees_waits``: its wait programs are on."""
 
     ready: bool
@@ -68,32 +68,41 @@ class TargetEnded(msgspec.Struct, frozen=True):
     """The probe saw the end of the server."""
 
 
-class Done(msgspec.Struct, frozen=True):
+class Callback(msgspec.Struct, frozen=True):
     """Work in another thread is done: ``then`` is called in the loop's own."""
 
     then: Callable[[], None]
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A signal: ``stop`` or ``reload``."""
+class Signal(msgspec.Struct, frozen=True):
+    """The user wants something: ``stop`` or ``reload``."""
 
-    what: str
-
-
-News = Sample | Answer | Shot | Waits | ProbeState | TargetEnded | Done | Asked
-Put = Callable[[News], None]
+    action: str
 
 
-class Inbox:
+Event = (
+    Sample
+    | QueryResult
+    | CaptureResult
+    | WaitsReceived
+    | ProbeStatus
+    | TargetEnded
+    | Callback
+    | Signal
+)
+Put = Callable[[Event], None]
+
+
+class EventQueue:
     """The queue. Putting never waits, also in a signal handler (queue.SimpleQueue is reentrant)."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
-    def put(self, news: News) -> None:
-        self._queue.put(news)
+    def put(self, event: Event) -> None:
+        self._queue.put(event)
 
-    def get(self, seconds: float) -> News | None:
+    def get(self, seconds: float) -> Event | None:
         """Return the next, or None where nothing came in that time."""
         try:
             return self._queue.get(timeout=max(0.0, seconds))

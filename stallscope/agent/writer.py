@@ -3,39 +3,38 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from stallscope.agent.news import Done, Put
+from stallscope.agent.events import Callback, Put
 from stallscope.base.errors import StallscopeError
 
-__all__ = ["MAX_JOBS", "Keeper"]
+__all__ = ["MAX_JOBS", "Writer"]
+
+_log = logging.getLogger(__name__)
 
 MAX_JOBS = 1000
-"""Jobs that may wait for the disk. What can be left out is, from then on."""
+"""Jobs that may wait for the disk. More are dropped, where they can be."""
 
 T = TypeVar("T")
 
 
-class Keeper:
-    """Does jobs one after the other. What follows from a job is called in the loop's thread.
+class Writer:
+    """Does jobs one after the other. What follows from a job is called in the loop's thread."""
 
-    ``tell`` is given a sentence where a job failed.
-    """
-
-    def __init__(self, put: Put, tell: Callable[[str], None]) -> None:
+    def __init__(self, put: Put) -> None:
         self._put = put
-        self._tell = tell
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
         self._thread.start()
-        self._said = ""
+        self._logged = ""
         self.failed = 0
-        self.left_out = 0
+        self.dropped = 0
 
-    def do(
+    def submit(
         self,
         job: Callable[[], T],
         then: Callable[[T], None] | None = None,
@@ -45,10 +44,10 @@ class Keeper:
     ) -> None:
         """Do a job; ``then`` is given what it returned, ``otherwise`` why it failed.
 
-        One that is not ``needed`` is left out where too many wait.
+        One that is not ``needed`` is dropped where too many wait.
         """
         if not needed and self._jobs.qsize() > MAX_JOBS:
-            self.left_out += 1
+            self.dropped += 1
             return
 
         def work() -> None:
@@ -61,7 +60,7 @@ class Keeper:
             else:
                 if then is not None:
                     follow = then
-                    self._put(Done(lambda: follow(value)))
+                    self._put(Callback(lambda: follow(value)))
 
         self._jobs.put(work)
 
@@ -73,12 +72,12 @@ class Keeper:
 
     def _fail(self, why: str, otherwise: Callable[[str], None] | None) -> None:
         self.failed += 1
-        if why != self._said:
-            self._tell(why)
-        self._said = why
+        if why != self._logged:
+            _log.error("%s", why)
+        self._logged = why
         if otherwise is not None:
             follow = otherwise
-            self._put(Done(lambda: follow(why)))
+            self._put(Callback(lambda: follow(why)))
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

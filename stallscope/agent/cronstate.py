@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the passes of ``stallscope cron`` know of one another."""
+"""What one run of ``stallscope cron`` keeps for the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.store import locking
 
-__all__ = ["hold", "load", "save"]
+__all__ = ["load", "lock", "save"]
 
 _LOCK = "cron.lock"
 _STATE = "state.json"
@@ -30,8 +30,8 @@ class _State(msgspec.Struct):
     schema: str = "stallscope.cron/1"
 
 
-def hold(dest: Path) -> locking.Held:
-    """Be the only pass. Raises: Locked."""
+def lock(dest: Path) -> locking.Held:
+    """Be the only run. Raises: Locked."""
     path = dest / _LOCK
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -41,7 +41,7 @@ def hold(dest: Path) -> locking.Held:
 
 
 def load(dest: Path, agent: Agent) -> None:
-    """Let the agent go on from the pass before, where the machine has not been booted since."""
+    """Let the agent go on from the run before, where the machine has not been booted since."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         with (dest / _STATE).open("rb") as file:
             state = msgspec.json.decode(file.read(_MAX_STATE), type=_State)
@@ -51,7 +51,7 @@ def load(dest: Path, agent: Agent) -> None:
 
 
 def save(dest: Path, agent: Agent) -> None:
-    """Keep what the next pass is to know. Raises: StallscopeError."""
+    """Keep what the next run is to know. Raises: StallscopeError."""
     state = _State(boot=_boot(), fired=agent.capturing.last_fired, learnt=agent.engine.learnt())
     atomicfile.write(dest / _STATE, [msgspec.json.encode(state), b"\n"], force=True)
 

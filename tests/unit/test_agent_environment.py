@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent's loop meets outside, as its commands make it."""
+"""What surrounds the agent's loop, as its commands make it."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from stallscope.agent.output import LineWriter
 from stallscope.agent.sources import Sources
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
@@ -16,6 +18,7 @@ from stallscope.collectors.processes import Server
 from stallscope.commands import _agent
 from stallscope.main import parser
 from stallscope.store import Store
+from tests.unit.agentlog import Messages
 
 __all__: list[str] = []
 
@@ -30,9 +33,11 @@ def options(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def world(tmp_path: Path, options: Path) -> _agent.World:
+def environment(tmp_path: Path, options: Path) -> _agent.CommandEnvironment:
     args = parser(["watch"]).parse_args(["watch", "--defaults-file", str(options)])
-    return _agent.World(args, database(), Store.open(tmp_path / "store"), tmp_path, None)
+    return _agent.CommandEnvironment(
+        args, database(), Store.open(tmp_path / "store"), tmp_path, None, LineWriter(sys.stdout)
+    )
 
 
 def database() -> Server:
@@ -43,34 +48,35 @@ def database() -> Server:
     return Server(main, (main.pid,), sockets=("/nowhere/s.sock",))
 
 
-def asked(world: _agent.World) -> Sources:
+def asked(environment: _agent.CommandEnvironment) -> Sources:
     args = parser(["watch"]).parse_args(["watch"])
-    found = world.sources(database(), _agent.settings_of(args))
+    found = environment.sources(database(), _agent.settings_of(args))
     found.close()
     return found
 
 
-def test_option_files_that_break_later_leave_the_rest_of_the_world(
-    world: _agent.World, options: Path, capsys: pytest.CaptureFixture[str]
+def test_option_files_that_break_later_leave_the_rest(
+    environment: _agent.CommandEnvironment, options: Path
 ) -> None:
-    first = asked(world)
+    first = asked(environment)
     assert first.sessions is not None
     options.unlink()
-    later = asked(world)
+    with Messages() as log:
+        later = asked(environment)
     assert later.sessions is None
     names = {collector.name for collector in later.collectors}
     assert names < {collector.name for collector in first.collectors}
     assert {"load", "process"} <= names
-    told = capsys.readouterr().err
-    assert "not asked over SQL" in told
-    assert str(options) in told
+    (logged,) = log.messages
+    assert "not asked over SQL" in logged
+    assert str(options) in logged
     options.write_text("[client]\nuser=known\n")
-    assert asked(world).sessions is not None
+    assert asked(environment).sessions is not None
 
 
 def test_option_files_that_are_broken_at_the_start_are_an_error(
-    world: _agent.World, options: Path
+    environment: _agent.CommandEnvironment, options: Path
 ) -> None:
     options.unlink()
     with pytest.raises(StallscopeError, match=str(options)):
-        asked(world)
+        asked(environment)

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from stallscope.agent.loop import Eye
-from stallscope.agent.news import ProbeState, Put, Shot
+from stallscope.agent.events import CaptureResult, ProbeStatus, Put
 from stallscope.agent.probe_session import ProbeSession, ProbeSettings
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
@@ -19,7 +19,13 @@ from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.collectors.triggers.waiting import probe_options
 from stallscope.model import Capture
 
-__all__ = ["OneByOne", "ProbeEye", "WithFallback", "with_triggers"]
+__all__ = [
+    "CaptureBackend",
+    "FallbackBackend",
+    "ProbeBackend",
+    "SerialBackend",
+    "with_triggers",
+]
 
 
 LONGEST_INTERVAL = 10.0
@@ -27,8 +33,26 @@ LEAST_INTERVAL = 0.2
 """Seconds between captures that the probe takes by itself."""
 
 
-class ProbeEye(ProbeSession):
-    """The probe, told what the triggers want."""
+class CaptureBackend(Protocol):
+    """What takes the captures, and perhaps sees waits."""
+
+    @property
+    def restarts(self) -> int: ...
+
+    def start(self, pids: tuple[int, ...]) -> None: ...
+
+    def follow(self, pids: tuple[int, ...]) -> None: ...
+
+    def adapt(self, settings: AgentSettings) -> None: ...
+
+    def capture(self, key: str, path: Path) -> None:
+        """Begin a capture; a CaptureResult with the key follows, whatever happens."""
+
+    def close(self) -> None: ...
+
+
+class ProbeBackend(ProbeSession):
+    """The probe, started with what the triggers want."""
 
     def adapt(self, settings: AgentSettings) -> None:
         """Take other triggers."""
@@ -36,7 +60,7 @@ class ProbeEye(ProbeSession):
 
 
 def with_triggers(probe: ProbeSettings, settings: AgentSettings) -> ProbeSettings:
-    """Return what the probe is asked for the sake of these triggers."""
+    """Return what the probe is started with for these triggers."""
     sleeps = [trigger.sleep for trigger in settings.triggers if trigger.wait is not None]
     return msgspec.structs.replace(
         probe,
@@ -46,7 +70,7 @@ def with_triggers(probe: ProbeSettings, settings: AgentSettings) -> ProbeSetting
     )
 
 
-class OneByOne:
+class SerialBackend:
     """Takes a capture at a time by a function that may take long, in a thread of its own."""
 
     def __init__(self, take: Callable[[tuple[int, ...]], Capture], put: Put) -> None:
@@ -54,7 +78,7 @@ class OneByOne:
         self._take = take
         self._put = put
         self._pids: tuple[int, ...] = ()
-        self._turn = threading.Lock()
+        self._busy = threading.Lock()
 
     def start(self, pids: tuple[int, ...]) -> None:
         self.follow(pids)
@@ -62,20 +86,20 @@ class OneByOne:
     def follow(self, pids: tuple[int, ...]) -> None:
         """Capture these processes from now on."""
         self._pids = pids
-        self._put(ProbeState(ready=True))
+        self._put(ProbeStatus(ready=True))
 
     def adapt(self, settings: AgentSettings) -> None:
         """Nothing in it depends on the triggers."""
 
-    def snap(self, key: str, path: Path) -> None:
+    def capture(self, key: str, path: Path) -> None:
         """Begin a capture; while another is being taken, this one fails."""
-        if not self._turn.acquire(blocking=False):
-            self._answer(key, None, False, "the capture before is still being taken")
+        if not self._busy.acquire(blocking=False):
+            self._report(key, None, False, "the capture before is still being taken")
             return
         threading.Thread(target=self._work, args=(key, path), name="capture", daemon=True).start()
 
     def close(self) -> None:
-        """A capture that is being taken is left behind; its deadline ends it."""
+        """A capture that is being taken goes on; its deadline ends it."""
 
     def _work(self, key: str, path: Path) -> None:
         from stallscope import capturefile
@@ -84,24 +108,24 @@ class OneByOne:
             capture = self._take(self._pids)
             capturefile.write(capture, path)
         except StallscopeError as error:
-            self._answer(key, None, False, str(error))
+            self._report(key, None, False, str(error))
         except Exception as error:
-            self._answer(key, None, False, f"internal error: {type(error).__name__}: {error}")
+            self._report(key, None, False, f"internal error: {type(error).__name__}: {error}")
         else:
-            self._answer(key, path, bool(capture.notes), None)
+            self._report(key, path, bool(capture.notes), None)
         finally:
-            self._turn.release()
+            self._busy.release()
 
-    def _answer(self, key: str, path: Path | None, partial: bool, error: str | None) -> None:
-        said = None if error is None else one_line(error)
+    def _report(self, key: str, path: Path | None, partial: bool, error: str | None) -> None:
+        why = None if error is None else one_line(error)
         where = None if path is None else str(path)
-        self._put(Shot(where, time.monotonic_ns(), partial, key, error=said))
+        self._put(CaptureResult(where, time.monotonic_ns(), partial, key, error=why))
 
 
-class WithFallback:
+class FallbackBackend:
     """The probe, and something else while it is not ready."""
 
-    def __init__(self, probe: ProbeEye, other: Eye) -> None:
+    def __init__(self, probe: ProbeBackend, other: CaptureBackend) -> None:
         self._probe = probe
         self._other = other
 
@@ -121,9 +145,9 @@ class WithFallback:
     def adapt(self, settings: AgentSettings) -> None:
         self._probe.adapt(settings)
 
-    def snap(self, key: str, path: Path) -> None:
+    def capture(self, key: str, path: Path) -> None:
         """Take it by what works now."""
-        (self._probe if self._probe.ready else self._other).snap(key, path)
+        (self._probe if self._probe.ready else self._other).capture(key, path)
 
     def close(self) -> None:
         self._other.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks: who is told, how long that may take, and that nothing follows where they fail."""
+"""Notifier: who is told, how long that may take, and that nothing follows where they fail."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope.agent.hooks import MAX_RUNNING, Hooks, command_words, webhook_url
+from stallscope.agent.notifications import MAX_RUNNING, Notifier, command_words, webhook_url
 from stallscope.base.errors import UsageError
 from stallscope.incident import Fired, Incident, TargetEntry, Verdict
 from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.unit.agentlog import Messages
 
 __all__: list[str] = []
 
@@ -82,20 +83,26 @@ def asked() -> Iterator[Asked]:
         thread.join()
 
 
-def hooks(
-    said: list[str],
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """Return what is logged."""
+    with Messages() as log:
+        yield log.messages
+
+
+def notifier(
     *,
     command: tuple[str, ...] | None = None,
     webhook: str | None = None,
     seconds: float = 20.0,
-) -> Hooks:
-    return Hooks(command, webhook, said.append, command_seconds=seconds, webhook_seconds=seconds)
+) -> Notifier:
+    return Notifier(command, webhook, command_seconds=seconds, webhook_seconds=seconds)
 
 
-def test_a_command_is_told_by_variables_and_no_shell(tmp_path: Path) -> None:
-    file, said = tmp_path / "told", list[str]()
-    made = hooks(said, command=(sys.executable, "-c", SHOW, str(file)))
-    made.announce("stall", INCIDENT, Path("/var/lib/x"))
+def test_a_command_is_told_by_variables_and_no_shell(tmp_path: Path, said: list[str]) -> None:
+    file = tmp_path / "told"
+    made = notifier(command=(sys.executable, "-c", SHOW, str(file)))
+    made.notify("stall", INCIDENT, Path("/var/lib/x"))
     wait_until(lambda: file.exists() and "CONFIDENCE" in file.read_text(), "it was run")
     told = dict(line.partition("=")[::2] for line in file.read_text().splitlines())
     assert told["STALLSCOPE_EVENT"] == "stall"
@@ -116,20 +123,21 @@ def test_a_command_is_told_by_variables_and_no_shell(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_command_that_fails_is_said(command: tuple[str, ...], why: str) -> None:
-    said = list[str]()
-    made = hooks(said, command=command)
-    made.announce("stall", INCIDENT, Path("/x"))
+def test_a_command_that_fails_is_said(command: tuple[str, ...], why: str, said: list[str]) -> None:
+    made = notifier(command=command)
+    made.notify("stall", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
     assert said == [f"--notify-command: {why}"]
     assert made.failed == 1
 
 
-def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    file, said = tmp_path / "pid", list[str]()
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(
+    tmp_path: Path, said: list[str]
+) -> None:
+    file = tmp_path / "pid"
     script = f"sleep 60 & echo $! > {file}.part; mv {file}.part {file}; wait"
-    made = hooks(said, command=("/bin/sh", "-c", script), seconds=5.0)
-    made.announce("stall", INCIDENT, Path("/x"))
+    made = notifier(command=("/bin/sh", "-c", script), seconds=5.0)
+    made.notify("stall", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
     assert said == ["--notify-command: it took more than 5 s and was ended"]
     child = int(file.read_text())
@@ -137,15 +145,15 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
 
 
 def test_a_command_may_leave_a_child_with_its_pipes_and_print_what_it_likes(
-    tmp_path: Path,
+    tmp_path: Path, said: list[str]
 ) -> None:
-    file, said = tmp_path / "pid", list[str]()
+    file = tmp_path / "pid"
     # More than a pipe holds, and a child that nobody ends: neither the group nor the pipe does.
     script = (
         f"setsid sleep 60 & echo $! > {file}; echo why >&2; head -c 3000000 /dev/zero >&2; exit 3"
     )
-    made = hooks(said, command=("/bin/sh", "-c", script), seconds=PATIENCE)
-    made.announce("stall", INCIDENT, Path("/x"))
+    made = notifier(command=("/bin/sh", "-c", script), seconds=PATIENCE)
+    made.notify("stall", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
     os.kill(int(file.read_text()), signal.SIGKILL)
     assert said[0].startswith("--notify-command: it ended with 3: why")
@@ -158,30 +166,27 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_plugins_have_a_deadline_of_their_own() -> None:
-    said = list[str]()
+def test_plugins_have_a_deadline_of_their_own(said: list[str]) -> None:
     plugins = {"fire": ("/bin/sh", "-c", "sleep 60")}
-    made = Hooks(None, None, said.append, plugins=plugins, plugin_seconds=0.2)
-    made.announce("fire", INCIDENT, Path("/x"))
+    made = Notifier(None, None, plugins=plugins, plugin_seconds=0.2)
+    made.notify("fire", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
     assert said == ["plugin /bin/sh: it took more than 0.2 s and was ended"]
 
 
-def test_hooks_that_hang_pile_nothing_up(asked: Asked) -> None:
-    said = list[str]()
+def test_hooks_that_hang_pile_nothing_up(asked: Asked, said: list[str]) -> None:
     asked.gate.clear()
-    made = hooks(said, webhook=asked.url)
+    made = notifier(webhook=asked.url)
     begun = time.monotonic()
     for _ in range(MAX_RUNNING + 10):
-        made.announce("stall", INCIDENT, Path("/x"))
+        made.notify("stall", INCIDENT, Path("/x"))
     assert time.monotonic() - begun < 20, "it waited for one of them"
     assert made.failed == 10
-    assert said[0] == f"--webhook: {MAX_RUNNING} are at work already; this one was left out"
+    assert said[0] == f"--webhook: {MAX_RUNNING} are running already; this one was not started"
 
 
-def test_a_webhook_gets_the_incident(asked: Asked) -> None:
-    said = list[str]()
-    hooks(said, webhook=asked.url).announce("end", INCIDENT, Path("/x"))
+def test_a_webhook_gets_the_incident(asked: Asked, said: list[str]) -> None:
+    notifier(webhook=asked.url).notify("end", INCIDENT, Path("/x"))
     wait_until(lambda: asked.bodies, "it was posted")
     value = json.loads(asked.bodies[0])
     assert (value["event"], value["path"]) == ("end", "/x")
@@ -190,29 +195,27 @@ def test_a_webhook_gets_the_incident(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "/elsewhere", "http://127.0.0.1:1/"])
-def test_a_redirect_is_not_followed(asked: Asked, location: str) -> None:
-    said = list[str]()
+def test_a_redirect_is_not_followed(asked: Asked, location: str, said: list[str]) -> None:
     asked.status, asked.location = 302, location
-    hooks(said, webhook=asked.url).announce("stall", INCIDENT, Path("/x"))
+    notifier(webhook=asked.url).notify("stall", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
     assert said[0].startswith("--webhook: it answers 302 (")
     assert asked.paths == ["/hook"]
 
 
-def test_a_webhook_that_is_not_there_is_said() -> None:
-    said = list[str]()
-    hooks(said, webhook="http://127.0.0.1:1/").announce("stall", INCIDENT, Path("/x"))
+def test_a_webhook_that_is_not_there_is_said(said: list[str]) -> None:
+    notifier(webhook="http://127.0.0.1:1/").notify("stall", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
     assert "cannot be reached" in said[0]
     assert "refused" in said[0]
 
 
-def test_plugins_are_run_at_their_events_alone(tmp_path: Path) -> None:
-    file, said = tmp_path / "told", list[str]()
+def test_plugins_are_run_at_their_events_alone(tmp_path: Path, said: list[str]) -> None:
+    file = tmp_path / "told"
     plugin = (sys.executable, "-c", SHOW, str(file))
-    made = Hooks(None, None, said.append, plugins={"start": plugin})
-    made.announce("stall", INCIDENT, Path("/x"))
-    made.announce("start", None, None)
+    made = Notifier(None, None, plugins={"start": plugin})
+    made.notify("stall", INCIDENT, Path("/x"))
+    made.notify("start", None, None)
     wait_until(lambda: file.exists() and "STALLSCOPE_EVENT=start" in file.read_text(), "it was run")
     assert said == []
 

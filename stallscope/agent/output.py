@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent prints: lines of incidents, and its log.
+
+Each stream has a thread of its own. A pipe that nobody reads, or a full disk behind one, loses
+lines, and neither delays nor ends the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import msgspec
+
+from stallscope.base.text import one_line
+
+__all__ = ["LOG_FORMATS", "LineWriter", "lines_to", "logging_to"]
+
+LOG_FORMATS = ("text", "json")
+MAX_LINES = 1000
+"""Lines that may wait for a stream; more are dropped."""
+CLOSE_SECONDS = 0.5
+_PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
+"""Of sd-daemon(3)."""
+
+
+class LineWriter:
+    """Writes lines to a stream, in a thread of its own."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.dropped = 0
+        """Lines that were not written."""
+        self._stream = stream
+        self._descriptor = _own_descriptor(stream)
+        self._closing = threading.Event()
+        self.on_closed: Callable[[], None] = lambda: None
+        """Called in that thread when nobody is left to read the lines."""
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
+        # Not joined where it hangs in a write: a daemon lets the process end.
+        self._thread = threading.Thread(target=self._work, name="output", daemon=True)
+        self._thread.start()
+
+    def put(self, line: str) -> None:
+        """Have a line written. Never waits, and never fails."""
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Write what waits, for as long as that may take."""
+        self._closing.set()
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._write(line)
+            except OSError as error:
+                self.dropped += 1
+                if error.errno == errno.EPIPE:
+                    self.on_closed()
+            if self._closing.is_set() and self._lines.empty():
+                break
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def _write(self, line: str) -> None:
+        if self._descriptor is None:
+            self._stream.write(f"{line}\n")
+            return
+        # Around the stream's buffer: the interpreter would flush it at its exit, and hang there.
+        data = f"{line}\n".encode("utf-8", "backslashreplace")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def _own_descriptor(stream: IO[str]) -> int | None:
+    """Return a descriptor that stays open for as long as a write hangs; None: it is no file."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.dup(stream.fileno())
+    return None
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, writer: LineWriter, log_format: str, *, to_journal: bool) -> None:
+        super().__init__(logging.INFO)
+        self._writer = writer
+        self._json = log_format == "json"
+        self._to_journal = to_journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._writer.put(self._line(record))
+        except Exception:
+            self.handleError(record)
+
+    def _line(self, record: logging.LogRecord) -> str:
+        message = one_line(record.getMessage())
+        if self._json:
+            at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+            value = {
+                "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                "level": record.levelname.lower(),
+                "logger": record.name,
+                "message": message,
+            }
+            return msgspec.json.encode(value).decode()
+        # The journal has a time for each line already.
+        priority = f"<{_priority(record.levelno)}>" if self._to_journal else ""
+        return f"{priority}stallscope: {message}"
+
+
+def _priority(level: int) -> int:
+    return next((number for least, number in _PRIORITIES if level >= least), 7)
+
+
+def _is_journal(stream: IO[str]) -> bool:
+    """Say whether a stream leads to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
+    with contextlib.suppress(OSError, ValueError):
+        found = os.fstat(stream.fileno())
+        return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return False
+
+
+@contextlib.contextmanager
+def logging_to(stream: IO[str], log_format: str = "text") -> Iterator[LineWriter]:
+    """Let what is logged below ``stallscope`` appear there."""
+    writer = LineWriter(stream)
+    handler = _LogHandler(writer, log_format, to_journal=_is_journal(stream))
+    logger = logging.getLogger("stallscope")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield writer
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        writer.close()
+
+
+@contextlib.contextmanager
+def lines_to(stream: IO[str]) -> Iterator[LineWriter]:
+    """Return the writer of results; what waits at the end is written, if that is soon done."""
+    writer = LineWriter(stream)
+    try:
+        yield writer
+    finally:
+        writer.close()

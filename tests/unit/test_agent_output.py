@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent prints: nobody waits for a stream, and a stream that fails ends nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import pytest
+
+from stallscope.agent.output import MAX_LINES, LineWriter, lines_to, logging_to
+from tests.support.servers.waiting import PATIENCE, wait_until
+
+__all__: list[str] = []
+
+MORE_THAN_A_PIPE = 1 << 20
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, IO[str]]]:
+    reading, writing = os.pipe()
+    try:
+        with open(writing, "w") as stream:
+            yield reading, stream
+    finally:
+        os.close(reading)
+
+
+def test_a_pipe_that_nobody_reads_delays_nothing() -> None:
+    with pipe() as (_, stream):
+        begun = time.monotonic()
+        with lines_to(stream) as output:
+            output.put("x" * MORE_THAN_A_PIPE)
+            for _ in range(2 * MAX_LINES):
+                output.put("x")
+        assert time.monotonic() - begun < PATIENCE / 2
+        assert output.dropped >= MAX_LINES - 2
+    wait_until(lambda: not is_writing(), "without a reader it ends")
+
+
+def is_writing() -> bool:
+    return any(thread.name == "output" for thread in threading.enumerate())
+
+
+def test_a_full_disk_loses_lines_alone() -> None:
+    with open("/dev/full", "w") as stream:
+        with lines_to(stream) as output:
+            output.put("one")
+            output.put("two")
+        assert output.dropped == 2
+
+
+def test_it_says_when_nobody_is_left_to_read() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    closed = threading.Event()
+    with open(writing, "w") as stream, lines_to(stream) as output:
+        output.on_closed = closed.set
+        output.put("one")
+        assert closed.wait(PATIENCE)
+
+
+def test_lines_come_whole_and_in_turn() -> None:
+    with pipe() as (reading, stream):
+        with lines_to(stream) as output:
+            for number in range(100):
+                output.put(f"line {number}\udc80")
+        assert os.read(reading, 1 << 16).decode() == "".join(
+            f"line {number}\\udc80\n" for number in range(100)
+        )
+
+
+def logged(log_format: str) -> str:
+    stream = io.StringIO()
+    logger = logging.getLogger("stallscope.agent.some")
+    with logging_to(stream, log_format):
+        logger.debug("left out")
+        logger.warning("%s: no\nanswer\x1b", "status")
+    logger.warning("after it")
+    return stream.getvalue()
+
+
+def test_a_line_of_the_log_is_for_people() -> None:
+    assert logged("text") == "stallscope: status: no answer\\x1b\n"
+
+
+def test_a_line_of_the_log_is_json_where_that_is_wanted() -> None:
+    value = json.loads(logged("json"))
+    assert value.pop("time").endswith("Z")
+    assert value == {
+        "level": "warning",
+        "logger": "stallscope.agent.some",
+        "message": "status: no answer\\x1b",
+    }
+
+
+def test_the_journal_gets_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pipe() as (reading, stream):
+        found = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+        with logging_to(stream):
+            logging.getLogger("stallscope.agent").error("no room")
+            logging.getLogger("stallscope.agent").info("ready")
+        assert os.read(reading, 4096) == b"<3>stallscope: no room\n<6>stallscope: ready\n"
+
+
+def test_a_writer_that_is_closed_takes_lines_without_a_word() -> None:
+    stream = io.StringIO()
+    writer = LineWriter(stream)
+    writer.put("one")
+    writer.close(PATIENCE)
+    writer.put("two")
+    assert stream.getvalue() == "one\n"
