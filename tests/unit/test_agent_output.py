@@ -42,11 +42,7 @@ def test_a_pipe_that_nobody_reads_delays_nothing() -> None:
                 output.put("x")
         assert time.monotonic() - begun < PATIENCE / 2
         assert output.dropped >= MAX_LINES - 2
-    wait_until(lambda: not is_writing(), "without a reader it ends")
-
-
-def is_writing() -> bool:
-    return any(thread.name == "output" for thread in threading.enumerate())
+    wait_until(lambda: not output._thread.is_alive(), "without a reader it ends")
 
 
 def test_a_full_disk_loses_lines_alone() -> None:
