@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* System calls without the C library: whose wrappers are interposed, by this library and by others,
- * set errno, and may be points of cancellation. */
+ * set errno, and may be points of cancellation. Clocks and copies without it, too. */
 #ifndef STALL_RAW_CALL_H
 #define STALL_RAW_CALL_H
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 /* Returns -errno where the call fails. */
 static inline long raw_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e,
@@ -37,5 +39,31 @@ static inline long raw_call(long number, uint64_t a, uint64_t b, uint64_t c, uin
 #define raw_call6(number, a, b, c, d, e, f)                                                        \
 	raw_call(number, (uint64_t)(a), (uint64_t)(b), (uint64_t)(c), (uint64_t)(d),               \
 		 (uint64_t)(e), (uint64_t)(f))
+
+/* Stores before it are seen before those after it. x86 keeps them in order, compilers do not. */
+#define recorder_write_barrier() __atomic_thread_fence(__ATOMIC_RELEASE)
+
+/* vDSO: neither locks nor allocates, in any glibc since 2.17; else a system call. */
+static inline uint64_t recorder_clock(clockid_t id)
+{
+	struct timespec now;
+
+	clock_gettime(id, &now);
+	return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+static inline uint64_t recorder_now(void)
+{
+	return recorder_clock(CLOCK_MONOTONIC);
+}
+
+/* Not memcpy(3): a sanitizer's own looks at every byte, and a stack has bytes that nobody may read. */
+static inline void recorder_copy(void *to, const void *from, size_t size)
+{
+	asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(size) : : "memory");
+}
+static inline void recorder_clear(void *to, size_t size)
+{
+	asm volatile("rep stosb" : "+D"(to), "+c"(size) : "a"(0) : "memory");
+}
 
 #endif

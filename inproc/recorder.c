@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread's waits, from its own point of view.
-#include "inproc/recorder_private.h"
+#include "inproc/recorder.h"
+
+#include "inproc/recorder_maps.h"
+#include "inproc/recorder_records.h"
+#include "inproc/recorder_ring.h"
+#include "inproc/recorder_settings.h"
+#include "inproc/recorder_slots.h"
+#include "inproc/recorder_stack.h"
+#include "inproc/recorder_stats.h"
 
 #define MAX_NESTED 16
 #define SIGNAL_FRAME 512 // struct rt_sigframe without the state of the FPU is larger
@@ -8,6 +15,8 @@
 #define WAITS_PER_NAME 64
 #define MAX_PATIENCE_NS 10000000ULL
 #define MIN_PATIENCE_NS 100000ULL
+#define QUEUE 8			   // so many waiters stall, however short each wait is for itself
+#define QUEUE_PAUSE_NS 20000000ULL // between the releases of what has such a queue
 
 static __thread struct recorder_thread self __attribute__((tls_model("initial-exec")));
 
@@ -160,7 +169,7 @@ static void count_begin(struct recorder_ring *ring, struct recorder_thread *thre
 	if (part <= 1)
 		__atomic_fetch_add(&ring->header->waits, part ? WAITS_AT_ONCE - 1 : 1,
 				   __ATOMIC_RELAXED);
-	// Threads are named after their first waits, too, and anew for other work.
+	// Threads are named after their first waits, too, and again for other work.
 	if (count && (!(count & (count - 1)) || count % WAITS_PER_NAME == 0))
 		recorder_read_comm(thread->slot->comm);
 }
@@ -313,8 +322,8 @@ struct ending {
 	uint32_t flags;
 };
 
-static void tell_end(struct recorder_ring *ring, struct recorder_thread *thread,
-		     const struct ending *ending)
+static void record_end(struct recorder_ring *ring, struct recorder_thread *thread,
+		       const struct ending *ending)
 {
 	const struct stall_wait_slot *slot = thread->slot;
 	uint8_t words[STALL_RING_WORDS];
@@ -362,13 +371,13 @@ static bool count_end(struct recorder_ring *ring, struct recorder_thread *thread
 		ending->flags |= STALL_SLOT_MARKED;
 	if (is_first)
 		ending->flags |= STALL_SLOT_FIRST;
-	bool is_told =
+	bool is_recorded =
 		(is_over || is_first) &&
-		recorder_is_to_be_told(ring, stat, role,
-				       is_cond ? (uint64_t *)&stat->told_ns[0] : NULL, ending->now);
-	if (is_first && is_told) // else the next one in its place
+		recorder_may_record(ring, stat, role,
+				    is_cond ? (uint64_t *)&stat->told_ns[0] : NULL, ending->now);
+	if (is_first && is_recorded) // else the next one in its place
 		__atomic_store_n(&stat->told, 1, __ATOMIC_RELAXED);
-	return is_told;
+	return is_recorded;
 }
 
 void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes)
@@ -380,14 +389,14 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 		return;
 	struct ending ending = {.now = recorder_now(), .result = result};
 	// Counted first: a reader may take the stat away when no wait is for it.
-	bool is_told = count_end(ring, thread, &ending, bytes);
+	bool is_recorded = count_end(ring, thread, &ending, bytes);
 	if (thread->marked)
 		recorder_unmark(thread);
 	set_seq(thread, thread->seq + 1);
-	if (is_told)
-		tell_end(ring, thread, &ending);
+	if (is_recorded)
+		record_end(ring, thread, &ending);
 	if (thread->has_stack)
-		recorder_stack_give_back(ring, thread->index);
+		recorder_stack_release(ring, thread->index);
 }
 
 uint64_t recorder_patience_ns(void)
@@ -406,6 +415,72 @@ uint64_t recorder_began_ns(const struct recorder_thread *thread)
 	return thread->start_ns;
 }
 
+/* Who lets an object go that others have waited long for. */
+
+// Taken at a pace, they are those of long holds mostly: the next after a pause is likely the end of
+// one. A queue's are few, and not to be lost among the many of locks that one thread waits for.
+static bool may_record_release(struct recorder_ring *ring, struct stall_wait_stat *stat,
+			       bool is_queue, uint64_t now)
+{
+	uint64_t *last_ns = (uint64_t *)&stat->told_ns[1];
+
+	if (is_queue)
+		return recorder_is_due(last_ns, now, QUEUE_PAUSE_NS);
+	return recorder_may_record(ring, stat, stat->role, last_ns, now);
+}
+
+static void record_release(struct recorder_ring *ring, struct recorder_thread *thread,
+			   uint64_t object, enum stall_ring_call call,
+			   const struct recorder_place *place)
+{
+	struct stall_wait_key key = {
+		.tgid = ring->layout.pid,
+		.kind = STALL_WAIT_FUTEX,
+		.id = object,
+	};
+	uint64_t now = recorder_now(), threshold_ns = recorder_threshold_of(ring, STALL_WAIT_FUTEX);
+	uint32_t waiters;
+
+	if (now < threshold_ns || (!recorder_mark_is_older(object, now - threshold_ns) &&
+				   recorder_marked(object) < QUEUE))
+		return;
+	struct stall_wait_stat *stat = recorder_stat_find(ring, stall_wait_tag(&key));
+	if (!stat || !__atomic_load_n(&stat->marked, __ATOMIC_RELAXED) ||
+	    __atomic_load_n(&stat->role, __ATOMIC_RELAXED) == STALL_ROLE_COND)
+		return;
+	uint64_t last_ns = __atomic_load_n(&stat->told_ns[1], __ATOMIC_RELAXED);
+	if (last_ns && now - last_ns < QUEUE_PAUSE_NS)
+		return; // whether somebody has waited that long is not looked at
+	uint64_t oldest = recorder_oldest_wait(ring, object, &waiters);
+	if (!oldest || (oldest > now - threshold_ns && waiters < QUEUE))
+		return;
+	if (!may_record_release(ring, stat, waiters >= QUEUE, now))
+		return;
+	recorder_record(ring, thread,
+			&(struct recorder_event){
+				.type = STALL_RECORD_WAKER,
+				.key = key,
+				.operation = call,
+				.start_ns = now,
+				.now_ns = now,
+				.value = now - oldest,
+				.size = waiters,
+				.place = place,
+			});
+}
+
+void recorder_release(uint64_t object, enum stall_ring_call call,
+		      const struct recorder_place *place)
+{
+	struct recorder_thread *thread = recorder_enter();
+	struct recorder_ring *ring = thread ? recorder_ring() : NULL;
+
+	if (ring && (recorder_has_slot(ring, thread) || recorder_slot_take(ring, thread)))
+		record_release(ring, thread, object, call, place);
+	if (thread)
+		recorder_leave(thread);
+}
+
 /* The end of a thread, and of the process. */
 
 void recorder_forked(void)
@@ -413,7 +488,7 @@ void recorder_forked(void)
 	bool in_write = self.doing == RECORDER_WRITES;
 
 	self = (struct recorder_thread){.generation = self.generation};
-	recorder_slots_forget();
+	recorder_slots_forget(recorder_ring());
 	recorder_marks_forget();
 	recorder_maps_forget();
 	recorder_ring_forget(in_write);

@@ -11,32 +11,11 @@
 #define STALL_RECORDER_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
-#include <sys/types.h>
 
+#include "inproc/recorder_marks.h"
+#include "inproc/recorder_wait.h"
 #include "inproc/ring.h"
-
-/* Where a thread is: callee-saved registers, SP and PC of one moment in a function of this library
- * whose frame lives until the wait is over. */
-struct recorder_place {
-	uint64_t bx, bp, r12, r13, r14, r15, ip, sp;
-};
-
-/*
- * What the server's environment says, read once:
- *
- *   STALLSCOPE_RUNTIME_DIR=DIR		where the ring is made, and nowhere else
- *   STALLSCOPE_THRESHOLD=KIND=MS[,...]	kinds and groups as in `stallscope waits`: lock, fsync, ...;
- *					or MS for all. Whole milliseconds; 100
- *   STALLSCOPE_THREADS=N		slots
- *   STALLSCOPE_KEEP_RING=1		the ring stays when the server exits
- *   STALLSCOPE_OFF=1			the ring is made all the same, with `enabled` 0, so that
- *					whoever may write it can switch it on
- *
- * What is not understood is said in one line on standard error, and passed over.
- */
 
 struct recorder_thread; /* of the calling thread: its slot, in the ring */
 
@@ -46,15 +25,6 @@ struct recorder_thread; /* of the calling thread: its slot, in the ring */
 struct recorder_thread *recorder_enter(void);
 void recorder_leave(struct recorder_thread *thread);
 
-struct recorder_wait {
-	enum stall_wait_kind kind;
-	uint32_t operation;    /* enum stall_ring_call, or the number of the system call */
-	uint64_t object;       /* FUTEX: of the pthread object */
-	int fd;		       /* files: by descriptor, */
-	const char *path;      /* or by path (UNLINK, RENAME), else NULL */
-	const struct stat *st; /* of fd, where it was asked for already; else NULL */
-	uint64_t value, size;  /* offset and bytes */
-};
 /* Publishes the wait: its slot is odd from here on. `with_stack`: its stack is copied at once,
  * and a lock or condition is marked. */
 void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *wait,
@@ -65,20 +35,6 @@ void recorder_still_waits(struct recorder_thread *thread, const struct recorder_
 /* It is over: counts it, and records it where it was longer than the threshold of its kind. */
 void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes);
 
-/* Whether somebody has waited long for a word with the hash of this one: a few instructions, for
- * the paths of unlock and signal. False is sure. */
-extern uint32_t recorder_marks[] __attribute__((visibility("hidden")));
-#define RECORDER_MARKS 4096
-static inline uint32_t recorder_marked(uint64_t object)
-{
-	/* objects are 8 bytes apart at least */
-	return __atomic_load_n(&recorder_marks[(object * 0x9e3779b97f4a7c15) >> 52],
-			       __ATOMIC_RELAXED);
-}
-static inline bool recorder_is_marked(uint64_t object)
-{
-	return recorder_marked(object) != 0;
-}
 /* The calling thread lets the object go: a WAKER record, if somebody has waited past the threshold
  * for this very object, or many wait for it, and not too many came lately. */
 void recorder_release(uint64_t object, enum stall_ring_call call,

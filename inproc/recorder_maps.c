@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which files are mapped where, so that addresses have names also after the server's death.
+#include "inproc/recorder_maps.h"
+
 #include <fcntl.h>
 #include <string.h>
-
-#include "inproc/recorder_private.h"
 
 #define PAUSE_NS 1000000000ULL
 #define PAUSE_FACTOR 256 // times as long as a reading took: less than 0.4 % of a thread's time

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of the ring's file. It exists before it is touched, or a full disk would be a SIGBUS.
-#include <sys/mman.h>
+#include "inproc/recorder_memory.h"
 
-#include "inproc/recorder_private.h"
+#include <sys/mman.h>
 
 // A thousand threads may have so much of the file in memory; more threads, more.
 #define BUDGET_PAGES (15500000 / STALL_RING_PAGE)
@@ -17,6 +17,23 @@ static uint64_t there[MAX_PAGES / 64]; // a bit for each page
 // Pages that are there, or are being made: in all, of stacks, and of those what is deep, beyond
 // SLOT_PAGES.
 static uint32_t there_count, stack_count, deep_count;
+
+static pid_t process; // ours
+
+__attribute__((constructor)) static void remember_process(void)
+{
+	process = raw_call0(SYS_getpid);
+}
+
+bool recorder_is_own_process(void)
+{
+	return raw_call0(SYS_getpid) == process;
+}
+
+void recorder_ring_lost(struct recorder_ring *ring, enum stall_wait_lost cause)
+{
+	__atomic_fetch_add(&ring->header->lost[cause], 1, __ATOMIC_RELAXED);
+}
 
 static inline uint32_t load(const uint32_t *count)
 {
@@ -65,24 +82,24 @@ static void set_gone(const struct recorder_ring *ring, uint64_t page)
 	count(ring, page, -1);
 }
 
-static uint32_t threads(void)
+static uint32_t threads(const struct recorder_ring *ring)
 {
-	uint32_t used = recorder_slots_used();
+	uint32_t used = load(&ring->slots_used);
 
 	return used > BUDGET_THREADS ? used : BUDGET_THREADS;
 }
 
-static uint32_t budget(void)
+static uint32_t budget(const struct recorder_ring *ring)
 {
-	return (uint64_t)BUDGET_PAGES * threads() / BUDGET_THREADS;
+	return (uint64_t)BUDGET_PAGES * threads(ring) / BUDGET_THREADS;
 }
 
 // What is left for deep stacks by the others, those of threads that are yet to come included.
-static uint32_t deep_budget(void)
+static uint32_t deep_budget(const struct recorder_ring *ring)
 {
-	uint32_t others =
-		load(&there_count) - load(&stack_count) + RESERVED_PAGES + threads() * SLOT_PAGES;
-	uint32_t all = budget();
+	uint32_t others = load(&there_count) - load(&stack_count) + RESERVED_PAGES +
+			  threads(ring) * SLOT_PAGES;
+	uint32_t all = budget(ring);
 
 	return others < all ? all - others : 0;
 }
@@ -122,9 +139,9 @@ static bool reserve(struct recorder_ring *ring, uint64_t first, uint64_t last,
 	}
 	if (first < ring->layout.stacks_offset / STALL_RING_PAGE) // header and slots
 		add(&there_count, all);
-	else if (!deep && !take(&there_count, all, budget()))
+	else if (!deep && !take(&there_count, all, budget(ring)))
 		return false;
-	else if (deep && !take(&deep_count, deep, deep_budget()))
+	else if (deep && !take(&deep_count, deep, deep_budget(ring)))
 		return false;
 	else if (deep)
 		add(&there_count, all);
@@ -186,7 +203,7 @@ bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t siz
 
 uint32_t recorder_stack_share(const struct recorder_ring *ring)
 {
-	uint32_t used = recorder_slots_used(), deep = deep_budget();
+	uint32_t used = load(&ring->slots_used), deep = deep_budget(ring);
 	uint64_t size = (SLOT_PAGES + (deep + used) / (used + 1)) * STALL_RING_PAGE; // rounded up
 
 	return ring->is_whole || size > ring->layout.stack_stride ? ring->layout.stack_stride
@@ -195,11 +212,11 @@ uint32_t recorder_stack_share(const struct recorder_ring *ring)
 
 // A thread that is in no wait needs no stack there. That costs a call: only when memory is scarce, or
 // has become so since.
-void recorder_stack_give_back(struct recorder_ring *ring, uint32_t slot)
+void recorder_stack_release(struct recorder_ring *ring, uint32_t slot)
 {
 	uint32_t pages = ring->layout.stack_stride / STALL_RING_PAGE;
 	uint64_t start = ring->layout.stacks_offset / STALL_RING_PAGE + (uint64_t)slot * pages;
-	bool is_scarce = load(&deep_count) >= deep_budget() / 8 * 7;
+	bool is_scarce = load(&deep_count) >= deep_budget(ring) / 8 * 7;
 	uint64_t kept = is_scarce ? SLOT_PAGES : recorder_stack_share(ring) / STALL_RING_PAGE;
 	uint64_t first = start + kept, end = first;
 
@@ -218,4 +235,5 @@ void recorder_memory_forget(void)
 {
 	recorder_clear(there, sizeof(there));
 	there_count = stack_count = deep_count = 0;
+	process = raw_call0(SYS_getpid);
 }

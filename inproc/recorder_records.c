@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of what is over, with stacks: the latest, in a ring of cells.
-#include "inproc/recorder_private.h"
+#include "inproc/recorder_records.h"
+
+#include "inproc/recorder_maps.h"
+#include "inproc/recorder_stack.h"
+#include "inproc/recorder_stats.h"
 
 #define COST_NS 1000000ULL    // a thousand in a second,
 #define BURST_NS 125000000ULL // and so many at once as there are cells
@@ -36,8 +39,8 @@ bool recorder_is_due(uint64_t *last_ns, uint64_t now, uint64_t pause_ns)
 
 // A condition may be that of idle threads, who are many: until a reader has said what it is, some
 // records will do.
-bool recorder_is_to_be_told(struct recorder_ring *ring, struct stall_wait_stat *stat, uint32_t role,
-			    uint64_t *last_ns, uint64_t now)
+bool recorder_may_record(struct recorder_ring *ring, struct stall_wait_stat *stat, uint32_t role,
+			 uint64_t *last_ns, uint64_t now)
 {
 	if (role == STALL_ROLE_COND)
 		return false;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether there is a ring.
+#include "inproc/recorder_ring.h"
+
 #include <signal.h>
 #include <sys/mman.h>
 
-#include "inproc/recorder_private.h"
+#include "inproc/recorder_file.h"
+#include "inproc/recorder_settings.h"
 
 #define MAX_NAPS 100 // 10 ms
 
@@ -16,7 +18,6 @@ enum state {
 };
 static uint32_t state;
 static struct recorder_ring the_ring;
-static pid_t process; // ours
 
 struct recorder_ring *recorder_ring(void)
 {
@@ -69,16 +70,6 @@ static bool make(struct recorder_ring *ring)
 	return false;
 }
 
-__attribute__((constructor)) static void remember_process(void)
-{
-	process = raw_call0(SYS_getpid);
-}
-
-bool recorder_is_own_process(void)
-{
-	return raw_call0(SYS_getpid) == process;
-}
-
 // It is some system calls of another thread away, once in a process's life: without this, what begins
 // meanwhile would be unseen for as long as it lasts.
 static struct recorder_ring *wait_for_ring(void)
@@ -124,7 +115,6 @@ void recorder_ring_forget(bool in_write)
 		raw_call2(SYS_munmap, header, size);
 	recorder_memory_forget();
 	*ring = (struct recorder_ring){.generation = ring->generation + 1};
-	process = raw_call0(SYS_getpid);
 	// One that could not be made is not tried again in the child either.
 	if (state != FAILED)
 		state = NONE;
@@ -133,9 +123,4 @@ void recorder_ring_forget(bool in_write)
 bool recorder_ring_failed(void)
 {
 	return __atomic_load_n(&state, __ATOMIC_RELAXED) == FAILED;
-}
-
-void recorder_ring_lost(struct recorder_ring *ring, enum stall_wait_lost cause)
-{
-	__atomic_fetch_add(&ring->header->lost[cause], 1, __ATOMIC_RELAXED);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the environment says, and what is said to people.
+#include "inproc/recorder_settings.h"
+
 #include <fcntl.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -8,7 +9,8 @@
 #include <unistd.h>
 
 #include "ebpf/wait_kinds.h"
-#include "inproc/recorder_private.h"
+#include "inproc/raw_call.h"
+#include "inproc/ring.h"
 
 #define DEFAULT_THRESHOLD_NS 100000000ULL
 #define DEFAULT_SLOTS 4096

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slot for each thread that has something to say.
+#include "inproc/recorder_slots.h"
+
 #include <sys/prctl.h>
 
-#include "inproc/recorder_private.h"
+#include "inproc/recorder_maps.h"
+#include "inproc/recorder_marks.h"
 
 #define RETRY_NS 1000000000ULL
 #define MAX_LOOKED_AT 64 // slots that are asked whether their thread lives, for each that is taken
 
 // Whose each slot is, apart from the file, so that a search is quick and nobody else writes to it.
 static int32_t owners[STALL_RING_MAX_SLOTS];
-static uint32_t used; // all owners are below
 static uint32_t looked_at;
 
 void recorder_read_comm(char comm[STALL_BPF_COMM])
@@ -26,6 +27,22 @@ static struct stall_wait_slot *slot_at(const struct recorder_ring *ring, uint32_
 	return (struct stall_wait_slot *)recorder_ring_at(ring, ring->layout.slots_offset) + index;
 }
 
+// Of a thread that died with it.
+static void unmark_slot(struct recorder_ring *ring, struct stall_wait_slot *slot)
+{
+	uint32_t index = __atomic_load_n(&slot->stat, __ATOMIC_RELAXED); // others may change it
+	uint64_t offset = ring->layout.stats_offset + index * sizeof(struct stall_wait_stat);
+
+	if (!__atomic_exchange_n(&slot->marked, 0, __ATOMIC_RELAXED))
+		return;
+	if (index < ring->layout.stat_count + STALL_WAIT_KINDS &&
+	    recorder_ring_has_already(ring, offset, sizeof(struct stall_wait_stat))) {
+		struct stall_wait_stat *stat = recorder_ring_at(ring, offset);
+		__atomic_fetch_sub(&stat->marked, 1, __ATOMIC_RELAXED);
+	}
+	recorder_marks_remove(recorder_mark_of(slot->key.id));
+}
+
 // Whatever its last thread was doing, it does so no more.
 static void empty(struct recorder_ring *ring, struct stall_wait_slot *slot)
 {
@@ -33,14 +50,14 @@ static void empty(struct recorder_ring *ring, struct stall_wait_slot *slot)
 		return;
 	uint32_t seq = slot->seq;
 	__atomic_store_n(&slot->seq, seq + (seq & 1), __ATOMIC_RELEASE);
-	recorder_unmark_slot(ring, slot);
+	unmark_slot(ring, slot);
 	__atomic_store_n(&slot->tid, 0, __ATOMIC_RELEASE);
 }
 
 // A thread that ended by a bare exit(2), or was killed alone, has not given its slot back.
 static void reclaim(struct recorder_ring *ring)
 {
-	uint32_t count = __atomic_load_n(&used, __ATOMIC_RELAXED);
+	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_RELAXED);
 	uint32_t first = __atomic_fetch_add(&looked_at, MAX_LOOKED_AT, __ATOMIC_RELAXED);
 
 	for (uint32_t i = 0; i < MAX_LOOKED_AT && i < count; i++) {
@@ -76,7 +93,8 @@ static void raise_to(uint32_t *maximum, uint32_t value)
 // The first free one, or that of a dead thread whose tid this one was given. slot_count: none.
 static uint32_t find(struct recorder_ring *ring, int32_t tid)
 {
-	uint32_t count = __atomic_load_n(&used, __ATOMIC_ACQUIRE), slots = ring->layout.slot_count;
+	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_ACQUIRE),
+		 slots = ring->layout.slot_count;
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (__atomic_load_n(&owners[i], __ATOMIC_RELAXED) == tid) {
@@ -86,7 +104,7 @@ static uint32_t find(struct recorder_ring *ring, int32_t tid)
 	}
 	for (uint32_t i = 0; i < slots; i++) {
 		if (claim(i, tid)) {
-			raise_to(&used, i + 1);
+			raise_to(&ring->slots_used, i + 1);
 			return i;
 		}
 	}
@@ -95,7 +113,7 @@ static uint32_t find(struct recorder_ring *ring, int32_t tid)
 
 static uint32_t find_or_reclaim(struct recorder_ring *ring, int32_t tid)
 {
-	uint32_t count = __atomic_load_n(&used, __ATOMIC_ACQUIRE);
+	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_ACQUIRE);
 	uint32_t index = find(ring, tid);
 
 	if (index < count)
@@ -147,20 +165,16 @@ void recorder_slot_free(struct recorder_ring *ring, struct recorder_thread *thre
 	__atomic_store_n(&owners[thread->index], 0, __ATOMIC_RELEASE);
 }
 
-uint32_t recorder_slots_used(void)
+void recorder_slots_forget(const struct recorder_ring *ring)
 {
-	return __atomic_load_n(&used, __ATOMIC_RELAXED);
-}
-
-void recorder_slots_forget(void)
-{
-	recorder_clear(owners, used * sizeof(owners[0]));
-	used = looked_at = 0;
+	if (ring)
+		recorder_clear(owners, ring->slots_used * sizeof(owners[0]));
+	looked_at = 0;
 }
 
 uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count)
 {
-	uint32_t slots = __atomic_load_n(&used, __ATOMIC_ACQUIRE), count = 0;
+	uint32_t slots = __atomic_load_n(&ring->slots_used, __ATOMIC_ACQUIRE), count = 0;
 	uint64_t oldest = 0;
 
 	for (uint32_t i = 0; i < slots; i++) {
@@ -184,4 +198,21 @@ uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint3
 	}
 	*ret_count = count;
 	return oldest;
+}
+
+void recorder_mark(struct recorder_thread *thread)
+{
+	thread->marked = true;
+	thread->mark = recorder_mark_of(thread->object);
+	__atomic_fetch_add(&thread->stat->marked, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&thread->slot->marked, thread->seq, __ATOMIC_RELAXED);
+	recorder_marks_add(thread->mark, thread->start_ns);
+}
+
+void recorder_unmark(struct recorder_thread *thread)
+{
+	thread->marked = false;
+	__atomic_store_n(&thread->slot->marked, 0, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&thread->stat->marked, 1, __ATOMIC_RELAXED);
+	recorder_marks_remove(thread->mark);
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a thread is: registers, and a copy of its stack.
-#include <sys/uio.h>
+#include "inproc/recorder_stack.h"
 
-#include "inproc/recorder_private.h"
+#include <sys/uio.h>
 
 #define MAX_DEPTH (1 << 20) // of a stack that is looked at page by page, once
 #define MAX_PAGES 9	    // of a copy from a stack that is not known

@@ -12,6 +12,7 @@
 #include "lock/lock_layout.h"
 #include "rings/ring_find.h"
 #include "rings/ring_snapshot.h"
+#include "rings/ring_words.h"
 #include "snapshot/proc_thread.h"
 
 struct inputs {

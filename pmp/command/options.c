@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/options_text.h"
-#include "command/options_serve.h"
 #include "command/options_watch.h"
+#include "ebpf/wait_kinds.h"
 
 #define MIN_INTERVAL_NS 10000000
 
@@ -359,6 +359,20 @@ static struct stall_error *parse_command(const char *text, enum stall_command *r
 	return stall_usage("\"%s\": unknown command", text);
 }
 
+// Captures that have somewhere to go are taken, and probes are on where their events, lines or
+// captures are asked for.
+static void complete_serve(struct stall_options *options)
+{
+	struct stall_serve_options *serve = &options->serve;
+
+	if (serve->captures && !stall_trigger_rules_any(&serve->rules))
+		stall_trigger_rules_set(&serve->rules, stall_watch_kinds_parse("all"),
+					STALL_TRIGGER_THRESHOLD_NS);
+	if (options->interval_given)
+		serve->line_ns = options->waits.interval_ns;
+	serve->watch |= serve->events || serve->line_ns || stall_trigger_rules_any(&serve->rules);
+}
+
 struct stall_error *stall_options_init(struct stall_options *options, int argc, char **argv)
 {
 	struct stall_error *err;
@@ -387,7 +401,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	if (!err)
 		err = check(options, argv[1]);
 	if (!err)
-		stall_options_complete_serve(options);
+		complete_serve(options);
 	if (err)
 		stall_options_deinit(options);
 	return err;

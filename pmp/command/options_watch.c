@@ -7,6 +7,7 @@
 #include "ebpf/wait_kinds.h"
 
 #define MAX_NAME 32
+#define MAX_CONVOY 65536
 #define MIN_POLL_NS 1000000
 #define MAX_POLL_NS UINT64_C(10000000000)
 
@@ -90,4 +91,38 @@ struct stall_error *stall_options_add_threshold(struct stall_watch_options *opti
 		if (stall_watch_kinds_probes(kinds) & 1u << i)
 			options->source.threshold_ns[i] = ns;
 	return NULL;
+}
+
+struct stall_error *stall_options_add_capture_threshold(struct stall_serve_options *options,
+							const char *text)
+{
+	uint32_t kinds = 0;
+	uint64_t ns = 0;
+	struct stall_error *err =
+		stall_options_parse_threshold("capture-threshold", text, &kinds, &ns);
+
+	if (!err)
+		stall_trigger_rules_set(&options->rules, kinds, ns);
+	return err;
+}
+
+struct stall_error *stall_options_set_convoy(struct stall_serve_options *options, const char *text)
+{
+	uint64_t count;
+	struct stall_error *err = stall_parse_number("convoy", text, 2, MAX_CONVOY, &count);
+
+	if (!err)
+		options->rules.convoy = count;
+	return err;
+}
+
+struct stall_error *stall_options_set_capture_interval(struct stall_serve_options *options,
+						       const char *text)
+{
+	uint64_t ns;
+	struct stall_error *err = stall_parse_ms("capture-interval", text, &ns);
+
+	if (!err)
+		options->rules.interval_ns = ns;
+	return err;
 }

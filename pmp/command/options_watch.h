@@ -4,6 +4,7 @@
 #define STALL_OPTIONS_WATCH_H
 
 #include "base/error.h"
+#include "serve/serve.h"
 #include "waits/watch.h"
 
 // --kind NAME: a kind or a group. The first takes the place of all kinds; *given says that there was
@@ -21,5 +22,14 @@ struct stall_error *stall_options_set_poll_interval(struct stall_watch_options *
 // --threshold, in that form.
 struct stall_error *stall_options_add_threshold(struct stall_watch_options *options,
 						const char *text);
+
+// Of serve alone, which waits take a capture.
+// --capture-threshold MS or KIND=MS, where KIND may be a group.
+struct stall_error *stall_options_add_capture_threshold(struct stall_serve_options *options,
+							const char *text);
+// --convoy N, --capture-interval MS.
+struct stall_error *stall_options_set_convoy(struct stall_serve_options *options, const char *text);
+struct stall_error *stall_options_set_capture_interval(struct stall_serve_options *options,
+						       const char *text);
 
 #endif

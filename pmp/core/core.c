@@ -140,7 +140,8 @@ static struct stall_error *fill_maps(struct stall_snapshot *snapshot,
 	struct stall_process *process = &snapshot->processes[0];
 	uint32_t main;
 	struct stall_error *err =
-		stall_core_maps_create(memory, notes, options, &process->maps, &main);
+		stall_core_maps_create(memory, notes, options->exe_fd, options->sysroot_fd,
+				       &process->maps, &main);
 
 	if (err || main == STALL_NO_MODULE)
 		return err;

@@ -18,7 +18,7 @@
 struct builder {
 	const struct stall_core_memory *memory;
 	const struct stall_core_notes *notes;
-	const struct stall_core_options *options;
+	int exe_fd, sysroot_fd;
 	struct stall_maps *maps;
 	uint32_t main;
 };
@@ -116,13 +116,13 @@ static struct stall_error *check_module(const struct builder *b, struct stall_mo
 static struct stall_error *open_module(struct builder *b, struct stall_module *module,
 				       const struct stall_core_file *code, bool is_main)
 {
-	if (!is_main || b->options->exe_fd < 0) {
-		struct stall_error *err = stall_module_open_under(b->options->sysroot_fd, module);
+	if (!is_main || b->exe_fd < 0) {
+		struct stall_error *err = stall_module_open_under(b->sysroot_fd, module);
 		if (err || module->fd < 0)
 			return err;
 		return check_module(b, module, code);
 	}
-	module->fd = fcntl(b->options->exe_fd, F_DUPFD_CLOEXEC, 3);
+	module->fd = fcntl(b->exe_fd, F_DUPFD_CLOEXEC, 3);
 	if (module->fd < 0)
 		return set_error(module, "too many open files");
 	return check_module(b, module, code);
@@ -278,12 +278,12 @@ static void maps_destroyp(struct stall_maps **maps)
 }
 
 struct stall_error *stall_core_maps_create(const struct stall_core_memory *memory,
-					   const struct stall_core_notes *notes,
-					   const struct stall_core_options *options,
-					   struct stall_maps **ret, uint32_t *ret_main)
+					   const struct stall_core_notes *notes, int exe_fd,
+					   int sysroot_fd, struct stall_maps **ret,
+					   uint32_t *ret_main)
 {
 	_cleanup_(maps_destroyp) struct stall_maps *maps = calloc(1, sizeof(*maps));
-	struct builder b = {memory, notes, options, maps, STALL_NO_MODULE};
+	struct builder b = {memory, notes, exe_fd, sysroot_fd, maps, STALL_NO_MODULE};
 	size_t modules =
 		notes->file_count < STALL_MAX_MODULES ? notes->file_count : STALL_MAX_MODULES;
 

@@ -19,18 +19,6 @@
 #define COND_SIZE 48
 #define MYSQL_COND_SIZE 56
 
-static const char *const kind_names[] = {
-	[STALL_LOCK_UNKNOWN] = "unknown",   [STALL_LOCK_MUTEX] = "mutex",
-	[STALL_LOCK_RWLOCK] = "rwlock",	    [STALL_LOCK_COND] = "cond",
-	[STALL_LOCK_SEM] = "sem",	    [STALL_LOCK_JOIN] = "join",
-	[STALL_LOCK_INTERNAL] = "internal",
-};
-
-const char *stall_lock_kind_name(enum stall_lock_kind kind)
-{
-	return kind_names[kind];
-}
-
 // A thread that waits, and on what.
 struct waiter {
 	uint32_t thread;

@@ -9,20 +9,10 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "lock/lock_layout.h"
 #include "lock/lock_names.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
-
-enum stall_lock_kind {
-	STALL_LOCK_UNKNOWN, // a futex of the program's own
-	STALL_LOCK_MUTEX,
-	STALL_LOCK_RWLOCK,
-	STALL_LOCK_COND,
-	STALL_LOCK_SEM,
-	STALL_LOCK_JOIN,     // pthread_join: the word is the TID of the thread waited for
-	STALL_LOCK_INTERNAL, // a lock of libc's own (malloc arena, time zone): no owner kept
-};
-const char *stall_lock_kind_name(enum stall_lock_kind kind);
 
 struct stall_lock {
 	uint32_t process;

@@ -7,6 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const kind_names[] = {
+	[STALL_LOCK_UNKNOWN] = "unknown",   [STALL_LOCK_MUTEX] = "mutex",
+	[STALL_LOCK_RWLOCK] = "rwlock",	    [STALL_LOCK_COND] = "cond",
+	[STALL_LOCK_SEM] = "sem",	    [STALL_LOCK_JOIN] = "join",
+	[STALL_LOCK_INTERNAL] = "internal",
+};
+
+const char *stall_lock_kind_name(enum stall_lock_kind kind)
+{
+	return kind_names[kind];
+}
+
 #ifndef FUTEX_LOCK_PI2
 #define FUTEX_LOCK_PI2 13
 #endif

@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "rings/ring_file.h"
-#include "rings/ring_releases.h"
 #include "snapshot/snapshot.h"
 
 // A slot in use, copied.
@@ -26,6 +25,11 @@ struct stall_ring_threads {
 	uint64_t newest_ns; // the latest time that any of them knows of
 	size_t full;	    // stacks that found no room in the arena
 };
+
+static inline bool stall_ring_thread_is_waiting(const struct stall_ring_thread *thread)
+{
+	return thread->slot.seq & 1;
+}
 
 // Copies at most max_stack bytes of each stack into the arena.
 struct stall_error *stall_ring_threads_init(struct stall_ring_threads *threads,
@@ -47,12 +51,5 @@ enum stall_object stall_ring_object(uint32_t call);
 
 // Those that the library keeps: the callee-saved ones, SP and PC.
 void stall_ring_regs_fill(const __u64 regs[STALL_BPF_PT_REGS], struct stall_regs *ret);
-
-// Adds the words of the objects that threads of the process wait for, as the waiters have read them:
-// `stable` where the two that read them last agree, or there is but one, nobody is known to have let
-// the object go since, and the owner has not begun to wait since.
-struct stall_error *stall_ring_words_add(struct stall_snapshot *snapshot, uint32_t process,
-					 const struct stall_ring_threads *threads,
-					 const struct stall_ring_releases *releases);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "rings/ring_find.h"
 #include "rings/ring_snapshot.h"
+#include "rings/ring_words.h"
 #include "rings/snap_inproc.h"
 #include "snapshot/proc_copy.h"
 #include "snapshot/proc_thread.h"

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "snapshot/module_file.h"
 #include "snapshot/target.h"
 
 #define STALL_NO_MODULE UINT32_MAX
@@ -20,19 +21,6 @@ struct stall_mapping {
 	uint64_t offset;     // in the file
 	bool executable, readable;
 	uint32_t module; // index into stall_maps.modules, or STALL_NO_MODULE
-};
-
-// A file mapped executable, or the vdso.
-struct stall_module {
-	char *path;	     // as the target sees it, without " (deleted)"; "[vdso]"
-	uint64_t start, end; // of its executable mapping, lowest to highest
-	uint64_t offset;     // file offset of the mapping at `start`
-	uint64_t dev, ino;   // 0 for the vdso
-	bool deleted;	     // the path was unlinked or replaced since it was mapped
-	int fd;		     // open for reading, -1 where that failed (see `error`)
-	bool shared;	     // fd and error belong to another module of the same file, which can be
-			     // one of another process of the snapshot
-	char *error;	     // why fd is -1, or NULL
 };
 
 struct stall_maps {

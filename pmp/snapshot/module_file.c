@@ -39,7 +39,7 @@ static struct stall_error *open_vdso(const struct stall_target *target, struct s
 	_cleanup_free_ char *image = malloc(size);
 	if (!image)
 		return &stall_enomem;
-	if (stall_target_read(target, module->start, image, size) != size)
+	if (stall_read_child_range(target, module->start, image, size) != size)
 		return set_error(module, "cannot read it from the process", 0);
 	_cleanup_close_ int fd = memfd_create("vdso", MFD_CLOEXEC);
 	if (fd < 0)

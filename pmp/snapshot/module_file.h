@@ -1,10 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening the very file that a process has mapped, whatever its path means by now.
+// An ELF module of a process, and opening the very file that a process has mapped, whatever its path means by now.
 #ifndef STALL_MODULE_FILE_H
 #define STALL_MODULE_FILE_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/error.h"
-#include "snapshot/maps.h"
+#include "snapshot/target.h"
+
+// A file mapped executable, or the vdso.
+struct stall_module {
+	char *path;	     // as the target sees it, without " (deleted)"; "[vdso]"
+	uint64_t start, end; // of its executable mapping, lowest to highest
+	uint64_t offset;     // file offset of the mapping at `start`
+	uint64_t dev, ino;   // 0 for the vdso
+	bool deleted;	     // the path was unlinked or replaced since it was mapped
+	int fd;		     // open for reading, -1 where that failed (see `error`)
+	bool shared;	     // fd and error belong to another module of the same file, which can be
+			     // one of another process of the snapshot
+	char *error;	     // why fd is -1, or NULL
+};
 
 // Fills module->fd, or module->error. `start` and `end` are those of one mapping of the file, as in
 // /proc/PID/maps. Fails for want of memory only.

@@ -427,6 +427,15 @@ struct stall_error *stall_read_child_memory(const struct stall_target *target,
 	return NULL;
 }
 
+size_t stall_read_child_range(const struct stall_target *target, uint64_t address, void *buf,
+			      size_t size)
+{
+	struct stall_read read = {.address = address, .buf = buf, .size = size};
+
+	stall_error_destroy(stall_read_child_memory(target, &read, 1));
+	return read.done;
+}
+
 // With the path of `message` below the target's folder. Once more where the child died.
 static struct stall_error *call_with_path(const struct stall_target *target, enum stall_read_op op,
 					  const char *path, int *ret_fd, int *ret_status)

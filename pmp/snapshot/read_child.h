@@ -25,9 +25,20 @@ void stall_read_child_set_patience(unsigned int ms);
 struct stall_error *stall_read_child_share(struct stall_arena *arena);
 void stall_read_child_forget(struct stall_arena *arena);
 
-// As stall_target_read_many. STALL_ERROR_LATE: of the rest nothing was read.
+// Many ranges of the process's memory in as few system calls as possible: process_vm_readv(2), and
+// /proc/PID/mem where that is missing. A range that fails does not spoil the others: its `done` says
+// how much of it was read. STALL_ERROR_LATE: of the rest nothing was read.
+struct stall_read {
+	uint64_t address;
+	void *buf;
+	size_t size;
+	size_t done;
+};
 struct stall_error *stall_read_child_memory(const struct stall_target *target,
 					    struct stall_read *reads, size_t count);
+// One range. Returns the bytes read from its start on (0 where nothing is readable).
+size_t stall_read_child_range(const struct stall_target *target, uint64_t address, void *buf,
+			      size_t size);
 
 // A file below /proc/PID: opened by its name, then read in pieces until 0, before anything else is
 // read of any process. An errno that the kernel gave is that of the error.

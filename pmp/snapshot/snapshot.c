@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "snapshot/late_reads.h"
+#include "snapshot/read_child.h"
 
 #define SYS_FUTEX_WAIT 455 // since Linux 6.7: (uaddr, val, mask, flags, timeout, clockid)
 #ifndef FUTEX_LOCK_PI2
@@ -446,7 +447,7 @@ static struct stall_error *read_words(const struct stall_snapshot *snapshot,
 				.size = sizeof(futexes[first + n].bytes),
 			};
 		struct stall_error *err =
-			stall_target_read_many(&snapshot->processes[process].target, reads, n);
+			stall_read_child_memory(&snapshot->processes[process].target, reads, n);
 		// Nothing was read.
 		if (err && (err->code == STALL_ERROR_NO_PROCESS || err->code == STALL_ERROR_LATE)) {
 			stall_error_destroy(err);

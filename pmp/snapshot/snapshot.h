@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "snapshot/maps.h"
+#include "snapshot/read_child.h"
 #include "snapshot/target.h"
 
 // x86-64 DWARF numbers: 0 rax, 1 rdx, 2 rcx, 3 rbx, 4 rsi, 5 rdi, 6 rbp, 7 rsp, 8-15 r8-r15,
@@ -211,7 +212,7 @@ static inline size_t stall_snapshot_read(const struct stall_snapshot *snapshot, 
 {
 	if (snapshot->memory.read)
 		return snapshot->memory.read(snapshot->memory.arg, process, address, buf, size);
-	return stall_target_read(&snapshot->processes[process].target, address, buf, size);
+	return stall_read_child_range(&snapshot->processes[process].target, address, buf, size);
 }
 
 // Whether reads of a process did not come back in time: of the rest of its memory there is nothing.

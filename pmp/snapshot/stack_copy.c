@@ -2,6 +2,7 @@
 #include "snapshot/stack_copy.h"
 
 #include "base/cleanup.h"
+#include "snapshot/read_child.h"
 
 // How far glibc's thread pointer can lie above the stack pointer for both to be of one stack whose
 // mapping is not known (the thread is younger than our copy of the mappings).
@@ -71,7 +72,7 @@ static struct stall_error *read_process(const struct stall_snapshot *snapshot, u
 					struct stall_read *reads, size_t count)
 {
 	struct stall_error *err =
-		stall_target_read_many(&snapshot->processes[process].target, reads, count);
+		stall_read_child_memory(&snapshot->processes[process].target, reads, count);
 
 	// It ended, or keeps us waiting: its threads get no copies, those of other processes their
 	// own.

@@ -11,7 +11,6 @@
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
-#include "snapshot/read_child.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -283,19 +282,4 @@ struct stall_error *stall_target_tids(const struct stall_target *target, size_t 
 	*ret = no_cleanup_ptr(tids);
 	*ret_count = count;
 	return NULL;
-}
-
-struct stall_error *stall_target_read_many(const struct stall_target *target,
-					   struct stall_read *reads, size_t count)
-{
-	return stall_read_child_memory(target, reads, count);
-}
-
-size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,
-			 size_t size)
-{
-	struct stall_read read = {.address = address, .buf = buf, .size = size};
-
-	stall_error_destroy(stall_target_read_many(target, &read, 1));
-	return read.done;
 }

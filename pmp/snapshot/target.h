@@ -36,20 +36,4 @@ struct stall_error *stall_target_tids(const struct stall_target *target, size_t 
 void stall_target_root(const struct stall_target *target, char *ret, size_t size);
 const char *stall_path_in_root(const char *path, const char *root);
 
-// Reads target memory: process_vm_readv(2), /proc/PID/mem where that is missing (read_child.h).
-// Returns the bytes read from the start of the range on (0 where nothing is readable).
-size_t stall_target_read(const struct stall_target *target, uint64_t address, void *buf,
-			 size_t size);
-
-// Many ranges in as few system calls as possible. A range that fails does not spoil the others:
-// its `done` says how much of it was read.
-struct stall_read {
-	uint64_t address;
-	void *buf;
-	size_t size;
-	size_t done;
-};
-struct stall_error *stall_target_read_many(const struct stall_target *target,
-					   struct stall_read *reads, size_t count);
-
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "waits/poll_calls.h"
+#include "snapshot/read_child.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -31,7 +32,7 @@ static uint64_t vector_size(const struct stall_target *target, uint64_t address,
 
 	if (count > MAX_IOVECS)
 		count = MAX_IOVECS;
-	if (stall_target_read(target, address, vector, count * sizeof(vector[0])) !=
+	if (stall_read_child_range(target, address, vector, count * sizeof(vector[0])) !=
 	    count * sizeof(vector[0]))
 		return 0;
 	for (uint64_t i = 0; i < count; i++)
@@ -105,7 +106,7 @@ static bool read_path(const struct stall_target *target, uint64_t address, char 
 		size_t size = PAGE - (address + used) % PAGE;
 		if (size > STALL_PATH - 1 - used)
 			size = STALL_PATH - 1 - used;
-		size_t got = stall_target_read(target, address + used, ret + used, size);
+		size_t got = stall_read_child_range(target, address + used, ret + used, size);
 		used += got;
 		if (got < size)
 			break;
@@ -131,7 +132,7 @@ static bool describe_futex(const struct stall_target *target, uint8_t how,
 		ret->value = call->args[1];
 		return true;
 	default:
-		if (stall_target_read(target, call->args[0], &first, sizeof(first)) !=
+		if (stall_read_child_range(target, call->args[0], &first, sizeof(first)) !=
 		    sizeof(first))
 			return false;
 		ret->key.id = first.address;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "waits/poll_thread.h"
+#include "snapshot/read_child.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -157,7 +158,8 @@ static void settle_restart(const struct stall_poll_thread *thread, struct stall_
 static uint64_t hash_below(const struct stall_target *target, uint64_t sp)
 {
 	uint64_t words[BELOW / sizeof(uint64_t)], hash = UINT64_C(0xcbf29ce484222325);
-	size_t got = sp > BELOW ? stall_target_read(target, sp - BELOW, words, sizeof(words)) : 0;
+	size_t got =
+		sp > BELOW ? stall_read_child_range(target, sp - BELOW, words, sizeof(words)) : 0;
 
 	for (size_t i = 0; i < got / sizeof(words[0]); i++)
 		hash = (hash ^ words[i]) * UINT64_C(0x9e3779b97f4a7c15) + (hash >> 29);

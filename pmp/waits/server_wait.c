@@ -3,6 +3,7 @@
 // holds is believed only where two places in it agree: a lock that names its transaction, a ticket
 // that names its context.
 #include "waits/server_wait.h"
+#include "snapshot/read_child.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +34,7 @@ bool stall_server_wait_in_copy(const struct stall_wait_server *server, uint64_t 
 
 static bool read_all(const struct stall_target *target, uint64_t address, void *buf, size_t size)
 {
-	return address && stall_target_read(target, address, buf, size) == size;
+	return address && stall_read_child_range(target, address, buf, size) == size;
 }
 
 static uint64_t word(const uint8_t *bytes, size_t offset)
@@ -72,7 +73,7 @@ static bool is_name(const char *name, size_t size)
 static bool read_name(const struct stall_target *target, uint64_t address, char *ret, size_t size)
 {
 	// It may lie at the end of what is mapped.
-	size_t got = address ? stall_target_read(target, address, ret, size) : 0;
+	size_t got = address ? stall_read_child_range(target, address, ret, size) : 0;
 
 	return got > 0 && is_name(ret, got);
 }
@@ -130,7 +131,7 @@ static void describe_latch(const struct stall_wait_server *server,
 	if (is_rwlock_type(server->arg))
 		ret->role = STALL_ROLE_RWLOCK;
 	if (!target || !server->lock ||
-	    stall_target_read(target, server->lock, latch, sizeof(latch)) < 64)
+	    stall_read_child_range(target, server->lock, latch, sizeof(latch)) < 64)
 		return;
 	for (size_t i = 0; i < sizeof(latch_layouts) / sizeof(latch_layouts[0]); i++) {
 		const struct latch_layout *layout = &latch_layouts[i];

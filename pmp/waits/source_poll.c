@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 
 #include "base/cleanup.h"
+#include "snapshot/read_child.h"
 #include "waits/poller.h"
 #include "waits/wait_copies.h"
 #include "waits/wait_process.h"
@@ -175,8 +176,8 @@ static bool take_question(struct source *source, struct stall_poll_slot *slot,
 	*record = stall_poll_slot_record(source->poller, slot, STALL_RECORD_END, slot->start_ns);
 	record->flags |= STALL_SLOT_FIRST | STALL_SLOT_GOES_ON;
 	record->stack_address = slot->thread->call.sp;
-	record->stack_size = stall_target_read(&slot->process->target, record->stack_address,
-					       question->stack, sizeof(question->stack));
+	record->stack_size = stall_read_child_range(&slot->process->target, record->stack_address,
+						    question->stack, sizeof(question->stack));
 	return record->stack_size && stall_poll_slot_is(source->poller, record->slot, record->seq);
 }
 

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "inproc/ring.h"
+#include "lock/lock.h"
 #include "rings/ring_threads.h"
+#include "snapshot/read_child.h"
 #include "waits/server_functions.h"
 
 // How far up the stack of a waiter its wait function can lie.
@@ -54,9 +56,9 @@ bool stall_wait_read_word(const struct stall_wait_process *process, uint64_t add
 
 	if (address < STALL_FUTEX_BEFORE || address > UINT64_MAX - STALL_FUTEX_AFTER)
 		return false;
-	futex.readable = stall_target_read(&process->snapshot->processes[0].target,
-					   address - STALL_FUTEX_BEFORE, futex.bytes,
-					   sizeof(futex.bytes)) == sizeof(futex.bytes);
+	futex.readable = stall_read_child_range(&process->snapshot->processes[0].target,
+						address - STALL_FUTEX_BEFORE, futex.bytes,
+						sizeof(futex.bytes)) == sizeof(futex.bytes);
 	*ret = futex;
 	return futex.readable;
 }

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "snapshot/read_child.h"
 #include "snapshot/snapshot.h"
 
 static inline void frozen_set(struct stall_regs *regs, int reg, uint64_t value)
@@ -71,7 +72,7 @@ static inline bool frozen_thread(struct stall_snapshot *snapshot, pid_t tid, siz
 	thread->stack = stall_arena_alloc(snapshot->arena, size);
 	if (thread->stack)
 		thread->stack_size =
-			stall_target_read(&process->target, user.rsp, thread->stack, size);
+			stall_read_child_range(&process->target, user.rsp, thread->stack, size);
 	return true;
 }
 

@@ -12,6 +12,7 @@
 #include "rings/ring_file.h"
 #include "rings/ring_releases.h"
 #include "rings/ring_threads.h"
+#include "rings/ring_words.h"
 
 static char folder[] = "/tmp/stall-ring-XXXXXX";
 static char path[64];

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "snapshot/read_child.h"
 #include "snapshot/target.h"
 
 #include <pthread.h>
@@ -77,7 +78,7 @@ static void test_reads(const struct stall_target *target)
 		{.address = (uintptr_t)pages, .buf = NULL, .size = 0},
 	};
 
-	CHECK_OK(stall_target_read_many(target, reads, sizeof(reads) / sizeof(reads[0])));
+	CHECK_OK(stall_read_child_memory(target, reads, sizeof(reads) / sizeof(reads[0])));
 	CHECK_INT(reads[0].done, sizeof(a));
 	CHECK_INT(a[0], 'a');
 	CHECK_INT(reads[1].done, PAGE / 2); // as far as it goes
@@ -88,7 +89,7 @@ static void test_reads(const struct stall_target *target)
 	CHECK_INT(reads[5].done, sizeof(c));
 	CHECK_INT(c[0], 'c');
 	CHECK_INT(reads[6].done, 0);
-	CHECK_INT(stall_target_read(target, (uintptr_t)pages + PAGE - 8, b, 16), 8);
+	CHECK_INT(stall_read_child_range(target, (uintptr_t)pages + PAGE - 8, b, 16), 8);
 }
 
 // More ranges than go into one call, every third of them unreadable.
@@ -107,7 +108,7 @@ static void test_many_reads(const struct stall_target *target)
 			.buf = &bufs[i],
 			.size = sizeof(bufs[i]),
 		};
-	CHECK_OK(stall_target_read_many(target, reads, COUNT));
+	CHECK_OK(stall_read_child_memory(target, reads, COUNT));
 	for (int i = 0; i < COUNT; i++) {
 		wrong += reads[i].done != (i % 3 == 1 ? 0 : sizeof(bufs[i]));
 		wrong += bufs[i] != (i % 3 == 1 ? 0 : i % 3 ? 0x63636363 : 0x61616161);
@@ -150,7 +151,7 @@ static void test_child(void)
 	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
 	stall_error_destroy(err);
 	struct stall_read read = {.address = (uintptr_t)pages, .buf = &count, .size = 4};
-	err = stall_target_read_many(&target, &read, 1);
+	err = stall_read_child_memory(&target, &read, 1);
 	CHECK(err && err->code == STALL_ERROR_NO_PROCESS);
 	CHECK_INT(read.done, 0);
 	stall_error_destroy(err);

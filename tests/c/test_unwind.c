@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "check.h"
 #include "frozen.h"
+#include "snapshot/read_child.h"
 #include "target_process.h"
 #include "unwind/worker.h"
 
@@ -35,7 +36,7 @@ static bool read_word(Dwfl *dwfl, Dwarf_Addr address, Dwarf_Word *ret, void *arg
 {
 	struct walk *walk = arg;
 
-	return stall_target_read(&walk->snapshot->processes[0].target, address, ret, 8) == 8;
+	return stall_read_child_range(&walk->snapshot->processes[0].target, address, ret, 8) == 8;
 }
 
 static bool set_registers(Dwfl_Thread *thread, void *arg)

@@ -9,6 +9,7 @@
 #include "check.h"
 #include "ebpf/bpf_features.h"
 #include "ebpf/waits_private.h"
+#include "snapshot/read_child.h"
 #include "target_process.h"
 #include "waits/server_probes.h"
 
@@ -69,8 +70,8 @@ static bool goes_on(const struct stall_wait_server *wait)
 {
 	uint64_t stacked;
 
-	return stall_target_read(&snapshot->processes[0].target, wait->sp, &stacked,
-				 sizeof(stacked)) == sizeof(stacked) &&
+	return stall_read_child_range(&snapshot->processes[0].target, wait->sp, &stacked,
+				      sizeof(stacked)) == sizeof(stacked) &&
 	       stall_server_wait_holds(wait, 0, stacked);
 }
 
@@ -218,9 +219,9 @@ static uint8_t first_byte(const char *function)
 	CHECK_OK(stall_worker_find_functions(worker, snapshot, 0, patterns, 1, place, &count));
 	CHECK_INT(count, 1);
 	const struct stall_module *module = &maps->modules[place[0].module];
-	CHECK_INT(stall_target_read(&snapshot->processes[0].target,
-				    module->start + place[0].file_offset - module->offset, &byte,
-				    1),
+	CHECK_INT(stall_read_child_range(&snapshot->processes[0].target,
+					 module->start + place[0].file_offset - module->offset,
+					 &byte, 1),
 		  1);
 	return byte;
 }

@@ -9,6 +9,7 @@
 #include "rings/ring_file.h"
 #include "rings/ring_releases.h"
 #include "rings/ring_threads.h"
+#include "rings/ring_words.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

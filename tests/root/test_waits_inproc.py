@@ -37,7 +37,7 @@ NOBODY = 65534
 PAUSE_MS = 150
 """Longer than the library keeps silent of a lock after it has told who let it go."""
 CELLS = 128
-"""Records that a ring holds (inproc/recorder_create.c)."""
+"""Records that a ring holds (inproc/recorder_file.c)."""
 
 
 @pytest.fixture

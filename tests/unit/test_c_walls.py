@@ -43,8 +43,8 @@ def includes(path: Path) -> list[str]:
 
 
 def unit(path: Path) -> str:
-    """Return what a file belongs to: NAME.c, NAME.h and NAME.bpf.c of a folder are one."""
-    return f"{path.parent.name}/{path.name.split('.')[0]}"
+    """Return what a file belongs to: NAME.c and NAME.h of a folder are one."""
+    return f"{path.parent.name}/{path.stem}"
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The file of the ring, in its folder, with its header. */
+#ifndef STALL_RECORDER_FILE_H
+#define STALL_RECORDER_FILE_H
+
+#include "inproc/recorder_memory.h"
+
+/* Makes and maps it, and removes old ones of dead servers. 0, or an errno, and what could not be done. */
+int recorder_create(struct recorder_ring *ring, const char **ret_what);
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which files are mapped where, so that addresses have names also after the server's death. */
+#ifndef STALL_RECORDER_MAPS_H
+#define STALL_RECORDER_MAPS_H
+
+#include "inproc/recorder_memory.h"
+
+/* Reads /proc/self/maps again, if that was not done lately. */
+void recorder_maps_refresh(struct recorder_ring *ring, uint64_t now);
+void recorder_maps_forget(void);
+
+#endif

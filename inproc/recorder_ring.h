@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether this process has a ring: it is made when it is first needed. */
+#ifndef STALL_RECORDER_RING_H
+#define STALL_RECORDER_RING_H
+
+#include <stdbool.h>
+
+#include "inproc/recorder_memory.h"
+
+/* NULL: there is none (yet). */
+struct recorder_ring *recorder_ring(void);
+/* Makes it where there is none. */
+struct recorder_ring *recorder_ring_needed(void);
+/* It could not be made, and is not tried again. */
+bool recorder_ring_failed(void);
+/* After a fork(2): it is the parent's. `in_write`: this thread may go on writing into it. */
+void recorder_ring_forget(bool in_write);
+
+#endif

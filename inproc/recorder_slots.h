@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A slot for each thread that has something to say. */
+#ifndef STALL_RECORDER_SLOTS_H
+#define STALL_RECORDER_SLOTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "inproc/recorder_memory.h"
+#include "inproc/recorder_wait.h"
+
+enum recorder_doing {
+	RECORDER_IDLE,
+	RECORDER_WRITES, /* is in a call of the library */
+	RECORDER_WAITS,	 /* in the server's own call, between begin and end */
+};
+
+/* In thread-local storage, and small: static TLS is scarce. */
+struct recorder_thread {
+	uint32_t generation;		/* of the ring that the slot is in */
+	uint8_t doing;			/* enum recorder_doing */
+	uint8_t ended;			/* its end has been seen: nothing more is recorded */
+	uint8_t has_stack;		/* the slot has the stack of this wait */
+	uint8_t nested;			/* calls within a call, refused since the outermost began */
+	uint32_t index;			/* of the slot */
+	uint32_t seq;			/* of the slot: odd in a wait */
+	struct stall_wait_slot *slot;	/* NULL: none */
+	uint64_t refused_ns;		/* when it last got none */
+	uintptr_t frame;		/* of the outermost call of the library */
+	uintptr_t stack_low, stack_end; /* between them all can be read; 0: not looked at */
+	uint64_t start_ns;		/* of the wait, CLOCK_MONOTONIC */
+	uint64_t object;		/* recorder_wait.object */
+	struct stall_wait_stat *stat;	/* of the last wait */
+	uint64_t tag;			/* of the stat */
+	struct recorder_place place;	/* that the wait began at */
+	uint32_t operation;		/* recorder_wait.operation */
+	uint32_t waits;			/* that it has begun */
+	uint16_t kind;			/* enum stall_wait_kind */
+	uint16_t mark;			/* index of the object's mark, */
+	bool marked;			/* if it has one */
+};
+
+static inline uint64_t recorder_threshold_of(const struct recorder_ring *ring, uint32_t kind)
+{
+	return __atomic_load_n(&ring->header->threshold_ns[kind], __ATOMIC_RELAXED);
+}
+
+static inline bool recorder_has_slot(const struct recorder_ring *ring,
+				     const struct recorder_thread *thread)
+{
+	return ring && thread->slot && thread->generation == ring->generation;
+}
+
+bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thread);
+void recorder_slot_free(struct recorder_ring *ring, struct recorder_thread *thread);
+/* After a fork(2): nobody has one. `ring`: the parent's, NULL: it had none. */
+void recorder_slots_forget(const struct recorder_ring *ring);
+void recorder_read_comm(char comm[STALL_BPF_COMM]);
+/* The start of the oldest wait for this object that goes on, and how many wait; 0: nobody. */
+uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count);
+
+/* That the wait of the thread is long: who lets its object go is recorded (recorder_marks.h). */
+void recorder_mark(struct recorder_thread *thread);
+void recorder_unmark(struct recorder_thread *thread);
+
+#endif

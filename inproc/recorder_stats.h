@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A stat for each key, as the BPF programs keep them (ebpf/waits_stats.bpf.h): for each lock, and for
+ * each file with its name. */
+#ifndef STALL_RECORDER_STATS_H
+#define STALL_RECORDER_STATS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "inproc/recorder_memory.h"
+#include "inproc/recorder_wait.h"
+
+/* The stat of the key, made where there is none; at last the one of its kind. */
+struct stall_wait_stat *recorder_stat_take(struct recorder_ring *ring,
+					   const struct stall_wait_key *key, uint64_t tag);
+struct stall_wait_stat *recorder_stat_find(struct recorder_ring *ring, uint64_t tag);
+uint32_t recorder_stat_index(const struct recorder_ring *ring, const struct stall_wait_stat *stat);
+bool recorder_stat_is_own(const struct recorder_ring *ring, const struct stall_wait_stat *stat);
+void recorder_stat_count(struct stall_wait_stat *stat, uint64_t ns, uint64_t now);
+
+/* The key of the file that is waited for, and its type and permissions. */
+void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *key,
+		       uint32_t *ret_mode);
+/* Writes its name beside the stat. */
+void recorder_file_name(struct recorder_ring *ring, struct stall_wait_stat *stat, uint64_t tag,
+			const struct recorder_wait *wait, uint32_t mode);
+
+#endif
