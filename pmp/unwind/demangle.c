@@ -7,7 +7,7 @@
 #include <sys/time.h>
 
 #include "base/cleanup.h"
-#include "unwind/worker.h"
+#include "unwind/unwound.h"
 
 // The C++ runtime's own, with the C++ ABI's name for it (cxxabi.h is a C++ header).
 extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, int *status);

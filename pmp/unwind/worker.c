@@ -15,7 +15,8 @@
 #include "base/clock.h"
 #include "base/descriptors.h"
 #include "unwind/worker_child.h"
-#include "unwind/worker_probe.h"
+#include "unwind/worker_job.h"
+#include "unwind/worker_result.h"
 
 #define MAX_ATTEMPTS 4		     // workers used up by one job
 #define GRACE_NS UINT64_C(200000000) // for a worker to notice its deadline
@@ -39,21 +40,6 @@ struct stall_worker {
 	bool has_seen, has_seen_several;
 	size_t reads; // of this job
 };
-
-const char *stall_unwind_end_name(enum stall_unwind_end end)
-{
-	static const char *const names[] = {
-		[STALL_UNWIND_COMPLETE] = "complete",
-		[STALL_UNWIND_NO_REGISTERS] = "no-registers",
-		[STALL_UNWIND_NO_CFI] = "no-cfi",
-		[STALL_UNWIND_NO_MEMORY] = "no-memory",
-		[STALL_UNWIND_BAD_CFI] = "bad-cfi",
-		[STALL_UNWIND_LIMIT] = "limit",
-		[STALL_UNWIND_NOT_TRIED] = "not-tried",
-	};
-
-	return names[end];
-}
 
 // The child is ours and not waited for yet, so its pid is its own.
 static void stop_child(struct stall_worker *worker)
@@ -268,9 +254,9 @@ static bool read_accused(const struct stall_worker *worker, const struct stall_j
 			 struct stall_poison *ret)
 {
 	const volatile struct stall_wire_job *live = (void *)worker->region;
-	uint32_t at_work_on = live->at_work_on, process, module;
+	uint32_t current_module = live->current_module, process, module;
 
-	if (at_work_on == 0 || !stall_job_module(layout, at_work_on - 1, &process, &module))
+	if (current_module == 0 || !stall_job_module(layout, current_module - 1, &process, &module))
 		return false;
 	const struct stall_process *owner = &layout->snapshot->processes[process];
 	*ret = (struct stall_poison){.owner = stall_poison_owner(owner)};

@@ -11,61 +11,7 @@
 
 #include "base/error.h"
 #include "snapshot/snapshot.h"
-
-#define STALL_MAX_FRAMES 512  // a thread
-#define STALL_MAX_SYMBOL 4096 // bytes of a demangled name
-
-// Why a stack ends where it ends. Anything but COMPLETE is shown with the stack.
-enum stall_unwind_end {
-	STALL_UNWIND_COMPLETE,	   // the outermost frame: undefined return address, or _start/clone
-	STALL_UNWIND_NO_REGISTERS, // a register that the rule needs is not known
-	STALL_UNWIND_NO_CFI,	   // no unwind information for this PC
-	STALL_UNWIND_NO_MEMORY,	   // memory outside the copy that could not be read, or was 0
-	STALL_UNWIND_BAD_CFI,	   // the rule makes no sense (CFA does not grow, expression fails)
-	STALL_UNWIND_LIMIT,	   // STALL_MAX_FRAMES, or the worker's deadline
-	STALL_UNWIND_NOT_TRIED,	   // no registers at all, or the worker failed
-};
-const char *stall_unwind_end_name(enum stall_unwind_end end);
-
-struct stall_frame {
-	uint32_t process;
-	uint32_t module;	// index into the process's modules, or STALL_NO_MODULE
-	uint64_t pc;		// in the target; of callers: the return address
-	uint64_t offset;	// pc as a virtual address of the ELF file (pc - load bias)
-	const char *symbol;	// demangled; NULL: nothing covers it (st_size is believed)
-	const char *linkage;	// mangled, where it differs; else NULL
-	uint64_t symbol_offset; // pc - start of the symbol
-};
-
-struct stall_stack {
-	uint32_t *frames; // indexes into stall_unwound.frames, innermost first
-	uint32_t count;
-	enum stall_unwind_end end;
-	uint32_t live_reads; // memory that was not in the copy and was read from the live process
-};
-
-// What the worker knows of a module.
-struct stall_module_info {
-	uint32_t process, module;
-	char build_id[64 + 1]; // hex, "" where there is none
-	uint64_t bias;
-	const char *symbols; // static: ".symtab", ".dynsym", ".gnu_debugdata", "separate", "none"
-	const char *cfi;     // static: ".eh_frame", ".debug_frame", "both", "none"
-	const char *debug_file; // path of the separate debug file, or NULL
-	const char *error;	// why it could not be read, or NULL
-};
-
-struct stall_unwound {
-	struct stall_frame *frames; // distinct
-	size_t frame_count;
-	struct stall_stack *stacks; // one per thread of the snapshot, in its order
-	size_t stack_count;
-	struct stall_module_info *modules; // only those that were looked at
-	size_t module_count;
-	bool partial; // the worker died or was late: some stacks are NOT_TRIED
-	void *storage;
-};
-void stall_unwound_deinit(struct stall_unwound *unwound);
+#include "unwind/unwound.h"
 
 struct stall_worker_options {
 	const char *debug_dir; // searched beside /usr/lib/debug; may be NULL

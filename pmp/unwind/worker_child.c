@@ -7,14 +7,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/child_process.h"
-#include "base/clock.h"
-#include "base/descriptors.h"
 #include "unwind/sandbox.h"
-#include "unwind/worker_state.h"
+#include "unwind/worker_queries.h"
+#include "unwind/worker_unwind.h"
 
 #define SOCKET STALL_CHILD_FD
 #define MEMORY_LIMIT ((size_t)4 << 30) // beside the shared regions
@@ -47,55 +45,9 @@ static struct stall_error *enter(struct stall_worker_child *child, struct stall_
 	return err;
 }
 
-bool stall_worker_late(const struct stall_worker_state *state)
-{
-	return stall_clock_ns(CLOCK_MONOTONIC) >= state->job->deadline_ns;
-}
-
-uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
-{
-	struct stall_wire_job *job = state->job;
-	size_t size = strlen(text) + 1;
-
-	if (size > job->string_capacity - job->string_bytes)
-		return 0;
-	memcpy(state->strings + job->string_bytes, text, size);
-	uint32_t at = (uint32_t)job->string_bytes;
-	job->string_bytes += size;
-	return at + 1;
-}
-
-static bool send_message(const struct stall_wire_message *message)
-{
-	struct iovec part = {(void *)message, sizeof(*message)};
-
-	return stall_send_descriptor(SOCKET, &part, 1, -1, 0) == (ssize_t)sizeof(*message);
-}
-
-// `page` (may be NULL) receives what follows the message.
-static bool receive_message(struct stall_wire_message *message, uint8_t *page, int *ret_fd)
-{
-	uint8_t unused[8];
-	struct iovec parts[2] = {
-		{message, sizeof(*message)},
-		{page ? page : unused, page ? STALL_WIRE_PAGE : sizeof(unused)},
-	};
-
-	return stall_receive_descriptor(SOCKET, parts, 2, ret_fd) >= (ssize_t)sizeof(*message);
-}
-
-bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,
-		      struct stall_wire_message *ret, uint8_t *page, int *ret_fd)
-{
-	// Without an answer there is nobody left to work for.
-	if (!send_message(question) || !receive_message(ret, page, ret_fd))
-		_exit(0);
-	return ret->status == 0;
-}
-
 static bool begin(struct stall_worker_state *state)
 {
-	uint8_t *region = state->child->region;
+	uint8_t *region = state->region;
 	struct stall_wire_job *job = (struct stall_wire_job *)region;
 
 	state->jobs++;
@@ -121,16 +73,16 @@ static void do_job(struct stall_worker_state *state)
 		return;
 	switch (state->job->kind) {
 	case STALL_WIRE_UNWIND:
-		stall_worker_unwind_all(state);
+		stall_worker_job_unwind(state);
 		break;
 	case STALL_WIRE_NAME_DATA:
-		stall_worker_name_all(state);
+		stall_worker_job_name_data(state);
 		break;
 	case STALL_WIRE_FIND_DATA:
-		stall_worker_find(state);
+		stall_worker_job_find_data(state);
 		break;
 	case STALL_WIRE_FIND_FUNCTIONS:
-		stall_worker_find_all(state);
+		stall_worker_job_find_functions(state);
 		break;
 	}
 	free(state->states);
@@ -144,16 +96,19 @@ _Noreturn void stall_worker_child_main(struct stall_worker_child *child)
 	struct stall_wire_message message = {.type = STALL_WIRE_READY};
 	int fd;
 
-	state.child = child;
+	state.stacks_base = child->arena->base;
+	state.region = child->region;
+	state.socket = SOCKET;
 	struct stall_error *err = enter(child, &state);
 	if (err)
 		message.status = err->errnum ? err->errnum : EINVAL;
-	if (!send_message(&message) || err)
+	if (!stall_worker_send(&state, &message) || err)
 		_exit(1);
-	while (receive_message(&message, NULL, &fd) && message.type == STALL_WIRE_JOB) {
+	while (stall_worker_receive(&state, &message, NULL, &fd) &&
+	       message.type == STALL_WIRE_JOB) {
 		do_job(&state);
 		message = (struct stall_wire_message){.type = STALL_WIRE_DONE};
-		if (!send_message(&message))
+		if (!stall_worker_send(&state, &message))
 			break;
 	}
 	_exit(0);

@@ -8,7 +8,6 @@
 #include <sys/types.h>
 
 #include "base/arena.h"
-#include "unwind/worker.h"
 
 struct stall_worker_child {
 	const struct stall_arena *arena;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "unwind/worker_job.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include "unwind/worker_probe.h"
 
 static void *take(struct stall_job_layout *layout, size_t count, size_t size, uint64_t *ret_at)
 {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The region is shared with a process that may have been taken over: each record is copied once
 // into memory of our own and checked there.
+#include "unwind/worker_result.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "unwind/symbols.h"
-#include "unwind/worker_probe.h"
 
 static uint64_t at_most(uint64_t value, uint64_t limit)
 {
@@ -65,34 +66,9 @@ const char *stall_result_string(const char *strings, size_t size, uint32_t at)
 										     : NULL;
 }
 
-struct storage {
-	char *strings;
-	size_t string_bytes;
-	uint32_t *indexes;
-	bool *modules; // job modules that have an info
-};
-
-static void storage_destroy(struct storage *storage)
-{
-	if (!storage)
-		return;
-	free(storage->strings);
-	free(storage->indexes);
-	free(storage->modules);
-	free(storage);
-}
-
-void stall_unwound_deinit(struct stall_unwound *unwound)
-{
-	free(unwound->frames);
-	free(unwound->stacks);
-	free(unwound->modules);
-	storage_destroy(unwound->storage);
-	*unwound = (struct stall_unwound){};
-}
-
-static void read_frame(const struct stall_job_layout *layout, const struct storage *storage,
-		       size_t index, struct stall_frame *ret)
+static void read_frame(const struct stall_job_layout *layout,
+		       const struct stall_unwound_storage *storage, size_t index,
+		       struct stall_frame *ret)
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
 	struct stall_wire_frame frame;
@@ -121,7 +97,7 @@ static void read_frame(const struct stall_job_layout *layout, const struct stora
 static void add_leaf(const struct stall_job_layout *layout, const struct stall_thread *thread,
 		     struct stall_unwound *unwound, struct stall_stack *stack, size_t *index_count)
 {
-	struct storage *storage = unwound->storage;
+	struct stall_unwound_storage *storage = unwound->storage;
 	const struct stall_maps *maps = layout->snapshot->processes[thread->process].maps;
 	uint64_t pc = thread->regs.value[STALL_REG_PC];
 	const struct stall_mapping *mapping = stall_maps_find(maps, pc);
@@ -143,7 +119,8 @@ static void add_leaf(const struct stall_job_layout *layout, const struct stall_t
 }
 
 static bool read_stack(const struct stall_job_layout *layout, const struct counts *counts,
-		       const struct storage *storage, size_t index, struct stall_stack *ret)
+		       const struct stall_unwound_storage *storage, size_t index,
+		       struct stall_stack *ret)
 {
 	struct stall_wire_stack stack;
 
@@ -201,8 +178,9 @@ static void copy_build_id(char *to, size_t size, const char *from)
 	to[n] = 0;
 }
 
-static void read_info(const struct stall_job_layout *layout, const struct storage *storage,
-		      uint32_t process, uint32_t module, struct stall_module_info *ret)
+static void read_info(const struct stall_job_layout *layout,
+		      const struct stall_unwound_storage *storage, uint32_t process,
+		      uint32_t module, struct stall_module_info *ret)
 {
 	const struct stall_module *known =
 		&layout->snapshot->processes[process].maps->modules[module];
@@ -231,7 +209,7 @@ static struct stall_error *read_infos(const struct stall_job_layout *layout,
 				      struct stall_unwound *unwound)
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
-	struct storage *storage = unwound->storage;
+	struct stall_unwound_storage *storage = unwound->storage;
 
 	unwound->modules = calloc(layout->job.module_count + 1, sizeof(*unwound->modules));
 	if (!unwound->modules)
@@ -254,7 +232,7 @@ static struct stall_error *allocate(const struct stall_job_layout *layout,
 				    const struct counts *counts, struct stall_unwound *unwound)
 {
 	size_t threads = layout->snapshot->thread_count;
-	struct storage *storage = calloc(1, sizeof(*storage));
+	struct stall_unwound_storage *storage = calloc(1, sizeof(*storage));
 
 	unwound->storage = storage;
 	// One more frame a thread, for those that the worker did not get to.
@@ -279,7 +257,7 @@ struct stall_error *stall_result_read(const struct stall_job_layout *layout,
 
 	if (err)
 		return err;
-	struct storage *storage = unwound.storage;
+	struct stall_unwound_storage *storage = unwound.storage;
 	err = stall_result_strings(layout, &storage->strings, &storage->string_bytes);
 	if (err)
 		return err;

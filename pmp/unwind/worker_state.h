@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the worker keeps, and the parts of it.
+// What the worker keeps between jobs, the job that it does, and what it asks the probe for.
 #ifndef STALL_WORKER_STATE_H
 #define STALL_WORKER_STATE_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "unwind/binary.h"
-#include "unwind/worker_child.h"
 #include "unwind/worker_wire.h"
 
 #define STALL_LIVE_PAGES 256 // kept during a job; a power of two
@@ -33,7 +34,9 @@ struct stall_worker_module {
 };
 
 struct stall_worker_state {
-	const struct stall_worker_child *child;
+	const uint8_t *stacks_base; // of the arena with the copied stacks
+	uint8_t *region;	    // shared with the probe: the job and its result
+	int socket;		    // to the probe
 	struct stall_debug_dirs dirs;
 	uint64_t jobs;
 	struct stall_worker_file *files;
@@ -57,28 +60,21 @@ struct stall_worker_state {
 	struct stall_site_table *sites;
 };
 
-// worker_child.c
 bool stall_worker_late(const struct stall_worker_state *state);
 // A string of the result + 1; 0 where there is no room.
 uint32_t stall_worker_string(struct stall_worker_state *state, const char *text);
+
+bool stall_worker_send(struct stall_worker_state *state, const struct stall_wire_message *message);
+// `page` (may be NULL) receives what follows the message.
+bool stall_worker_receive(struct stall_worker_state *state, struct stall_wire_message *message,
+			  uint8_t *page, int *ret_fd);
 // Asks the probe. *ret_fd is -1 unless a file came along.
 bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,
 		      struct stall_wire_message *ret, uint8_t *page, int *ret_fd);
 
-// worker_files.c
 // The file of a module, opened now or earlier. NULL: it cannot be read; its info says why.
 struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint32_t module);
 // Forgets files that no recent job used.
 void stall_worker_trim_files(struct stall_worker_state *state);
-
-// worker_unwind.c
-void stall_worker_unwind_all(struct stall_worker_state *state);
-
-// worker_data.c
-void stall_worker_name_all(struct stall_worker_state *state);
-void stall_worker_find(struct stall_worker_state *state);
-
-// worker_functions.c
-void stall_worker_find_all(struct stall_worker_state *state);
 
 #endif

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "unwind/worker_unwind.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "unwind/unwind.h"
-#include "unwind/worker_state.h"
+#include "unwind/unwound.h"
 
 #define MAX_LIVE_PAGES_STACK 64
 #define MAX_LIVE_PAGES_JOB 8192
@@ -120,9 +122,9 @@ static void look_in_module(struct stall_worker_state *state,
 	if (err)
 		return;
 	frame->offset = site->pc - bias;
-	state->job->at_work_on = mapping->module + 1;
+	state->job->current_module = mapping->module + 1;
 	const struct stall_site *known = stall_binary_site(binary, frame->offset, site->exact);
-	state->job->at_work_on = 0;
+	state->job->current_module = 0;
 	if (!known)
 		return;
 	site->row = known->row;
@@ -288,7 +290,7 @@ static void unwind_thread(struct stall_worker_state *state, size_t i)
 	struct live live = {.state = state, .process = thread->process};
 	struct stall_regs regs = thread->regs;
 	struct stall_stack_memory memory = {
-		.copy = state->child->arena->base + thread->stack,
+		.copy = state->stacks_base + thread->stack,
 		.address = thread->stack_address,
 		.size = thread->stack_size,
 		.read = read_live,
@@ -303,7 +305,7 @@ static void unwind_thread(struct stall_worker_state *state, size_t i)
 	stack->done = 1;
 }
 
-void stall_worker_unwind_all(struct stall_worker_state *state)
+void stall_worker_job_unwind(struct stall_worker_state *state)
 {
 	struct stall_site_table table = {};
 

@@ -128,7 +128,7 @@ struct stall_wire_job {
 	uint64_t frame_capacity, index_capacity, string_capacity;
 	// Written by the worker as it goes, so that what it finished outlives it:
 	uint64_t frame_count, index_count, string_bytes;
-	uint32_t at_work_on; // job module + 1; 0: none
+	uint32_t current_module; // job module + 1; 0: none
 };
 
 #endif

@@ -18,7 +18,9 @@
 #include "elf_image.h"
 #include "frozen.h"
 #include "target_process.h"
-#include "unwind/worker_probe.h"
+#include "unwind/worker.h"
+#include "unwind/worker_job.h"
+#include "unwind/worker_result.h"
 
 #define CODE UINT64_C(0x550000000000)
 #define STACK UINT64_C(0x7f0000000000)
@@ -477,7 +479,7 @@ static void *take_over(void *arg)
 
 	while (!takeover->job->deadline_ns)
 		sched_yield();
-	takeover->job->at_work_on = takeover->accused + 1;
+	takeover->job->current_module = takeover->accused + 1;
 	if (takeover->dies)
 		kill(takeover->child, SIGKILL);
 	return NULL;

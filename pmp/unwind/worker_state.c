@@ -1,14 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "unwind/worker_state.h"
+
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "unwind/worker_state.h"
+#include "base/clock.h"
+#include "base/descriptors.h"
 
 // More than any sound program has; a core file is not opened here.
 #define MAX_PROGRAM_HEADERS 4096
 #define KEEP_FILES 256
 #define KEEP_JOBS 16
+
+bool stall_worker_late(const struct stall_worker_state *state)
+{
+	return stall_clock_ns(CLOCK_MONOTONIC) >= state->job->deadline_ns;
+}
+
+uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
+{
+	struct stall_wire_job *job = state->job;
+	size_t size = strlen(text) + 1;
+
+	if (size > job->string_capacity - job->string_bytes)
+		return 0;
+	memcpy(state->strings + job->string_bytes, text, size);
+	uint32_t at = (uint32_t)job->string_bytes;
+	job->string_bytes += size;
+	return at + 1;
+}
+
+bool stall_worker_send(struct stall_worker_state *state, const struct stall_wire_message *message)
+{
+	struct iovec part = {(void *)message, sizeof(*message)};
+
+	return stall_send_descriptor(state->socket, &part, 1, -1, 0) == (ssize_t)sizeof(*message);
+}
+
+bool stall_worker_receive(struct stall_worker_state *state, struct stall_wire_message *message,
+			  uint8_t *page, int *ret_fd)
+{
+	uint8_t unused[8];
+	struct iovec parts[2] = {
+		{message, sizeof(*message)},
+		{page ? page : unused, page ? STALL_WIRE_PAGE : sizeof(unused)},
+	};
+
+	return stall_receive_descriptor(state->socket, parts, 2, ret_fd) >=
+	       (ssize_t)sizeof(*message);
+}
+
+bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,
+		      struct stall_wire_message *ret, uint8_t *page, int *ret_fd)
+{
+	// Without an answer there is nobody left to work for.
+	if (!stall_worker_send(state, question) || !stall_worker_receive(state, ret, page, ret_fd))
+		_exit(0);
+	return ret->status == 0;
+}
+
+/* Files. */
 
 static bool same_key(const struct stall_wire_key *a, const struct stall_wire_key *b)
 {
@@ -54,7 +108,7 @@ static struct stall_error *ask_for_file(struct stall_worker_state *state, uint32
 static struct stall_error *open_binary(struct stall_worker_state *state, uint32_t module,
 				       struct stall_binary **ret)
 {
-	const char *path = (char *)state->child->region + state->modules[module].path;
+	const char *path = (char *)state->region + state->modules[module].path;
 	struct stall_elf *elf = NULL;
 	int fd = -1;
 	struct stall_error *err = ask_for_file(state, module, &fd);
@@ -148,7 +202,7 @@ struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint3
 	if (known->tried)
 		return known->binary;
 	known->tried = true;
-	state->job->at_work_on = module + 1;
+	state->job->current_module = module + 1;
 	*info = (struct stall_wire_module_info){.looked_at = 1};
 	// Where headers say nothing, the file offset stands for the address.
 	known->bias = wire->start - wire->offset;
@@ -162,6 +216,6 @@ struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint3
 		info->error = stall_worker_string(state, err->message);
 	else
 		known->binary = binary;
-	state->job->at_work_on = 0;
+	state->job->current_module = 0;
 	return known->binary;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The probe's side of the worker: making jobs and checking results.
-#ifndef STALL_WORKER_PROBE_H
-#define STALL_WORKER_PROBE_H
+// A job of the worker: what the probe writes into the region that both share.
+#ifndef STALL_WORKER_JOB_H
+#define STALL_WORKER_JOB_H
 
 #include <stdbool.h>
 
-#include "unwind/worker.h"
+#include "base/error.h"
+#include "snapshot/snapshot.h"
 #include "unwind/worker_poisons.h"
 #include "unwind/worker_wire.h"
 
@@ -45,13 +46,5 @@ void stall_job_deinit(struct stall_job_layout *layout);
 bool stall_job_module(const struct stall_job_layout *layout, uint32_t index, uint32_t *ret_process,
 		      uint32_t *ret_module);
 bool stall_wire_key_read(const struct stall_module *module, struct stall_wire_key *ret);
-
-// A checked copy of what the worker wrote, finished or not.
-struct stall_error *stall_result_read(const struct stall_job_layout *layout,
-				      struct stall_unwound *ret);
-// The strings of a result: a private copy, NUL-terminated, without control characters.
-struct stall_error *stall_result_strings(const struct stall_job_layout *layout, char **ret,
-					 size_t *ret_size);
-const char *stall_result_string(const char *strings, size_t size, uint32_t at);
 
 #endif
