@@ -61,13 +61,11 @@ def layout(
     )
     source = tmp_path_factory.mktemp("layout") / "layout.c"
     source.write_text(
-        '#include <stddef.h>\n#include <stdio.h>\n#include "ring.h"\n'
+        '#include <stddef.h>\n#include <stdio.h>\n#include "inproc/ring.h"\n'
         f'int main(void) {{ puts("{{"); {rows} puts("}}"); return 0; }}\n'
     )
     program = source.with_suffix("")
-    subprocess.run(
-        ["cc", f"-I{ROOT / 'inproc'}", f"-I{ROOT / 'ebpf'}", "-o", program, source], check=True
-    )
+    subprocess.run(["cc", f"-I{ROOT}", "-o", program, source], check=True)
     found: dict[str, int] = json.loads(subprocess.check_output([program]))
     return found
 
