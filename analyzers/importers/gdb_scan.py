@@ -253,6 +253,8 @@ class _Scanner:
         self.switched = False
 
     def scan(self) -> Scan:
+        # Long: it runs for each of millions of lines, with its state in local variables and no call
+        # on the usual paths.
         by_pc = self.by_pc.get
         by_text = self.by_text.get
         opened: _Open | None = None

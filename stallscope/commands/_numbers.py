@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of the command line: types of options."""
+"""Numbers of the command line: types of options; thresholds are ``MS``, or ``KIND=MS``."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 
-__all__ = ["count", "port", "seconds", "time_between"]
+from stallscope import ringfile
+from stallscope.waitlines import GROUPS, KINDS
+
+__all__ = ["count", "port", "ring_thresholds", "seconds", "threshold", "time_between"]
+
+_MAX_MS = 3_600_000
+_MS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 
 
 def count(text: str) -> int:
@@ -45,3 +52,21 @@ def time_between(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def threshold(text: str) -> str:
+    """Check a threshold; it is given on as it is."""
+    kind, equals, number = text.rpartition("=")
+    known = kind in KINDS or kind in GROUPS or not equals
+    if not (known and _MS.fullmatch(number) and float(number) <= _MAX_MS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not MS or KIND=MS, in milliseconds")
+    return text
+
+
+def ring_thresholds(thresholds: list[str]) -> dict[str, float]:
+    """Return milliseconds for each kind that has a threshold in a ring; the last one wins."""
+    found: dict[str, float] = {}
+    for text in thresholds:
+        kind, _, number = text.rpartition("=")
+        found |= dict.fromkeys(ringfile.kinds_of(kind or "all"), float(number))
+    return found

@@ -11,7 +11,7 @@ from stallscope import ringfile
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, rings
-from stallscope.commands import _common, _options, _thresholds
+from stallscope.commands import _common, _numbers, _options
 from stallscope.ringfile import Found, Life, RingError
 
 __all__ = ["EPILOG", "add_arguments", "run"]
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "thresholds",
         nargs="*",
-        type=_thresholds.threshold,
+        type=_numbers.threshold,
         metavar="[K=]MS",
         help="for threshold: record longer waits with their stacks",
     )
@@ -125,7 +125,7 @@ def _write(args: argparse.Namespace) -> Exit:
         if found.life in (Life.ENDED, Life.LEFT):
             raise RingError(f"{found.path}: its server has ended; settings have no effect")
         if args.action == "threshold":
-            wanted = _thresholds.of_ring(args.thresholds)
+            wanted = _numbers.ring_thresholds(args.thresholds)
             ringfile.set_thresholds(
                 found.path, {kind: round(ms * 1e6) for kind, ms in wanted.items()}
             )

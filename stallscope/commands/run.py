@@ -10,8 +10,7 @@ from pathlib import Path
 
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.collectors import preload
-from stallscope.commands import _thresholds
-from stallscope.commands._numbers import count
+from stallscope.commands._numbers import count, threshold
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -69,7 +68,7 @@ def _threads(text: str) -> int:
 
 
 def _threshold(text: str) -> str:
-    if not _thresholds.threshold(text).rpartition("=")[2].isdigit():
+    if not threshold(text).rpartition("=")[2].isdigit():
         raise argparse.ArgumentTypeError(f"{text!r}: the library takes whole milliseconds")
     return text
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors import processes, waits
 from stallscope.collectors.processes import Server
-from stallscope.commands import _common, _options, _rings, _thresholds
+from stallscope.commands import _common, _numbers, _options, _rings
 from stallscope.commands._metricsfile import MetricsFile, tell
 from stallscope.commands._waitviews import Raw, Screens, View
 from stallscope.waitlines import GROUPS, KINDS, WaitLine
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         action="append",
         default=[],
-        type=_thresholds.threshold,
+        type=_numbers.threshold,
         metavar="[K=]MS",
         help="take stacks of longer waits, of all kinds or of kind K (default 100)",
     )

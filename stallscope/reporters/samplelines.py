@@ -8,11 +8,22 @@ from collections.abc import Iterator, Sequence
 
 from stallscope.reporters import units
 from stallscope.reporters.lines import Line
-from stallscope.reporters.measures import TITLES
 from stallscope.samples import Sample
 
-__all__ = ["lines"]
+__all__ = ["TITLES", "lines"]
 
+TITLES = {
+    "Threads_running": "threads running",
+    "processlist.running": "sessions running",
+    "heartbeat.ms": "heartbeat, ms",
+    "process.cpu_share": "CPU, cores",
+    "psi.io.some_avg10": "I/O pressure, %",
+    "psi.cpu.some_avg10": "CPU pressure, %",
+    "psi.memory.some_avg10": "memory pressure, %",
+    "host.run_queue": "run queue",
+}
+"""What measures are called where people read them, with their units, by the names of `Sample`;
+of those that a person looks at first."""
 _MOST_COLUMNS = 60
 _NAME = 22
 _EDGES = 20

@@ -29,33 +29,14 @@ def stack(*names: str, module: Module | None = None) -> tuple[Frame, ...]:
     )
 
 
-def convoy(waiters: int = 3) -> Capture:
-    """Return a capture with every record and field of the format: threads wait for one mutex."""
-    module = Module(
-        process=0,
-        path="/usr/sbin/mysqld",
-        start=0x400000,
-        end=0x900000,
-        bias=0,
-        build_id="0123456789abcdef",
-        symbols=".symtab",
-        cfi=".eh_frame",
-    )
+def _threads(module: Module, waiters: int) -> tuple[Thread, ...]:
+    """Return a holder, those who wait for it, and one that runs."""
     waiting = stack(
         "__lll_lock_wait", "pthread_mutex_lock", "open_table(THD*, TABLE_LIST*)", module=module
     )
     holding = stack("pread64", "dict_update_statistics", "open_table(THD*)", module=module)
     kernel = (Frame(symbol="futex_wait_queue", kernel=True, pc=0xFFFFFFFF81000010, process=0),)
-    lock = Lock(
-        process=0,
-        address=0xD000,
-        futex=0xD000,
-        kind=LockKind.MUTEX,
-        owner_tid=100,
-        waiters=waiters,
-        symbol="LOCK_open",
-    )
-    threads = [
+    return (
         Thread(tid=100, frames=holding, name="mysqld", state="D", label=Label.VERIFIED, passes=1),
         *(
             Thread(
@@ -74,7 +55,30 @@ def convoy(waiters: int = 3) -> Capture:
             for i in range(waiters)
         ),
         Thread(tid=900, frames=(), label=Label.RUNNING, on_cpu=True, state="R", unwind="not-tried"),
-    ]
+    )
+
+
+def convoy(waiters: int = 3) -> Capture:
+    """Return a capture with every record and field of the format: threads wait for one mutex."""
+    module = Module(
+        process=0,
+        path="/usr/sbin/mysqld",
+        start=0x400000,
+        end=0x900000,
+        bias=0,
+        build_id="0123456789abcdef",
+        symbols=".symtab",
+        cfi=".eh_frame",
+    )
+    lock = Lock(
+        process=0,
+        address=0xD000,
+        futex=0xD000,
+        kind=LockKind.MUTEX,
+        owner_tid=100,
+        waiters=waiters,
+        symbol="LOCK_open",
+    )
     return Capture(
         backend="bpf",
         backend_reason="works here and stops no thread",
@@ -89,7 +93,7 @@ def convoy(waiters: int = 3) -> Capture:
                 strings={"server_version": "5.5.9"},
             ),
         ),
-        threads=tuple(threads),
+        threads=_threads(module, waiters),
         locks=(lock,),
         releases=(
             Release(

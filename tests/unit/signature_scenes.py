@@ -2,6 +2,8 @@
 # ruff: noqa: E501  a stack reads best on few lines
 """A scene for each signature, and one that looks like it and is another's.
 
+Long: one table, with an entry for each signature of the catalog.
+
 The call chains are those of the servers' sources; frames that builds inline are left out in some.
 """
 

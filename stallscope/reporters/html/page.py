@@ -29,7 +29,7 @@ from stallscope.reporters.html.assets import Assets
 from stallscope.reporters.html.pack import Entry, Packer, shown
 from stallscope.reporters.html.view import GroupView, View, groups, utc, view
 from stallscope.reporters.lines import short_name
-from stallscope.reporters.measures import TITLES
+from stallscope.reporters.samplelines import TITLES
 from stallscope.reporters.sentence import Speaker
 from stallscope.samples import Sample
 from stallscope.waitlines import Notice, WaitLine
