@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import Dump, LineReader, line_format, number
+from stallscope.model import Frame
 
 __all__ = ["BCC", "BPFTRACE"]
 
@@ -52,11 +52,13 @@ def _frame(dump: Dump, line: str, *, kernel: bool) -> Frame | None:
     )
 
 
-class _Maps:
+class _Maps(LineReader):
     """bpftrace: stacks among the keys of a map's entry, the kernel's before the user's."""
 
+    backend = "bpftrace"
+
     def __init__(self, name: str) -> None:
-        self.dump = Dump("bpftrace", name)
+        super().__init__(name)
         self.open = False
         self.keys: list[str] = []
         self.stacks: list[list[str]] = []
@@ -73,7 +75,7 @@ class _Maps:
             self.stacks[-1].append(line)
         elif match := _CLOSE.match(line):
             self.keys.append(match.group(1))
-            self.end(int(match.group(2)))
+            self.end_stack(int(match.group(2)))
         elif line[:1] == ",":
             self.keys.append(line[1:])
             self.stacks.append([])
@@ -82,7 +84,7 @@ class _Maps:
             return False
         return True
 
-    def end(self, count: int) -> None:
+    def end_stack(self, count: int) -> None:
         self.open = False
         keys = [key.strip(" ,") for text in self.keys for key in text.split(",")]
         numbers = [key for key in keys if key.isdecimal()]
@@ -100,15 +102,14 @@ class _Maps:
             count=min(count, _MAX_COUNT),
         )
 
-    def finish(self) -> list[Capture]:
-        return [self.dump.capture()] if self.dump.threads else []
 
-
-class _Bcc:
+class _Bcc(LineReader):
     """bcc: frames, a dash with the program, the count; ``--`` ends the kernel's frames."""
 
+    backend = "bcc"
+
     def __init__(self, name: str) -> None:
-        self.dump = Dump("bcc", name)
+        super().__init__(name)
         self.lines: list[str] = []
         self.rule = 0
         self.owner: re.Match[str] | None = None
@@ -117,7 +118,7 @@ class _Bcc:
         if self.owner is not None:
             match = _BCC_COUNT.match(line)
             if match:
-                self.end(int(match.group(1)))
+                self.end_stack(int(match.group(1)))
                 return True
             self.clear()
         if match := _BCC_END.match(line):
@@ -136,7 +137,7 @@ class _Bcc:
     def clear(self) -> None:
         self.lines, self.rule, self.owner = [], 0, None
 
-    def end(self, count: int) -> None:
+    def end_stack(self, count: int) -> None:
         assert self.owner is not None
         kernel = [
             f for line in self.lines[: self.rule] if (f := _frame(self.dump, line, kernel=True))
@@ -155,9 +156,6 @@ class _Bcc:
             )
         self.clear()
 
-    def finish(self) -> list[Capture]:
-        return [self.dump.capture()] if self.dump.threads else []
-
 
 def _sniff_bpftrace(text: str) -> bool:
     return "@" in text and _BPFTRACE_SNIFF.search(text) is not None
@@ -167,13 +165,5 @@ def _sniff_bcc(text: str) -> bool:
     return _BCC_SNIFF.search(text) is not None
 
 
-def _load_bpftrace(text: str, name: str) -> Loaded:
-    return read_lines(text, _Maps(name))
-
-
-def _load_bcc(text: str, name: str) -> Loaded:
-    return read_lines(text, _Bcc(name))
-
-
-BPFTRACE = Format("bpftrace", _sniff_bpftrace, _load_bpftrace)
-BCC = Format("bcc", _sniff_bcc, _load_bcc)
+BPFTRACE = line_format(_sniff_bpftrace, _Maps)
+BCC = line_format(_sniff_bcc, _Bcc)

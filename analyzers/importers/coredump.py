@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, line_format, number
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -19,11 +19,11 @@ _FRAME = re.compile(
 )
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "systemd-coredump"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
-        self.dump = Dump("systemd-coredump", name)
+        super().__init__(name)
         self.tid: int | None = None
         self.seen: set[int] = set()
         self.frames: list[Frame] = []
@@ -68,14 +68,8 @@ class _Reader:
 
     def end(self) -> None:
         self.end_thread()
-        if self.dump.threads:
-            self.captures.append(self.dump.capture())
-        self.dump = Dump("systemd-coredump", self.name)
+        super().end()
         self.seen = set()
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
 
 
 def sniff(text: str) -> bool:
@@ -83,9 +77,4 @@ def sniff(text: str) -> bool:
     return "Stack trace of thread " in text
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read the stacks of every core that the text tells of."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("systemd-coredump", sniff, load)
+FORMAT = line_format(sniff, _Reader)

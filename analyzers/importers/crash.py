@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, basename, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, basename, line_format
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -31,16 +31,16 @@ _AFTER = 12
 """Lines after the frames in which the query stands."""
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "crash-trace"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
+        super().__init__(name)
         self.version = ""
         self.signal = ""
         self.reset()
 
     def reset(self) -> None:
-        self.dump = Dump("crash-trace", self.name)
         self.frames: list[Frame] = []
         self.open = False
         self.after = 0
@@ -107,12 +107,8 @@ class _Reader:
             if self.signal:
                 self.dump.strings["signal"] = self.signal
             self.dump.thread(self.frames, query=self.query, connection=self.connection)
-            self.captures.append(self.dump.capture())
+        super().end()
         self.reset()
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
 
 
 def sniff(text: str) -> bool:
@@ -120,9 +116,4 @@ def sniff(text: str) -> bool:
     return "Attempting backtrace" in text or "stack_bottom = " in text
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read every crash in the text, one Capture each."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("crash-trace", sniff, load)
+FORMAT = line_format(sniff, _Reader)

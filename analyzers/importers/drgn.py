@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, line_format, number
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -25,9 +25,11 @@ _SNIFF = re.compile(
 )
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "drgn"
+
     def __init__(self, name: str) -> None:
-        self.dump = Dump("drgn", name)
+        super().__init__(name)
         self.tid = 0
         self.title = ""
         self.kernel: list[Frame] = []
@@ -37,7 +39,7 @@ class _Reader:
     def line(self, line: str) -> bool:
         if line.startswith("#") and (match := _FRAME.match(line)):
             if match["number"] == "0" and self.frames:
-                self.end()
+                self.end_thread()
             self.inside = True
             offset = match["offset"]
             unknown = match["unknown"] or ""
@@ -56,15 +58,15 @@ class _Reader:
             self.kernel, self.frames = self.frames, []
             return True
         if match := _THREAD.match(line):
-            self.end()
+            self.end_thread()
             self.tid = number(match.group(1))
             self.title = match.group(2) or ""
             return True
         if self.inside and line.strip():
-            self.end()
+            self.end_thread()
         return False
 
-    def end(self) -> None:
+    def end_thread(self) -> None:
         if self.frames or self.kernel:
             kernel = [
                 self.dump.frame(
@@ -81,9 +83,9 @@ class _Reader:
         self.tid, self.title = 0, ""
         self.inside = False
 
-    def finish(self) -> list[Capture]:
-        self.end()
-        return [self.dump.capture()] if self.dump.threads else []
+    def end(self) -> None:
+        self.end_thread()
+        super().end()
 
 
 def sniff(text: str) -> bool:
@@ -91,9 +93,4 @@ def sniff(text: str) -> bool:
     return _SNIFF.search(text) is not None
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read all stacks as one capture."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("drgn", sniff, load)
+FORMAT = line_format(sniff, _Reader)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -22,6 +22,7 @@ __all__ = [
     "Loaded",
     "Pool",
     "basename",
+    "line_format",
     "number",
     "read_lines",
     "squeeze",
@@ -247,14 +248,31 @@ class Dump:
         )
 
 
-class LineReader(Protocol):
-    """An importer that needs to see one line at a time."""
+class LineReader:
+    """An importer that sees one line at a time. It may find several captures in one text."""
+
+    backend = ""
+    """What its captures say that they are from."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.captures: list[Capture] = []
+        self.dump = Dump(self.backend, name)
 
     def line(self, line: str) -> bool:
         """Take the line; return False for one that is not of the format."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Make a capture of what was read, if it has threads, and begin the next."""
+        if self.dump.threads:
+            self.captures.append(self.dump.capture())
+        self.dump = Dump(self.backend, self.name)
 
     def finish(self) -> list[Capture]:
         """Return what was read."""
+        self.end()
+        return self.captures
 
 
 def squeeze(line: str) -> str:
@@ -273,6 +291,11 @@ def read_lines(text: str, reader: LineReader) -> Loaded:
     rest = [line for line in _lines(text) if not reader.line(line)]
     captures = reader.finish()
     return captures, "\n".join(rest) if captures else text
+
+
+def line_format(sniff: Callable[[str], bool], reader: type[LineReader]) -> Format:
+    """Return the format of a reader that sees one line at a time."""
+    return Format(reader.backend, sniff, lambda text, name: read_lines(text, reader(name)))
 
 
 def basename(path: str) -> str:

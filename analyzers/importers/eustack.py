@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, line_format, number
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -22,11 +22,11 @@ _FAILED = re.compile(r"eu-stack: dwfl_thread_getframes tid \d+")
 _SNIFF = re.compile(r"^TID \d{1,9}:\s*$", re.M)
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "eu-stack"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
-        self.dump = Dump("eu-stack", name)
+        super().__init__(name)
         self.seen: set[int] = set()
         self.tid = 0
         self.inside = False
@@ -90,14 +90,8 @@ class _Reader:
 
     def end(self) -> None:
         self.end_thread()
-        if self.dump.threads:
-            self.captures.append(self.dump.capture())
-        self.dump = Dump("eu-stack", self.name)
+        super().end()
         self.seen = set()
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
 
 
 def sniff(text: str) -> bool:
@@ -105,9 +99,4 @@ def sniff(text: str) -> bool:
     return "TID " in text and _SNIFF.search(text) is not None
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read every dump in the text."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("eu-stack", sniff, load)
+FORMAT = line_format(sniff, _Reader)

@@ -27,7 +27,14 @@ import re
 
 import msgspec
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, basename, read_lines
+from stallscope.analyzers.importers.dump import (
+    Dump,
+    Format,
+    LineReader,
+    Loaded,
+    basename,
+    read_lines,
+)
 from stallscope.model import Capture, Frame, Lock, LockKind
 from stallscope.server import deadlocks
 from stallscope.server.innodb_lines import (
@@ -129,12 +136,13 @@ class _Waiter(msgspec.Struct):
     locked_at: str | None = None
 
 
-class _Reader:
+class _Reader(LineReader):
     """Lines to reports; a monitor's head, or a waiter seen twice, begins a new one."""
 
+    backend = "innodb-status"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
+        super().__init__(name)
         self.reset()
 
     def reset(self) -> None:
@@ -298,13 +306,9 @@ class _Reader:
             self.captures.append(_capture(self))
         self.reset()
 
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
-
 
 def _capture(report: _Reader) -> Capture:
-    dump = Dump("innodb-status", report.name)
+    dump = Dump(report.backend, report.name)
     dump.comm = "mariadbd" if report.mariadb else "mysqld"
     if report.deadlock:
         dump.strings["innodb_deadlock"] = _deadlock(report.deadlock)
@@ -418,4 +422,4 @@ def load(text: str, name: str) -> Loaded:
     return read_lines(_WRAPPED.sub(r"\1 ", text), _Reader(name))
 
 
-FORMAT = Format("innodb-status", sniff, load)
+FORMAT = Format(_Reader.backend, sniff, load)

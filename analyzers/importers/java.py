@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame, LockKind
+from stallscope.analyzers.importers.dump import Dump, LineReader, line_format, number
+from stallscope.model import Frame, LockKind
 
 __all__ = ["FORMAT"]
 
@@ -33,15 +33,15 @@ _LOCK = re.compile(
 _STATES = {"BLOCKED": "S", "WAITING": "S", "TIMED_WAITING": "S", "RUNNABLE": "?", "NEW": "?"}
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "java"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
+        super().__init__(name)
         self.pid = 0
         self.inside = False
         self.owners: dict[int, int] = {}
         self.reset_thread()
-        self.dump = Dump("java", name)
 
     def reset_thread(self) -> None:
         self.title = ""
@@ -120,14 +120,10 @@ class _Reader:
                 if tid and self.dump.knows_lock(at):
                     self.dump.lock(at, LockKind.MUTEX, owner_tid=tid)
             self.dump.pid, self.dump.comm = self.pid, "java"
-            self.captures.append(self.dump.capture())
-        self.dump = Dump("java", self.name)
+            super().end()
+        self.dump = Dump(self.backend, self.name)
         self.owners = {}
         self.inside = False
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
 
 
 def sniff(text: str) -> bool:
@@ -135,9 +131,4 @@ def sniff(text: str) -> bool:
     return "\tat " in text or "Full thread dump " in text
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read every thread dump in the text."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("java", sniff, load)
+FORMAT = line_format(sniff, _Reader)

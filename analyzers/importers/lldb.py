@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, line_format, number
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -22,11 +22,11 @@ _ARGUMENTS = re.compile(r"\((?:\w+=|\s*\)).*$")
 _PROCESS = re.compile(r"Process (\d{1,9}) stopped")
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "lldb"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
-        self.dump = Dump("lldb", name)
+        super().__init__(name)
         self.seen: set[int] = set()
         self.inside = False
         self.tid = 0
@@ -86,14 +86,8 @@ class _Reader:
 
     def end(self) -> None:
         self.end_thread()
-        if self.dump.threads:
-            self.captures.append(self.dump.capture())
-        self.dump = Dump("lldb", self.name)
+        super().end()
         self.seen = set()
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
 
 
 def sniff(text: str) -> bool:
@@ -101,9 +95,4 @@ def sniff(text: str) -> bool:
     return "frame #0: 0x" in text
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read every backtrace in the text."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("lldb", sniff, load)
+FORMAT = line_format(sniff, _Reader)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, line_format, number
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -24,40 +24,42 @@ _LEAST = 3
 """Frames of a list that is worth reading."""
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "outline"
+
     def __init__(self, name: str) -> None:
-        self.dump = Dump("outline", name)
+        super().__init__(name)
         self.number: int | None = None
         self.title = ""
         self.frames: list[Frame] = []
 
     def line(self, line: str) -> bool:
         if match := _HEAD.match(line):
-            self.end()
+            self.end_thread()
             self.number, self.title = number(match.group(1)), (match.group(2) or "").strip()
             return True
         if self.number is None:
             return False
         if not line.strip():
             if self.frames:
-                self.end()
+                self.end_thread()
             return True
         match = _NAME.match(line)
         if match is None:
-            self.end()
+            self.end_thread()
             return False
         self.frames.append(self.dump.frame(match.group(1)))
         return True
 
-    def end(self) -> None:
+    def end_thread(self) -> None:
         plain = [frame for frame in self.frames if frame.symbol and _says(frame.symbol)]
         if len(self.frames) >= _LEAST and 2 * len(plain) > len(self.frames):
             self.dump.thread(self.frames, tid=self.number or 0, name=self.title[:64])
         self.number, self.title, self.frames = None, "", []
 
-    def finish(self) -> list[Capture]:
-        self.end()
-        return [self.dump.capture()] if self.dump.threads else []
+    def end(self) -> None:
+        self.end_thread()
+        super().end()
 
 
 def _says(name: str) -> bool:
@@ -70,9 +72,4 @@ def sniff(text: str) -> bool:
     return "hread" in text and _SNIFF.search(text) is not None
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read all stacks as one capture."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("outline", sniff, load)
+FORMAT = line_format(sniff, _Reader)

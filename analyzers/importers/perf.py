@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, line_format, number
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -30,9 +30,11 @@ _ON_CPU = re.compile(r"(?:cpu-clock|task-clock|cycles|instructions|cpu-cycles|re
 _Sample = tuple[int, int, str, bool, tuple[Frame, ...], tuple[Frame, ...]]
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "perf"
+
     def __init__(self, name: str) -> None:
-        self.dump = Dump("perf", name)
+        super().__init__(name)
         self.samples: Counter[_Sample] = Counter()
         self.head: re.Match[str] | None = None
         self.user: list[Frame] = []
@@ -43,13 +45,13 @@ class _Reader:
             self.frame(match)
             return True
         if line[:1] not in ("", " ", "\t", "#") and (match := _HEAD.match(line)):
-            self.end()
+            self.end_sample()
             self.head = match
             return True
         if self.head is None:
             return False
         if not line.strip():
-            self.end()
+            self.end_sample()
             return True
         if match := _SOURCE.match(line):
             frames = self.user or self.kernel
@@ -65,7 +67,7 @@ class _Reader:
                     kernel=last.kernel,
                 )
             return True
-        self.end()
+        self.end_sample()
         return False
 
     def frame(self, match: re.Match[str]) -> None:
@@ -82,7 +84,7 @@ class _Reader:
         )
         (self.kernel if kernel and not self.user else self.user).append(frame)
 
-    def end(self) -> None:
+    def end_sample(self) -> None:
         head = self.head
         self.head = None
         if head is not None and (self.user or self.kernel):
@@ -100,8 +102,8 @@ class _Reader:
             self.samples[sample] += 1
         self.user, self.kernel = [], []
 
-    def finish(self) -> list[Capture]:
-        self.end()
+    def end(self) -> None:
+        self.end_sample()
         for (process, tid, comm, on_cpu, user, kernel), count in self.samples.items():
             self.dump.thread(
                 user,
@@ -113,7 +115,8 @@ class _Reader:
                 state="R" if on_cpu else "?",
                 count=count,
             )
-        return [self.dump.capture()] if self.dump.threads else []
+        self.samples.clear()
+        super().end()
 
 
 def sniff(text: str) -> bool:
@@ -121,9 +124,4 @@ def sniff(text: str) -> bool:
     return _SNIFF.search(text) is not None
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read all samples as one capture."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("perf", sniff, load)
+FORMAT = line_format(sniff, _Reader)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from stallscope.analyzers.importers.dump import Dump, Format, Loaded, read_lines
-from stallscope.model import Capture, Frame
+from stallscope.analyzers.importers.dump import LineReader, line_format
+from stallscope.model import Frame
 
 __all__ = ["FORMAT"]
 
@@ -21,11 +21,8 @@ _STAMP = re.compile(r"(?:TS \d+\.\d+ |(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \w{3} [ \d
 _ENOUGH = re.compile(r"^[^\S\n]{0,12}\d{1,7}[^\S\n]+[\w?~:]{2}[^;\n]*?,[\w?~.(]", re.M)
 
 
-class _Reader:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.dump = Dump("pt-pmp", name)
-        self.captures: list[Capture] = []
+class _Reader(LineReader):
+    backend = "pt-pmp"
 
     def line(self, line: str) -> bool:
         if _STAMP.match(line):
@@ -53,15 +50,6 @@ class _Reader:
         if where is not None and ":" in where:
             return self.dump.frame(name, source=where)
         return self.dump.frame(name, module=where)
-
-    def end(self) -> None:
-        if self.dump.threads:
-            self.captures.append(self.dump.capture())
-        self.dump = Dump("pt-pmp", self.name)
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
 
 
 def _split(text: str) -> list[str]:
@@ -107,9 +95,4 @@ def sniff(text: str) -> bool:
     return _ENOUGH.search(text) is not None
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read every aggregate; a line with a time starts a new one."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("pt-pmp", sniff, load)
+FORMAT = line_format(sniff, _Reader)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-from stallscope.analyzers.importers.dump import MAX_LINE, Dump, Format, Loaded, number, read_lines
-from stallscope.model import Capture
+from stallscope.analyzers.importers.dump import MAX_LINE, LineReader, line_format, number
 
 __all__ = ["FORMAT"]
 
@@ -40,11 +39,11 @@ def _told(columns: Container[str]) -> bool:
     return "command" in columns or ("state" in columns and "info" in columns)
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "processlist"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
-        self.dump = Dump("processlist", name)
+        super().__init__(name)
         self.columns: list[str] = []
         self.tabs = False
         self.row: dict[str, str] | None = None
@@ -158,17 +157,11 @@ class _Reader:
 
     def end(self) -> None:
         self.end_row()
-        if self.dump.threads:
-            self.dump.comm = "mysqld"
-            self.captures.append(self.dump.capture())
-        self.dump = Dump("processlist", self.name)
+        self.dump.comm = "mysqld"
+        super().end()
         self.seen = set()
         self.columns = []
         self.broken = ""
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
 
 
 def sniff(text: str) -> bool:
@@ -176,9 +169,4 @@ def sniff(text: str) -> bool:
     return _SNIFF.search(text) is not None
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read every processlist in the text; a connection seen again begins a new one."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("processlist", sniff, load)
+FORMAT = line_format(sniff, _Reader)

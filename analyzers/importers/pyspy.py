@@ -12,11 +12,12 @@ from stallscope.analyzers.importers.dump import (
     MAX_FRAMES,
     Dump,
     Format,
+    LineReader,
     Loaded,
+    line_format,
     number,
-    read_lines,
 )
-from stallscope.model import Capture, Frame
+from stallscope.model import Frame
 
 __all__ = ["FORMAT", "JSON_FORMAT"]
 
@@ -31,11 +32,11 @@ _LINE = re.compile(r"(.+):(\d{1,9})$")
 _ADDRESS = re.compile(r"0x([0-9a-f]{1,16})$")
 
 
-class _Reader:
+class _Reader(LineReader):
+    backend = "py-spy"
+
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.captures: list[Capture] = []
-        self.dump = Dump("py-spy", name)
+        super().__init__(name)
         self.in_thread = False
         self.frames: list[Frame] = []
         self.tid = 0
@@ -85,12 +86,8 @@ class _Reader:
     def end(self) -> None:
         self.end_thread()
         if any(thread.frames for thread in self.dump.threads):
-            self.captures.append(self.dump.capture())
-        self.dump = Dump("py-spy", self.name)
-
-    def finish(self) -> list[Capture]:
-        self.end()
-        return self.captures
+            super().end()
+        self.dump = Dump(self.backend, self.name)
 
 
 def _state(active: bool) -> str:
@@ -153,10 +150,5 @@ def _sniff_json(text: str) -> bool:
     return '"frames"' in text and '"os_thread_id"' in text
 
 
-def load(text: str, name: str) -> Loaded:
-    """Read every process in the text."""
-    return read_lines(text, _Reader(name))
-
-
-FORMAT = Format("py-spy", _sniff, load)
+FORMAT = line_format(_sniff, _Reader)
 JSON_FORMAT = Format("py-spy JSON", _sniff_json, _load_json)
