@@ -22,7 +22,7 @@ class Crew(Protocol):
     """Whom the captures need; the loop has them."""
 
     def ask_sessions(self, key: str) -> str | None:
-        """Ask the server what its connections do; an QueryResult with the key follows.
+        """Ask the server what its connections do; a QueryResult with the key follows.
 
         Return why it cannot be asked, None where it was.
         """

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.agent.priority import lower_priority
 from stallscope.base.errors import UsageError
+from stallscope.base.priority import lower_priority
 from stallscope.base.text import one_line
 from stallscope.collectors.programs import Program
 from stallscope.incident import Incident

@@ -18,13 +18,13 @@ from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.events import Put, Signal
 from stallscope.agent.loop import Agent, Plan
 from stallscope.agent.output import LOG_FORMATS, LineWriter, lines_to, logging_to
-from stallscope.agent.priority import raise_priority
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.agent.sources import Sources
 from stallscope.agent.spool import spool
 from stallscope.agent.target import Target, finder
 from stallscope.agent.verdicts import VerdictProcess
 from stallscope.base.errors import StallscopeError
+from stallscope.base.priority import raise_priority
 from stallscope.collectors.processes import Selector, Server
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings

@@ -16,7 +16,7 @@ AUTOGROUP = Path("/proc/self/autogroup")
 LOWER = """
 import os
 from pathlib import Path
-from stallscope.agent.priority import set_priority
+from stallscope.base.priority import set_priority
 
 set_priority(7)
 print(os.getpriority(os.PRIO_PROCESS, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QueryResult each request of the agent. Arguments are folders of more signatures."""
+"""Answer each request of the agent. Arguments are folders of more signatures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.agent.priority import set_priority
 from stallscope.agent.verdict_process import VerdictRequest
 from stallscope.agent.verdict_process.naming import judge
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
+from stallscope.base.priority import set_priority
 from stallscope.base.text import one_line
 
 __all__ = ["main"]
@@ -25,7 +25,7 @@ MAX_CPU_SECONDS = 120
 
 
 def main(arguments: list[str]) -> int:
-    """QueryResult each request; what cannot be read is an answer too."""
+    """Answer each request; what cannot be read is an answer too."""
     _be_small()
     try:
         signatures = catalog.load([Path(argument) for argument in arguments])
