@@ -11,34 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from stallscope import capturewriter
+from stallscope import captureformat, capturewriter
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
-from stallscope.capturerecords import (
-    RECORDS,
-    CaptureRecord,
-    EndRecord,
-    FrameRecord,
-    LockRecord,
-    ModuleRecord,
-    NoteRecord,
-    ProcessRecord,
-    ReleaseRecord,
-    StackRecord,
-    ThreadRecord,
-    TriggerRecord,
-)
+from stallscope.captureformat import StackRecord
 from stallscope.model import (
     SCHEMA,
+    Address,
     Capture,
     Frame,
+    Index,
     Lock,
-    LockKind,
     Module,
     Note,
     Process,
     Release,
-    Syscall,
+    Stack,
     Thread,
     Trigger,
 )
@@ -80,17 +68,18 @@ class CaptureFileError(StallscopeError):
     """The file is not a capture that this version reads."""
 
 
-class _Type(msgspec.Struct):
+class _Outside(msgspec.Struct):
+    """What the reader needs of a record that is no part of the model."""
+
     type: str
+    id: Index | None = None
+    threads: Index | None = None
 
 
 _T = TypeVar("_T")
-_TYPE_DECODER = msgspec.json.Decoder(_Type)
-_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
-    name: msgspec.json.Decoder(record) for name, record in RECORDS.items()
-}
+_outside_decoder = msgspec.json.Decoder(_Outside)
 # What msgspec raises on text that is not JSON, not UTF-8, not of the type, or nested too deeply.
-_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError)
 _SCHEMA_AT_START = re.compile(rb'\s*\{[^\n]{0,4096}?"schema"\s*:\s*"stallscope\.capture/')
 
 
@@ -165,7 +154,7 @@ def dumps(capture: Capture) -> bytes:
 
 
 class _Reader:
-    """Resolve the records of one file, front to back."""
+    """Decode the records of one file, front to back, and resolve what they refer to."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -179,14 +168,25 @@ class _Reader:
         self.releases: list[Release] = []
         self.notes: list[Note] = []
         self.trigger: Trigger | None = None
+        self.end: msgspec.Struct | None = None
         self.stacked = 0
+        self.decoders: dict[str, msgspec.json.Decoder[Any]] = {
+            kind: msgspec.json.Decoder(record, dec_hook=self._resolve)
+            for kind, record in captureformat.RECORDS.items()
+        }
+        self.tables: dict[str, list[Any]] = {
+            "process": self.processes,
+            "module": self.modules,
+            "frame": self.frames,
+            "stack": self.stacks,
+            "lock": self.locks,
+        }
 
     def read(self, data: bytes) -> Capture:
         if not data.strip():
             raise CaptureFileError(f"{self.name}: empty; take the capture again")
         lines = iter(_split(data))
         head = self._head(next(lines))
-        end: EndRecord | None = None
         for line in lines:
             self.line += 1
             if self.line > MAX_RECORDS:
@@ -195,20 +195,28 @@ class _Reader:
                 raise self._error(f"a line of more than {MAX_LINE >> 20} MiB")
             if not line.strip():
                 continue
-            if end is not None:
+            if self.end is not None:
                 raise self._error("records after the end; a file holds one capture")
-            end = self._record(line, last=self._is_cut(data, line))
-        if end is None:
+            try:
+                self._record(line)
+            except _DECODE_ERRORS as error:
+                if self._is_cut(data, line):
+                    raise CaptureFileError(
+                        f"{self.name}: torn capture: line {self.line} is cut off;"
+                        " its writer was killed or the disk was full; take the capture again"
+                    ) from None
+                raise self._error(str(error)) from None
+        if self.end is None:
             raise CaptureFileError(
                 f"{self.name}: torn capture: no end record after {self.line} lines;"
                 " its writer was killed or the disk was full; take the capture again"
             )
-        return self._finish(head, end)
+        return self._finish(head, self.end)
 
     def _is_cut(self, data: bytes, line: bytes) -> bool:
         return not data.endswith(b"\n") and data.endswith(line)
 
-    def _head(self, line: bytes) -> CaptureRecord:
+    def _head(self, line: bytes) -> msgspec.Struct:
         self.line = 1
         foreign = CaptureFileError(f"{self.name}: not a capture of stallscope")
         if len(line) > MAX_LINE:
@@ -228,157 +236,106 @@ class _Reader:
                 " use the version of stallscope that wrote it, or a newer one"
             )
         try:
-            return msgspec.convert(fields, CaptureRecord)
+            return msgspec.convert(fields, captureformat.RECORDS["capture"])
         except _DECODE_ERRORS as error:
             raise self._error(str(error)) from None
 
-    def _record(self, line: bytes, *, last: bool) -> EndRecord | None:
-        """Take one record in; return it where it is the end record."""
-        try:
-            kind = _TYPE_DECODER.decode(line).type
-            decoder = _DECODERS.get(kind)
-            if decoder is None:
-                if kind == "capture":
-                    raise self._error("a second capture record; a file holds one capture")
-                return None
-            record = decoder.decode(line)
-        except _DECODE_ERRORS as error:
-            if last:
-                raise CaptureFileError(
-                    f"{self.name}: torn capture: line {self.line} is cut off;"
-                    " its writer was killed or the disk was full; take the capture again"
-                ) from None
-            raise self._error(str(error)) from None
-        if kind == "end":
-            assert isinstance(record, EndRecord)
-            return record
-        getattr(self, f"_{kind}")(record)
-        return None
+    def _record(self, line: bytes) -> None:
+        """Take one record in; one of a type that this version does not know is passed over."""
+        outside = _outside_decoder.decode(line)
+        kind = outside.type
+        if kind not in self.decoders:
+            return
+        if kind == "capture":
+            raise self._error("a second capture record; a file holds one capture")
+        record = self.decoders[kind].decode(line)
+        table = self.tables.get(kind)
+        if table is not None and outside.id != len(table):
+            raise self._error(f"id {outside.id} where {len(table)} follows")
+        match record:
+            case Thread():
+                self._check(record, record.lock)
+                self.threads.append(record)
+            case Frame():
+                self._check(record)
+                self.frames.append(record)
+            case StackRecord():
+                self.stacks.append(self._stack(record))
+            case Process():
+                self.processes.append(record)
+            case Module():
+                self._check(record)
+                self.modules.append(record)
+            case Lock():
+                self._check(record)
+                self.locks.append(record)
+            case Release():
+                self._check(record, record.lock)
+                self.releases.append(record)
+            case Note():
+                self.notes.append(record)
+            case Trigger():
+                if self.trigger is not None:
+                    raise self._error("a second trigger record; a capture has one reason")
+                self.trigger = record
+            case _:
+                if outside.threads != len(self.threads):
+                    raise self._error(
+                        f"the end record counts {outside.threads} threads,"
+                        f" the file holds {len(self.threads)}"
+                    )
+                self.end = record
 
-    def _process(self, record: ProcessRecord) -> None:
-        self._check_id(record.id, self.processes)
-        fields = msgspec.structs.asdict(record)
-        del fields["id"]
-        fields["cmdline"] = tuple(record.cmdline)
-        self.processes.append(Process(**fields))
+    def _check(
+        self, record: Thread | Frame | Module | Lock | Release, lock: int | None = None
+    ) -> None:
+        """See that the process and lock are there that stay numbers in the model."""
+        if record.process is not None and record.process >= len(self.processes):
+            raise self._error(f"refers to process {record.process}, which is not there")
+        if lock is not None and lock >= len(self.locks):
+            raise self._error(f"refers to lock {lock}, which is not there")
 
-    def _module(self, record: ModuleRecord) -> None:
-        self._check_id(record.id, self.modules)
-        self._at(self.processes, record.process, "process")
-        fields = msgspec.structs.asdict(record)
-        del fields["id"]
-        for name in ("start", "end", "bias"):
-            fields[name] = _number(fields[name])
-        self.modules.append(Module(**fields))
-
-    def _frame(self, record: FrameRecord) -> None:
-        self._check_id(record.id, self.frames)
-        if record.process is not None:
-            self._at(self.processes, record.process, "process")
-        module = record.module
-        self.frames.append(
-            Frame(
-                symbol=record.symbol,
-                module=None if module is None else self._at(self.modules, module, "module"),
-                pc=_number(record.pc),
-                offset=_number(record.offset),
-                symbol_offset=record.symbol_offset,
-                linkage=record.linkage,
-                kernel=record.kernel,
-                process=record.process,
-                source=record.source,
-            )
-        )
-
-    def _stack(self, record: StackRecord) -> None:
-        self._check_id(record.id, self.stacks)
+    def _stack(self, record: StackRecord) -> tuple[Frame, ...]:
         self.stacked += len(record.frames)
         if len(record.frames) > MAX_STACK or self.stacked > MAX_STACKED:
             raise self._error(f"more than {MAX_STACK} frames, or {MAX_STACKED} in all stacks")
-        self.stacks.append(tuple(self._at(self.frames, frame, "frame") for frame in record.frames))
+        return tuple(_at(self.frames, frame, "frame") for frame in record.frames)
 
-    def _lock(self, record: LockRecord) -> None:
-        self._check_id(record.id, self.locks)
-        self._at(self.processes, record.process, "process")
-        fields = msgspec.structs.asdict(record)
-        del fields["id"]
-        fields["address"] = int(record.address, 16)
-        fields["futex"] = _number(record.futex)
-        known = record.kind in LockKind.__members__.values()
-        fields["kind"] = LockKind(record.kind) if known else LockKind.UNKNOWN
-        self.locks.append(Lock(**fields))
+    def _resolve(self, declared: type, value: object) -> object:
+        """Return what the model has in the place of a value of a file. Raises: ValueError."""
+        if declared is Address:
+            return captureformat.address(value)
+        if declared is Stack:
+            return () if value is None else _at(self.stacks, value, "stack")
+        return None if value is None else _at(self.modules, value, "module")
 
-    def _thread(self, record: ThreadRecord) -> None:
-        self._at(self.processes, record.process, "process")
-        if record.lock is not None:
-            self._at(self.locks, record.lock, "lock")
-        fields = msgspec.structs.asdict(record)
-        for name, target in (("stack", "frames"), ("kernel_stack", "kernel_frames")):
-            index = fields.pop(name)
-            fields[target] = () if index is None else self._at(self.stacks, index, "stack")
-        call = record.syscall
-        if call is not None:
-            args = tuple(int(arg, 16) for arg in call.args)
-            fields["syscall"] = Syscall(nr=call.nr, name=call.name, args=args)
-        self.threads.append(Thread(**fields))
-
-    def _release(self, record: ReleaseRecord) -> None:
-        self._at(self.processes, record.process, "process")
-        if record.lock is not None:
-            self._at(self.locks, record.lock, "lock")
-        fields = msgspec.structs.asdict(record)
-        index = fields.pop("stack")
-        fields["frames"] = () if index is None else self._at(self.stacks, index, "stack")
-        self.releases.append(Release(**fields))
-
-    def _note(self, record: NoteRecord) -> None:
-        self.notes.append(Note(record.code, record.message))
-
-    def _trigger(self, record: TriggerRecord) -> None:
-        if self.trigger is not None:
-            raise self._error("a second trigger record; a capture has one reason")
-        fields = msgspec.structs.asdict(record)
-        fields["address"] = _number(record.address)
-        self.trigger = Trigger(**fields)
-
-    def _finish(self, head: CaptureRecord, end: EndRecord) -> Capture:
-        if end.threads != len(self.threads):
-            raise self._error(
-                f"the end record counts {end.threads} threads, the file holds {len(self.threads)}"
-            )
+    def _finish(self, head: msgspec.Struct, end: msgspec.Struct) -> Capture:
         if not self.processes:
             raise self._error("no process record")
         return Capture(
-            backend=head.backend,
+            **msgspec.structs.asdict(head),
+            **msgspec.structs.asdict(end),
             processes=tuple(self.processes),
             threads=tuple(self.threads),
             locks=tuple(self.locks),
             releases=tuple(self.releases),
             modules=tuple(self.modules),
             notes=tuple(self.notes),
-            time_ns=head.time_ns,
-            host=head.host,
-            tool=head.tool,
-            backend_reason=head.backend_reason,
-            snapshot_ns=head.snapshot_ns,
-            elapsed_ns=end.elapsed_ns,
-            stopped_ns=end.stopped_ns,
-            phases=end.phases,
             trigger=self.trigger,
             path=self.name,
         )
 
-    def _check_id(self, identity: int, records: list[Any]) -> None:
-        if identity != len(records):
-            raise self._error(f"id {identity} where {len(records)} follows")
-
-    def _at(self, records: list[_T], index: int, what: str) -> _T:
-        if index >= len(records):
-            raise self._error(f"refers to {what} {index}, which is not there")
-        return records[index]
-
     def _error(self, message: str) -> CaptureFileError:
         return CaptureFileError(f"{self.name}: line {self.line}: damaged capture: {message}")
+
+
+def _at(records: list[_T], index: object, what: str) -> _T:
+    """Return a record that was read before. Raises: ValueError."""
+    if type(index) is not int or index < 0:
+        raise ValueError(f"Expected the id of a {what}")
+    if index >= len(records):
+        raise ValueError(f"refers to {what} {index}, which is not there")
+    return records[index]
 
 
 def _split(data: bytes) -> Iterable[bytes]:
@@ -390,7 +347,3 @@ def _split(data: bytes) -> Iterable[bytes]:
             end = len(data)
         yield data[start:end]
         start = end + 1
-
-
-def _number(value: str | None) -> int | None:
-    return None if value is None else int(value, 16)

@@ -3,24 +3,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
+from stallscope import captureformat
 from stallscope.base.times import rfc3339
+from stallscope.captureformat import Field
 from stallscope.model import (
     SCHEMA,
+    Address,
     Capture,
     Frame,
+    FrameModule,
     Label,
-    Lock,
     Module,
     Process,
-    Release,
-    Thread,
-    Trigger,
+    Stack,
+    Syscall,
 )
 
 __all__ = ["lines"]
@@ -29,115 +30,35 @@ __all__ = ["lines"]
 def lines(capture: Capture) -> Iterator[bytes]:
     """Yield one line of JSON a record, newline included."""
     encoder = msgspec.json.Encoder()
-    for record in _records(capture):
+    for record in _Records(capture):
         yield encoder.encode(record) + b"\n"
 
 
-def _records(capture: Capture) -> Iterator[dict[str, Any]]:
-    yield _capture(capture)
-    # A capture of nothing but text still has the process that its threads belong to.
-    for i, process in enumerate(capture.processes or (Process(pid=0),)):
-        yield {"type": "process", "id": i, **msgspec.structs.asdict(process)}
-    tables = _Tables(capture)
-    yield from tables.module_records()
-    yield from tables.frame_records()
-    yield from tables.stack_records()
-    for i, lock in enumerate(capture.locks):
-        yield _lock(i, lock)
-    for thread in capture.threads:
-        yield tables.thread_record(thread)
-    for release in capture.releases:
-        yield tables.release_record(release)
-    for note in capture.notes:
-        yield {"type": "note", "code": note.code, "message": note.message}
-    if capture.trigger is not None:
-        yield _trigger(capture.trigger)
-    yield _end(capture)
+class _Changes(NamedTuple):
+    """Where a record differs from the type of the model that it is written from."""
+
+    optional: tuple[Field, ...]
+    """Left out where they have their default."""
+    resolved: tuple[Field, ...]
 
 
-def _capture(capture: Capture) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "type": "capture",
-        "schema": SCHEMA,
-        "tool": capture.tool,
-        "time": None if capture.time_ns is None else rfc3339(capture.time_ns),
-        "time_ns": capture.time_ns,
-        "host": capture.host,
-        "backend": capture.backend,
-        "backend_reason": capture.backend_reason,
-        "snapshot_ns": capture.snapshot_ns,
-    }
-    if capture.path is not None:
-        record["origin"] = capture.path
-    return record
+def _changes(struct: type[msgspec.Struct]) -> _Changes:
+    fields = captureformat.struct_fields(struct)
+    return _Changes(
+        tuple(field for field in fields if field.optional),
+        tuple(field for field in fields if field.resolved is not None),
+    )
 
 
-_OPTIONAL_LOCK = ("created", "mode", "locked_at")
-_OPTIONAL_THREAD = (
-    "ns_tid",
-    "label_reason",
-    "waited_ns",
-    "connection",
-    "command",
-    "activity",
-    "query",
-    "digest",
-    "user",
-    "database",
-    "own",
-)
+_STRUCTS: list[type[msgspec.Struct]] = [*captureformat.RECORDS.values(), Syscall]
+_CHANGES: dict[type[Any], _Changes] = {struct: _changes(struct) for struct in _STRUCTS}
 
 
-def _without(record: dict[str, Any], optional: tuple[str, ...]) -> dict[str, Any]:
-    """Leave out those of the optional fields that nothing is known of."""
-    for name in optional:
-        if record[name] is None:
-            del record[name]
-    return record
-
-
-def _lock(i: int, lock: Lock) -> dict[str, Any]:
-    return {
-        "type": "lock",
-        "id": i,
-        **_without(msgspec.structs.asdict(lock), _OPTIONAL_LOCK),
-        "address": _hex(lock.address),
-        "futex": _hex(lock.futex),
-    }
-
-
-def _trigger(trigger: Trigger) -> dict[str, Any]:
-    return {
-        "type": "trigger",
-        **msgspec.structs.asdict(trigger),
-        "address": _hex(trigger.address),
-    }
-
-
-def _end(capture: Capture) -> dict[str, Any]:
-    labels = {str(label): 0 for label in Label}
-    for thread in capture.threads:
-        if thread.label is not None:
-            labels[thread.label] += 1
-    return {
-        "type": "end",
-        "threads": len(capture.threads),
-        "labels": labels,
-        "stopped_ns": capture.stopped_ns,
-        "elapsed_ns": capture.elapsed_ns,
-        "phases": capture.phases,
-        "live_reads": sum(thread.live_reads for thread in capture.threads),
-    }
-
-
-def _hex(value: int | None) -> str | None:
-    return None if value is None else f"{value:#x}"
-
-
-class _Tables:
-    """Number the distinct modules, frames and stacks of the threads."""
+class _Records:
+    """The records of a capture, with distinct modules, frames and stacks numbered."""
 
     def __init__(self, capture: Capture) -> None:
+        self._capture = capture
         self._modules: dict[Module, int] = {}
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
@@ -171,49 +92,79 @@ class _Tables:
             self._frame_ids[id(frame)] = known
         return known
 
-    def module_records(self) -> Iterator[dict[str, Any]]:
-        for module, i in self._modules.items():
-            yield {
-                "type": "module",
-                "id": i,
-                **msgspec.structs.asdict(module),
-                "start": _hex(module.start),
-                "end": _hex(module.end),
-                "bias": _hex(module.bias),
-            }
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        capture = self._capture
+        yield self._head()
+        # A capture of nothing but text still has the process that its threads belong to.
+        yield from self._numbered("process", capture.processes or (Process(pid=0),))
+        yield from self._numbered("module", self._modules)
+        yield from self._numbered("frame", self._frames)
+        for number, frames in enumerate(self._stacks):
+            yield {"type": "stack", "id": number, "frames": frames}
+        yield from self._numbered("lock", capture.locks)
+        for kind, values in (
+            ("thread", capture.threads),
+            ("release", capture.releases),
+            ("note", capture.notes),
+            ("trigger", (capture.trigger,) if capture.trigger is not None else ()),
+        ):
+            for value in values:
+                yield {"type": kind, **self._fields(value)}
+        yield self._end()
 
-    def frame_records(self) -> Iterator[dict[str, Any]]:
-        for frame, i in self._frames.items():
-            yield {
-                "type": "frame",
-                "id": i,
-                **msgspec.structs.asdict(frame),
-                "module": None if frame.module is None else self._modules[frame.module],
-                "pc": _hex(frame.pc),
-                "offset": _hex(frame.offset),
-            }
+    def _numbered(self, kind: str, values: Iterable[msgspec.Struct]) -> Iterator[dict[str, Any]]:
+        for number, value in enumerate(values):
+            yield {"type": kind, "id": number, **self._fields(value)}
 
-    def stack_records(self) -> Iterator[dict[str, Any]]:
-        for (frames, _), i in zip(self._stacks.items(), itertools.count()):
-            yield {"type": "stack", "id": i, "frames": frames}
-
-    def thread_record(self, thread: Thread) -> dict[str, Any]:
-        record = _without(msgspec.structs.asdict(thread), _OPTIONAL_THREAD)
-        call = thread.syscall
-        record["syscall"] = call and {
-            "nr": call.nr,
-            "name": call.name,
-            "args": [_hex(arg) for arg in call.args],
+    def _head(self) -> dict[str, Any]:
+        capture = self._capture
+        record: dict[str, Any] = {
+            "type": "capture",
+            "schema": SCHEMA,
+            "time": None if capture.time_ns is None else rfc3339(capture.time_ns),
+            **_part(capture, "capture"),
         }
-        del record["frames"], record["kernel_frames"]
+        if capture.path is not None:
+            record["origin"] = capture.path
+        return record
+
+    def _end(self) -> dict[str, Any]:
+        capture = self._capture
+        labels = {str(label): 0 for label in Label}
+        for thread in capture.threads:
+            if thread.label is not None:
+                labels[thread.label] += 1
         return {
-            "type": "thread",
-            **record,
-            "stack": self._stack(thread.frames),
-            "kernel_stack": self._stack(thread.kernel_frames),
+            "type": "end",
+            "threads": len(capture.threads),
+            "labels": labels,
+            **_part(capture, "end"),
+            "live_reads": sum(thread.live_reads for thread in capture.threads),
         }
 
-    def release_record(self, release: Release) -> dict[str, Any]:
-        record = msgspec.structs.asdict(release)
-        del record["frames"]
-        return {"type": "release", **record, "stack": self._stack(release.frames)}
+    def _fields(self, value: msgspec.Struct) -> dict[str, Any]:
+        """Return what a file has in the place of these attributes."""
+        found = msgspec.structs.asdict(value)
+        optional, resolved = _CHANGES[type(value)]
+        for field in optional:
+            if found[field.name] == field.default:
+                del found[field.name]
+        for field in resolved:
+            item = found.pop(field.attribute)
+            found[field.name] = None if item is None else self._in_file(field.resolved, item)
+        return found
+
+    def _in_file(self, declared: Any, item: Any) -> Any:
+        """Return what a file has in the place of a value of one of these types."""
+        if declared is Address:
+            return [f"{one:#x}" for one in item] if isinstance(item, tuple) else f"{item:#x}"
+        if declared is Stack:
+            return self._stack(item)
+        if declared is FrameModule:
+            return self._modules[item]
+        return self._fields(item)
+
+
+def _part(capture: Capture, record: str) -> dict[str, Any]:
+    names = captureformat.RECORDS[record].__struct_fields__
+    return {name: getattr(capture, name) for name in names}

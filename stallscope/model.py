@@ -1,20 +1,30 @@
 """The Capture: the one data type in which collectors, importers, analyzers and reporters meet.
 
-Field by field this is docs/capture-format.md with the indirections resolved: threads hold their
+Field by field this is docs/capture-format.md with the references resolved: threads hold their
 frames, frames hold their module. Frames run from the innermost to the outermost.
+
+This is the one declaration of those fields in Python: files are decoded into these types
+(capturefile.py, captureformat.py), with the limits of their annotations. What the probe writes is
+declared in pmp/capture/fields.h; tests/unit/test_captureformat.py compares both with the docs.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 
 __all__ = [
+    "ADDED",
+    "OPTIONAL",
     "SCHEMA",
     "SESSIONS",
+    "Address",
     "Capture",
     "Frame",
+    "FrameModule",
+    "Index",
     "Label",
     "Lock",
     "LockKind",
@@ -22,6 +32,7 @@ __all__ = [
     "Note",
     "Process",
     "Release",
+    "Stack",
     "Syscall",
     "Thread",
     "Trigger",
@@ -31,6 +42,43 @@ SCHEMA = "stallscope.capture/1"
 
 SESSIONS = "sessions"
 """Code of a note: what the server's own tables would have added to the capture."""
+
+OPTIONAL = msgspec.Meta(extra={"written": "optional"})
+"""Of a field: a file leaves it out where it has its default."""
+ADDED = msgspec.Meta(extra={"written": "added"})
+"""Of an optional field: importers and sessions write it, the probe never does."""
+HEAD = msgspec.Meta(extra={"record": "capture"})
+"""Of a field of Capture: it is in the first record of a file."""
+END = msgspec.Meta(extra={"record": "end"})
+"""Of a field of Capture: it is in the last record of a file."""
+
+Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Tid: TypeAlias = Index  # a report of the server has pthread_t in the place of a TID
+Pid = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+
+if TYPE_CHECKING:
+    Address: TypeAlias = int
+    Stack: TypeAlias = "tuple[Frame, ...]"
+    FrameModule: TypeAlias = "Module | None"
+else:
+
+    class _Resolved(type):
+        """Of a type that a file has another value for: msgspec asks the reader for the value."""
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return True  # of what the reader's dec_hook returned
+
+    class Address(metaclass=_Resolved):
+        """An int; in files ``"0x7f00"``."""
+
+    class Stack(metaclass=_Resolved):
+        """Frames from the innermost to the outermost; in files the id of a stack, or null."""
+
+    class FrameModule(metaclass=_Resolved):
+        """A Module or None; in files its id, or null."""
+
 
 # gc=False below: nothing that a frame or thread holds can lead back to it, and a capture can have
 # hundreds of thousands of them for the garbage collector to look at.
@@ -57,13 +105,17 @@ class LockKind(enum.StrEnum):
     METADATA = "metadata"
     UNKNOWN = "unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> LockKind:
+        return cls.UNKNOWN  # of a later version
+
 
 class Module(msgspec.Struct, frozen=True):
-    process: int
+    process: Index
     path: str
-    start: int | None = None
-    end: int | None = None
-    bias: int | None = None
+    start: Address | None = None
+    end: Address | None = None
+    bias: Address | None = None
     build_id: str | None = None
     deleted: bool = False
     symbols: str | None = None
@@ -75,15 +127,15 @@ class Module(msgspec.Struct, frozen=True):
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame. ``symbol`` is the raw name as the source gave it, None where there is none."""
 
-    symbol: str | None
-    module: Module | None = None
-    pc: int | None = None
-    offset: int | None = None
-    symbol_offset: int | None = None
+    symbol: str | None = None
+    module: FrameModule = None
+    pc: Address | None = None
+    offset: Address | None = None
+    symbol_offset: Index | None = None
     linkage: str | None = None
-    kernel: bool = False
-    process: int | None = None
-    source: str | None = None
+    kernel: Annotated[bool, OPTIONAL] = False
+    process: Index | None = None
+    source: Annotated[str | None, ADDED] = None
     """``file:line`` where the source named it."""
 
     def __str__(self) -> str:
@@ -98,103 +150,108 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lock(msgspec.Struct, frozen=True):
-    process: int
-    address: int
+    process: Index
+    address: Address
     kind: LockKind
-    futex: int | None = None
-    owner_tid: int | None = None
-    owner_raw: int | None = None
+    futex: Address | None = None
+    owner_tid: Tid | None = None
+    owner_raw: Annotated[Index | None, OPTIONAL] = None
     """The TID in memory, where it is no thread of the process."""
-    readers: int | None = None
-    waiters: int = 0
+    readers: Index | None = None
+    waiters: Index = 0
     symbol: str | None = None
     stable: bool = True
     source: str = "futex"
-    created: str | None = None
+    created: Annotated[str | None, ADDED] = None
     """``file:line`` that made it, where a server's report says so: it tells which lock it is."""
-    mode: str | None = None
+    mode: Annotated[str | None, ADDED] = None
     """How it is held, in the words of the report: ``exclusive``, ``wait exclusive``."""
-    locked_at: str | None = None
+    locked_at: Annotated[str | None, ADDED] = None
     """``file:line`` that took it last, in the mode that keeps others out."""
 
 
 class Syscall(msgspec.Struct, frozen=True):
     nr: int
     name: str | None = None
-    args: tuple[int, ...] = ()
+    args: tuple[Address, ...] = ()
 
 
-class Thread(msgspec.Struct, frozen=True, gc=False):
-    tid: int
+class Thread(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    rename={"frames": "stack", "kernel_frames": "kernel_stack"},
+):
+    tid: Tid
     """0 where the source does not say; a server's report has its ``pthread_t`` instead."""
-    frames: tuple[Frame, ...]
-    process: int = 0
-    ns_tid: int | None = None
+    frames: Stack = ()
+    process: Index = 0
+    ns_tid: Annotated[Pid | None, OPTIONAL] = None
     name: str = ""
-    state: str = "?"
+    state: Annotated[str, msgspec.Meta(min_length=1, max_length=1)] = "?"
     on_cpu: bool = False
     label: Label | None = None
     """None for imported dumps, which cannot say."""
-    label_reason: str | None = None
+    label_reason: Annotated[str | None, OPTIONAL] = None
     """Why it is raced although it slept: ``live-reads``, ``vfork``, ``exec``, ``exit``."""
-    passes: int = 0
-    stopped_ns: int = 0
-    switches: int | None = None
+    passes: Index = 0
+    stopped_ns: Index = 0
+    switches: Index | None = None
     syscall: Syscall | None = None
-    kernel_frames: tuple[Frame, ...] = ()
+    kernel_frames: Stack = ()
     unwind: str = "complete"
-    live_reads: int = 0
-    lock: int | None = None
+    live_reads: Annotated[Index, OPTIONAL] = 0
+    lock: Index | None = None
     """Index into Capture.locks of the lock it waits for."""
-    count: int = 1
+    count: Annotated[Count, ADDED] = 1
     """Imported aggregates: how many threads this stands for."""
-    waited_ns: int | None = None
+    waited_ns: Annotated[Index | None, OPTIONAL] = None
     """For how long it has waited or worked, as the source says."""
-    connection: int | None = None
+    connection: Annotated[Index | None, ADDED] = None
     """The server's own number of the connection (``Id`` of the processlist)."""
-    command: str | None = None
+    command: Annotated[str | None, ADDED] = None
     """``Command`` of the processlist: ``Query``, ``Sleep``."""
-    activity: str | None = None
+    activity: Annotated[str | None, ADDED] = None
     """What the server says it does: ``State`` of the processlist."""
-    query: str | None = None
+    query: Annotated[str | None, ADDED] = None
     """Its statement, normalized where an agent asked the server: literals are ``?``."""
-    digest: str | None = None
+    digest: Annotated[str | None, ADDED] = None
     """Of the normalized statement: the same for all that differ in literals only."""
-    user: str | None = None
-    database: str | None = None
-    own: bool | None = None
+    user: Annotated[str | None, ADDED] = None
+    database: Annotated[str | None, ADDED] = None
+    own: Annotated[bool | None, ADDED] = None
     """True: this connection asked the server for all this; it was not there before."""
 
 
-class Release(msgspec.Struct, frozen=True, gc=False):
+class Release(msgspec.Struct, frozen=True, gc=False, rename={"frames": "stack"}):
     """A lock that threads had waited long for was let go: by whom, when, and from where."""
 
-    process: int
-    tid: int
-    frames: tuple[Frame, ...]
-    lock: int | None = None
+    process: Index
+    tid: Tid
+    frames: Stack = ()
+    lock: Index | None = None
     """Index into Capture.locks; None: nobody waits for it any more."""
     name: str = ""
     """Of the thread, then."""
     label: Label | None = None
-    ago_ns: int = 0
+    ago_ns: Index = 0
     """Before the capture; of the latest, where it stands for several."""
-    waited_ns: int | None = None
+    waited_ns: Index | None = None
     """For how long the longest waiter had waited."""
-    count: int = 1
+    count: Annotated[Count, OPTIONAL] = 1
     """For how many with this stack it stands."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    pid: int
-    ppid: int = 0
-    start_time: int | None = None
+    pid: Pid
+    ppid: Pid = 0
+    start_time: Index | None = None
     comm: str | None = None
     exe: str | None = None
     exe_deleted: bool = False
     cmdline: tuple[str, ...] = ()
     strings: dict[str, str] = msgspec.field(default_factory=dict)
-    threads_lost: int = 0
+    threads_lost: Index = 0
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -211,26 +268,26 @@ class Trigger(msgspec.Struct, frozen=True):
     """As in stallscope.waits/1."""
     name: str | None = None
     """Of the lock or file."""
-    address: int | None = None
+    address: Address | None = None
     """Of the lock word."""
-    pid: int = 0
-    tid: int = 0
-    length_ms: float | None = None
+    pid: Pid = 0
+    tid: Pid = 0
+    length_ms: Milliseconds | None = None
     """Of the wait so far, when it was learnt of."""
-    threshold_ms: float | None = None
-    waiters: int = 0
-    delay_ms: float | None = None
+    threshold_ms: Milliseconds | None = None
+    waiters: Index = 0
+    delay_ms: Milliseconds | None = None
     """From the threshold until the probe learnt of it."""
-    copied_ms: float | None = None
+    copied_ms: Milliseconds | None = None
     """Until the stacks of all threads were copied."""
-    finished_ms: float | None = None
+    finished_ms: Milliseconds | None = None
     """Until the capture was written."""
-    suppressed: int = 0
+    suppressed: Index = 0
     """Captures since the one before that were not taken, for they come too often."""
 
 
 class Capture(msgspec.Struct, frozen=True):
-    backend: str
+    backend: Annotated[str, HEAD]
     """How it was taken (``bpf``, ``ptrace``, …) or the format it was imported from (``gdb``)."""
     processes: tuple[Process, ...]
     threads: tuple[Thread, ...]
@@ -239,14 +296,14 @@ class Capture(msgspec.Struct, frozen=True):
     """Of the in-process library alone: the latest first."""
     modules: tuple[Module, ...] = ()
     notes: tuple[Note, ...] = ()
-    time_ns: int | None = None
-    host: dict[str, str | int] = msgspec.field(default_factory=dict)
-    tool: dict[str, str] = msgspec.field(default_factory=dict)
-    backend_reason: str | None = None
-    snapshot_ns: int | None = None
-    elapsed_ns: int | None = None
-    stopped_ns: int = 0
-    phases: dict[str, int] = msgspec.field(default_factory=dict)
+    time_ns: Annotated[Index | None, HEAD] = None
+    host: Annotated[dict[str, str | int], HEAD] = msgspec.field(default_factory=dict)
+    tool: Annotated[dict[str, str], HEAD] = msgspec.field(default_factory=dict)
+    backend_reason: Annotated[str | None, HEAD] = None
+    snapshot_ns: Annotated[Index | None, HEAD] = None
+    elapsed_ns: Annotated[Index | None, END] = None
+    stopped_ns: Annotated[Index, END] = 0
+    phases: Annotated[dict[str, Index], END] = msgspec.field(default_factory=dict)
     trigger: Trigger | None = None
     """None where somebody asked for it."""
     path: str | None = None

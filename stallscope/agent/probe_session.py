@@ -13,10 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import waitlines
+from stallscope import captureformat, waitlines
 from stallscope.agent.events import CaptureResult, ProbeStatus, Put, TargetEnded, WaitsReceived
 from stallscope.base.errors import StallscopeError
-from stallscope.capturerecords import TriggerRecord
 from stallscope.collectors import processes, rings
 from stallscope.collectors.probestream import Stream
 from stallscope.model import Trigger
@@ -89,18 +88,11 @@ class _Line(msgspec.Struct, frozen=True):
     path: str | None = None
     partial: bool = False
     message: str | None = None
-    trigger: TriggerRecord | None = None
+    trigger: Trigger | None = None
 
 
-_line_decoder = msgspec.json.Decoder(_Line)
-
-
-def _wait(record: TriggerRecord | None) -> Trigger | None:
-    if record is None:
-        return None
-    address = None if record.address is None else int(record.address, 16)
-    fields = msgspec.structs.asdict(record)
-    return Trigger(**{**fields, "address": address})
+# A line refers to nothing but addresses.
+_line_decoder = msgspec.json.Decoder(_Line, dec_hook=lambda _, value: captureformat.address(value))
 
 
 class _CaptureRequest(msgspec.Struct, frozen=True):
@@ -350,7 +342,6 @@ class ProbeSession:
             _log.warning("wait programs: %s", why)
 
     def _handle(self, line: _Line, now: int, settings: ProbeSettings) -> None:
-        wait = _wait(line.trigger)
         match line.type:
             case "ready":
                 self._ready = True
@@ -367,10 +358,12 @@ class ProbeSession:
             case "target":
                 self._next()
             case "captured":
-                self._put(CaptureResult(line.path, now, line.partial, wait=wait))
+                self._put(CaptureResult(line.path, now, line.partial, wait=line.trigger))
             case "not-captured":
                 self._put(
-                    CaptureResult(None, now, wait=wait, error=line.message or "no reason given")
+                    CaptureResult(
+                        None, now, wait=line.trigger, error=line.message or "no reason given"
+                    )
                 )
             case "ended":
                 self._put(TargetEnded())

@@ -10,6 +10,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line, without_surrogates
+from stallscope.base.times import Count
 from stallscope.incident import SCHEMA, Incident
 from stallscope.samples import Sample
 from stallscope.store import layout
@@ -32,7 +33,8 @@ _MAX_LINE = 4 << 20
 DAMAGE = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError)
 """What msgspec raises on text that is not JSON, not UTF-8, not of the type, or too deep."""
 
-_incident = msgspec.json.Decoder(Incident)
+# In an incident the address of a wait is a number.
+_incident = msgspec.json.Decoder(Incident, dec_hook=lambda _, value: msgspec.convert(value, Count))
 _sample = msgspec.json.Decoder(Sample)
 
 

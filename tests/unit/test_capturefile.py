@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from backports import zstd
 
-from stallscope import capturefile, capturerecords
+from stallscope import capturefile, captureformat
 from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture, LockKind
 from tests.unit.captures import convoy
@@ -271,7 +271,7 @@ def test_imported_capture_keeps_its_origin() -> None:
 
 def test_the_schema_file_is_what_the_reader_insists_on() -> None:
     path = Path(__file__).parents[2] / "docs" / "capture-format.schema.json"
-    text = json.dumps(capturerecords.json_schema(), indent=1, sort_keys=True) + "\n"
+    text = json.dumps(captureformat.json_schema(), indent=1, sort_keys=True) + "\n"
     if os.environ.get("STALLSCOPE_UPDATE_GOLDEN"):
         path.write_text(text)
     assert path.read_text() == text
