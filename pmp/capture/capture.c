@@ -11,6 +11,7 @@
 #include "base/json_writer.h"
 #include "capture/capture_stacks.h"
 #include "capture/cmdline.h"
+#include "capture/fields.h"
 #include "capture/lock_record.h"
 #include "capture/syscalls.h"
 
@@ -25,12 +26,6 @@ struct writer {
 	uint32_t **module_ids; // by process, by module: id of the record, or UINT32_MAX
 	size_t module_count;
 };
-
-static void begin(struct writer *writer, const char *type)
-{
-	stall_json_open(&writer->json, '{');
-	stall_json_member_string(&writer->json, "type", type);
-}
 
 static struct stall_error *flush(struct writer *writer)
 {
@@ -51,23 +46,14 @@ static struct stall_error *end(struct writer *writer)
 	return NULL;
 }
 
-static void member_index(struct stall_json *json, const char *key, uint32_t index)
-{
-	stall_json_key(json, key);
-	if (index == UINT32_MAX)
-		stall_json_null(json);
-	else
-		stall_json_uint(json, index);
-}
-
 static void write_host(struct stall_json *json, const struct stall_host *host)
 {
-	stall_json_key(json, "host");
+	stall_put_capture_host(json);
 	stall_json_open(json, '{');
-	stall_json_member_string(json, "name", host->name.nodename);
-	stall_json_member_string(json, "kernel", host->name.release);
-	stall_json_member_string(json, "arch", host->name.machine);
-	stall_json_member_int(json, "cpus", host->cpus);
+	stall_put_host_name(json, host->name.nodename);
+	stall_put_host_kernel(json, host->name.release);
+	stall_put_host_arch(json, host->name.machine);
+	stall_put_host_cpus(json, host->cpus);
 	stall_json_close(json, '}');
 }
 
@@ -80,8 +66,8 @@ static void write_time(struct stall_json *json, uint64_t wall_ns)
 	gmtime_r(&seconds, &tm);
 	strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
 	snprintf(text, sizeof(text), "%s.%06uZ", date, (unsigned int)(wall_ns / 1000 % 1000000));
-	stall_json_member_string(json, "time", text);
-	stall_json_member_uint(json, "time_ns", wall_ns);
+	stall_put_capture_time(json, text);
+	stall_put_capture_time_ns(json, wall_ns);
 }
 
 static struct stall_error *write_head(struct writer *writer)
@@ -89,18 +75,18 @@ static struct stall_error *write_head(struct writer *writer)
 	const struct stall_snapshot *snapshot = writer->capture->snapshot;
 	struct stall_json *json = &writer->json;
 
-	begin(writer, "capture");
-	stall_json_member_string(json, "schema", SCHEMA);
-	stall_json_key(json, "tool");
+	stall_record_capture(&writer->json);
+	stall_put_capture_schema(json, SCHEMA);
+	stall_put_capture_tool(json);
 	stall_json_open(json, '{');
-	stall_json_member_string(json, "name", "stallscope-probe");
-	stall_json_member_string(json, "version", STALL_VERSION);
+	stall_put_tool_name(json, "stallscope-probe");
+	stall_put_tool_version(json, STALL_VERSION);
 	stall_json_close(json, '}');
 	write_time(json, snapshot->wall_ns);
 	write_host(json, writer->capture->host);
-	stall_json_member_string(json, "backend", snapshot->backend);
-	stall_json_member_string(json, "backend_reason", snapshot->backend_reason);
-	stall_json_member_uint(json, "snapshot_ns", snapshot->snapshot_ns);
+	stall_put_capture_backend(json, snapshot->backend);
+	stall_put_capture_backend_reason(json, snapshot->backend_reason);
+	stall_put_capture_snapshot_ns(json, snapshot->snapshot_ns);
 	return end(writer);
 }
 
@@ -114,21 +100,20 @@ static struct stall_error *write_process(struct writer *writer, uint32_t index)
 	struct stall_error *err = stall_cmdline_read(&process->target, &cmdline);
 	if (err)
 		return err;
-	begin(writer, "process");
-	stall_json_member_uint(json, "id", index);
-	stall_json_member_int(json, "pid", process->target.pid);
-	stall_json_member_int(json, "ppid", process->ppid);
-	stall_json_member_uint(json, "start_time", process->target.start_time);
-	stall_json_key(json, "comm");
-	stall_json_string_n(json, process->comm, strnlen(process->comm, sizeof(process->comm)));
-	stall_json_member_string(json, "exe", process->exe);
-	stall_json_member_bool(json, "exe_deleted", process->exe_deleted);
-	stall_json_key(json, "cmdline");
+	stall_record_process(&writer->json);
+	stall_put_process_id(json, index);
+	stall_put_process_pid(json, process->target.pid);
+	stall_put_process_ppid(json, process->ppid);
+	stall_put_process_start_time(json, process->target.start_time);
+	stall_put_process_comm(json, process->comm, strnlen(process->comm, sizeof(process->comm)));
+	stall_put_process_exe(json, process->exe);
+	stall_put_process_exe_deleted(json, process->exe_deleted);
+	stall_put_process_cmdline(json);
 	stall_json_open(json, '[');
 	for (size_t i = 0; i < cmdline.count; i++)
 		stall_json_string(json, cmdline.arguments[i]);
 	stall_json_close(json, ']');
-	stall_json_key(json, "strings");
+	stall_put_process_strings(json);
 	stall_json_open(json, '{');
 	for (size_t i = 0; i < capture->string_count; i++) {
 		const struct stall_capture_string *string = &capture->strings[i];
@@ -139,7 +124,7 @@ static struct stall_error *write_process(struct writer *writer, uint32_t index)
 		stall_json_string(json, string->text);
 	}
 	stall_json_close(json, '}');
-	stall_json_member_uint(json, "threads_lost", process->threads_lost);
+	stall_put_process_threads_lost(json, process->threads_lost);
 	stall_cmdline_deinit(&cmdline);
 	return end(writer);
 }
@@ -154,20 +139,19 @@ static struct stall_error *write_module(struct writer *writer, uint32_t process,
 	if (writer->module_ids[process][index] != UINT32_MAX)
 		return NULL;
 	writer->module_ids[process][index] = writer->module_count++;
-	begin(writer, "module");
-	stall_json_member_uint(json, "id", writer->module_ids[process][index]);
-	stall_json_member_uint(json, "process", process);
-	stall_json_member_string(json, "path", module->path);
-	stall_json_member_hex(json, "start", module->start);
-	stall_json_member_hex(json, "end", module->end);
-	stall_json_member_hex(json, "bias", info ? info->bias : 0);
-	stall_json_member_string(json, "build_id",
-				 info && info->build_id[0] ? info->build_id : NULL);
-	stall_json_member_bool(json, "deleted", module->deleted);
-	stall_json_member_string(json, "symbols", info && info->symbols ? info->symbols : "none");
-	stall_json_member_string(json, "cfi", info && info->cfi ? info->cfi : "none");
-	stall_json_member_string(json, "debug_file", info ? info->debug_file : NULL);
-	stall_json_member_string(json, "error", info && info->error ? info->error : module->error);
+	stall_record_module(&writer->json);
+	stall_put_module_id(json, writer->module_ids[process][index]);
+	stall_put_module_process(json, process);
+	stall_put_module_path(json, module->path);
+	stall_put_module_start(json, module->start);
+	stall_put_module_end(json, module->end);
+	stall_put_module_bias(json, info ? info->bias : 0);
+	stall_put_module_build_id(json, info && info->build_id[0] ? info->build_id : NULL);
+	stall_put_module_deleted(json, module->deleted);
+	stall_put_module_symbols(json, info && info->symbols ? info->symbols : "none");
+	stall_put_module_cfi(json, info && info->cfi ? info->cfi : "none");
+	stall_put_module_debug_file(json, info ? info->debug_file : NULL);
+	stall_put_module_error(json, info && info->error ? info->error : module->error);
 	return end(writer);
 }
 
@@ -221,24 +205,16 @@ static struct stall_error *write_frame(struct writer *writer, size_t id)
 	struct stall_json *json = &writer->json;
 	bool has_module = is_module(snapshot, frame->process, frame->module);
 
-	begin(writer, "frame");
-	stall_json_member_uint(json, "id", id);
-	stall_json_member_uint(json, "process", frame->process);
-	member_index(json, "module",
-		     has_module ? writer->module_ids[frame->process][frame->module] : UINT32_MAX);
-	stall_json_member_hex(json, "pc", frame->pc);
-	stall_json_key(json, "offset");
-	if (has_module)
-		stall_json_hex(json, frame->offset);
-	else
-		stall_json_null(json);
-	stall_json_member_string(json, "symbol", frame->symbol);
-	stall_json_member_string(json, "linkage", frame->linkage);
-	stall_json_key(json, "symbol_offset");
-	if (frame->symbol)
-		stall_json_uint(json, frame->symbol_offset);
-	else
-		stall_json_null(json);
+	stall_record_frame(&writer->json);
+	stall_put_frame_id(json, id);
+	stall_put_frame_process(json, frame->process);
+	stall_put_frame_module(json, has_module ? writer->module_ids[frame->process][frame->module]
+						: UINT32_MAX);
+	stall_put_frame_pc(json, frame->pc);
+	stall_put_frame_offset(json, has_module, frame->offset);
+	stall_put_frame_symbol(json, frame->symbol);
+	stall_put_frame_linkage(json, frame->linkage);
+	stall_put_frame_symbol_offset(json, frame->symbol, frame->symbol_offset);
 	return end(writer);
 }
 
@@ -247,20 +223,16 @@ static struct stall_error *write_kernel_frame(struct writer *writer, size_t id,
 {
 	struct stall_json *json = &writer->json;
 
-	begin(writer, "frame");
-	stall_json_member_uint(json, "id", id);
-	stall_json_member_bool(json, "kernel", true);
-	member_index(json, "process", UINT32_MAX);
-	member_index(json, "module", UINT32_MAX);
-	stall_json_member_hex(json, "pc", symbol->address);
-	member_index(json, "offset", UINT32_MAX);
-	stall_json_member_string(json, "symbol", symbol->name);
-	member_index(json, "linkage", UINT32_MAX);
-	stall_json_key(json, "symbol_offset");
-	if (symbol->name)
-		stall_json_uint(json, symbol->offset);
-	else
-		stall_json_null(json);
+	stall_record_frame(&writer->json);
+	stall_put_frame_id(json, id);
+	stall_put_frame_kernel(json, true);
+	stall_put_frame_process(json, UINT32_MAX);
+	stall_put_frame_module(json, UINT32_MAX);
+	stall_put_frame_pc(json, symbol->address);
+	stall_put_frame_offset(json, false, 0);
+	stall_put_frame_symbol(json, symbol->name);
+	stall_put_frame_linkage(json, NULL);
+	stall_put_frame_symbol_offset(json, symbol->name, symbol->offset);
 	return end(writer);
 }
 
@@ -289,9 +261,9 @@ static struct stall_error *write_stacks(struct writer *writer)
 
 	for (size_t i = 0; i < writer->capture->stacks->stack_count; i++) {
 		const struct stall_capture_stack *stack = &writer->capture->stacks->stacks[i];
-		begin(writer, "stack");
-		stall_json_member_uint(json, "id", i);
-		stall_json_key(json, "frames");
+		stall_record_stack(&writer->json);
+		stall_put_stack_id(json, i);
+		stall_put_stack_frames(json);
 		stall_json_open(json, '[');
 		for (uint32_t j = 0; j < stack->count; j++)
 			stall_json_uint(json, stack->frames[j]);
@@ -305,22 +277,22 @@ static struct stall_error *write_stacks(struct writer *writer)
 
 static struct stall_error *write_lock(struct writer *writer, size_t id)
 {
-	begin(writer, "lock");
+	stall_record_lock(&writer->json);
 	stall_lock_record_write(&writer->capture->locks->locks[id], id, &writer->json);
 	return end(writer);
 }
 
 static void write_syscall(struct stall_json *json, const struct stall_thread *thread)
 {
-	stall_json_key(json, "syscall");
+	stall_put_thread_syscall(json);
 	if (!thread->in_syscall) {
 		stall_json_null(json);
 		return;
 	}
 	stall_json_open(json, '{');
-	stall_json_member_int(json, "nr", thread->syscall);
-	stall_json_member_string(json, "name", stall_syscall_name(thread->syscall));
-	stall_json_key(json, "args");
+	stall_put_syscall_nr(json, thread->syscall);
+	stall_put_syscall_name(json, stall_syscall_name(thread->syscall));
+	stall_put_syscall_args(json);
 	stall_json_open(json, '[');
 	for (int i = 0; i < 6; i++)
 		stall_json_hex(json, thread->args[i]);
@@ -334,32 +306,29 @@ static struct stall_error *write_thread(struct writer *writer, size_t index)
 	const struct stall_stack *stack = &writer->capture->unwound->stacks[index];
 	struct stall_json *json = &writer->json;
 
-	begin(writer, "thread");
-	stall_json_member_uint(json, "process", thread->process);
-	stall_json_member_int(json, "tid", thread->tid);
+	stall_record_thread(&writer->json);
+	stall_put_thread_process(json, thread->process);
+	stall_put_thread_tid(json, thread->tid);
 	if (thread->ns_tid && thread->ns_tid != thread->tid)
-		stall_json_member_int(json, "ns_tid", thread->ns_tid);
-	stall_json_key(json, "name");
-	stall_json_string_n(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
-	stall_json_key(json, "state");
-	stall_json_string_n(json, &thread->state, 1);
-	stall_json_member_bool(json, "on_cpu", thread->on_cpu);
-	stall_json_member_string(json, "label", stall_label_name(thread->label));
+		stall_put_thread_ns_tid(json, thread->ns_tid);
+	stall_put_thread_name(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
+	stall_put_thread_state(json, &thread->state, 1);
+	stall_put_thread_on_cpu(json, thread->on_cpu);
+	stall_put_thread_label(json, stall_label_name(thread->label));
 	if (thread->label_reason)
-		stall_json_member_string(json, "label_reason",
-					 stall_label_reason_name(thread->label_reason));
-	stall_json_member_uint(json, "passes", thread->passes);
-	stall_json_member_uint(json, "stopped_ns", thread->stopped_ns);
-	stall_json_member_uint(json, "switches", thread->switches);
+		stall_put_thread_label_reason(json, stall_label_reason_name(thread->label_reason));
+	stall_put_thread_passes(json, thread->passes);
+	stall_put_thread_stopped_ns(json, thread->stopped_ns);
+	stall_put_thread_switches(json, thread->switches);
 	write_syscall(json, thread);
-	member_index(json, "stack", writer->capture->stacks->user[index]);
-	member_index(json, "kernel_stack", writer->capture->stacks->kernel[index]);
-	stall_json_member_string(json, "unwind", stall_unwind_end_name(stack->end));
+	stall_put_thread_stack(json, writer->capture->stacks->user[index]);
+	stall_put_thread_kernel_stack(json, writer->capture->stacks->kernel[index]);
+	stall_put_thread_unwind(json, stall_unwind_end_name(stack->end));
 	if (stack->live_reads)
-		stall_json_member_uint(json, "live_reads", stack->live_reads);
-	member_index(json, "lock", writer->capture->locks->thread_lock[index]);
+		stall_put_thread_live_reads(json, stack->live_reads);
+	stall_put_thread_lock(json, writer->capture->locks->thread_lock[index]);
 	if (thread->waited_ns)
-		stall_json_member_uint(json, "waited_ns", thread->waited_ns);
+		stall_put_thread_waited_ns(json, thread->waited_ns);
 	return end(writer);
 }
 
@@ -405,22 +374,17 @@ static struct stall_error *write_release(struct writer *writer, size_t index)
 		if (snapshot->releases[i].waited_ns > waited_ns)
 			waited_ns = snapshot->releases[i].waited_ns;
 	}
-	begin(writer, "release");
-	stall_json_member_uint(json, "process", thread->process);
-	stall_json_member_int(json, "tid", thread->tid);
-	member_index(json, "lock", find_lock(capture->locks, thread->process, release->object));
-	stall_json_key(json, "name");
-	stall_json_string_n(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
-	member_index(json, "stack", capture->stacks->user[snapshot->thread_count + index]);
-	stall_json_member_string(json, "label", stall_label_name(thread->label));
-	stall_json_member_uint(json, "ago_ns", release->ago_ns);
-	stall_json_key(json, "waited_ns");
-	if (waited_ns)
-		stall_json_uint(json, waited_ns);
-	else
-		stall_json_null(json);
+	stall_record_release(&writer->json);
+	stall_put_release_process(json, thread->process);
+	stall_put_release_tid(json, thread->tid);
+	stall_put_release_lock(json, find_lock(capture->locks, thread->process, release->object));
+	stall_put_release_name(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
+	stall_put_release_stack(json, capture->stacks->user[snapshot->thread_count + index]);
+	stall_put_release_label(json, stall_label_name(thread->label));
+	stall_put_release_ago_ns(json, release->ago_ns);
+	stall_put_release_waited_ns(json, waited_ns, waited_ns);
 	if (count > 1)
-		stall_json_member_uint(json, "count", count);
+		stall_put_release_count(json, count);
 	return end(writer);
 }
 
@@ -429,9 +393,9 @@ static struct stall_error *write_notes(struct writer *writer)
 	const struct stall_snapshot *snapshot = writer->capture->snapshot;
 
 	for (size_t i = 0; i < snapshot->note_count; i++) {
-		begin(writer, "note");
-		stall_json_member_string(&writer->json, "code", snapshot->notes[i].code);
-		stall_json_member_string(&writer->json, "message", snapshot->notes[i].message);
+		stall_record_note(&writer->json);
+		stall_put_note_code(&writer->json, snapshot->notes[i].code);
+		stall_put_note_message(&writer->json, snapshot->notes[i].message);
 		struct stall_error *err = end(writer);
 		if (err)
 			return err;
@@ -443,7 +407,7 @@ static struct stall_error *write_trigger(struct writer *writer)
 {
 	if (!writer->capture->trigger)
 		return NULL;
-	begin(writer, "trigger");
+	stall_record_trigger(&writer->json);
 	stall_trigger_write(writer->capture->trigger, writer->capture->locks, &writer->json);
 	return end(writer);
 }
@@ -463,25 +427,27 @@ static struct stall_error *write_end(struct writer *writer, uint64_t write_start
 			stopped_ns = thread->stopped_ns;
 		live_reads += capture->unwound->stacks[i].live_reads;
 	}
-	begin(writer, "end");
-	stall_json_member_uint(json, "threads", snapshot->thread_count);
-	stall_json_key(json, "labels");
+	stall_record_end(&writer->json);
+	stall_put_end_threads(json, snapshot->thread_count);
+	stall_put_end_labels(json);
 	stall_json_open(json, '{');
-	for (int i = 0; i <= STALL_TRUNCATED; i++)
-		stall_json_member_uint(json, stall_label_name(i), labels[i]);
+	stall_put_labels_verified(json, labels[STALL_VERIFIED]);
+	stall_put_labels_raced(json, labels[STALL_RACED]);
+	stall_put_labels_running(json, labels[STALL_RUNNING]);
+	stall_put_labels_truncated(json, labels[STALL_TRUNCATED]);
 	stall_json_close(json, '}');
-	stall_json_member_uint(json, "stopped_ns", stopped_ns);
+	stall_put_end_stopped_ns(json, stopped_ns);
 	uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
-	stall_json_member_uint(json, "elapsed_ns", now - capture->started_ns);
-	stall_json_key(json, "phases");
+	stall_put_end_elapsed_ns(json, now - capture->started_ns);
+	stall_put_end_phases(json);
 	stall_json_open(json, '{');
-	stall_json_member_uint(json, "attach_ns", capture->attach_ns);
-	stall_json_member_uint(json, "snapshot_ns", snapshot->snapshot_ns);
-	stall_json_member_uint(json, "unwind_ns", capture->unwind_ns);
-	stall_json_member_uint(json, "locks_ns", capture->locks_ns);
-	stall_json_member_uint(json, "write_ns", now - write_started_ns);
+	stall_put_phases_attach_ns(json, capture->attach_ns);
+	stall_put_phases_snapshot_ns(json, snapshot->snapshot_ns);
+	stall_put_phases_unwind_ns(json, capture->unwind_ns);
+	stall_put_phases_locks_ns(json, capture->locks_ns);
+	stall_put_phases_write_ns(json, now - write_started_ns);
 	stall_json_close(json, '}');
-	stall_json_member_uint(json, "live_reads", live_reads);
+	stall_put_end_live_reads(json, live_reads);
 	return end(writer);
 }
 

@@ -8,8 +8,9 @@
 #include "base/json_writer.h"
 #include "lock/lock.h"
 
-// "LOCK_open", "buffer+0x40", or null: a value.
-void stall_lock_name_write(const struct stall_lock *lock, struct stall_json *json);
+// "LOCK_open", "buffer+0x40", or NULL. Free what is in *ret_storage. Out of memory: json has failed.
+const char *stall_lock_name(const struct stall_lock *lock, struct stall_json *json,
+			    char **ret_storage);
 
 // The members of the record.
 void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct stall_json *json);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture/trigger.h"
 
+#include "base/cleanup.h"
 #include "base/clock.h"
+#include "capture/fields.h"
 #include "capture/lock_record.h"
 
 static const struct stall_lock *find_lock(const struct stall_locks *locks, uint64_t address)
@@ -12,43 +14,32 @@ static const struct stall_lock *find_lock(const struct stall_locks *locks, uint6
 	return NULL;
 }
 
-static void write_name(const struct stall_trigger *trigger, const struct stall_locks *locks,
-		       struct stall_json *json)
+// From the threshold on.
+static uint64_t since(const struct stall_trigger *trigger, uint64_t now_ns)
 {
-	const struct stall_lock *lock = find_lock(locks, trigger->address);
-
-	stall_json_key(json, "name");
-	if (!trigger->name && lock)
-		stall_lock_name_write(lock, json);
-	else
-		stall_json_string(json, trigger->name);
-}
-
-static void write_since(const struct stall_trigger *trigger, const char *key, uint64_t now_ns,
-			struct stall_json *json)
-{
-	stall_json_member_ms(json, key,
-			     now_ns > trigger->crossed_ns ? now_ns - trigger->crossed_ns : 0);
+	return now_ns > trigger->crossed_ns ? now_ns - trigger->crossed_ns : 0;
 }
 
 void stall_trigger_write(const struct stall_trigger *trigger, const struct stall_locks *locks,
 			 struct stall_json *json)
 {
-	stall_json_member_string(json, "reason", trigger->reason);
-	stall_json_member_string(json, "kind", trigger->kind);
-	write_name(trigger, locks, json);
-	stall_json_key(json, "address");
-	if (trigger->address)
-		stall_json_hex(json, trigger->address);
-	else
-		stall_json_null(json);
-	stall_json_member_int(json, "pid", trigger->pid);
-	stall_json_member_int(json, "tid", trigger->tid);
-	stall_json_member_ms(json, "length_ms", trigger->length_ns);
-	stall_json_member_ms(json, "threshold_ms", trigger->threshold_ns);
-	stall_json_member_uint(json, "waiters", trigger->waiters);
-	write_since(trigger, "delay_ms", trigger->received_ns, json);
-	write_since(trigger, "copied_ms", trigger->copied_ns, json);
-	write_since(trigger, "finished_ms", stall_clock_ns(CLOCK_MONOTONIC), json);
-	stall_json_member_uint(json, "suppressed", trigger->suppressed);
+	_cleanup_free_ char *storage = NULL;
+	const struct stall_lock *lock = find_lock(locks, trigger->address);
+	const char *name = trigger->name;
+
+	if (!name && lock)
+		name = stall_lock_name(lock, json, &storage);
+	stall_put_trigger_reason(json, trigger->reason);
+	stall_put_trigger_kind(json, trigger->kind);
+	stall_put_trigger_name(json, name);
+	stall_put_trigger_address(json, trigger->address, trigger->address);
+	stall_put_trigger_pid(json, trigger->pid);
+	stall_put_trigger_tid(json, trigger->tid);
+	stall_put_trigger_length_ms(json, trigger->length_ns);
+	stall_put_trigger_threshold_ms(json, trigger->threshold_ns);
+	stall_put_trigger_waiters(json, trigger->waiters);
+	stall_put_trigger_delay_ms(json, since(trigger, trigger->received_ns));
+	stall_put_trigger_copied_ms(json, since(trigger, trigger->copied_ns));
+	stall_put_trigger_finished_ms(json, since(trigger, stall_clock_ns(CLOCK_MONOTONIC)));
+	stall_put_trigger_suppressed(json, trigger->suppressed);
 }
