@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from stallscope import captureformat, capturewriter
+from stallscope import captureformat, capturewriter, sessionsfile
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.captureformat import StackRecord
@@ -89,8 +89,8 @@ def is_capture(data: bytes) -> bool:
 
 
 def read(path: Path) -> Capture:
-    """Read a capture file, compressed or not."""
-    return loads(read_bytes(path), str(path))
+    """Read a capture file, compressed or not, and the sessions beside it."""
+    return sessionsfile.add_beside(loads(read_bytes(path), str(path)), path)
 
 
 def read_bytes(path: Path) -> bytes:

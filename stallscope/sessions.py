@@ -12,10 +12,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from stallscope.model import SESSIONS, Capture, Label, Lock, LockKind, Note, Thread
+from stallscope.model import SESSIONS, Capture, Index, Label, Lock, LockKind, Note, Thread
 from stallscope.server.statements import Statement
 
-__all__ = ["MAX_STATEMENT", "LockWait", "Session", "Sessions", "annotate", "raw_statements"]
+__all__ = [
+    "MAX_STATEMENT",
+    "LockWait",
+    "Session",
+    "Sessions",
+    "annotate",
+    "missing",
+    "raw_statements",
+    "redact",
+]
 
 MAX_STATEMENT = 1024
 """Characters of a statement that are asked for; performance_schema keeps no more by default."""
@@ -34,8 +43,8 @@ _REPLACED = frozenset(
 class Session(msgspec.Struct, frozen=True):
     """One connection."""
 
-    connection: int
-    os_tid: int | None = None
+    connection: Index
+    os_tid: Index | None = None
     """In the server's pid namespace; None where the server does not tell."""
     user: str | None = None
     database: str | None = None
@@ -45,14 +54,16 @@ class Session(msgspec.Struct, frozen=True):
     """In this command."""
     statement: str | None = None
     """As it was sent, at most MAX_STATEMENT characters; of an idle connection its last one."""
+    digest: str | None = None
+    """Of the normalized statement: then ``statement`` is that, without literals."""
 
 
 class LockWait(msgspec.Struct, frozen=True):
     """One connection waits for another."""
 
     kind: LockKind
-    waiter: int
-    owner: int
+    waiter: Index
+    owner: Index
     """Connections."""
     name: str | None = None
     """What is locked: ``shop.orders``, ``index PRIMARY of rows_.t1``."""
@@ -69,33 +80,59 @@ class Sessions(msgspec.Struct, frozen=True):
     """Why no thread can be matched with a connection, one sentence; None where it can."""
     notes: tuple[str, ...] = ()
     """What else could not be had, a sentence each."""
-    own: int | None = None
+    own: Index | None = None
     """Our own connection."""
-    pid: int | None = None
+    pid: Index | None = None
     """The server's process, where the kernel told it by the socket; 0 is not known."""
     ansi_quotes: bool = False
     no_backslash_escapes: bool = False
     """The server's SQL modes."""
 
 
-def annotate(capture: Capture, sessions: Sessions, normalize: Callable[..., Statement]) -> Capture:
+def redact(sessions: Sessions, normalize: Callable[..., Statement]) -> Sessions:
+    """Return the sessions with ``?`` for the literals of statements.
+
+    ``normalize`` is stallscope.statements.normalize.
+    """
+
+    def redacted(session: Session) -> Session:
+        if not session.statement or session.digest is not None:
+            return session
+        found = normalize(
+            session.statement,
+            ansi_quotes=sessions.ansi_quotes,
+            no_backslash_escapes=sessions.no_backslash_escapes,
+        )
+        return msgspec.structs.replace(session, statement=found.text, digest=found.digest)
+
+    return msgspec.structs.replace(sessions, sessions=tuple(map(redacted, sessions.sessions)))
+
+
+def annotate(capture: Capture, sessions: Sessions) -> Capture:
     """Return the capture with connection, user and statement of each thread, and server's locks.
 
     ``normalize`` is stallscope.server.statements.normalize. What does not fit becomes a note
     ``sessions``: the capture as it was is returned with it.
+    A statement that is not redacted is left out. What does not fit becomes a note ``sessions``:
+    the capture as it was is returned with it.
     """
     reason = sessions.reason or _stranger(capture, sessions)
     if reason is not None:
         return _noted(capture, (reason,))
     found = _matched(capture, sessions)
     threads = [
-        thread if index not in found else _described(thread, found[index], sessions, normalize)
+        thread if index not in found else _described(thread, found[index], sessions.own)
         for index, thread in enumerate(capture.threads)
     ]
     locks = list(capture.locks)
     _add_locks(threads, locks, found, sessions)
     annotated = msgspec.structs.replace(capture, threads=tuple(threads), locks=tuple(locks))
     return _noted(annotated, sessions.notes)
+
+
+def missing(capture: Capture, why: str) -> Capture:
+    """Return the capture with a note that says why its threads have no connections."""
+    return _noted(capture, (why,))
 
 
 def raw_statements(sessions: Sessions) -> dict[int, str]:
@@ -141,16 +178,8 @@ def _matched(capture: Capture, sessions: Sessions) -> dict[int, Session]:
     }
 
 
-def _described(
-    thread: Thread, session: Session, sessions: Sessions, normalize: Callable[..., Statement]
-) -> Thread:
-    statement = None
-    if session.statement:
-        statement = normalize(
-            session.statement,
-            ansi_quotes=sessions.ansi_quotes,
-            no_backslash_escapes=sessions.no_backslash_escapes,
-        )
+def _described(thread: Thread, session: Session, own: int | None) -> Thread:
+    is_redacted = session.digest is not None
     return msgspec.structs.replace(
         thread,
         connection=session.connection,
@@ -158,9 +187,9 @@ def _described(
         database=session.database,
         command=session.command,
         activity=session.state,
-        query=None if statement is None else statement.text,
-        digest=None if statement is None else statement.digest,
-        own=True if session.connection == sessions.own else None,
+        query=session.statement if is_redacted else None,
+        digest=session.digest,
+        own=True if session.connection == own else None,
     )
 
 

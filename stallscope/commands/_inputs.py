@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallscope import capturefile, ringfile
+from stallscope import capturefile, ringfile, sessionsfile
 from stallscope.analyzers import importers
 from stallscope.base import inputfile, parallel
 from stallscope.base.errors import StallscopeError
@@ -57,7 +57,7 @@ def files(top: Path) -> Iterator[Path]:
         folders.sort()
         for name in sorted(names):
             path = Path(folder, name)
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not path.is_file() or name.endswith(sessionsfile.SUFFIX):
                 continue
             collected = _PT_STALK.fullmatch(name)
             if collected is not None and collected.group(1) not in _WITH_STACKS:
@@ -84,7 +84,8 @@ def read(path: Path, args: argparse.Namespace) -> tuple[list[Capture], str]:
     if large:
         data = progress.of_bytes(data, path.name, path.stat().st_size)
     if capturefile.is_capture(head):
-        return list(importers.read(data, str(path))), "stallscope"
+        (capture,) = importers.read(data, str(path))
+        return [sessionsfile.add_beside(capture, path)], "stallscope"
     with contextlib.ExitStack() as stack:
         pieces: importers.Pieces = map
         processes = parallel.count(args.jobs)

@@ -208,10 +208,10 @@ def _with_sessions(
         from stallscope.collectors.sql.connection import Connection
         from stallscope.collectors.sql.sessions import fetch
         from stallscope.server.statements import normalize
-        from stallscope.sessions import annotate
+        from stallscope.sessions import annotate, redact
 
         with closing(Connection(login)) as connection:
             sessions = fetch(connection, seconds)
-        capture = annotate(capture, sessions, normalize)
+        capture = annotate(capture, redact(sessions, normalize))
     more = tuple(Note(SESSIONS, note) for note in notes)
     return msgspec.structs.replace(capture, notes=capture.notes + more)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stallscope import store
+from stallscope import sessionsfile, store
 from stallscope.analyzers import engine, importers
 from stallscope.analyzers.catalog import Catalog
 from stallscope.base.errors import StallscopeError
@@ -47,6 +47,7 @@ def _incident(path: Path, catalog: Catalog) -> Iterator[Timed]:
 
 def _file(path: Path, catalog: Catalog) -> Iterator[Timed]:
     for number, capture in enumerate(importers.read(chunks(path), str(path))):
+        capture = sessionsfile.add_beside(capture, path)
         yield _shot(capture, capture.time_ns / 1e9 if capture.time_ns else float(number), catalog)
 
 

@@ -11,7 +11,7 @@ from stallscope.collectors.sql.sessions import fetch
 from stallscope.model import Capture
 from stallscope.screens.events import Put, Trouble
 from stallscope.server.statements import normalize
-from stallscope.sessions import Sessions, annotate
+from stallscope.sessions import Sessions, annotate, redact
 
 __all__ = ["Asking"]
 
@@ -44,7 +44,7 @@ class Asking:
         """Return the capture with connections; as it was where no answer came in time."""
         if not self._answered.wait(self._deadline) or self._sessions is None:
             return capture
-        return annotate(capture, self._sessions, normalize)
+        return annotate(capture, redact(self._sessions, normalize))
 
     def close(self) -> None:
         """Take leave."""

@@ -33,6 +33,7 @@ __all__ = [
     "is_id",
     "is_leftover",
     "is_own_temporary",
+    "is_sessions_name",
     "is_temporary",
     "is_text_name",
     "pt_stalk_files",
@@ -64,6 +65,7 @@ GONE = ".gone-"
 
 _ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[A-Za-z0-9_+.-]{1,64}")
 _CAPTURE = re.compile(r"\d{4,6}\.jsonl\.zst")
+_SESSIONS = re.compile(r"\d{4,6}\.sessions\.json")
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.txt")
 _DEADLOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}\.json")
 # Of stallscope/base/atomicfile.py and of pmp/base/output.c.
@@ -130,6 +132,11 @@ def is_leftover(name: str) -> bool:
 def is_capture_name(name: str) -> bool:
     """Say whether a file in ``captures`` is a capture."""
     return _CAPTURE.fullmatch(name) is not None
+
+
+def is_sessions_name(name: str) -> bool:
+    """Say whether a file in ``captures`` holds the sessions of a capture."""
+    return _SESSIONS.fullmatch(name) is not None
 
 
 def is_text_name(name: str) -> bool:

@@ -13,12 +13,13 @@ from typing import TypeVar
 
 import msgspec
 
-from stallscope import capturefile, waitlines
+from stallscope import capturefile, sessionsfile, waitlines
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.incident import CaptureEntry, Incident
 from stallscope.model import Capture, Note
 from stallscope.samples import Sample
+from stallscope.sessions import missing
 from stallscope.store import files, layout, locking
 from stallscope.store.appended import frames, whole_lines
 from stallscope.store.records import MAX_CAPTURES, MAX_INCIDENT, decode_incident, decode_samples
@@ -118,13 +119,24 @@ class StoredIncident:
         try:
             with files.folder(self.path) as top, files.folder(folder, top) as inside:
                 data = files.read(name, inside, capturefile.MAX_BYTES)
-            return StoredCapture(entry, path, capturefile.loads(data, str(path)))
+                capture = capturefile.loads(data, str(path))
+                return StoredCapture(entry, path, self._with_sessions(capture, path, inside))
         except OSError as failure:
             error = f"{path}: {files.one_line_of(failure)}"
         except StallscopeError as failure:
             error = str(failure)
         self._note("capture-unreadable", error)
         return StoredCapture(entry, path, error=error)
+
+    def _with_sessions(self, capture: Capture, path: Path, inside: int) -> Capture:
+        beside = sessionsfile.path_of(path)
+        try:
+            data = files.read(beside.name, inside, sessionsfile.MAX_BYTES)
+        except FileNotFoundError:
+            return capture
+        except StallscopeError as error:
+            return missing(capture, str(error))
+        return sessionsfile.add(capture, data, str(beside))
 
     def samples(self) -> list[Sample]:
         """Return the samples, as they were appended."""

@@ -26,7 +26,7 @@ _LEFTOVER_S = 3600.0
 
 _FILES = frozenset((layout.INCIDENT, layout.SAMPLES, layout.WAITS, layout.RAW_SQL))
 _FOLDERS: dict[str, Callable[[str], bool]] = {
-    layout.CAPTURES: layout.is_capture_name,
+    layout.CAPTURES: lambda name: layout.is_capture_name(name) or layout.is_sessions_name(name),
     layout.TEXTS: layout.is_text_name,
 }
 

@@ -17,7 +17,7 @@ from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
 from stallscope.model import Capture, LockKind
 from stallscope.server.statements import normalize
-from stallscope.sessions import Sessions, annotate, raw_statements
+from stallscope.sessions import Sessions, annotate, raw_statements, redact
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.mariadb import lock_plugin_options
 from tests.support.stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy
@@ -44,7 +44,7 @@ def looked_at(server: SqlServer) -> tuple[Capture, Sessions]:
         pids, found = processes.resolve([str(server.pid)], processes.Selector())
         capture = snapshot.take(pids, found, snapshot.Options())
         sessions = fetch(connection, PATIENCE)
-    return annotate(capture, sessions, normalize), sessions
+    return annotate(capture, redact(sessions, normalize)), sessions
 
 
 def analysis_of(capture: Capture) -> Analysis:
@@ -139,7 +139,7 @@ def test_another_server_is_noticed(mysql97: MySQL97, mariadb: MariaDB) -> None:
     capture = snapshot.take(pids, found, snapshot.Options())
     with closing(Connection(Login(user="root", socket=str(mariadb.socket)))) as connection:
         sessions = fetch(connection, PATIENCE)
-    annotated = annotate(capture, sessions, normalize)
+    annotated = annotate(capture, redact(sessions, normalize))
     assert all(thread.connection is None for thread in annotated.threads)
     assert f"process {mariadb.pid}, which was not captured" in annotated.notes[-1].message
 

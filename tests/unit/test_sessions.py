@@ -16,7 +16,7 @@ from stallscope.collectors.sql.replication import numbers as replication_numbers
 from stallscope.model import Capture, Label, Lock, LockKind, Process, Thread
 from stallscope.server import innodbnumbers
 from stallscope.server.statements import normalize
-from stallscope.sessions import LockWait, Session, Sessions, annotate, raw_statements
+from stallscope.sessions import LockWait, Session, Sessions, annotate, raw_statements, redact
 
 SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 
@@ -45,7 +45,7 @@ def test_threads_are_described() -> None:
     looked = Sessions(
         sessions=(session(7, 101, "SELECT * FROM t WHERE a = 'secret'"), session(8, 102)), pid=100
     )
-    found = annotate(capture(thread(101), thread(102), thread(103)), looked, normalize)
+    found = annotate(capture(thread(101), thread(102), thread(103)), redact(looked, normalize))
     first, second, third = found.threads
     assert (first.connection, first.user, first.database) == (7, "app", "shop")
     assert (first.command, first.activity) == ("Query", "updating")
@@ -54,7 +54,7 @@ def test_threads_are_described() -> None:
     assert (second.connection, second.query, second.digest) == (8, None, None)
     assert third == thread(103)
     assert (first.own, second.own, third.own) == (None, None, None)
-    asking = annotate(found, msgspec.structs.replace(looked, own=8), normalize)
+    asking = annotate(found, redact(msgspec.structs.replace(looked, own=8), normalize))
     assert [item.own for item in asking.threads] == [None, True, None]
     assert "secret" not in repr(found)
     assert raw_statements(looked) == {7: "SELECT * FROM t WHERE a = 'secret'"}
@@ -63,13 +63,17 @@ def test_threads_are_described() -> None:
 
 def test_ids_are_of_the_servers_namespace() -> None:
     looked = Sessions(sessions=(session(7, 12),), pid=100)
-    found = annotate(capture(thread(12, ns_tid=99), thread(500, ns_tid=12)), looked, normalize)
+    found = annotate(
+        capture(thread(12, ns_tid=99), thread(500, ns_tid=12)), redact(looked, normalize)
+    )
     assert [t.connection for t in found.threads] == [None, 7]
 
 
 def test_a_reason_is_a_note_and_nothing_else() -> None:
     before = capture(thread(101))
-    found = annotate(before, Sessions(sessions=(), reason="no answer since 1.0 s"), normalize)
+    found = annotate(
+        before, redact(Sessions(sessions=(), reason="no answer since 1.0 s"), normalize)
+    )
     assert [(n.code, n.message) for n in found.notes] == [("sessions", "no answer since 1.0 s")]
     assert msgspec.structs.replace(found, notes=()) == before
     assert not found.partial
@@ -78,7 +82,7 @@ def test_a_reason_is_a_note_and_nothing_else() -> None:
 @pytest.mark.parametrize("pid", [4711, None])
 def test_connections_of_another_server(pid: int | None) -> None:
     looked = Sessions(sessions=tuple(session(i, 9000 + i) for i in range(5)), pid=pid)
-    found = annotate(capture(thread(9000), thread(2)), looked, normalize)
+    found = annotate(capture(thread(9000), thread(2)), redact(looked, normalize))
     assert [t.connection for t in found.threads] == [None, None]
     assert len(found.notes) == 1
 
@@ -95,7 +99,7 @@ def test_locks_of_the_server_are_added() -> None:
         pid=100,
     )
     threads = (thread(101, lock=0), thread(102), thread(103), thread(104))
-    found = annotate(capture(*threads, locks=(cond,)), looked, normalize)
+    found = annotate(capture(*threads, locks=(cond,)), redact(looked, normalize))
     assert found.locks[0] == cond
     told = [(k.symbol, k.owner_tid, k.waiters, k.source, k.kind) for k in found.locks[1:]]
     assert told == [
@@ -115,7 +119,7 @@ def test_what_the_stack_shows_comes_first() -> None:
         pid=100,
     )
     threads = (thread(101, lock=0), thread(102), running, thread(104))
-    found = annotate(capture(*threads, locks=(mutex,)), looked, normalize)
+    found = annotate(capture(*threads, locks=(mutex,)), redact(looked, normalize))
     assert found.locks == (mutex,)
     assert [t.lock for t in found.threads] == [0, None, None, None]
 
@@ -135,7 +139,7 @@ def test_whatever_a_server_says(
         waits=waits(*pairs, kind=LockKind.ROW),
         pid=100,
     )
-    found = annotate(capture(*(thread(100 + i) for i in range(10))), looked, normalize)
+    found = annotate(capture(*(thread(100 + i) for i in range(10))), redact(looked, normalize))
     assert len(found.threads) == 10
     tids = {t.tid for t in found.threads}
     for item in found.threads:

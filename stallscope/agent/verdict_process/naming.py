@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name one capture: put the sessions into its file, and keep the first finding."""
+"""Name one capture: put the sessions beside its file, and keep the first finding."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from stallscope import capturefile
+from stallscope import capturefile, sessionsfile
 from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker
@@ -18,13 +16,13 @@ from stallscope.model import Capture
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import session
 from stallscope.server.statements import normalize
-from stallscope.sessions import Sessions, annotate
+from stallscope.sessions import Sessions, annotate, redact
 
 __all__ = ["judge", "verdict_of"]
 
 
 def judge(request: VerdictRequest, signatures: catalog.Catalog) -> VerdictAnswer:
-    """Put the sessions into one capture, and analyze it."""
+    """Put the sessions beside one capture, and analyze it with them."""
     path = Path(request.path)
     try:
         capture = capturefile.read(path)
@@ -49,13 +47,17 @@ def judge(request: VerdictRequest, signatures: catalog.Catalog) -> VerdictAnswer
 
 
 def _with_sessions(capture: Capture, sessions: Sessions, path: Path) -> tuple[Capture, str | None]:
-    """Put the sessions into the file; return why threads have no connection, where it is so."""
+    """Put the sessions beside the file; return why threads have no connection, where it is so."""
+    sessions = redact(sessions, normalize)
     known = len(capture.notes)
-    annotated = annotate(capture, sessions, normalize)
-    capturefile.write(msgspec.structs.replace(annotated, path=None), path, force=True)
+    annotated = annotate(capture, sessions)
     new = [note.message for note in annotated.notes[known:]]
-    missing = [message for message in new if message not in sessions.notes]
-    return annotated, one_line("; ".join(missing)) or None
+    why = [message for message in new if message not in sessions.notes]
+    try:
+        sessionsfile.write(capture, sessions, path)
+    except StallscopeError as error:
+        why.append(str(error))
+    return annotated, one_line("; ".join(why)) or None
 
 
 def verdict_of(analysis: Analysis) -> Verdict | None:
