@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import capturefile
+from stallscope import capturefile, sessionsfile
 from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.samples import Sample
+from stallscope.sessions import Session, Sessions
 from stallscope.store import Retention, Store, listing, read_deadlocks, read_incident
 from stallscope.store.retention import expired
 from tests.unit.captures import convoy
@@ -33,6 +34,7 @@ __all__ = [
 
 START_NS = 1_795_273_675_264_000_000
 CAPTURE = capturefile.dumps(convoy())
+SESSIONS = Sessions(sessions=(Session(7, 11),), pid=100)
 TEXT = "=== INNODB STATUS ===\n" * 50
 WAITS = b'{"type":"ready","message":"watching"}'
 SQL = b'{"digest":"ab","query":"SELECT 1"}'
@@ -83,6 +85,8 @@ def fill(store: Store, number: int, say: Callable[[Said], None]) -> None:
     say(("announced", name, ""))
     entry = folder.add_capture(CAPTURE, CaptureEntry("", START_NS, "trigger"))
     say(("capture", name, entry.file))
+    sessionsfile.write(convoy(), SESSIONS, folder.path / entry.file)
+    say(("sessions", name, entry.file))
     folder.append_samples(map(sample, range(60)))
     say(("samples", name, "60"))
     path = folder.next_capture()
@@ -151,6 +155,10 @@ def _check_part(folder: Path, what: str, part: str) -> None:
     stored = read_incident(folder)
     if what == "capture":
         assert part in {entry.file for entry in stored.incident.captures}
+    elif what == "sessions":
+        (capture,) = (c.capture for c in stored.captures() if c.entry.file == part)
+        assert capture is not None
+        assert [thread.connection for thread in capture.threads if thread.tid == 101] == [7]
     elif what == "analyzed":
         assert [e.file for e in stored.incident.captures if e.analyzed] == [part]
     elif what == "samples":
@@ -170,6 +178,8 @@ def _check_whole(folder: Path) -> None:
     stored = read_incident(folder)
     for found in stored.captures():
         assert found.error is None
+        assert found.capture is not None
+        assert found.capture.notes == convoy().notes  # what lies beside it is whole, too
     samples = [s.clock_ns for s in stored.samples()]
     assert samples == list(range(len(samples)))
     assert set(stored.texts().values()) <= {TEXT}
