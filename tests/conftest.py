@@ -18,7 +18,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "needs(name, ...): skip, with the reason, where one of tests/needs.py is missing"
     )
     config.addinivalue_line(
-        "markers", "alone: it measures CPU time closely, or forks, so no other test runs meanwhile"
+        "markers", "alone: it measures time closely, or forks, so no other test runs meanwhile"
+    )
+    config.addinivalue_line(
+        "markers", "slow: it takes seconds; it begins before others, and is no part of --quick"
     )
     config.addinivalue_line(
         "markers", "kernels(group, ...): part of the kernel matrix, and of which lines of its table"
@@ -29,6 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let what takes long begin first, where several processes share the tests."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def check(name: str) -> None:

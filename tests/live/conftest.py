@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that the tests of one module share.
+"""Servers that tests share: a test that stops one, or changes what others see, has its own.
 
-Two of them wait for no disk, whose stalls would be theirs. MariaDB maps a log that lies in memory,
-and has no sync of it that could be watched.
+Each process of pytest has one of each kind, from when a test first asks for it.
+
+They wait for no disk, whose stalls would be theirs. MariaDB maps a log that lies in memory, and has
+no sync of it that could be watched: tests of that have one on the disk.
 """
 
 from __future__ import annotations
@@ -33,28 +35,28 @@ def open_folder() -> Iterator[Path]:
     assert left == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mariadb(require: Callable[..., None]) -> Iterator[MariaDB]:
     require("mariadb")
-    with MariaDB() as server:
+    with MariaDB(parent=MEMORY) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mysql55(require: Callable[..., None]) -> Iterator[MySQL55]:
     require("mysql55")
     with MySQL55(parent=MEMORY) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def mysql97(require: Callable[..., None]) -> Iterator[MySQL97]:
     require("mysql97")
     with MySQL97("--innodb-flush-method=nosync") as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def postgres(require: Callable[..., None]) -> Iterator[Postgres]:
     require("postgres")
     with Postgres() as server:

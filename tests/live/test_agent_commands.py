@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,9 @@ STOPS = 5
 """Times at most that it is ended, until it has not had to wait for a CPU."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[SqlServer]:
-    with MariaDB(parent=MEMORY) as found:
-        yield found
+@pytest.fixture
+def server(mariadb: MariaDB) -> SqlServer:
+    return mariadb
 
 
 def test_once_looks_and_ends(server: SqlServer, tmp_path: Path) -> None:
@@ -97,7 +95,7 @@ def test_passes_never_overlap(server: SqlServer, tmp_path: Path) -> None:
     with agent(server, tmp_path, "--seconds", "600", command="cron") as first:
         second = run("cron", "-p", server.pid, "--dest", tmp_path, "--seconds", "600")
         assert second.returncode == 0
-        assert "the pass before is still at work" in second.stderr
+        assert "the previous pass is still running" in second.stderr
         assert first.process.poll() is None
         assert first.stop() == 0
 
@@ -164,7 +162,7 @@ def test_its_metrics_are_whole(server: SqlServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--once", "--duration", "3"), "--once ends by itself"),
+        (("--once", "--duration", "3"), "--once and --duration cannot be combined"),
         (("--poll", "0.01"), "0.05 to 60"),
         (("--webhook", "file:///etc/passwd"), "--webhook takes http://"),
         (("--notify-command", "'"), "--notify-command"),

@@ -60,9 +60,8 @@ run-time = 0
 
 
 @pytest.fixture
-def server() -> Iterator[SqlServer]:
-    with MariaDB(parent=MEMORY) as found:
-        yield found
+def server(mariadb: MariaDB) -> SqlServer:
+    return mariadb
 
 
 def is_asked(server: SqlServer) -> bool:
@@ -128,8 +127,11 @@ def folder_of(dest: Path, incident: Incident) -> Path:
     return dest / "incidents" / incident.id
 
 
-def test_a_restart_is_followed(server: SqlServer, tmp_path: Path) -> None:
-    with agent(server, tmp_path, "--datadir", server.data) as watch:
+def test_a_restart_is_followed(tmp_path: Path) -> None:
+    with (
+        MariaDB(parent=MEMORY) as server,
+        agent(server, tmp_path, "--datadir", server.data) as watch,
+    ):
         before = server.pid
         server.shut_down()
         watch.wait_said("has ended; waiting for it")
@@ -169,7 +171,7 @@ def test_an_upgrade_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_refused_password_leaves_the_probe(server: SqlServer, tmp_path: Path) -> None:
-    server.execute("CREATE USER known IDENTIFIED BY 'secret'")
+    server.execute("CREATE OR REPLACE USER known IDENTIFIED BY 'secret'")
     options = tmp_path / "my.cnf"
     options.write_text("[client]\nuser=known\npassword=wrong\n")
     options.chmod(0o600)
@@ -250,6 +252,7 @@ def whole(dest: Path) -> set[str]:
     return {summary.id for summary in found.incidents}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_a_hundred_times_amid_captures(server: SqlServer, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.live.shots import take, unharmed
-from tests.support.servers import MEMORY, MariaDB, SqlServer, wait_until
+from tests.support.servers import SqlServer, wait_until
 from tests.support.servers.clients import idle_connections
 from tests.support.servers.tasks import at_rest
 from tests.support.stalls import sysbench_load
@@ -21,14 +20,6 @@ ACT_ON_IT = 0.9
 """Confidence from which on a verdict is to be acted on: docs/verdict.md."""
 RATE = 20
 """Transactions a second, of 20 statements each: a small part of what one CPU does."""
-
-
-@pytest.fixture(scope="module")
-def mariadb(require: Callable[..., None]) -> Iterator[MariaDB]:
-    """As the others here, it waits for no disk: a slow one is a stall."""
-    require("mariadb")
-    with MariaDB(parent=MEMORY) as server:
-        yield server
 
 
 @pytest.fixture(params=["mariadb", "mysql55", "mysql97"])
@@ -47,6 +38,7 @@ def test_idle(server: SqlServer, tmp_path: Path) -> None:
             assert shot.analysis["threads"]["idle"] >= 20
 
 
+@pytest.mark.alone
 @pytest.mark.needs("sysbench")
 def test_busy(server: SqlServer, tmp_path: Path) -> None:
     """A queue behind a thread that has lost its CPU is a moment: most captures are without."""

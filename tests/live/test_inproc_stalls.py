@@ -349,6 +349,7 @@ def test_mariadb_whose_disk_is_frozen(tmp_path: Path) -> None:
     assert "D" in {thread.state for thread in shot.capture.threads}
 
 
+@pytest.mark.alone
 @pytest.mark.needs("sysbench")
 def test_load_that_is_no_stall_has_no_sure_finding(shared: Path) -> None:
     """Threads that release a lock in order, and queue for rows now and then, are no stall.

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run every kind of test there is, show what they say, and count."""
+"""Run every kind of test there is, show what they print, and count.
+
+Steps are in lanes. Those of one lane run one after the other, lanes beside each other: tests of
+servers and of targets mostly wait, and what only computes takes the processors meanwhile, at the
+lowest priority. Tests that are marked ``alone`` run when all else has ended.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +14,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from tests.support.vm import guest, matrix
 
@@ -22,11 +29,22 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 VENV = CHECKOUT / ".venv/bin"
 BUILD = CHECKOUT / "build"
 SANITIZER_BUILD = CHECKOUT / "build-sanitize"
-SANITIZERS = ("-Dtests=true", "-Db_sanitize=address,undefined", "-Db_lundef=false")
+SANITIZERS = (
+    "-Dtests=true",
+    "-Db_sanitize=address,undefined",
+    "-Db_lundef=false",
+    # Half of the time to compile, and what the sanitizers say has its lines all the same.
+    "-Doptimization=1",
+    "-Dc_args=-g1",
+)
 C_FOLDERS = ("pmp", "ebpf", "inproc", "tests/c", "tests/fuzz", "tests/targets")
 PYTHON_FOLDERS = ("stallscope", "scripts/lib", "tests")
 SHELL_FOLDERS = ("scripts", ".ci", "tests")
 MOST_WORKERS = 4
+"""Of unit tests, which compute."""
+SERVER_WORKERS = 3
+TARGET_WORKERS = 2
+LOWEST_PRIORITY = 19
 MOST_WORDS = 20
 """Of a command that is shown: some are given every file there is."""
 MOST_OF_A_FAILURE = 2000
@@ -50,22 +68,43 @@ class Count(NamedTuple):
         )
 
 
+class Output:
+    """What a step prints, and the priority of its commands."""
+
+    def __init__(self, file: TextIO, niceness: int) -> None:
+        self._file = file
+        self._niceness = niceness
+
+    def print(self, *words: object) -> None:
+        print(*words, file=self._file, flush=True)
+
+    def run(self, argv: Sequence[str | Path]) -> int:
+        """Run a command with its output in here and return its exit code."""
+        self.print("$", *argv[:MOST_WORDS], *["..."] * (len(argv) > MOST_WORDS))
+        prefix = ["nice", "-n", str(self._niceness)] if self._niceness else []
+        return subprocess.run(
+            [*prefix, *(str(part) for part in argv)],
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=self._file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+
+    def check(self, *argv: str | Path) -> Count:
+        """Run a command that stands for one test."""
+        return Count(passed=1) if self.run(argv) == 0 else Count(failed=1)
+
+
 class Step(NamedTuple):
     name: str
-    run: Callable[[], Count]
-    slow: bool = False
-    """Left out by --fast."""
+    run: Callable[[Output], Count]
+    lane: str
 
 
-def shown(argv: Sequence[str | Path]) -> int:
-    """Run a command with its output in plain view and return its exit code."""
-    print("$", *argv[:MOST_WORDS], *["..."] * (len(argv) > MOST_WORDS), flush=True)
-    return subprocess.run([str(part) for part in argv], cwd=CHECKOUT, check=False).returncode
-
-
-def lint(*argv: str | Path) -> Count:
-    """Run a command that stands for one test."""
-    return Count(passed=1) if shown(argv) == 0 else Count(failed=1)
+CHECKS, UNIT, ROOT, LIVE, KERNELS, ALONE = "checks", "unit", "root", "live", "kernels", "alone"
+COMPUTING = frozenset({CHECKS, UNIT, KERNELS})
+"""Lanes that leave the processors to the others."""
 
 
 def files(folders: Sequence[str], suffixes: Sequence[str]) -> list[Path]:
@@ -75,12 +114,14 @@ def files(folders: Sequence[str], suffixes: Sequence[str]) -> list[Path]:
     return [path for path in every if path.suffix in suffixes and path.is_file()]
 
 
-def c_format() -> Count:
+def c_format(output: Output) -> Count:
     """Show where clang-format would change C files."""
-    return lint("clang-format", "--dry-run", "-Werror", *files(C_FOLDERS, (".c", ".h", ".cc")))
+    return output.check(
+        "clang-format", "--dry-run", "-Werror", *files(C_FOLDERS, (".c", ".h", ".cc"))
+    )
 
 
-def shell_lint() -> Count:
+def shell_lint(output: Output) -> Count:
     """Check every file that begins like a shell script."""
     scripts = []
     for path in files(SHELL_FOLDERS, ("", ".sh")):
@@ -88,14 +129,14 @@ def shell_lint() -> Count:
             first = file.readline(100)
         if first.startswith(b"#!") and b"sh" in first.split(b"/")[-1]:
             scripts.append(path)
-    return lint("shellcheck", *scripts)
+    return output.check("shellcheck", *scripts)
 
 
-def meson_test(build: Path, *options: str) -> Count:
+def meson_test(output: Output, build: Path, *options: str) -> Count:
     """Run the tests of a build folder and count them from Meson's own log."""
     log = build / "meson-logs/testlog.json"
     log.unlink(missing_ok=True)
-    code = shown(["meson", "test", "-C", build, "--print-errorlogs", *options])
+    code = output.run(["meson", "test", "-C", build, "--print-errorlogs", *options])
     if not log.exists():
         return Count(failed=1) if code != 0 else Count()
     count = Count()
@@ -104,7 +145,7 @@ def meson_test(build: Path, *options: str) -> Count:
         result = test["result"]
         if result == "SKIP":
             reason = (test.get("stdout") or test.get("stderr") or "no reason given").strip()
-            print(f"SKIPPED {test['name']}: {reason.splitlines()[-1]}")
+            output.print(f"SKIPPED {test['name']}: {reason.splitlines()[-1]}")
             count += Count(skipped=1)
         elif result in ("OK", "EXPECTEDFAIL"):
             count += Count(passed=1)
@@ -113,36 +154,37 @@ def meson_test(build: Path, *options: str) -> Count:
     return count if code == 0 or count.failed else count + Count(failed=1)
 
 
-def sanitizers() -> Count:
+def sanitizers(output: Output) -> Count:
     """Build with sanitizers aside and run the C tests there."""
     if not (SANITIZER_BUILD / "build.ninja").exists():
         shutil.rmtree(SANITIZER_BUILD, ignore_errors=True)
-        if shown(["meson", "setup", *SANITIZERS, SANITIZER_BUILD]) != 0:
+        if output.run(["meson", "setup", *SANITIZERS, SANITIZER_BUILD]) != 0:
             return Count(failed=1)
-    if shown(["ninja", "--quiet", "-C", SANITIZER_BUILD]) != 0:
+    if output.run(["ninja", "--quiet", "-C", SANITIZER_BUILD]) != 0:
         return Count(failed=1)
-    return meson_test(SANITIZER_BUILD, "--no-suite", "fuzz", "--timeout-multiplier", "4")
+    return meson_test(output, SANITIZER_BUILD, "--no-suite", "fuzz", "--timeout-multiplier", "4")
 
 
-def unit_tests(expression: str | None) -> Count:
-    """Run most of them on all processors, and then those that want to be alone."""
-    workers = ("-n", "auto", "--maxprocesses", str(MOST_WORKERS), "--dist", "worksteal")
-    together = pytest("tests/unit", expression, *workers, "-m", "not alone")
-    return together + pytest("tests/unit", expression, "-m", "alone", report="unit-alone")
+def beside_each_other(workers: int | str, *marks: str) -> tuple[str, ...]:
+    """Return pytest's options for tests that run in several processes, without those alone."""
+    chosen = " and ".join(("not alone", *marks))
+    return ("-n", str(workers), "--maxprocesses", str(MOST_WORKERS), "-m", chosen)
 
 
-def pytest(folder: str, expression: str | None, *options: str, report: str = "") -> Count:
-    """Run the tests of one folder and count them from the JUnit report."""
-    if not files([folder], (".py",)):
-        print(f"no tests in {folder}")
+def pytest(
+    output: Output, folders: Sequence[str], expression: str | None, *options: str, report: str
+) -> Count:
+    """Run the tests of some folders and count them from the JUnit report."""
+    if not files(folders, (".py",)):
+        output.print("no tests in", *folders)
         return Count()
-    written = BUILD / f"{report or Path(folder).name}.xml"
+    written = BUILD / f"{report}.xml"
     written.unlink(missing_ok=True)
     argv: list[str | Path] = [
         VENV / "python",
         "-m",
         "pytest",
-        folder,
+        *folders,
         "-rs",
         "--durations=5",
         f"--junitxml={written}",
@@ -150,7 +192,7 @@ def pytest(folder: str, expression: str | None, *options: str, report: str = "")
     ]
     if expression:
         argv += ["-k", expression]
-    code = shown(argv)
+    code = output.run(argv)
     if code == 5:  # pytest: no test was collected
         return Count()
     if not written.exists():
@@ -182,11 +224,11 @@ def said(failure: ElementTree.Element) -> str:
 def kernel_step(names: Sequence[str], expression: str | None, *, update: bool = False) -> Step:
     """Return the step that runs the kernel matrix, all of it where no kernel is named."""
 
-    def run() -> Count:
+    def run(output: Output) -> Count:
         if reason := guest.missing():
-            print(f"not run: {reason}")
+            output.print(f"not run: {reason}")
             return Count(failed=1, failures=(f"kernels\n{reason}\n",))
-        guests, tests, troubles = matrix.run(names or matrix.DEFAULT, expression)
+        guests, tests, troubles = matrix.run(names or matrix.DEFAULT, expression, output.print)
         if update:
             matrix.update(guests)
         counts = Counter(outcome.outcome for _, outcome in tests)
@@ -202,43 +244,101 @@ def kernel_step(names: Sequence[str], expression: str | None, *, update: bool = 
             (*failures, *(f"{trouble}\n" for trouble in troubles)),
         )
 
-    return Step("tests on other kernels", run)
+    return Step("tests on other kernels", run, KERNELS)
+
+
+def python_steps(expression: str | None) -> list[Step]:
+    def step(name: str, folder: str, lane: str, *options: str) -> Step:
+        return Step(
+            name,
+            lambda output: pytest(output, [f"tests/{folder}"], expression, *options, report=folder),
+            lane,
+        )
+
+    folders = ["tests/unit", "tests/root", "tests/live"]
+    return [
+        step("unit tests", "unit", UNIT, *beside_each_other("auto"), "--dist=worksteal"),
+        step("tests as root", "root", ROOT, *beside_each_other(TARGET_WORKERS), "--dist=loadgroup"),
+        step(
+            "tests on real servers",
+            "live",
+            LIVE,
+            *beside_each_other(SERVER_WORKERS),
+            "--dist=loadgroup",
+        ),
+        Step(
+            "tests that run alone",
+            lambda output: pytest(output, folders, expression, "-m", "alone", report="alone"),
+            ALONE,
+        ),
+    ]
+
+
+def checks() -> list[Step]:
+    """Return what needs neither a server nor a long time."""
+    return [
+        Step("C: format", c_format, CHECKS),
+        Step("Python: lint", lambda output: output.check(VENV / "ruff", "check", "."), CHECKS),
+        Step(
+            "Python: format",
+            lambda output: output.check(VENV / "ruff", "format", "--check", "."),
+            CHECKS,
+        ),
+        Step("shell: lint", shell_lint, CHECKS),
+        Step("Python: types", lambda output: output.check(VENV / "mypy", *PYTHON_FOLDERS), CHECKS),
+        Step("C: tests", lambda output: meson_test(output, BUILD, "--no-suite", "fuzz"), CHECKS),
+    ]
+
+
+def quick_steps() -> list[Step]:
+    """Return what tells in a minute whether a change is worth a whole run."""
+    return [
+        *checks(),
+        Step(
+            "quick unit tests",
+            lambda output: pytest(
+                output,
+                ["tests/unit"],
+                None,
+                *beside_each_other("auto", "not slow"),
+                "--dist=worksteal",
+                report="quick",
+            ),
+            UNIT,
+        ),
+    ]
 
 
 def steps(expression: str | None) -> list[Step]:
-    python_tests = [
-        Step("unit tests", lambda: unit_tests(expression)),
-        Step("tests as root", lambda: pytest("tests/root", expression)),
-        Step("tests on real servers", lambda: pytest("tests/live", expression), slow=True),
-    ]
     if expression:
-        return python_tests
+        return python_steps(expression)
     # STALLSCOPE_KERNELS: what CI adds to a whole run.
     others = os.environ.get("STALLSCOPE_KERNELS", "").split()
     return [
-        Step("C: format", c_format),
-        Step("Python: lint", lambda: lint(VENV / "ruff", "check", ".")),
-        Step("Python: format", lambda: lint(VENV / "ruff", "format", "--check", ".")),
-        Step("Python: types", lambda: lint(VENV / "mypy", *PYTHON_FOLDERS)),
-        Step("shell: lint", shell_lint),
-        Step("C: tests", lambda: meson_test(BUILD, "--no-suite", "fuzz")),
-        Step("C: tests under sanitizers", sanitizers, slow=True),
-        *python_tests,
-        Step("fuzz, shortly", lambda: meson_test(BUILD, "--suite", "fuzz"), slow=True),
-        *([kernel_step(others, None)._replace(slow=True)] if others else []),
+        *checks(),
+        Step("C: tests under sanitizers", sanitizers, CHECKS),
+        Step("fuzz, shortly", lambda output: meson_test(output, BUILD, "--suite", "fuzz"), CHECKS),
+        *python_steps(None),
+        *([kernel_step(others, None)] if others else []),
     ]
 
 
 def systems_step(releases: Sequence[str]) -> Step:
     """Run the agent on whole systems, in virtual machines."""
     os.environ["STALLSCOPE_SYSTEMS"] = " ".join(releases)
-    return Step("tests on whole systems", lambda: pytest("tests/systems", None, "-x"))
+    return Step(
+        "tests on whole systems",
+        lambda output: pytest(output, ["tests/systems"], None, "-x", report="systems"),
+        ALONE,
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/test", description=__doc__)
     parser.add_argument("-k", metavar="EXPR", help="only the Python tests that match")
-    parser.add_argument("--fast", action="store_true", help="leave out what takes long")
+    parser.add_argument(
+        "--quick", action="store_true", help="format, lint, types, C tests and quick unit tests"
+    )
     parser.add_argument(
         "--kernels",
         nargs="*",
@@ -256,28 +356,71 @@ def main() -> int:
         return finish([kernel_step(arguments.kernels, arguments.k, update=arguments.update)])
     if arguments.systems is not None:
         return finish([systems_step(arguments.systems)])
-    chosen = [step for step in steps(arguments.k) if not (step.slow and arguments.fast)]
-    return finish(chosen)
+    return finish(quick_steps() if arguments.quick else steps(arguments.k))
+
+
+class Run:
+    """What has ended so far, of all lanes."""
+
+    def __init__(self) -> None:
+        self.total = Count()
+        self.summary: list[str] = []
+        self._lock = threading.Lock()
+
+    def alone(self, chosen: Sequence[Step]) -> None:
+        """Run steps one after the other, with their output in plain view."""
+        for step in chosen:
+            print(f"\n=== {step.name}", flush=True)
+            self._count(step, Output(sys.stdout, 0))
+
+    def lane(self, chosen: Sequence[Step]) -> None:
+        """Run steps one after the other; show the output of each when it has ended."""
+        for step in chosen:
+            with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
+                self._count(step, Output(file, LOWEST_PRIORITY if step.lane in COMPUTING else 0))
+                file.seek(0)
+                with self._lock:
+                    print(f"\n=== {step.name}", file.read(), sep="\n", flush=True)
+
+    def _count(self, step: Step, output: Output) -> None:
+        start = time.monotonic()
+        try:
+            count = step.run(output)
+        except Exception as error:  # a lane's trouble is not another's
+            output.print(f"{type(error).__name__}: {error}")
+            count = Count(failed=1, failures=(f"{step.name}: {error}\n",))
+        seconds = time.monotonic() - start
+        with self._lock:
+            self.total += count
+            self.summary.append(
+                f"{step.name:28} {count.passed:5} passed {count.failed:4} failed"
+                f" {count.skipped:4} skipped  {seconds:6.1f} s"
+            )
 
 
 def finish(chosen: Sequence[Step]) -> int:
     """Run the steps, show what failed and a summary, and return the exit code."""
-    total = Count()
-    summary = []
+    run = Run()
+    start = time.monotonic()
+    lanes: dict[str, list[Step]] = {}
     for step in chosen:
-        print(f"\n=== {step.name}", flush=True)
-        start = time.monotonic()
-        count = step.run()
-        total += count
-        seconds = time.monotonic() - start
-        summary.append(
-            f"{step.name:28} {count.passed:5} passed {count.failed:4} failed"
-            f" {count.skipped:4} skipped  {seconds:6.1f} s"
-        )
+        lanes.setdefault(step.lane, []).append(step)
+    last = lanes.pop(ALONE, []) if len(lanes) > 1 else lanes.popitem()[1]
+    threads = [threading.Thread(target=run.lane, args=(lane,)) for lane in lanes.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run.alone(last)
+    total = run.total
     if total.failures:
         print("\n=== what failed", *total.failures, sep="\n")
-    print("\n=== summary", *summary, "", sep="\n")
-    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    print("\n=== summary", *run.summary, "", sep="\n")
+    print(
+        f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped"
+        f" in {time.monotonic() - start:.0f} s",
+        flush=True,
+    )
     return 1 if total.failed or not total.passed else 0
 
 

@@ -89,7 +89,17 @@ def missing() -> str | None:
 
 
 def argv_of(kernel: Kernel, variant: Variant, shared: Path) -> list[str]:
-    argv = [str(BIN / "vng"), "--run", str(kernel.image), "--verbose", "--disable-kvm"]
+    # It computes all the time, and what runs beside it has deadlines.
+    argv = [
+        "nice",
+        "-n",
+        "10",
+        str(BIN / "vng"),
+        "--run",
+        str(kernel.image),
+        "--verbose",
+        "--disable-kvm",
+    ]
     argv += ["--force-9p", "--cpus", str(variant.cpus), "--memory", variant.memory]
     argv += ["--qemu-opts=-accel", "--qemu-opts=tcg,thread=single"]
     if "possible_cpus=64" in variant.append:

@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -161,7 +161,7 @@ def run_one(name: str, expression: str | None) -> tuple[Guest, list[Outcome], st
 
 
 def run(
-    names: Sequence[str], expression: str | None = None
+    names: Sequence[str], expression: str | None, say: Callable[[str], object]
 ) -> tuple[list[Guest], list[tuple[str, Outcome]], list[str]]:
     """Boot the kernels one after the other, with progress; return guests, tests, and troubles."""
     guests, tests, troubles = [], [], []
@@ -171,19 +171,19 @@ def run(
             seen, outcomes, trouble = run_one(name, expression)
         except (Unavailable, KeyError) as error:
             troubles.append(f"{name}: {error}")
-            print(f"{name}: not run: {error}", flush=True)
+            say(f"{name}: not run: {error}")
             continue
         seconds = time.monotonic() - start
         guests.append(seen)
         tests += [(name, outcome) for outcome in outcomes]
         if trouble:
             troubles.append(f"{name}: {trouble}")
-        print(f"{name}: {seen.release}, {len(outcomes)} tests in {seconds:.0f} s", flush=True)
+        say(f"{name}: {seen.release}, {len(outcomes)} tests in {seconds:.0f} s")
         for group, answer in seen.groups.items():
-            print(f"  {group:8} {answer}", flush=True)
+            say(f"  {group:8} {answer}")
         for outcome in outcomes:
             if outcome.outcome == "failed":
-                print(f"  FAILED {outcome.test}\n{outcome.reason}", flush=True)
+                say(f"  FAILED {outcome.test}\n{outcome.reason}")
     (CHECKOUT / "build" / "kernels.json").write_bytes(msgspec.json.encode(guests))
     return guests, tests, troubles
 
