@@ -143,23 +143,28 @@ def assert_of_one_program(capture: Capture) -> None:
 @bpf
 def test_target_execs_under_a_serving_probe() -> None:
     """What is kept between captures is thrown away once the program is another."""
+    # On a slow machine a program is over before its capture is; then the next one lives longer.
+    lives = (15_000, 150_000, 1_500_000)
+    assert any(whole_stacks_of_execers(microseconds) for microseconds in lives)
+
+
+def whole_stacks_of_execers(microseconds: int) -> int:
+    """Capture programs that live for so long 100 times; return how many stacks were whole."""
     other = str(target_path("execer2"))
     whole = 0
     with (
-        Target("execer", "15000", other, listens=False) as target,
+        Target("execer", str(microseconds), other, listens=False) as target,
         serving(target.pid, "bpf") as process,
     ):
-        for number in range(2000):
-            if number >= 100 and whole:
-                break
+        for _ in range(100):
             lines = ask(process, "snap")
+            assert target.running()
             if json.loads(lines[-1])["type"] == "error":
-                assert len(lines) >= 1
                 continue
             capture = capturefile.loads(b"".join(lines), "serve")
             assert_of_one_program(capture)
             whole += sum(t.label is Label.VERIFIED and len(t.frames) > 8 for t in capture.threads)
-    assert whole
+    return whole
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

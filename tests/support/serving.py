@@ -41,9 +41,11 @@ def ask(process: subprocess.Popen[bytes], command: str) -> list[bytes]:
     assert process.stdout is not None
     process.stdin.write(command.encode() + b"\n")
     process.stdin.flush()
-    lines = [process.stdout.readline()]
-    while json.loads(lines[-1])["type"] not in ("end", "error", "written"):
-        lines.append(process.stdout.readline())
+    lines: list[bytes] = []
+    while not lines or json.loads(lines[-1])["type"] not in ("end", "error", "written"):
+        line = process.stdout.readline()
+        assert line, f"the probe ended ({process.wait(PATIENCE)}) after {lines[-1:]}"
+        lines.append(line)
     return lines
 
 

@@ -39,10 +39,18 @@ int main(int argc, char **argv)
 		setenv("EXECER_READY", "1", 1);
 		target_ready();
 	}
-	// ppoll takes nanoseconds; whatever arrives on stdin, its end included, ends this.
-	if (ppoll(&input, 1, &(struct timespec){.tv_nsec = atol(argv[1]) * 1000 % 1000000000},
-		  NULL))
-		return 0;
-	execl(argv[2], argv[2], argv[1], self, (char *)NULL);
-	target_die("execl");
+	// Whatever arrives on stdin, its end included, ends this, and nothing else does: a machine
+	// that has no memory for the next program for a moment has it later.
+	for (;;) {
+		long us = atol(argv[1]);
+
+		if (ppoll(&input, 1,
+			  &(struct timespec){.tv_sec = us / 1000000,
+					     .tv_nsec = us % 1000000 * 1000},
+			  NULL) > 0)
+			return 0;
+		execl(argv[2], argv[2], argv[1], self, (char *)NULL);
+		if (errno != EAGAIN && errno != ENOMEM && errno != EINTR)
+			target_die("execl");
+	}
 }
