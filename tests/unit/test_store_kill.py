@@ -22,6 +22,7 @@ STEP = 300
 SECONDS = 240
 """Only what fails takes as long."""
 _AGENT = "import sys; from tests.unit import test_store_kill; test_store_kill.agent(*sys.argv[1:])"
+_KILLS = "import sys; from tests.unit import test_store_kill; test_store_kill.kills(*sys.argv[1:])"
 
 
 def agent(dest: str, first: str, keep: str) -> None:
@@ -54,19 +55,23 @@ def _rest(reader: int) -> list[Said]:
         return [tuple(json.loads(line)) for line in pipe.read().splitlines() if line]
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 def test_killed_at_any_moment() -> None:
-    with memory_folder() as folder:
-        _kill_again_and_again(folder)
-
-
-def _kill_again_and_again(folder: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    chance = random.Random(seed)
+    # In a process of its own: it forks, which is quick and safe where little is loaded, and no
+    # other thread runs.
+    with memory_folder() as folder:
+        subprocess.run([sys.executable, "-c", _KILLS, str(folder), str(seed)], check=True)
+
+
+def kills(name: str, seed: str) -> None:
+    """Kill agents of one store at random moments, and look at the store after each."""
+    folder, chance = Path(name), random.Random(int(seed))
     dest = folder / "store"
+    life(folder / "first", 0, lambda _: None)  # with all that is loaded only once
     start = time.monotonic()
-    life(folder / "first", 0, lambda _: None)
+    life(folder / "second", 0, lambda _: None)
     seconds = time.monotonic() - start
     announced = 0
     said: list[Said] = []
