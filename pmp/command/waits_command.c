@@ -15,6 +15,8 @@
 #include "base/messages.h"
 #include "base/options_text.h"
 #include "base/output.h"
+#include "waits/watch_line.h"
+#include "waits/watch_processes.h"
 
 #define MAX_LINE 256
 

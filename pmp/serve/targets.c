@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "serve/answers.h"
 #include "waits/watch.h"
+#include "waits/watch_processes.h"
 
 static struct stall_error *add(struct stall_server *server, pid_t pid)
 {

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "ebpf/waits_loader.h"
 #include "waits/server_probes.h"
+#include "waits/source_bpf.h"
 #include "waits/wait_copies.h"
 #include "waits/wait_process.h"
 #include "waits/wait_source.h"

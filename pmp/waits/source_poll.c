@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "snapshot/read_child.h"
 #include "waits/poller.h"
+#include "waits/source_poll.h"
 #include "waits/wait_copies.h"
 #include "waits/wait_process.h"
 #include "waits/wait_roles.h"

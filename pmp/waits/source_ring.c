@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "rings/ring_snapshot.h"
+#include "waits/source_ring.h"
 #include "waits/wait_process.h"
 #include "waits/wait_source.h"
 #include "waits/wait_unwind.h"

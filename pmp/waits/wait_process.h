@@ -18,7 +18,8 @@ struct stall_wait_process {
 	struct stall_snapshot *snapshot; // of this process alone, without threads; NULL once ended
 	char comm[STALL_COMM];
 	char *exe; // NULL unknown
-	bool ended, told;
+	bool ended;
+	bool end_reported;  // by stall_watch_take_ended()
 	bool own_namespace; // its threads have other TIDs there than here
 	struct stall_wait_tid {
 		pid_t ns_tid, tid;

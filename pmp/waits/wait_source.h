@@ -135,21 +135,6 @@ struct stall_wait_source {
 	void *state;
 };
 
-// `pids`: of the processes that will be watched. Of itself it takes the probes where they work, else
-// rings where all of these have one, else /proc.
-struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
-					   const struct stall_wait_source_options *options,
-					   const pid_t *pids, size_t pid_count);
 void stall_wait_source_deinit(struct stall_wait_source *source);
-
-// source_ring.c; where the thresholds of a ring cannot be written, it keeps those that it has.
-struct stall_error *stall_wait_source_ring(const struct stall_wait_source_options *options,
-					   struct stall_wait_source *ret);
-// source_bpf.c; an error where this program was built without BPF.
-struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options *options,
-					  struct stall_wait_source *ret);
-// source_poll.c. `why_not_bpf`: what is said of the wait programs; NULL: they are not asked for.
-struct stall_error *stall_wait_source_poll(const struct stall_wait_source_options *options,
-					   const char *why_not_bpf, struct stall_wait_source *ret);
 
 #endif

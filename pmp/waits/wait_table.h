@@ -43,13 +43,13 @@ struct stall_wait_uses {
 struct stall_wait_entry {
 	struct stall_wait_key key;
 	enum stall_watch_kind kind;
-	enum stall_wait_role role;   // of a futex word
-	bool looked_at;		     // a futex word whose kind has been found, or found unknown
-	enum stall_wait_role told;   // of one that was not looked at, by its ring
-	uint32_t asked;		     // the batch in which a stack of it was chosen to find out
-	char *name;		     // NULL: none is known
-	uint64_t object;	     // address of the lock; 0 for files
-	enum stall_file_class class; // of files
+	enum stall_wait_role role;	// of a futex word
+	bool looked_at;			// a futex word whose kind has been found, or found unknown
+	enum stall_wait_role ring_role; // of one that was not looked at, by its ring
+	uint32_t asked;			// the batch in which a stack of it was chosen to find out
+	char *name;			// NULL: none is known
+	uint64_t object;		// address of the lock; 0 for files
+	enum stall_file_class class;	// of files
 	// A row or a metadata lock is not a futex word: each thread waits on one of its own. What
 	// it waits for has an entry by name, which counts the waits over the threshold: their
 	// time is in the entries of the words too, and not in the sums twice.

@@ -52,7 +52,7 @@ void stall_wait_unwinder_destroy(struct stall_wait_unwinder *unwinder)
 	free(unwinder);
 }
 
-void stall_wait_unwinder_begin_anew(struct stall_wait_unwinder *unwinder,
+void stall_wait_unwinder_set_stacks(struct stall_wait_unwinder *unwinder,
 				    struct stall_wait_stacks *stacks)
 {
 	unwinder->options.stacks = stacks;

@@ -55,7 +55,7 @@ struct stall_error *stall_wait_unwind(struct stall_wait_unwinder *unwinder,
 				      struct stall_wait_item *items, size_t count);
 
 // Stacks are kept in another table from now on, which is empty.
-void stall_wait_unwinder_begin_anew(struct stall_wait_unwinder *unwinder,
+void stall_wait_unwinder_set_stacks(struct stall_wait_unwinder *unwinder,
 				    struct stall_wait_stacks *stacks);
 
 struct stall_wait_unwound_counts {

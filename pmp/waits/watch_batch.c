@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "waits/watch_batch.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "ebpf/fair_share.h"
+#include "waits/watch_events.h"
+#include "waits/watch_processes.h"
+#include "waits/watch_slots.h"
 #include "waits/watch_state.h"
-
-#define STALE_NS UINT64_C(5000000) // since it was taken from the ring
+#include "waits/watch_stats.h"
 
 static void raise_alarm(struct stall_watch *watch, const struct stall_wait_item *item)
 {
@@ -173,8 +177,8 @@ static void set_flows(struct stall_watch *watch)
 	}
 }
 
-static bool is_to_be_copied(const struct stall_watch *watch, const struct stall_wait_item *item,
-			    uint32_t process)
+static bool needs_copy(const struct stall_watch *watch, const struct stall_wait_item *item,
+		       uint32_t process)
 {
 	return item->process == process && item->record.type == STALL_RECORD_IN_FLIGHT &&
 	       stall_watch_slot_is(watch, item->record.slot, item->record.seq);
@@ -192,7 +196,7 @@ static struct stall_error *copy_stacks(struct stall_watch *watch)
 		if (watch->processes.processes[i].ended)
 			continue;
 		for (size_t j = watch->alarms_taken; j < watch->item_count; j++)
-			if (is_to_be_copied(watch, &watch->items[j], i))
+			if (needs_copy(watch, &watch->items[j], i))
 				items[count++] = &watch->items[j];
 		if (count)
 			err = source->calls->copy_stacks(source->state, &watch->arena,
@@ -200,12 +204,6 @@ static struct stall_error *copy_stacks(struct stall_watch *watch)
 							 count);
 	}
 	return err;
-}
-
-bool stall_watch_is_stale(const struct stall_watch *watch, uint64_t wait, uint64_t received_ns)
-{
-	return stall_clock_ns(CLOCK_MONOTONIC) - received_ns > STALE_NS &&
-	       !stall_watch_slot_is(watch, wait >> 32, (uint32_t)wait);
 }
 
 // A wait may be short, and a capture or a batch of stacks takes long: all stacks are copied first.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the records tell: counts of waiters and holders, and events.
+#include "waits/watch_events.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "waits/server_functions.h"
+#include "waits/watch_learn.h"
+#include "waits/watch_slots.h"
 #include "waits/watch_state.h"
 
 // What a thread waits for: its word or file, or what is known by name.
@@ -65,17 +68,17 @@ static void keep_event(struct stall_watch *watch, const struct stall_watch_event
 	stall_json_close(&watch->events, '}');
 }
 
-static bool is_told(const struct stall_watch *watch, const struct subject *subject)
+static bool is_reported(const struct stall_watch *watch, const struct subject *subject)
 {
 	const struct stall_wait_entry *entry = subject->entry;
 
 	if (!(watch->options.kinds & 1u << entry->kind) || stall_watch_kind_is_idle(entry->kind))
 		return false;
-	// A wait that may be one for work is not told as a stall.
+	// A wait that may be one for work is not reported as a stall.
 	return stall_wait_key_is_file(&entry->key) || subject->word->looked_at;
 }
 
-static void hand_on(struct stall_watch *watch, const struct stall_watch_event *event)
+static void emit(struct stall_watch *watch, const struct stall_watch_event *event)
 {
 	keep_event(watch, event);
 	if (watch->handler)
@@ -130,14 +133,14 @@ static struct stall_watch_event make_event(const struct stall_watch *watch,
 	return event;
 }
 
-static void tell(struct stall_watch *watch, const struct subject *subject,
-		 const struct stall_wait_item *item, const struct stall_waker *waker)
+static void emit_wait(struct stall_watch *watch, const struct subject *subject,
+		      const struct stall_wait_item *item, const struct stall_waker *waker)
 {
 	const struct stall_wait_record *record = &item->record;
 	const struct stall_wait_entry *entry = subject->entry;
 	char comm[STALL_BPF_COMM + 1], text[64];
 
-	if (!is_told(watch, subject))
+	if (!is_reported(watch, subject))
 		return;
 	struct stall_watch_event event = make_event(watch, item);
 	snprintf(comm, sizeof(comm), "%.*s", STALL_BPF_COMM, record->comm);
@@ -152,11 +155,11 @@ static void tell(struct stall_watch *watch, const struct subject *subject,
 		event.owner_tid = owner_now(watch, subject->word, item);
 	}
 	add_waker(watch, waker, &event);
-	hand_on(watch, &event);
+	emit(watch, &event);
 }
 
 // Something that happened in the server, and is no wait: a deadlock has found its victim.
-static void tell_server(struct stall_watch *watch, const struct stall_wait_item *item)
+static void emit_server_event(struct stall_watch *watch, const struct stall_wait_item *item)
 {
 	uint32_t function = item->record.server.function;
 	char comm[STALL_BPF_COMM + 1];
@@ -169,7 +172,7 @@ static void tell_server(struct stall_watch *watch, const struct stall_wait_item 
 	event.kind = "server";
 	event.name = stall_server_functions[function - 1].name;
 	event.waiters = 1;
-	hand_on(watch, &event);
+	emit(watch, &event);
 }
 
 static void add_use(struct stall_watch *watch, struct stall_wait_uses *uses, const char *comm,
@@ -225,7 +228,7 @@ static void end_wait(struct stall_watch *watch, const struct subject *subject,
 				.tid = waker->tid,
 				.count = 1,
 			});
-	tell(watch, subject, item, waker);
+	emit_wait(watch, subject, item, waker);
 }
 
 static void apply_event(struct stall_watch *watch, const struct stall_wait_item *item)
@@ -242,7 +245,7 @@ static void apply_event(struct stall_watch *watch, const struct stall_wait_item 
 	// Without a stack it counts when it is over.
 	if (item->stack_id && !stall_watch_kind_is_idle(subject.entry->kind))
 		count_waiter(watch, subject.entry, item);
-	tell(watch, &subject, item, NULL);
+	emit_wait(watch, &subject, item, NULL);
 }
 
 struct stall_error *stall_watch_apply(struct stall_watch *watch, struct stall_wait_item *item)
@@ -254,7 +257,7 @@ struct stall_error *stall_watch_apply(struct stall_watch *watch, struct stall_wa
 		stall_wakers_add(&watch->wakers, &item->record, item->stack_id, item->label);
 		break;
 	case STALL_RECORD_SERVER:
-		tell_server(watch, item);
+		emit_server_event(watch, item);
 		break;
 	case STALL_RECORD_END:
 	case STALL_RECORD_IN_FLIGHT:

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the records teach of locks and files.
+#include "waits/watch_learn.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "waits/server_wait.h"
+#include "waits/watch_slots.h"
 #include "waits/watch_state.h"
 
 #define MAX_LOOKS 64 // at words that threads wait on, each line
-
-struct stall_error *stall_watch_lose_entry(struct stall_watch *watch, struct stall_error *err)
-{
-	if (!err || err->code != STALL_ERROR_LIMIT)
-		return err;
-	watch->lost[STALL_WATCH_LOST_ENTRIES]++;
-	stall_error_destroy(err);
-	return NULL;
-}
 
 struct stall_error *stall_watch_name_file(struct stall_watch *watch,
 					  const struct stall_wait_file *file)
@@ -176,7 +169,7 @@ static bool identify_by_words(struct stall_watch *watch, struct stall_wait_proce
 			      struct stall_wait_entry *entry)
 {
 	const uint32_t operation =
-		entry->in_flight ? entry->operation : stall_wait_operation_of(entry->told);
+		entry->in_flight ? entry->operation : stall_wait_operation_of(entry->ring_role);
 	const struct stall_wait_record record = {
 		.operation = operation,
 		.value = entry->value,
@@ -219,20 +212,20 @@ static struct stall_error *name_lock(struct stall_watch *watch, struct stall_wai
 	return err;
 }
 
-// What another reader has found out.
-static bool identify_as_told(struct stall_watch *watch, struct stall_wait_entry *entry)
+// What another reader of the ring has found out.
+static bool identify_by_ring(struct stall_watch *watch, struct stall_wait_entry *entry)
 {
-	if (entry->told == STALL_ROLE_UNKNOWN || stall_wait_operation_of(entry->told))
+	if (entry->ring_role == STALL_ROLE_UNKNOWN || stall_wait_operation_of(entry->ring_role))
 		return false;
-	set_role(watch, entry, entry->told);
+	set_role(watch, entry, entry->ring_role);
 	return true;
 }
 
-// What is told needs nobody who waits now.
-static bool is_to_be_looked_at(const struct stall_wait_entry *entry)
+// A role that the ring has needs no current waiter.
+static bool needs_identification(const struct stall_wait_entry *entry)
 {
 	const bool was_waited_for =
-		entry->told != STALL_ROLE_UNKNOWN && entry->total.count != entry->before.count;
+		entry->ring_role != STALL_ROLE_UNKNOWN && entry->total.count != entry->before.count;
 
 	return !entry->looked_at && !stall_wait_key_is_file(&entry->key) &&
 	       (entry->in_flight || was_waited_for);
@@ -245,14 +238,14 @@ struct stall_error *stall_watch_learn_in_flight(struct stall_watch *watch)
 	int left = MAX_LOOKS;
 
 	for (size_t i = 0; !err && left && (entry = stall_wait_table_at(watch->table, i)); i++) {
-		if (!is_to_be_looked_at(entry))
+		if (!needs_identification(entry))
 			continue;
 		struct stall_wait_process *process =
 			stall_wait_processes_find(&watch->processes, entry->key.tgid);
 		if (!process)
 			continue;
 		left--;
-		if (identify_by_words(watch, process, entry) || identify_as_told(watch, entry))
+		if (identify_by_words(watch, process, entry) || identify_by_ring(watch, entry))
 			err = name_lock(watch, process, entry);
 	}
 	return err;

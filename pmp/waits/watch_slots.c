@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "waits/watch_slots.h"
+
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "waits/watch_state.h"
+
+#define STALE_NS UINT64_C(5000000) // since it was taken from the ring
 
 // What a wait that was reported was found to be for: a row, say. NULL: its word says it all.
 static struct stall_wait_entry *find_named(struct stall_watch *watch,
@@ -139,4 +145,36 @@ void stall_watch_count_in_flight(struct stall_watch *watch, uint64_t now_ns)
 			count_in_flight(named, length_ns, over);
 		count_going_on(watch, named ? named : entry, i, &now);
 	}
+}
+
+bool stall_watch_is_stale(const struct stall_watch *watch, uint64_t wait, uint64_t received_ns)
+{
+	return stall_clock_ns(CLOCK_MONOTONIC) - received_ns > STALE_NS &&
+	       !stall_watch_slot_is(watch, wait >> 32, (uint32_t)wait);
+}
+
+struct stall_error *stall_watch_slots_grow(struct stall_watch *watch)
+{
+	size_t limit = watch->source.calls->slot_limit(watch->source.state), size = 64;
+
+	if (watch->slot_count >= limit && watch->counted)
+		return NULL;
+	// Keys that are asked for stay in it too: as many as records in a batch.
+	while (size < (limit + STALL_WATCH_BATCH) * 2)
+		size *= 2;
+	struct stall_watch_waiting_key *keys = calloc(size, sizeof(*keys));
+	struct stall_watch_counted *counted = calloc(limit + 1, 2 * sizeof(*counted));
+	if (!keys || !counted) {
+		free(keys);
+		free(counted);
+		return &stall_enomem;
+	}
+	if (watch->slot_count)
+		memcpy(counted, watch->counted, 2 * watch->slot_count * sizeof(*counted));
+	free(watch->waiting.keys);
+	free(watch->counted);
+	watch->waiting = (struct stall_watch_waiting){.mask = size - 1, .keys = keys};
+	watch->counted = counted;
+	watch->slot_count = limit;
+	return NULL;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the watcher share.
+// The state of a watch, which its parts share.
 #ifndef STALL_WATCH_STATE_H
 #define STALL_WATCH_STATE_H
 
@@ -11,7 +11,7 @@
 #include "waits/wait_table.h"
 #include "waits/wait_unwind.h"
 #include "waits/wait_wakers.h"
-#include "waits/watch.h"
+#include "waits/watch_types.h"
 
 #define STALL_WATCH_BATCH 256 // records that are unwound together
 #define STALL_WATCH_ENDS 64 // from so many on none of a wait that is over: an alarm may wait for it
@@ -83,48 +83,8 @@ struct stall_watch {
 	uint64_t lost[STALL_WATCH_LOSSES];
 	uint64_t started_ns, line_ns;
 	uint32_t line;
-	bool told_probes;
+	bool probes_written; // in a line since they changed last
 };
-
-// watch_batch.c: records to items, items to stacks.
-void stall_watch_take_record(struct stall_watch *watch, const struct stall_wait_record *record,
-			     const uint8_t *stack);
-// Copies the stacks of new waits in flight, and tells of them those who take captures.
-struct stall_error *stall_watch_take_alarms(struct stall_watch *watch);
-struct stall_error *stall_watch_flush(struct stall_watch *watch);
-
-// watch_learn.c: what is known of locks and files.
-struct stall_error *stall_watch_learn(struct stall_watch *watch, struct stall_wait_item *item);
-// Looks at words that threads wait on now and that no record has told of: waits that are no longer
-// than their threshold yet.
-struct stall_error *stall_watch_learn_in_flight(struct stall_watch *watch);
-struct stall_error *stall_watch_name_file(struct stall_watch *watch,
-					  const struct stall_wait_file *file);
-// Names a file that no record has told of, if its source can.
-struct stall_error *stall_watch_find_file(struct stall_watch *watch,
-					  const struct stall_wait_entry *entry);
-// An error of want of room in the table is counted; any other is given back.
-struct stall_error *stall_watch_lose_entry(struct stall_watch *watch, struct stall_error *err);
-
-// watch_events.c: items to counts and events.
-struct stall_error *stall_watch_apply(struct stall_watch *watch, struct stall_wait_item *item);
-
-// watch.c
-struct stall_error *stall_watch_end(struct stall_watch *watch, struct stall_wait_process *process);
-struct stall_error *stall_watch_probe_server(struct stall_watch *watch,
-					     struct stall_wait_process *process);
-
-// watch_line.c: takes in what rings know by now of locks and files: that of a process that ends, or
-// executes another program, cannot be asked later.
-struct stall_error *stall_watch_take_stats(struct stall_watch *watch);
-// The program is another one now, and what lies at an address another lock.
-struct stall_error *stall_watch_forget_locks(struct stall_watch *watch, pid_t pid);
-
-// watch_slots.c: which threads wait now.
-uint32_t stall_watch_waiters(struct stall_watch *watch, const struct stall_wait_key *key);
-// One that was counted for its word alone is found to wait for what has this key.
-void stall_watch_one_more_waits(struct stall_watch *watch, const struct stall_wait_key *key);
-void stall_watch_count_in_flight(struct stall_watch *watch, uint64_t now_ns);
 
 // Where a wait was counted while it went on, or may be: the older of its slot's two, whose end has
 // been met. A later wait of its thread can be met before the end of this one, and where the reader
@@ -164,5 +124,8 @@ static inline const struct stall_target *stall_watch_target(
 {
 	return &process->snapshot->processes[0].target;
 }
+
+// An error of want of room in the table is counted; any other is returned.
+struct stall_error *stall_watch_lose_entry(struct stall_watch *watch, struct stall_error *err);
 
 #endif

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of a watch: they come, execute other programs, and end.
+#ifndef STALL_WATCH_PROCESSES_H
+#define STALL_WATCH_PROCESSES_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "waits/wait_process.h"
+
+struct stall_watch;
+
+// One more process, e.g. the server after its restart; totals go on. One that has no ring yet is
+// watched as soon as it has.
+struct stall_error *stall_watch_add(struct stall_watch *watch, pid_t pid);
+// Processes that are left; 0: all have ended.
+size_t stall_watch_alive(const struct stall_watch *watch);
+// One that has ended since it was last asked for; 0: none.
+pid_t stall_watch_take_ended(struct stall_watch *watch);
+
+// Has the watch's epoll wake up for it, too; -1: for none.
+struct stall_error *stall_watch_poll_fd(struct stall_watch *watch, int fd);
+// The process has ended.
+struct stall_error *stall_watch_end(struct stall_watch *watch, struct stall_wait_process *process);
+// It is, or has become, this program.
+struct stall_error *stall_watch_probe_server(struct stall_watch *watch,
+					     struct stall_wait_process *process);
+// Ends those whose end no record has reported.
+struct stall_error *stall_watch_check_processes(struct stall_watch *watch);
+// Opens the rings of those that were too young to have one, now and then.
+struct stall_error *stall_watch_open_awaited(struct stall_watch *watch);
+
+#endif

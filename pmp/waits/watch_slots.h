@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which threads wait now, by the slots of the source.
+#ifndef STALL_WATCH_SLOTS_H
+#define STALL_WATCH_SLOTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "ebpf/waits.h"
+
+struct stall_watch;
+
+// Threads in a wait for the same as this one (an event's or alarm's `wait`), itself included; 0: it
+// is over.
+uint32_t stall_watch_still_waiting(struct stall_watch *watch, uint64_t wait);
+// That it is over, and has been learnt of more than a moment ago: a capture was taken for another one
+// since, or a batch of stacks unwound. Then it is no cause for a capture.
+bool stall_watch_is_stale(const struct stall_watch *watch, uint64_t wait, uint64_t received_ns);
+
+// Makes room for all slots that there are by now.
+struct stall_error *stall_watch_slots_grow(struct stall_watch *watch);
+// Threads in a wait for what has this key, at least 1.
+uint32_t stall_watch_waiters(struct stall_watch *watch, const struct stall_wait_key *key);
+// One that was counted for its word alone is found to wait for what has this key.
+void stall_watch_one_more_waits(struct stall_watch *watch, const struct stall_wait_key *key);
+// Sets in each entry of the table how many wait for it, and for how long.
+void stall_watch_count_in_flight(struct stall_watch *watch, uint64_t now_ns);
+
+#endif
