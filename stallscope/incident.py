@@ -13,7 +13,7 @@ import msgspec
 from stallscope.base.times import Count, Moment
 from stallscope.model import Note, Trigger
 
-__all__ = ["SCHEMA", "CaptureEntry", "Fired", "Incident", "TargetEntry", "Verdict"]
+__all__ = ["SCHEMA", "CaptureEntry", "Fired", "Incident", "Outline", "TargetEntry", "Verdict"]
 
 SCHEMA = "stallscope.incident/1"
 
@@ -76,24 +76,30 @@ class CaptureEntry(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
 
 
-class Incident(msgspec.Struct, frozen=True):
-    """``end_ns``: when the last breach was over, before the recovery that is recorded too.
-
-    None while it goes on, and for ever where the agent died in it.
-    """
+class Outline(msgspec.Struct, frozen=True):
+    """What an incident and its entry in the list of all have in common."""
 
     id: str
     """``20261121T145012.345Z-mariadbd-4711``: sorts by time, and is the folder's name."""
     start_ns: Moment
     target: TargetEntry
-    schema: str = SCHEMA
     end_ns: Moment | None = None
+    """When the last breach was over, before the recovery that is recorded too.
+
+    None while it goes on, and for ever where the agent died in it.
+    """
     interrupted: bool = False
     """The agent ended, or was killed, before the recovery."""
-    triggers: tuple[Fired, ...] = ()
-    captures: tuple[CaptureEntry, ...] = ()
     verdict: Verdict | None = None
     """Of all its captures together."""
     suppressed: Count = 0
     """Captures that were not taken, since they came too often or the disk was too full."""
+
+
+class Incident(Outline, frozen=True):
+    """All that ``incident.json`` holds."""
+
+    schema: str = SCHEMA
+    triggers: tuple[Fired, ...] = ()
+    captures: tuple[CaptureEntry, ...] = ()
     notes: tuple[Note, ...] = ()

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import msgspec
 
+from stallscope import captureformat
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.model import Trigger
 
 __all__ = [
     "FILE_KINDS",
@@ -220,11 +222,16 @@ class WaitLine(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What the probe says between its lines: ready, watched, ended, error, ..."""
+    """What the probe says between its lines: ready, captured, ended, error, ..."""
 
     type: str
     pid: int | None = None
     message: str | None = None
+    path: str | None = None
+    """Of a capture."""
+    partial: bool = False
+    trigger: Trigger | None = None
+    """The wait for whose sake the probe took a capture, or could not take it."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -232,7 +239,10 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 _head_decoder = msgspec.json.Decoder(_Head)
-_notice_decoder = msgspec.json.Decoder(Notice)
+# A line refers to nothing but addresses.
+_notice_decoder = msgspec.json.Decoder(
+    Notice, dec_hook=lambda _, value: captureformat.address(value)
+)
 _decoder = msgspec.json.Decoder(WaitLine)
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import captureformat, waitlines
+from stallscope import waitlines
 from stallscope.agent.events import CaptureResult, ProbeStatus, Put, TargetEnded, WaitsReceived
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.probestream import Stream
-from stallscope.model import Trigger
-from stallscope.waitlines import WaitLine
+from stallscope.waitlines import Notice, WaitLine
 
 __all__ = ["ProbeSession", "ProbeSettings", "arguments"]
 
@@ -79,20 +78,6 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
     if not settings.uprobes:
         args.append("--no-uprobes")
     return args
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """A line of the probe that is no line of waits."""
-
-    type: str
-    path: str | None = None
-    partial: bool = False
-    message: str | None = None
-    trigger: Trigger | None = None
-
-
-# A line refers to nothing but addresses.
-_line_decoder = msgspec.json.Decoder(_Line, dec_hook=lambda _, value: captureformat.address(value))
 
 
 class _CaptureRequest(msgspec.Struct, frozen=True):
@@ -321,17 +306,12 @@ class ProbeSession:
 
     def _take(self, data: bytes, number: int, settings: ProbeSettings) -> None:
         now = time.monotonic_ns()
-        if data.startswith(b'{"type":"waits"'):
-            line = waitlines.loads(data, "stallscope-probe", number)
-            if isinstance(line, WaitLine) and not line.final:
-                self._note_sampling(line)
-                self._put(WaitsReceived(line, data, now))
-            return
-        try:
-            answer = _line_decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise StallscopeError(f"stallscope-probe: line {number}: {error}") from error
-        self._handle(answer, now, settings)
+        line = waitlines.loads(data, "stallscope-probe", number)
+        if isinstance(line, Notice):
+            self._handle(line, now, settings)
+        elif not line.final:
+            self._note_sampling(line)
+            self._put(WaitsReceived(line, data, now))
 
     def _note_sampling(self, line: WaitLine) -> None:
         """Log once why waits are sampled; the probe says so itself, where it has just begun."""
@@ -341,7 +321,7 @@ class ProbeSession:
             self._logged.add(why)
             _log.warning("wait programs: %s", why)
 
-    def _handle(self, line: _Line, now: int, settings: ProbeSettings) -> None:
+    def _handle(self, line: Notice, now: int, settings: ProbeSettings) -> None:
         match line.type:
             case "ready":
                 self._ready = True

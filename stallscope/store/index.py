@@ -18,8 +18,8 @@ import msgspec
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.base.times import Count, Moment
-from stallscope.incident import Incident, TargetEntry, Verdict
+from stallscope.base.times import Count
+from stallscope.incident import Incident, Outline
 from stallscope.model import Note
 from stallscope.store import files, layout, locking, reading
 from stallscope.store.records import DAMAGE, MAX_INCIDENT, decode_incident
@@ -35,27 +35,20 @@ Progress = Callable[[int, int], None]
 """Told how many of how many are done."""
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(Outline, frozen=True, kw_only=True):
     """One incident in the list."""
 
-    id: str
-    start_ns: Moment
-    target: TargetEntry
     stamp: tuple[int, int, int, int]
     """Inode, mtime, ctime and size of incident.json."""
-    end_ns: Moment | None = None
-    interrupted: bool = False
     trigger: str | None = None
     """The first one that fired."""
     triggers: Count = 0
     captures: Count = 0
-    verdict: Verdict | None = None
-    suppressed: Count = 0
     notes: Count = 0
     bytes: Count = 0
     """On disk."""
     going_on: bool = False
-    """An agent has it in hand; looked up anew each time."""
+    """An agent has it in hand; looked up each time."""
 
 
 class Listing(msgspec.Struct):
@@ -149,17 +142,11 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def _summary(incident: Incident, stamp: tuple[int, int, int, int], size: int) -> Summary:
     return Summary(
-        id=incident.id,
-        start_ns=incident.start_ns,
-        target=incident.target,
+        **{name: getattr(incident, name) for name in Outline.__struct_fields__},
         stamp=stamp,
-        end_ns=incident.end_ns,
-        interrupted=incident.interrupted,
         trigger=incident.triggers[0].trigger if incident.triggers else None,
         triggers=len(incident.triggers),
         captures=len(incident.captures),
-        verdict=incident.verdict,
-        suppressed=incident.suppressed,
         notes=len(incident.notes),
         bytes=size,
     )

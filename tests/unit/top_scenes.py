@@ -42,8 +42,9 @@ def incidents() -> tuple[Summary, ...]:
     start = 1_795_275_000 * 10**9
     verdict = Verdict("metadata-lock", "Statements wait for a metadata lock", 0.9, 20)
     target = TargetEntry(20250, "mariadbd")
-    ended = Summary("a", start, target, (0, 0, 0, 0), start + 42 * 10**9, verdict=verdict)
-    return (Summary("b", start + 10**11, target, (0, 0, 0, 0), going_on=True, captures=3), ended)
+    stamp = (0, 0, 0, 0)
+    ended = Summary("a", start, target, start + 42 * 10**9, stamp=stamp, verdict=verdict)
+    return (Summary("b", start + 10**11, target, stamp=stamp, going_on=True, captures=3), ended)
 
 
 def events() -> Iterator[Event]:
