@@ -56,7 +56,7 @@ def collector_costs(
 ) -> dict[str, tuple[Figure, Figure]]:
     """Return, by name, the cost of the first turn and of each after it, in µs of CPU.
 
-    What is dear is read at a pace, the first time at once: so the first turn has all of it.
+    What is expensive is read at a pace, the first time at once: so the first turn has all of it.
     """
     costs = {}
     for collector in collectors:

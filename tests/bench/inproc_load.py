@@ -37,7 +37,7 @@ class Plan:
     """How often and how long."""
 
     servers: int
-    """So many times all servers are started anew: where their memory lies differs."""
+    """So many times all servers are started again: where their memory lies differs."""
     pairs: int
     """Of a window with and one without, on each of them."""
     seconds: float

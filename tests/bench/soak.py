@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers with the in-process library inside, for a long time, under all that is hard on it.
 
-Connections and with them threads come and go, sysbench begins anew every few seconds, stalls are
+Connections and with them threads come and go, sysbench restarts every few seconds, stalls are
 made in between, somebody reads the ring and switches it. Whatever goes wrong is counted.
 """
 

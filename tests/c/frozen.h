@@ -107,7 +107,7 @@ static inline void frozen_thaw(const struct stall_snapshot *snapshot)
 }
 
 // A stop interrupts a system call: a thread goes back to the instruction of the call, and makes it
-// anew when it runs. False where one has not for minutes.
+// again when it runs. False where one has not for minutes.
 static inline bool frozen_wait_blocked(const struct stall_snapshot *snapshot)
 {
 	for (size_t i = 0; i < snapshot->thread_count; i++) {

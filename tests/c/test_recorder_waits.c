@@ -204,7 +204,7 @@ static void *test_stack(void *arg)
 	return arg;
 }
 
-// A mutex gets a stack, and its words anew, when the wait has lasted.
+// A mutex gets a stack, and its words again, when the wait has lasted.
 static void test_still_waits(void)
 {
 	uint64_t object[8] = {};
@@ -547,7 +547,7 @@ static void test_slots(void)
 	}
 }
 
-// A table that is full counts by kind alone, and what a reader retired is taken anew.
+// A table that is full counts by kind alone, and what a reader retired is used again.
 static void test_stats(void)
 {
 	uint32_t stat_count = stall_ring_header(own_ring())->stat_count;

@@ -36,7 +36,7 @@ def server(mariadb: MariaDB) -> SqlServer:
     return mariadb
 
 
-def test_once_looks_and_ends(server: SqlServer, tmp_path: Path) -> None:
+def test_once_samples_and_ends(server: SqlServer, tmp_path: Path) -> None:
     done = run("watch", "-p", server.pid, "--dest", tmp_path, "--once", "--poll", "0.1")
     assert trouble(server.pid) == []
     assert server.answers()
@@ -111,7 +111,7 @@ def test_a_signal_ends_it_within_two_seconds(server: SqlServer, number: signal.S
 
 
 def seconds_to_end(server: SqlServer, dest: Path, number: signal.Signals) -> float:
-    """End an agent amid a stall, and look at what it leaves; say how long it took."""
+    """End an agent during a stall and check what is left; return how long it took."""
     with agent(server, dest) as watch:
         with metadata_lock_pileup(server):
             watch.wait(lambda: watch.of("stall"), "stall")

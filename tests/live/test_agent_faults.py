@@ -254,7 +254,7 @@ def whole(dest: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_killed_a_hundred_times_amid_captures(server: SqlServer, tmp_path: Path) -> None:
+def test_killed_a_hundred_times_during_captures(server: SqlServer, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     triggers = tmp_path / "triggers.toml"
@@ -265,9 +265,9 @@ def test_killed_a_hundred_times_amid_captures(server: SqlServer, tmp_path: Path)
             threads.submit(kill_again_and_again, server, tmp_path / f"store-{n}", triggers, chance)
             for n, chance in enumerate(chances)
         ]
-        amid = sum(future.result() for future in futures)
+        cut_short = sum(future.result() for future in futures)
     assert server.answers()
-    assert amid, "no kill met a capture"
+    assert cut_short, "no kill met a capture"
 
 
 def kill_again_and_again(
@@ -276,7 +276,7 @@ def kill_again_and_again(
     """Kill the agents of one store; return how many had a capture half done."""
     announced: set[str] = set()
     members: list[int] = []
-    amid = 0
+    cut_short = 0
     for number in range(KILLS // AT_ONCE):
         with agent(server, dest, "--triggers", triggers) as watch:
             watch.wait(lambda: list(dest.glob("incidents/2*")) or watch.events, "an incident")
@@ -287,7 +287,7 @@ def kill_again_and_again(
             members = watch.members()
             watch.kill()
             announced |= {one["id"] for one in watch.of("stall")}
-        amid += bool(list((dest / "spool").glob("*/*")))
+        cut_short += bool(list((dest / "spool").glob("*/*")))
         assert trouble(server.pid) == [], number
         if number % 10 == 9:
             assert announced <= whole(dest)
@@ -300,9 +300,9 @@ def kill_again_and_again(
     marked = {i.id: i for i in incidents(dest)}
     assert all(marked[i.id].interrupted for i in leftovers)
     assert list((dest / "spool").iterdir()) == []
-    print(f"{len(marked)} incidents, {len(announced)} announced, {amid} captures cut short")
+    print(f"{len(marked)} incidents, {len(announced)} announced, {cut_short} captures cut short")
     assert announced
-    return amid
+    return cut_short
 
 
 def runs(pid: int) -> bool:

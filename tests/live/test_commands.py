@@ -119,7 +119,7 @@ def functions(capture: Capture) -> set[str]:
         pytest.param("gdb", marks=pytest.mark.needs("gdb")),
     ],
 )
-def test_backends_tell_the_same(target: Target, backend: str, tmp_path: Path) -> None:
+def test_backends_agree(target: Target, backend: str, tmp_path: Path) -> None:
     shot = take(tmp_path, "-p", target.pid, "--backend", backend)
     assert target.runs_on()
     assert shot.analysis["backend"] == backend
@@ -183,7 +183,7 @@ def test_doctor_sees_the_process_and_its_symbols(target: Target) -> None:
 
 
 @pytest.mark.needs("gdb")
-def test_a_core_file_tells_the_same(target: Target, tmp_path: Path) -> None:
+def test_a_core_file_has_the_same_verdict(target: Target, tmp_path: Path) -> None:
     core = tmp_path / "core"
     gdb = ["gdb", "-nx", "-batch", "-p", str(target.pid), "-ex", f"generate-core-file {core}"]
     subprocess.run(gdb, check=True, capture_output=True)

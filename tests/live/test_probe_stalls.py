@@ -206,7 +206,7 @@ def test_deadlock_check(mysql55: MySQL55) -> None:
 
 
 def woken_by_a_checker(event: Line) -> bool:
-    """Tell whether it is the end of a wait for the mutex, let go where deadlocks are checked."""
+    """Say whether it is the end of a wait for the mutex, let go where deadlocks are checked."""
     return (
         not event["in_flight"]
         and event["kind"] == "mutex"
@@ -277,7 +277,7 @@ def test_light_load_has_true_events_alone(server: SqlServer) -> None:
             assert event["name"], event
 
 
-def test_servers_are_told_apart(mariadb: MariaDB, mysql55: MySQL55) -> None:
+def test_servers_are_distinguished(mariadb: MariaDB, mysql55: MySQL55) -> None:
     """One probe watches two servers; a stall of one is an event of that one."""
     with (
         watcher(mariadb.pid, mysql55.pid, options=("--events", "--threshold", "50")) as watch,

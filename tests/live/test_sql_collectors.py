@@ -175,7 +175,7 @@ def test_an_account_with_the_documented_rights(server: SqlServer) -> None:
         server.execute("DROP USER watcher@localhost")
 
 
-def test_an_account_without_rights_is_told_what_to_grant(server: SqlServer) -> None:
+def test_an_account_without_rights_gets_the_missing_grants(server: SqlServer) -> None:
     server.execute("CREATE USER nobody_@localhost IDENTIFIED BY 'pw'")
     login = Login(user="nobody_", password="pw", socket=str(server.socket))
     try:

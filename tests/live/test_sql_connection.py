@@ -358,7 +358,7 @@ def test_killed_connection_comes_back_with_pauses(
 
 
 @pytest.mark.usefixtures("patient_session")
-def test_long_statement_is_late_and_others_are_told(server: SqlServer) -> None:
+def test_long_statement_is_late_and_others_are_reported(server: SqlServer) -> None:
     with closing(Connection(login(server))) as connection:
         connection.open(PATIENCE)
         asked: list[str] = []

@@ -123,7 +123,7 @@ def test_global_read_lock(mysql97: MySQL97) -> None:
     assert analysis.findings[0].blocker.sql == "FLUSH TABLES WITH READ LOCK"
 
 
-def test_a_server_that_does_not_tell(mysql55: MySQL55) -> None:
+def test_a_server_that_does_not_report(mysql55: MySQL55) -> None:
     with row_lock_convoy(mysql55):
         capture, sessions = looked_at(mysql55)
     assert sessions.reason is not None

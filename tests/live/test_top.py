@@ -54,7 +54,7 @@ def probes_of(server: MariaDB) -> list[str]:
     return found
 
 
-def test_a_pileup_is_seen_looked_into_and_captured(mariadb: MariaDB, tmp_path: Path) -> None:
+def test_a_pileup_is_shown_inspected_and_captured(mariadb: MariaDB, tmp_path: Path) -> None:
     with (
         metadata_lock_pileup(mariadb, WAITERS),
         unharmed(mariadb),

@@ -120,7 +120,7 @@ def test_metadata_locks_are_seen_in_flight(server: SqlServer) -> None:
 
 
 def waits_in(line: WaitLine, function: str) -> bool:
-    """Tell whether a wait for a metadata lock has the function in its stack."""
+    """Say whether a wait for a metadata lock has the function in its stack."""
     return any(
         function in frame
         for key in line.keys

@@ -201,7 +201,7 @@ def test_stacks_begin_with_what_the_program_called(public: Path) -> None:
         assert not any(thread.frames for thread in unseen)
 
 
-def test_who_let_a_lock_go_is_told(public: Path) -> None:
+def test_who_released_a_lock_is_reported(public: Path) -> None:
     (public / "files").mkdir()
     os.chown(public / "files", NOBODY, NOBODY)
     # Staged, so that whoever lets a lock go is recorded.
@@ -302,7 +302,7 @@ def test_what_is_missing_is_said(public: Path) -> None:
 
 
 def test_a_second_capture_of_one_probe_is_of_another_moment(public: Path) -> None:
-    """serve opens the ring anew for each capture."""
+    """serve opens the ring again for each capture."""
     with inside(public, "locks", undumpable=True) as target:
         facts = lock_facts(target)
         when_recorded(target.pid, [fact.tid for fact in facts])

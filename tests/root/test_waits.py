@@ -42,7 +42,7 @@ def waiting_tids(events: Sequence[Event]) -> set[int | None]:
     return {event.tid for event in events if event.in_flight and event.kind == "mutex"}
 
 
-def make_told(watcher: Waits, target: Target, count: int) -> list[Made]:
+def make_reported(watcher: Waits, target: Target, count: int) -> list[Made]:
     """Make waits for the mutex, one after the other; each ends once it was told in flight.
 
     Who lets the lock go is recorded from then on, and need not be before.
@@ -114,7 +114,7 @@ def assert_lengths(events: Sequence[Event], made: Made) -> None:
 def test_both_ends_of_a_wait(target: Target) -> None:
     options = ("--interval", "20", "--threshold", "1", "--events")
     with Waits(*options, pids=(target.pid,)) as watcher:
-        made = make_told(watcher, target, 7)[-1]
+        made = make_reported(watcher, target, 7)[-1]
         final = watcher.finish()
     key = key_of(final, "mutex", "the_mutex")
     assert [(stack.count, own(stack.frames), stack.label) for stack in key.waiters] == [

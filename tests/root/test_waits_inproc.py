@@ -466,7 +466,7 @@ def test_no_ring() -> None:
 
 
 @pytest.mark.needs("waits")
-def test_the_probes_tell_the_same(tmp_path: Path, rings: Path) -> None:
+def test_the_wait_programs_agree(tmp_path: Path, rings: Path) -> None:
     """One scenario, twice: what is waited for has the same kind, name, class and stacks."""
     options = (*ONCE, "--threshold", "1", "--events")
     env = inside(rings)

@@ -67,7 +67,7 @@ def assert_length(event: Event, call: Call, line: WaitLine) -> None:
     assert least <= event.length_ms <= most, (event.length_ms, least, most)
 
 
-def make_told(watch: Waits, target: Target, kind: str, waiters: int = 1) -> Made:
+def make_reported(watch: Waits, target: Target, kind: str, waiters: int = 1) -> Made:
     """Make threads wait until each has been told of, however late that is on a busy machine."""
     held = make(target, f"hold {kind} {waiters}")
     since = min(call.start_ns for call in held.calls)
@@ -84,7 +84,7 @@ def test_each_long_wait_is_found_and_no_other(target: Target) -> None:
     options = (*BY_POLL, "--interval", "50", "--threshold", "60", "--events")
     with Waits(*options, pids=(target.pid,)) as watch:
         short = make(target, "mutex 20 1")
-        locked = [make_told(watch, target, "mutex") for _ in range(9)]
+        locked = [make_reported(watch, target, "mutex") for _ in range(9)]
         make(target, "fsync 20")
         final = watch.finish()
     assert (final.source, final.in_flight_by, final.sampled) == ("poll", "poll", True)
@@ -109,7 +109,7 @@ def test_each_long_wait_is_found_and_no_other(target: Target) -> None:
     assert not {cause: count for cause, count in final.lost.items() if count}
 
 
-def test_a_long_wait_is_told_apart_from_equal_short_ones(target: Target) -> None:
+def test_a_long_wait_is_distinguished_from_equal_short_ones(target: Target) -> None:
     """The same thread waits for the same lock from the same place, over and over."""
     options = (*BY_POLL, "--interval", "50", "--threshold", "1000", "--events")
     made: list[Call] = []
@@ -142,7 +142,7 @@ def test_convoy_in_flight(target: Target) -> None:
 def test_other_locks(target: Target, kind: str) -> None:
     options = (*BY_POLL, "--interval", "50", "--threshold", "40", "--events")
     with Waits(*options, pids=(target.pid,)) as watch:
-        made = [make_told(watch, target, kind, 2) for _ in range(2)]
+        made = [make_reported(watch, target, kind, 2) for _ in range(2)]
         final = watch.finish()
     key = key_of(final, kind, f"the_{kind}")
     assert (key.over, key.address) == (4, made[0].address)
@@ -328,7 +328,7 @@ def test_the_target_ends(tmp_path: Path) -> None:
         Target("known_waits", str(tmp_path), "--waiters", "2") as target,
         Waits(*options, pids=(target.pid,)) as watch,
     ):
-        make_told(watch, target, "mutex", 2)
+        make_reported(watch, target, "mutex", 2)
         # Of a thread that is gone at the next look nobody has seen how its wait ended.
         while len(ended(watch.events, "mutex")) < 2:
             watch.line()
@@ -347,10 +347,10 @@ def test_one_more_target(target: Target, tmp_path: Path) -> None:
             *BY_POLL, "--interval", "300", "--threshold", "30", "--events", pids=(target.pid,)
         ) as watch,
     ):
-        make_told(watch, target, "mutex")
+        make_reported(watch, target, "mutex")
         watch.ask(f"target {other.pid}".encode())
-        make_told(watch, other, "mutex", 1)
-        make_told(watch, other, "mutex", 1)
+        make_reported(watch, other, "mutex", 1)
+        make_reported(watch, other, "mutex", 1)
         final = watch.finish()
     assert {key.pid: key.over for key in final.keys if key.kind == "mutex"} == {
         target.pid: 1,
@@ -358,7 +358,7 @@ def test_one_more_target(target: Target, tmp_path: Path) -> None:
     }
 
 
-def test_without_the_right_to_look(target: Target) -> None:
+def test_without_the_right_to_read(target: Target) -> None:
     drop = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
     for backend in ("poll", "auto"):
         done = run_probe("waits", "--pid", str(target.pid), "--backend", backend, prefix=drop)

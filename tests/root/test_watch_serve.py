@@ -93,7 +93,7 @@ def assert_caught(capture: Capture, held: Made) -> None:
 
 
 @contextmanager
-def told_early(folder: Path) -> Iterator[tuple[Target, Watcher, Made]]:
+def reported_early(folder: Path) -> Iterator[tuple[Target, Watcher, Made]]:
     """Let threads wait for the mutex who were told, and whom no capture was taken for."""
     options = (*LONG, "--capture-threshold", f"mutex={NEVER_MS}")
     with (
@@ -126,9 +126,9 @@ def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
         assert_unharmed(target.pid)
 
 
-def test_a_capture_tells_who_waits_by_then(tmp_path: Path) -> None:
+def test_a_capture_shows_who_waits_by_then(tmp_path: Path) -> None:
     """Waits that were told long before, by one that was told as the first."""
-    with told_early(tmp_path) as (target, watch, held):
+    with reported_early(tmp_path) as (target, watch, held):
         watch.ask(f"capture-threshold mutex {LATE_MS}", "capture-threshold")
         capture = watch.capture()
         assert capture.trigger is not None
@@ -140,7 +140,7 @@ def test_a_capture_tells_who_waits_by_then(tmp_path: Path) -> None:
 
 def test_a_wait_that_is_over_takes_none(tmp_path: Path) -> None:
     """It was told, and ended before it was long enough."""
-    with told_early(tmp_path) as (target, watch, held):
+    with reported_early(tmp_path) as (target, watch, held):
         make(target, "release")
         await_ended(watch, held)
         watch.ask("capture-threshold mutex 20", "capture-threshold")
@@ -187,7 +187,7 @@ def test_captures_that_come_too_often_are_counted(tmp_path: Path) -> None:
         assert len(watch.captures) == 1
 
 
-def test_the_next_capture_tells_what_was_suppressed(tmp_path: Path) -> None:
+def test_the_next_capture_says_what_was_suppressed(tmp_path: Path) -> None:
     options = (*LONG, "--capture-threshold", "mutex=20", "--capture-interval", "5000")
     with (
         known_waits(tmp_path, WAITERS) as target,

@@ -104,7 +104,7 @@ class AgentProcess:
     def _read(self, stream: Any, take: Callable[[bytes], None]) -> None:
         for data in stream:
             if not data.endswith(b"\n"):
-                break  # it was killed amid a line
+                break  # it was killed within a line
             with self._news:
                 take(data)
                 self._news.notify_all()

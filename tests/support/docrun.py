@@ -261,7 +261,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/docs", description=__doc__)
     parser.add_argument("pages", nargs="*", type=Path, metavar="FILE", help="default: all pages")
     parser.add_argument("--update", action="store_true", help="write what is printed now")
-    parser.add_argument("--no-pictures", action="store_true", help="do not make pictures anew")
+    parser.add_argument("--no-pictures", action="store_true", help="do not make pictures")
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end_once)

@@ -103,7 +103,7 @@ class Host:
         lines = self.journal().splitlines()
         return sum(line.startswith("stall: ") and "metadata-lock" in line for line in lines)
 
-    def wait_until_told(self, count: int = 1) -> None:
+    def wait_until_reported(self, count: int = 1) -> None:
         """Wait until the journal has so many of them."""
         try:
             self.until(lambda: self.stalls_told() >= count, f"{count} stalls in the journal", 600)

@@ -101,7 +101,7 @@ def test_it_starts_and_names_a_stall(host: Host) -> None:
     host.check("systemctl enable --now stallscope")
     assert host.wait_for_agent(host.server_pid()).endswith("and sees its waits")
     with host.stalled():
-        host.wait_until_told()
+        host.wait_until_reported()
     # Its captures are analyzed at low priority.
     host.until(lambda: host.locks_kept() == 1, "the incident has its verdict")
     # Nobody who looks from outside is seen by the profile.
@@ -137,7 +137,7 @@ def test_a_server_whose_program_was_replaced_is_still_named(host: Host) -> None:
     assert host.check(f"readlink /proc/{pid}/exe").strip().endswith("(deleted)")
     stalls = host.stalls_told()
     with host.stalled():
-        host.wait_until_told(stalls + 1)
+        host.wait_until_reported(stalls + 1)
 
 
 def test_it_follows_the_upgraded_server(host: Host) -> None:
@@ -151,7 +151,7 @@ def test_it_comes_back_after_a_reboot(host: Host) -> None:
     pid = host.wait_for_server()
     host.wait_for_agent(pid)
     with host.stalled():
-        host.wait_until_told()
+        host.wait_until_reported()
     host.until(lambda: host.locks_kept() == before + 1, "the incident has its verdict")
 
 

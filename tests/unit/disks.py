@@ -237,7 +237,7 @@ class Recorder:
         data, kept = self._contents[node], self._durable_contents.get(node, b"")
         if data == kept:
             return data
-        # Only what was appended since can be torn; what is written anew can be so as a whole.
+        # Only what was appended since can be torn; what is rewritten can be so as a whole.
         return how(data, kept if data.startswith(kept) else b"")
 
     def _some_changes(self) -> dict[int, Names]:

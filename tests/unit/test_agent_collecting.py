@@ -91,7 +91,7 @@ def test_samples_of_all_lanes_arrive() -> None:
     threads.close()
 
 
-def test_a_collector_looks_once_an_interval() -> None:
+def test_a_collector_samples_once_an_interval() -> None:
     events = EventQueue()
     seldom, often = Fake("seldom", "a", PATIENCE), Fake("often", "a", PATIENCE)
     seldom.interval = 3600.0

@@ -320,7 +320,7 @@ def test_texts_that_do_not_come_are_said_to_be_missing(tmp_path: Path) -> None:
     assert incident.notes == (Note("no-texts", "Access denied"),)
 
 
-def test_what_the_server_does_not_tell_is_said_once(tmp_path: Path) -> None:
+def test_what_the_server_does_not_report_is_said_once(tmp_path: Path) -> None:
     environment = FakeEnvironment()
     with running(environment, tmp_path, judge=FakeVerdicts(FOUND, "the owners are not told")):
         breach(environment)
@@ -376,7 +376,7 @@ def test_a_trigger_whose_collector_fails_for_good_lets_its_incident_end(
     assert "trigger-unknown" in [note.code for note in incident.notes]
 
 
-def test_a_stop_amid_an_incident_leaves_it_interrupted(tmp_path: Path) -> None:
+def test_a_stop_during_an_incident_leaves_it_interrupted(tmp_path: Path) -> None:
     environment = FakeEnvironment()
     with running(environment, tmp_path):
         environment.status.value = 100
@@ -462,7 +462,7 @@ def test_a_capture_that_failed_is_taken_as_soon_as_the_probe_is_ready(
     assert len(incident.captures) == 3
 
 
-def test_what_an_incident_turns_out_to_be_is_told_too(
+def test_what_an_incident_turns_out_to_be_is_reported_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capturing, "LEAST_APART_NS", 0)
@@ -499,7 +499,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_a_server_that_is_back_when_the_probe_tells_of_its_end_is_taken_up(tmp_path: Path) -> None:
+def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path: Path) -> None:
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll=60.0))
     with child() as before, child() as after:
         found: list[Server] = []

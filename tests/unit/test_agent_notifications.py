@@ -99,7 +99,7 @@ def notifier(
     return Notifier(command, webhook, command_seconds=seconds, webhook_seconds=seconds)
 
 
-def test_a_command_is_told_by_variables_and_no_shell(tmp_path: Path, said: list[str]) -> None:
+def test_a_command_gets_variables_and_no_shell(tmp_path: Path, said: list[str]) -> None:
     file = tmp_path / "told"
     made = notifier(command=(sys.executable, "-c", SHOW, str(file)))
     made.notify("stall", INCIDENT, Path("/var/lib/x"))

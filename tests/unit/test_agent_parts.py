@@ -91,7 +91,7 @@ def test_the_version_of_the_server_is_what_the_capture_says(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_the_blocker_is_told_with_its_connection(known: bool) -> None:
+def test_the_blocker_is_reported_with_its_connection(known: bool) -> None:
     capture = convoy()
     holder, *waiters = capture.threads
     if known:

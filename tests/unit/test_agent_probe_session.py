@@ -281,7 +281,7 @@ def test_what_is_no_line_ends_that_probe_and_not_the_session(begin: Begin) -> No
     assert len(session.said) == len(set(session.said)) <= 2
 
 
-def test_other_triggers_start_it_anew(begin: Begin, tmp_path: Path) -> None:
+def test_other_triggers_restart_it(begin: Begin, tmp_path: Path) -> None:
     session = begin(OBEY)
     session.ready()
     before = session.session.pid
@@ -325,9 +325,7 @@ def test_a_server_that_is_back_before_the_probe_is_ready_is_followed(
     assert session.session.restarts == 0
 
 
-def test_a_probe_that_cannot_take_up_the_server_is_started_anew_for_it(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_a_probe_that_cannot_add_the_server_is_restarted(begin: Begin, tmp_path: Path) -> None:
     log = tmp_path / "log"
     session = begin(REFUSE.format(log=str(log)))
     session.ready()
@@ -370,7 +368,7 @@ def test_a_server_that_ends_while_the_probe_begins_costs_no_wait_probes(begin: B
     assert session.said == []
 
 
-def test_one_that_hears_no_signal_does_not_hold_up_the_end(begin: Begin) -> None:
+def test_one_that_ignores_signals_does_not_delay_the_end(begin: Begin) -> None:
     session = begin(DEAF)
     session.ready()
     pid = session.session.pid

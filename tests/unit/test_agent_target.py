@@ -108,7 +108,7 @@ def test_its_next_process_is_taken_up() -> None:
     ]
 
 
-def test_one_that_is_taken_up_while_it_starts_is_looked_at_until_it_listens(tmp_path: Path) -> None:
+def test_one_that_is_added_while_it_starts_is_polled_until_it_listens(tmp_path: Path) -> None:
     with process() as young:
         polling = Polling(young.server())
         assert [polling.poll() for _ in range(3)] == [None] * 3

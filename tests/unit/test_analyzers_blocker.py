@@ -292,7 +292,7 @@ ALTER = f"{MDL}, MDL_context::upgrade_shared_lock, mysql_alter_table, {SESSION}"
 SLOW = f"row_search_mvcc, sub_select, JOIN::exec, mysql_select, {SESSION}"
 
 
-def test_the_one_statement_at_work_keeps_the_table(analyze: Analyze) -> None:
+def test_the_only_running_statement_keeps_the_table(analyze: Analyze) -> None:
     scenery = Scenery()
     scenery.add(READER, times=12)
     scenery.add(ALTER)
@@ -307,7 +307,7 @@ def test_the_one_statement_at_work_keeps_the_table(analyze: Analyze) -> None:
     assert any("chosen by what it does" in text for text in verdict.against)
 
 
-def test_two_statements_at_work_leave_the_pending_ddl(analyze: Analyze) -> None:
+def test_of_two_running_statements_neither_is_surely_the_blocker(analyze: Analyze) -> None:
     scenery = Scenery()
     scenery.add(READER, times=12)
     (alter,) = scenery.add(ALTER)
@@ -324,7 +324,7 @@ def test_two_statements_at_work_leave_the_pending_ddl(analyze: Analyze) -> None:
     assert any("one of the 3 idle connections" in text for text in verdict.against)
 
 
-def test_the_one_statement_at_work_may_not_be_it(analyze: Analyze) -> None:
+def test_the_only_running_statement_may_not_be_it(analyze: Analyze) -> None:
     scenery = Scenery()
     scenery.add(READER, times=12)
     scenery.add(ALTER)

@@ -66,7 +66,7 @@ def test_a_users_folder_adds_and_replaces(tmp_path: Path) -> None:
     assert catalog.load([tmp_path]).by_id["metadata-lock"].title == "A stall of our own"
 
 
-def test_check_tells_the_files_own(tmp_path: Path) -> None:
+def test_check_names_the_problems_of_the_file(tmp_path: Path) -> None:
     assert [s.id for s in catalog.check(write(tmp_path, SOUND))] == ["own-stall"]
 
 

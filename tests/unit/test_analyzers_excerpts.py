@@ -32,7 +32,7 @@ def test_a_waiter_in_innodb(excerpts: Excerpts) -> None:
     assert "libc.so.6+0x8" not in shown
 
 
-def test_frames_without_names_stay_where_they_tell(excerpts: Excerpts) -> None:
+def test_frames_without_names_stay_where_they_matter(excerpts: Excerpts) -> None:
     stack = ["__lll_lock_wait", "pthread_mutex_lock", "mariadbd+0x1f", "mysql_parse"]
     assert excerpts.of_waiter(stack) == ("mariadbd+0x1f", "mysql_parse")
     assert excerpts.of_waiter(["mariadbd+0x1f", "mysql_parse"]) == ("mariadbd+0x1f", "mysql_parse")

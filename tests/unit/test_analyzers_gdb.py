@@ -233,7 +233,7 @@ def test_switching_to_a_thread_prints_its_frame_twice() -> None:
     assert (thread.tid, symbols(thread)) == (8, ["a", "b"])
 
 
-def test_dumps_told_apart_by_what_stands_between() -> None:
+def test_dumps_are_separated_by_what_is_between_them() -> None:
     dump = "#0  0x01 in a ()\n#1  0x02 in b ()\n"
     captures = load("TS 1500000000.1 a\n" + dump + "TS 1500000001.1 b\n" + dump)
     assert [len(capture.threads) for capture in captures] == [1, 1]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dumps of real servers and what is said of them: tests/data/gdb, NAME.in and NAME.out.
 
-``STALLSCOPE_UPDATE_GOLDEN=1`` writes the .out files anew; read the difference before committing.
+``STALLSCOPE_UPDATE_GOLDEN=1`` writes the .out files; read the difference before committing.
 """
 
 from __future__ import annotations

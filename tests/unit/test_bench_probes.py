@@ -116,7 +116,7 @@ def test_totals_of_the_probe_are_those_of_its_final_line() -> None:
         probe_seen(lines_of(first))
 
 
-def test_the_cause_is_told_of_what_a_program_complained_about() -> None:
+def test_the_cause_of_a_programs_complaint_is_reported() -> None:
     said = (
         "sh: 1: modprobe: not found\nUnable to find kernel headers.\n"
         'Traceback (most recent call last):\n  File "x", line 1\n'
@@ -158,7 +158,7 @@ def taken(tid: int, finished_ms: float, read_ns: int) -> Taken:
     return Taken(read_ns - 1, read_ns, (), capture=capture)
 
 
-def test_capture_belongs_to_the_wait_that_its_trigger_tells() -> None:
+def test_capture_belongs_to_the_wait_in_its_trigger() -> None:
     """Also where it is finished after the next wait has begun."""
     passes = THRESHOLD_MS * MS
     calls = [call(7, 100 * MS, 30 * MS), call(7, 131 * MS, 30 * MS), call(7, 162 * MS, 30 * MS)]
@@ -186,7 +186,7 @@ def test_each_wait_has_exactly_one_event() -> None:
         differences(calls, seen[2:])
 
 
-def test_a_preempted_thread_may_have_looked_at_the_clock_too_late() -> None:
+def test_a_preempted_thread_may_have_read_the_clock_too_late() -> None:
     late = Call(7, 1000, 9 * MS, 0, 0, 1, involuntary=1)
     assert differences([late], [event(7, 2000, 5 * MS)]) == [0.0]
     assert differences([late], [event(7, 2000, 12 * MS)]) == [3.0]

@@ -320,7 +320,7 @@ class TestSnap:
         assert value["stopped_ns"] == 0
         assert value["elapsed_ms"] == 31.0
 
-    def test_saved_file_tells_the_same(
+    def test_saved_file_has_the_same_verdict(
         self, cli: Cli, fake_probe: Path, sleeper: int, tmp_path: Path
     ) -> None:
         path = tmp_path / "a.jsonl.zst"
@@ -362,7 +362,7 @@ class TestSnap:
         assert result.code == Exit.FAILED
         assert f"no CAP_SYS_PTRACE; {advice}" in result.err
 
-    def test_probe_that_is_killed_amid_its_output(
+    def test_probe_that_is_killed_during_its_output(
         self, cli: Cli, fake_probe: Path, sleeper: int
     ) -> None:
         answer = fake_probe.parent / "answer"

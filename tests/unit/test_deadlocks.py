@@ -67,7 +67,7 @@ def test_statuses(name: str, held: int) -> None:
     assert found.id.startswith("20261121T")
 
 
-def test_log_and_status_tell_the_same_deadlock() -> None:
+def test_log_and_status_report_the_same_deadlock() -> None:
     status = of_status((DATA / "mariadb.status").read_text(), 7, NOW)
     assert status is not None
     assert status.id == _read(_log("mariadb"))[-1].id

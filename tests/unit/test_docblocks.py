@@ -124,7 +124,7 @@ def test_a_new_output_is_shortened_where_the_old_one_was() -> None:
     assert docblocks.difference(tuple(wanted), new) is None
 
 
-def test_texts_are_looked_for_whatever_the_lines_are() -> None:
+def test_texts_are_found_however_lines_are_broken() -> None:
     shown = "threads wait for commit\n   0x1 now; the [innodb-\nredo-sync]"
     assert docblocks.missing("wait for commit 0x1; [innodb-redo-sync]", shown) == []
     assert docblocks.missing("wait for; [innodb-row-lock]", shown) == ["[innodb-row-lock]"]

@@ -50,7 +50,7 @@ def test_a_capture_with_notes(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_tells_its_codes(name: str) -> None:
+def test_every_command_lists_its_exit_codes(name: str) -> None:
     assert "\n## Exit codes\n" in (PAGES / "commands" / f"{name}.md").read_text()
 
 

@@ -124,7 +124,7 @@ def test_samples_are_rows(tmp_path: Path) -> None:
     assert ask(f"SELECT trigger, value FROM '{path}'") == [("threads-running", 187.0)]
 
 
-def test_a_lock_that_only_the_server_tells_of_has_no_address(tmp_path: Path) -> None:
+def test_a_lock_that_only_the_server_reports_has_no_address(tmp_path: Path) -> None:
     capture = convoy()
     locks = tuple(msgspec.structs.replace(lock, address=0) for lock in capture.locks)
     entries = [entry(msgspec.structs.replace(capture, locks=locks))]

@@ -47,7 +47,7 @@ def target() -> Iterator[subprocess.Popen[str]]:
 
 
 def answers(process: subprocess.Popen[str]) -> bool:
-    """Tell whether the process runs on; the test's timeout ends the wait for one that does not."""
+    """Say whether the process runs on; the test's timeout ends the wait for one that does not."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("x\n")

@@ -244,7 +244,7 @@ def test_a_file_is_cut_at_its_limit(tmp_path: Path) -> None:
     assert len(KeptFile(path, 1000).read()) == 1000
 
 
-def test_a_dear_look_is_taken_seldom() -> None:
+def test_an_expensive_sample_is_taken_rarely() -> None:
     pace = Pace(share=0.01)
     assert pace.due(0)
     used = time.thread_time_ns()

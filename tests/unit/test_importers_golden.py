@@ -4,7 +4,7 @@
 NAME.in comes from the tool of its name, run on programs and servers of this project; those of
 tools that do not run everywhere (bpftrace, bcc, quickstack, coredumpctl, MySQL's newest crashes,
 semaphore waits) are written after their sources. ``STALLSCOPE_UPDATE_GOLDEN=1`` writes the .out
-files anew; read the difference before committing.
+files; read the difference before committing.
 """
 
 from __future__ import annotations

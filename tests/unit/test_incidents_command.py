@@ -225,7 +225,7 @@ def test_what_cannot_be_read_is_said(run: Run, store: Store) -> None:
     assert incident(2).id in err
 
 
-def test_a_reason_for_no_connections_is_told_once(run: Run, tmp_path: Path) -> None:
+def test_a_reason_for_no_connections_is_reported_once(run: Run, tmp_path: Path) -> None:
     with Store.open(tmp_path).begin(incident(1)) as folder:
         for number, reason in enumerate(("no answer", "no answer", None, "refused", "no answer")):
             entry = CaptureEntry("", START_NS + number, "burst", sessions=reason)

@@ -101,7 +101,7 @@ def test_every_call_returns_what_it_would_without(tmp_path: Path, rings: Path) -
     assert len(list(rings.glob(RINGS))) >= 1
 
 
-def test_every_kind_of_lock_tells_who_let_it_go(tmp_path: Path, rings: Path) -> None:
+def test_every_kind_of_lock_names_who_released_it(tmp_path: Path, rings: Path) -> None:
     """Those that are waited for in one piece, too: robust ones, those with a protocol, ..."""
     env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
     done = run(target_path("semantics"), tmp_path, "staged", env=env)
@@ -127,7 +127,7 @@ def test_every_kind_of_lock_tells_who_let_it_go(tmp_path: Path, rings: Path) -> 
     ("kind", "waits_in", "lets_go_by"),
     [("mutex", MUTEX_LOCK, MUTEX_UNLOCK), ("rwlock", RDLOCK, RWLOCK_UNLOCK)],
 )
-def test_waits_for_locks_are_told_with_their_holder(
+def test_waits_for_locks_are_reported_with_their_holder(
     tmp_path: Path, rings: Path, kind: str, waits_in: int, lets_go_by: int
 ) -> None:
     env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")

@@ -137,7 +137,7 @@ def fake_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder.parent
 
 
-def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout = fake_checkout(tmp_path, monkeypatch)
     with pytest.raises(probe.ProbeMissingError, match="scripts/setup"):
         probe.find()

@@ -64,7 +64,7 @@ def test_killed(program: Path) -> None:
         lines_of()
 
 
-def test_an_end_amid_a_line(program: Path) -> None:
+def test_an_end_within_a_line(program: Path) -> None:
     python_program(program, "import os; os.write(1, b'one\\ntorn')")
     with pytest.raises(ProbeError, match="ended amid a line"):
         lines_of()
@@ -200,7 +200,7 @@ def test_pauses_are_used(program: Path) -> None:
     os.close(writer)
 
 
-def test_left_amid_all_it_ends(program: Path) -> None:
+def test_closed_while_busy_it_ends(program: Path) -> None:
     python_program(program, _SILENT.format(how="signal.SIG_DFL"))
     running = stream()
     assert next(running.lines(30, never)) == b"ready"

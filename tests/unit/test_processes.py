@@ -162,7 +162,7 @@ def test_two_servers_are_named_never_guessed(proc: FakeProc) -> None:
         (Selector(datadir="/data/b", port=3307), 20),
     ],
 )
-def test_selectors_tell_servers_apart(proc: FakeProc, selector: Selector, pid: int) -> None:
+def test_selectors_distinguish_servers(proc: FakeProc, selector: Selector, pid: int) -> None:
     two_mysqlds(proc)
     assert pids(proc, "mysqld", selector=selector) == (pid,)
     assert pids(proc, selector=selector) == (pid,)

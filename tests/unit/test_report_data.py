@@ -180,7 +180,7 @@ def test_histograms_add_up() -> None:
 
 
 @needs_web
-def test_what_is_to_be_typed_looks_like_it() -> None:
+def test_commands_to_type_are_recognizable() -> None:
     analysis = engine.analyze(busy(), CATALOG)
     remedies = ("Look: `iostat -x 1`, <b>now</b>.", "An odd ` is kept.")
     finding = msgspec.structs.replace(analysis.findings[0], remedies=remedies)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports: an analysis in, exactly this text out.
 
-``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_reporters.py`` writes the files anew: read the
+``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_reporters.py`` writes the files: read the
 difference before you keep it.
 """
 
@@ -319,7 +319,7 @@ def test_a_chain_is_shown_where_there_is_one() -> None:
     ]
 
 
-def test_what_the_verdict_explains_is_not_told_twice() -> None:
+def test_what_the_verdict_explains_is_not_repeated() -> None:
     base = with_finding(chain=(Link("table-open-lock", 3, 100), Link("metadata-lock", 2)))
     victim = msgspec.structs.replace(base.findings[0], signature="metadata-lock", title="Victims")
     report = msgspec.structs.replace(base, findings=(base.findings[0], victim))

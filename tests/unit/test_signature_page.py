@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "signatures.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    how = "write it anew: python -m stallscope signatures --markdown > docs/signatures.md"
+    how = "write it again: python -m stallscope signatures --markdown > docs/signatures.md"
     assert PAGE.read_text() == markdown(catalog.load()), how
 
 

@@ -45,7 +45,7 @@ def test_scene(scene: Scene, signatures: catalog.Catalog) -> None:
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.signature)
-def test_what_looks_like_it(scene: Scene, signatures: catalog.Catalog) -> None:
+def test_what_is_similar(scene: Scene, signatures: catalog.Catalog) -> None:
     stack, other = scene.near
     assert other != scene.signature
     analysis = judge(signatures, (stack,), scene.near_holder)

@@ -58,7 +58,7 @@ def test_version_of_a_postgres_data_directory(
     assert strings["server_version"] == "5.5.9"
 
 
-def test_no_other_servers_directory_is_looked_into(take: Take, tmp_path: Path) -> None:
+def test_no_other_servers_directory_is_read(take: Take, tmp_path: Path) -> None:
     (tmp_path / "PG_VERSION").write_text("15\n")
     assert "PG_VERSION" not in take("/usr/sbin/mysqld", tmp_path).processes[0].strings
     assert "PG_VERSION" not in take(POSTGRES, None).processes[0].strings

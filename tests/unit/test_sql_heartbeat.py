@@ -35,7 +35,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize("dear", [False, True])
-def test_a_dear_question_alone_is_no_server_that_does_not_answer(
+def test_one_slow_query_is_no_server_that_does_not_answer(
     dear: bool, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DEAR_SECONDS", 3600.0)

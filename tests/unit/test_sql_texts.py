@@ -87,7 +87,9 @@ class Told(SqlCollector):
         (LateError("no answer since 1.0 s"), 1.0 / collecting.SHARE),
     ],
 )
-def test_what_is_dear_or_not_there_is_asked_seldom(error: SqlError | None, interval: float) -> None:
+def test_what_is_expensive_or_missing_is_queried_rarely(
+    error: SqlError | None, interval: float
+) -> None:
     told = Told(Connection(Login(user="nobody")))
     told.error = error
     seldom = Seldom(told, 5.0)
@@ -102,7 +104,7 @@ def test_what_is_dear_or_not_there_is_asked_seldom(error: SqlError | None, inter
     assert seldom.interval < interval * 3 or error is None
 
 
-def test_the_time_that_a_look_took_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_that_a_sample_took_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 12.5])
     # Threads of other tests may still ask for the time.
     monkeypatch.setattr(collecting, "time", SimpleNamespace(monotonic=lambda: next(clock)))
@@ -111,7 +113,7 @@ def test_the_time_that_a_look_took_counts(monkeypatch: pytest.MonkeyPatch) -> No
     assert seldom.interval == pytest.approx(250.0)
 
 
-def test_a_trigger_makes_its_collector_look_as_often_as_it_wants() -> None:
+def test_a_trigger_sets_the_interval_of_its_collector() -> None:
     settings = AgentSettings(
         triggers=(
             TriggerSettings("a", variable="lock_waits.waiting", threshold=1, interval=2.0),

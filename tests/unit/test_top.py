@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live view on recorded events: its screens as text, its keys, and text that is hostile.
 
-``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_top.py`` writes the screens anew: look at them.
+``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_top.py`` writes the screens: look at them.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ def test_only_what_changed_is_drawn() -> None:
         assert "tree" not in drawn
 
     def nothing_new(top: Top) -> bool:
-        """Tell whether nothing was drawn any more, nor is when the screen is followed again."""
+        """Say whether nothing was drawn any more, nor is when the screen is followed again."""
         quiet = not drawn
         drawn.clear()
         assert isinstance(top.screen, View)

@@ -114,7 +114,7 @@ def test_commands(tmp_path: Path) -> None:
     assert settings.commands == (CommandSettings("queue", ["/bin/queue", "-n"], 10),)
 
 
-def test_the_probe_is_told_the_lowest_of_all_triggers(tmp_path: Path) -> None:
+def test_the_probe_gets_the_lowest_threshold_of_all_triggers(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         'defaults = false\n[[trigger]]\nname = "a"\nwait = "fsync"\nthreshold = 700\n'

@@ -67,7 +67,7 @@ def test_sleep_counts_from_when_it_fired() -> None:
     assert fires(machine(sleep=10), "+++--+++--" + "-" * 10) == [2]
 
 
-def test_looks_that_come_late_are_left_out() -> None:
+def test_samples_that_come_late_are_dropped() -> None:
     one = machine(cycles=2)
     assert not one.look(True, False, 10 * NS)
     assert not one.look(True, False, 9 * NS)
@@ -75,7 +75,7 @@ def test_looks_that_come_late_are_left_out() -> None:
     assert one.look(True, False, 11 * NS)
 
 
-def test_a_breach_is_over_at_the_first_of_its_clear_looks() -> None:
+def test_a_breach_is_over_at_the_first_of_its_clear_samples() -> None:
     one = machine(cycles=1, clear_cycles=3, sleep=0)
     assert fires(one, "+++--+--") == [0]
     over = [one.over_ns]
@@ -93,14 +93,14 @@ def test_what_is_known_no_more_is_over_after_a_while() -> None:
     assert fires(one, "+", start=64) == [64]
 
 
-def test_a_slow_trigger_is_not_given_up_between_two_looks() -> None:
+def test_a_slow_trigger_is_not_given_up_between_two_samples() -> None:
     one = Machine(1, 1, 0, 300 * NS)
     assert one.look(True, False, 0)
     assert not one.give_up(3000 * NS)
     assert one.give_up(3001 * NS)
 
 
-def test_any_sample_tells_that_a_trigger_is_known_no_more() -> None:
+def test_any_sample_says_that_a_trigger_is_no_longer_known() -> None:
     one = engine(cycles=1)
     assert one.feed(running(0, 100))
     for second in range(1, 61):
@@ -171,7 +171,7 @@ def test_the_sentence_has_the_numbers() -> None:
     assert one.breached == ("busy",)
 
 
-def test_the_sentence_of_an_expression_tells_its_parts() -> None:
+def test_the_sentence_of_an_expression_names_its_parts() -> None:
     one = engine(variable="2 * Threads_running", threshold="larger(9, Uptime)", cycles=1)
     sample = Sample("status", 0, NS, values={"Threads_running": 8, "Uptime": 2.5})
     (fired,) = one.feed(sample)
@@ -225,7 +225,7 @@ def test_samples_that_come_early_count() -> None:
     assert fired == [1.6]
 
 
-def test_samples_of_others_do_not_make_it_look() -> None:
+def test_samples_of_others_do_not_make_it_poll() -> None:
     one = engine(variable="Threads_running + 0 * host.cpus", cycles=2)
     one.feed(Sample("load", 0, 0, values={"host.cpus": 2}))
     assert one.feed(running(1, 99)) == ()

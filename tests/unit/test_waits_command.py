@@ -372,7 +372,7 @@ class Screen:
         self.process = start(*words, stdout=slave)
         os.close(slave)
         self.text = ""
-        # What is read at once can end amid a character.
+        # What is read at once can end within a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def until(self, text: str) -> None:

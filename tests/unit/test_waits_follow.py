@@ -48,7 +48,7 @@ def gone() -> int:
         return process.pid
 
 
-def test_the_new_process_is_told(stream: Stream, gone: int) -> None:
+def test_the_new_process_is_reported(stream: Stream, gone: int) -> None:
     said: list[str] = []
     found = server(os.getpid(), start_time=2)
     with waits.Follower(server(gone), lambda old: found, said.append) as follower:

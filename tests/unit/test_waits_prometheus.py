@@ -166,7 +166,7 @@ def test_a_bucket_counts_what_is_not_longer() -> None:
                 assert row[1] > bound * 1e9
 
 
-def test_waits_that_no_histogram_tells_are_counted() -> None:
+def test_waits_that_are_in_no_histogram_are_counted() -> None:
     series = parse(written(line({"mutex": KindWaits(7, 1, 1, histogram=((1, 1, 2),))})))
     assert of(series, "wait_duration_seconds_count", kind="mutex") == 7
     assert buckets(series, "mutex")[float("inf")] == 7
@@ -186,7 +186,7 @@ def test_counters_never_go_back() -> None:
         before = now
 
 
-def test_what_goes_on_is_left_out_when_nobody_looks_any_more() -> None:
+def test_what_goes_on_is_left_out_when_nobody_polls_any_more() -> None:
     metrics = Metrics(LABELS)
     metrics.add(sample("stalled"))
     metrics.finish(sample("final"))
@@ -208,7 +208,7 @@ def test_the_end_is_the_totals() -> None:
     assert of(series, "watched_seconds_total") == 61.25
 
 
-def test_a_lock_that_was_told_apart_late_takes_nothing_back() -> None:
+def test_a_lock_that_was_identified_late_takes_nothing_back() -> None:
     """Its waits stay where they were counted, and are where they belong."""
     row = ((1024, 2047, 9),)
     metrics = Metrics(LABELS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Screens of waits: a line in, exactly this text out.
 
-``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_waits_report.py`` writes the files anew: read
+``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_waits_report.py`` writes the files: read
 the difference before you keep it.
 """
 
@@ -150,7 +150,7 @@ def test_the_rest_is_counted(excerpts: Excerpts) -> None:
     assert "… 2 more (--top 12 shows them)" in shown
 
 
-def test_processes_are_told_apart_where_there_are_several(excerpts: Excerpts) -> None:
+def test_processes_are_distinguished_where_there_are_several(excerpts: Excerpts) -> None:
     two = (
         msgspec.structs.replace(key("A", 2.0), pid=5),
         msgspec.structs.replace(key("A", 1.0), pid=6),
@@ -206,7 +206,7 @@ def test_row_locks_that_look_idle_are_not_passed_over(
     assert "Not watched" not in text(line, excerpts, without)
 
 
-def test_the_probes_look_for_these_functions() -> None:
+def test_the_uprobes_are_at_these_functions() -> None:
     source = (GOLDEN.parents[2] / "pmp" / "waits" / "server_functions.c").read_text()
     found = re.findall(
         r'\.name = "([^"]+)",[^{}]*\{[^}]*\},\s*\.role = STALL_ROLE_ROW_LOCK', source

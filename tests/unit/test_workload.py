@@ -121,7 +121,7 @@ def test_nothing_to_divide_by() -> None:
     assert row.verdict is Verdict.UNKNOWN
 
 
-def test_restart_between_the_looks() -> None:
+def test_restart_between_two_samples() -> None:
     after = {**BASE, "Uptime": 4.0, "Questions": 40.0}
     report = workload.report(Look(BASE), Look(after))
     assert report.restarted
@@ -178,7 +178,7 @@ def test_why_a_source_cannot_be_had(number: int, said: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "told"), [([], "performance_schema is off"), ([("NO",)], "switched off: UPDATE")]
 )
-def test_why_progress_is_not_told(rows: list[tuple[str]], told: str) -> None:
+def test_why_progress_is_not_reported(rows: list[tuple[str]], told: str) -> None:
     look = source.look(cast(Session, Refusing(1109, "no such table", rows)))
     assert look.missing["progress"].startswith(told)
 
@@ -189,7 +189,7 @@ def test_a_counter_that_was_set_back() -> None:
     assert "set back" in (row.note or "")
 
 
-def test_one_look_is_since_the_start() -> None:
+def test_one_sample_is_since_the_start() -> None:
     report = workload.report(None, Look(BASE))
     assert report.since_start
     assert _rows(report)["questions"].rate == 5

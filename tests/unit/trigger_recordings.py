@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings of real servers (tests/support/record_samples.py), cut up and put together anew."""
+"""Recordings of real servers (tests/support/record_samples.py), cut up and combined."""
 
 from __future__ import annotations
 
