@@ -341,6 +341,7 @@ RECOVERY = 6.0
 
 
 @pytest.mark.parametrize("seconds", [None, 3.0], ids=["watch", "pass-ends-before-the-recovery"])
+@pytest.mark.slow
 def test_the_recovery_is_no_part_of_the_stall(tmp_path: Path, seconds: float | None) -> None:
     slow = msgspec.structs.replace(BREACH, run_time=RECOVERY)
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(slow,)))
@@ -674,6 +675,7 @@ def test_a_dry_run_captures_nothing(tmp_path: Path) -> None:
     assert any("would fire" in line for line in environment.said)
 
 
+@pytest.mark.slow
 def test_a_pass_ends_by_itself_and_finishes_what_it_began(tmp_path: Path) -> None:
     environment = FakeEnvironment()
     environment.status.value = 100

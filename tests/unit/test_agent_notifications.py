@@ -131,6 +131,7 @@ def test_a_command_that_fails_is_said(command: tuple[str, ...], why: str, said: 
     assert made.failed == 1
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, said: list[str]
 ) -> None:

@@ -368,6 +368,7 @@ def test_a_server_that_ends_while_the_probe_begins_costs_no_wait_probes(begin: B
     assert session.said == []
 
 
+@pytest.mark.slow
 def test_one_that_ignores_signals_does_not_delay_the_end(begin: Begin) -> None:
     session = begin(DEAF)
     session.ready()

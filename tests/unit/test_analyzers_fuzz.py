@@ -15,6 +15,8 @@ from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture, Frame, Label, Lock, LockKind, Process, Release, Thread
 from tests.unit.costs import cpu_seconds
 
+pytestmark = pytest.mark.slow
+
 __all__: list[str] = []
 
 DATA = Path(__file__).parent.parent / "data" / "gdb"

@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallscope import capturefile
 from stallscope.model import Capture
 from tests.unit.captures import convoy
+
+pytestmark = pytest.mark.slow
 
 _GOOD = capturefile.dumps(convoy())
 _RECORDS: list[dict[str, Any]] = [json.loads(line) for line in _GOOD.splitlines()]

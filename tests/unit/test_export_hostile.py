@@ -29,6 +29,8 @@ from stallscope.reporters.export.source import Entry, Options
 from stallscope.reporters.export.tables import TABLES
 from tests.unit.exports import entry, history, hostile, raw, run, total
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(title="\x1b]0;title\x07<&", kernel=True, threads=True, states=True)
 SLOW = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 

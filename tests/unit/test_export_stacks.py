@@ -106,6 +106,7 @@ class TestSpeedscope:
 
 
 @pytest.mark.needs("speedscope", "chromium")
+@pytest.mark.slow
 class TestInSpeedscopeItself:
     """Its sandwich view has the threads of each function as text."""
 
@@ -152,6 +153,7 @@ class TestInSpeedscopeItself:
 
 
 @pytest.mark.needs("go")
+@pytest.mark.slow
 class TestPprof:
     def test_total(self, entries: Sequence[Entry], tmp_path: Path) -> None:
         shown = go_pprof(pprof_file(tmp_path, entries), "-top", *EVERYTHING)
@@ -197,6 +199,7 @@ class TestPprof:
         assert "0xffffffffffffffff" in go_pprof(pprof_file(tmp_path, [entry(capture)]), "-raw")
 
 
+@pytest.mark.slow
 class TestSvg:
     def root(self, entries: Sequence[Entry], options: Options | None = None) -> ElementTree.Element:
         return ElementTree.fromstring(b"".join(svg.render(entries, options or Options())))

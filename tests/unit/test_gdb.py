@@ -21,7 +21,7 @@ from stallscope.collectors import gdb
 from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
 
-pytestmark = pytest.mark.needs("gdb")
+pytestmark = [pytest.mark.needs("gdb"), pytest.mark.slow]
 
 _THREADS = 4
 _TARGET = f"""

@@ -20,6 +20,8 @@ from stallscope.base.errors import StallscopeError
 from stallscope.model import Capture
 from tests.unit.costs import cpu_seconds
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parent.parent / "data" / "importers"
 EXAMPLES = {path.stem: path.read_text() for path in sorted(DATA.glob("*.in"))}
 FORMATS = {"gdb": gdb.load, **{known.name: known.load for known in importers.FORMATS}}

@@ -64,6 +64,7 @@ def test_torn_compressed_data(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", PACKERS)
+@pytest.mark.slow
 def test_a_bomb(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputfile, "_RATIO_FROM", 4 << 20)
     path = tmp_path / "dump"

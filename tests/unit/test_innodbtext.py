@@ -78,6 +78,7 @@ def test_whatever_a_literal_holds_does_not_come_out(literal: str) -> None:
 
 @seed(SEED)
 @given(st.text(max_size=300))
+@pytest.mark.slow
 def test_any_text_is_survived(text: str) -> None:
     redact(text, normalize)
     redact(HEAD + text + TAIL, normalize)

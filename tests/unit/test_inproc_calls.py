@@ -25,7 +25,7 @@ from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 
-pytestmark = pytest.mark.needs("library")
+pytestmark = [pytest.mark.needs("library"), pytest.mark.slow]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 THRESHOLD_MS = 10

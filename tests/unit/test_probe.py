@@ -66,6 +66,7 @@ def test_silent_failure_and_death_have_a_line(program: Path) -> None:
         probe.run([], seconds=PATIENCE)
 
 
+@pytest.mark.slow
 def test_deadline_ends_it_even_where_it_will_not(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

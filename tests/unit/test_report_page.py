@@ -20,7 +20,7 @@ from tests.unit.reports import START_NS, busy, hostile, rendered, saved, store_i
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.needs("chromium", "web")
+pytestmark = [pytest.mark.needs("chromium", "web"), pytest.mark.slow]
 
 PAYLOADS = {
     "end of script": "</script><script>owned=1</script>",

@@ -290,6 +290,7 @@ def usable(line: str) -> bool:
 @seed(SEED)
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(lines.filter(usable), max_size=12), min_size=10, max_size=40))
+@pytest.mark.slow
 def test_generated_as_the_clients(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[str]]
 ) -> None:

@@ -18,6 +18,8 @@ from stallscope.store.appended import Appended
 from tests.unit.disks import Image, Recorder
 from tests.unit.storelife import Said, check, fill, incident, life, memory_folder
 
+pytestmark = pytest.mark.slow
+
 
 def _recorded(root: Path, seed: int) -> tuple[Recorder, list[Said]]:
     """Record the life of an agent."""

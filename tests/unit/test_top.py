@@ -26,6 +26,8 @@ from stallscope.screens.rows import Rows
 from stallscope.screens.state import State, load
 from tests.unit.top_scenes import FakeSource, analysis, events, recorded, wait_lines
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parent.parent / "data" / "top"
 SECONDS = 60.0
 SIZES = {"80x24": (80, 24), "140x40": (140, 40)}

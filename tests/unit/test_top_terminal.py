@@ -17,6 +17,8 @@ import pytest
 
 from tests.support.servers import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 REPLAYED = ROOT / "tests" / "data" / "top" / "metadata-lock.jsonl.zst"
 ARGV = [sys.executable, "-P", "-m", "stallscope", "top", "--replay", str(REPLAYED)]

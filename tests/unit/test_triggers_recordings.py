@@ -14,6 +14,8 @@ from stallscope.collectors.triggers.recording import Record
 from stallscope.incident import Fired
 from tests.unit.trigger_recordings import NS, healthy_time, load, mark
 
+pytestmark = pytest.mark.slow
+
 SERVERS = ("mariadb", "mysql55", "mysql97")
 HOUR = 3600
 

@@ -166,6 +166,7 @@ PLACES = places(SAMPLE)
 
 @settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), json_values), min_size=1, max_size=3))
+@pytest.mark.slow
 def test_a_line_with_anything_anywhere_is_read_or_refused(
     changes: list[tuple[tuple[str | int, ...], object]],
 ) -> None:
