@@ -10,7 +10,7 @@
 
 #include "base/cleanup.h"
 #include "ebpf/kernel_types.h"
-#include "ebpf/waits_private.h"
+#include "ebpf/waits_state.h"
 
 // The prototype of a tracepoint, as the kernel's types have it: void *, then its arguments.
 static const struct btf_type *find_tracepoint(const struct btf *btf, const char *name)

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "ebpf/bpf_log.h"
-#include "ebpf/waits_private.h"
+#include "ebpf/waits_state.h"
 
 #define UPROBE_TYPE "/sys/bus/event_source/devices/uprobe/type"
 

@@ -1,27 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the loader that sets uprobes. Used by waits_loader.c alone.
+// The part of the loader that sets uprobes.
 #ifndef STALL_UPROBES_LOADER_H
 #define STALL_UPROBES_LOADER_H
 
-#include <bpf/libbpf.h>
-#include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-struct waits; // the skeleton
+#include "base/error.h"
 
-struct stall_uprobes {
-	struct stall_uprobe_link {
-		struct bpf_link *link;
-		pid_t pid;
-		uint32_t function;
-	} * links;
-	size_t count, capacity;
-	const char *why_not; // NULL where this kernel has what it takes
-};
+struct stall_bpf_waits;
+struct stall_uprobes;
+struct waits; // the skeleton
 
 // Before the skeleton is loaded: leaves the programs out that this kernel does not take.
 void stall_uprobes_prepare(struct stall_uprobes *uprobes, struct waits *skeleton);
 void stall_uprobes_deinit(struct stall_uprobes *uprobes);
+
+// A uprobe on an instruction of a file (file offset, not virtual address), for one process.
+// `lock_arg`, `second_arg`: which argument (1 to 6) holds them, 0 none. `event`: it is a record by
+// itself (STALL_RECORD_SERVER), not the way into a wait. `prepares`: the wait is not in this call,
+// but in the next that its caller makes, to a function that begins `next_call` bytes further on.
+struct stall_bpf_uprobe {
+	pid_t pid;
+	const char *path; // that opens the very file, e.g. /proc/PID/map_files/...
+	uint64_t file_offset;
+	uint32_t function; // index into the caller's table; comes back + 1 in stall_wait_server
+	uint8_t lock_arg, second_arg;
+	bool event, prepares;
+	int32_t next_call;
+};
+#define STALL_BPF_UPROBE_FUNCTIONS 64
+struct stall_error *stall_bpf_waits_add_uprobe(struct stall_bpf_waits *waits,
+					       const struct stall_bpf_uprobe *uprobe);
+// Those of a process that has ended, or with pid 0 those of a function in all processes.
+void stall_bpf_waits_remove_uprobes(struct stall_bpf_waits *waits, pid_t pid, uint32_t function);
+void stall_bpf_waits_remove_all_uprobes(struct stall_bpf_waits *waits);
+// How many of a function there are.
+uint32_t stall_bpf_waits_uprobe_places(const struct stall_bpf_waits *waits, uint32_t function);
+// Times that the uprobes of a function were hit.
+uint64_t stall_bpf_waits_uprobe_hits(const struct stall_bpf_waits *waits, uint32_t function);
 
 #endif

@@ -7,10 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ebpf/async_loader.h"
 #include "ebpf/bpf_error.h"
 #include "ebpf/bpf_log.h"
 #include "ebpf/kernel_types.h"
-#include "ebpf/waits_private.h"
+#include "ebpf/uprobes_loader.h"
+#include "ebpf/waits_attach.h"
+#include "ebpf/waits_state.h"
 
 #define ALARM_BYTES (1u << 20)	 // room for some 3,000 waits in flight
 #define THREAD_PLACES_PER_SLOT 4 // of the hash table of threads: it stays sparse

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ebpf/waits_loader.h"
 #include "base/yama.h"
-#include "ebpf/waits_private.h"
+#include "ebpf/async_loader.h"
+#include "ebpf/uprobes_loader.h"
+#include "ebpf/waits_attach.h"
+#include "ebpf/waits_read.h"
+#include "ebpf/waits_state.h"
 
 #include <bpf/bpf.h>
 #include <errno.h>

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "ebpf/waits_private.h"
+#include "ebpf/waits_read.h"
+#include "ebpf/waits_state.h"
 
 int stall_bpf_waits_fd(const struct stall_bpf_waits *waits)
 {

@@ -8,8 +8,7 @@
 #include <stdint.h>
 
 #include "capture/capturer.h"
-#include "serve/serve.h"
-#include "serve/trigger_rules.h"
+#include "serve/serve_options.h"
 #include "snapshot/target.h"
 #include "waits/watch.h"
 

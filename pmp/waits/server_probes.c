@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "ebpf/uprobes_loader.h"
 
 #define MAX_PATTERNS (STALL_BPF_UPROBE_FUNCTIONS * 4)
 

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
+#include "ebpf/waits_read.h"
 #include "waits/server_probes.h"
 #include "waits/source_bpf.h"
 #include "waits/wait_copies.h"

@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include "check.h"
+#include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
+#include "ebpf/waits_read.h"
 #include "target_process.h"
 
 static struct stall_bpf_waits *waits;

@@ -13,6 +13,8 @@
 
 #include "base/clock.h"
 #include "check.h"
+#include "ebpf/waits_attach.h"
+#include "ebpf/waits_read.h"
 #include "target_process.h"
 
 #define MS UINT64_C(1000000)

@@ -118,7 +118,6 @@ def test_tests_include_no_parent() -> None:
         assert not [i for i in includes(path) if ".." in i.split("/")], path
 
 
-@pytest.mark.xfail(strict=True, reason="units that are to come together")
 def test_no_circle_of_includes() -> None:
     graph: dict[str, set[str]] = defaultdict(set)
     for name in FOLDERS:

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the loader of the wait programs share.
-#ifndef STALL_WAITS_PRIVATE_H
-#define STALL_WAITS_PRIVATE_H
+// The state of the loaded wait programs, which the parts of the loader share.
+#ifndef STALL_WAITS_STATE_H
+#define STALL_WAITS_STATE_H
 
 #include <bpf/libbpf.h>
 #include <sys/syscall.h>
 
-#include "ebpf/async_loader.h"
 #include "ebpf/fair_share.h"
 #include "ebpf/grace_period.h"
-#include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_calls.h"
-#include "ebpf/waits_loader.h"
+#include "ebpf/waits_common.h"
+#include "ebpf/waits_options.h"
 // Needs their types.
 #include "waits.skel.h"
 
@@ -20,6 +19,16 @@
 struct stall_waits_target {
 	pid_t pid;     // in our pid namespace
 	uint32_t tgid; // the kernel's number
+};
+
+struct stall_uprobes {
+	struct stall_uprobe_link {
+		struct bpf_link *link;
+		pid_t pid;
+		uint32_t function;
+	} * links;
+	size_t count, capacity;
+	const char *why_not; // NULL where this kernel has what it takes
 };
 
 struct stall_bpf_waits {
@@ -48,17 +57,5 @@ struct stall_bpf_waits {
 	struct stall_uprobes uprobes;
 	const char *async_why_not, *async_submit;
 };
-
-// waits_attach.c: the two halves of stall_bpf_waits_create().
-struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits);
-struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits);
-
-// waits_read.c: what libbpf calls for each record.
-int stall_bpf_waits_take_record(void *waits, void *data, size_t size);
-int stall_bpf_waits_take_alarm(void *waits, void *data, size_t size);
-
-// For stall_bpf_waits_probes(); the strings stay the caller's.
-void stall_bpf_waits_note_probe(struct stall_bpf_waits *waits, const char *name,
-				const char *attach_point, const char *why_not);
 
 #endif

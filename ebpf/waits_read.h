@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the wait programs say: records, slots of waits, and counts of locks and files.
+#ifndef STALL_WAITS_READ_H
+#define STALL_WAITS_READ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "ebpf/waits.h"
+#include "ebpf/waits_common.h"
+
+struct stall_bpf_waits;
+
+// Readable when there are records.
+int stall_bpf_waits_fd(const struct stall_bpf_waits *waits);
+
+// Hands on all records that are there, at most `max` (0: all). Returns how many, or an error.
+struct stall_error *stall_bpf_waits_consume(struct stall_bpf_waits *waits,
+					    const struct stall_wait_handler *handler, size_t max,
+					    size_t *ret_count);
+
+// Where there is no timer: does once what it would do. Call it every millisecond or so; its records
+// come by stall_bpf_waits_consume.
+struct stall_error *stall_bpf_waits_scan(struct stall_bpf_waits *waits);
+
+// The mapped arrays. `count` is how many may be in use; a slot is read as by a seqlock: seq, then
+// the rest, then seq again. Stats: used != 0, anywhere; slot.stat is the index of that of its wait.
+const volatile struct stall_wait_slot *stall_bpf_waits_slots(const struct stall_bpf_waits *waits,
+							     size_t *ret_count);
+const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_bpf_waits *waits,
+							     size_t *ret_count);
+// Says what a futex word is; for all waits on it from now on.
+void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_wait_key *key,
+			      enum stall_wait_role role);
+// The longest wait of a stat since this was last called; max_ns begins anew.
+uint64_t stall_bpf_waits_take_max(struct stall_bpf_waits *waits, size_t stat);
+// Frees a stat that nothing has used for a while, so that there is room for others. False where it
+// is in use after all, and at the first call, after which no new wait finds it: call again after
+// 100 ms or more. Then its last values are in *ret.
+bool stall_bpf_waits_retire(struct stall_bpf_waits *waits, size_t stat,
+			    struct stall_wait_stat *ret);
+
+// Since the start, by cause.
+void stall_bpf_waits_lost(struct stall_bpf_waits *waits, uint64_t ret[STALL_LOST_CAUSES]);
+
+// What libbpf calls for each record.
+int stall_bpf_waits_take_record(void *waits, void *data, size_t size);
+int stall_bpf_waits_take_alarm(void *waits, void *data, size_t size);
+
+#endif
