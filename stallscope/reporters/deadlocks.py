@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deadlocks of a store, for people and as ``stallscope.server.deadlocks/1``."""
+"""The deadlocks of a store, for people and as ``stallscope.deadlocks/1``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallscope.store.records import encode
 
 __all__ = ["SCHEMA", "dumps", "render"]
 
-SCHEMA = "stallscope.server.deadlocks/1"
+SCHEMA = "stallscope.deadlocks/1"
 
 _MOST_TRANSACTIONS = 10
 _MOST_STATEMENT = 300
