@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stallscope.model import Capture, Lock
+from stallscope.model.capture import Capture, Lock
 
 __all__ = [
     "Analysis",

@@ -12,7 +12,7 @@ from stallscope.analyzers import releases
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.analyzers.waits import DISK, RUNNING
-from stallscope.model import Label
+from stallscope.model.capture import Label
 
 __all__ = ["by_frames", "by_lock", "choose", "pending", "suspects"]
 

@@ -23,7 +23,7 @@ from stallscope.analyzers.catalogfile import (
     read,
 )
 from stallscope.analyzers.patterns import Pattern, PatternError, Vocabulary
-from stallscope.model import Lock, LockKind
+from stallscope.model.capture import Lock, LockKind
 
 __all__ = [
     "Catalog",

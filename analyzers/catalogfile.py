@@ -10,7 +10,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.base.tomlfile import Reader
-from stallscope.model import LockKind
+from stallscope.model.capture import LockKind
 
 __all__ = [
     "CatalogError",

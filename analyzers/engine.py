@@ -13,7 +13,7 @@ from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.scene import Scene
 from stallscope.analyzers.stacks import Stacks
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 
 __all__ = ["Options", "analyze"]
 

@@ -13,7 +13,7 @@ from stallscope.analyzers.blocker import pending, suspects
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene, wait
 from stallscope.analyzers.waits import UNSEEN, WAITING
-from stallscope.model import Label, Lock, LockKind
+from stallscope.model.capture import Label, Lock, LockKind
 
 __all__ = ["Case", "collect", "lock_words"]
 

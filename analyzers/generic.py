@@ -14,7 +14,7 @@ from stallscope.analyzers.evidence import lock_words
 from stallscope.analyzers.scene import Candidate, Scene, wait, waiter_groups
 from stallscope.analyzers.verdict import CAP, WEAK_CAP
 from stallscope.analyzers.waits import IDLE, RUNNING, WAITING, WORKS
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 
 __all__ = ["findings"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from stallscope.analyzers.analysis import Edge
-from stallscope.model import Capture, LockKind
+from stallscope.model.capture import Capture, LockKind
 
 __all__ = ["Graph", "build"]
 

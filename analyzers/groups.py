@@ -12,7 +12,7 @@ from stallscope.analyzers.analysis import Group
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import IDLE, UNSEEN
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 
 __all__ = ["BY", "Grouping", "group"]
 

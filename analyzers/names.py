@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 
 from stallscope.analyzers import mangled
-from stallscope.model import Frame
+from stallscope.model.capture import Frame
 
 __all__ = ["MAX_NAME", "bare", "display", "normalize"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
-from stallscope.model import Release
+from stallscope.model.capture import Release
 
 __all__ = ["SOURCE", "blocker", "told", "when"]
 

@@ -14,7 +14,7 @@ from stallscope.analyzers.catalog import Catalog, LettingGo, Signature
 from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING
-from stallscope.model import Capture, Lock, LockKind, Thread
+from stallscope.model.capture import Capture, Lock, LockKind, Thread
 
 __all__ = ["Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
 

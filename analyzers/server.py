@@ -7,7 +7,7 @@ import re
 
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.stacks import Stacks
-from stallscope.model import Capture, Process
+from stallscope.model.capture import Capture, Process
 from stallscope.server.families import family
 
 __all__ = ["identify"]

@@ -12,7 +12,7 @@ from stallscope.analyzers import waits
 from stallscope.analyzers.catalog import Catalog, Idle, Signature
 from stallscope.analyzers.names import display, normalize
 from stallscope.analyzers.patterns import Pattern
-from stallscope.model import Capture, Frame
+from stallscope.model.capture import Capture, Frame
 
 __all__ = ["MAX_FRAMES", "Shape", "Stacks"]
 

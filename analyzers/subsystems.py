@@ -19,7 +19,7 @@ from stallscope.analyzers.analysis import Share
 from stallscope.analyzers.names import bare
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import IDLE
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 
 __all__ = ["COLOURS", "OTHER", "Subsystem", "Subsystems", "load", "shares"]
 

@@ -13,7 +13,7 @@ from stallscope.analyzers.blocker import choose
 from stallscope.analyzers.catalog import Catalog, Signature
 from stallscope.analyzers.evidence import Case
 from stallscope.analyzers.scene import Candidate, Scene, waiter_groups
-from stallscope.model import LockKind
+from stallscope.model.capture import LockKind
 
 __all__ = ["CAP", "WEAK_CAP", "findings", "order"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stallscope.analyzers.catalog import Catalog, WaitKind
-from stallscope.model import Thread
+from stallscope.model.capture import Thread
 
 __all__ = [
     "DISK",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from stallscope.analyzers.analysis import Analysis, Finding
-from stallscope.model import LockKind
+from stallscope.model.capture import LockKind
 
 __all__ = ["Holder", "Place", "Queue", "forest"]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["Collector", "sample"]
 

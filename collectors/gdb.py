@@ -33,7 +33,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes
 from stallscope.collectors.programs import kill_group
-from stallscope.model import Capture, Frame, Lock, Module, Note, Process, Thread
+from stallscope.model.capture import Capture, Frame, Lock, Module, Note, Process, Thread
 
 __all__ = ["capture", "command", "find"]
 

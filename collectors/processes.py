@@ -18,7 +18,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import procfile
-from stallscope.model import Process
+from stallscope.model.capture import Process
 from stallscope.server.families import family
 
 __all__ = [

@@ -25,7 +25,7 @@ from stallscope.base import package
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, procfile
-from stallscope.model import Capture, Label
+from stallscope.model.capture import Capture, Label
 
 __all__ = ["capture", "find", "is_python"]
 

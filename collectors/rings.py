@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import ringfile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import procfile
 from stallscope.collectors.processes import PROC
-from stallscope.ringfile import Found, Life, Ring, RingError
+from stallscope.model import ringfile
+from stallscope.model.ringfile import Found, Life, Ring, RingError
 
 __all__ = [
     "advice",

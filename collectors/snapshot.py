@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import capturefile
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import gdb, probe, processes, pyspy, rings
-from stallscope.model import Capture, Note, Process
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Note, Process
 from stallscope.server.families import family
 
 __all__ = [

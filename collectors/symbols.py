@@ -17,7 +17,7 @@ import msgspec
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import probe
-from stallscope.model import Capture, Frame, Module, Thread
+from stallscope.model.capture import Capture, Frame, Module, Thread
 
 __all__ = ["Debuginfod", "Result", "symbolize"]
 

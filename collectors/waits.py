@@ -16,13 +16,13 @@ from typing import Self
 
 import msgspec
 
-from stallscope import waitlines
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.probe import ProbeError
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.processes import NotRunningError, Selector, Server
-from stallscope.waitlines import Notice, WaitLine
+from stallscope.model import waitlines
+from stallscope.model.waitlines import Notice, WaitLine
 
 __all__ = ["Follower", "Options", "arguments", "ended_by_signals", "find_again", "watch"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from stallscope import capturefile
 from stallscope.analyzers.importers import (
     bpf,
     coredump,
@@ -32,7 +31,8 @@ from stallscope.analyzers.importers import (
 from stallscope.analyzers.importers.dump import Format
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.model import Capture
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
 
 __all__ = ["FORMATS", "MAX_REST", "PIECE", "Pieces", "UnknownFormat", "load", "read"]
 

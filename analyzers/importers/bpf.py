@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from stallscope.analyzers.importers.dump import Dump, LineReader, line_format, number
-from stallscope.model import Frame
+from stallscope.model.capture import Frame
 
 __all__ = ["BCC", "BPFTRACE"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from stallscope.analyzers.importers.dump import LineReader, basename, line_format
-from stallscope.model import Frame
+from stallscope.model.capture import Frame
 
 __all__ = ["FORMAT"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stallscope.base.errors import StallscopeError
-from stallscope.model import Capture, Frame, Lock, LockKind, Module, Note, Process, Thread
+from stallscope.model.capture import Capture, Frame, Lock, LockKind, Module, Note, Process, Thread
 
 __all__ = [
     "MAX_FRAMES",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from stallscope.analyzers.importers import gdb_scan
 from stallscope.analyzers.importers.dump import MAX_FRAMES, MAX_THREADS, Dump, Loaded, Pool
-from stallscope.model import Capture, Frame, LockKind, Thread
+from stallscope.model.capture import Capture, Frame, LockKind, Thread
 
 __all__ = ["MAX_FRAMES", "MAX_THREADS", "Reader", "load"]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from stallscope.analyzers.importers.dump import MAX_FRAMES, MAX_LINE, squeeze
 from stallscope.analyzers.names import bare, normalize
-from stallscope.model import LockKind
+from stallscope.model.capture import LockKind
 
 __all__ = ["DumpStart", "RawFrame", "RawThread", "Scan", "boundary", "scan"]
 

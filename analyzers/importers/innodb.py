@@ -35,7 +35,7 @@ from stallscope.analyzers.importers.dump import (
     basename,
     read_lines,
 )
-from stallscope.model import Capture, Frame, Lock, LockKind
+from stallscope.model.capture import Capture, Frame, Lock, LockKind
 from stallscope.server import deadlocks
 from stallscope.server.innodb_lines import (
     CONNECTION,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from stallscope.analyzers.importers.dump import Dump, LineReader, line_format, number
-from stallscope.model import Frame, LockKind
+from stallscope.model.capture import Frame, LockKind
 
 __all__ = ["FORMAT"]
 

@@ -17,7 +17,7 @@ from stallscope.analyzers.importers.dump import (
     line_format,
     number,
 )
-from stallscope.model import Frame
+from stallscope.model.capture import Frame
 
 __all__ = ["FORMAT", "JSON_FORMAT"]
 

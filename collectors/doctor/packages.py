@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from stallscope.model import Module
+from stallscope.model.capture import Module
 
 __all__ = ["how_to_get", "package_of"]
 

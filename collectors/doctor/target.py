@@ -11,7 +11,7 @@ from stallscope.collectors import snapshot
 from stallscope.collectors.doctor.checks import Check, Place
 from stallscope.collectors.doctor.packages import how_to_get
 from stallscope.collectors.processes import Server
-from stallscope.model import Capture, Module
+from stallscope.model.capture import Capture, Module
 
 __all__ = ["access", "namespaces"]
 

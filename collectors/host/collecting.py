@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.collector import sample
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["HostCollector", "KeptFile", "Pace", "as_number"]
 

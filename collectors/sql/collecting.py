@@ -11,7 +11,7 @@ from stallscope.collectors.collector import sample
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.wire import Session
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["Seldom", "SqlCollector", "number"]
 

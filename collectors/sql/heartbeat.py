@@ -8,7 +8,7 @@ import time
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import LateError
 from stallscope.collectors.sql.wire import Session
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["Heartbeat"]
 

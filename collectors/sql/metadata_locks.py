@@ -16,8 +16,8 @@ from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session as Wire
-from stallscope.model import LockKind
-from stallscope.sessions import LockWait, Session
+from stallscope.model.capture import LockKind
+from stallscope.model.sessions import LockWait, Session
 
 __all__ = ["MetadataLocks", "read_metadata_waits", "waits_of"]
 

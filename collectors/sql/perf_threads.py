@@ -10,7 +10,7 @@ from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Row
 from stallscope.collectors.sql.wire import Session as Wire
-from stallscope.sessions import MAX_STATEMENT, Session
+from stallscope.model.sessions import MAX_STATEMENT, Session
 
 __all__ = ["MAX_SESSIONS", "PerfThreads", "last_statements", "read_sessions"]
 

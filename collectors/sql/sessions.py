@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch what a server says of its connections: stallscope.sessions has what becomes of it."""
+"""Fetch what a server says of its connections: stallscope.model.sessions has what becomes of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallscope.collectors.sql.lock_waits import read_lock_waits
 from stallscope.collectors.sql.metadata_locks import read_metadata_waits
 from stallscope.collectors.sql.perf_threads import MAX_SESSIONS, last_statements, read_sessions
 from stallscope.collectors.sql.wire import Session as Wire
-from stallscope.sessions import LockWait, Session, Sessions
+from stallscope.model.sessions import LockWait, Session, Sessions
 
 __all__ = ["MODE", "fetch"]
 

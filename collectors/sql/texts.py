@@ -21,10 +21,10 @@ from stallscope.collectors.sql.lock_waits import read_lock_waits
 from stallscope.collectors.sql.processlist import SHOW
 from stallscope.collectors.sql.sessions import MODE, fetch
 from stallscope.collectors.sql.wire import Row, Session
+from stallscope.model.sessions import LockWait, Sessions
+from stallscope.model.sessions import Session as Known
 from stallscope.server.innodbtext import redact
 from stallscope.server.statements import Statement, normalizer
-from stallscope.sessions import LockWait, Sessions
-from stallscope.sessions import Session as Known
 
 __all__ = ["Texts", "fetch_texts", "lock_waits_text", "processlist_text"]
 

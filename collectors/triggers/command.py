@@ -11,7 +11,7 @@ from stallscope.base.text import one_line
 from stallscope.collectors.collector import sample
 from stallscope.collectors.programs import Program
 from stallscope.collectors.triggers.settings import CommandSettings
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["CommandCollector"]
 

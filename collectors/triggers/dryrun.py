@@ -11,7 +11,7 @@ from stallscope.collectors.triggers.engine import Engine, TriggerState, number
 from stallscope.collectors.triggers.recording import Record
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.collectors.triggers.state import Phase
-from stallscope.incident import Fired
+from stallscope.model.incident import Fired
 
 __all__ = ["DryRun", "Tried", "dry_run", "sentence"]
 

@@ -19,10 +19,10 @@ from stallscope.collectors.triggers.expression import Name, Named, is_condition,
 from stallscope.collectors.triggers.readings import Readings
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.collectors.triggers.state import Machine, Phase
-from stallscope.incident import Fired
-from stallscope.model import Trigger
-from stallscope.samples import Sample
-from stallscope.waitlines import WaitLine
+from stallscope.model.capture import Trigger
+from stallscope.model.incident import Fired
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import WaitLine
 
 __all__ = ["Engine", "TriggerState", "number", "sources_named", "status_variables"]
 

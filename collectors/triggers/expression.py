@@ -9,7 +9,7 @@
     product := sign (("*" | "/") sign)*
     sign := "-" sign | NUMBER | NAME | function "(" arguments ")" | "(" expression ")"
 
-Names are those of stallscope.samples; one that is no word (``disk.dm-0.util``) stands in backticks.
+Names are those of a `Sample`; one that is no word (``disk.dm-0.util``) stands in backticks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line
-from stallscope.waitlines import KINDS
+from stallscope.model.waitlines import KINDS
 
 __all__ = [
     "FUNCTIONS",

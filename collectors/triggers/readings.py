@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from stallscope.collectors.triggers.expression import Name, Named, States
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["STATE", "UNANSWERED", "Reading", "Readings"]
 

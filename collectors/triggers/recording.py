@@ -11,8 +11,8 @@ import msgspec
 from stallscope.base.errors import StallscopeError
 from stallscope.base.inputfile import chunks
 from stallscope.base.text import one_line
-from stallscope.samples import Sample
-from stallscope.waitlines import MAX_LINE, WaitLine
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import MAX_LINE, WaitLine
 
 __all__ = ["Record", "read", "shortened"]
 

@@ -23,8 +23,8 @@ from stallscope.collectors.triggers.settings import (
     NotifySettings,
     TriggerSettings,
 )
+from stallscope.model.waitlines import GROUPS, KINDS
 from stallscope.server import innodbnumbers
-from stallscope.waitlines import GROUPS, KINDS
 
 __all__ = ["DEFAULTS", "TriggerFileError", "defaults", "load"]
 

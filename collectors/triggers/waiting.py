@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from stallscope.base.text import clean, end_of_name
 from stallscope.collectors.triggers.settings import TriggerSettings
-from stallscope.model import Trigger
-from stallscope.samples import Sample
-from stallscope.waitlines import FILE_KINDS, IDLE_KINDS, KINDS, LOCK_KINDS, Key, WaitLine
+from stallscope.model.capture import Trigger
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import FILE_KINDS, IDLE_KINDS, KINDS, LOCK_KINDS, Key, WaitLine
 
 __all__ = ["WAITS", "kinds_of", "longest", "matches", "probe_options", "sample_of", "sentence"]
 

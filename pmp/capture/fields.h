@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The records that a capture file has from this program, and their fields: docs/capture-format.md.
-// The same in Python is stallscope/model.py, and tests/unit/test_captureformat.py compares them.
+// In Python: stallscope/model/capture.py; tests/unit/test_captureformat.py compares them.
 //
 // A file that includes this writes records by the functions below alone, one for each record and
 // each field, so that a field without a line here cannot be written, nor with another type:

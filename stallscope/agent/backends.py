@@ -17,7 +17,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.collectors.triggers.waiting import probe_options
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 
 __all__ = [
     "CaptureBackend",
@@ -102,7 +102,7 @@ class SerialBackend:
         """A capture that is being taken goes on; its deadline ends it."""
 
     def _work(self, key: str, path: Path) -> None:
-        from stallscope import capturefile
+        from stallscope.model import capturefile
 
         try:
             capture = self._take(self._pids)

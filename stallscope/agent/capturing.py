@@ -20,7 +20,7 @@ from stallscope.agent.verdict_process import VerdictAnswer
 from stallscope.agent.verdicts import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
+from stallscope.model.incident import CaptureEntry, Fired, Incident, Verdict
 from stallscope.store import Store, incident_id
 
 __all__ = ["Capturing"]

@@ -17,7 +17,7 @@ from stallscope.agent.events import Event, Put, QueryResult
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.collector import Collector
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["CollectorThreads"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stallscope.agent.incidents import OpenIncident
-from stallscope.incident import Incident, TargetEntry
+from stallscope.model.incident import Incident, TargetEntry
 
 __all__ = ["Camera", "Crew"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from stallscope.model import Trigger
-from stallscope.samples import Sample
-from stallscope.waitlines import WaitLine
+from stallscope.model.capture import Trigger
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import WaitLine
 
 __all__ = [
     "Callback",

@@ -16,9 +16,9 @@ from stallscope.agent.verdicts import combine
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.incident import CaptureEntry, Fired, Incident, Verdict
-from stallscope.model import Note
-from stallscope.sessions import Sessions, raw_statements
+from stallscope.model.capture import Note
+from stallscope.model.incident import CaptureEntry, Fired, Incident, Verdict
+from stallscope.model.sessions import Sessions, raw_statements
 from stallscope.store import IncidentFolder, Store
 
 __all__ = ["MAX_FIRED", "NotStoredError", "OpenIncident", "Picture", "drop"]

@@ -49,11 +49,11 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.incident import Fired, Incident, TargetEntry
-from stallscope.samples import Sample
+from stallscope.model.incident import Fired, Incident, TargetEntry
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import WaitLine
 from stallscope.store import Retention, Store
 from stallscope.store.records import encode
-from stallscope.waitlines import WaitLine
 
 __all__ = ["Agent", "Environment", "Plan"]
 

@@ -17,7 +17,7 @@ from stallscope.base.errors import UsageError
 from stallscope.base.priority import lower_priority
 from stallscope.base.text import one_line
 from stallscope.collectors.programs import Program
-from stallscope.incident import Incident
+from stallscope.model.incident import Incident
 
 __all__ = ["NOTIFIED", "Notifier", "command_words", "environment", "webhook_url"]
 

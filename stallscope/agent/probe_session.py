@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import waitlines
 from stallscope.agent.events import CaptureResult, ProbeStatus, Put, TargetEnded, WaitsReceived
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.probestream import Stream
-from stallscope.waitlines import Notice, WaitLine
+from stallscope.model import waitlines
+from stallscope.model.waitlines import Notice, WaitLine
 
 __all__ = ["ProbeSession", "ProbeSettings", "arguments"]
 

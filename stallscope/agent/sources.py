@@ -15,10 +15,10 @@ from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.command import CommandCollector
 from stallscope.collectors.triggers.engine import sources_named, status_variables
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
+from stallscope.model.sessions import Sessions
 from stallscope.server.deadlocks import Deadlock
 from stallscope.server.families import family
-from stallscope.sessions import Sessions
 
 if TYPE_CHECKING:
     from stallscope.collectors.sql.connection import Connection

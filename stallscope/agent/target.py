@@ -13,7 +13,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from stallscope.collectors.waits import find_again
-from stallscope.incident import TargetEntry
+from stallscope.model.incident import TargetEntry
 from stallscope.server.families import family
 
 __all__ = ["Target", "finder"]

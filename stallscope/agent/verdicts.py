@@ -15,7 +15,7 @@ from stallscope.agent import verdict_process
 from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
 from stallscope.base.package import module_command
 from stallscope.base.text import one_line
-from stallscope.incident import Verdict
+from stallscope.model.incident import Verdict
 
 __all__ = ["VerdictProcess", "combine"]
 

@@ -30,12 +30,12 @@ from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _options, _rings, _sql, _store
 from stallscope.commands._metricsfile import MetricsFile
-from stallscope.incident import Incident
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
+from stallscope.model.incident import Incident
+from stallscope.model.waitlines import WaitLine
 from stallscope.reporters import agentlines
 from stallscope.server.families import family
 from stallscope.store import Store
-from stallscope.waitlines import WaitLine
 
 if TYPE_CHECKING:
     from stallscope.collectors.sql.login import Login

@@ -15,7 +15,7 @@ from stallscope.base.errors import Exit
 from stallscope.collectors import processes
 from stallscope.commands import _options
 from stallscope.commands._numbers import count, port, seconds, time_between
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 from stallscope.reporters import json, lines, terminal, tree
 
 __all__ = [

@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from stallscope import capturefile, ringfile, sessionsfile
 from stallscope.analyzers import importers
 from stallscope.base import inputfile, parallel
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import snapshot
 from stallscope.commands import _common
-from stallscope.model import Capture
+from stallscope.model import capturefile, ringfile, sessionsfile
+from stallscope.model.capture import Capture
 from stallscope.reporters import progress
 
 __all__ = ["add_arguments", "files", "read"]

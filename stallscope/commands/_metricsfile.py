@@ -11,8 +11,8 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.processes import Server
+from stallscope.model.waitlines import WaitLine
 from stallscope.reporters.prometheus import Metrics
-from stallscope.waitlines import WaitLine
 
 __all__ = ["MetricsFile", "tell"]
 

@@ -7,8 +7,8 @@ import argparse
 import re
 from collections.abc import Callable
 
-from stallscope import ringfile
-from stallscope.waitlines import GROUPS, KINDS
+from stallscope.model import ringfile
+from stallscope.model.waitlines import GROUPS, KINDS
 
 __all__ = ["count", "port", "ring_thresholds", "seconds", "threshold", "time_between"]
 

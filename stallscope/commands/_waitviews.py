@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from stallscope.analyzers import catalog
 from stallscope.analyzers.excerpts import Excerpts
+from stallscope.model.waitlines import ProbeState, WaitLine
 from stallscope.reporters import lines
 from stallscope.reporters import waits as reporter
-from stallscope.waitlines import ProbeState, WaitLine
 
 if TYPE_CHECKING:
     from stallscope.reporters.live import LiveScreen

@@ -18,7 +18,7 @@ from stallscope.base import atomicfile, extras
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
 from stallscope.commands import _inputs, _options, _store
-from stallscope.model import Capture, Note
+from stallscope.model.capture import Capture, Note
 
 if TYPE_CHECKING:
     from stallscope.reporters.export.source import Entry, History, Options
@@ -167,8 +167,8 @@ class _Inputs:
 
     def histories(self) -> Iterator[History]:
         """Yield what the incidents have beside captures."""
+        from stallscope.model.waitlines import WaitLine
         from stallscope.reporters.export.source import History
-        from stallscope.waitlines import WaitLine
 
         for item in self.incidents():
             lines = tuple(line for line in item.waits() if isinstance(line, WaitLine))

@@ -15,8 +15,8 @@ from stallscope.base import times
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import clean, one_line
 from stallscope.commands import _store
-from stallscope.incident import Verdict
-from stallscope.model import Note
+from stallscope.model.capture import Note
+from stallscope.model.incident import Verdict
 from stallscope.reporters import deadlocks, incidents, lines, progress, units
 from stallscope.server.deadlocks import Deadlock
 from stallscope.store import (

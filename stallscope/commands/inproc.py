@@ -7,12 +7,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from stallscope import ringfile
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, rings
 from stallscope.commands import _common, _numbers, _options
-from stallscope.ringfile import Found, Life, RingError
+from stallscope.model import ringfile
+from stallscope.model.ringfile import Found, Life, RingError
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

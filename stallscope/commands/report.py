@@ -13,7 +13,7 @@ from stallscope.base import atomicfile, extras
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
 from stallscope.commands import _common, _inputs, _options, _store
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 from stallscope.reporters import progress
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallscope import capturefile
 from stallscope.analyzers import catalog
 from stallscope.base import atomicfile
 from stallscope.base.errors import Exit, UsageError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, snapshot
 from stallscope.commands import _common, _options, _rings, _save, _sql
-from stallscope.model import SESSIONS, Capture, Note
+from stallscope.model import capturefile
+from stallscope.model.capture import SESSIONS, Capture, Note
 from stallscope.reporters import progress
 from stallscope.server.families import family
 
@@ -207,8 +207,8 @@ def _with_sessions(
     if login is not None:
         from stallscope.collectors.sql.connection import Connection
         from stallscope.collectors.sql.sessions import fetch
+        from stallscope.model.sessions import annotate, redact
         from stallscope.server.statements import normalize
-        from stallscope.sessions import annotate, redact
 
         with closing(Connection(login)) as connection:
             sessions = fetch(connection, seconds)

@@ -7,10 +7,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from stallscope import capturefile
 from stallscope.base.errors import Exit, UsageError
 from stallscope.base.text import one_line
 from stallscope.collectors import symbols
+from stallscope.model import capturefile
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

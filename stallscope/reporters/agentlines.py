@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.base.text import one_line, without_surrogates
-from stallscope.incident import Incident
+from stallscope.model.incident import Incident
 
 __all__ = ["SCHEMA", "render", "sentence"]
 

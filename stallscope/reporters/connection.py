@@ -7,7 +7,7 @@ import re
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import bare
-from stallscope.model import Thread
+from stallscope.model.capture import Thread
 
 __all__ = ["connection_query"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waits import IDLE, UNSEEN
-from stallscope.model import Label, Thread
+from stallscope.model.capture import Label, Thread
 
 __all__ = [
     "count_labels",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waits import kernel_worker, unseen
 from stallscope.base.times import local
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 from stallscope.reporters.counts import count_labels
 from stallscope.reporters.lines import threads_text
 from stallscope.reporters.sentence import Speaker

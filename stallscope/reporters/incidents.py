@@ -11,11 +11,11 @@ import msgspec
 
 from stallscope.base.text import clean, one_line
 from stallscope.base.times import local, rfc3339
-from stallscope.incident import CaptureEntry, Incident, Verdict
-from stallscope.model import Note
+from stallscope.model.capture import Note
+from stallscope.model.incident import CaptureEntry, Incident, Verdict
+from stallscope.model.samples import Sample
 from stallscope.reporters import samplelines, units
 from stallscope.reporters.lines import Line, threads_text, wrap
-from stallscope.samples import Sample
 from stallscope.store import StoredIncident, Summary
 from stallscope.store.records import encode
 

@@ -10,7 +10,7 @@ import msgspec
 from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group
 from stallscope.analyzers.names import display
 from stallscope.base.text import without_surrogates
-from stallscope.model import Capture, Lock, Release
+from stallscope.model.capture import Capture, Lock, Release
 from stallscope.reporters.counts import (
     count_labels,
     count_states,

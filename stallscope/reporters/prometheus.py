@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TypeVar
 
+from stallscope.model.waitlines import Buckets, ClassWaits, Key, KindWaits, WaitLine
 from stallscope.reporters.exposition import Exposition, Labels
-from stallscope.waitlines import Buckets, ClassWaits, Key, KindWaits, WaitLine
 
 __all__ = ["MAX_LOCKS", "Metrics"]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from stallscope.model.samples import Sample
 from stallscope.reporters import units
 from stallscope.reporters.lines import Line
-from stallscope.samples import Sample
 
 __all__ = ["TITLES", "lines"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from stallscope.analyzers.analysis import Analysis, Finding, Link
 from stallscope.analyzers.scene import named_as_process
-from stallscope.model import Lock, LockKind
+from stallscope.model.capture import Lock, LockKind
 from stallscope.reporters.counts import count_states, count_threads, count_unseen, target_process
 from stallscope.reporters.lines import threads_text
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from stallscope.base.text import one_line
-from stallscope.model import Thread
+from stallscope.model.capture import Thread
 
 __all__ = ["frequent_statements", "has_ended", "session", "statement"]
 

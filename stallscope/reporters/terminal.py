@@ -12,7 +12,7 @@ from stallscope.analyzers.names import display
 from stallscope.analyzers.releases import when
 from stallscope.analyzers.waits import WAITING
 from stallscope.base.text import clean, one_line
-from stallscope.model import Frame, Thread
+from stallscope.model.capture import Frame, Thread
 from stallscope.reporters import facts, waittree
 from stallscope.reporters.connection import connection_query
 from stallscope.reporters.counts import thread_of, trust

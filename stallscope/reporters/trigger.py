@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stallscope.model import Trigger
+from stallscope.model.capture import Trigger
 
 __all__ = ["render", "why"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stallscope.waitlines import IDLE_KINDS, HolderStack, Key, WaiterStack
+from stallscope.model.waitlines import IDLE_KINDS, HolderStack, Key, WaiterStack
 
 __all__ = ["arrange", "same_holders", "same_waiters", "waited"]
 

@@ -10,11 +10,7 @@ import msgspec
 
 from stallscope.analyzers.excerpts import Excerpts
 from stallscope.base.text import clean, end_of_name
-from stallscope.reporters.lines import Line, short_name, threads_text, wrap
-from stallscope.reporters.units import LEGEND, bars, duration, number, size
-from stallscope.reporters.waitkeys import arrange, same_holders, same_waiters, waited
-from stallscope.server.families import family
-from stallscope.waitlines import (
+from stallscope.model.waitlines import (
     IDLE_KINDS,
     ROW_LOCK_FUNCTIONS,
     Event,
@@ -25,6 +21,10 @@ from stallscope.waitlines import (
     WaiterStack,
     WaitLine,
 )
+from stallscope.reporters.lines import Line, short_name, threads_text, wrap
+from stallscope.reporters.units import LEGEND, bars, duration, number, size
+from stallscope.reporters.waitkeys import arrange, same_holders, same_waiters, waited
+from stallscope.server.families import family
 
 __all__ = ["Options", "fit", "render"]
 

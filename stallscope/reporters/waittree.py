@@ -10,7 +10,7 @@ import msgspec
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waittree import Holder, Place, Queue, forest
 from stallscope.base.text import one_line
-from stallscope.model import Thread
+from stallscope.model.capture import Thread
 from stallscope.reporters.lines import Line, short_name, threads_text, wrap
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import frequent_statements, session, statement

@@ -10,8 +10,8 @@ from typing import Protocol
 import msgspec
 
 from stallscope.analyzers.analysis import Analysis
+from stallscope.model.waitlines import WaitLine
 from stallscope.store import Summary
-from stallscope.waitlines import WaitLine
 
 __all__ = ["Ended", "Event", "Listed", "Put", "Saved", "Shot", "Source", "Trouble", "Waited"]
 

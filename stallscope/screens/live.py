@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import capturefile, waitlines
 from stallscope.analyzers import engine
 from stallscope.analyzers.catalog import Catalog
 from stallscope.base import atomicfile
@@ -20,11 +19,12 @@ from stallscope.collectors import rings, snapshot
 from stallscope.collectors.probe import PROBE
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.processes import Server
-from stallscope.model import Capture
+from stallscope.model import capturefile, waitlines
+from stallscope.model.capture import Capture
+from stallscope.model.waitlines import WaitLine
 from stallscope.screens.events import Ended, Event, Listed, Put, Saved, Shot, Trouble, Waited
 from stallscope.screens.sessions import Asking
 from stallscope.store import listing, reading_dest
-from stallscope.waitlines import WaitLine
 
 __all__ = ["LiveOptions", "LiveSource"]
 

@@ -11,7 +11,7 @@ import msgspec
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import display
 from stallscope.base.text import clean, end_of_name, one_line
-from stallscope.model import Lock, LockKind
+from stallscope.model.capture import Lock, LockKind
 from stallscope.reporters import waittree
 from stallscope.reporters.lines import clock, short_name, wrap
 from stallscope.reporters.sentence import Speaker

@@ -7,14 +7,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stallscope import sessionsfile, store
+from stallscope import store
 from stallscope.analyzers import engine, importers
 from stallscope.analyzers.catalog import Catalog
 from stallscope.base.errors import StallscopeError
 from stallscope.base.inputfile import chunks
-from stallscope.model import Capture
+from stallscope.model import sessionsfile
+from stallscope.model.capture import Capture
+from stallscope.model.waitlines import WaitLine
 from stallscope.screens.events import Ended, Event, Put, Saved, Shot, Waited
-from stallscope.waitlines import WaitLine
 
 __all__ = ["Replay", "source"]
 

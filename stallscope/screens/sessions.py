@@ -8,10 +8,10 @@ import threading
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
+from stallscope.model.sessions import Sessions, annotate, redact
 from stallscope.screens.events import Put, Trouble
 from stallscope.server.statements import normalize
-from stallscope.sessions import Sessions, annotate, redact
 
 __all__ = ["Asking"]
 

@@ -19,8 +19,8 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.base.times import Count
-from stallscope.incident import Incident, Outline
-from stallscope.model import Note
+from stallscope.model.capture import Note
+from stallscope.model.incident import Incident, Outline
 from stallscope.store import files, layout, locking, reading
 from stallscope.store.records import DAMAGE, MAX_INCIDENT, decode_incident
 

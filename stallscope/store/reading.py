@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import msgspec
 
-from stallscope import capturefile, sessionsfile, waitlines
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.incident import CaptureEntry, Incident
-from stallscope.model import Capture, Note
-from stallscope.samples import Sample
-from stallscope.sessions import missing
+from stallscope.model import capturefile, sessionsfile, waitlines
+from stallscope.model.capture import Capture, Note
+from stallscope.model.incident import CaptureEntry, Incident
+from stallscope.model.samples import Sample
+from stallscope.model.sessions import missing
 from stallscope.store import files, layout, locking
 from stallscope.store.appended import frames, whole_lines
 from stallscope.store.records import MAX_CAPTURES, MAX_INCIDENT, decode_incident, decode_samples

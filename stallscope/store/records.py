@@ -11,8 +11,8 @@ import msgspec
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line, without_surrogates
 from stallscope.base.times import Count
-from stallscope.incident import SCHEMA, Incident
-from stallscope.samples import Sample
+from stallscope.model.incident import SCHEMA, Incident
+from stallscope.model.samples import Sample
 from stallscope.store import layout
 
 __all__ = [

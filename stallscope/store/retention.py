@@ -14,7 +14,7 @@ import msgspec
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.model import Note
+from stallscope.model.capture import Note
 from stallscope.store import files, layout, locking
 from stallscope.store.index import Summary
 

@@ -14,8 +14,8 @@ import msgspec
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.incident import Incident
-from stallscope.model import Note
+from stallscope.model.capture import Note
+from stallscope.model.incident import Incident
 from stallscope.store import deadlocks, files, index, layout, locking, reading, retention, writing
 from stallscope.store.records import encode
 

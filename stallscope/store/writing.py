@@ -19,9 +19,9 @@ import msgspec
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.incident import CaptureEntry, Incident
-from stallscope.model import Note
-from stallscope.samples import Sample
+from stallscope.model.capture import Note
+from stallscope.model.incident import CaptureEntry, Incident
+from stallscope.model.samples import Sample
 from stallscope.store import layout, locking
 from stallscope.store.appended import Appended, pack
 from stallscope.store.files import make_folder, one_line_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.incident import Incident
+from stallscope.model.incident import Incident
 from tests.bench import progress
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.agents import agent

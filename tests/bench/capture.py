@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stallscope.model import Label
+from stallscope.model.capture import Label
 from tests.bench import progress
 from tests.bench.check import verified_right
 from tests.bench.load import SERVERS

@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stallscope import capturefile
 from stallscope.commands.export import FORMATS
-from stallscope.model import Capture, Frame, Label, Lock, LockKind, Module, Process, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Frame, Label, Lock, LockKind, Module, Process, Thread
 from tests.bench import progress
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stallscope.collectors import probe
-from stallscope.model import Capture, Label
-from stallscope.waitlines import WaitLine, loads
+from stallscope.model.capture import Capture, Label
+from stallscope.model.waitlines import WaitLine, loads
 from tests.bench import progress
 from tests.bench.agent import cpu_ns, parts_mb
 from tests.bench.check import right_stacks

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stallscope.waitlines import Event, WaitLine, loads
+from stallscope.model.waitlines import Event, WaitLine, loads
 from tests.bench.stats import BenchError
 from tests.bench.tools import Taken, read_back
 from tests.support.known_waits import Call

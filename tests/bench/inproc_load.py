@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stallscope import ringfile
+from stallscope.model import ringfile
 from tests.bench import progress
 from tests.bench.probes import DURABLE
 from tests.bench.stats import BenchError, Figure, Row, Section, figure

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stallscope import ringfile
+from stallscope.model import ringfile
 from tests.bench import progress
 from tests.bench.events import final_line
 from tests.bench.stats import BenchError, Figure, Row, Section, figure

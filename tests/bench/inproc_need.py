@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stallscope import ringfile
 from stallscope.collectors import probe
+from stallscope.model import ringfile
 from tests.bench import progress
 from tests.bench.check import right_stacks
 from tests.bench.inproc_locks import with_agent

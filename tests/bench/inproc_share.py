@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stallscope import ringfile
+from stallscope.model import ringfile
 from tests.bench import progress
 from tests.bench.inproc_load import Plan
 from tests.bench.probes import DURABLE

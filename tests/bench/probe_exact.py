@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from stallscope.waitlines import Event
+from stallscope.model.waitlines import Event
 from tests.bench import progress
 from tests.bench.events import events, final_line, is_of
 from tests.bench.stats import BenchError, Figure, Row, Section, figure

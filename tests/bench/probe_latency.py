@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stallscope.waitlines import Event
+from stallscope.model.waitlines import Event
 from tests.bench import progress
 from tests.bench.check import verified_right
 from tests.bench.events import captures, events, is_of

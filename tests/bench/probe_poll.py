@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from stallscope import waitlines
-from stallscope.waitlines import WaitLine
+from stallscope.model import waitlines
+from stallscope.model.waitlines import WaitLine
 from tests.bench import progress
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.bench.watchers import NOTHING, Watcher, Watching, probe_waits

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stallscope import capturefile
-from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry
-from stallscope.model import Capture, Frame, Label, Lock, LockKind, Module, Process, Thread
-from stallscope.samples import Sample
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Frame, Label, Lock, LockKind, Module, Process, Thread
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
+from stallscope.model.samples import Sample
 from stallscope.store import Store
 from tests.bench import progress
 from tests.bench.stats import BenchError, Figure, Row, Section, figure

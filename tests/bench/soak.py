@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pymysql
 
-from stallscope import capturefile, ringfile
 from stallscope.collectors import probe
+from stallscope.model import capturefile, ringfile
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.servers import Late, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.clients import idle_connections

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from stallscope import capturefile
 from stallscope.collectors import probe
-from stallscope.model import Capture, Label
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Label
 from tests.bench.stats import BenchError
 from tests.support.servers import program
 

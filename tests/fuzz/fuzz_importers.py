@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["stallscope.analyzers"]):
     from stallscope.analyzers.importers import gdb
 
 from stallscope.base.errors import StallscopeError
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 
 FORMATS = {"gdb": gdb.load, **{known.name: known.load for known in importers.FORMATS}}
 

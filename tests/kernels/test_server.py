@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.model import Label
+from stallscope.model.capture import Label
 from tests.live.shots import take, unharmed
 from tests.needs import why_not
 from tests.support.servers import MariaDB

@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stallscope import capturefile
 from stallscope.analyzers import engine
 from stallscope.analyzers.catalog import Catalog
-from stallscope.model import Capture, Label, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Label, Thread
 from tests.support.servers import PATIENCE, Late, SqlServer, wait_until
 from tests.support.servers.tasks import at_rest, held_up
 from tests.support.targets import trouble

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stallscope.model import Thread
+from stallscope.model.capture import Thread
 from tests.live.shots import CHECKOUT, take, unharmed
 from tests.support.servers import PATIENCE, MySQL97, SqlServer
 from tests.support.servers.mysql97 import root_folder

@@ -17,9 +17,9 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from stallscope import capturefile
 from stallscope.collectors import processes
-from stallscope.incident import Incident
+from stallscope.model import capturefile
+from stallscope.model.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.live.shots import unharmed
 from tests.support.agents import AgentProcess, agent, incidents

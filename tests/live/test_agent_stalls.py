@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stallscope.collectors.triggers.triggerfile import DEFAULTS
-from stallscope.incident import Incident
+from stallscope.model.incident import Incident
 from tests.support.agents import AgentProcess, agent, incidents
 from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.stalls import (

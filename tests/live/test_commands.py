@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from stallscope import capturefile
-from stallscope.model import Capture
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
 from tests.live.shots import run, take
 from tests.support.servers import wait_until
 from tests.support.servers.tasks import at_rest

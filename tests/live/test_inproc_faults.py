@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile, ringfile
-from stallscope.model import Capture
+from stallscope.model import capturefile, ringfile
+from stallscope.model.capture import Capture
 from tests.live.shots import run
 from tests.root.support import run_probe
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer

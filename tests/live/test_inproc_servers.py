@@ -10,7 +10,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from stallscope import ringfile
+from stallscope.model import ringfile
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 from tests.support.servers.inside import LIBRARY, RINGS, agent_inside, one_ring
 from tests.support.stalls import sysbench_load

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Finding
 from stallscope.collectors import probe
-from stallscope.model import Capture
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
 from tests.live.shots import (
     CHECKOUT,
     Shot,

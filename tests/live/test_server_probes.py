@@ -12,7 +12,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from stallscope.waitlines import WaitLine
+from stallscope.model.waitlines import WaitLine
 from tests.live.shots import unharmed
 from tests.support.servers import MySQL55, SqlServer, wait_until
 from tests.support.stalls import deadlock_check_storm, metadata_lock_pileup, row_lock_convoy

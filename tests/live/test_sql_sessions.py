@@ -15,9 +15,9 @@ from stallscope.collectors.sql import lock_waits, wire
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
-from stallscope.model import Capture, LockKind
+from stallscope.model.capture import Capture, LockKind
+from stallscope.model.sessions import Sessions, annotate, raw_statements, redact
 from stallscope.server.statements import normalize
-from stallscope.sessions import Sessions, annotate, raw_statements, redact
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.mariadb import lock_plugin_options
 from tests.support.stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy

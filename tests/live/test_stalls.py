@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.analyzers import catalog, engine
 from stallscope.collectors import probe
-from stallscope.model import Label
+from stallscope.model import capturefile
+from stallscope.model.capture import Label
 from tests.live.shots import Shot, names_lock_open, served, take, threads_with, unharmed
 from tests.support.dumps import TOOLS, held, verdict
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.collectors import processes
+from stallscope.model import capturefile
 from tests.live.shots import CHECKOUT, unharmed
 from tests.live.tmux import CODE, Terminal, terminal
 from tests.support.servers import MariaDB

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.model import Label, LockKind
+from stallscope.model.capture import Label, LockKind
 from tests.live.shots import take, threads_with, unharmed
 from tests.support.servers import MariaDB
 from tests.support.stalls import metadata_lock_pileup

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallscope.waitlines import WaitLine
+from stallscope.model.waitlines import WaitLine
 from tests.support.known_waits import Made, make
 from tests.support.targets import Target
 from tests.support.watching import Waits, key_of

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.collectors import probe
-from stallscope.model import Capture, Lock, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Lock, Thread
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.targets import Fact, own_frames, trouble_left, without_plt
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.collectors import probe
+from stallscope.model import capturefile
 from tests.support.servers import PATIENCE, MariaDB, program, wait_until
 from tests.support.targets import trouble
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.model import Label
+from stallscope.model.capture import Label
 from tests.root.support import (
     BACKENDS,
     assert_frames,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors import probe
-from stallscope.model import Label
+from stallscope.model.capture import Label
 from tests.root.support import BACKENDS, assert_frames, assert_unharmed, run_probe, snap
 from tests.support import kills
 from tests.support.servers import PATIENCE, wait_until

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.collectors import probe
-from stallscope.model import Capture, Label
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Label
 from tests.root.support import (
     ONE_LINE,
     Snap,

@@ -23,10 +23,10 @@ from typing import IO
 
 import pytest
 
-from stallscope import capturefile, ringfile
 from stallscope.collectors import probe
 from stallscope.collectors import rings as find_rings
 from stallscope.main import main
+from stallscope.model import capturefile, ringfile
 from tests.root.support import run_probe
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.servers.inside import RINGS, library_path, one_ring

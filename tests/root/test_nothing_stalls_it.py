@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.base.errors import Exit
 from stallscope.collectors import probe
-from stallscope.model import Capture, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Thread
 from tests.root.support import assert_unharmed, by_tid
 from tests.support.cgroups import Cgroup, limited
 from tests.support.servers import PATIENCE, wait_until

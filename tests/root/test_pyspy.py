@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import pyspy
 from stallscope.main import main
-from stallscope.model import Capture, Label
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Label
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.servers.tasks import at_rest
 

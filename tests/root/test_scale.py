@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.collectors import probe
-from stallscope.model import Capture, Label
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Label
 from tests.bench.endurance_scale import limits_raised, wrong_stacks
 from tests.root.support import assert_frames, assert_unharmed, snap
 from tests.support.servers import PATIENCE

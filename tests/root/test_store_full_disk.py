@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from stallscope.base.errors import StallscopeError
-from stallscope.incident import CaptureEntry
+from stallscope.model.incident import CaptureEntry
 from stallscope.store import DiskGuard, IncidentFolder, Store, listing, read_incident
 from tests.unit.storelife import CAPTURE, incident, sample
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 from tests.root import twins
 from tests.root.support import assert_frames, by_tid, snap
 from tests.support.targets import Target, is_static, target_path

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from stallscope.model import Label, Thread
+from stallscope.model.capture import Label, Thread
 from tests.root.support import BACKENDS, assert_unharmed, by_tid, own_frames, snap, without_plt
 from tests.support.exactstacks import KINDS, Kind, available, capture_stacks
 from tests.support.serving import ask_snap, serving

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope.waitlines import Event, Notice, WaitLine
+from stallscope.model.waitlines import Event, Notice, WaitLine
 from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
 from tests.support.known_waits import Call, Made, known_waits, make

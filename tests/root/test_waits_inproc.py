@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile, ringfile
 from stallscope.collectors import probe
-from stallscope.model import Trigger
-from stallscope.waitlines import Event, Key, Notice, WaitLine
+from stallscope.model import capturefile, ringfile
+from stallscope.model.capture import Trigger
+from stallscope.model.waitlines import Event, Key, Notice, WaitLine
 from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, run_probe
 from tests.support.known_waits import Made, known_waits, make

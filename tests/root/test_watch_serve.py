@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
-from stallscope.model import Capture, Trigger
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Trigger
 from tests.root.support import assert_unharmed
 from tests.support import bpf_objects
 from tests.support.known_waits import Made, known_waits, make

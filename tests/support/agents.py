@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stallscope.incident import Incident
+from stallscope.model.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.support.servers import PATIENCE, SqlServer
 

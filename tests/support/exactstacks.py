@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stallscope import capturefile
-from stallscope.model import Label, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Label, Thread
 from tests.support.serving import ask, serving
 from tests.support.targets import (
     Target,

@@ -24,8 +24,8 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from stallscope import capturefile, ringfile
 from stallscope.collectors import probe
+from stallscope.model import capturefile, ringfile
 from tests.support.bpf_objects import held, loaded
 from tests.support.servers import PATIENCE, Late, wait_until
 from tests.support.servers.inside import library_path, one_ring

@@ -22,7 +22,6 @@ from signal import SIGCONT, SIGSTOP
 import msgspec
 from backports import zstd
 
-from stallscope import waitlines
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.collector import Collector
 from stallscope.collectors.host.load import Load
@@ -37,7 +36,8 @@ from stallscope.collectors.sql.status import Status
 from stallscope.collectors.triggers import recording, triggerfile
 from stallscope.collectors.triggers.engine import status_variables
 from stallscope.collectors.triggers.recording import Record
-from stallscope.samples import Sample
+from stallscope.model import waitlines
+from stallscope.model.samples import Sample
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, program
 from tests.support.servers.clients import running_statements
 from tests.support.stall import STALLS

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stallscope import capturefile
 from stallscope.collectors import probe
-from stallscope.model import Capture
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
 from tests.support.servers import PATIENCE
 
 __all__ = ["ask", "ask_snap", "serving"]

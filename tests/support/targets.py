@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import msgspec
 
-from stallscope.model import Frame, Thread
+from stallscope.model.capture import Frame, Thread
 from tests.support.servers import PATIENCE, Late, wait_until
 
 __all__ = [

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from stallscope import capturefile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import probe
-from stallscope.model import Capture
-from stallscope.waitlines import Event, Key, Notice, WaitLine, loads
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
+from stallscope.model.waitlines import Event, Key, Notice, WaitLine, loads
 from tests.support.servers import PATIENCE
 
 __all__ = ["Line", "Waits", "Watcher", "key_of", "watcher"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from stallscope.model import (
+from stallscope.model.capture import (
     Capture,
     Frame,
     Label,

@@ -12,12 +12,12 @@ import msgspec
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Group
-from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
-from stallscope.model import Capture, Frame, Lock, LockKind, Process, Thread
+from stallscope.model.capture import Capture, Frame, Lock, LockKind, Process, Thread
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import Event, KindWaits, Target, WaitLine
 from stallscope.reporters.counts import count_threads
 from stallscope.reporters.export.source import Entry, History
-from stallscope.samples import Sample
-from stallscope.waitlines import Event, KindWaits, Target, WaitLine
 from tests.support.servers import PATIENCE
 from tests.unit.captures import convoy
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import capturefile
 from stallscope.analyzers import catalog, engine
-from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry
-from stallscope.model import Capture, Frame, LockKind, Note, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Frame, LockKind, Note, Thread
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
+from stallscope.model.samples import Sample
 from stallscope.reporters.html import assets
 from stallscope.reporters.html.pack import Entry
 from stallscope.reporters.html.page import Builder
-from stallscope.samples import Sample
 from stallscope.store import Store
 from tests.unit.captures import convoy, stack
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from stallscope import ringfile
+from stallscope.model import ringfile
 
 __all__ = ["made", "of_this_process"]
 

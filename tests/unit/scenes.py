@@ -12,7 +12,7 @@ import msgspec
 
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
-from stallscope.model import (
+from stallscope.model.capture import (
     Capture,
     Frame,
     Label,

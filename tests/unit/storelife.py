@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope import capturefile, sessionsfile
-from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
-from stallscope.samples import Sample
-from stallscope.sessions import Session, Sessions
+from stallscope.model import capturefile, sessionsfile
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
+from stallscope.model.samples import Sample
+from stallscope.model.sessions import Session, Sessions
 from stallscope.store import Retention, Store, listing, read_deadlocks, read_incident
 from stallscope.store.retention import expired
 from tests.unit.captures import convoy

@@ -13,7 +13,7 @@ import pytest
 from stallscope.agent.collecting import CollectorThreads
 from stallscope.agent.events import Event, EventQueue, QueryResult
 from stallscope.base.errors import StallscopeError
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__: list[str] = []

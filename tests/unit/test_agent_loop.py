@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.agent import capturing
 from stallscope.agent.clock import NS, Clock
 from stallscope.agent.events import CaptureResult, ProbeStatus, Put, Signal, TargetEnded
@@ -30,11 +29,12 @@ from stallscope.collectors.processes import NotRunningError, Server
 from stallscope.collectors.sql.texts import Texts
 from stallscope.collectors.triggers import state
 from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings, TriggerSettings
-from stallscope.incident import Incident, Verdict
-from stallscope.model import Capture, Note, Process, Trigger
-from stallscope.samples import Sample
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Note, Process, Trigger
+from stallscope.model.incident import Incident, Verdict
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import WaitLine
 from stallscope.store import Store, listing, read_incident
-from stallscope.waitlines import WaitLine
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentlog import Messages
 

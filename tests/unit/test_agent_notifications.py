@@ -18,7 +18,7 @@ import pytest
 
 from stallscope.agent.notifications import MAX_RUNNING, Notifier, command_words, webhook_url
 from stallscope.base.errors import UsageError
-from stallscope.incident import Fired, Incident, TargetEntry, Verdict
+from stallscope.model.incident import Fired, Incident, TargetEntry, Verdict
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentlog import Messages
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.agent.events import Callback, EventQueue
 from stallscope.agent.history import History
 from stallscope.agent.metrics import AgentMetrics
@@ -21,10 +20,11 @@ from stallscope.agent.verdicts import combine
 from stallscope.agent.writer import MAX_JOBS, Writer
 from stallscope.analyzers import catalog, engine
 from stallscope.base.errors import StallscopeError
-from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
-from stallscope.model import Capture, Label, Process, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Label, Process, Thread
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
+from stallscope.model.sessions import Session, Sessions
 from stallscope.reporters.agentlines import render
-from stallscope.sessions import Session, Sessions
 from tests.support.servers import program
 from tests.support.servers.waiting import wait_until
 from tests.unit.agentlog import Messages

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from stallscope.analyzers.analysis import Analysis, Finding
-from stallscope.model import Label, LockKind
+from stallscope.model.capture import Label, LockKind
 from tests.unit.scenes import (
     COND,
     FUTEX,

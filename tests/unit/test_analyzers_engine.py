@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 from tests.unit.costs import cpu_seconds
 from tests.unit.scenes import (
     COND,

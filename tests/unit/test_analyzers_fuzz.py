@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.base.errors import StallscopeError
-from stallscope.model import Capture, Frame, Label, Lock, LockKind, Process, Release, Thread
+from stallscope.model.capture import Capture, Frame, Label, Lock, LockKind, Process, Release, Thread
 from tests.unit.costs import cpu_seconds
 
 pytestmark = pytest.mark.slow

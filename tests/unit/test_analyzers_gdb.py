@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.analyzers import importers
 from stallscope.analyzers.importers import dump, gdb
 from stallscope.base.errors import StallscopeError
-from stallscope.model import Capture, LockKind, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, LockKind, Thread
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallscope.analyzers.names import MAX_NAME, bare, display, normalize
-from stallscope.model import Frame, Module
+from stallscope.model.capture import Frame, Module
 from tests.unit.costs import cpu_seconds
 
 

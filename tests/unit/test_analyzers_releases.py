@@ -11,7 +11,7 @@ import pytest
 
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Finding
-from stallscope.model import LockKind, Release
+from stallscope.model.capture import LockKind, Release
 from stallscope.reporters import json as json_report
 from stallscope.reporters import terminal
 from tests.unit.scenes import Scenery

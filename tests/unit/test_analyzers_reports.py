@@ -8,7 +8,7 @@ import pytest
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Finding
-from stallscope.model import Capture, Frame, Lock, LockKind, Process, Thread
+from stallscope.model.capture import Capture, Frame, Lock, LockKind, Process, Thread
 
 SECOND = 10**9
 

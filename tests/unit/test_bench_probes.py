@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from stallscope.model import Capture, Trigger
-from stallscope.waitlines import SCHEMA, Event
+from stallscope.model.capture import Capture, Trigger
+from stallscope.model.waitlines import SCHEMA, Event
 from tests.bench import throughput
 from tests.bench.events import events
 from tests.bench.probe_exact import differences

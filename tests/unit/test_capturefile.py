@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from backports import zstd
 
-from stallscope import capturefile, captureformat
 from stallscope.base.errors import StallscopeError
-from stallscope.model import Capture, LockKind
+from stallscope.model import capturefile, captureformat
+from stallscope.model.capture import Capture, LockKind
 from tests.unit.captures import convoy
 
 

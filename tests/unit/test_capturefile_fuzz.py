@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallscope import capturefile
-from stallscope.model import Capture
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
 from tests.unit.captures import convoy
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A field of a capture is declared in pmp/capture/fields.h and in stallscope/model.py: both, and
-docs/capture-format.md, say the same.
+"""A field of a capture is declared in pmp/capture/fields.h and in stallscope/model/capture.py.
+
+Both, and docs/capture-format.md, say the same.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stallscope import captureformat
-from stallscope.captureformat import Field
-from stallscope.model import Label, Syscall
+from stallscope.model import captureformat
+from stallscope.model.capture import Label, Syscall
+from stallscope.model.captureformat import Field
 from tests.support.targets import build_folder
 
 C = "pmp/capture/fields.h"
-PYTHON = "stallscope/model.py"
+PYTHON = "stallscope/model/capture.py"
 DOCS = "docs/capture-format.md"
 
 # What the types of fields.h are in the docs.

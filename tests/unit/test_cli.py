@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.base import inputfile
 from stallscope.base.errors import Exit
 from stallscope.main import COMMANDS, main
-from stallscope.model import Capture, Process
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Process
 from tests.unit.captures import convoy
 from tests.unit.programs import python_program
 

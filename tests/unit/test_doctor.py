@@ -16,12 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import ringfile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.doctor import confinement, disk, features, host, inproc, packages, target
 from stallscope.collectors.doctor.checks import Check, Place, Task, run
-from stallscope.model import Module
+from stallscope.model import ringfile
+from stallscope.model.capture import Module
 from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 from tests.unit.rings import of_this_process

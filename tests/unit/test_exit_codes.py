@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.base.errors import Exit
 from stallscope.main import COMMANDS, main
-from stallscope.model import SESSIONS, Note
+from stallscope.model import capturefile
+from stallscope.model.capture import SESSIONS, Note
 from tests.unit.captures import convoy
 
 __all__: list[str] = []

@@ -13,11 +13,11 @@ import duckdb
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.base.errors import Exit
 from stallscope.commands import export
-from stallscope.incident import CaptureEntry
 from stallscope.main import main
+from stallscope.model import capturefile
+from stallscope.model.incident import CaptureEntry
 from stallscope.reporters.export.tables import TABLES
 from stallscope.store import Store
 from tests.unit.captures import convoy

@@ -12,7 +12,7 @@ import duckdb
 import msgspec
 import pytest
 
-from stallscope.model import Frame, Thread
+from stallscope.model.capture import Frame, Thread
 from stallscope.reporters.export import csvfile, parquet
 from stallscope.reporters.export.source import Entry, Options
 from stallscope.reporters.export.tables import MAX_TEXT, TABLES, Table

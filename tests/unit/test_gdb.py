@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import gdb
+from stallscope.model import capturefile
 from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
 

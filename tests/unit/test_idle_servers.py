@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from stallscope.analyzers import catalog, engine
-from stallscope.model import Capture, Thread
+from stallscope.model.capture import Capture, Thread
 from stallscope.reporters.facts import unread
 from tests.unit.scenes import Scenery, frames
 

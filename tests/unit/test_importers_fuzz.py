@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallscope import capturefile
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.importers import dump, gdb
 from stallscope.base.errors import StallscopeError
-from stallscope.model import Capture
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
 from tests.unit.costs import cpu_seconds
 
 pytestmark = pytest.mark.slow

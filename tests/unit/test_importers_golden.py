@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import capturefile
 from stallscope.analyzers import importers
-from stallscope.model import Capture, Frame, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Frame, Thread
 
 DATA = Path(__file__).parent.parent / "data" / "importers"
 CASES = sorted(DATA.glob("*.in"))

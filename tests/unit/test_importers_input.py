@@ -19,7 +19,7 @@ from stallscope.analyzers.importers import dump
 from stallscope.base import inputfile, parallel
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.main import main
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -22,9 +22,9 @@ import msgspec
 import pytest
 
 from stallscope.base import times
-from stallscope.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.main import main
-from stallscope.model import Note
+from stallscope.model.capture import Note
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.server.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction
 from stallscope.store import Store, layout, listing
 from stallscope.store.records import encode
@@ -285,6 +285,7 @@ def test_deadlocks(run: Run, store: Store) -> None:
     assert "transaction 8, connection 12, rolled back; holds row lock" in out
     assert all(line.isprintable() for line in out.splitlines())
     found = json.loads(run("--dest", store.dest, "--deadlocks", "--json", "-n", "1")[1])
+    assert found["schema"] == "stallscope.deadlocks/1"
     assert [one["id"] for one in found["deadlocks"]] == ["20261122T000000-ab"]
     (store.dest / "deadlocks" / "20261123.json").write_text("{")
     code, out, err = run("--dest", store.dest, "--deadlocks")

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallscope import capturefile, waitlines
 from stallscope.agent import probe_session
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.analyzers import catalog, engine
@@ -24,13 +23,14 @@ from stallscope.collectors import rings, snapshot, waits
 from stallscope.collectors.probe import ProbeError
 from stallscope.commands import _agent, _rings
 from stallscope.main import main, parser
-from stallscope.model import Capture
+from stallscope.model import capturefile, waitlines
+from stallscope.model.capture import Capture
+from stallscope.model.waitlines import WaitLine
 from stallscope.reporters import waits as waits_reporter
 from stallscope.screens import panes
 from stallscope.screens.events import Shot, Waited
 from stallscope.screens.live import LiveOptions, LiveSource
 from stallscope.screens.state import State
-from stallscope.waitlines import WaitLine
 from tests.unit.captures import convoy
 from tests.unit.programs import python_program
 from tests.unit.rings import made, of_this_process

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallscope.ringfile import KINDS
+from stallscope.model.ringfile import KINDS
 from tests.support.known_waits import known_waits, make
 from tests.support.servers import MEMORY, PATIENCE, wait_until
 from tests.support.servers.inside import RINGS, library_path, one_ring

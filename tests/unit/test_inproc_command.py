@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import ringfile
 from stallscope.base.errors import Exit
 from stallscope.collectors import rings
 from stallscope.main import main
-from stallscope.ringfile import Life
+from stallscope.model import ringfile
+from stallscope.model.ringfile import Life
 from tests.unit.rings import made, of_this_process
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from stallscope import capturefile, ringfile
 from stallscope.base.errors import Exit
 from stallscope.collectors import probe
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.rings import RUNTIME_DIR, of_process
 from stallscope.main import main
-from stallscope.model import Capture
+from stallscope.model import capturefile, ringfile
+from stallscope.model.capture import Capture
 from tests.needs import why_not
 from tests.support.servers import MEMORY, PATIENCE, wait_until
 from tests.support.servers.inside import library_path, one_ring

@@ -15,14 +15,14 @@ import pytest
 
 from stallscope.analyzers import catalog, engine
 from stallscope.base.errors import Exit
-from stallscope.incident import Fired
 from stallscope.main import main
-from stallscope.model import Frame, Lock, LockKind, Thread
+from stallscope.model.capture import Frame, Lock, LockKind, Thread
+from stallscope.model.incident import Fired
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import loads
 from stallscope.reporters.html import assets, histograms, timeline, waitgraph
 from stallscope.reporters.html.pack import Entry, shown
 from stallscope.reporters.html.page import Builder, embedded
-from stallscope.samples import Sample
-from stallscope.waitlines import loads
 from tests.unit.captures import stack
 from tests.unit.reports import busy, rendered, samples, saved, store_incident, waits_line
 

@@ -14,7 +14,7 @@ import pytest
 
 from stallscope.base.errors import Exit
 from stallscope.main import main
-from stallscope.model import Capture
+from stallscope.model.capture import Capture
 from tests.unit.reports import START_NS, busy, hostile, rendered, saved, store_incident
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from stallscope.analyzers.analysis import (
     Link,
     WaiterGroup,
 )
-from stallscope.model import (
+from stallscope.model.capture import (
     Capture,
     Frame,
     Label,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from stallscope import ringfile
-from stallscope.ringfile import RingError
-from stallscope.waitlines import GROUPS, KINDS
+from stallscope.model import ringfile
+from stallscope.model.ringfile import RingError
+from stallscope.model.waitlines import GROUPS, KINDS
 from tests.unit.rings import made
 
 ROOT = Path(__file__).parent.parent.parent

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from stallscope.model.samples import Sample
 from stallscope.reporters import samplelines
-from stallscope.samples import Sample
 
 SECOND = 10**9
 

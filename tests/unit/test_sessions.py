@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from stallscope.collectors.sql.metadata_locks import Held, waits_of
 from stallscope.collectors.sql.replication import numbers as replication_numbers
-from stallscope.model import Capture, Label, Lock, LockKind, Process, Thread
+from stallscope.model.capture import Capture, Label, Lock, LockKind, Process, Thread
+from stallscope.model.sessions import LockWait, Session, Sessions, annotate, raw_statements, redact
 from stallscope.server import innodbnumbers
 from stallscope.server.statements import normalize
-from stallscope.sessions import LockWait, Session, Sessions, annotate, raw_statements, redact
 
 SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 

@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallscope import capturefile, main, sessionsfile
+from stallscope import main
 from stallscope.agent.verdict_process import VerdictRequest
 from stallscope.agent.verdict_process.naming import judge
 from stallscope.analyzers import catalog
-from stallscope.incident import CaptureEntry
-from stallscope.model import Capture, LockKind
+from stallscope.model import capturefile, sessionsfile
+from stallscope.model.capture import Capture, LockKind
+from stallscope.model.incident import CaptureEntry
+from stallscope.model.sessions import LockWait, Session, Sessions, annotate, redact
 from stallscope.server.statements import normalize
-from stallscope.sessions import LockWait, Session, Sessions, annotate, redact
 from stallscope.store import Store, read_incident
 from stallscope.store.retention import Retention
 from tests.unit.captures import convoy

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, snapshot
 from stallscope.collectors.processes import Server
-from stallscope.model import Capture
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture
 from tests.unit.captures import convoy
 from tests.unit.programs import python_program
 

@@ -18,9 +18,9 @@ from stallscope.collectors.sql.texts import MAX_KINDS, lock_waits_text, processl
 from stallscope.collectors.sql.wire import Session as Wire
 from stallscope.collectors.triggers.engine import sources_named
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
-from stallscope.model import LockKind
+from stallscope.model.capture import LockKind
+from stallscope.model.sessions import LockWait, Session, Sessions
 from stallscope.server.statements import normalize, normalizer
-from stallscope.sessions import LockWait, Session, Sessions
 
 __all__: list[str] = []
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stallscope.base.errors import StallscopeError
-from stallscope.incident import CaptureEntry, Incident
+from stallscope.model.incident import CaptureEntry, Incident
 from stallscope.reporters.incidents import Row, dumps, list_lines, whole, whole_dumps
 from stallscope.store import (
     Store,

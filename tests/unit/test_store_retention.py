@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stallscope.base.errors import StallscopeError
-from stallscope.incident import CaptureEntry
+from stallscope.model.incident import CaptureEntry
 from stallscope.store import IncidentFolder, Retention, Store, Summary, layout, locking
 from stallscope.store.retention import expired
 from tests.unit.storelife import CAPTURE, START_NS, fill, incident

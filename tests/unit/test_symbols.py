@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope import capturefile
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.collectors.symbols import Debuginfod, symbolize
 from stallscope.main import main
-from stallscope.model import Capture, Frame, Module, Process, Thread
+from stallscope.model import capturefile
+from stallscope.model.capture import Capture, Frame, Module, Process, Thread
 from tests.unit.programs import python_program
 
 # A function at 0x1000 of 0x20 bytes, and nothing else.

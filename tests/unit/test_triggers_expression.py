@@ -20,7 +20,7 @@ from stallscope.collectors.triggers.expression import (
     parse,
 )
 from stallscope.collectors.triggers.readings import Readings
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 NS = 1_000_000_000
 STALE = 5 * NS

@@ -11,7 +11,7 @@ from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.dryrun import dry_run
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.recording import Record
-from stallscope.incident import Fired
+from stallscope.model.incident import Fired
 from tests.unit.trigger_recordings import NS, healthy_time, load, mark
 
 pytestmark = pytest.mark.slow

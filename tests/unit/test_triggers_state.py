@@ -16,7 +16,7 @@ from stallscope.collectors.triggers.baseline import Baseline
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.collectors.triggers.state import Machine, Phase
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 NS = 1_000_000_000
 

@@ -9,9 +9,9 @@ import pytest
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.collectors.triggers.waiting import kinds_of, sample_of
-from stallscope.model import Trigger
-from stallscope.samples import Sample
-from stallscope.waitlines import GROUPS, IDLE_KINDS, KINDS, SCHEMA, Key, KindWaits, WaitLine
+from stallscope.model.capture import Trigger
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import GROUPS, IDLE_KINDS, KINDS, SCHEMA, Key, KindWaits, WaitLine
 
 NS = 1_000_000_000
 SYNC = TriggerSettings("sync", wait="sync", threshold=1000.0, sleep=10.0, clear_cycles=2)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallscope import waitlines
 from stallscope.analyzers import catalog
 from stallscope.analyzers.excerpts import Excerpts
 from stallscope.base.errors import StallscopeError
+from stallscope.model import waitlines
+from stallscope.model.waitlines import Notice, WaitLine, loads
 from stallscope.reporters import waits
 from stallscope.reporters.prometheus import Metrics
-from stallscope.waitlines import Notice, WaitLine, loads
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SAMPLE: dict[str, Any] = json.loads((CHECKOUT / "tests/data/waits/stalled.json").read_bytes())

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stallscope.model.waitlines import ClassWaits, Key, KindWaits, WaitLine, loads
 from stallscope.reporters.prometheus import MAX_LOCKS, Metrics
-from stallscope.waitlines import ClassWaits, Key, KindWaits, WaitLine, loads
 from tests.support.servers import PATIENCE
 
 SAMPLES = Path(__file__).parent.parent / "data" / "waits"

@@ -16,8 +16,7 @@ import pytest
 
 from stallscope.analyzers import catalog
 from stallscope.analyzers.excerpts import Excerpts
-from stallscope.reporters import waits
-from stallscope.waitlines import (
+from stallscope.model.waitlines import (
     ROW_LOCK_FUNCTIONS,
     Event,
     Key,
@@ -28,6 +27,7 @@ from stallscope.waitlines import (
     WaitLine,
     loads,
 )
+from stallscope.reporters import waits
 
 GOLDEN = Path(__file__).parent.parent / "data" / "waits"
 OPTIONS = waits.Options(server="mysqld (pid 4711)", watched=14.0)

@@ -11,7 +11,7 @@ import msgspec
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker, Finding
 from stallscope.analyzers.waittree import Holder, Queue, forest
-from stallscope.model import Capture, Frame, Lock, LockKind, Thread
+from stallscope.model.capture import Capture, Frame, Lock, LockKind, Thread
 from stallscope.reporters import waittree
 
 

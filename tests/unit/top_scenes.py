@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stallscope import capturefile, waitlines
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
 from stallscope.base import inputfile
-from stallscope.incident import TargetEntry, Verdict
-from stallscope.model import Capture
+from stallscope.model import capturefile, waitlines
+from stallscope.model.capture import Capture
+from stallscope.model.incident import TargetEntry, Verdict
+from stallscope.model.waitlines import WaitLine
 from stallscope.screens.events import Event, Listed, Put, Saved, Shot, Waited
 from stallscope.store import Summary
-from stallscope.waitlines import WaitLine
 
 __all__ = ["FakeSource", "analysis", "events", "incidents", "recorded", "wait_lines"]
 

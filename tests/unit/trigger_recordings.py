@@ -11,7 +11,7 @@ import msgspec
 
 from stallscope.collectors.triggers import recording
 from stallscope.collectors.triggers.recording import Record
-from stallscope.samples import Sample
+from stallscope.model.samples import Sample
 
 __all__ = ["FOLDER", "healthy_time", "load", "mark"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from stallscope.incident import Verdict
-from stallscope.sessions import Sessions
+from stallscope.model.incident import Verdict
+from stallscope.model.sessions import Sessions
 
 __all__ = ["VerdictAnswer", "VerdictRequest"]
 

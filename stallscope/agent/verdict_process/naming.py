@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stallscope import capturefile, sessionsfile
 from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis, Blocker
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.incident import Verdict
-from stallscope.model import Capture
+from stallscope.model import capturefile, sessionsfile
+from stallscope.model.capture import Capture
+from stallscope.model.incident import Verdict
+from stallscope.model.sessions import Sessions, annotate, redact
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import session
 from stallscope.server.statements import normalize
-from stallscope.sessions import Sessions, annotate, redact
 
 __all__ = ["judge", "verdict_of"]
 

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from stallscope.base.text import clean, one_line
-from stallscope.model import Capture, Thread
+from stallscope.model.capture import Capture, Thread
+from stallscope.model.waitlines import Event, WaitLine
 from stallscope.reporters.counts import count_states
 from stallscope.reporters.export.source import (
     Entry,
@@ -23,7 +24,6 @@ from stallscope.reporters.export.source import (
     rows,
     tool,
 )
-from stallscope.waitlines import Event, WaitLine
 
 __all__ = ["render"]
 

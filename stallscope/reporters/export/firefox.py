@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from stallscope.base.text import clean
-from stallscope.model import Capture, Lock, Thread
+from stallscope.model.capture import Capture, Lock, Thread
 from stallscope.reporters.export.firefoxtables import Tables
 from stallscope.reporters.export.source import (
     Entry,

@@ -9,7 +9,7 @@ from typing import Any
 from stallscope.analyzers import subsystems
 from stallscope.analyzers.waits import IDLE
 from stallscope.base.text import clean
-from stallscope.model import Frame, Module
+from stallscope.model.capture import Frame, Module
 from stallscope.reporters.export.source import Row, source_line
 
 __all__ = ["Tables"]

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from stallscope.base.text import clean
-from stallscope.model import Capture, Frame, Module
+from stallscope.model.capture import Capture, Frame, Module
 from stallscope.reporters.export.protobuf import bytes_field, int_field, packed_field
 from stallscope.reporters.export.source import (
     Entry,

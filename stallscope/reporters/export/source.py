@@ -10,10 +10,10 @@ import msgspec
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import display
 from stallscope.base.text import clean
-from stallscope.incident import Incident
-from stallscope.model import Capture, Frame, Lock, Thread
-from stallscope.samples import Sample
-from stallscope.waitlines import WaitLine
+from stallscope.model.capture import Capture, Frame, Lock, Thread
+from stallscope.model.incident import Incident
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import WaitLine
 
 __all__ = [
     "NO_STACK",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from stallscope.base.text import clean
-from stallscope.model import Frame
+from stallscope.model.capture import Frame
 from stallscope.reporters.export.source import (
     Entry,
     Options,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from stallscope.base.text import clean
-from stallscope.model import Capture, Lock
+from stallscope.model.capture import Capture, Lock
 from stallscope.reporters.counts import count_states, count_threads, target_process
 from stallscope.reporters.export.source import Entry, History, Options, Row, rows
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from stallscope.model.waitlines import IDLE_KINDS, LOCK_KINDS, Key, Notice, WaitLine
 from stallscope.reporters.html.pack import shown
 from stallscope.reporters.lines import short_name
 from stallscope.reporters.units import duration, number, size
-from stallscope.waitlines import IDLE_KINDS, LOCK_KINDS, Key, Notice, WaitLine
 
 __all__ = ["Bar", "Histogram", "KeyRow", "build", "keys"]
 

@@ -15,7 +15,7 @@ import msgspec
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.subsystems import OTHER, Subsystems
 from stallscope.base.text import clean
-from stallscope.model import Frame, Lock, Thread
+from stallscope.model.capture import Frame, Lock, Thread
 from stallscope.reporters.counts import count_states, told_state
 from stallscope.reporters.html import waitgraph
 from stallscope.reporters.lines import short_name

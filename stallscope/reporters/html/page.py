@@ -23,7 +23,9 @@ from stallscope.analyzers.diff import Change, Diff, Side, diff
 from stallscope.analyzers.series import Sample as SeriesSample
 from stallscope.analyzers.series import sample
 from stallscope.base import package
-from stallscope.incident import Incident
+from stallscope.model.incident import Incident
+from stallscope.model.samples import Sample
+from stallscope.model.waitlines import Notice, WaitLine
 from stallscope.reporters.html import histograms, timeline, waitgraph
 from stallscope.reporters.html.assets import Assets
 from stallscope.reporters.html.pack import Entry, Packer, shown
@@ -31,8 +33,6 @@ from stallscope.reporters.html.view import GroupView, View, groups, utc, view
 from stallscope.reporters.lines import short_name
 from stallscope.reporters.samplelines import TITLES
 from stallscope.reporters.sentence import Speaker
-from stallscope.samples import Sample
-from stallscope.waitlines import Notice, WaitLine
 
 __all__ = ["COLUMNS", "Builder", "embedded"]
 

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stallscope.incident import Fired
+from stallscope.model.incident import Fired
+from stallscope.model.samples import Sample
 from stallscope.reporters.html.pack import shown
-from stallscope.samples import Sample
 
 __all__ = ["MAX_POINTS", "MAX_SERIES", "build", "marks"]
 

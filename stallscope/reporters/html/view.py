@@ -10,7 +10,7 @@ import msgspec
 
 from stallscope.analyzers.analysis import Analysis, Finding, Group
 from stallscope.analyzers.subsystems import Subsystems
-from stallscope.model import Capture, Frame, Thread
+from stallscope.model.capture import Capture, Frame, Thread
 from stallscope.reporters import facts
 from stallscope.reporters.connection import connection_query
 from stallscope.reporters.counts import count_states, thread_of, trust

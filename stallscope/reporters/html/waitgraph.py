@@ -13,7 +13,7 @@ from typing import Any
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waittree import Holder, Place, Queue, forest
 from stallscope.base.text import clean, one_line
-from stallscope.model import Lock
+from stallscope.model.capture import Lock
 from stallscope.reporters.lines import short_name, threads_text
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import statement

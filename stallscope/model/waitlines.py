@@ -7,10 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-from stallscope import captureformat
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.model import Trigger
+from stallscope.model import captureformat
+from stallscope.model.capture import Trigger
 
 __all__ = [
     "FILE_KINDS",

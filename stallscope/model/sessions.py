@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from stallscope.model import SESSIONS, Capture, Index, Label, Lock, LockKind, Note, Thread
+from stallscope.model.capture import SESSIONS, Capture, Index, Label, Lock, LockKind, Note, Thread
 from stallscope.server.statements import Statement
 
 __all__ = [
@@ -92,7 +92,7 @@ class Sessions(msgspec.Struct, frozen=True):
 def redact(sessions: Sessions, normalize: Callable[..., Statement]) -> Sessions:
     """Return the sessions with ``?`` for the literals of statements.
 
-    ``normalize`` is stallscope.statements.normalize.
+    ``normalize`` is stallscope.server.statements.normalize.
     """
 
     def redacted(session: Session) -> Session:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from stallscope.base.times import Count, Moment
-from stallscope.model import Note, Trigger
+from stallscope.model.capture import Note, Trigger
 
 __all__ = ["SCHEMA", "CaptureEntry", "Fired", "Incident", "Outline", "TargetEntry", "Verdict"]
 

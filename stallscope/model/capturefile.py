@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from stallscope import captureformat, capturewriter, sessionsfile
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
-from stallscope.captureformat import StackRecord
-from stallscope.model import (
+from stallscope.model import captureformat, capturewriter, sessionsfile
+from stallscope.model.capture import (
     SCHEMA,
     Address,
     Capture,
@@ -30,6 +29,7 @@ from stallscope.model import (
     Thread,
     Trigger,
 )
+from stallscope.model.captureformat import StackRecord
 
 if TYPE_CHECKING or sys.version_info < (3, 14):
     from backports import zstd

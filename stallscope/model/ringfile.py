@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from stallscope.base.errors import StallscopeError
-from stallscope.waitlines import FILE_KINDS, LOCK_KINDS
+from stallscope.model.waitlines import FILE_KINDS, LOCK_KINDS
 
 __all__ = [
     "KINDS",

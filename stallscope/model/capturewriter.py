@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stallscope import captureformat
 from stallscope.base.times import rfc3339
-from stallscope.captureformat import Field
-from stallscope.model import (
+from stallscope.model import captureformat
+from stallscope.model.capture import (
     SCHEMA,
     Address,
     Capture,
@@ -23,6 +22,7 @@ from stallscope.model import (
     Stack,
     Syscall,
 )
+from stallscope.model.captureformat import Field
 
 __all__ = ["lines"]
 

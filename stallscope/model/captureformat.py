@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from stallscope.model import (
+from stallscope.model.capture import (
     ADDED,
     SCHEMA,
     Address,

@@ -17,8 +17,8 @@ import msgspec
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.model import Capture, Index
-from stallscope.sessions import Sessions, annotate, missing
+from stallscope.model.capture import Capture, Index
+from stallscope.model.sessions import Sessions, annotate, missing
 
 __all__ = ["MAX_BYTES", "SCHEMA", "SUFFIX", "add", "add_beside", "path_of", "write"]
 
