@@ -11,7 +11,7 @@
 #include "capture/capturer.h"
 #include "command/waits_command.h"
 #include "serve/serve.h"
-#include "waits/watch.h"
+#include "watch/watch.h"
 
 #define STALL_MAX_PIDS 4096
 #define STALL_MAX_STRINGS 64

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "serve/serve.h"
-#include "waits/watch.h"
+#include "watch/watch.h"
 
 // --kind NAME: a kind or a group. The first takes the place of all kinds; *given says that there was
 // one.

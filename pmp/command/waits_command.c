@@ -15,8 +15,8 @@
 #include "base/messages.h"
 #include "base/options_text.h"
 #include "base/output.h"
-#include "waits/watch_line.h"
-#include "waits/watch_processes.h"
+#include "watch/watch_line.h"
+#include "watch/watch_processes.h"
 
 #define MAX_LINE 256
 

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "waits/watch.h"
+#include "watch/watch.h"
 
 struct stall_waits_options {
 	uint64_t interval_ns;

@@ -3,7 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/messages.h"
-#include "waits/watch_events.h"
+#include "watch/watch_events.h"
 
 struct stall_error *stall_answer(struct stall_server *server, struct stall_json *json)
 {

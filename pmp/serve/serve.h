@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "capture/capturer.h"
 #include "serve/serve_options.h"
-#include "waits/watch.h"
+#include "watch/watch.h"
 
 void stall_serve_options_init(struct stall_serve_options *options);
 

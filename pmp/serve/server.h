@@ -10,7 +10,7 @@
 #include "capture/capturer.h"
 #include "serve/serve_options.h"
 #include "snapshot/target.h"
-#include "waits/watch.h"
+#include "watch/watch.h"
 
 struct stall_server {
 	const struct stall_serve_options *options;

@@ -6,8 +6,8 @@
 
 #include "base/cleanup.h"
 #include "serve/answers.h"
-#include "waits/watch.h"
-#include "waits/watch_processes.h"
+#include "watch/watch.h"
+#include "watch/watch_processes.h"
 
 static struct stall_error *add(struct stall_server *server, pid_t pid)
 {

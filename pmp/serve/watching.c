@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "serve/answers.h"
 #include "serve/captures.h"
-#include "waits/watch_line.h"
-#include "waits/watch_slots.h"
+#include "watch/watch_line.h"
+#include "watch/watch_slots.h"
 
 // Of several errors the first counts; takes the error over.
 static void keep_error(struct stall_server *server, struct stall_error *err)

@@ -32,7 +32,6 @@ struct stall_wait_source_options {
 	uint64_t poll_interval_ns; // poll: between two looks; 0: as its cost allows
 	bool force;		   // where the kernel is known to crash
 };
-void stall_wait_source_options_init(struct stall_wait_source_options *options);
 
 // A wait that goes on.
 struct stall_wait_now {
@@ -134,7 +133,5 @@ struct stall_wait_source {
 	const struct stall_wait_source_calls *calls; // NULL: none yet
 	void *state;
 };
-
-void stall_wait_source_deinit(struct stall_wait_source *source);
 
 #endif

@@ -7,10 +7,10 @@
 #include <sys/sysmacros.h>
 
 #include "check.h"
+#include "sources/poll_calls.h"
+#include "sources/poll_process.h"
+#include "sources/poll_stats.h"
 #include "target_process.h"
-#include "waits/poll_calls.h"
-#include "waits/poll_process.h"
-#include "waits/poll_stats.h"
 
 #define ALL_KINDS ((1U << STALL_WAIT_KINDS) - 1)
 #define SP UINT64_C(0x7f0000001000)

@@ -13,8 +13,8 @@
 #include "ebpf/waits_read.h"
 #include "ebpf/waits_state.h"
 #include "snapshot/read_child.h"
+#include "sources/server_probes.h"
 #include "target_process.h"
-#include "waits/server_probes.h"
 
 static struct stall_arena arena;
 static struct stall_worker *worker;

@@ -5,7 +5,7 @@
 #include "check.h"
 #include "waits/wait_table.h"
 #include "waits/wait_wakers.h"
-#include "waits/watch_state.h"
+#include "watch/watch_state.h"
 
 #define PID 4711
 #define SECOND UINT64_C(1000000000)

@@ -6,9 +6,9 @@
 #include "capture/cmdline.h"
 #include "snapshot/maps_line.h"
 #include "snapshot/proc_thread.h"
-#include "waits/poll_files.h"
-#include "waits/poll_process.h"
-#include "waits/poll_thread.h"
+#include "sources/poll_files.h"
+#include "sources/poll_process.h"
+#include "sources/poll_thread.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a thread waits for, from the system call that /proc shows it in.
+#ifndef STALL_POLL_CALLS_H
+#define STALL_POLL_CALLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ebpf/waits.h"
+#include "ebpf/waits_calls.h"
+#include "snapshot/proc_thread.h"
+#include "snapshot/target.h"
+#include "sources/poll_files.h"
+
+struct stall_poll_call {
+	struct stall_wait_key key;
+	uint32_t operation; // as in a record
+	uint64_t value, size;
+	int fd;		       // of a file that is known by one, else -1
+	uint32_t mode;	       // of it
+	char path[STALL_PATH]; // "": it has none
+};
+
+// The kind of wait that a call is where it is none of a futex; `file` NULL: not by a descriptor.
+// STALL_WAIT_KINDS: none that is wanted (`kinds`, bit of each).
+enum stall_wait_kind stall_poll_kind(const struct stall_call *calls, uint32_t kinds,
+				     const struct stall_proc_syscall *call,
+				     const struct stall_poll_file *file, uint64_t size);
+
+// Of a call that stall_poll_is_wait(). False: it is no wait of these kinds after all (a socket), or
+// what it is for is not known any more.
+bool stall_poll_call_describe(const struct stall_target *target, struct stall_poll_mounts *mounts,
+			      const struct stall_call *calls, uint32_t kinds,
+			      const struct stall_proc_syscall *call, struct stall_poll_call *ret);
+
+#endif

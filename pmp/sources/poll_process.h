@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process whose threads are looked at again and again.
+#ifndef STALL_POLL_PROCESS_H
+#define STALL_POLL_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "snapshot/target.h"
+#include "sources/poll_files.h"
+#include "sources/poll_thread.h"
+
+struct stall_poll_process {
+	struct stall_target target;
+	int task;			    // descriptor of /proc/PID/task
+	struct stall_poll_thread **threads; // by TID
+	size_t count;
+	struct stall_poll_mounts mounts;
+	uint64_t image; // of its memory: another one after exec
+	uint64_t checked_ns;
+	bool replaced;	// by another program, which is to be told
+	size_t refused; // threads that could not be read at the last look
+};
+
+// `max`: threads that may be taken up. What comes beyond is counted in *ret_over.
+struct stall_error *stall_poll_process_create(struct stall_poll_reader *reader, pid_t pid,
+					      size_t max, size_t *ret_over,
+					      struct stall_poll_process **ret);
+void stall_poll_process_destroy(struct stall_poll_reader *reader,
+				struct stall_poll_process *process);
+
+// Whether threads have begun or ended since they were listed, as far as their number tells.
+bool stall_poll_process_is_stale(const struct stall_poll_process *process);
+// Lists its threads again. Those that have ended are handed to `ended` first.
+typedef void (*stall_poll_ended_fn)(void *arg, struct stall_poll_thread *thread);
+struct stall_error *stall_poll_process_list(struct stall_poll_reader *reader,
+					    struct stall_poll_process *process, size_t max,
+					    stall_poll_ended_fn ended, void *arg, size_t *ret_over);
+// Sets `replaced` where it executes another program than at the last check.
+void stall_poll_process_check(struct stall_poll_process *process, uint64_t now_ns);
+
+// Where the program's code and its first stack begin, from the text of a stat file. False: not there.
+bool stall_poll_parse_image(const char *text, uint64_t *ret);
+
+#endif

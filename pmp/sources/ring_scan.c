@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sources/ring_scan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TOLD 64 // in one go: records are to be taken too
+#define LONGEST_NS UINT64_C(50000000)
+#define SHORTEST_NS UINT64_C(1000000)
+#define LOOK_AGAIN_NS UINT64_C(500000)
+// A thread copies its stack when its patience is over, 10 ms at most (recorder.h), if it gets a CPU.
+// So often is it looked for, some 20 ms long: where all CPUs were away that is no time of either.
+#define STACK_LOOKS 20
+
+struct stall_error *stall_ring_scan_init(struct stall_ring_scan *scan)
+{
+	scan->slots = calloc(stall_ring_header(scan->ring)->slot_count, sizeof(*scan->slots));
+	scan->stack = malloc(stall_ring_max_stack(scan->ring) + 1);
+	if (scan->slots && scan->stack)
+		return NULL;
+	stall_ring_scan_deinit(scan);
+	return &stall_enomem;
+}
+
+void stall_ring_scan_deinit(struct stall_ring_scan *scan)
+{
+	free(scan->slots);
+	free(scan->stack);
+	scan->slots = NULL;
+	scan->stack = NULL;
+}
+
+static uint64_t threshold_of(const struct stall_ring_scan *scan, uint32_t kind)
+{
+	return stall_ring_live(scan->ring)->threshold_ns[kind];
+}
+
+// A wait that begins from now on is seen at least once before it is due.
+static uint64_t period_ns(const struct stall_ring_scan *scan)
+{
+	uint64_t least = 2 * LONGEST_NS;
+
+	for (int i = 0; i < STALL_WAIT_KINDS; i++)
+		if ((scan->kinds >> i & 1) && threshold_of(scan, i) < least)
+			least = threshold_of(scan, i);
+	return (least < SHORTEST_NS ? SHORTEST_NS : least) / 2;
+}
+
+void stall_ring_record_settle(const struct stall_ring_scan *scan, struct stall_wait_record *record)
+{
+	record->tgid = record->key.tgid = scan->pid;
+	record->tid = 0; // only the other one is known
+	record->slot += scan->first;
+	record->server = (struct stall_wait_server){};
+	// In no system call, as far as the registers tell.
+	record->regs[STALL_BPF_ORIG_AX] = UINT64_MAX;
+	if (record->key.kind == STALL_WAIT_FUTEX)
+		record->operation |= STALL_OPERATION_OBJECT;
+	if (record->now_ns < record->start_ns)
+		record->now_ns = record->start_ns;
+}
+
+static struct stall_wait_record make_record(const struct stall_ring_scan *scan, size_t index,
+					    const struct stall_wait_slot *slot)
+{
+	struct stall_wait_record record = {
+		.magic = STALL_BPF_MAGIC,
+		.ns_tid = slot->ns_tid,
+		.operation = slot->operation,
+		.key = slot->key,
+		.start_ns = slot->start_ns,
+		.value = slot->value,
+		.size = slot->size,
+		.slot = index,
+		.seq = slot->seq,
+	};
+
+	memcpy(record.comm, slot->comm, sizeof(record.comm));
+	return record;
+}
+
+static void tell(struct stall_ring_scan *scan, size_t index, const struct stall_wait_slot *slot,
+		 const struct stall_wait_handler *handler, uint64_t now_ns)
+{
+	struct stall_wait_record record = make_record(scan, index, slot);
+
+	record.type = STALL_RECORD_IN_FLIGHT;
+	record.now_ns = now_ns;
+	record.flags = STALL_SLOT_REPORTED;
+	stall_ring_record_settle(scan, &record);
+	scan->slots[index].reported = scan->slots[index].settled = slot->seq;
+	handler->wait(handler->arg, &record, NULL);
+}
+
+// No stall, however long it waits.
+static bool is_idle(struct stall_ring_scan *scan, size_t index, const struct stall_wait_slot *slot)
+{
+	if (stall_ring_counts_role(scan->counts, slot) != STALL_ROLE_COND)
+		return false;
+	scan->slots[index].settled = slot->seq;
+	return true;
+}
+
+// What sleeps on a condition may be idle threads, or a lock of the server's own: the stack tells.
+static bool ask(struct stall_ring_scan *scan, size_t index, const struct stall_wait_slot *slot,
+		const struct stall_wait_handler *handler, uint64_t now_ns)
+{
+	struct stall_wait_record record = make_record(scan, index, slot);
+	struct stall_ring_stack_copy copy;
+
+	if (stall_ring_counts_role(scan->counts, slot) != STALL_ROLE_UNKNOWN ||
+	    !stall_ring_read_stack(scan->ring, index, slot->seq, &copy, scan->stack,
+				   stall_ring_max_stack(scan->ring)) ||
+	    !stall_ring_counts_ask(scan->counts, slot, now_ns))
+		return false;
+	record.type = STALL_RECORD_END;
+	record.now_ns = record.start_ns;
+	record.flags = STALL_SLOT_FIRST | STALL_SLOT_GOES_ON;
+	record.stack_size = copy.size;
+	record.stack_address = copy.address;
+	memcpy(record.regs, copy.regs, sizeof(record.regs));
+	stall_ring_record_settle(scan, &record);
+	handler->wait(handler->arg, &record, scan->stack);
+	return true;
+}
+
+static bool is_missing_stack(const struct stall_ring_scan *scan, size_t index,
+			     const struct stall_wait_slot *slot)
+{
+	struct stall_ring_stack_copy copy;
+
+	// Of these it comes when they are over.
+	if (slot->key.kind >= STALL_WAIT_EXTEND && slot->key.kind != STALL_WAIT_UNLINK &&
+	    slot->key.kind != STALL_WAIT_RENAME)
+		return false;
+	return !stall_ring_read_stack(scan->ring, index, slot->seq, &copy, scan->stack, 0);
+}
+
+static bool is_to_come(struct stall_ring_scan *scan, size_t index,
+		       const struct stall_wait_slot *slot)
+{
+	struct slot_looks *looks = &scan->slots[index];
+
+	if (looks->missed != slot->seq)
+		looks->looks = 0;
+	looks->missed = slot->seq;
+	return looks->looks++ < STACK_LOOKS && is_missing_stack(scan, index, slot);
+}
+
+static void wait_until(struct stall_ring_scan *scan, uint64_t when_ns)
+{
+	if (when_ns < scan->next_ns)
+		scan->next_ns = when_ns;
+}
+
+// Returns how many records it has handed on.
+static size_t look_at(struct stall_ring_scan *scan, size_t index,
+		      const struct stall_wait_slot *slot, const struct stall_wait_handler *handler,
+		      uint64_t now_ns)
+{
+	uint32_t kind = slot->key.kind;
+
+	if (!slot->tid || kind >= STALL_WAIT_KINDS || !(scan->kinds >> kind & 1)) {
+		scan->slots[index].settled = slot->seq;
+		return 0;
+	}
+	if (kind == STALL_WAIT_FUTEX && slot->operation == STALL_RING_COND_WAIT) {
+		if (is_idle(scan, index, slot))
+			return 0;
+		if (ask(scan, index, slot, handler, now_ns)) {
+			wait_until(scan, now_ns + LOOK_AGAIN_NS); // it is known by then
+			return 1;
+		}
+	}
+	uint64_t due_ns = slot->start_ns + threshold_of(scan, kind);
+	if (due_ns > now_ns) {
+		wait_until(scan, due_ns);
+		return 0;
+	}
+	if (is_to_come(scan, index, slot)) {
+		wait_until(scan, now_ns + LOOK_AGAIN_NS);
+		return 0;
+	}
+	tell(scan, index, slot, handler, now_ns);
+	return 1;
+}
+
+void stall_ring_scan_run(struct stall_ring_scan *scan, const struct stall_wait_handler *handler,
+			 uint64_t now_ns)
+{
+	struct stall_wait_slot slot;
+	size_t count, told = 0;
+	const volatile struct stall_wait_slot *slots = stall_ring_slots(scan->ring, &count);
+
+	scan->next_ns = now_ns + period_ns(scan);
+	for (size_t i = 0; i < count && told < MAX_TOLD; i++) {
+		uint32_t seq = slots[i].seq;
+
+		if (!(seq & 1) || scan->slots[i].settled == seq)
+			continue;
+		if (stall_ring_read_slot(scan->ring, i, &slot) && (slot.seq & 1))
+			told += look_at(scan, i, &slot, handler, now_ns);
+	}
+	if (told == MAX_TOLD)
+		scan->next_ns = now_ns;
+}

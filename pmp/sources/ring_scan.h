@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looks through the slots of a ring for waits that have passed their threshold and go on.
+#ifndef STALL_RING_SCAN_H
+#define STALL_RING_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "ebpf/waits_common.h"
+#include "rings/ring_file.h"
+#include "sources/ring_counts.h"
+
+struct stall_ring_scan {
+	struct stall_ring *ring;
+	struct stall_ring_counts *counts;
+	pid_t pid;	  // in our pid namespace
+	uint32_t kinds;	  // bit of each enum stall_wait_kind that is wanted
+	size_t first;	  // number of its slot 0 among the slots of all rings
+	uint64_t next_ns; // when something is due
+	struct slot_looks {
+		uint32_t settled;  // seq of the wait that is not to be looked at again
+		uint32_t reported; // seq of the wait that was told
+		uint32_t missed;   // seq of the wait whose stack was looked for in vain
+		uint32_t looks;	   // so often
+	} * slots;
+	uint8_t *stack; // room for a copy
+};
+
+// Takes what stands in `scan` for given, and makes the rest.
+struct stall_error *stall_ring_scan_init(struct stall_ring_scan *scan);
+void stall_ring_scan_deinit(struct stall_ring_scan *scan);
+
+// Hands on a record for each wait that is due. The next look is due at scan->next_ns.
+void stall_ring_scan_run(struct stall_ring_scan *scan, const struct stall_wait_handler *handler,
+			 uint64_t now_ns);
+
+// What the recorder says, in the terms of everybody else.
+void stall_ring_record_settle(const struct stall_ring_scan *scan, struct stall_wait_record *record);
+
+#endif

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sources/server_probes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "ebpf/uprobes_loader.h"
+
+#define MAX_PATTERNS (STALL_BPF_UPROBE_FUNCTIONS * 4)
+
+// Of one function, in all processes.
+struct probed {
+	uint64_t hits_then; // at `then`
+	bool stepped, too_many;
+	char why_not[160];
+};
+
+struct stall_server_probes {
+	struct stall_bpf_waits *waits;
+	uint64_t then; // when hits were last looked at
+	struct probed *functions;
+};
+
+struct stall_error *stall_server_probes_create(struct stall_bpf_waits *waits,
+					       struct stall_server_probes **ret)
+{
+	_cleanup_(stall_server_probes_destroyp) struct stall_server_probes *probes =
+		calloc(1, sizeof(*probes));
+
+	if (!probes)
+		return &stall_enomem;
+	probes->waits = waits;
+	probes->functions = calloc(stall_server_function_count, sizeof(*probes->functions));
+	if (!probes->functions)
+		return &stall_enomem;
+	for (size_t i = 0; i < stall_server_function_count; i++)
+		snprintf(probes->functions[i].why_not, sizeof(probes->functions[i].why_not),
+			 "no symbol of this name");
+	*ret = no_cleanup_ptr(probes);
+	return NULL;
+}
+
+void stall_server_probes_destroy(struct stall_server_probes *probes)
+{
+	if (!probes)
+		return;
+	stall_bpf_waits_remove_all_uprobes(probes->waits);
+	free(probes->functions);
+	free(probes);
+}
+
+// What is looked for in a process, and where it was found.
+struct search {
+	const char *patterns[MAX_PATTERNS];
+	uint32_t functions[MAX_PATTERNS];
+	bool waits_in[MAX_PATTERNS]; // not the function itself, but the one that it names
+	size_t pattern_count;
+	struct stall_function_place *places;
+	size_t place_count;
+};
+
+static void add_patterns(struct search *search, const char *const *patterns, uint32_t function,
+			 bool waits_in)
+{
+	for (; *patterns; patterns++) {
+		search->patterns[search->pattern_count] = *patterns;
+		search->functions[search->pattern_count] = function;
+		search->waits_in[search->pattern_count++] = waits_in;
+	}
+}
+
+// The way from a place to the function in which its caller waits, in the same file. False: it is not
+// there, and the place is of no use.
+static bool find_next_call(const struct search *search, const struct stall_function_place *place,
+			   int32_t *ret)
+{
+	for (size_t i = 0; i < search->place_count; i++) {
+		const struct stall_function_place *next = &search->places[i];
+		int64_t distance =
+			(int64_t)(next->file_offset - next->skipped) - (int64_t)place->file_offset;
+
+		if (!search->waits_in[next->pattern] || next->clone ||
+		    search->functions[next->pattern] != search->functions[place->pattern] ||
+		    next->module != place->module || distance != (int32_t)distance)
+			continue;
+		*ret = (int32_t)distance;
+		return true;
+	}
+	return false;
+}
+
+static void set_probe(struct stall_server_probes *probes, const struct stall_process *process,
+		      const struct search *search, const struct stall_function_place *place)
+{
+	uint32_t function = search->functions[place->pattern];
+	const struct stall_server_function *known = &stall_server_functions[function];
+	struct probed *probed = &probes->functions[function];
+	char path[32];
+
+	// The descriptor is of the very file that is mapped, whatever its path means by now.
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", process->maps->modules[place->module].fd);
+	struct stall_bpf_uprobe uprobe = {
+		.pid = process->target.pid,
+		.path = path,
+		.file_offset = place->file_offset,
+		.function = function,
+		// What a clone has in its registers is the compiler's business.
+		.lock_arg = place->clone ? 0 : known->lock_arg,
+		.second_arg = place->clone ? 0 : known->second_arg,
+		.event = known->event,
+		.prepares = known->prepares,
+	};
+	if (uprobe.prepares && !find_next_call(search, place, &uprobe.next_call)) {
+		snprintf(probed->why_not, sizeof(probed->why_not),
+			 "no symbol %s, in which it waits", known->waits_in[0]);
+		return;
+	}
+	struct stall_error *err = stall_bpf_waits_add_uprobe(probes->waits, &uprobe);
+	if (!err) {
+		probed->stepped |= place->stepped;
+		return;
+	}
+	snprintf(probed->why_not, sizeof(probed->why_not), "%s", err->message);
+	stall_error_destroy(err);
+}
+
+struct stall_error *stall_server_probes_attach(struct stall_server_probes *probes,
+					       struct stall_worker *worker,
+					       const struct stall_snapshot *snapshot,
+					       uint32_t process)
+{
+	struct search search = {};
+
+	for (uint32_t i = 0; i < stall_server_function_count; i++) {
+		add_patterns(&search, stall_server_functions[i].patterns, i, false);
+		add_patterns(&search, stall_server_functions[i].waits_in, i, true);
+	}
+	_cleanup_free_ struct stall_function_place *places =
+		calloc(search.pattern_count * STALL_FUNCTION_PLACES, sizeof(*places));
+	if (!places)
+		return &stall_enomem;
+	search.places = places;
+	struct stall_error *err =
+		stall_worker_find_functions(worker, snapshot, process, search.patterns,
+					    search.pattern_count, places, &search.place_count);
+	for (size_t i = 0; !err && i < search.place_count; i++) {
+		uint32_t pattern = places[i].pattern;
+
+		if (!search.waits_in[pattern] &&
+		    !probes->functions[search.functions[pattern]].too_many)
+			set_probe(probes, &snapshot->processes[process], &search, &places[i]);
+	}
+	return err;
+}
+
+void stall_server_probes_remove(struct stall_server_probes *probes, pid_t pid)
+{
+	stall_bpf_waits_remove_uprobes(probes->waits, pid, 0);
+}
+
+// A tenth of a second's hits may come at once.
+static bool is_too_often(const struct probed *probed, uint64_t hits, uint64_t ns)
+{
+	uint64_t limit = probed->stepped ? STALL_MAX_STEPPED_HITS : STALL_MAX_UPROBE_HITS;
+
+	return hits > limit / 10 && (double)hits * 1e9 > (double)limit * (double)ns;
+}
+
+static bool check_function(struct stall_server_probes *probes, uint32_t function, uint64_t ns)
+{
+	struct probed *probed = &probes->functions[function];
+	uint64_t hits = stall_bpf_waits_uprobe_hits(probes->waits, function);
+	uint64_t more = hits - probed->hits_then;
+
+	probed->hits_then = hits;
+	if (!stall_bpf_waits_uprobe_places(probes->waits, function) ||
+	    !is_too_often(probed, more, ns))
+		return false;
+	stall_bpf_waits_remove_uprobes(probes->waits, 0, function);
+	probed->too_many = true;
+	snprintf(probed->why_not, sizeof(probed->why_not),
+		 "taken away: it was called %llu times in %llu ms, which costs too much",
+		 (unsigned long long)more, (unsigned long long)(ns / 1000000));
+	return true;
+}
+
+bool stall_server_probes_check(struct stall_server_probes *probes, uint64_t now_ns)
+{
+	uint64_t ns = probes->then ? now_ns - probes->then : 1000000000;
+	bool any = false;
+
+	probes->then = now_ns;
+	for (uint32_t i = 0; i < stall_server_function_count; i++)
+		any |= check_function(probes, i, ns);
+	return any;
+}
+
+void stall_server_probes_state(const struct stall_server_probes *probes, uint32_t function,
+			       struct stall_server_probe_state *ret)
+{
+	uint32_t places = stall_bpf_waits_uprobe_places(probes->waits, function);
+
+	*ret = (struct stall_server_probe_state){
+		.places = places,
+		.hits = stall_bpf_waits_uprobe_hits(probes->waits, function),
+		.why_not = places ? NULL : probes->functions[function].why_not,
+	};
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch/watch_events.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "waits/server_functions.h"
+#include "watch/watch_learn.h"
+#include "watch/watch_slots.h"
+#include "watch/watch_state.h"
+
+// What a thread waits for: its word or file, or what is known by name.
+struct subject {
+	struct stall_wait_entry *entry, *word;
+};
+
+static struct subject find_subject(struct stall_watch *watch,
+				   const struct stall_wait_record *record)
+{
+	struct stall_wait_entry *word = stall_wait_table_find(watch->table, &record->key);
+	struct stall_wait_entry *named = NULL;
+
+	if (word && word->named.tgid)
+		named = stall_wait_table_find(watch->table, &word->named);
+	return (struct subject){named ? named : word, word};
+}
+
+static bool is_over(const struct stall_watch *watch, const struct stall_wait_record *record)
+{
+	return record->now_ns - record->start_ns >= stall_watch_threshold_of(watch, &record->key);
+}
+
+static const char *name_of(const struct stall_wait_entry *entry, char *text, size_t size)
+{
+	if (entry->name)
+		return entry->name;
+	if (stall_wait_key_is_file(&entry->key))
+		snprintf(text, size, "inode %" PRIu64, (uint64_t)entry->key.id);
+	else
+		snprintf(text, size, "0x%" PRIx64, entry->object);
+	return text;
+}
+
+static pid_t owner_now(const struct stall_watch *watch, const struct stall_wait_entry *entry,
+		       const struct stall_wait_item *item)
+{
+	struct stall_wait_process *process = &watch->processes.processes[item->process];
+
+	if (item->identified)
+		return item->identity.owner_tid;
+	if (!entry->has_lock || !item->futex.readable || process->ended)
+		return 0;
+	return stall_wait_owner(process, &entry->lock_wait, entry->lock_name, &item->futex);
+}
+
+static void keep_event(struct stall_watch *watch, const struct stall_watch_event *event)
+{
+	if (!watch->options.events)
+		return;
+	if (watch->event_count == STALL_WATCH_EVENTS) {
+		watch->lost[STALL_WATCH_LOST_EVENTS]++;
+		return;
+	}
+	watch->event_count++;
+	stall_json_open(&watch->events, '{');
+	stall_watch_event_write(event, &watch->events);
+	stall_json_close(&watch->events, '}');
+}
+
+static bool is_reported(const struct stall_watch *watch, const struct subject *subject)
+{
+	const struct stall_wait_entry *entry = subject->entry;
+
+	if (!(watch->options.kinds & 1u << entry->kind) || stall_watch_kind_is_idle(entry->kind))
+		return false;
+	// A wait that may be one for work is not reported as a stall.
+	return stall_wait_key_is_file(&entry->key) || subject->word->looked_at;
+}
+
+static void emit(struct stall_watch *watch, const struct stall_watch_event *event)
+{
+	keep_event(watch, event);
+	if (watch->handler)
+		watch->handler(watch->arg, event);
+}
+
+static void add_waker(const struct stall_watch *watch, const struct stall_waker *waker,
+		      struct stall_watch_event *event)
+{
+	if (!waker)
+		return;
+	event->waker_tid = waker->tid;
+	event->waker_frames =
+		stall_wait_stacks_frames(watch->stacks, waker->stack, &event->waker_frame_count);
+}
+
+// The stack of an event: its own, or that which was taken while the wait went on.
+struct stack_of {
+	uint32_t id;
+	enum stall_label label;
+};
+
+static struct stack_of stack_of(const struct stall_watch *watch, const struct stall_wait_item *item)
+{
+	const struct stall_wait_record *record = &item->record;
+	const struct stall_watch_counted *counted =
+		stall_watch_counted_at(watch, record->slot, record->seq);
+
+	if (!item->stack_id && counted && counted->seq == record->seq &&
+	    counted->start_ns == record->start_ns)
+		return (struct stack_of){counted->stack, counted->label};
+	return (struct stack_of){item->stack_id, item->label};
+}
+
+// What every event has.
+static struct stall_watch_event make_event(const struct stall_watch *watch,
+					   const struct stall_wait_item *item)
+{
+	const struct stall_wait_record *record = &item->record;
+	const struct stack_of stack = stack_of(watch, item);
+	struct stall_watch_event event = {
+		.in_flight = record->type == STALL_RECORD_IN_FLIGHT,
+		.tid = record->tid,
+		.tgid = record->tgid,
+		.start_ns = record->start_ns,
+		.length_ns = record->now_ns - record->start_ns,
+		.received_ns = item->received_ns,
+		.label = stack.id ? stall_label_name(stack.label) : NULL,
+	};
+
+	event.frames = stall_wait_stacks_frames(watch->stacks, stack.id, &event.frame_count);
+	return event;
+}
+
+static void emit_wait(struct stall_watch *watch, const struct subject *subject,
+		      const struct stall_wait_item *item, const struct stall_waker *waker)
+{
+	const struct stall_wait_record *record = &item->record;
+	const struct stall_wait_entry *entry = subject->entry;
+	char comm[STALL_BPF_COMM + 1], text[64];
+
+	if (!is_reported(watch, subject))
+		return;
+	struct stall_watch_event event = make_event(watch, item);
+	snprintf(comm, sizeof(comm), "%.*s", STALL_BPF_COMM, record->comm);
+	event.comm = comm;
+	event.kind = stall_watch_kind_name(entry->kind);
+	event.name = name_of(entry, text, sizeof(text));
+	event.threshold_ns = stall_watch_threshold_of(watch, &record->key);
+	event.waiters = stall_watch_waiters(watch, &entry->key);
+	event.address = stall_wait_kind_has_names(entry->kind) ? 0 : entry->object;
+	if (event.in_flight) {
+		event.wait = stall_watch_wait_id(record->slot, record->seq);
+		event.owner_tid = owner_now(watch, subject->word, item);
+	}
+	add_waker(watch, waker, &event);
+	emit(watch, &event);
+}
+
+// Something that happened in the server, and is no wait: a deadlock has found its victim.
+static void emit_server_event(struct stall_watch *watch, const struct stall_wait_item *item)
+{
+	uint32_t function = item->record.server.function;
+	char comm[STALL_BPF_COMM + 1];
+
+	if (!function || function > stall_server_function_count)
+		return;
+	struct stall_watch_event event = make_event(watch, item);
+	snprintf(comm, sizeof(comm), "%.*s", STALL_BPF_COMM, item->record.comm);
+	event.comm = comm;
+	event.kind = "server";
+	event.name = stall_server_functions[function - 1].name;
+	event.waiters = 1;
+	emit(watch, &event);
+}
+
+static void add_use(struct stall_watch *watch, struct stall_wait_uses *uses, const char *comm,
+		    struct stall_wait_use use)
+{
+	memcpy(use.comm, comm, sizeof(use.comm));
+	if (!stall_wait_uses_add(uses, &use))
+		watch->lost[STALL_WATCH_LOST_USES]++;
+}
+
+// A wait counts when it is learnt of; its time when it is over.
+static void count_waiter(struct stall_watch *watch, struct stall_wait_entry *entry,
+			 const struct stall_wait_item *item)
+{
+	const struct stall_wait_record *record = &item->record;
+	struct stall_watch_counted *counted =
+		stall_watch_counted_at(watch, record->slot, record->seq);
+	bool in_flight = record->type == STALL_RECORD_IN_FLIGHT;
+	bool again =
+		counted && counted->seq == record->seq && counted->start_ns == record->start_ns;
+	struct stall_wait_use what = {
+		.stack = again ? counted->stack : item->stack_id,
+		.label = again ? counted->label : item->label,
+		.tid = record->tid,
+		.count = !again,
+		.total_ns = in_flight ? 0 : record->now_ns - record->start_ns,
+	};
+
+	add_use(watch, &entry->waiters, record->comm, what);
+	if (in_flight && counted)
+		*counted = (struct stall_watch_counted){record->seq, record->start_ns, what.stack,
+							what.label, watch->line};
+}
+
+static void end_wait(struct stall_watch *watch, const struct subject *subject,
+		     const struct stall_wait_item *item)
+{
+	const struct stall_wait_record *record = &item->record;
+	const struct stall_waker *waker = NULL;
+
+	if (!is_over(watch, record))
+		return;
+	count_waiter(watch, subject->entry, item);
+	if (subject->entry->by_name)
+		stall_wait_entry_count(subject->entry, record->now_ns - record->start_ns);
+	if (record->key.kind == STALL_WAIT_FUTEX)
+		waker = stall_wakers_find(&watch->wakers, record);
+	if (waker)
+		add_use(watch, &subject->entry->holders, waker->comm,
+			(struct stall_wait_use){
+				.stack = waker->stack,
+				.label = waker->label,
+				.tid = waker->tid,
+				.count = 1,
+			});
+	emit_wait(watch, subject, item, waker);
+}
+
+static void apply_event(struct stall_watch *watch, const struct stall_wait_item *item)
+{
+	const struct subject subject = find_subject(watch, &item->record);
+
+	// No room for it, or it has been learnt from already.
+	if (!subject.entry || item->record.flags & STALL_SLOT_GOES_ON)
+		return;
+	if (item->record.type == STALL_RECORD_END) {
+		end_wait(watch, &subject, item);
+		return;
+	}
+	// Without a stack it counts when it is over.
+	if (item->stack_id && !stall_watch_kind_is_idle(subject.entry->kind))
+		count_waiter(watch, subject.entry, item);
+	emit_wait(watch, &subject, item, NULL);
+}
+
+struct stall_error *stall_watch_apply(struct stall_watch *watch, struct stall_wait_item *item)
+{
+	struct stall_error *err = NULL;
+
+	switch (item->record.type) {
+	case STALL_RECORD_WAKER:
+		stall_wakers_add(&watch->wakers, &item->record, item->stack_id, item->label);
+		break;
+	case STALL_RECORD_SERVER:
+		emit_server_event(watch, item);
+		break;
+	case STALL_RECORD_END:
+	case STALL_RECORD_IN_FLIGHT:
+		err = stall_watch_learn(watch, item);
+		if (!err)
+			apply_event(watch, item);
+		break;
+	}
+	return err;
+}
+
+void stall_watch_event_write(const struct stall_watch_event *event, struct stall_json *json)
+{
+	stall_json_member_string(json, "kind", event->kind);
+	stall_json_member_string(json, "name", event->name);
+	stall_json_member_bool(json, "in_flight", event->in_flight);
+	stall_json_member_int(json, "pid", event->tgid);
+	stall_json_member_int(json, "tid", event->tid);
+	stall_json_member_string(json, "comm", event->comm);
+	stall_json_member_uint(json, "start_ns", event->start_ns);
+	stall_json_member_ms(json, "length_ms", event->length_ns);
+	stall_json_member_uint(json, "received_ns", event->received_ns);
+	stall_json_member_ms(json, "threshold_ms", event->threshold_ns);
+	stall_json_member_uint(json, "waiters", event->waiters);
+	stall_json_key(json, "address");
+	if (event->address)
+		stall_json_hex(json, event->address);
+	else
+		stall_json_null(json);
+	stall_json_key(json, "owner_tid");
+	if (event->owner_tid)
+		stall_json_int(json, event->owner_tid);
+	else
+		stall_json_null(json);
+	stall_json_key(json, "frames");
+	stall_wait_frames_write(event->frames, event->frame_count, json);
+	stall_json_member_string(json, "label", event->label);
+	stall_json_key(json, "waker");
+	if (!event->waker_tid) {
+		stall_json_null(json);
+		return;
+	}
+	stall_json_open(json, '{');
+	stall_json_member_int(json, "tid", event->waker_tid);
+	stall_json_key(json, "frames");
+	stall_wait_frames_write(event->waker_frames, event->waker_frame_count, json);
+	stall_json_close(json, '}');
+}
