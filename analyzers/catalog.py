@@ -17,6 +17,7 @@ from stallscope.analyzers.catalogfile import (
     HolderEntry,
     ReleaseEntry,
     SignatureEntry,
+    SignatureFacts,
     WaiterEntry,
     WaitKind,
     mistake,
@@ -103,34 +104,15 @@ def _site(path: Path, number: int, signature: str, text: str) -> Site:
     raise mistake(path, ["signature", number, "sites"], message)
 
 
-class Signature(msgspec.Struct, frozen=True):
-    """One way to stall; the fields are those of docs/writing-signatures.md."""
+class Signature(SignatureFacts, frozen=True, kw_only=True):
+    """One way to stall: what its file says, with its stacks compiled."""
 
-    id: str
-    title: str
     family: str
-    servers: tuple[str, ...]
-    versions: str
-    meaning: str
-    remedies: tuple[str, ...]
-    references: tuple[str, ...]
-    precedence: int
     waiters: tuple[Pattern, ...]
     holders: tuple[Holder, ...]
     releases: tuple[LettingGo, ...]
-    locks: tuple[str, ...]
     sites: tuple[Site, ...]
-    lock_kinds: tuple[LockKind, ...]
-    activities: tuple[str, ...]
-    explains: tuple[str, ...]
-    causes: tuple[str, ...]
     holder_use: str
-    min_waiters: int
-    waited_s: int
-    idle_holder: bool
-    device: bool
-    busy: bool
-    generic: bool
     source: str
     waiter_texts: tuple[tuple[str, str], ...] = ()
     """(versions, pattern) as written, for people."""
@@ -427,31 +409,13 @@ class _Builder:
             for index, (item, patterns) in enumerate(zip(entry.release, letting, strict=True))
         ]
         return Signature(
-            id=entry.id,
-            title=entry.title,
+            **{name: getattr(entry, name) for name in SignatureFacts.__struct_fields__},
             family=family,
-            servers=tuple(entry.servers),
-            versions=entry.versions,
-            meaning=entry.meaning,
-            remedies=tuple(entry.remedies),
-            references=tuple(entry.references),
-            precedence=entry.precedence,
             waiters=tuple(pattern for _, pattern in waiters),
             holders=tuple(holders),
             releases=tuple(releases),
-            locks=tuple(entry.locks),
             sites=tuple(_site(path, number, entry.id, text) for text in entry.sites),
-            lock_kinds=tuple(entry.lock_kinds),
-            activities=tuple(entry.activities),
-            explains=tuple(entry.explains),
-            causes=tuple(entry.causes),
             holder_use=entry.holders,
-            min_waiters=entry.min_waiters,
-            waited_s=entry.waited_s,
-            idle_holder=entry.idle_holder,
-            device=entry.device,
-            busy=entry.busy,
-            generic=entry.generic,
             source=path.name,
             waiter_texts=tuple((versions, pattern.text) for versions, pattern in waiters),
         )

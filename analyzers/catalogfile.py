@@ -20,6 +20,7 @@ __all__ = [
     "ReleaseEntry",
     "ServerEntry",
     "SignatureEntry",
+    "SignatureFacts",
     "WaitKind",
     "WaiterEntry",
     "mistake",
@@ -90,33 +91,38 @@ class ReleaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unseen: str = ""
 
 
-class SignatureEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[[signature]]``, key by key in docs/writing-signatures.md."""
+class SignatureFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What of a signature holds as it is written, key by key in docs/writing-signatures.md."""
 
     id: str
     title: str
-    servers: list[str]
+    servers: tuple[str, ...]
     versions: str
     meaning: str
-    remedies: list[str]
-    references: list[str]
+    remedies: tuple[str, ...]
+    references: tuple[str, ...]
     precedence: int
-    waiter: list[WaiterEntry] = []
-    holder: list[HolderEntry] = []
-    release: list[ReleaseEntry] = []
-    locks: list[str] = []
-    sites: list[str] = []
-    lock_kinds: list[LockKind] = []
-    activities: list[str] = []
-    explains: list[str] = []
-    causes: list[str] = []
-    holders: str = "optional"
+    locks: tuple[str, ...] = ()
+    lock_kinds: tuple[LockKind, ...] = ()
+    activities: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
     min_waiters: int = 3
     waited_s: int = 0
     idle_holder: bool = False
     device: bool = False
     busy: bool = False
     generic: bool = False
+
+
+class SignatureEntry(SignatureFacts, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[[signature]]``."""
+
+    waiter: list[WaiterEntry] = []
+    holder: list[HolderEntry] = []
+    release: list[ReleaseEntry] = []
+    sites: list[str] = []
+    holders: str = "optional"
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

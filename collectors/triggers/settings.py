@@ -11,6 +11,7 @@ __all__ = [
     "AgentSettings",
     "BurstSettings",
     "CommandSettings",
+    "CommonSettings",
     "HookSettings",
     "NotifySettings",
     "TriggerSettings",
@@ -19,7 +20,6 @@ __all__ = [
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86400 * 366)]
 Cycles = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 ByteCount = Annotated[int, msgspec.Meta(ge=0)]
-Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -94,8 +94,8 @@ class BurstSettings(_Settings, frozen=True):
     """Seconds from start to start."""
 
 
-class AgentSettings(_Settings, frozen=True):
-    """All of it, with the defaults resolved."""
+class CommonSettings(_Settings, frozen=True):
+    """Numbers at the top of the file that hold as they are written."""
 
     poll: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
     """Seconds from one look of the collectors to the next: 0.05 is 20 Hz."""
@@ -103,13 +103,18 @@ class AgentSettings(_Settings, frozen=True):
     """Days that incidents are kept; 0: for ever."""
     retention_count: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Incidents that are kept; 0: any number."""
+    disk_pct_free: Annotated[float, msgspec.Meta(ge=0, le=100)] = 5.0
+    captures_an_hour: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 60
+    """Of all triggers together; a burst counts each of its captures."""
+
+
+class AgentSettings(CommonSettings, frozen=True):
+    """All of it, with the defaults resolved."""
+
     retention_size: ByteCount = 0
     """Bytes of all incidents that are kept, at least one; 0: any."""
     disk_bytes_free: ByteCount = 100 << 20
     """Bytes that must stay free where incidents are stored."""
-    disk_pct_free: Percent = 5.0
-    captures_an_hour: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 60
-    """Of all triggers together; a burst counts each of its captures."""
     burst: BurstSettings = BurstSettings()
     plugin: HookSettings = HookSettings()
     notify: NotifySettings = NotifySettings()

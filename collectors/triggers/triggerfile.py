@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from stallscope.collectors.triggers.settings import (
     AgentSettings,
     BurstSettings,
     CommandSettings,
+    CommonSettings,
     HookSettings,
     NotifySettings,
     TriggerSettings,
@@ -61,21 +62,14 @@ class TriggerFileError(UsageError):
     """A triggers file is wrong: file, line, what is wrong and what to do."""
 
 
-class _File(
+class _Written(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True
 ):
     """The file as it is written. What is left out stays unset."""
 
     defaults: bool = True
-    poll: Annotated[float, msgspec.Meta(ge=0.05, le=60)] | msgspec.UnsetType = msgspec.UNSET
-    retention_time: Annotated[float, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
-    retention_count: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType = msgspec.UNSET
     retention_size: Size | msgspec.UnsetType = msgspec.UNSET
     disk_bytes_free: Size | msgspec.UnsetType = msgspec.UNSET
-    disk_pct_free: Annotated[float, msgspec.Meta(ge=0, le=100)] | msgspec.UnsetType = msgspec.UNSET
-    captures_an_hour: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )
     burst: BurstSettings | msgspec.UnsetType = msgspec.UNSET
     plugin: HookSettings | msgspec.UnsetType = msgspec.UNSET
     notify: NotifySettings | msgspec.UnsetType = msgspec.UNSET
@@ -83,17 +77,23 @@ class _File(
     trigger: list[TriggerSettings] = []
 
 
-_reader = Reader("triggers file", TriggerFileError, {"trigger": "name", "command": "name"})
-_PLAIN = (
-    "poll",
-    "retention_time",
-    "retention_count",
-    "disk_pct_free",
-    "captures_an_hour",
-    "burst",
-    "plugin",
-    "notify",
+_File = cast(
+    type[_Written],
+    msgspec.defstruct(
+        "_File",
+        [
+            (field.name, field.type | msgspec.UnsetType, msgspec.UNSET)
+            for field in msgspec.structs.fields(CommonSettings)
+        ],
+        bases=(_Written,),
+        frozen=True,
+        forbid_unknown_fields=True,
+        rename="kebab",
+    ),
 )
+"""With the numbers of CommonSettings, each of which can be left out."""
+
+_reader = Reader("triggers file", TriggerFileError, {"trigger": "name", "command": "name"})
 
 
 def defaults() -> AgentSettings:
@@ -116,7 +116,9 @@ def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
         raise _with_hint(error) from error
     _Checker(path, written, base).check()
     changes: dict[str, object] = {
-        name: value for name in _PLAIN if (value := getattr(written, name)) is not msgspec.UNSET
+        name: value
+        for name in (*CommonSettings.__struct_fields__, "burst", "plugin", "notify")
+        if (value := getattr(written, name)) is not msgspec.UNSET
     }
     if not isinstance(written.retention_size, msgspec.UnsetType):
         changes["retention_size"] = _bytes(path, "retention-size", written.retention_size)
@@ -156,7 +158,7 @@ def _bytes(path: Path, key: str, value: Size) -> int:
 class _Checker:
     """What types cannot say: names, expressions, and values that contradict one another."""
 
-    def __init__(self, path: Path, written: _File, base: AgentSettings) -> None:
+    def __init__(self, path: Path, written: _Written, base: AgentSettings) -> None:
         self._path = path
         self._written = written
         self._built_in = frozenset(trigger.name for trigger in base.triggers)
