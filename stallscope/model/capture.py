@@ -163,7 +163,7 @@ class Lock(msgspec.Struct, frozen=True):
     stable: bool = True
     source: str = "futex"
     created: Annotated[str | None, ADDED] = None
-    """``file:line`` that made it, where a server's report says so: it tells which lock it is."""
+    """``file:line`` that made it, where a server's report says so: it identifies the lock."""
     mode: Annotated[str | None, ADDED] = None
     """How it is held, in the words of the report: ``exclusive``, ``wait exclusive``."""
     locked_at: Annotated[str | None, ADDED] = None
@@ -204,7 +204,7 @@ class Thread(
     lock: Index | None = None
     """Index into Capture.locks of the lock it waits for."""
     count: Annotated[Count, ADDED] = 1
-    """Imported aggregates: how many threads this stands for."""
+    """Imported aggregates: how many threads this represents."""
     waited_ns: Annotated[Index | None, OPTIONAL] = None
     """For how long it has waited or worked, as the source says."""
     connection: Annotated[Index | None, ADDED] = None
@@ -235,11 +235,11 @@ class Release(msgspec.Struct, frozen=True, gc=False, rename={"frames": "stack"})
     """Of the thread, then."""
     label: Label | None = None
     ago_ns: Index = 0
-    """Before the capture; of the latest, where it stands for several."""
+    """Before the capture; of the latest release, where it represents several."""
     waited_ns: Index | None = None
     """For how long the longest waiter had waited."""
     count: Annotated[Count, OPTIONAL] = 1
-    """For how many with this stack it stands."""
+    """How many releases with this stack it represents."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -317,7 +317,7 @@ class Capture(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> list[Note]:
-        """Return what of the process was not read; what SQL did not tell is no part of it."""
+        """Return what of the process was not read; what SQL did not report does not count."""
         return [note for note in self.notes if note.code != SESSIONS]
 
     @property

@@ -84,7 +84,7 @@ _SCHEMA_AT_START = re.compile(rb'\s*\{[^\n]{0,4096}?"schema"\s*:\s*"stallscope\.
 
 
 def is_capture(data: bytes) -> bool:
-    """Tell whether decompressed data claims to be a capture, of any version."""
+    """Say whether decompressed data claims to be a capture, of any version."""
     return _SCHEMA_AT_START.match(data) is not None
 
 

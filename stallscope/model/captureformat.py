@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of a capture file, derived from the types of the model that they are decoded into.
 
-What a record has and the model has not is declared here: its number, and what is counted anew
-whenever a file is written.
+Fields that records have and the model does not are declared here: numbers of records, and totals
+that are computed whenever a file is written.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ COUNTED: dict[str, dict[str, Any]] = {
     },
     "end": {"threads": Index, "labels": dict[Label, Index], "live_reads": Index},
 }
-"""What stands in a record and follows from the rest of the capture, or from its file."""
+"""Fields that are computed from the rest of the capture, or from its file."""
 
 _HEX = re.compile("0x[0-9a-f]{1,16}")
 _SIMPLE: dict[object, str] = {

@@ -33,7 +33,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class _File(msgspec.Struct, frozen=True):
     schema: str
     capture_time_ns: Index | None
-    """Of the capture: it tells this one from others of the same name."""
+    """Of the capture: another one of the same name has another time."""
     sessions: Sessions
 
 

@@ -151,7 +151,7 @@ def test_c_and_python_declare_the_same_fields() -> None:
 
 def test_the_docs_have_the_same_fields() -> None:
     model, docs = model_and_docs()
-    del model["syscall"]  # told in the row of the thread's
+    del model["syscall"]  # the row of the thread's field describes it
     wrong = [line for name in model for line in against_docs(name, model[name], docs.get(name, {}))]
     assert not wrong, "\n".join(sorted(wrong))
     assert docs.keys() == model.keys()
