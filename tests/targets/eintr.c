@@ -120,7 +120,7 @@ static void wait_asleep(const struct sleeper *sleeper)
 	const long *nr = kinds[sleeper->kind].syscall;
 	pid_t tid = target_wait_set(&sleeper->tid);
 
-	for (uint64_t start = target_now(); target_now() - start < 60000000000u;) {
+	for (uint64_t start = target_now(); target_now() - start < TARGET_PATIENCE_NS;) {
 		struct timespec nap = {.tv_nsec = 50000};
 
 		if (target_is_blocked(tid, nr[0], 0, 0) || target_is_blocked(tid, nr[1], 0, 0))

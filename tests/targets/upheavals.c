@@ -18,7 +18,6 @@
 #define FIGHTERS 4
 #define BLOCK 32768
 #define AT_ONCE 16
-#define MOST_NS 60000000000u
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
@@ -53,7 +52,7 @@ static bool is_enough(unsigned long rounds)
 
 	if (!start_ns)
 		start_ns = target_now();
-	return rounds_done >= rounds || target_now() - start_ns > MOST_NS;
+	return rounds_done >= rounds || target_now() - start_ns > TARGET_PATIENCE_NS;
 }
 
 static struct timespec wall_after(long ns)
