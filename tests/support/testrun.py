@@ -172,19 +172,16 @@ def beside_each_other(workers: int | str, *marks: str) -> tuple[str, ...]:
 
 
 def pytest(
-    output: Output, folders: Sequence[str], expression: str | None, *options: str, report: str
+    output: Output, paths: Sequence[str], expression: str | None, *options: str, report: str
 ) -> Count:
-    """Run the tests of some folders and count them from the JUnit report."""
-    if not files(folders, (".py",)):
-        output.print("no tests in", *folders)
-        return Count()
+    """Run the tests of folders and files and count them from the JUnit report."""
     written = BUILD / f"{report}.xml"
     written.unlink(missing_ok=True)
     argv: list[str | Path] = [
         VENV / "python",
         "-m",
         "pytest",
-        *folders,
+        *paths,
         "-rs",
         "--durations=5",
         f"--junitxml={written}",
@@ -255,7 +252,13 @@ def python_steps(expression: str | None) -> list[Step]:
             lane,
         )
 
-    folders = ["tests/unit", "tests/root", "tests/live"]
+    # Other files need not be loaded.
+    folders = [f"tests/{name}" for name in ("unit", "root", "live")]
+    alone = [
+        str(path.relative_to(CHECKOUT))
+        for path in files(folders, (".py",))
+        if "mark.alone" in path.read_text()
+    ]
     return [
         step("unit tests", "unit", UNIT, *beside_each_other("auto"), "--dist=worksteal"),
         step("tests as root", "root", ROOT, *beside_each_other(TARGET_WORKERS), "--dist=loadgroup"),
@@ -268,7 +271,7 @@ def python_steps(expression: str | None) -> list[Step]:
         ),
         Step(
             "tests that run alone",
-            lambda output: pytest(output, folders, expression, "-m", "alone", report="alone"),
+            lambda output: pytest(output, alone, expression, "-m", "alone", report="alone"),
             ALONE,
         ),
     ]
