@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "entry",
     "history",
     "hostile",
+    "pprof_program",
     "raw",
     "run",
     "series",
@@ -184,3 +186,10 @@ def run(*argv: str | Path, input: bytes | None = None, seconds: float = PATIENCE
     done = subprocess.run(words, input=input, capture_output=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
     return done.stdout.decode()
+
+
+@functools.cache
+def pprof_program() -> tuple[str, ...]:
+    """Return the command that reads pprof's files: ``go tool`` takes longer than what it starts."""
+    program = run("go", "tool", "-n", "pprof").strip()
+    return (program,) if os.access(program, os.X_OK) else ("go", "tool", "pprof")

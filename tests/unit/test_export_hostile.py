@@ -27,7 +27,7 @@ from stallscope.reporters.export import (
 )
 from stallscope.reporters.export.source import Entry, Options
 from stallscope.reporters.export.tables import TABLES
-from tests.unit.exports import entry, history, hostile, raw, run, total
+from tests.unit.exports import entry, history, hostile, pprof_program, raw, run, total
 
 pytestmark = pytest.mark.slow
 
@@ -200,7 +200,7 @@ def test_pprof(tmp_path_factory: pytest.TempPathFactory, one: str, other: str) -
     made = entries(one, other)
     path: Path = tmp_path_factory.mktemp("pprof") / "a.pb.gz"
     path.write_bytes(b"".join(pprof.render(made, OPTIONS)))
-    shown = run("go", "tool", "pprof", "-symbolize=none", "-raw", path)
+    shown = run(*pprof_program(), "-symbolize=none", "-raw", path)
     assert {c for c in shown if not c.isprintable()} <= {"\n", "\t"}
-    shown = run("go", "tool", "pprof", "-symbolize=none", "-top", path)
+    shown = run(*pprof_program(), "-symbolize=none", "-top", path)
     assert f"of {total(made[:1]) + 1} total" in shown

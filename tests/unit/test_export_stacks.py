@@ -19,7 +19,17 @@ from stallscope.reporters.export.source import Entry, Options
 from tests.needs import FLAMEGRAPH, SPEEDSCOPE
 from tests.support.browser import chromium, new_page
 from tests.support.servers import wait_until
-from tests.unit.exports import counted, dumps, entry, hostile, raw, run, series, total
+from tests.unit.exports import (
+    counted,
+    dumps,
+    entry,
+    hostile,
+    pprof_program,
+    raw,
+    run,
+    series,
+    total,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVERYTHING = ("-nodecount=100000", "-nodefraction=0", "-edgefraction=0")
@@ -44,7 +54,7 @@ def pprof_file(tmp_path: Path, entries: Sequence[Entry], options: Options | None
 
 def go_pprof(path: Path, *words: str) -> str:
     # It tells times as they are here, wherever that is.
-    return run("env", "TZ=UTC", "go", "tool", "pprof", "-symbolize=none", *words, path)
+    return run("env", "TZ=UTC", *pprof_program(), "-symbolize=none", *words, path)
 
 
 class TestFolded:
