@@ -16,6 +16,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Lock, Thread
+from tests.support.capturefields import check_written
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.targets import Fact, own_frames, trouble_left, without_plt
 
@@ -94,6 +95,7 @@ def run_probe(*arguments: str, prefix: Sequence[str] = (), seconds: float = PATI
     assert process.returncode in (0, 1, 2, 3), f"exit {process.returncode}: {text}"
     capture = None
     if process.returncode in (0, 3) and out.startswith(b'{"type"'):
+        check_written(out)
         capture = capturefile.loads(out, "stdout")
         # A worker that crashed is survived and noted; but nothing here may crash it.
         if "--deadline" not in arguments:

@@ -6,66 +6,19 @@ Both, and docs/capture-format.md, say the same.
 
 from __future__ import annotations
 
-import functools
-import json
 import re
-import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from stallscope.model import captureformat
 from stallscope.model.capture import Label, Syscall
 from stallscope.model.captureformat import Field
-from tests.support.targets import build_folder
+from tests.support.capturefields import OBJECTS, Declared, check_written, of_c, records_of_c
 
 C = "pmp/capture/fields.h"
 PYTHON = "stallscope/model/capture.py"
 DOCS = "docs/capture-format.md"
-
-# What the types of fields.h are in the docs.
-SHAPES = {
-    "chars": "string",
-    "id": "int",
-    "ms": "number",
-    "uint": "int",
-    **{same: same for same in ("string", "int", "hex", "bool", "object")},
-    **{f"list_of_{item}": f"list of {item}" for item in ("string", "int", "hex")},
-}
-NULL = "_or_null"
-# Of objects whose names are no part of the model, the record that has them.
-OBJECTS = {"tool": "capture", "host": "capture", "labels": "end", "phases": "end"}
-
-
-class Declared(NamedTuple):
-    """A field as one of the three says it."""
-
-    shape: str
-    nullable: bool
-    optional: bool
-
-    def __str__(self) -> str:
-        null = " or null" if self.nullable else ""
-        return f"`{self.shape}{null}{', optional' if self.optional else ''}`"
-
-
-def of_c() -> dict[str, dict[str, Declared]]:
-    """Return the fields that the probe writes, by record and by object."""
-    found: dict[str, dict[str, Declared]] = {}
-    for record, name, kind, presence in _dump()["fields"]:
-        shape = SHAPES[kind.removesuffix(NULL)]
-        field = Declared(shape, kind.endswith(NULL), presence == "optional")
-        found.setdefault(record, {})[name] = field
-    return found
-
-
-@functools.cache
-def _dump() -> dict[str, Any]:
-    program = build_folder() / "tests" / "c" / "capture-fields"
-    done = subprocess.run([program], capture_output=True, check=True)
-    dump: dict[str, Any] = json.loads(done.stdout)
-    return dump
 
 
 def of_python() -> dict[str, dict[str, Field]]:
@@ -142,7 +95,7 @@ def model_and_docs() -> tuple[
 @pytest.mark.needs("probe")
 def test_c_and_python_declare_the_same_fields() -> None:
     probe, model = of_c(), of_python()
-    assert _dump()["records"] == list(captureformat.RECORDS)
+    assert records_of_c() == list(captureformat.RECORDS)
     wrong = [line for name in model for line in against_c(name, probe[name], model[name])]
     assert not wrong, "\n".join(sorted(wrong))
     assert probe.keys() - model.keys() == OBJECTS.keys()
@@ -190,6 +143,28 @@ def test_a_difference_is_said_with_what_to_do(
 ) -> None:
     wrong = against_c("thread", probe, model)
     assert [said in line for line in wrong] == [True] if said is not None else not wrong
+
+
+@pytest.mark.needs("probe")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"type":"note","code":"a","message":"b"}', None),
+        (b'{"type":"note","code":"a"}', "note.message is missing"),
+        (b'{"type":"note","code":null,"message":"b"}', "note.code is null"),
+        (b'{"type":"note","code":1,"message":"b"}', "note.code is 1: no string"),
+        (b'{"type":"note","code":"a","message":"b","id":1}', "which fields.h does not declare"),
+        (b'{"type":"stack","id":0,"frames":[0,true]}', "no list of int"),
+    ],
+)
+def test_what_the_probe_writes_is_compared_with_the_declaration(
+    line: bytes, said: str | None
+) -> None:
+    if said is None:
+        check_written(line)
+        return
+    with pytest.raises(AssertionError, match=said):
+        check_written(line)
 
 
 def test_a_difference_from_the_docs_is_said() -> None:
