@@ -79,7 +79,7 @@ static void watch_forks(void)
 	is_own = (uint32_t *)page;
 }
 
-// No destructor: it is not told the status. MySQL's handler of fatal signals ends in exit(1) (5.5) or
+// No destructor: it does not get the status. MySQL's handler of fatal signals ends in exit(1) (5.5) or
 // _exit(1) (later): such a ring is for who asks why.
 static void process_exits(int status, void *argument)
 {

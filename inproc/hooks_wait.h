@@ -108,7 +108,7 @@ static inline void hook_lets_go(const void *object, enum stall_ring_call call)
 		hook_release(object, call);
 }
 
-/* hooks_life.c: the child of a fork is told from its parent, also of one that ran no handlers. */
+/* hooks_life.c: the child of a fork is distinguished from its parent, also of one that ran no handlers. */
 void hook_notice_fork(void);
 /* The calling thread has a slot: its end will be noticed. */
 void hook_notice_end(void);

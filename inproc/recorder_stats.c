@@ -147,7 +147,7 @@ void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *
 	if (!st)
 		return;
 	key->id = st->st_ino;
-	// The kernel's own encoding; user space is not told of generations.
+	// The kernel's own encoding; user space does not see generations.
 	key->id2 = (uint64_t)(major(st->st_dev) << 20 | minor(st->st_dev)) << 32;
 	*ret_mode = st->st_mode;
 }

@@ -117,7 +117,7 @@ struct stall_ring_stack {
 /* The role of a FUTEX stat is at first what the call says: STALL_ROLE_MUTEX or STALL_ROLE_RWLOCK. Of
  * a condition it is STALL_ROLE_UNKNOWN, since a server's own locks sleep on those too, until a
  * reader has unwound a thread that waits there; of what it found it writes all but those two. With
- * STALL_ROLE_COND its waits are counted, and nothing else is told of them. Readers take max_ns by exchanging it for 0, and free a stat as the
+ * STALL_ROLE_COND its waits are counted, and nothing else is recorded of them. Readers take max_ns by exchanging it for 0, and free a stat as the
  * loader of the probes does: tag STALL_TAG_RETIRED, a while later all 0, the tag last. */
 
 struct stall_ring_name {

@@ -14,7 +14,7 @@ struct stall_arena {
 	uint8_t *base;
 	size_t size; // reserved
 	size_t used;
-	size_t high; // highest `used` since pages were last given back
+	size_t high; // highest `used` since pages were last released
 	size_t held; // what lies below it is not given out again
 };
 

@@ -89,7 +89,7 @@ static struct stall_error *read_strings(const struct stall_finish *finish, struc
 	return NULL;
 }
 
-// Takes the error over: it is the capture's to tell.
+// Takes the error over: the capture reports it.
 static struct stall_error *note_error(struct stall_snapshot *snapshot, const char *code,
 				      struct stall_error *err)
 {

@@ -58,7 +58,7 @@ struct stall_error *stall_options_check_backend(const struct stall_watch_options
 
 	if (strcmp(name, "auto") && strcmp(name, "bpf") && strcmp(name, "inproc") &&
 	    strcmp(name, "poll"))
-		return stall_usage("--backend \"%.40s\": waits are told by bpf, inproc or poll",
+		return stall_usage("--backend \"%.40s\": waits are reported by bpf, inproc or poll",
 				   name);
 	return NULL;
 }

@@ -81,7 +81,7 @@ static struct stall_error *answer_threshold(struct command *command, const char 
 }
 
 // A command that fails is answered; only what this program itself cannot go on without is an error.
-static struct stall_error *tell(struct command *command, struct stall_error *failed)
+static struct stall_error *report_failure(struct command *command, struct stall_error *failed)
 {
 	if (!failed || failed->code == STALL_ERROR_NO_MEMORY)
 		return failed;
@@ -98,7 +98,7 @@ static struct stall_error *run_target(struct command *command, const char *text)
 	if (!err)
 		err = stall_watch_add(command->watch, pid);
 	if (err)
-		return tell(command, err);
+		return report_failure(command, err);
 	command->alive = stall_watch_alive(command->watch);
 	return answer_pid(command, "target", pid);
 }
@@ -114,7 +114,7 @@ static struct stall_error *run_threshold(struct command *command, char *text)
 	struct stall_error *err = stall_parse_ms("threshold", space + 1, &ns);
 	if (!err)
 		err = stall_watch_set_threshold(command->watch, text, ns);
-	return err ? tell(command, err) : answer_threshold(command, text, ns);
+	return err ? report_failure(command, err) : answer_threshold(command, text, ns);
 }
 
 static struct stall_error *run_line(void *arg, char *line)
@@ -172,7 +172,7 @@ static int timeout_ms(const struct command *command, uint64_t now_ns)
 	return ms < INT_MAX ? (int)ms : INT_MAX;
 }
 
-static struct stall_error *tell_ends(struct command *command)
+static struct stall_error *report_ends(struct command *command)
 {
 	struct stall_error *err = NULL;
 	pid_t pid;
@@ -213,7 +213,7 @@ static struct stall_error *wait_and_do(struct command *command)
 		return errno == EINTR ? NULL : stall_error_os(errno, "poll");
 	struct stall_error *err = stall_watch_dispatch(command->watch);
 	if (!err)
-		err = tell_ends(command);
+		err = report_ends(command);
 	if (!err && fds[0].revents)
 		err = read_input(command);
 	if (fds[1].revents)

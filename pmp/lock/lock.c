@@ -107,7 +107,7 @@ static uint64_t futex_address(const struct stall_thread *thread, enum stall_wait
 	uint64_t address = stall_thread_futex(thread);
 
 	// After a stop (gdb's, say) a wait with a timeout goes on as restart_syscall(2), with the
-	// arguments of the futex call still in place: only the frames tell what it was.
+	// arguments of the futex call still in place: only the frames say what it was.
 	if (!address && thread->in_syscall && thread->syscall == SYS_restart_syscall &&
 	    name != STALL_WAIT_FOREIGN && name != STALL_WAIT_OTHER)
 		address = thread->args[0];
@@ -150,7 +150,7 @@ static bool decode_waiter(const struct stall_snapshot *snapshot,
 		.process = thread->process,
 		.futex = address,
 	};
-	// Which word of the object is waited on only the call itself would tell.
+	// Which word of the object is waited on only the call itself would say.
 	if (thread->object_kind && thread->object_kind != STALL_OBJECT_MUTEX)
 		ret->futex = 0;
 	decode_lock(thread, &wait, name, futex, tids, ret);

@@ -5,7 +5,7 @@
 
 enum stall_wait_name {
 	STALL_WAIT_FOREIGN, // no function of libc's locks
-	STALL_WAIT_HELPER,  // libc's way into the kernel: its caller tells
+	STALL_WAIT_HELPER,  // libc's way into the kernel: its caller says which
 	STALL_WAIT_MUTEX,
 	STALL_WAIT_RDLOCK,
 	STALL_WAIT_WRLOCK,

@@ -246,7 +246,7 @@ uint64_t stall_ring_next_data(const struct stall_ring *ring, uint64_t offset)
 {
 	off_t next = lseek(ring->fd, (off_t)offset, SEEK_DATA);
 
-	if (next < 0) // ENXIO; anything else: the filesystem cannot tell
+	if (next < 0) // ENXIO; anything else: the filesystem does not say
 		return errno == ENXIO ? UINT64_MAX : offset;
 	return (uint64_t)next;
 }

@@ -90,7 +90,7 @@ static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 	return NULL;
 }
 
-// Two pid namespaces may have the same pid; only our own can be told for sure.
+// Two pid namespaces may have the same pid; only our own are certain.
 static bool is_other_namespace(const struct stall_ring_header *header, pid_t pid)
 {
 	struct stat st;
@@ -455,6 +455,6 @@ bool stall_ring_is_live(const struct stall_ring_header *header)
 	};
 	_cleanup_error_ struct stall_error *err = identity_init(&identity, header->pid);
 
-	// Without a start time a later process with that pid cannot be told from it.
+	// Without a start time a later process with that pid cannot be distinguished from it.
 	return !err && header->start_time && is_of(header, &identity);
 }

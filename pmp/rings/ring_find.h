@@ -11,7 +11,7 @@
 #include "snapshot/target.h"
 
 // Opens the ring of a living process (a pid in our pid namespace). `path` is the ring, or a folder to
-// look for it in: of its files the latest whose header has the process's pid in its own namespace, its
+// search for it in: of its files the latest whose header has the process's pid in its own namespace, its
 // start time, the start of its stack (where we may read that: it differs after an execve) and this
 // boot's id, and whose owner is a user that the process runs as, or root. NULL:
 // the folders that the process may have chosen, as we see them and, where that is permitted, as it
@@ -25,7 +25,7 @@ struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool wr
 bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid);
 
 // Whether the process that made the ring still runs, and its pid is that in our pid namespace too: of
-// one in another namespace it cannot be told.
+// one in another namespace that cannot be decided.
 bool stall_ring_is_live(const struct stall_ring_header *header);
 
 // NULL where there is a ring that we can read in one of the folders that our own user's processes

@@ -64,7 +64,7 @@ static void inproc_close(void *state)
 	free(inproc);
 }
 
-// Opened anew for each snapshot: a process that has executed another program has another ring.
+// Opened again for each snapshot: a process that has executed another program has another ring.
 static struct stall_error *add_ring(struct inproc *inproc, pid_t pid, struct stall_ring **ret)
 {
 	struct stall_ring *ring;

@@ -38,7 +38,7 @@ struct stall_error *stall_captures_snap(struct stall_server *server, const char 
 }
 
 // Takes the error over.
-static struct stall_error *tell(struct stall_server *server, struct stall_error *failed)
+static struct stall_error *report_failure(struct stall_server *server, struct stall_error *failed)
 {
 	struct stall_error *err =
 		stall_answer_not_captured(server, failed->message, &server->trigger);
@@ -56,7 +56,7 @@ struct stall_error *stall_captures_begin(struct stall_server *server,
 	struct stall_error *failed = stall_capturer_take(server->capturer);
 	server->trigger.copied_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	if (failed)
-		return tell(server, failed);
+		return report_failure(server, failed);
 	server->taken = true;
 	return NULL;
 }
@@ -107,6 +107,6 @@ struct stall_error *stall_captures_finish(struct stall_server *server, const cha
 	if (!failed)
 		failed = finish(server, path, &partial);
 	if (failed)
-		return tell(server, failed);
+		return report_failure(server, failed);
 	return path ? stall_answer_captured(server, path, partial, &server->trigger) : NULL;
 }

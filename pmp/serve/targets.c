@@ -59,7 +59,7 @@ static void drop_ended(struct stall_server *server, struct stall_error **ret_las
 	server->target_count = left;
 }
 
-static struct stall_error *tell_probe(struct stall_server *server)
+static struct stall_error *update_capturer(struct stall_server *server)
 {
 	_cleanup_free_ pid_t *pids = calloc(server->target_count + 1, sizeof(*pids));
 
@@ -81,7 +81,7 @@ struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid
 			return NULL;
 	err = add(server, pid);
 	if (!err)
-		err = tell_probe(server);
+		err = update_capturer(server);
 	if (!err && server->watch)
 		err = stall_watch_add(server->watch, pid);
 	if (err)
@@ -109,7 +109,7 @@ struct stall_error *stall_targets_check(struct stall_server *server)
 	drop_ended(server, &ended);
 	if (!ended)
 		return NULL;
-	err = tell_probe(server);
+	err = update_capturer(server);
 	if (err || server->target_count)
 		return err;
 	if (!server->options->follow)

@@ -17,7 +17,7 @@ struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid
 // To poll(2): a descriptor for each target, -1 of one whose end is known.
 void stall_targets_poll(const struct stall_server *server, struct pollfd *fds);
 // Call it when one of those is readable. Of several processes one may end (a connection of
-// PostgreSQL's); the end of the last is told, and is an error unless the server waits for another.
+// PostgreSQL's); the end of the last is reported, and is an error unless the server waits for another.
 struct stall_error *stall_targets_check(struct stall_server *server);
 
 #endif

@@ -150,7 +150,7 @@ struct stall_error *stall_triggers_keep(struct stall_triggers *triggers,
 	struct stall_trigger_wait copy = *wait;
 	uint32_t before = *place(triggers, wait->wait);
 
-	// The wait before it is over. Another thread's might have taken a capture: that is told.
+	// The wait before it is over. Another thread's might have taken a capture: that is reported.
 	if (before) {
 		triggers->suppressed +=
 			triggers->pending[before - 1].wait >> 32 != wait->wait >> 32;

@@ -55,7 +55,7 @@ void stall_triggers_deinit(struct stall_triggers *triggers);
 
 // As stall_trigger_rules_set, from now on.
 void stall_triggers_set(struct stall_triggers *triggers, uint32_t kinds, uint64_t ns);
-// Nothing of what was learnt goes on: the watch has begun anew.
+// Nothing of what was learnt goes on: the watch has started again.
 void stall_triggers_forget(struct stall_triggers *triggers);
 
 enum stall_trigger_verdict {

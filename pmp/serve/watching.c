@@ -53,7 +53,7 @@ static void handle_alarm(void *arg, const struct stall_watch_alarm *alarm)
 		.waiters = alarm->waiters,
 	};
 
-	// Of a futex that nobody has looked at the kind is not known: its event will tell, since
+	// Of a futex that nobody has identified the kind is not known: its event will say, since
 	// threads that wait for work are to take no capture.
 	if (!server->failed && wait.kind != STALL_WATCH_FUTEX &&
 	    server->watch_options.kinds & 1u << wait.kind)
@@ -94,7 +94,7 @@ static void handle_event(void *arg, const struct stall_watch_event *event)
 		keep_error(server, stall_answer_event(server, event));
 }
 
-// A wait that is to take a capture must be told in time: the lower of both thresholds.
+// A wait that is to take a capture must be reported in time: the lower of both thresholds.
 static uint64_t effective_ns(const struct stall_server *server, enum stall_wait_kind probe)
 {
 	uint64_t lowest = server->asked_ns[probe];

@@ -51,7 +51,7 @@ static enum stall_label_reason find_reason(const struct stall_thread *thread)
 	case SYS_execve:
 	case SYS_execveat:
 		return STALL_REASON_EXEC;
-	// Who joins it is told before it has left its memory (mm_release, kernel/fork.c), and may
+	// Who joins it is woken before it has left its memory (mm_release, kernel/fork.c), and may
 	// have made another thread on its stack.
 	case SYS_exit:
 		return STALL_REASON_EXIT;

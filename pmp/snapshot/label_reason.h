@@ -6,7 +6,7 @@
 
 #include "snapshot/snapshot.h"
 
-// Labels them raced, with the reason. What tells them is the system call that they are in.
+// Labels them raced, with the reason. They are recognized by the system call that they are in.
 void stall_label_reasons_add(struct stall_snapshot *snapshot);
 
 #endif

@@ -50,7 +50,7 @@ struct stall_error *stall_maps_create(const struct stall_target *target,
 				      struct stall_maps *previous, struct stall_open_files *files,
 				      struct stall_maps **ret);
 
-// The same from the text of such a file, which the process has told itself and which is not believed:
+// The same from the text of such a file, which the process itself has written and which is not believed:
 // lines that make no sense are passed over, and of mappings beyond STALL_MAX_TEXT_MAPPINGS nothing is
 // known. The vdso is left out.
 #define STALL_MAX_TEXT_MAPPINGS 65536

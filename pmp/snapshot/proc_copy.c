@@ -190,7 +190,7 @@ static struct stall_error *settle(const struct copier *copier, struct sight *sig
 	return NULL;
 }
 
-// The second look tells which copies are exact.
+// The second reading shows which copies are exact.
 static struct stall_error *look_after(const struct copier *copier, size_t first, size_t end)
 {
 	for (size_t i = first; i < end && !is_late(i, copier->deadline_ns); i++) {
@@ -263,7 +263,7 @@ struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_
 		return &stall_enomem;
 	for (size_t i = 0; i < count; i++)
 		sights[i].copy.thread = &snapshot->threads[threads[i]];
-	// What was looked at is worth little without a copy and a second look.
+	// What was read is worth little without a copy and a second reading.
 	struct stall_error *err = run_passes(&copier, options->passes, started_ns + time_ns / 2);
 	if (err)
 		return err;

@@ -172,7 +172,7 @@ static void abandon(const struct stall_target *target)
 		break;
 	}
 	*child = (struct child){.socket = -1};
-	// It may still write what it has read to where it was told to.
+	// It may still write what it has read to where it was asked to.
 	for (size_t i = 0; i < MAX_ARENAS; i++)
 		if (readers.arenas[i])
 			stall_arena_hold(readers.arenas[i]);

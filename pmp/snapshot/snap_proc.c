@@ -19,8 +19,8 @@ static struct stall_error *proc_check(const struct stall_snapshot_options *optio
 
 	if (err)
 		return err;
-	// Each process is refused or not by itself, and of several the first tells of the others. What
-	// else is wrong is told when it is read.
+	// Each process is refused or not by itself, and of several the first stands for the others. What
+	// else is wrong is reported when it is read.
 	if (!options->pid_count)
 		return NULL;
 	snprintf(path, sizeof(path), "/proc/%d/maps", options->pids[0]);

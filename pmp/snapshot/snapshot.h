@@ -170,7 +170,7 @@ struct stall_snapshot_options {
 	// For the choice of a backend: which processes are meant. NULL: none yet.
 	const pid_t *pids;
 	size_t pid_count;
-	const char *ring; // inproc: the file, or a folder to look in; NULL: looked for
+	const char *ring; // inproc: the file, or a folder to look in; NULL: searched for
 };
 #define STALL_DEFAULT_MAX_STACK (128 * 1024)
 #define STALL_DEFAULT_MAX_THREADS 65536

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last look at the processes of a snapshot, when all is read.
+// The last check of the processes of a snapshot, when all is read.
 #ifndef STALL_SNAPSHOT_END_H
 #define STALL_SNAPSHOT_END_H
 

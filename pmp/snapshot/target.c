@@ -23,7 +23,7 @@ static struct stall_error *process_ended(pid_t pid)
 
 #define PF_KTHREAD 0x00200000 // include/linux/sched.h
 
-// /proc/PID/stat: what a target is told by. The name may hold blanks and parentheses, so fields
+// /proc/PID/stat: what a target is recognized by. The name may hold blanks and parentheses, so fields
 // are counted from the last ')'. (Linux man-pages, proc_pid_stat(5).)
 struct stat_fields {
 	char state;

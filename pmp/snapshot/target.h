@@ -31,7 +31,7 @@ struct stall_error *stall_target_tids(const struct stall_target *target, size_t 
 				      size_t *ret_count);
 
 // The kernel shows paths of another process from our root, not from its own. Returns the path as the
-// process sees it: without the root that stall_target_root told, "" for none or for one that is not
+// process sees it: without the root that stall_target_root returned, "" for none or for one that is not
 // below ours (a container's).
 void stall_target_root(const struct stall_target *target, char *ret, size_t size);
 const char *stall_path_in_root(const char *path, const char *root);

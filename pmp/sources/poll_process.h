@@ -21,8 +21,8 @@ struct stall_poll_process {
 	struct stall_poll_mounts mounts;
 	uint64_t image; // of its memory: another one after exec
 	uint64_t checked_ns;
-	bool replaced;	// by another program, which is to be told
-	size_t refused; // threads that could not be read at the last look
+	bool replaced;	// by another program, which is to be reported
+	size_t refused; // threads that could not be read at the last pass
 };
 
 // `max`: threads that may be taken up. What comes beyond is counted in *ret_over.
@@ -32,7 +32,7 @@ struct stall_error *stall_poll_process_create(struct stall_poll_reader *reader, 
 void stall_poll_process_destroy(struct stall_poll_reader *reader,
 				struct stall_poll_process *process);
 
-// Whether threads have begun or ended since they were listed, as far as their number tells.
+// Whether threads have begun or ended since they were listed, as far as their number says.
 bool stall_poll_process_is_stale(const struct stall_poll_process *process);
 // Lists its threads again. Those that have ended are handed to `ended` first.
 typedef void (*stall_poll_ended_fn)(void *arg, struct stall_poll_thread *thread);

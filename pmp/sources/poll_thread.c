@@ -194,7 +194,7 @@ static bool is_same_mark(const struct stall_poll_mark *a, const struct stall_pol
 
 /* Looks. */
 
-// What was read of a thread at one look.
+// What was read of a thread in one pass.
 struct sight {
 	uint64_t runs;
 	bool settled; // it slept from before `call` was read until `runs` was
@@ -247,14 +247,14 @@ static bool goes_on(const struct stall_poll_reader *reader, const struct stall_t
 	return is_same_mark(&now, &thread->mark);
 }
 
-static enum stall_poll_look failed(int errnum)
+static enum stall_poll_result failed(int errnum)
 {
 	return errnum == ENOENT || errnum == ESRCH ? STALL_POLL_GONE : STALL_POLL_REFUSED;
 }
 
-enum stall_poll_look stall_poll_thread_look(struct stall_poll_reader *reader,
-					    const struct stall_target *target, int task,
-					    struct stall_poll_thread *thread)
+enum stall_poll_result stall_poll_thread_read(struct stall_poll_reader *reader,
+					      const struct stall_target *target, int task,
+					      struct stall_poll_thread *thread)
 {
 	struct sight sight = {};
 	int errnum =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread of a process whose /proc files are read again and again: whether it is still blocked in
-// the very system call that it was blocked in at the look before.
+// the very system call that it was blocked in at the pass before.
 #ifndef STALL_POLL_THREAD_H
 #define STALL_POLL_THREAD_H
 
@@ -24,7 +24,7 @@ struct stall_poll_mark {
 
 struct stall_poll_thread {
 	pid_t tid;
-	int runs_fd, call_fd; // -1: opened for each look
+	int runs_fd, call_fd; // -1: opened for each pass
 	uint32_t call_reads;
 	uint64_t runs; // how often it has got a CPU
 	bool asleep;   // since `runs` was read
@@ -33,8 +33,8 @@ struct stall_poll_thread {
 	bool unwanted; // nobody wants to know of that wait
 	struct stall_proc_syscall call;
 	struct stall_poll_mark mark;
-	uint64_t since_ns, seen_ns; // in `call`: the first and the latest look
-	uint64_t looked_ns;	    // the latest of all
+	uint64_t since_ns, seen_ns; // in `call`: the first and the latest pass
+	uint64_t polled_ns;	    // the latest of all
 	uint32_t slot;
 };
 
@@ -46,11 +46,11 @@ struct stall_poll_reader {
 	size_t runs_left, calls_left; // descriptors that may still be kept
 };
 
-enum stall_poll_look {
+enum stall_poll_result {
 	STALL_POLL_GONE,
 	STALL_POLL_REFUSED, // not readable, now
 	STALL_POLL_RUNS,    // on a CPU, or about to be
-	STALL_POLL_SAME,    // in the very call of the look before
+	STALL_POLL_SAME,    // in the very call of the pass before
 	STALL_POLL_OTHER,   // blocked in another one, which `call` is now
 };
 
@@ -59,9 +59,9 @@ bool stall_poll_is_wait(const struct stall_call *calls, const struct stall_proc_
 			bool *ret_futex);
 
 // `task` is a descriptor of /proc/PID/task.
-enum stall_poll_look stall_poll_thread_look(struct stall_poll_reader *reader,
-					    const struct stall_target *target, int task,
-					    struct stall_poll_thread *thread);
+enum stall_poll_result stall_poll_thread_read(struct stall_poll_reader *reader,
+					      const struct stall_target *target, int task,
+					      struct stall_poll_thread *thread);
 // Whether it is still in `call`; changes nothing.
 bool stall_poll_thread_is_same(struct stall_poll_reader *reader, const struct stall_target *target,
 			       int task, const struct stall_poll_thread *thread);

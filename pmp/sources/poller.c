@@ -12,9 +12,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-#define INTERVAL_NS UINT64_C(10000000) // between two looks, where that is cheap
+#define INTERVAL_NS UINT64_C(10000000) // between two passes, where that is cheap
 #define LONGEST_NS UINT64_C(2000000000)
-#define MAX_SHARE 5 // percent of a CPU, that all looks together may take
+#define MAX_SHARE 5 // percent of a CPU, that all passes together may take
 #define CHECK_NS UINT64_C(1000000000)
 #define MAX_THREADS 65536
 #define KEPT_RUNS 4096	 // descriptors
@@ -99,7 +99,7 @@ void stall_poller_forget_waits(struct stall_poller *poller, struct stall_poll_pr
 
 /* Waits begin and end. */
 
-// The names of a thread, read when there is something to tell of it.
+// The names of a thread, read when there is something to report of it.
 static void set_names(const struct stall_poll_slot *slot, struct stall_wait_record *record)
 {
 	struct stall_thread thread = {};
@@ -149,7 +149,7 @@ struct stall_wait_record stall_poll_slot_record(const struct stall_poller *polle
 	return record;
 }
 
-static void tell_file(struct stall_poller *poller, const struct stall_poll_slot *slot)
+static void report_file(struct stall_poller *poller, const struct stall_poll_slot *slot)
 {
 	struct stall_wait_stat *stat = stall_poll_stats_at(poller->stats, slot->stat);
 
@@ -207,10 +207,10 @@ static void begin_wait(struct stall_poller *poller, struct stall_poll_process *p
 	if (call.key.kind == STALL_WAIT_FUTEX)
 		poller->has_words |= !stall_poll_stats_at(poller->stats, slot->stat)->told;
 	else if (!full)
-		tell_file(poller, slot);
+		report_file(poller, slot);
 }
 
-// What it has lasted for certain: from the first look that it was seen at to the latest.
+// What it has lasted for certain: from the first pass that saw it to the latest.
 static uint64_t seen_ns(const struct stall_poll_slot *slot)
 {
 	return slot->thread->seen_ns - slot->start_ns;
@@ -257,19 +257,19 @@ static void end_wait(struct stall_poller *poller, struct stall_poll_thread *thre
 	free_slot(poller, thread);
 }
 
-/* Looking. */
+/* Polling. */
 
-static void look_at(struct stall_poller *poller, struct stall_poll_process *process,
-		    struct stall_poll_thread *thread)
+static void poll_thread(struct stall_poller *poller, struct stall_poll_process *process,
+			struct stall_poll_thread *thread)
 {
-	enum stall_poll_look look =
-		stall_poll_thread_look(&poller->reader, &process->target, process->task, thread);
+	enum stall_poll_result result =
+		stall_poll_thread_read(&poller->reader, &process->target, process->task, thread);
 	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
-	if (thread->looked_ns && now_ns - thread->looked_ns > poller->longest_ns)
-		poller->longest_ns = now_ns - thread->looked_ns;
-	thread->looked_ns = now_ns;
-	switch (look) {
+	if (thread->polled_ns && now_ns - thread->polled_ns > poller->longest_ns)
+		poller->longest_ns = now_ns - thread->polled_ns;
+	thread->polled_ns = now_ns;
+	switch (result) {
 	case STALL_POLL_SAME:
 		thread->seen_ns = now_ns;
 		if (thread->in_wait && !thread->unwanted && thread->slot == STALL_POLL_NO_SLOT)
@@ -306,16 +306,16 @@ static struct stall_error *list_threads(struct stall_poller *poller,
 	poller->lost[STALL_LOST_SLOTS_FULL] += over;
 	if (!err || err->code == STALL_ERROR_NO_MEMORY)
 		return err;
-	stall_error_destroy(err); // it has ended, which others tell
+	stall_error_destroy(err); // it has ended, which others report
 	return NULL;
 }
 
-static struct stall_error *look_at_process(struct stall_poller *poller,
-					   struct stall_poll_process *process, uint64_t now_ns)
+static struct stall_error *poll_process(struct stall_poller *poller,
+					struct stall_poll_process *process, uint64_t now_ns)
 {
 	process->refused = 0;
 	for (size_t i = 0; i < process->count; i++)
-		look_at(poller, process, process->threads[i]);
+		poll_thread(poller, process, process->threads[i]);
 	poller->refused += process->refused;
 	if (now_ns - process->checked_ns >= CHECK_NS)
 		stall_poll_process_check(process, now_ns);
@@ -362,7 +362,7 @@ void stall_poller_pass(struct stall_poller *poller)
 
 	poller->refused = 0;
 	for (size_t i = 0; !err && i < poller->process_count; i++)
-		err = look_at_process(poller, poller->processes[i], started_ns);
+		err = poll_process(poller, poller->processes[i], started_ns);
 	poller->no_memory |= err != NULL; // no other error comes here
 	stall_error_destroy(err);
 	if (has_news(poller))
@@ -370,7 +370,7 @@ void stall_poller_pass(struct stall_poller *poller)
 	plan(poller, started_ns, stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns);
 }
 
-void stall_poller_look(struct stall_poller *poller)
+void stall_poller_poll_now(struct stall_poller *poller)
 {
 	stall_poller_lock(poller);
 	stall_poller_pass(poller);
@@ -408,7 +408,7 @@ static struct stall_error *start(struct stall_poller *poller)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int errnum = pthread_create(&poller->looker, NULL, look_again, poller);
+	int errnum = pthread_create(&poller->thread, NULL, look_again, poller);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (errnum)
 		return stall_error_os(errnum, "cannot start the thread that polls");
@@ -430,7 +430,7 @@ static bool stop(struct stall_poller *poller)
 	poller->over = true;
 	pthread_cond_signal(&poller->changed);
 	stall_poller_unlock(poller);
-	return pthread_timedjoin_np(poller->looker, NULL, &until) == 0;
+	return pthread_timedjoin_np(poller->thread, NULL, &until) == 0;
 }
 
 void stall_poller_destroy(struct stall_poller *poller)

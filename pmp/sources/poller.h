@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread of this program that looks at all threads of some processes again and again, and keeps
+// A thread of this program that polls all threads of some processes, and keeps
 // which of them wait. It is a thread since those who unwind stacks and write captures take long.
 #ifndef STALL_POLLER_H
 #define STALL_POLLER_H
@@ -34,14 +34,14 @@ struct stall_poll_slot {
 // Everything is guarded by the lock.
 struct stall_poller {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; // there is something to do before the next look
-	pthread_t looker;
+	pthread_cond_t changed; // there is something to do before the next pass
+	pthread_t thread;
 	bool started, over;
 	int event; // eventfd: readable when there is something to hand on
 
 	uint32_t kinds; // bit of each that is wanted
 	uint64_t threshold_ns[STALL_WAIT_KINDS];
-	uint64_t fixed_ns; // between two looks; 0: as their cost allows
+	uint64_t fixed_ns; // between two passes; 0: as their cost allows
 	struct stall_call calls[STALL_CALLS];
 	struct stall_poll_reader reader;
 	struct stall_poll_process **processes;
@@ -61,8 +61,8 @@ struct stall_poller {
 
 	uint64_t next_ns;
 	uint64_t interval_ns; // as it is now
-	uint64_t cost_ns;     // of one look at all threads, CPU time, smoothed
-	uint64_t longest_ns;  // between two looks at a thread, since somebody has set it to 0
+	uint64_t cost_ns;     // of one pass over all threads, CPU time, smoothed
+	uint64_t longest_ns;  // between two readings of a thread, since somebody has set it to 0
 	size_t refused;	      // threads that could not be read
 };
 
@@ -73,8 +73,8 @@ void stall_poller_destroy(struct stall_poller *poller); // NULL is fine
 // These take the lock themselves.
 struct stall_error *stall_poller_add(struct stall_poller *poller, pid_t pid);
 void stall_poller_remove(struct stall_poller *poller, pid_t pid);
-// Looks now, and returns when that is done.
-void stall_poller_look(struct stall_poller *poller);
+// Polls now, and returns when that is done.
+void stall_poller_poll_now(struct stall_poller *poller);
 
 static inline void stall_poller_lock(struct stall_poller *poller)
 {
@@ -90,7 +90,7 @@ static inline void stall_poller_unlock(struct stall_poller *poller)
 
 // The wait has lasted for its threshold for certain: it was seen so long.
 bool stall_poll_slot_is_over(const struct stall_poller *poller, const struct stall_poll_slot *slot);
-// It is to be told that it goes on.
+// It is to be reported that it goes on.
 bool stall_poll_slot_is_due(const struct stall_poller *poller, const struct stall_poll_slot *slot);
 struct stall_wait_record stall_poll_slot_record(const struct stall_poller *poller,
 						const struct stall_poll_slot *slot, uint32_t type,
@@ -99,7 +99,7 @@ struct stall_wait_record stall_poll_slot_record(const struct stall_poller *polle
 bool stall_poll_slot_is(struct stall_poller *poller, size_t index, uint32_t seq);
 // The process is another program: what its threads waited for is nothing any more.
 void stall_poller_forget_waits(struct stall_poller *poller, struct stall_poll_process *process);
-// One look at all threads.
+// One pass over all threads.
 void stall_poller_pass(struct stall_poller *poller);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ring has counted since we began to look. Its stats go on from the start of the server, have
-// other readers, and may be given back by any of them.
+// What a ring has counted since we began to read it. Its stats go on from the start of the server, have
+// other readers, and may be retired by any of them.
 #ifndef STALL_RING_COUNTS_H
 #define STALL_RING_COUNTS_H
 
@@ -50,7 +50,7 @@ enum stall_wait_role stall_ring_counts_role(struct stall_ring_counts *counts,
 bool stall_ring_counts_ask(struct stall_ring_counts *counts, const struct stall_wait_slot *slot,
 			   uint64_t now_ns);
 
-// What the server has told of a file. False: nothing.
+// What the server has recorded of a file. False: nothing.
 bool stall_ring_counts_file(struct stall_ring_counts *counts, const struct stall_wait_key *key,
 			    struct stall_wait_file *ret);
 

@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TOLD 64 // in one go: records are to be taken too
+#define MAX_REPORTED 64 // in one go: records are to be taken too
 #define LONGEST_NS UINT64_C(50000000)
 #define SHORTEST_NS UINT64_C(1000000)
-#define LOOK_AGAIN_NS UINT64_C(500000)
+#define SCAN_AGAIN_NS UINT64_C(500000)
 // A thread copies its stack when its patience is over, 10 ms at most (recorder.h), if it gets a CPU.
 // So often is it looked for, some 20 ms long: where all CPUs were away that is no time of either.
-#define STACK_LOOKS 20
+#define STACK_SCANS 20
 
 struct stall_error *stall_ring_scan_init(struct stall_ring_scan *scan)
 {
@@ -52,7 +52,7 @@ void stall_ring_record_settle(const struct stall_ring_scan *scan, struct stall_w
 	record->tid = 0; // only the other one is known
 	record->slot += scan->first;
 	record->server = (struct stall_wait_server){};
-	// In no system call, as far as the registers tell.
+	// In no system call, as far as the registers say.
 	record->regs[STALL_BPF_ORIG_AX] = UINT64_MAX;
 	if (record->key.kind == STALL_WAIT_FUTEX)
 		record->operation |= STALL_OPERATION_OBJECT;
@@ -79,8 +79,8 @@ static struct stall_wait_record make_record(const struct stall_ring_scan *scan, 
 	return record;
 }
 
-static void tell(struct stall_ring_scan *scan, size_t index, const struct stall_wait_slot *slot,
-		 const struct stall_wait_handler *handler, uint64_t now_ns)
+static void report(struct stall_ring_scan *scan, size_t index, const struct stall_wait_slot *slot,
+		   const struct stall_wait_handler *handler, uint64_t now_ns)
 {
 	struct stall_wait_record record = make_record(scan, index, slot);
 
@@ -101,7 +101,7 @@ static bool is_idle(struct stall_ring_scan *scan, size_t index, const struct sta
 	return true;
 }
 
-// What sleeps on a condition may be idle threads, or a lock of the server's own: the stack tells.
+// What sleeps on a condition may be idle threads, or a lock of the server's own: the stack says.
 static bool ask(struct stall_ring_scan *scan, size_t index, const struct stall_wait_slot *slot,
 		const struct stall_wait_handler *handler, uint64_t now_ns)
 {
@@ -139,12 +139,12 @@ static bool is_missing_stack(const struct stall_ring_scan *scan, size_t index,
 static bool is_to_come(struct stall_ring_scan *scan, size_t index,
 		       const struct stall_wait_slot *slot)
 {
-	struct slot_looks *looks = &scan->slots[index];
+	struct slot_scans *slot_scans = &scan->slots[index];
 
-	if (looks->missed != slot->seq)
-		looks->looks = 0;
-	looks->missed = slot->seq;
-	return looks->looks++ < STACK_LOOKS && is_missing_stack(scan, index, slot);
+	if (slot_scans->missed != slot->seq)
+		slot_scans->scans = 0;
+	slot_scans->missed = slot->seq;
+	return slot_scans->scans++ < STACK_SCANS && is_missing_stack(scan, index, slot);
 }
 
 static void wait_until(struct stall_ring_scan *scan, uint64_t when_ns)
@@ -154,9 +154,9 @@ static void wait_until(struct stall_ring_scan *scan, uint64_t when_ns)
 }
 
 // Returns how many records it has handed on.
-static size_t look_at(struct stall_ring_scan *scan, size_t index,
-		      const struct stall_wait_slot *slot, const struct stall_wait_handler *handler,
-		      uint64_t now_ns)
+static size_t scan_slot(struct stall_ring_scan *scan, size_t index,
+			const struct stall_wait_slot *slot,
+			const struct stall_wait_handler *handler, uint64_t now_ns)
 {
 	uint32_t kind = slot->key.kind;
 
@@ -168,7 +168,7 @@ static size_t look_at(struct stall_ring_scan *scan, size_t index,
 		if (is_idle(scan, index, slot))
 			return 0;
 		if (ask(scan, index, slot, handler, now_ns)) {
-			wait_until(scan, now_ns + LOOK_AGAIN_NS); // it is known by then
+			wait_until(scan, now_ns + SCAN_AGAIN_NS); // it is known by then
 			return 1;
 		}
 	}
@@ -178,10 +178,10 @@ static size_t look_at(struct stall_ring_scan *scan, size_t index,
 		return 0;
 	}
 	if (is_to_come(scan, index, slot)) {
-		wait_until(scan, now_ns + LOOK_AGAIN_NS);
+		wait_until(scan, now_ns + SCAN_AGAIN_NS);
 		return 0;
 	}
-	tell(scan, index, slot, handler, now_ns);
+	report(scan, index, slot, handler, now_ns);
 	return 1;
 }
 
@@ -189,18 +189,18 @@ void stall_ring_scan_run(struct stall_ring_scan *scan, const struct stall_wait_h
 			 uint64_t now_ns)
 {
 	struct stall_wait_slot slot;
-	size_t count, told = 0;
+	size_t count, reported = 0;
 	const volatile struct stall_wait_slot *slots = stall_ring_slots(scan->ring, &count);
 
 	scan->next_ns = now_ns + period_ns(scan);
-	for (size_t i = 0; i < count && told < MAX_TOLD; i++) {
+	for (size_t i = 0; i < count && reported < MAX_REPORTED; i++) {
 		uint32_t seq = slots[i].seq;
 
 		if (!(seq & 1) || scan->slots[i].settled == seq)
 			continue;
 		if (stall_ring_read_slot(scan->ring, i, &slot) && (slot.seq & 1))
-			told += look_at(scan, i, &slot, handler, now_ns);
+			reported += scan_slot(scan, i, &slot, handler, now_ns);
 	}
-	if (told == MAX_TOLD)
+	if (reported == MAX_REPORTED)
 		scan->next_ns = now_ns;
 }

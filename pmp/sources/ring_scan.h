@@ -20,11 +20,11 @@ struct stall_ring_scan {
 	uint32_t kinds;	  // bit of each enum stall_wait_kind that is wanted
 	size_t first;	  // number of its slot 0 among the slots of all rings
 	uint64_t next_ns; // when something is due
-	struct slot_looks {
-		uint32_t settled;  // seq of the wait that is not to be looked at again
-		uint32_t reported; // seq of the wait that was told
-		uint32_t missed;   // seq of the wait whose stack was looked for in vain
-		uint32_t looks;	   // so often
+	struct slot_scans {
+		uint32_t settled;  // seq of the wait that is not scanned again
+		uint32_t reported; // seq of the wait that was reported
+		uint32_t missed;   // seq of the wait whose stack was missing
+		uint32_t scans;	   // so often
 	} * slots;
 	uint8_t *stack; // room for a copy
 };
@@ -33,7 +33,7 @@ struct stall_ring_scan {
 struct stall_error *stall_ring_scan_init(struct stall_ring_scan *scan);
 void stall_ring_scan_deinit(struct stall_ring_scan *scan);
 
-// Hands on a record for each wait that is due. The next look is due at scan->next_ns.
+// Hands on a record for each wait that is due. The next scan is due at scan->next_ns.
 void stall_ring_scan_run(struct stall_ring_scan *scan, const struct stall_wait_handler *handler,
 			 uint64_t now_ns);
 

@@ -37,7 +37,7 @@ struct stall_error *stall_server_probes_attach(struct stall_server_probes *probe
 void stall_server_probes_remove(struct stall_server_probes *probes, pid_t pid);
 
 // Takes away the probes that are hit too often. Call it about every 100 ms. True: some were, and
-// their state tells why.
+// their state says why.
 bool stall_server_probes_check(struct stall_server_probes *probes, uint64_t now_ns);
 
 struct stall_server_probe_state {

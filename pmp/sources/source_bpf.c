@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits as the wait programs tell of them, with stacks from the memory of the live processes.
+// Waits as the wait programs report them, with stacks from the memory of the live processes.
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,7 +106,7 @@ static const char *in_flight_by(void *state)
 	return stall_bpf_waits_has_timer(source->waits) ? "timer" : "scan";
 }
 
-static struct stall_error *look(void *state, uint64_t now_ns, bool *ret_changed)
+static struct stall_error *poll_source(void *state, uint64_t now_ns, bool *ret_changed)
 {
 	struct source *source = state;
 	bool changed = false;
@@ -252,7 +252,7 @@ static void set_role(void *state, const struct stall_wait_key *key, enum stall_w
 
 static bool find_file(void *state, const struct stall_wait_key *key, struct stall_wait_file *ret)
 {
-	return false; // records tell all
+	return false; // records have it all
 }
 
 /* What is told of the probes themselves. */
@@ -328,7 +328,7 @@ static const struct stall_wait_source_calls calls = {
 	.fd = fd,
 	.timeout_ms = timeout_ms,
 	.in_flight_by = in_flight_by,
-	.look = look,
+	.poll = poll_source,
 	.consume = consume,
 	.slot_limit = slot_limit,
 	.slot_count = slot_count,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits as /proc shows them: the system call of each thread, looked at again and again. For kernels
-// that take no wait programs. What is seen at two looks is a wait; what is shorter is not seen.
+// Waits as /proc shows them: the system call of each thread, polled. For kernels
+// that take no wait programs. What is seen in two passes is a wait; what is shorter is not seen.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 #include "waits/wait_source.h"
 #include "waits/wait_unwind.h"
 
-#define MAX_TOLD 256	// waits in flight that are handed on at once
-#define MAX_ASKED 16	// words that are to be found out, at once
-#define ASK_STACK 16384 // bytes of a stack that tell what its thread waits for
+#define MAX_REPORTED 256 // waits in flight that are handed on at once
+#define MAX_ASKED 16	 // words that are to be found out, at once
+#define ASK_STACK 16384	 // bytes of a stack that show what its thread waits for
 
 // A word whose kind is to be found out, and the stack of one who waits for it.
 struct question {
@@ -29,10 +29,10 @@ struct question {
 struct source {
 	struct stall_poller *poller;
 	char *why_not_bpf; // NULL: polling was asked for by name
-	uint64_t worst_ns; // of the longest intervals that were told
+	uint64_t worst_ns; // of the longest intervals that were reported
 	bool more;	   // something is due that was not handed on yet
 	// Taken under the lock, to be handed on without it.
-	struct stall_wait_record *records; // MAX_TOLD, and then the ends
+	struct stall_wait_record *records; // MAX_REPORTED, and then the ends
 	struct stall_wait_file *files;
 	struct question *questions;
 	char why_bpf[512], why_refused[160];
@@ -64,7 +64,7 @@ static struct stall_error *probe_server(void *state, struct stall_worker *worker
 	return NULL;
 }
 
-// Where no source works, both reasons are told.
+// Where no source works, both reasons are reported.
 static struct stall_error *with_reason(const struct source *source, struct stall_error *err)
 {
 	if (!source->why_not_bpf || err->code != STALL_ERROR_PERMISSION)
@@ -128,7 +128,7 @@ static const char *in_flight_by(void *state)
 	return "poll";
 }
 
-static struct stall_error *look(void *state, uint64_t now_ns, bool *ret_changed)
+static struct stall_error *poll_source(void *state, uint64_t now_ns, bool *ret_changed)
 {
 	return NULL; // the poller does, all the time
 }
@@ -137,12 +137,12 @@ static void hurry(void *state)
 {
 	struct source *source = state;
 
-	stall_poller_look(source->poller);
+	stall_poller_poll_now(source->poller);
 }
 
 // What one consume() hands on.
 struct batch {
-	size_t told, ended, files, asked;
+	size_t in_flight, ended, files, asked;
 	pid_t replaced; // 0: none
 	bool no_memory;
 };
@@ -157,17 +157,17 @@ static void take_in_flight(struct source *source, struct batch *batch)
 
 		if (!stall_poll_slot_is_due(poller, slot))
 			continue;
-		source->more = batch->told == MAX_TOLD;
+		source->more = batch->in_flight == MAX_REPORTED;
 		if (source->more)
 			continue;
 		slot->reported = true;
-		source->records[batch->told++] =
+		source->records[batch->in_flight++] =
 			stall_poll_slot_record(poller, slot, STALL_RECORD_IN_FLIGHT,
 					       slot->thread->seen_ns);
 	}
 }
 
-// The stack tells what a word is, also of waits that never last for the threshold. False: the wait was
+// The stack shows what a word is, also of waits that never last for the threshold. False: the wait was
 // over before it could be copied.
 static bool take_question(struct source *source, struct stall_poll_slot *slot,
 			  struct question *question)
@@ -182,9 +182,9 @@ static bool take_question(struct source *source, struct stall_poll_slot *slot,
 	return record->stack_size && stall_poll_slot_is(source->poller, record->slot, record->seq);
 }
 
-static bool is_to_be_asked(const struct stall_poll_slot *slot, const struct stall_wait_stat *stat)
+static bool needs_question(const struct stall_poll_slot *slot, const struct stall_wait_stat *stat)
 {
-	// A wait that was told in flight has told that too.
+	// A wait that was reported in flight has shown that too.
 	return !stat->told && stat->key.tgid && !slot->reported &&
 	       stat->key.kind == STALL_WAIT_FUTEX && stat->role == STALL_ROLE_UNKNOWN;
 }
@@ -199,7 +199,7 @@ static void take_questions(struct source *source, struct batch *batch)
 		struct stall_wait_stat *stat =
 			slot->thread ? stall_poll_stats_at(poller->stats, slot->stat) : NULL;
 
-		if (!stat || !is_to_be_asked(slot, stat))
+		if (!stat || !needs_question(slot, stat))
 			continue;
 		if (batch->asked == MAX_ASKED) {
 			poller->has_words = true;
@@ -243,7 +243,8 @@ static struct batch take_batch(struct source *source)
 	memcpy(source->files, poller->files, batch.files * sizeof(*source->files));
 	take_in_flight(source, &batch);
 	batch.ended = poller->end_count;
-	memcpy(source->records + batch.told, poller->ends, batch.ended * sizeof(*source->records));
+	memcpy(source->records + batch.in_flight, poller->ends,
+	       batch.ended * sizeof(*source->records));
 	take_questions(source, &batch);
 	take_replaced(source, &batch);
 	poller->file_count = poller->end_count = 0;
@@ -251,8 +252,8 @@ static struct batch take_batch(struct source *source)
 	return batch;
 }
 
-// The process executes another program: who is told takes a snapshot of it.
-static void tell_replaced(pid_t pid, const struct stall_wait_handler *handler)
+// The process executes another program: who learns of it takes a snapshot of it.
+static void report_replaced(pid_t pid, const struct stall_wait_handler *handler)
 {
 	const struct stall_wait_record record = {
 		.magic = STALL_BPF_MAGIC,
@@ -275,17 +276,17 @@ static struct stall_error *consume(void *state, const struct stall_wait_handler 
 		return &stall_enomem;
 	for (size_t i = 0; i < batch.files; i++)
 		handler->file(handler->arg, &source->files[i]);
-	for (size_t i = 0; i < batch.told; i++)
+	for (size_t i = 0; i < batch.in_flight; i++)
 		handler->wait(handler->arg, &source->records[i], NULL);
 	if (handler->alarms)
 		handler->alarms(handler->arg);
 	for (size_t i = 0; i < batch.ended; i++)
-		handler->wait(handler->arg, &source->records[batch.told + i], NULL);
+		handler->wait(handler->arg, &source->records[batch.in_flight + i], NULL);
 	for (size_t i = 0; i < batch.asked; i++)
 		handler->wait(handler->arg, &source->questions[i].record,
 			      source->questions[i].stack);
 	if (batch.replaced)
-		tell_replaced(batch.replaced, handler);
+		report_replaced(batch.replaced, handler);
 	return NULL;
 }
 
@@ -421,10 +422,10 @@ static void set_role(void *state, const struct stall_wait_key *key, enum stall_w
 
 static bool find_file(void *state, const struct stall_wait_key *key, struct stall_wait_file *ret)
 {
-	return false; // records tell all
+	return false; // records have it all
 }
 
-/* What is told of the polling itself. */
+/* What is reported of the polling itself. */
 
 static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 {
@@ -508,7 +509,7 @@ static const struct stall_wait_source_calls source_calls = {
 	.fd = fd,
 	.timeout_ms = timeout_ms,
 	.in_flight_by = in_flight_by,
-	.look = look,
+	.poll = poll_source,
 	.consume = consume,
 	.slot_limit = slot_limit,
 	.slot_count = slot_count,
@@ -531,7 +532,7 @@ static const struct stall_wait_source_calls source_calls = {
 static struct stall_error *init(struct source *source, const char *why_not_bpf,
 				const struct stall_wait_source_options *options)
 {
-	source->records = calloc(MAX_TOLD + STALL_POLL_ENDS, sizeof(*source->records));
+	source->records = calloc(MAX_REPORTED + STALL_POLL_ENDS, sizeof(*source->records));
 	source->files = calloc(STALL_POLL_FILES, sizeof(*source->files));
 	source->questions = calloc(MAX_ASKED, sizeof(*source->questions));
 	if (!source->records || !source->files || !source->questions)

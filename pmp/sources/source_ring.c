@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits as the in-process librarys of servers tell of them, each in a ring. Nothing is asked of the
+// Waits as the in-process libraries of servers record them, each in a ring. Nothing is asked of the
 // processes themselves.
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "waits/wait_source.h"
 #include "waits/wait_unwind.h"
 
-// Nothing tells of records: how often they are looked for, when some came lately and when not.
+// Nothing announces records: how often they are searched for, when some came lately and when not.
 #define POLL_NS UINT64_C(5000000)
 #define QUIET_POLL_NS UINT64_C(10000000)
 #define QUIET_NS UINT64_C(1000000000)
@@ -172,7 +172,7 @@ static struct stall_ring_trouble find_trouble(const struct stall_watched_rings *
 	};
 }
 
-static struct stall_error *look(void *state, uint64_t now_ns, bool *ret_changed)
+static struct stall_error *poll_source(void *state, uint64_t now_ns, bool *ret_changed)
 {
 	struct stall_watched_rings *source = state;
 	bool changed = false;
@@ -219,9 +219,9 @@ static void take_records(struct stall_watched_rings *source, struct stall_watche
 	}
 }
 
-// The process has executed another program: who is told takes a snapshot of it.
-static void tell_replaced(const struct stall_watched_ring *ringed,
-			  const struct stall_wait_handler *handler)
+// The process has executed another program: who learns of it takes a snapshot of it.
+static void report_replaced(const struct stall_watched_ring *ringed,
+			    const struct stall_wait_handler *handler)
 {
 	const struct stall_wait_record record = {
 		.magic = STALL_BPF_MAGIC,
@@ -251,7 +251,7 @@ static struct stall_error *consume(void *state, const struct stall_wait_handler 
 			take_records(source, &source->rings[i], handler, max);
 	for (size_t i = 0; i < source->count; i++)
 		if (source->rings[i].replaced)
-			tell_replaced(&source->rings[i], handler);
+			report_replaced(&source->rings[i], handler);
 	return NULL;
 }
 
@@ -449,7 +449,7 @@ static bool find_file(void *state, const struct stall_wait_key *key, struct stal
 	return ringed && ringed->counts && stall_ring_counts_file(ringed->counts, key, ret);
 }
 
-/* What is told of the rings themselves. */
+/* What is reported of the rings themselves. */
 
 static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 {
@@ -466,7 +466,7 @@ static const char *why_not(struct stall_watched_ring *ringed)
 	const struct stall_ring_header *header = stall_ring_header(ringed->ring);
 
 	if (ringed->trouble.cut)
-		return "the file was cut: nothing of it is told any more; restart the server";
+		return "the file was cut: nothing of it is reported any more; restart the server";
 	if (ringed->trouble.off) {
 		snprintf(ringed->why_off, sizeof(ringed->why_off),
 			 "the agent of process %d is switched off: stallscope inproc on",
@@ -492,7 +492,7 @@ static struct stall_error *probes(void *state, struct stall_wait_probe **ret, si
 {
 	static const struct stall_wait_probe uprobes = {
 		"server functions", "uprobes",
-		"a ring has none: InnoDB's latches are told by their addresses, and which row or "
+		"a ring has none: InnoDB's latches are known by their addresses, and which row or "
 		"metadata lock is waited for is not known"};
 	struct stall_watched_rings *source = state;
 	struct stall_wait_probe *all = calloc(source->count * PROBES_EACH + 1, sizeof(*all));
@@ -529,7 +529,7 @@ static const struct stall_wait_source_calls calls = {
 	.fd = fd,
 	.timeout_ms = timeout_ms,
 	.in_flight_by = in_flight_by,
-	.look = look,
+	.poll = poll_source,
 	.consume = consume,
 	.slot_limit = slot_count,
 	.slot_count = slot_count,

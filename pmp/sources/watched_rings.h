@@ -13,7 +13,7 @@
 #include "sources/ring_scan.h"
 #include "waits/wait_source.h"
 
-// What is wrong with a ring, and was told.
+// What is wrong with a ring, and was reported.
 struct stall_ring_trouble {
 	bool off, cut, read_only;
 	uint32_t maps_failed;
@@ -60,7 +60,7 @@ struct stall_watched_ring *stall_watched_ring_of_slot(const struct stall_watched
 bool stall_watched_ring_set_threshold(struct stall_watched_ring *ringed, enum stall_wait_kind kind,
 				      uint64_t ns);
 
-// Opens the ring of a process, and gives its slots numbers; begins to count and to look.
+// Opens the ring of a process, and gives its slots numbers; begins to count and to scan.
 struct stall_error *stall_watched_ring_open(struct stall_watched_rings *source, pid_t pid,
 					    struct stall_watched_ring **ret);
 struct stall_error *stall_watched_ring_begin(struct stall_watched_rings *source,

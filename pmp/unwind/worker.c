@@ -377,7 +377,7 @@ static struct stall_error *run(struct stall_worker *worker, struct stall_job_lay
 }
 
 // Pages that one huge job needed are not kept for the small ones after it.
-static void give_back(struct stall_worker *worker, const struct stall_job_layout *layout)
+static void trim_region(struct stall_worker *worker, const struct stall_job_layout *layout)
 {
 	if (layout->job.thread_count > MANY_THREADS || layout->job.module_count > MANY_THREADS)
 		madvise(worker->region, STALL_WORKER_REGION, MADV_REMOVE);
@@ -404,7 +404,7 @@ struct stall_error *stall_worker_unwind(struct stall_worker *worker,
 	if (err)
 		return err;
 	unwound.partial |= partial;
-	give_back(worker, &layout);
+	trim_region(worker, &layout);
 	*ret = unwound;
 	return NULL;
 }
@@ -519,7 +519,7 @@ static struct stall_error *fill_patterns(struct stall_job_layout *layout, void *
 	return stall_job_fill_queries(layout, patterns->wire, places);
 }
 
-// A place that the worker tells is used where it lies in a file of that very process.
+// A place that the worker reports is used where it lies in a file of that very process.
 static bool read_place(const struct stall_job_layout *layout, uint32_t process,
 		       const struct stall_wire_query *wire, struct stall_function_place *ret)
 {

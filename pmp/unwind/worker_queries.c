@@ -21,7 +21,7 @@ static bool loads_address(const struct stall_elf *elf, uint64_t address)
 }
 
 // Data lies in other mappings than code, and partly in anonymous ones (.bss): the program headers
-// of each module tell.
+// of each module say where.
 static bool find_object(struct stall_worker_state *state, uint32_t module, uint64_t address,
 			struct stall_symbol *ret)
 {

@@ -51,7 +51,7 @@ struct stall_wire_mapping {
 	uint32_t module; // of the job
 };
 
-// Tells whether a file is one that is known already.
+// Identifies a file, to see whether it is known already.
 struct stall_wire_key {
 	uint64_t dev, ino, size, mtime_ns;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions in which database servers wait for locks of their own, which no system call tells
+// The functions in which database servers wait for locks of their own, which no system call shows
 // apart. They are entered once a lock was found taken, never for a lock that is free.
 #ifndef STALL_SERVER_FUNCTIONS_H
 #define STALL_SERVER_FUNCTIONS_H

@@ -29,7 +29,7 @@ bool stall_server_wait_in_copy(const struct stall_wait_server *server, uint64_t 
 			       const uint8_t *stack, size_t stack_size);
 
 // Reads a little of the target's memory; what it finds there is checked and never trusted. Row and
-// metadata locks are told only while the thread waits. False: `server` is of no function that is
+// metadata locks are known only while the thread waits. False: `server` is of no function that is
 // known. `target` may be NULL: then nothing is read.
 bool stall_server_wait_describe(const struct stall_wait_server *server,
 				const struct stall_target *target, struct stall_server_wait *ret);

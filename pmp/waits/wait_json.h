@@ -19,7 +19,7 @@ struct stall_wait_line {
 	uint64_t wall_ns, length_ns;
 	const struct stall_wait_process *processes;
 	size_t process_count;
-	const char *source;			    // the backend that tells of the waits
+	const char *source;			    // the backend that the waits come from
 	const char *in_flight_by;		    // what finds waits in flight
 	const struct stall_wait_sampling *sampling; // NULL: each wait is seen
 	uint32_t kinds;		      // 1 << enum stall_watch_kind: those that were asked for
@@ -33,7 +33,7 @@ struct stall_wait_line {
 	const struct stall_wait_number *lost;
 	size_t lost_count;
 	const struct stall_wait_probe *probes;
-	size_t probe_count; // 0: they were told before
+	size_t probe_count; // 0: they were written before
 };
 
 // An object, without a newline.

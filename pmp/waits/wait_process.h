@@ -26,7 +26,7 @@ struct stall_wait_process {
 	} * tids; // of its threads, where it has a namespace of its own
 	size_t tid_count;
 	uint64_t tids_ns;	// when they were listed
-	uint32_t generation;	// another one after each exec and each look at its mappings
+	uint32_t generation;	// another one after each exec and each reading of its mappings
 	uint64_t looked_ns;	// at its mappings, CLOCK_MONOTONIC
 	uint64_t look_after_ns; // not again before so long
 	uint64_t low, high;	// all its code lies between

@@ -136,7 +136,7 @@ pid_t stall_wait_owner(struct stall_wait_process *process, const struct stall_lo
 	return owner_tid;
 }
 
-// Wait functions that frames tell, and that need no uprobe.
+// Wait functions that frames show, and that need no uprobe.
 static const struct {
 	const char *pattern;
 	enum stall_wait_role role;
@@ -194,7 +194,7 @@ enum stall_wait_role stall_wait_role_of_function(const char *linkage)
 	return role_by_frame(name);
 }
 
-// InnoDB waits for its mutexes and its rwlocks in one function: the caller tells.
+// InnoDB waits for its mutexes and its rwlocks in one function: the caller shows which.
 static bool is_rwlock_function(const char *symbol)
 {
 	return !strncmp(symbol, "rw_lock_", 8) || !strncmp(symbol, "pfs_rw_lock_", 12);

@@ -14,13 +14,13 @@
 struct stall_wait_identity {
 	enum stall_wait_role role;
 	uint64_t object;	     // address of the lock
-	bool has_owner;		     // its words tell who that is
+	bool has_owner;		     // its words say who that is
 	pid_t owner_tid;	     // in our pid namespace; 0 unknown or none
-	struct stall_lock_wait wait; // to look at the owner again
+	struct stall_lock_wait wait; // to read the owner again
 	enum stall_wait_name name;
 };
 
-// The wait that a record tells of, in the terms of pmp/lock.
+// The wait of a record, in the terms of pmp/lock.
 struct stall_lock_wait stall_wait_of_record(const struct stall_wait_record *record,
 					    uint32_t process);
 

@@ -23,13 +23,13 @@ struct stall_wait_item;
 
 struct stall_wait_source_options {
 	const char *backend; // "bpf", "inproc" or "poll"; any other means the best that works
-	const char *ring;    // inproc: the ring, or a folder to look in; NULL: looked for
+	const char *ring;    // inproc: the ring, or a folder to look in; NULL: searched for
 	uint32_t kinds;	     // bit of each enum stall_wait_kind that is wanted
 	uint64_t threshold_ns[STALL_WAIT_KINDS]; // can be changed later
 	uint32_t asked; // bit of each whose threshold somebody asked for: a ring has its own
 	bool uprobes;	// in the server's own wait functions, where it has symbols
 	bool no_timer;	// as where the kernel has no BPF timers
-	uint64_t poll_interval_ns; // poll: between two looks; 0: as its cost allows
+	uint64_t poll_interval_ns; // poll: between two passes; 0: as its cost allows
 	bool force;		   // where the kernel is known to crash
 };
 
@@ -43,9 +43,9 @@ struct stall_wait_now {
 	uint64_t value;
 };
 
-// Of a source that looks now and then.
+// Of a source that polls.
 struct stall_wait_sampling {
-	uint64_t interval_ns; // between two looks, as it is now
+	uint64_t interval_ns; // between two passes, as it is now
 	uint64_t longest_ns;  // since this was last asked for: lengths are true to within that
 	uint64_t worst_ns;    // the longest since the start
 };
@@ -56,10 +56,10 @@ struct stall_wait_number {
 };
 
 // Waits are found by slots, as many as threads that have waited, and counted in stats, as many as
-// locks and files (waits.h). Both are told by their indexes, and are read in copies.
+// locks and files (waits.h). Both are known by their indexes, and are read in copies.
 struct stall_wait_source_calls {
 	const char *name; // of the backend
-	bool has_objects; // futex words are told by the pthread objects that they are in
+	bool has_objects; // futex words are known by the pthread objects that they are in
 	void (*destroy)(void *state);
 
 	// A snapshot without threads of a process (a pid in our pid namespace): held, with its mappings.
@@ -78,13 +78,13 @@ struct stall_wait_source_calls {
 	// That of a process; pid 0: the lowest of all.
 	uint64_t (*threshold)(void *state, pid_t pid, enum stall_wait_kind kind);
 
-	// Readable when there are records; -1: only looking tells.
+	// Readable when there are records; -1: it is only polled.
 	int (*fd)(void *state);
-	// When to look anyway; -1: never.
+	// When to poll anyway; -1: never.
 	int (*timeout_ms)(void *state);
 	const char *(*in_flight_by)(void *state); // as in stallscope.waits/1
-	// Does what is due. *ret_changed: probes() tells something else now.
-	struct stall_error *(*look)(void *state, uint64_t now_ns, bool *ret_changed);
+	// Does what is due. *ret_changed: probes() returns something else now.
+	struct stall_error *(*poll)(void *state, uint64_t now_ns, bool *ret_changed);
 	// Hands on all records that are there, at most `max`.
 	struct stall_error *(*consume)(void *state, const struct stall_wait_handler *handler,
 				       size_t max);
@@ -111,7 +111,7 @@ struct stall_wait_source_calls {
 	// Says what a futex word is, for all waits on it from now on.
 	void (*set_role)(void *state, const struct stall_wait_key *key, enum stall_wait_role role);
 
-	// What it knows of a file that no record has told of. False: nothing.
+	// What it knows of a file that no record has named. False: nothing.
 	bool (*find_file)(void *state, const struct stall_wait_key *key,
 			  struct stall_wait_file *ret);
 

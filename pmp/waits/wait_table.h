@@ -61,7 +61,7 @@ struct stall_wait_entry {
 	struct stall_lock_wait lock_wait;
 	enum stall_wait_name lock_name;
 
-	struct stall_wait_counts base;	 // of stats that were given back
+	struct stall_wait_counts base;	 // of stats that were retired
 	struct stall_wait_counts sum;	 // between begin and finish
 	struct stall_wait_counts total;	 // since the start
 	struct stall_wait_counts before; // the same at the beginning of the interval
@@ -108,7 +108,7 @@ struct stall_error *stall_wait_table_get(struct stall_wait_table *table,
 					 struct stall_wait_entry **ret);
 
 // The values of all stats are taken in between begin and finish. A key can have several for a
-// moment, while one is given back. `max_ns`: the longest wait since it was last asked for.
+// moment, while one is retired. `max_ns`: the longest wait since it was last asked for.
 void stall_wait_table_begin(struct stall_wait_table *table);
 struct stall_error *stall_wait_table_add(struct stall_wait_table *table,
 					 const struct stall_wait_stat *stat, uint64_t max_ns);
@@ -138,7 +138,7 @@ struct stall_wait_group {
 	uint64_t longest_ns;
 };
 
-// Those of these kinds with something to tell, by total time, at most `max`.
+// Those of these kinds with something to report, by total time, at most `max`.
 struct stall_wait_top {
 	struct stall_wait_group *groups;
 	size_t count;

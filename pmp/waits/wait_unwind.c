@@ -256,7 +256,7 @@ static void identify(struct stall_wait_unwinder *unwinder, const struct job *job
 	item->identified = true;
 }
 
-// Locks that are told by name have their name from the symbol tables. (No name: no error.)
+// Locks that are known by name have their name from the symbol tables. (No name: no error.)
 static struct stall_error *name_locks(struct stall_wait_unwinder *unwinder, const struct job *job)
 {
 	size_t count = 0;
@@ -311,7 +311,7 @@ static bool meets_unknown_code(const struct job *job, const struct stall_unwound
 }
 
 // Looks at the mappings again of those processes that need it. *ret_again: the job is to be done
-// again with them. job->stale tells which stacks are in want of a look that may not be had yet.
+// again with them. job->stale says which stacks need a reading of the mappings that is not due yet.
 static struct stall_error *look_again(struct stall_wait_unwinder *unwinder, struct job *job,
 				      const struct stall_unwound *unwound, bool *ret_again)
 {
@@ -340,7 +340,7 @@ static struct stall_error *look_again(struct stall_wait_unwinder *unwinder, stru
 	return NULL;
 }
 
-// Code that belongs to no file is met in spite of a look: it is made as the program runs.
+// Code that belongs to no file is met in spite of a reading: it is made as the program runs.
 static void settle_looks(struct stall_wait_unwinder *unwinder, struct job *job,
 			 const struct stall_unwound *unwound, bool again)
 {

@@ -221,7 +221,7 @@ struct stall_error *stall_watch_dispatch(struct stall_watch *watch)
 	watch->received_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	watch->waiting.valid = false;
 	struct stall_error *err =
-		watch->source.calls->look(watch->source.state, watch->received_ns, &changed);
+		watch->source.calls->poll(watch->source.state, watch->received_ns, &changed);
 	if (changed)
 		watch->probes_written = false;
 	if (!err)

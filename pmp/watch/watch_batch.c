@@ -94,7 +94,7 @@ static struct stall_error *change_process(struct stall_watch *watch,
 	if (err)
 		return err;
 	err = stall_wait_process_look(&watch->processes, process, true, &changed);
-	if (err && err->code != STALL_ERROR_NO_MEMORY) { // ended meanwhile: that is told too
+	if (err && err->code != STALL_ERROR_NO_MEMORY) { // ended meanwhile: that is reported too
 		stall_error_destroy(err);
 		return NULL;
 	}

@@ -186,7 +186,7 @@ static bool identify_by_words(struct stall_watch *watch, struct stall_wait_proce
 	    !is_object)
 		return false;
 	stall_wait_identify(&unwound, &no_stack, &wait, &futex, process, &identity);
-	// A lock of the server's own may sleep on a condition: only a stack tells.
+	// A lock of the server's own may sleep on a condition: only a stack says.
 	if (identity.role == STALL_ROLE_UNKNOWN || (is_object && identity.role == STALL_ROLE_COND))
 		return false;
 	set_identity(watch, entry, &identity);

@@ -16,7 +16,7 @@
 #define STALL_WATCH_BATCH 256 // records that are unwound together
 #define STALL_WATCH_ENDS 64 // from so many on none of a wait that is over: an alarm may wait for it
 #define STALL_WATCH_EVENTS 1000 // in a line
-#define STALL_WATCH_AWAITED 64	// processes that have nothing to tell by yet
+#define STALL_WATCH_AWAITED 64	// processes that have no ring yet
 
 // What is lost in user space, beside enum stall_wait_lost.
 enum stall_watch_loss {
@@ -107,7 +107,7 @@ static inline bool stall_watch_slot_is(const struct stall_watch *watch, uint32_t
 	return watch->source.calls->slot_is(watch->source.state, slot, seq);
 }
 
-// That a wait of this kind has passed where it is told.
+// That a wait of this kind has passed where it is reported.
 static inline uint64_t stall_watch_threshold_of(const struct stall_watch *watch,
 						const struct stall_wait_key *key)
 {

@@ -37,7 +37,7 @@ struct stall_watch_event {
 	uint64_t threshold_ns;	      // that it has passed
 	uint32_t waiters;	      // threads in a wait for the same key now, this one included
 	uint64_t address;	      // of the lock word, 0 for files
-	pid_t owner_tid;	      // that the lock word tells now, 0 unknown
+	pid_t owner_tid;	      // that the lock word has now, 0 unknown
 	const char *const *frames;    // innermost first, the waiter's; may be none yet
 	size_t frame_count;
 	const char *label; // "verified": copied while the thread stayed in this very wait
@@ -49,7 +49,7 @@ typedef void (*stall_watch_event_fn)(void *arg, const struct stall_watch_event *
 
 // The little that is known at once of a wait that has passed its threshold and goes on: its stack is
 // copied, and nothing is unwound or named yet. Its event follows, unless it is one
-// that is never told (a thread that waits for work) or was over by then.
+// that is never reported (a thread that waits for work) or was over by then.
 struct stall_watch_alarm {
 	uint64_t wait; // which wait: the same in its event
 	enum stall_wait_kind kind;

@@ -301,13 +301,13 @@ static void test_looks(void)
 	for (int round = 0; round < 3; round++) {
 		for (size_t i = 0; i < process->count; i++) {
 			struct stall_poll_thread *thread = process->threads[i];
-			enum stall_poll_look look =
-				stall_poll_thread_look(&reader, &process->target, process->task,
+			enum stall_poll_result result =
+				stall_poll_thread_read(&reader, &process->target, process->task,
 						       thread);
 			if (thread->tid != target.pid)
 				continue;
 			// It has not run, so it is in the call that it was in.
-			CHECK_INT(look, round ? STALL_POLL_SAME : STALL_POLL_OTHER);
+			CHECK_INT(result, round ? STALL_POLL_SAME : STALL_POLL_OTHER);
 			CHECK(thread->in_wait && !thread->is_futex &&
 			      thread->call.number == SYS_read);
 			CHECK(stall_poll_thread_is_same(&reader, &process->target, process->task,
@@ -319,7 +319,7 @@ static void test_looks(void)
 	CHECK(!process->replaced);
 	target_stop(&target);
 	struct stall_poll_thread *first = process->threads[0];
-	CHECK_INT(stall_poll_thread_look(&reader, &process->target, process->task, first),
+	CHECK_INT(stall_poll_thread_read(&reader, &process->target, process->task, first),
 		  STALL_POLL_GONE);
 	CHECK(!stall_poll_thread_is_same(&reader, &process->target, process->task, first));
 	stall_poll_process_destroy(&reader, process);
