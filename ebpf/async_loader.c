@@ -121,7 +121,7 @@ struct stall_error *stall_async_attach(struct waits *skeleton, const char *submi
 	return stall_error_os(errno, "cannot attach to the tracepoints of io_uring");
 }
 
-// As struct async_id and the start of struct async_call in async.bpf.h.
+// As struct async_id and the start of struct async_call in programs/waits/async.bpf.h.
 struct async_id {
 	uint64_t address;
 	uint32_t tgid, pad;

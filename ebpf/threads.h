@@ -3,7 +3,9 @@
 #ifndef STALL_THREADS_BPF_H
 #define STALL_THREADS_BPF_H
 
-#ifndef __bpf__
+#ifdef __bpf__
+#include "ebpf/programs/vmlinux.h"
+#else
 #include <linux/types.h>
 #endif
 

@@ -125,7 +125,7 @@ bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads)
 static struct stall_error *set_wanted(struct stall_bpf_threads *threads, const pid_t *tgids,
 				      size_t count)
 {
-	int fd = bpf_map__fd(threads->skeleton->maps.wanted);
+	int fd = bpf_map__fd(threads->skeleton->maps.targets);
 	uint8_t one = 1;
 
 	for (size_t i = 0; i < threads->tgid_count; i++)

@@ -147,7 +147,7 @@ struct stall_error *stall_bpf_waits_add_uprobe(struct stall_bpf_waits *waits,
 {
 	struct stall_uprobes *uprobes = &waits->uprobes;
 	struct stall_bpf_log log;
-	// Unpacked by count_hit() in uprobes.bpf.h.
+	// Unpacked by count_hit() in programs/waits/uprobes.bpf.c.
 	LIBBPF_OPTS(bpf_uprobe_opts, opts,
 		    .bpf_cookie = uprobe->function | (uint64_t)uprobe->lock_arg << 8 |
 				  (uint64_t)uprobe->second_arg << 16 |

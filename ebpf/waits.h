@@ -92,7 +92,7 @@ struct stall_wait_server {
 };
 
 /* The same of the call around it, for BPF: a thread that is about to wait for a row waits for the
- * mutex of the lock table first. See uprobes.bpf.h. */
+ * mutex of the lock table first. See programs/waits/uprobes.bpf.c. */
 struct stall_wait_outer {
 	__u32 function;
 	__u32 frame;

@@ -50,7 +50,7 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	bpf_map__set_max_entries(skeleton->maps.free_slots, waits->slot_count);
 	bpf_map__set_max_entries(skeleton->maps.threads, threads);
 	bpf_map__set_max_entries(skeleton->maps.stats, waits->stat_count);
-	bpf_map__set_max_entries(skeleton->maps.ring, options->ring_bytes);
+	bpf_map__set_max_entries(skeleton->maps.records, options->ring_bytes);
 	bpf_map__set_max_entries(skeleton->maps.alarms, options->ring_bytes < ALARM_BYTES
 								? options->ring_bytes
 								: ALARM_BYTES);
@@ -65,7 +65,7 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	skeleton->rodata->max_slots = waits->slot_count;
 	skeleton->rodata->max_stack = options->stack_bytes;
 	skeleton->rodata->record_cost_ns = 1000000000 / options->records_per_second;
-	skeleton->rodata->wanted_kinds = options->kinds;
+	skeleton->rodata->enabled_kinds = options->kinds;
 	stall_wait_calls_set(options->kinds, (void *)skeleton->rodata->calls);
 }
 

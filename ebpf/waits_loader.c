@@ -113,7 +113,7 @@ static struct stall_error *map_rings(struct stall_bpf_waits *waits)
 	struct stall_error *err = map_ring(waits, waits->skeleton->maps.alarms,
 					   stall_bpf_waits_take_alarm, &waits->alarms);
 	return err ? err
-		   : map_ring(waits, waits->skeleton->maps.ring, stall_bpf_waits_take_record,
+		   : map_ring(waits, waits->skeleton->maps.records, stall_bpf_waits_take_record,
 			      &waits->ring);
 }
 

@@ -110,7 +110,7 @@ void recorder_stat_count(struct stall_wait_stat *stat, uint64_t ns, uint64_t now
 
 /* Files. */
 
-// As the BPF programs do it (waits_files.bpf.h).
+// As the BPF programs do it (files.bpf.c).
 static uint64_t hash_path(const char *path)
 {
 	uint64_t hash = 0xcbf29ce484222325;

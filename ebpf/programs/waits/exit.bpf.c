@@ -1,11 +1,19 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* A thread leaves a system call. Part of waits.bpf.c. */
-#ifndef STALL_WAITS_EXIT_BPF_H
-#define STALL_WAITS_EXIT_BPF_H
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+// A thread returns from a system call.
+#include "ebpf/programs/vmlinux.h"
 
-#include "ebpf/waits_enter.bpf.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "ebpf/programs/waits/async.bpf.h"
+#include "ebpf/programs/waits/calls.bpf.h"
+#include "ebpf/programs/waits/histogram.bpf.h"
+#include "ebpf/programs/waits/records.bpf.h"
+#include "ebpf/programs/waits/slots.bpf.h"
+#include "ebpf/programs/waits/wait.bpf.h"
 
 #define EAGAIN 11
+#define ERESTART_RESTARTBLOCK 516 // include/linux/errno.h
 
 // What the rare end of a wait needs: more than five arguments.
 struct end {
@@ -15,23 +23,7 @@ struct end {
 	__u32 slot, seq;
 };
 
-static __always_inline __u32 flags_of(const struct stall_wait_slot *slot, __u32 seq)
-{
-	return slot->flags | (slot->reported == seq ? STALL_SLOT_REPORTED : 0) |
-	       (slot->marked == seq ? STALL_SLOT_MARKED : 0);
-}
-
-static __always_inline void describe_wait(struct stall_wait_record *record,
-					  const struct stall_wait_slot *slot)
-{
-	record->operation = slot->operation;
-	record->key = slot->key;
-	record->start_ns = slot->start_ns;
-	record->value = slot->value;
-	record->size = slot->size;
-}
-
-VERIFIED_ONCE int tell_end(struct end *end, struct stall_wait_slot *slot,
+VERIFIED_ONCE int emit_end(struct end *end, struct stall_wait_slot *slot,
 			   struct stall_wait_stat *stat, bool is_over, __u32 flags)
 {
 	if (!end || !slot || !stat)
@@ -40,15 +32,15 @@ VERIFIED_ONCE int tell_end(struct end *end, struct stall_wait_slot *slot,
 		__sync_fetch_and_add(&stat->over, 1);
 	if (stat->role == STALL_ROLE_COND)
 		return 0;
-	if (!is_record_due(stall_flow_of(&slot->key, stat->role, STALL_RECORD_END), end->now)) {
-		if (is_over) // else the next wait for this word is told in its place
+	if (!is_record_allowed(stall_flow_of(&slot->key, stat->role, STALL_RECORD_END), end->now)) {
+		if (is_over) // else the next wait for this word is reported in its place
 			count_lost(STALL_LOST_RATE);
 		return 0;
 	}
-	struct record_buffer *out = take_record();
+	struct record_buffer *out = acquire_record();
 	if (!out)
 		return 0;
-	begin_record(&out->record, STALL_RECORD_END, slot);
+	init_record(&out->record, STALL_RECORD_END, slot);
 	describe_wait(&out->record, slot);
 	out->record.now_ns = end->now;
 	out->record.result = end->result;
@@ -58,7 +50,7 @@ VERIFIED_ONCE int tell_end(struct end *end, struct stall_wait_slot *slot,
 	bool is_first = !stat->told && slot->key.kind == STALL_WAIT_FUTEX;
 	if (is_first)
 		out->record.flags |= STALL_SLOT_FIRST;
-	bool was_sent = send_with_stack(out, (void *)end->regs);
+	bool was_sent = emit_with_stack(out, (void *)end->regs);
 	if (is_first)
 		stat->told = was_sent;
 	release_record(out);
@@ -69,11 +61,11 @@ static __always_inline int end_wait(struct end *end, struct stall_wait_slot *slo
 {
 	__u32 kind = slot->key.kind;
 	__u64 ns = end->now - slot->start_ns;
-	__u32 flags = flags_of(slot, end->seq);
+	__u32 flags = wait_flags(slot, end->seq);
 
 	slot->seq = end->seq + 1;
 	if (slot->marked)
-		end_mark(slot);
+		clear_mark(slot);
 	struct stall_wait_stat *stat = stat_at(slot->stat);
 	if (!stat || kind >= STALL_WAIT_KINDS)
 		return 0;
@@ -89,7 +81,7 @@ static __always_inline int end_wait(struct end *end, struct stall_wait_slot *slo
 		__sync_fetch_and_add(&stat->bytes, end->result);
 	bool is_over = ns >= thresholds[kind];
 	if (is_over || (kind == STALL_WAIT_FUTEX && !stat->told))
-		tell_end(end, slot, stat, is_over, flags);
+		emit_end(end, slot, stat, is_over, flags);
 	return 0;
 }
 
@@ -117,19 +109,29 @@ static __always_inline int handle_exit(struct pt_regs *regs, long result)
 	case STALL_CALL_FUTEX_REQUEUE:
 		return 0;
 	case STALL_CALL_FUTEX:
-		if (!is_futex_operation(regs->si, WAITS))
+		if (!is_futex_operation(regs->si, FUTEX_WAITS))
 			return 0;
 		break;
 	case STALL_CALL_IO_SUBMIT:
-		return is_wanted(bpf_get_current_task_btf()->tgid)
+		return is_target(bpf_get_current_task_btf()->tgid)
 			       ? handle_io_submitted(regs, result)
 			       : 0;
 	case STALL_CALL_IO_GETEVENTS:
-		return is_wanted(bpf_get_current_task_btf()->tgid)
+		return is_target(bpf_get_current_task_btf()->tgid)
 			       ? handle_io_getevents(regs, result)
 			       : 0;
 	}
 	return handle_wait_exit(regs, result);
 }
 
-#endif
+SEC("tp_btf/sys_exit")
+int BPF_PROG(stall_sys_exit, struct pt_regs *regs, long result)
+{
+	return handle_exit(regs, result);
+}
+
+SEC("tp/raw_syscalls/sys_exit")
+int stall_perf_exit(struct syscall_event *event)
+{
+	return handle_exit((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), event->result);
+}

@@ -1,9 +1,12 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Uprobes in the servers' own wait functions. Part of waits.bpf.c, included at its end. */
-#ifndef STALL_UPROBES_BPF_H
-#define STALL_UPROBES_BPF_H
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+// Uprobes in the servers' own wait functions.
+#include "ebpf/programs/waits/uprobes.bpf.h"
 
-#include "ebpf/waits_records.bpf.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "ebpf/programs/waits/records.bpf.h"
+#include "ebpf/programs/waits/slots.bpf.h"
 
 /* A return address and what lies above it. */
 struct frame {
@@ -47,7 +50,7 @@ static __always_inline __u64 called_before(__u64 return_address)
 /* InnoDB reserves a cell for a latch in one call and waits for the cell in another, from the same
  * function: that one's return address then lies where the first one's was. So the call that waits
  * needs no probe, which in old binaries the kernel would have to single-step. */
-static __always_inline bool settle_prepared(struct stall_wait_server *server, __u64 sp)
+static __always_inline bool refresh_prepared_call(struct stall_wait_server *server, __u64 sp)
 {
 	struct frame frame;
 
@@ -60,23 +63,22 @@ static __always_inline bool settle_prepared(struct stall_wait_server *server, __
 	return true;
 }
 
-/* To be called where a thread enters a futex wait, before others may read the slot: when a wait for
- * a mutex inside a wait for a row has ended, the thread waits for the row. */
-static __always_inline void settle_server(struct stall_wait_slot *slot, __u64 sp)
+VERIFIED_ONCE int refresh_server_call(struct stall_wait_slot *slot, __u64 sp)
 {
+	if (!slot)
+		return 0;
 	struct stall_wait_server *server = &slot->server;
 	struct stall_wait_outer *outer = &slot->outer;
-
 	if (!server->function)
-		return;
+		return 0;
 	if (server->prepared
-		    ? settle_prepared(server, sp)
+		    ? refresh_prepared_call(server, sp)
 		    : server_call_goes_on(server->sp, server->return_address, server->frame, sp))
-		return;
+		return 0;
 	server->function = 0;
 	if (!outer->function ||
 	    !server_call_goes_on(outer->sp, outer->return_address, outer->frame, sp))
-		return;
+		return 0;
 	server->prepared = 0;
 	server->lock = outer->lock;
 	server->arg = 0;
@@ -85,6 +87,7 @@ static __always_inline void settle_server(struct stall_wait_slot *slot, __u64 sp
 	server->frame = outer->frame;
 	server->function = outer->function;
 	outer->function = 0;
+	return 0;
 }
 
 #define UPROBE_FUNCTIONS 64 // STALL_BPF_UPROBE_FUNCTIONS
@@ -126,14 +129,14 @@ static __always_inline struct uprobe_cookie count_hit(void *ctx)
 	return cookie;
 }
 
-// A call within the one that was told before, for the same lock: a rwlock of MariaDB waits for its
+// A call within the one that was seen before, for the same lock: a rwlock of MariaDB waits for its
 // own mutex, which is its first member.
 static __always_inline bool is_same_lock(const struct stall_wait_server *before, __u64 lock)
 {
 	return lock && lock - before->lock + 16 <= 32;
 }
 
-// Returns whether the call that was told before goes on around this one.
+// Returns whether the call that was seen before goes on around this one.
 static __always_inline bool keep_outer(struct stall_wait_slot *slot, __u64 sp)
 {
 	const struct stall_wait_server *before = &slot->server;
@@ -158,7 +161,7 @@ static __always_inline int handle_server_call(struct pt_regs *regs, struct uprob
 	__u64 sp = copy.sp;
 	struct frame frame;
 	__u32 index;
-	struct stall_wait_slot *slot = slot_of_current(&index);
+	struct stall_wait_slot *slot = get_or_create_slot(bpf_get_current_task_btf(), &index);
 
 	if (!slot || !read_frame(&frame, sp))
 		return 0;
@@ -182,15 +185,16 @@ static __always_inline int handle_server_event(struct pt_regs *regs, struct upro
 	struct frame frame = {};
 	__u32 index;
 	__u64 now = bpf_ktime_get_ns();
-	struct stall_wait_slot *slot = slot_of_current(&index);
+	struct stall_wait_slot *slot = get_or_create_slot(bpf_get_current_task_btf(), &index);
 
-	if (!slot || !may_tell(stall_flow(STALL_FLOW_EVENTS, STALL_RECORD_SERVER), now))
+	if (!slot ||
+	    !is_record_allowed_counted(stall_flow(STALL_FLOW_EVENTS, STALL_RECORD_SERVER), now))
 		return 0;
-	struct record_buffer *out = take_record();
+	struct record_buffer *out = acquire_record();
 	if (!out)
 		return 0;
 	read_frame(&frame, copy.sp);
-	begin_record(&out->record, STALL_RECORD_SERVER, slot);
+	init_record(&out->record, STALL_RECORD_SERVER, slot);
 	out->record.server = (struct stall_wait_server){
 		.function = cookie.function + 1,
 		.lock = argument(&copy, cookie.lock_arg),
@@ -203,7 +207,7 @@ static __always_inline int handle_server_event(struct pt_regs *regs, struct upro
 	out->record.now_ns = now;
 	out->record.slot = index;
 	out->record.seq = slot->seq;
-	send_with_stack(out, regs);
+	emit_with_stack(out, regs);
 	release_record(out);
 	return 0;
 }
@@ -219,5 +223,3 @@ int stall_server_event(struct pt_regs *ctx)
 {
 	return handle_server_event(ctx, count_hit(ctx));
 }
-
-#endif

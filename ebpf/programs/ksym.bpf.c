@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause)
 // Names one kernel address: the kernel's own table answers in a microsecond, where reading
 // /proc/kallsyms costs 50 ms. Run by BPF_PROG_TEST_RUN, attached to nothing.
-#include "ebpf/vmlinux.h"
+#include "ebpf/programs/vmlinux.h"
+
 #include <bpf/bpf_helpers.h>
 
 #include "ebpf/ksym.h"

@@ -1,90 +1,15 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Threads and processes that begin and end. Part of waits.bpf.c. */
-#ifndef STALL_WAITS_PROCESS_BPF_H
-#define STALL_WAITS_PROCESS_BPF_H
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+// The iterator that begins to watch a process: its threads, and the waits that they are in already.
+#include "ebpf/programs/vmlinux.h"
 
-#include "ebpf/waits_exit.bpf.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "ebpf/programs/waits/calls.bpf.h"
+#include "ebpf/programs/waits/slots.bpf.h"
+#include "ebpf/programs/waits/wait.bpf.h"
 
 #define ENOSYS 38
-
-static __always_inline void tell_process(enum stall_process_change change, __s32 tgid, __u64 value)
-{
-	struct stall_wait_record record = {};
-
-	record.magic = STALL_BPF_MAGIC;
-	record.type = STALL_RECORD_PROCESS;
-	record.tid = record.tgid = tgid;
-	record.key.tgid = tgid;
-	record.start_ns = record.now_ns = bpf_ktime_get_ns();
-	record.result = change;
-	record.value = value;
-	bpf_get_current_comm(record.comm, sizeof(record.comm));
-	send_bytes(&record, sizeof(record));
-}
-
-VERIFIED_ONCE int release_slot(__u32 tid)
-{
-	for (__u32 i = 0; i < THREAD_PLACES; i++) {
-		__u64 *place = thread_place(tid, i);
-
-		if (!place || *place >> 32 != tid)
-			continue;
-		__u32 index = place_slot(*place);
-		struct stall_wait_slot *slot = bpf_map_lookup_elem(&slots, &index);
-		*place = 0;
-		if (!slot)
-			break;
-		make_way(slot);
-		slot->tid = 0;
-		bpf_map_push_elem(&free_slots, &index, 0);
-		break;
-	}
-	return 0;
-}
-
-static __always_inline int handle_task_exit(struct task_struct *task)
-{
-	__u32 tgid = task->tgid;
-
-	release_slot(task->pid);
-	if (task->signal->live.counter || !is_wanted(tgid))
-		return 0;
-	// The last threads may all see this; one of them finds it.
-	__s32 *found = bpf_map_lookup_elem(&targets, &tgid);
-	__s32 pid = found ? *found : 0;
-	if (!found || bpf_map_delete_elem(&targets, &tgid))
-		return 0;
-	tell_process(STALL_PROCESS_EXITED, pid, 0);
-	return 0;
-}
-
-static __always_inline int handle_exec(struct task_struct *task, __s32 old_tid)
-{
-	__u32 tgid = task->tgid;
-	__s32 *pid = is_wanted(tgid) ? bpf_map_lookup_elem(&targets, &tgid) : NULL;
-
-	if (!pid)
-		return 0;
-	// A thread that execs takes the number of its leader, and it has another name now.
-	release_slot(old_tid);
-	release_slot(task->pid);
-	tell_process(STALL_PROCESS_EXECED, *pid, 0);
-	return 0;
-}
-
-static __always_inline int handle_fork(struct task_struct *parent, struct task_struct *child)
-{
-	__u32 tgid = parent->tgid;
-
-	if (tgid == (__u32)child->tgid || !is_wanted(tgid))
-		return 0;
-	__s32 *pid = bpf_map_lookup_elem(&targets, &tgid);
-	if (pid)
-		tell_process(STALL_PROCESS_FORKED, *pid, number_for_reader(child->thread_pid));
-	return 0;
-}
-
-/* The iterator that begins to watch a process. */
 
 __s32 adopted_pid = 0;	// in the reader's namespace
 __u32 adopted_tgid = 0; // the kernel's number, once it was met
@@ -108,7 +33,7 @@ static __always_inline bool key_of_transfer(struct task_struct *task, struct pt_
 		return false;
 	key->kind = kind_of_transfer(how, key->kind, regs->r10 + regs->dx, inode);
 	set_file_key(key, inode);
-	return wanted_kinds >> key->kind & 1;
+	return is_enabled(key->kind);
 }
 
 static __always_inline bool key_of_call(struct task_struct *task, struct pt_regs *regs,
@@ -121,7 +46,7 @@ static __always_inline bool key_of_call(struct task_struct *task, struct pt_regs
 	switch (call.how) {
 	case STALL_CALL_FUTEX:
 		key->id = regs->di;
-		return is_futex_operation(regs->si, WAITS);
+		return is_futex_operation(regs->si, FUTEX_WAITS);
 	case STALL_CALL_FUTEX_WAIT:
 		key->id = regs->di;
 		return true;
@@ -154,7 +79,7 @@ static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
 	struct stall_wait_slot *slot = find_slot(task, &index);
 	if (slot) // it has entered a wait since it is watched
 		return 0;
-	index = make_slot_of(task);
+	index = create_slot_of(task);
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot || (slot->seq & 1))
 		return 0;
@@ -163,13 +88,13 @@ static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
 	slot->operation = futex && regs.orig_ax == 202 ? regs.si : regs.orig_ax;
 	slot->value = futex ? (__u32)regs.dx : 0;
 	slot->size = 0;
-	__u32 stat_index = take_stat(&key);
+	__u32 stat_index = get_or_create_stat(&key);
 	begin_wait(slot, (__u64)at, stat_index);
 	slot->flags = STALL_SLOT_ADOPTED;
 	__u32 seq = slot->seq;
 	struct stall_wait_stat *stat = stat_at(stat_index);
 	if (stat && !stat->told && file)
-		tell_file(FILE_OF_ADOPTION, slot, stat, file, regs.di);
+		emit_file(FILE_OF_ADOPTION, slot, stat, (__u64)file, regs.di);
 	// Where it has returned meanwhile nobody may have seen that: then it does not wait.
 	if (!read_call(at, &regs))
 		__sync_val_compare_and_swap(&slot->seq, seq, seq + 1);
@@ -178,7 +103,7 @@ static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
 
 static __always_inline int handle_adopted(struct task_struct *task)
 {
-	__s32 pid = number_for_reader(task->group_leader->thread_pid);
+	__s32 pid = pid_for_reader(task->group_leader->thread_pid);
 	__u32 tgid = task->tgid;
 
 	if (!pid || pid != adopted_pid)
@@ -194,4 +119,10 @@ static __always_inline int handle_adopted(struct task_struct *task)
 	return adopt_wait(task, pid);
 }
 
-#endif
+SEC("iter/task")
+int stall_adopt(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	return task ? handle_adopted(task) : 0;
+}

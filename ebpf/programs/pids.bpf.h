@@ -3,7 +3,7 @@
 #ifndef STALL_PIDS_BPF_H
 #define STALL_PIDS_BPF_H
 
-#include "ebpf/vmlinux.h"
+#include "ebpf/programs/vmlinux.h"
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
@@ -11,8 +11,8 @@
 #define TS_COMPAT 0x0002 // arch/x86/include/asm/thread_info.h
 #define MAX_LEVEL 32	 // MAX_PID_NS_LEVEL, include/linux/pid_namespace.h
 
-// The pid namespace of the reader, as in /proc/self/ns/pid.
-const volatile __u32 reader_pidns = 0;
+// The pid namespace of the reader, as in /proc/self/ns/pid. Each object defines it once.
+extern const volatile __u32 reader_pidns;
 
 // struct pid ends in one struct upid for each level; its declared length changed over time
 // (b69f0aeb0689), so they are addressed by hand. Step by step, and hidden from the compiler: before
@@ -25,7 +25,7 @@ const volatile __u32 reader_pidns = 0;
 	} while (0)
 
 // The number of the pid in the reader's namespace, 0 where it has none.
-static __always_inline __s32 number_for_reader(struct pid *pid)
+static __always_inline __s32 pid_for_reader(struct pid *pid)
 {
 	__u32 level = BPF_CORE_READ(pid, level);
 	struct upid *upid = (void *)&pid->numbers;
@@ -39,7 +39,7 @@ static __always_inline __s32 number_for_reader(struct pid *pid)
 }
 
 // The number in the namespace that the thread itself lives in.
-static __always_inline __s32 own_number(struct pid *pid)
+static __always_inline __s32 pid_in_own_namespace(struct pid *pid)
 {
 	__u32 level = BPF_CORE_READ(pid, level);
 	struct upid *upid = (void *)&pid->numbers;

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-// One record for each thread of the wanted processes.
-#include "ebpf/vmlinux.h"
+// One record for each thread of the targets.
+#include "ebpf/programs/vmlinux.h"
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-#include "ebpf/pids.bpf.h"
+#include "ebpf/programs/pids.bpf.h"
 #include "ebpf/threads.h"
+
+// Set before the program is loaded.
+const volatile __u32 reader_pidns = 0;
 
 // Set between two runs.
 __u32 want_kernel_stacks = 0;
 __u32 chosen_only = 0; // leave out threads that are not in `chosen`
-// Told by a run.
+// Set by a run.
 __u32 saw_last = 0; // the end of the process's list of threads was met
 
 struct {
@@ -19,7 +22,7 @@ struct {
 	__uint(max_entries, STALL_BPF_MAX_PROCESSES);
 	__type(key, __s32);
 	__type(value, __u8);
-} wanted SEC(".maps");
+} targets SEC(".maps");
 
 // Threads, by tid.
 struct {
@@ -86,7 +89,7 @@ static __always_inline void read_regs(struct task_struct *task, struct stall_bpf
 static __always_inline void fill(struct task_struct *task, struct stall_bpf_thread *thread)
 {
 	thread->magic = STALL_BPF_MAGIC;
-	thread->ns_tid = own_number(BPF_CORE_READ(task, thread_pid));
+	thread->ns_tid = pid_in_own_namespace(BPF_CORE_READ(task, thread_pid));
 	thread->state = task_state(task);
 	thread->exit_state = task->exit_state;
 	thread->runtime = task->se.sum_exec_runtime;
@@ -114,14 +117,14 @@ static __always_inline __u32 read_kernel_stack(struct task_struct *task, __u64 *
 static __always_inline int handle_task(struct seq_file *seq, struct task_struct *task)
 {
 	__u64 switches = count_switches(task);
-	__s32 tgid = number_for_reader(BPF_CORE_READ(task, group_leader, thread_pid));
+	__s32 tgid = pid_for_reader(BPF_CORE_READ(task, group_leader, thread_pid));
 	__u32 zero = 0;
 
-	if (!tgid || !bpf_map_lookup_elem(&wanted, &tgid))
+	if (!tgid || !bpf_map_lookup_elem(&targets, &tgid))
 		return 0;
 	if (is_last(task))
 		saw_last = 1;
-	__s32 tid = number_for_reader(BPF_CORE_READ(task, thread_pid));
+	__s32 tid = pid_for_reader(BPF_CORE_READ(task, thread_pid));
 	if (!tid) // it ended, and its numbers were taken from it
 		return 0;
 	if (chosen_only && !bpf_map_lookup_elem(&chosen, &tid))

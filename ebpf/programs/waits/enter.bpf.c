@@ -1,37 +1,18 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* A thread enters a system call. Part of waits.bpf.c. */
-#ifndef STALL_WAITS_ENTER_BPF_H
-#define STALL_WAITS_ENTER_BPF_H
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+// A thread enters a system call.
+#include "ebpf/programs/vmlinux.h"
 
-#include "ebpf/async.bpf.h"
-#include "ebpf/uprobes.bpf.h"
-#include "ebpf/waits_files.bpf.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
 
-/* include/uapi/linux/futex.h */
-#define FUTEX_CMD_MASK 127
-#define FUTEX_WAIT 0
-#define FUTEX_WAKE 1
-#define FUTEX_REQUEUE 3
-#define FUTEX_CMP_REQUEUE 4
-#define FUTEX_WAKE_OP 5
-#define FUTEX_LOCK_PI 6
-#define FUTEX_UNLOCK_PI 7
-#define FUTEX_WAIT_BITSET 9
-#define FUTEX_WAKE_BITSET 10
-#define FUTEX_WAIT_REQUEUE_PI 11
-#define FUTEX_CMP_REQUEUE_PI 12
-#define FUTEX_LOCK_PI2 13
+#include "ebpf/programs/waits/async.bpf.h"
+#include "ebpf/programs/waits/calls.bpf.h"
+#include "ebpf/programs/waits/records.bpf.h"
+#include "ebpf/programs/waits/slots.bpf.h"
+#include "ebpf/programs/waits/uprobes.bpf.h"
+#include "ebpf/programs/waits/wait.bpf.h"
 
-#define BIT(n) (1U << (n))
-#define WAITS                                                                                      \
-	(BIT(FUTEX_WAIT) | BIT(FUTEX_WAIT_BITSET) | BIT(FUTEX_LOCK_PI) | BIT(FUTEX_LOCK_PI2) |     \
-	 BIT(FUTEX_WAIT_REQUEUE_PI))
-#define WAKES                                                                                      \
-	(BIT(FUTEX_WAKE) | BIT(FUTEX_WAKE_BITSET) | BIT(FUTEX_REQUEUE) | BIT(FUTEX_CMP_REQUEUE) |  \
-	 BIT(FUTEX_WAKE_OP) | BIT(FUTEX_UNLOCK_PI) | BIT(FUTEX_CMP_REQUEUE_PI))
-
-#define MAX_IOVECS 8		  // that are added up
-#define ERESTART_RESTARTBLOCK 516 // include/linux/errno.h
+#define MAX_IOVECS 8 // that are added up
 
 struct futex_waitv {
 	__u64 val, uaddr;
@@ -42,12 +23,6 @@ struct iovec {
 	__u64 base, length;
 };
 
-static __always_inline bool is_futex_operation(__u64 operation, __u32 set)
-{
-	operation &= FUTEX_CMD_MASK;
-	return operation < 32 && (set >> operation & 1);
-}
-
 // What is left of the saved registers where their pointer cannot go.
 struct call_args {
 	__u64 regs; // their address
@@ -56,58 +31,24 @@ struct call_args {
 	__u8 how, kind;
 };
 
-// A wait's own part of a slot, before others may see that it waits.
-static __always_inline void begin_wait(struct stall_wait_slot *slot, __u64 regs, __u32 stat)
-{
-	__u32 seq = (slot->seq + 1) & ~1U; // where an end was missed, it ends now
-
-	slot->stat = stat;
-	slot->regs = regs;
-	slot->flags = 0;
-	slot->restart = 0;
-	slot->start_ns = bpf_ktime_get_ns();
-	barrier();
-	slot->seq = seq + 1;
-}
-
-static __always_inline void end_mark(struct stall_wait_slot *slot)
-{
-	// The scan may take it back at the same time: one of both gets it.
-	if (!__sync_lock_test_and_set(&slot->marked, 0))
-		return;
-	struct stall_wait_stat *stat = stat_at(slot->stat);
-	if (stat)
-		unmark_stat(stat);
-}
-
-static __always_inline void make_way(struct stall_wait_slot *slot)
-{
-	if (slot->seq & 1) {
-		slot->seq++;
-		barrier();
-	}
-	if (slot->marked) // at the very end of the wait before
-		end_mark(slot);
-}
-
 static __always_inline int handle_futex_wait(struct pt_regs *regs, __u64 word, __u32 operation,
 					     __u64 value)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 index;
-	struct stall_wait_slot *slot = take_slot(task, &index);
+	struct stall_wait_slot *slot = get_or_create_slot(task, &index);
 
 	if (!slot || is_compat(task))
 		return 0;
-	make_way(slot);
+	end_missed_wait(slot);
 	if (slot->server.function)
-		settle_server(slot, regs->sp);
+		refresh_server_call(slot, regs->sp);
 	struct stall_wait_key key = {.tgid = slot->tgid, .kind = STALL_WAIT_FUTEX, .id = word};
 	slot->key = key;
 	slot->operation = operation;
 	slot->value = value;
 	slot->size = 0;
-	begin_wait(slot, (__u64)regs, take_stat(&key));
+	begin_wait(slot, (__u64)regs, get_or_create_stat(&key));
 	return 0;
 }
 
@@ -126,10 +67,10 @@ struct wake {
 	__u32 operation;
 };
 
-VERIFIED_ONCE int tell_waker(struct wake *wake)
+VERIFIED_ONCE int emit_waker(struct wake *wake)
 {
 	__u32 index;
-	struct stall_wait_slot *slot = slot_of_current(&index);
+	struct stall_wait_slot *slot = get_or_create_slot(bpf_get_current_task_btf(), &index);
 
 	if (!slot || !wake)
 		return 0;
@@ -140,23 +81,23 @@ VERIFIED_ONCE int tell_waker(struct wake *wake)
 	__u32 place = tag & stat_mask;
 	struct stall_wait_stat *stat = stat_at(place);
 	if (!stat || stat->tag != tag) {
-		place = find_stat_further(tag);
+		place = find_stat_slow(tag);
 		stat = stat_at(place);
 	}
 	if (!stat || stat->tag != tag || !stat->marked || stat->role == STALL_ROLE_COND)
 		return 0;
 	__u64 now = bpf_ktime_get_ns();
-	if (!may_tell(stall_flow_of(&key, stat->role, STALL_RECORD_WAKER), now))
+	if (!is_record_allowed_counted(stall_flow_of(&key, stat->role, STALL_RECORD_WAKER), now))
 		return 0;
-	struct record_buffer *out = take_record();
+	struct record_buffer *out = acquire_record();
 	if (!out)
 		return 0;
-	begin_record(&out->record, STALL_RECORD_WAKER, slot);
+	init_record(&out->record, STALL_RECORD_WAKER, slot);
 	out->record.key = key;
 	out->record.start_ns = out->record.now_ns = now;
 	out->record.operation = wake->operation;
 	out->record.slot = index;
-	send_with_stack(out, (void *)wake->regs);
+	emit_with_stack(out, (void *)wake->regs);
 	release_record(out);
 	return 0;
 }
@@ -165,18 +106,18 @@ static __always_inline int handle_wake(struct pt_regs *regs, __u64 word, __u32 o
 {
 	struct wake wake = {.regs = (__u64)regs, .word = word, .operation = operation};
 
-	if (!marks || !is_wanted(bpf_get_current_task_btf()->tgid))
+	if (!marks || !is_target(bpf_get_current_task_btf()->tgid))
 		return 0;
-	return tell_waker(&wake);
+	return emit_waker(&wake);
 }
 
 static __always_inline int handle_futex(struct pt_regs *regs)
 {
 	__u64 operation = regs->si;
 
-	if (is_futex_operation(operation, WAITS))
+	if (is_futex_operation(operation, FUTEX_WAITS))
 		return handle_futex_wait(regs, regs->di, operation, (__u32)regs->dx);
-	if (!marks || !is_futex_operation(operation, WAKES))
+	if (!marks || !is_futex_operation(operation, FUTEX_WAKES))
 		return 0;
 	handle_wake(regs, regs->di, operation);
 	if ((operation & FUTEX_CMD_MASK) == FUTEX_WAKE_OP)
@@ -212,11 +153,6 @@ static __always_inline bool is_transfer(__u32 how)
 	return how >= STALL_CALL_TRANSFER && how <= STALL_CALL_VECTOR_AT;
 }
 
-static __always_inline bool is_positioned(__u32 how)
-{
-	return how == STALL_CALL_TRANSFER_AT || how == STALL_CALL_VECTOR_AT;
-}
-
 // How many bytes, from where.
 static __always_inline void read_extent(const struct call_args *args, __u64 *offset, __u64 *size)
 {
@@ -245,22 +181,13 @@ static __always_inline void read_extent(const struct call_args *args, __u64 *off
 	}
 }
 
-// A positioned write beyond the end of its file makes the file longer.
-static __always_inline __u32 kind_of_transfer(__u32 how, __u32 kind, __u64 end, struct inode *inode)
-{
-	if (kind == STALL_WAIT_WRITE && is_positioned(how) &&
-	    (wanted_kinds & BIT(STALL_WAIT_EXTEND)) && end > (__u64)BPF_CORE_READ(inode, i_size))
-		return STALL_WAIT_EXTEND;
-	return kind;
-}
-
 VERIFIED_ONCE int handle_file_call(struct call_args *args)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 offset, size;
 	__u32 index;
 
-	if (!args || !is_wanted(task->tgid) || is_compat(task))
+	if (!args || !is_target(task->tgid) || is_compat(task))
 		return 0;
 	__u32 how = args->how, kind = args->kind;
 	struct file *file = file_of(task, args->di);
@@ -269,12 +196,12 @@ VERIFIED_ONCE int handle_file_call(struct call_args *args)
 		return 0;
 	read_extent(args, &offset, &size);
 	kind = kind_of_transfer(how, kind, offset + size, inode);
-	if (!(wanted_kinds >> kind & 1))
+	if (!is_enabled(kind))
 		return 0;
-	struct stall_wait_slot *slot = take_slot(task, &index);
+	struct stall_wait_slot *slot = get_or_create_slot(task, &index);
 	if (!slot)
 		return 0;
-	make_way(slot);
+	end_missed_wait(slot);
 	struct stall_wait_key key = {.tgid = slot->tgid, .kind = kind};
 	if (inode)
 		set_file_key(&key, inode);
@@ -282,10 +209,10 @@ VERIFIED_ONCE int handle_file_call(struct call_args *args)
 	slot->operation = args->number;
 	slot->value = offset;
 	slot->size = size;
-	__u32 stat_index = take_stat(&key);
+	__u32 stat_index = get_or_create_stat(&key);
 	struct stall_wait_stat *stat = stat_at(stat_index);
 	if (stat && !stat->told && inode)
-		tell_file(FILE_OF_ENTER, slot, stat, file, args->di);
+		emit_file(FILE_OF_ENTER, slot, stat, (__u64)file, args->di);
 	begin_wait(slot, args->regs, stat_index);
 	return 0;
 }
@@ -296,12 +223,12 @@ VERIFIED_ONCE int handle_other_call(struct call_args *args)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u32 index, stat;
 
-	if (!args || !is_wanted(task->tgid) || is_compat(task))
+	if (!args || !is_target(task->tgid) || is_compat(task))
 		return 0;
-	struct stall_wait_slot *slot = take_slot(task, &index);
+	struct stall_wait_slot *slot = get_or_create_slot(task, &index);
 	if (!slot)
 		return 0;
-	make_way(slot);
+	end_missed_wait(slot);
 	struct stall_wait_key key = {.tgid = slot->tgid, .kind = args->kind};
 	slot->operation = args->number;
 	slot->value = 0;
@@ -309,14 +236,14 @@ VERIFIED_ONCE int handle_other_call(struct call_args *args)
 	if (args->how == STALL_CALL_PATH || args->how == STALL_CALL_PATH_AT) {
 		bool at = args->how == STALL_CALL_PATH_AT;
 
-		stat = take_path_stat(FILE_OF_ENTER, slot, &key, at ? args->si : args->di,
-				      at ? (__s32)args->di : -1);
+		stat = get_or_create_path_stat(FILE_OF_ENTER, slot, &key, at ? args->si : args->di,
+					       at ? (__s32)args->di : -1);
 	} else {
 		if (args->how == STALL_CALL_MAPPING) {
 			key.id = args->di;
 			slot->size = args->si;
 		}
-		stat = take_stat(&key);
+		stat = get_or_create_stat(&key);
 	}
 	slot->key = key;
 	begin_wait(slot, args->regs, stat);
@@ -331,7 +258,7 @@ static __noinline int handle_restart(struct pt_regs *regs)
 
 	if (!regs || !slot || !slot->restart)
 		return 0;
-	make_way(slot);
+	end_missed_wait(slot);
 	begin_wait(slot, (__u64)regs, slot->stat);
 	return 0;
 }
@@ -376,7 +303,7 @@ static __always_inline int handle_enter(struct pt_regs *regs, __u64 number)
 	case STALL_CALL_RESTART:
 		return handle_restart(regs);
 	case STALL_CALL_IO_SUBMIT:
-		return is_wanted(bpf_get_current_task_btf()->tgid) ? handle_io_submit(regs) : 0;
+		return is_target(bpf_get_current_task_btf()->tgid) ? handle_io_submit(regs) : 0;
 	case STALL_CALL_IO_GETEVENTS:
 		return 0;
 	default:
@@ -384,4 +311,15 @@ static __always_inline int handle_enter(struct pt_regs *regs, __u64 number)
 	}
 }
 
-#endif
+// Raw tracepoints with BTF: those of single system calls need tracefs, and cost more.
+SEC("tp_btf/sys_enter")
+int BPF_PROG(stall_sys_enter, struct pt_regs *regs, long number)
+{
+	return handle_enter(regs, number);
+}
+
+SEC("tp/raw_syscalls/sys_enter")
+int stall_perf_enter(struct syscall_event *event)
+{
+	return handle_enter((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), event->number);
+}

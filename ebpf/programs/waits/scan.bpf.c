@@ -1,18 +1,20 @@
-/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Finds the waits that have passed their threshold and go on. Part of waits.bpf.c. */
-#ifndef STALL_WAITS_SCAN_BPF_H
-#define STALL_WAITS_SCAN_BPF_H
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+// Finds the waits that have passed their threshold and go on: by a timer, or run by user space.
+#include "ebpf/programs/vmlinux.h"
 
-#include "ebpf/waits_exit.bpf.h"
+#include <bpf/bpf_helpers.h>
+
+#include "ebpf/programs/waits/records.bpf.h"
+#include "ebpf/programs/waits/wait.bpf.h"
 
 // Two scans are that far apart at least, also when many waits pass their thresholds.
 #define MIN_PAUSE_NS 500000ULL
 
-// A record takes microseconds, and a scan holds up a CPU: the rest is told by the next.
-#define MAX_TOLD 64
+// A record takes microseconds, and a scan holds up a CPU: the next emits the rest.
+#define MAX_EMITTED 64
 
 // That the reader has not taken yet: what comes behind these is late.
-#define MAX_WAITING (128 * sizeof(struct stall_wait_record))
+#define MAX_PENDING (128 * sizeof(struct stall_wait_record))
 
 // Than a record with a stack.
 #define ALARM_CHEAPER 8
@@ -20,7 +22,7 @@
 struct scan {
 	__u64 now;
 	__u64 next; // when something is due
-	__u32 told;
+	__u32 emitted;
 };
 
 static __always_inline void mark_wait(struct stall_wait_slot *slot, struct stall_wait_stat *stat,
@@ -38,32 +40,35 @@ static __always_inline void mark_wait(struct stall_wait_slot *slot, struct stall
 		unmark_stat(stat);
 }
 
-VERIFIED_ONCE int is_alarm_due(__u32 flow, __u64 now)
+// Of the records of the scan.
+struct stall_fair_share alarm_share;
+
+VERIFIED_ONCE int is_alarm_allowed(__u32 flow, __u64 now)
 {
 	return stall_fair_take(&alarm_share, flow, record_cost_ns / ALARM_CHEAPER, now,
-			       bpf_ringbuf_query(&alarms, BPF_RB_AVAIL_DATA) > MAX_WAITING);
+			       bpf_ringbuf_query(&alarms, BPF_RB_AVAIL_DATA) > MAX_PENDING);
 }
 
-static __always_inline void tell_in_flight(struct stall_wait_slot *slot, __u32 index, __u32 seq,
+static __always_inline void emit_in_flight(struct stall_wait_slot *slot, __u32 index, __u32 seq,
 					   __u32 flow, struct scan *scan)
 {
 	__u64 now = scan->now, next = scan->next;
 	struct task_struct *task = (void *)slot->task;
 
-	scan->next = now; // it is told as soon as it may
-	if (scan->told >= MAX_TOLD || !is_alarm_due(flow, now))
+	scan->next = now; // tried again as soon as it may be
+	if (scan->emitted >= MAX_EMITTED || !is_alarm_allowed(flow, now))
 		return;
-	struct record_buffer *out = take_record();
+	struct record_buffer *out = acquire_record();
 	if (!out)
 		return;
 	scan->next = next;
 	struct stall_wait_record *record = &out->record;
-	begin_record(record, STALL_RECORD_IN_FLIGHT, slot);
+	init_record(record, STALL_RECORD_IN_FLIGHT, slot);
 	describe_wait(record, slot);
 	record->now_ns = now;
 	record->slot = index;
 	record->seq = seq;
-	record->flags = flags_of(slot, seq) | STALL_SLOT_REPORTED;
+	record->flags = wait_flags(slot, seq) | STALL_SLOT_REPORTED;
 	bpf_probe_read_kernel(record->regs, sizeof(record->regs), (void *)slot->regs);
 	bpf_probe_read_kernel_str(record->comm, sizeof(record->comm), &task->comm);
 	record->stack_address = record->regs[STALL_BPF_SP];
@@ -72,7 +77,7 @@ static __always_inline void tell_in_flight(struct stall_wait_slot *slot, __u32 i
 		slot->reported = seq;
 		// Waking the reader costs more than all else: once is enough.
 		if (bpf_ringbuf_output(&alarms, record, sizeof(*record),
-				       scan->told++ ? 0 : BPF_RB_FORCE_WAKEUP))
+				       scan->emitted++ ? 0 : BPF_RB_FORCE_WAKEUP))
 			count_lost(STALL_LOST_RING_FULL);
 	}
 	release_record(out);
@@ -110,7 +115,7 @@ static long scan_slot(struct bpf_map *map, __u32 *index, struct stall_wait_slot 
 	if (kind == STALL_WAIT_FUTEX && slot->marked != seq && is_due(scan, start + threshold / 2))
 		mark_wait(slot, stat, seq);
 	if (slot->reported != seq && is_due(scan, start + threshold))
-		tell_in_flight(slot, *index, seq,
+		emit_in_flight(slot, *index, seq,
 			       stall_flow_of(&slot->key, stat->role, STALL_RECORD_IN_FLIGHT), scan);
 	return 0;
 }
@@ -127,4 +132,44 @@ static __always_inline __u64 scan_slots(void)
 	return scan.next > now + MIN_PAUSE_NS ? scan.next - now : MIN_PAUSE_NS;
 }
 
-#endif
+struct scan_timer {
+	struct bpf_timer timer;
+};
+
+// No program that a tracepoint starts may use a map with a timer in it.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scan_timer);
+} scan_timers SEC(".maps");
+
+static int on_scan_timer(void *map, __u32 *key, struct scan_timer *timer)
+{
+	bpf_timer_start(&timer->timer, scan_slots(), 0);
+	return 0;
+}
+
+#define CLOCK_MONOTONIC 1
+
+// Run once. The kernel stops the timer when nobody holds its map any more.
+SEC("syscall")
+int stall_start_timer(void *ctx)
+{
+	__u32 zero = 0;
+	struct scan_timer *timer = bpf_map_lookup_elem(&scan_timers, &zero);
+
+	if (!timer)
+		return 1;
+	return bpf_timer_init(&timer->timer, &scan_timers, CLOCK_MONOTONIC) ||
+	       bpf_timer_set_callback(&timer->timer, on_scan_timer) ||
+	       bpf_timer_start(&timer->timer, 0, 0);
+}
+
+// Where there is no timer: run by user space.
+SEC("syscall")
+int stall_scan(void *ctx)
+{
+	scan_slots();
+	return 0;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* A slot for each thread of the targets. Inline is what every wait runs through. */
+#ifndef STALL_WAITS_SLOTS_BPF_H
+#define STALL_WAITS_SLOTS_BPF_H
+
+#include "ebpf/programs/waits/state.bpf.h"
+
+#define NO_SLOT (~0U)
+
+// The thread's slot where it is not at the first place of the table; NO_SLOT where it has none.
+VERIFIED_ONCE __u32 find_slot_slow(__u32 tid);
+// Gives the thread that runs this a slot, of a target's. NO_SLOT: no target, or no room.
+VERIFIED_ONCE __u32 create_slot(void);
+// The same of any thread.
+HIDDEN __u32 create_slot_of(struct task_struct *task);
+VERIFIED_ONCE int release_slot(__u32 tid);
+
+static __always_inline __u64 *thread_place(__u32 tid, __u32 i)
+{
+	__u32 place = (tid + i) & thread_mask;
+
+	return bpf_map_lookup_elem(&threads, &place);
+}
+
+static __always_inline __u32 slot_of_place(__u64 place)
+{
+	return (__u32)place - 1;
+}
+
+// The slot of a thread in *ret, NULL where it has none.
+static __always_inline struct stall_wait_slot *find_slot(struct task_struct *task, __u32 *ret)
+{
+	__u32 tid = task->pid;
+	__u64 *place = thread_place(tid, 0);
+
+	if (place && *place >> 32 == tid) {
+		*ret = slot_of_place(*place);
+	} else {
+		// Threads of all other programs come this way too.
+		if (!is_target(task->tgid))
+			return NULL;
+		*ret = find_slot_slow(tid);
+	}
+	return bpf_map_lookup_elem(&slots, ret);
+}
+
+// The same of the thread that runs this; a target's thread that has none is given one.
+static __always_inline struct stall_wait_slot *get_or_create_slot(struct task_struct *task,
+								  __u32 *ret)
+{
+	struct stall_wait_slot *slot = find_slot(task, ret);
+
+	if (slot || !is_target(task->tgid))
+		return slot;
+	*ret = create_slot();
+	return bpf_map_lookup_elem(&slots, ret);
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What the units of the wait programs share with one another and with their loader. */
+#ifndef STALL_WAITS_STATE_BPF_H
+#define STALL_WAITS_STATE_BPF_H
+
+#include "ebpf/programs/pids.bpf.h"
+#include "ebpf/waits.h"
+#include "ebpf/waits_calls.h"
+
+// A function of several units is of one of two sorts. One that is VERIFIED_ONCE is verified on its
+// own, and not again for each way that leads to it: it takes numbers and pointers to memory, none to
+// kernel objects, and returns a number. One that is HIDDEN is verified as a static one is, once for
+// each call, with what the caller passes.
+#define VERIFIED_ONCE __attribute__((noinline))
+#define HIDDEN __hidden __attribute__((noinline))
+
+#define barrier() asm volatile("" ::: "memory")
+
+// Set before the programs are loaded.
+extern const volatile struct stall_call calls[STALL_CALLS];
+extern const volatile __u32 enabled_kinds; // bit of each enum stall_wait_kind
+extern const volatile __u32 thread_mask;   // of `threads`, whose size is a power of two
+extern const volatile __u32 stat_mask;	   // of the hash table in `stats`
+extern const volatile __u32 max_slots;
+extern const volatile __u32 max_stack;	 // bytes of a stack copy
+extern const volatile __u32 record_mask; // of `record_buffers`, whose size is a power of two
+extern const volatile __u64
+	record_cost_ns; // a second divided by the records that may be sent in it
+
+// Changed while they run.
+extern __u32 only_tgid;	   // the kernel's number of the one target; 0: there are several, or none
+extern __u32 target_count; // that were added, the ended ones included
+extern __u64 thresholds[STALL_WAIT_KINDS];
+extern __u64 scan_period_ns;
+
+// Written by the programs.
+extern __u32 slots_high; // slots that were ever in use: the first ones
+extern __u32 marks;	 // sum of all stat.marked: with none, a wake costs one load
+extern __u64 lost[STALL_LOST_CAUSES];
+
+// The kernel's tgid -> the reader's pid.
+struct targets_map {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, STALL_BPF_MAX_PROCESSES);
+	__type(key, __u32);
+	__type(value, __s32);
+};
+extern struct targets_map targets SEC(".maps");
+
+// A hash table of threads by the kernel's tid: tid << 32 | slot + 1. Task storage holds the same for
+// three times the cost, and this is looked up twice in every wait.
+struct threads_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+};
+extern struct threads_map threads SEC(".maps");
+
+struct slots_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct stall_wait_slot);
+};
+extern struct slots_map slots SEC(".maps");
+
+// Slots below slots_high that were given back.
+struct free_slots_map {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 1);
+	__type(value, __u32);
+};
+extern struct free_slots_map free_slots SEC(".maps");
+
+struct stats_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct stall_wait_stat);
+};
+extern struct stats_map stats SEC(".maps");
+
+struct record_ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+extern struct record_ring records SEC(".maps");
+// Of waits in flight, so that they need not wait behind stacks of waits that are over.
+extern struct record_ring alarms SEC(".maps");
+
+static __always_inline void count_lost(enum stall_wait_lost cause)
+{
+	__sync_fetch_and_add(&lost[cause], 1);
+}
+
+static __always_inline bool is_target(__u32 tgid)
+{
+	if (tgid == only_tgid)
+		return true;
+	return target_count > 1 && bpf_map_lookup_elem(&targets, &tgid);
+}
+
+static __always_inline bool is_enabled(__u32 kind)
+{
+	return kind < STALL_WAIT_KINDS && (enabled_kinds >> kind & 1);
+}
+
+#endif
