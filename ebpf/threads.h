@@ -3,9 +3,7 @@
 #ifndef STALL_THREADS_BPF_H
 #define STALL_THREADS_BPF_H
 
-#ifdef __bpf__
-#include "ebpf/programs/vmlinux.h"
-#else
+#ifndef __bpf__
 #include <linux/types.h>
 #endif
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kinds of waits as people read them: a wait on a futex is one for a mutex, a condition, ...
+// They and the causes of loss are rows of stallscope/model/waitkinds.py.
 #ifndef STALL_WAIT_KINDS_H
 #define STALL_WAIT_KINDS_H
 
@@ -7,32 +8,6 @@
 #include <stdint.h>
 
 #include "ebpf/waits.h"
-
-// In the order of docs/waits-schema.md.
-enum stall_watch_kind {
-	STALL_WATCH_MUTEX,
-	STALL_WATCH_RWLOCK,
-	STALL_WATCH_COND,
-	STALL_WATCH_SEM,
-	STALL_WATCH_JOIN,
-	STALL_WATCH_FUTEX,
-	STALL_WATCH_ROW_LOCK,
-	STALL_WATCH_METADATA_LOCK,
-	STALL_WATCH_COMMIT,
-	STALL_WATCH_FSYNC,
-	STALL_WATCH_FDATASYNC,
-	STALL_WATCH_SYNC_FILE_RANGE,
-	STALL_WATCH_MSYNC,
-	STALL_WATCH_SYNCFS,
-	STALL_WATCH_FALLOCATE,
-	STALL_WATCH_FTRUNCATE,
-	STALL_WATCH_EXTEND,
-	STALL_WATCH_UNLINK,
-	STALL_WATCH_RENAME,
-	STALL_WATCH_READ,
-	STALL_WATCH_WRITE,
-	STALL_WATCH_KINDS,
-};
 
 const char *stall_watch_kind_name(enum stall_watch_kind kind);
 enum stall_watch_kind stall_watch_kind_of(enum stall_wait_kind kind, enum stall_wait_role role);
@@ -47,7 +22,16 @@ uint32_t stall_watch_kinds_probes(uint32_t kinds);
 // Threads that wait for work or for the end of another are no stall, however long they do.
 static inline bool stall_watch_kind_is_idle(enum stall_watch_kind kind)
 {
-	return kind == STALL_WATCH_COND || kind == STALL_WATCH_JOIN;
+	return STALL_WATCH_IDLE >> kind & 1;
 }
+
+// Each waiter has a futex word of its own, and the server names what all of them wait for.
+static inline bool stall_watch_kind_is_named(enum stall_watch_kind kind)
+{
+	return STALL_WATCH_NAMED >> kind & 1;
+}
+
+const char *stall_wait_lost_name(enum stall_wait_lost cause); // "ring-full"
+const char *stall_watch_lost_name(enum stall_watch_lost cause);
 
 #endif

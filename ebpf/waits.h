@@ -8,31 +8,21 @@
 #endif
 
 #include "ebpf/threads.h"
+#include "generated/wait_tables.h"
 
 /*
  * A wait is the time from the entry of a system call to its return. Each thread has a slot that
  * says in which wait it is now; each key (a futex word, a file) has a stat with its histogram.
  * Slots and stats are arrays that user space maps and reads without a system call.
  */
-enum stall_wait_kind {
-	STALL_WAIT_FUTEX,
-	STALL_WAIT_FSYNC,
-	STALL_WAIT_FDATASYNC,
-	STALL_WAIT_SYNC_FILE_RANGE,
-	STALL_WAIT_MSYNC,
-	STALL_WAIT_SYNCFS, /* syncfs(2), and sync(2) with id 0 */
-	STALL_WAIT_FALLOCATE,
-	STALL_WAIT_FTRUNCATE,
-	STALL_WAIT_EXTEND, /* a positioned write that ends beyond the end of its file */
-	STALL_WAIT_UNLINK,
-	STALL_WAIT_RENAME,
-	STALL_WAIT_READ,
-	STALL_WAIT_WRITE,
-	STALL_WAIT_KINDS,
-};
-
 #define STALL_WAIT_BUCKETS                                                                         \
 	40 /* bucket n counts waits of 2^n to 2^(n+1)-1 ns; the last all longer */
+
+/* Whether the call returns how many bytes it moved. */
+static inline int stall_wait_has_bytes(__u32 kind)
+{
+	return kind < STALL_WAIT_KINDS && (STALL_WAIT_WITH_BYTES >> kind & 1);
+}
 
 /* FUTEX: id is the address of the word. Files: id is the inode number, id2 st_dev in the kernel's
  * encoding (major << 20 | minor) in the upper and i_generation in the lower half. What is known by
@@ -43,26 +33,12 @@ struct stall_wait_key {
 	__u64 id, id2;
 };
 
-/* Set by user space, which unwinds: what a futex word is. Any other kind has ROLE_UNKNOWN. */
-enum stall_wait_role {
-	STALL_ROLE_UNKNOWN, /* not looked at yet, or a futex of the program's own */
-	STALL_ROLE_MUTEX,
-	STALL_ROLE_RWLOCK,
-	STALL_ROLE_COND, /* waits for work: no stall, however long */
-	STALL_ROLE_SEM,
-	STALL_ROLE_JOIN,
-	STALL_ROLE_ROW_LOCK,
-	STALL_ROLE_METADATA_LOCK,
-	STALL_ROLE_COMMIT, /* until another thread has written or synced a log, or a replica has */
-	STALL_ROLES,
-};
-
 /* A place in a hash table by open addressing: stall_wait_tag(key) & mask is the first place to look
  * at. Behind the table lies one stat for each kind, with tgid 0, for what found no place. */
 struct stall_wait_stat {
 	__u64 tag; /* of the key; 0: free */
 	struct stall_wait_key key;
-	__u32 role;	  /* written by user space alone */
+	__u32 role;	  /* of a futex word: written by user space alone, which unwinds */
 	__u32 used;	  /* 0: free, or its key is not written yet */
 	__u32 marked;	  /* waits for it that have been long: its wakers are recorded */
 	__u32 told;	  /* the record that makes it known (FILE, SLOT_FIRST) was sent */
@@ -204,22 +180,6 @@ struct stall_wait_file {
 	__u32 pad;
 	char names[STALL_FILE_NAMES][STALL_FILE_NAME]; /* last component first */
 	char path[STALL_PATH];			       /* by path: as the program gave it */
-};
-
-/* Everything that can be lost has a cause. Names for people: stall_wait_lost_name(). */
-enum stall_wait_lost {
-	STALL_LOST_RING_FULL,	/* a record did not fit */
-	STALL_LOST_SLOTS_FULL,	/* a thread could not be watched */
-	STALL_LOST_KEYS_FULL,	/* a wait was counted under its kind only (key id 0) */
-	STALL_LOST_FILES_FULL,	/* a file's name was not told */
-	STALL_LOST_STACK_SHORT, /* a stack copy ended at its limit before the stack did */
-	STALL_LOST_STACK_READ,	/* a stack could not be read at all */
-	STALL_LOST_PATH_READ,	/* a path or a file could not be read */
-	STALL_LOST_MISSED,	/* a probe did not run (nested), or found no free buffer */
-	STALL_LOST_MARKS_FULL,	/* a waker could not be looked out for: its key found no place */
-	STALL_LOST_RATE,	/* records above the rate limit */
-	STALL_LOST_ASYNC_FULL,	/* an asynchronous call could not be followed */
-	STALL_LOST_CAUSES,
 };
 
 #define STALL_STAT_PLACES 32 /* of the table that are looked at for a key */

@@ -10,8 +10,8 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "ebpf/wait_handler.h"
 #include "ebpf/waits.h"
-#include "ebpf/waits_common.h"
 #include "ebpf/waits_options.h"
 
 void stall_bpf_waits_options_init(struct stall_bpf_waits_options *options);

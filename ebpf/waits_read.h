@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "ebpf/wait_handler.h"
 #include "ebpf/waits.h"
-#include "ebpf/waits_common.h"
 
 struct stall_bpf_waits;
 

@@ -8,8 +8,8 @@
 
 #include "ebpf/fair_share.h"
 #include "ebpf/grace_period.h"
+#include "ebpf/wait_handler.h"
 #include "ebpf/waits_calls.h"
-#include "ebpf/waits_common.h"
 #include "ebpf/waits_options.h"
 // Needs their types.
 #include "waits.skel.h"

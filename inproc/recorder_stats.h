@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stat for each key, as the BPF programs keep them (ebpf/stats.bpf.h): for each lock, and for
+/* A stat for each key, as the BPF programs keep them (ebpf/programs/waits/stats.bpf.h): for each lock, and for
  * each file with its name. */
 #ifndef STALL_RECORDER_STATS_H
 #define STALL_RECORDER_STATS_H

@@ -22,6 +22,7 @@ from stallscope.collectors.triggers.state import Machine, Phase
 from stallscope.model.capture import Trigger
 from stallscope.model.incident import Fired
 from stallscope.model.samples import Sample
+from stallscope.model.waitkinds import kinds_of
 from stallscope.model.waitlines import WaitLine
 
 __all__ = ["Engine", "TriggerState", "number", "sources_named", "status_variables"]
@@ -234,7 +235,7 @@ class _WaitTrigger(_Watched):
 
     def _longest(self, line: WaitLine) -> float:
         assert self.settings.wait is not None
-        kinds = waiting.kinds_of(self.settings.wait)
+        kinds = kinds_of(self.settings.wait)
         return max((k.longest_in_flight_ms for k in line.keys if k.kind in kinds), default=0.0)
 
     def _remember(self, length_ms: float) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from stallscope.base.errors import UsageError
 from stallscope.base.text import one_line
-from stallscope.model.waitlines import KINDS
+from stallscope.model.waitkinds import KINDS
 
 __all__ = [
     "FUNCTIONS",

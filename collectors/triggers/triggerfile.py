@@ -24,7 +24,7 @@ from stallscope.collectors.triggers.settings import (
     NotifySettings,
     TriggerSettings,
 )
-from stallscope.model.waitlines import GROUPS, KINDS
+from stallscope.model.waitkinds import GROUPS, KINDS
 from stallscope.server import innodbnumbers
 
 __all__ = ["DEFAULTS", "TriggerFileError", "defaults", "load"]

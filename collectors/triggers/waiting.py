@@ -9,25 +9,13 @@ from stallscope.base.text import clean, end_of_name
 from stallscope.collectors.triggers.settings import TriggerSettings
 from stallscope.model.capture import Trigger
 from stallscope.model.samples import Sample
-from stallscope.model.waitlines import FILE_KINDS, IDLE_KINDS, KINDS, LOCK_KINDS, Key, WaitLine
+from stallscope.model.waitkinds import kinds_of, thresholds_of
+from stallscope.model.waitlines import Key, WaitLine
 
-__all__ = ["WAITS", "kinds_of", "longest", "matches", "probe_options", "sample_of", "sentence"]
+__all__ = ["WAITS", "longest", "matches", "probe_options", "sample_of", "sentence"]
 
 WAITS = "waits"
 """The source of samples that are made of the probe's lines."""
-
-_GROUPS = {
-    "lock": frozenset(LOCK_KINDS) - frozenset(IDLE_KINDS),
-    "sync": frozenset(("fsync", "fdatasync", "sync_file_range", "msync", "syncfs")),
-    "space": frozenset(("fallocate", "ftruncate", "extend", "unlink", "rename")),
-    "io": frozenset(("read", "write")),
-    "all": frozenset(KINDS) - frozenset(IDLE_KINDS),
-}
-
-
-def kinds_of(wait: str) -> frozenset[str]:
-    """Return the kinds that a kind or group of a trigger means."""
-    return _GROUPS.get(wait, frozenset((wait,)))
 
 
 def probe_options(triggers: Iterable[TriggerSettings]) -> list[str]:
@@ -45,8 +33,7 @@ def probe_options(triggers: Iterable[TriggerSettings]) -> list[str]:
         wanted = captures if trigger.convoy is None else events
         if trigger.convoy is not None:
             convoys.append(trigger.convoy)
-        for kind in kinds_of(trigger.wait):
-            knob = kind if kind in FILE_KINDS else "lock"
+        for knob in thresholds_of(trigger.wait):
             wanted[knob] = min(trigger.threshold, wanted.get(knob, trigger.threshold))
     options = [f"--threshold={knob}={ms:g}" for knob, ms in sorted(events.items())]
     options += [f"--capture-threshold={knob}={ms:g}" for knob, ms in sorted(captures.items())]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command/options.h"
 
+#include "ebpf/wait_kinds.h"
+
 const char stall_help[] =
 	"stallscope-probe: takes the stacks of all threads of a live process\n"
 	"\n"
@@ -52,11 +54,7 @@ const char stall_help[] =
 	"Options of waits: --backend auto|bpf|inproc|poll, --ring, and\n"
 	"  --interval MS          between lines (1000)\n"
 	"  --duration SECONDS     ends then; else at the end of standard input, or \"quit\" there\n"
-	"  --kind KIND            only these: mutex, rwlock, cond, sem, join, futex, row-lock,\n"
-	"                         metadata-lock, commit, fsync, fdatasync,\n"
-	"                         sync_file_range, msync, syncfs, fallocate, ftruncate,\n"
-	"                         extend, unlink, rename, read, write; or\n"
-	"                         a group: lock, sync, space, io\n"
+	"  --kind KIND            " STALL_WATCH_KINDS_HELP
 	"  --threshold [KIND=]MS  stacks are taken of waits that are longer (100)\n"
 	"  --top N                locks and files in a line (20)\n"
 	"  --events               each wait over its threshold, with its stack\n"

@@ -156,8 +156,7 @@ static void fill_call(const struct stall_wait_slot *slot, struct stall_thread *t
 		return;
 	}
 	thread->syscall = slot->operation;
-	if (slot->key.kind == STALL_WAIT_READ || slot->key.kind == STALL_WAIT_WRITE ||
-	    slot->key.kind == STALL_WAIT_EXTEND) {
+	if (stall_wait_has_bytes(slot->key.kind)) {
 		thread->args[2] = slot->size;
 		thread->args[3] = slot->value;
 	}

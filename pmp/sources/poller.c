@@ -245,7 +245,7 @@ static void end_wait(struct stall_poller *poller, struct stall_poll_thread *thre
 	bool over = stall_poll_slot_is_over(poller, slot);
 
 	stall_poll_stat_add(stat, now_ns - slot->start_ns,
-			    slot->call.key.kind >= STALL_WAIT_EXTEND ? slot->call.size : 0, over,
+			    stall_wait_has_bytes(slot->call.key.kind) ? slot->call.size : 0, over,
 			    now_ns);
 	if (over && stat->role != STALL_ROLE_COND) {
 		if (poller->end_count < STALL_POLL_ENDS)

@@ -130,8 +130,7 @@ static bool is_missing_stack(const struct stall_ring_scan *scan, size_t index,
 	struct stall_ring_stack_copy copy;
 
 	// Of these it comes when they are over.
-	if (slot->key.kind >= STALL_WAIT_EXTEND && slot->key.kind != STALL_WAIT_UNLINK &&
-	    slot->key.kind != STALL_WAIT_RENAME)
+	if (stall_wait_has_bytes(slot->key.kind))
 		return false;
 	return !stall_ring_read_stack(scan->ring, index, slot->seq, &copy, scan->stack, 0);
 }

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
-#include "ebpf/waits_common.h"
+#include "ebpf/wait_handler.h"
 #include "rings/ring_file.h"
 #include "sources/ring_counts.h"
 

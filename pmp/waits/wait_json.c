@@ -41,11 +41,6 @@ static void write_histogram(const struct stall_wait_counts *counts, struct stall
 	stall_json_close(json, ']');
 }
 
-static bool has_bytes(enum stall_watch_kind kind)
-{
-	return kind == STALL_WATCH_READ || kind == STALL_WATCH_WRITE || kind == STALL_WATCH_EXTEND;
-}
-
 static void write_counts(enum stall_watch_kind kind, const struct stall_wait_counts *counts,
 			 struct stall_json *json)
 {
@@ -53,7 +48,7 @@ static void write_counts(enum stall_watch_kind kind, const struct stall_wait_cou
 	stall_json_member_ms(json, "total_ms", counts->total_ns);
 	stall_json_member_ms(json, "max_ms", counts->max_ns);
 	stall_json_member_uint(json, "over", counts->over);
-	if (has_bytes(kind))
+	if (stall_wait_has_bytes(stall_watch_kind_probe(kind)))
 		stall_json_member_uint(json, "bytes", counts->bytes);
 	write_histogram(counts, json);
 }
@@ -88,8 +83,7 @@ static void write_targets(struct writer *writer)
 static bool is_shown(const struct writer *writer, enum stall_watch_kind kind,
 		     const struct stall_wait_counts *sum)
 {
-	return writer->line->kinds & 1u << kind || sum->count || kind == STALL_WATCH_MUTEX ||
-	       kind == STALL_WATCH_FSYNC || kind == STALL_WATCH_FALLOCATE;
+	return (writer->line->kinds | STALL_WATCH_SHOWN) & 1u << kind || sum->count;
 }
 
 static void write_kinds(struct writer *writer)
@@ -122,7 +116,9 @@ static void write_classes(struct writer *writer)
 
 	stall_json_key(json, "classes");
 	stall_json_open(json, '[');
-	for (int kind = STALL_WATCH_FSYNC; kind < STALL_WATCH_KINDS; kind++) {
+	for (int kind = 0; kind < STALL_WATCH_KINDS; kind++) {
+		if (stall_watch_kind_probe(kind) == STALL_WAIT_FUTEX)
+			continue;
 		for (int class = 0; class < STALL_FILE_CLASSES; class ++) {
 			const struct stall_wait_counts *sum = &writer->sums[kind][class];
 
@@ -231,7 +227,7 @@ static void write_name(const struct stall_wait_group *group, struct stall_json *
 	char text[64];
 
 	stall_json_key(json, "name");
-	if (!entry->by_name && stall_wait_kind_has_names(entry->kind)) {
+	if (!entry->by_name && stall_watch_kind_is_named(entry->kind)) {
 		snprintf(text, sizeof(text), "%ss", stall_watch_kind_name(entry->kind));
 		stall_json_string(json, text);
 	} else if (name) {
@@ -243,7 +239,7 @@ static void write_name(const struct stall_wait_group *group, struct stall_json *
 		stall_json_hex(json, entry->object);
 	}
 	stall_json_key(json, "address");
-	if (entry->object && !stall_wait_kind_has_names(entry->kind))
+	if (entry->object && !stall_watch_kind_is_named(entry->kind))
 		stall_json_hex(json, entry->object);
 	else
 		stall_json_null(json);

@@ -12,7 +12,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
-#include "ebpf/waits_common.h"
+#include "ebpf/wait_handler.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
 

@@ -359,7 +359,7 @@ static int compare_lock(const struct stall_wait_entry *x, const struct stall_wai
 		return x->kind < y->kind ? -1 : 1;
 	if (x->by_name != y->by_name)
 		return x->by_name - y->by_name;
-	if (!x->by_name && stall_wait_kind_has_names(x->kind))
+	if (!x->by_name && stall_watch_kind_is_named(x->kind))
 		return 0;
 	if (x->object || y->object)
 		return (x->object > y->object) - (x->object < y->object);

@@ -82,10 +82,6 @@ struct stall_wait_entry {
 // The key of a row or metadata lock by its name. The kernel's keys of futex words have id2 0.
 struct stall_wait_key stall_wait_key_by_name(uint32_t tgid, enum stall_watch_kind kind,
 					     const char *name);
-static inline bool stall_wait_kind_has_names(enum stall_watch_kind kind)
-{
-	return kind == STALL_WATCH_ROW_LOCK || kind == STALL_WATCH_METADATA_LOCK;
-}
 
 // Whether a key is of a file rather than of a lock.
 static inline bool stall_wait_key_is_file(const struct stall_wait_key *key)

@@ -59,7 +59,7 @@ static void keep_event(struct stall_watch *watch, const struct stall_watch_event
 	if (!watch->options.events)
 		return;
 	if (watch->event_count == STALL_WATCH_EVENTS) {
-		watch->lost[STALL_WATCH_LOST_EVENTS]++;
+		watch->lost[STALL_WATCH_LOST_EVENTS_FULL]++;
 		return;
 	}
 	watch->event_count++;
@@ -149,7 +149,7 @@ static void emit_wait(struct stall_watch *watch, const struct subject *subject,
 	event.name = name_of(entry, text, sizeof(text));
 	event.threshold_ns = stall_watch_threshold_of(watch, &record->key);
 	event.waiters = stall_watch_waiters(watch, &entry->key);
-	event.address = stall_wait_kind_has_names(entry->kind) ? 0 : entry->object;
+	event.address = stall_watch_kind_is_named(entry->kind) ? 0 : entry->object;
 	if (event.in_flight) {
 		event.wait = stall_watch_wait_id(record->slot, record->seq);
 		event.owner_tid = owner_now(watch, subject->word, item);
@@ -180,7 +180,7 @@ static void add_use(struct stall_watch *watch, struct stall_wait_uses *uses, con
 {
 	memcpy(use.comm, comm, sizeof(use.comm));
 	if (!stall_wait_uses_add(uses, &use))
-		watch->lost[STALL_WATCH_LOST_USES]++;
+		watch->lost[STALL_WATCH_LOST_STACKS_OF_KEY_FULL]++;
 }
 
 // A wait counts when it is learnt of; its time when it is over.

@@ -127,7 +127,7 @@ static struct stall_error *learn_from_server(struct stall_watch *watch,
 		return NULL;
 	if (wait.role != entry->role)
 		set_role(watch, entry, wait.role);
-	if (stall_wait_kind_has_names(entry->kind))
+	if (stall_watch_kind_is_named(entry->kind))
 		return wait.text[0] ? name_by(watch, entry, &item->record, wait.text) : NULL;
 	if (wait.lock)
 		entry->object = wait.lock;

@@ -11,12 +11,6 @@
 #include "watch/watch_state.h"
 #include "watch/watch_stats.h"
 
-static const char *const loss_names[STALL_WATCH_LOSSES] = {
-	[STALL_WATCH_LOST_UNWIND] = "not-unwound", [STALL_WATCH_LOST_FAILED] = "unwinding-failed",
-	[STALL_WATCH_LOST_STACKS] = "stacks-full", [STALL_WATCH_LOST_USES] = "stacks-of-key-full",
-	[STALL_WATCH_LOST_ENTRIES] = "table-full", [STALL_WATCH_LOST_EVENTS] = "events-full",
-};
-
 static void find_owner(const struct stall_watch *watch, struct stall_wait_entry *entry)
 {
 	struct stall_wait_process *process =
@@ -67,21 +61,21 @@ static size_t fill_lost(struct stall_watch *watch, struct stall_wait_number *ret
 	uint64_t lost[STALL_LOST_CAUSES];
 	size_t count = 0;
 
-	watch->lost[STALL_WATCH_LOST_UNWIND] = unwound.over_limit;
-	watch->lost[STALL_WATCH_LOST_FAILED] = unwound.failed;
-	watch->lost[STALL_WATCH_LOST_STACKS] = unwound.no_room;
+	watch->lost[STALL_WATCH_LOST_NOT_UNWOUND] = unwound.over_limit;
+	watch->lost[STALL_WATCH_LOST_UNWINDING_FAILED] = unwound.failed;
+	watch->lost[STALL_WATCH_LOST_STACKS_FULL] = unwound.no_room;
 	watch->source.calls->lost(watch->source.state, lost);
 	for (int i = 0; i < STALL_LOST_CAUSES; i++)
 		ret[count++] = (struct stall_wait_number){stall_wait_lost_name(i), lost[i]};
-	for (int i = 0; i < STALL_WATCH_LOSSES; i++)
-		ret[count++] = (struct stall_wait_number){loss_names[i], watch->lost[i]};
+	for (int i = 0; i < STALL_WATCH_LOST_CAUSES; i++)
+		ret[count++] = (struct stall_wait_number){stall_watch_lost_name(i), watch->lost[i]};
 	return count;
 }
 
 static struct stall_error *write_line(struct stall_watch *watch, bool final, uint64_t now_ns,
 				      const struct stall_wait_top *top, struct stall_json *json)
 {
-	struct stall_wait_number lost[STALL_LOST_CAUSES + STALL_WATCH_LOSSES];
+	struct stall_wait_number lost[STALL_LOST_CAUSES + STALL_WATCH_LOST_CAUSES];
 	const struct stall_wait_source *source = &watch->source;
 	_cleanup_free_ struct stall_wait_probe *probes = NULL;
 	_cleanup_free_ struct stall_wait_number *functions = NULL;

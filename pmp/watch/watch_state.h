@@ -18,17 +18,6 @@
 #define STALL_WATCH_EVENTS 1000 // in a line
 #define STALL_WATCH_AWAITED 64	// processes that have no ring yet
 
-// What is lost in user space, beside enum stall_wait_lost.
-enum stall_watch_loss {
-	STALL_WATCH_LOST_UNWIND,  // a stack was not unwound: more than so many in a second
-	STALL_WATCH_LOST_FAILED,  // a stack was not unwound: the unwinding child died or was late
-	STALL_WATCH_LOST_STACKS,  // a stack was not kept: too many different ones
-	STALL_WATCH_LOST_USES,	  // a stack was not counted: too many different ones of one lock
-	STALL_WATCH_LOST_ENTRIES, // a lock or file was not counted by itself
-	STALL_WATCH_LOST_EVENTS,  // an event was not put into the line
-	STALL_WATCH_LOSSES,
-};
-
 // Threads in a wait, by key.
 struct stall_watch_waiting {
 	bool valid;
@@ -80,7 +69,7 @@ struct stall_watch {
 
 	struct stall_json events; // of the line
 	size_t event_count;
-	uint64_t lost[STALL_WATCH_LOSSES];
+	uint64_t lost[STALL_WATCH_LOST_CAUSES];
 	uint64_t started_ns, line_ns;
 	uint32_t line;
 	bool probes_written; // in a line since they changed last
@@ -131,7 +120,7 @@ static inline struct stall_error *stall_watch_lose_entry(struct stall_watch *wat
 {
 	if (!err || err->code != STALL_ERROR_LIMIT)
 		return err;
-	watch->lost[STALL_WATCH_LOST_ENTRIES]++;
+	watch->lost[STALL_WATCH_LOST_TABLE_FULL]++;
 	stall_error_destroy(err);
 	return NULL;
 }

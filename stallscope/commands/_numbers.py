@@ -7,8 +7,7 @@ import argparse
 import re
 from collections.abc import Callable
 
-from stallscope.model import ringfile
-from stallscope.model.waitlines import GROUPS, KINDS
+from stallscope.model.waitkinds import GROUPS, KINDS, thresholds_of
 
 __all__ = ["count", "port", "ring_thresholds", "seconds", "threshold", "time_between"]
 
@@ -68,5 +67,5 @@ def ring_thresholds(thresholds: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for text in thresholds:
         kind, _, number = text.rpartition("=")
-        found |= dict.fromkeys(ringfile.kinds_of(kind or "all"), float(number))
+        found |= dict.fromkeys(thresholds_of(kind or "all"), float(number))
     return found

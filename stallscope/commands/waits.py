@@ -15,7 +15,8 @@ from stallscope.collectors.processes import Server
 from stallscope.commands import _common, _numbers, _options, _rings
 from stallscope.commands._metricsfile import MetricsFile, tell
 from stallscope.commands._waitviews import Raw, Screens, View
-from stallscope.model.waitlines import GROUPS, KINDS, WaitLine
+from stallscope.model.waitkinds import GROUPS, KINDS
+from stallscope.model.waitlines import WaitLine
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 

@@ -20,11 +20,9 @@ from typing import Any
 import msgspec
 
 from stallscope.base.errors import StallscopeError
-from stallscope.model.waitlines import FILE_KINDS, LOCK_KINDS
+from stallscope.model.waitkinds import SOURCE_LOST, THRESHOLDS
 
 __all__ = [
-    "KINDS",
-    "LOST",
     "MAGIC",
     "SUFFIX",
     "Found",
@@ -32,7 +30,6 @@ __all__ = [
     "Ring",
     "RingError",
     "is_ring",
-    "kinds_of",
     "read",
     "set_thresholds",
     "switch",
@@ -42,30 +39,6 @@ MAGIC = b"STALLRNG"
 VERSION = 1
 SUFFIX = ".ring"
 
-KINDS = ("lock", *FILE_KINDS)
-"""In the order of enum stall_wait_kind: what has a threshold of its own."""
-LOST = (
-    "ring-full",
-    "slots-full",
-    "keys-full",
-    "files-full",
-    "stack-short",
-    "stack-read",
-    "path-read",
-    "missed",
-    "marks-full",
-    "rate",
-    "async-full",
-)
-"""In the order of enum stall_wait_lost."""
-_GROUPS = {
-    "lock": KINDS[:1],
-    "sync": KINDS[1:6],
-    "space": KINDS[6:11],
-    "io": KINDS[11:],
-    "all": KINDS,
-}
-
 _LINE = 64  # of the processor's cache: parts that are written by others begin at one
 
 
@@ -74,8 +47,8 @@ def _aligned(offset: int) -> int:
 
 
 CONSTANT = struct.Struct("=8s2I7Q6IiI4Q40s16s256s16sQ")
-COMMANDS = struct.Struct(f"=II{len(KINDS)}Q")
-LIVE = struct.Struct(f"=4IQ{len(LOST)}Q")
+COMMANDS = struct.Struct(f"=II{len(THRESHOLDS)}Q")
+LIVE = struct.Struct(f"=4IQ{len(SOURCE_LOST)}Q")
 HEAD = struct.Struct("=Q")
 COMMANDS_AT = _aligned(CONSTANT.size)
 THRESHOLDS_AT = COMMANDS_AT + 8
@@ -162,18 +135,6 @@ def is_ring(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def kinds_of(name: str) -> tuple[str, ...]:
-    """Return the kinds with a threshold that a kind or group of stallscope.waits/1 stands for.
-
-    All kinds of locks have one between them. Empty: there is no such name.
-    """
-    if name in _GROUPS:
-        return _GROUPS[name]
-    if name in LOCK_KINDS:
-        return _GROUPS["lock"]
-    return (name,) if name in KINDS else ()
-
-
 def read(path: Path | str) -> Ring:
     """Read a header. Raises: RingError."""
     with _opened(path, os.O_RDONLY) as (descriptor, status):
@@ -203,14 +164,16 @@ def read(path: Path | str) -> Ring:
         exe=_text(fields[24]),
         library=_text(fields[25]),
         enabled=commands[0] != 0,
-        thresholds_ms={kind: ns / 1e6 for kind, ns in zip(KINDS, commands[2:], strict=True)},
+        thresholds_ms={kind: ns / 1e6 for kind, ns in zip(THRESHOLDS, commands[2:], strict=True)},
         ended=live[0] == _ENDED,
         slots=slots,
         threads=len(taken),
         waiting=sum(seq & 1 for seq in taken),
         waits=live[4],
         records=head,
-        lost={name: count for name, count in zip(LOST, live[5:], strict=True) if count},
+        lost={
+            cause.name: count for cause, count in zip(SOURCE_LOST, live[5:], strict=True) if count
+        },
     )
 
 
@@ -224,7 +187,7 @@ def set_thresholds(path: Path | str, nanoseconds: dict[str, int]) -> None:
     _write(
         path,
         [
-            (THRESHOLDS_AT + 8 * KINDS.index(kind), struct.pack("=Q", ns))
+            (THRESHOLDS_AT + 8 * THRESHOLDS.index(kind), struct.pack("=Q", ns))
             for kind, ns in nanoseconds.items()
         ],
     )

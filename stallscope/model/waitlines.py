@@ -13,11 +13,6 @@ from stallscope.model import captureformat
 from stallscope.model.capture import Trigger
 
 __all__ = [
-    "FILE_KINDS",
-    "GROUPS",
-    "IDLE_KINDS",
-    "KINDS",
-    "LOCK_KINDS",
     "MAX_LINE",
     "ROW_LOCK_FUNCTIONS",
     "SCHEMA",
@@ -38,37 +33,6 @@ __all__ = [
 
 SCHEMA = "stallscope.waits/1"
 _TYPE = "waits"
-
-LOCK_KINDS = (
-    "mutex",
-    "rwlock",
-    "row-lock",
-    "metadata-lock",
-    "commit",
-    "sem",
-    "join",
-    "futex",
-    "cond",
-)
-FILE_KINDS = (
-    "fsync",
-    "fdatasync",
-    "sync_file_range",
-    "msync",
-    "syncfs",
-    "fallocate",
-    "ftruncate",
-    "extend",
-    "unlink",
-    "rename",
-    "read",
-    "write",
-)
-KINDS = LOCK_KINDS + FILE_KINDS
-GROUPS = ("lock", "sync", "space", "io", "all")
-"""What several kinds are called together on command lines."""
-IDLE_KINDS = ("cond", "join")
-"""Threads that wait for work, or for the end of another: counted, and never a stall."""
 
 ROW_LOCK_FUNCTIONS = ("srv_suspend_mysql_thread", "lock_wait_suspend_thread", "lock_wait")
 """Of the servers: without a symbol of one, who waits for a row looks like an idle thread."""
@@ -119,12 +83,17 @@ class ClassWaits(msgspec.Struct, frozen=True):
 
 
 class WaiterStack(msgspec.Struct, frozen=True):
-    """A stack in which waits over the threshold were waited. Frames: innermost first."""
+    """A stack in which waits over the threshold were waited; ``tid`` is the latest of its threads.
+
+    Frames: innermost first.
+    """
 
     count: Count
     frames: tuple[str, ...] = ()
     total_ms: Milliseconds = 0.0
     label: str | None = None
+    tid: int | None = None
+    comm: str | None = None
 
 
 class HolderStack(msgspec.Struct, frozen=True):
@@ -171,6 +140,7 @@ class Event(msgspec.Struct, frozen=True):
     kind: str
     name: str | None = None
     in_flight: bool = False
+    pid: int | None = None
     tid: int | None = None
     comm: str | None = None
     start_ns: Count | None = None
@@ -179,10 +149,13 @@ class Event(msgspec.Struct, frozen=True):
     """So far, where in flight."""
     received_ns: Count | None = None
     """When the probe learnt of it."""
+    threshold_ms: Milliseconds | None = None
     waiters: Count = 0
+    address: str | None = None
     owner_tid: int | None = None
     waker: Waker | None = None
     frames: tuple[str, ...] = ()
+    label: str | None = None
 
 
 class ProbeState(msgspec.Struct, frozen=True):

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stallscope.model.waitlines import IDLE_KINDS, HolderStack, Key, WaiterStack
+from stallscope.model.waitkinds import IDLE_KINDS
+from stallscope.model.waitlines import HolderStack, Key, WaiterStack
 
 __all__ = ["arrange", "same_holders", "same_waiters", "waited"]
 

@@ -10,8 +10,8 @@ import msgspec
 
 from stallscope.analyzers.excerpts import Excerpts
 from stallscope.base.text import clean, end_of_name
+from stallscope.model.waitkinds import IDLE_KINDS, LOST, SHOWN_KINDS
 from stallscope.model.waitlines import (
-    IDLE_KINDS,
     ROW_LOCK_FUNCTIONS,
     Event,
     HolderStack,
@@ -28,7 +28,6 @@ from stallscope.server.families import family
 
 __all__ = ["Options", "fit", "render"]
 
-_ALWAYS = ("mutex", "fsync", "fallocate")
 _FRAMES = 6
 _STACKS = 2
 """Stacks of waiters, and of holders, below one lock or file."""
@@ -36,26 +35,6 @@ _EVENTS = 10
 _DEFAULT_TOP = 10
 _PATH, _LEAST_PATH = 60, 24
 """Characters of a file's name: where there is no limit, and at least."""
-
-_LOST = {
-    "ring-full": "records that did not fit: stacks and events are missing, counts are right",
-    "slots-full": "threads that could not be watched",
-    "keys-full": "waits that are counted under their kind only",
-    "files-full": "files without a name",
-    "stack-short": "stacks that are longer than what was copied of them",
-    "stack-read": "stacks that could not be read",
-    "path-read": "paths or files that could not be read",
-    "missed": "times that a probe was not run, because it ran already",
-    "marks-full": "locks whose wakers were not looked out for",
-    "rate": "records above the rate limit: stacks and events are missing, counts are right",
-    "async-full": "asynchronous calls that could not be followed",
-    "not-unwound": "stacks that were not looked at: there were too many at once",
-    "unwinding-failed": "stacks that could not be unwound",
-    "stacks-full": "stacks beyond those that are kept",
-    "stacks-of-key-full": "stacks of a lock or file beyond those that are kept of it",
-    "table-full": "locks and files beyond those that are kept",
-    "events-full": "events that did not fit into a line",
-}
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -201,7 +180,7 @@ class _Screen:
         yield Line("")
         yield Line(f"{'Waits':<17} {head}  how long", "bold")
         for name, kind in sorted(self.line.kinds.items(), key=self._kind_order):
-            if kind.count or kind.in_flight or name in _ALWAYS:
+            if kind.count or kind.in_flight or name in SHOWN_KINDS:
                 yield self._kind(name, kind)
         yield Line(f"  how long: {LEGEND}"[: self.options.width], "dim")
 
@@ -230,7 +209,7 @@ class _Screen:
             return
         yield Line("Lost since the start", "bold yellow")
         for cause, count in sorted(lost.items()):
-            meaning = _LOST.get(cause)
+            meaning = LOST.get(cause)
             text = f"{number(count)} {cause}" + (f": {meaning}" if meaning else "")
             yield from self._wrap(text, indent="  ", hang="    ")
 

@@ -8,7 +8,8 @@ from collections import deque
 import msgspec
 
 from stallscope.analyzers.analysis import Analysis
-from stallscope.model.waitlines import IDLE_KINDS, Key, WaitLine
+from stallscope.model.waitkinds import IDLE_KINDS
+from stallscope.model.waitlines import Key, WaitLine
 from stallscope.reporters.counts import count_states
 from stallscope.screens.events import Ended, Event, Listed, Saved, Shot, Trouble, Waited
 from stallscope.store import Summary

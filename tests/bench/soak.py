@@ -23,6 +23,7 @@ import pymysql
 
 from stallscope.collectors import probe
 from stallscope.model import capturefile, ringfile
+from stallscope.model.waitkinds import THRESHOLDS
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.servers import Late, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.clients import idle_connections
@@ -247,7 +248,7 @@ def go_round(soak: Soak, ring: Path) -> None:
         if soak.stop.is_set():
             return
         threshold = THRESHOLDS_NS[number % len(THRESHOLDS_NS)]
-        ringfile.set_thresholds(ring, dict.fromkeys(ringfile.KINDS, threshold))
+        ringfile.set_thresholds(ring, dict.fromkeys(THRESHOLDS, threshold))
         ringfile.switch(ring, on=number % 5 != 4)
         load(soak, TESTS[number % len(TESTS)])
         ringfile.switch(ring, on=True)

@@ -19,7 +19,7 @@ import pytest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Finding
 from stallscope.model.capture import Capture
-from stallscope.model.waitlines import FILE_KINDS
+from stallscope.model.waitkinds import FILE_KINDS
 from tests.live.shots import unharmed
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from tests.support.servers.clients import idle_connections

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from stallscope.model.waitlines import FILE_KINDS, WaitLine, loads
+from stallscope.model.waitkinds import FILE_KINDS
+from stallscope.model.waitlines import WaitLine, loads
 from tests.live.shots import CHECKOUT, run, unharmed
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer
 from tests.support.stalls import metadata_lock_pileup, row_lock_convoy

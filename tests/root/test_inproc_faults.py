@@ -27,6 +27,7 @@ from stallscope.collectors import probe
 from stallscope.collectors import rings as find_rings
 from stallscope.main import main
 from stallscope.model import capturefile, ringfile
+from stallscope.model.waitkinds import THRESHOLDS
 from tests.root.support import run_probe
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.servers.inside import RINGS, library_path, one_ring
@@ -61,7 +62,7 @@ def ended_waits(ring: Path) -> int:
     """Return how many waits have ended: the header's own count is a rough one."""
     data = ring.read_bytes()
     fields = ringfile.CONSTANT.unpack_from(data)
-    first, count = fields[6], fields[12] + len(ringfile.KINDS)
+    first, count = fields[6], fields[12] + len(THRESHOLDS)
     stats = (STAT.unpack_from(data, first + number * STAT.size) for number in range(count))
     return sum(map(sum, stats))
 

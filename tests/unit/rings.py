@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stallscope.model import ringfile
+from stallscope.model.waitkinds import SOURCE_LOST, THRESHOLDS
 
 __all__ = ["made", "of_this_process"]
 
@@ -47,9 +48,9 @@ def made(
         boot_id.encode(), comm, b"/usr/sbin/mysqld", b"0.1.0",
         start_stack,
     )  # fmt: skip
-    thresholds = [threshold_ns] * len(ringfile.KINDS)
+    thresholds = [threshold_ns] * len(THRESHOLDS)
     ringfile.COMMANDS.pack_into(data, ringfile.COMMANDS_AT, enabled, 0, *thresholds)
-    losses = [*lost, *[0] * (len(ringfile.LOST) - len(lost))]
+    losses = [*lost, *[0] * (len(SOURCE_LOST) - len(lost))]
     live = (2 if ended else 1, len(threads), 0, 0, 987, *losses)
     ringfile.LIVE.pack_into(data, ringfile.LIVE_AT, *live)
     ringfile.HEAD.pack_into(data, ringfile.HEAD_AT, 17)

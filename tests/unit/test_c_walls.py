@@ -57,7 +57,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def is_generated(name: str) -> bool:
-    return name.endswith((".skel.h", ".inc"))
+    return name.endswith((".skel.h", ".inc")) or name.startswith("generated/")
 
 
 def test_all_folders_of_c_are_in_the_table() -> None:
@@ -116,6 +116,18 @@ def test_of_the_recorder_only_the_ring_is_seen() -> None:
 def test_tests_include_no_parent() -> None:
     for path in (ROOT / "tests").rglob("*.[ch]"):
         assert not [i for i in includes(path) if ".." in i.split("/")], path
+
+
+def test_bpf_programs_include_only_what_they_share_with_their_loaders() -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for path in sorted((ROOT / "ebpf" / "programs").rglob("*.[ch]")):
+        for include in includes(path):
+            assert (ROOT / include).is_file(), f"{path}: {include}"
+            assert include.startswith("ebpf/"), f"{path}: {include}"
+            graph[unit(path)].add(unit(ROOT / include))
+    for member, used in graph.items():
+        used.discard(member)
+    assert circle(graph) == []
 
 
 def test_no_circle_of_includes() -> None:

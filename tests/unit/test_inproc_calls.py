@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallscope.model.ringfile import KINDS
+from stallscope.model.waitkinds import THRESHOLDS
 from tests.support.known_waits import known_waits, make
 from tests.support.servers import MEMORY, PATIENCE, wait_until
 from tests.support.servers.inside import RINGS, library_path, one_ring
@@ -189,7 +189,7 @@ def test_waits_for_files_are_counted(tmp_path: Path, rings: Path, operation: str
     with known_waits(tmp_path, env=env) as target:
         made = make(target, f"{operation} 7 20480")
         facts = facts_of(one_ring(rings))
-    number = KINDS.index(operation)
+    number = THRESHOLDS.index(operation)
     stats = [stat for stat in facts["stat"] if stat["kind"] == number]
     # Those that ready the file are of the same kinds.
     ours = [record for record in facts["record"] if record["kind"] == number]

@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import waittables
 
 from stallscope.model import ringfile
 from stallscope.model.ringfile import RingError
-from stallscope.model.waitlines import GROUPS, KINDS
+from stallscope.model.waitkinds import SOURCE_LOST, THRESHOLDS
 from tests.unit.rings import made
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,21 +52,27 @@ def layout(
         "STALL_RING_MAX_FILE",
         "STALL_WAIT_KINDS",
         "STALL_LOST_CAUSES",
-        *(f"STALL_WAIT_{kind.upper()}" for kind in ringfile.KINDS[1:]),
-        *(f"STALL_LOST_{cause.upper().replace('-', '_')}" for cause in ringfile.LOST),
+        *(f"STALL_WAIT_{kind.upper()}" for kind in THRESHOLDS[1:]),
+        *(f"STALL_LOST_{cause.name.upper().replace('-', '_')}" for cause in SOURCE_LOST),
     }
     rows = "".join(
         f'printf("%s\\"%s\\": %llu", "{"" if i == 0 else ","}", "{name}",'
         f" (unsigned long long)({name}));\n"
         for i, name in enumerate(sorted(names))
     )
-    source = tmp_path_factory.mktemp("layout") / "layout.c"
+    folder = tmp_path_factory.mktemp("layout")
+    for library in ("ebpf", "inproc"):
+        (folder / library).symlink_to(ROOT / library)
+    waittables.main(
+        ROOT / "stallscope" / "model" / "waitkinds.py", folder / "generated" / "wait_tables.h"
+    )
+    source = folder / "layout.c"
     source.write_text(
         '#include <stddef.h>\n#include <stdio.h>\n#include "inproc/ring.h"\n'
         f'int main(void) {{ puts("{{"); {rows} puts("}}"); return 0; }}\n'
     )
     program = source.with_suffix("")
-    subprocess.run(["cc", f"-I{ROOT}", "-o", program, source], check=True)
+    subprocess.run(["cc", f"-I{folder}", "-o", program, source], check=True)
     found: dict[str, int] = json.loads(subprocess.check_output([program]))
     return found
 
@@ -104,25 +111,13 @@ def any_set(value: int | bytes) -> bool:
 def test_kinds_and_causes_are_those_of_the_c_header(layout: dict[str, int]) -> None:
     assert layout["STALL_RING_VERSION"] == ringfile.VERSION
     assert layout["STALL_RING_ENDED"] == 2
-    assert layout["STALL_WAIT_KINDS"] == len(ringfile.KINDS)
-    assert [layout[f"STALL_WAIT_{kind.upper()}"] for kind in ringfile.KINDS[1:]] == [
-        *range(1, len(ringfile.KINDS))
+    assert layout["STALL_WAIT_KINDS"] == len(THRESHOLDS)
+    assert [layout[f"STALL_WAIT_{kind.upper()}"] for kind in THRESHOLDS[1:]] == [
+        *range(1, len(THRESHOLDS))
     ]
-    assert layout["STALL_LOST_CAUSES"] == len(ringfile.LOST)
-    causes = [layout[f"STALL_LOST_{cause.upper().replace('-', '_')}"] for cause in ringfile.LOST]
-    assert causes == [*range(len(ringfile.LOST))]
-
-
-def test_every_kind_and_group_has_a_threshold() -> None:
-    for name in (*KINDS, *GROUPS):
-        assert set(ringfile.kinds_of(name)) <= set(ringfile.KINDS)
-        assert ringfile.kinds_of(name)
-    assert ringfile.kinds_of("mutex") == ringfile.kinds_of("cond") == ("lock",)
-    assert ringfile.kinds_of("sync") == (
-        "fsync", "fdatasync", "sync_file_range", "msync", "syncfs",
-    )  # fmt: skip
-    assert ringfile.kinds_of("io") == ("read", "write")
-    assert ringfile.kinds_of("nonsense") == ()
+    assert layout["STALL_LOST_CAUSES"] == len(SOURCE_LOST)
+    causes = [layout[f"STALL_LOST_{cause.name.upper().replace('-', '_')}"] for cause in SOURCE_LOST]
+    assert causes == [*range(len(SOURCE_LOST))]
 
 
 def test_what_a_header_says(tmp_path: Path) -> None:
@@ -134,7 +129,7 @@ def test_what_a_header_says(tmp_path: Path) -> None:
     assert ring.lost == {"slots-full": 3}
     assert ring.enabled
     assert not ring.ended
-    assert ring.thresholds_ms == dict.fromkeys(ringfile.KINDS, 100.0)
+    assert ring.thresholds_ms == dict.fromkeys(THRESHOLDS, 100.0)
     assert ring.owner == os.getuid()
 
 
@@ -153,7 +148,7 @@ def test_the_switch_and_the_thresholds_change_nothing_else(tmp_path: Path) -> No
     assert before[: ends[0]] == after[: ends[0]]
     assert before[ends[1] :] == after[ends[1] :]
     ringfile.switch(path, on=True)
-    ringfile.set_thresholds(path, dict.fromkeys(ringfile.KINDS, 100_000_000))
+    ringfile.set_thresholds(path, dict.fromkeys(THRESHOLDS, 100_000_000))
     assert path.read_bytes() == before
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
-from stallscope.collectors.triggers.waiting import kinds_of, sample_of
+from stallscope.collectors.triggers.waiting import sample_of
 from stallscope.model.capture import Trigger
 from stallscope.model.samples import Sample
-from stallscope.model.waitlines import GROUPS, IDLE_KINDS, KINDS, SCHEMA, Key, KindWaits, WaitLine
+from stallscope.model.waitlines import SCHEMA, Key, KindWaits, WaitLine
 
 NS = 1_000_000_000
 SYNC = TriggerSettings("sync", wait="sync", threshold=1000.0, sleep=10.0, clear_cycles=2)
@@ -30,13 +30,6 @@ def line(kind: str = "fsync", longest: float = 0.0, waiters: int = 1) -> WaitLin
 
 def wait(kind: str = "fsync", length: float = 1200.0, waiters: int = 1) -> Trigger:
     return Trigger("threshold", kind, name="ib_logfile0", length_ms=length, waiters=waiters)
-
-
-def test_kinds_and_groups() -> None:
-    assert kinds_of("fsync") == {"fsync"}
-    everything = [kinds_of(group) for group in GROUPS if group != "all"]
-    assert frozenset().union(*everything) == kinds_of("all") == set(KINDS) - set(IDLE_KINDS)
-    assert sum(map(len, everything)) == len(kinds_of("all")), "each kind is in one group"
 
 
 def test_a_capture_of_the_probe_fires_its_trigger() -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,12 +70,81 @@ def test_fields_of_a_later_probe_are_let_be() -> None:
     assert read({**SAMPLE, "weather": {"fine": True}}) == read(SAMPLE)
 
 
-def test_the_documented_fields_and_kinds_are_these() -> None:
+# Which functions of stallscope-probe write an object, and what of their keys is not in it: the key
+# of the object itself, or what is in another one that they write.
+COUNTS = ("write_counts", "write_histogram")
+WRITERS: dict[type[msgspec.Struct], tuple[tuple[str, ...], set[str]]] = {
+    waitlines.Target: (("write_targets",), {"targets"}),
+    waitlines.KindWaits: ((*COUNTS, "write_kinds"), {"kinds"}),
+    waitlines.ClassWaits: ((*COUNTS, "write_classes"), {"classes"}),
+    waitlines.WaiterStack: (("write_uses",), {"waiters", "holders"}),
+    waitlines.HolderStack: (("write_uses",), {"waiters", "holders", "total_ms"}),
+    waitlines.Event: (("stall_watch_event_write",), set()),
+    waitlines.ProbeState: (("write_probes",), {"probes"}),
+}
+_FUNCTION = re.compile(r"^(?:static )?void (\w+)\([^;{]*\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_KEY = re.compile(r'json, (?:holders \? "(\w+)" : )?"(\w+)"')
+
+
+def written() -> dict[str, set[str]]:
+    """Return the keys that each function of the writer of lines writes."""
+    found = {}
+    for name in ("waits/wait_json.c", "watch/watch_events.c"):
+        for function, body in _FUNCTION.findall((CHECKOUT / "pmp" / name).read_text()):
+            found[function] = {key for pair in _KEY.findall(body) for key in pair if key}
+    return found
+
+
+def fields_of(struct: type[msgspec.Struct]) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(struct)}
+
+
+def test_the_probe_writes_the_fields_that_are_read() -> None:
+    keys = written()
+    for struct, (functions, others) in WRITERS.items():
+        own = set().union(*(keys[function] for function in functions)) - others
+        assert own == fields_of(struct), struct
+    key = set().union(*(keys[name] for name in (*COUNTS, "write_group", "write_name")))
+    assert key | {"waiters", "holders"} == fields_of(waitlines.Key)
+    assert {"waiters", "holders"} <= keys["write_uses"]
+    parts = {"targets", "kinds", "classes", "probes"}
+    assert all(part in keys[f"write_{part}"] for part in parts)
+    assert keys["write_line"] | parts == {"type", *fields_of(WaitLine)}
+
+
+def test_the_documented_fields_are_these() -> None:
     text = (CHECKOUT / "docs" / "waits-schema.md").read_text()
-    documented = set(re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE))
-    assert documented - {"type"} == set(WaitLine.__struct_fields__)
-    kinds = text[text.index("\nKinds:") :].split("\n\n")[0]
-    assert set(waitlines.KINDS) == set(re.findall(r"`([a-z_-]+)`", kinds)) - {"count"}
+    table = [line.split("|", 4) for line in text.splitlines() if line.startswith("| `")]
+    rows = [(cells[1].strip(), cells[4]) for cells in table]
+    top = {name for field, _ in rows for name in re.findall(r"^`([a-z_]+)`$", field)}
+    assert top == {"type", *fields_of(WaitLine)}
+    of_kinds = {
+        name
+        for field, _ in rows
+        if field.startswith("`kinds.")
+        for name in re.findall(r"\.([a-z_]+)`", field)
+    }
+    assert of_kinds == fields_of(waitlines.KindWaits)
+    of_keys = {
+        name
+        for field, _ in rows
+        if field.startswith("`keys[]")
+        for name in re.findall(r"\.([a-z_]+)`", field)
+    }
+    assert of_keys == fields_of(waitlines.Key)
+    objects: dict[str, type[msgspec.Struct]] = {
+        "targets": waitlines.Target,
+        "classes": waitlines.ClassWaits,
+        "keys[].waiters": waitlines.WaiterStack,
+        "keys[].holders": waitlines.HolderStack,
+        "events": waitlines.Event,
+        "probes": waitlines.ProbeState,
+    }
+    meanings = {field.strip("`"): meaning for field, meaning in rows}
+    for field, struct in objects.items():
+        described = meanings[field]
+        listed = described[described.index("{") : described.index("}`")]
+        assert set(re.findall(r'"([a-z_]+)"', listed)) == fields_of(struct), field
 
 
 @pytest.mark.parametrize(

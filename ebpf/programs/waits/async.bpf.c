@@ -79,11 +79,6 @@ static __always_inline void emit_async_end(const struct async_call *call, __u64 
 	bpf_ringbuf_submit(record, 0);
 }
 
-static __always_inline bool moves_bytes(__u32 kind)
-{
-	return kind == STALL_WAIT_READ || kind == STALL_WAIT_WRITE || kind == STALL_WAIT_EXTEND;
-}
-
 VERIFIED_ONCE int count_async_call(const struct async_call *call, __s64 result)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -96,7 +91,7 @@ VERIFIED_ONCE int count_async_call(const struct async_call *call, __s64 result)
 	if (!stat || kind >= STALL_WAIT_KINDS)
 		return 0;
 	count_wait(stat, ns, now);
-	if (moves_bytes(kind) && result > 0)
+	if (stall_wait_has_bytes(kind) && result > 0)
 		__sync_fetch_and_add(&stat->bytes, result);
 	if (ns < thresholds[kind])
 		return 0;

@@ -76,8 +76,7 @@ static __always_inline int end_wait(struct end *end, struct stall_wait_slot *slo
 	count_wait(stat, ns, end->now);
 	if (end->result == -ERESTART_RESTARTBLOCK)
 		slot->restart = 1;
-	if (kind >= STALL_WAIT_EXTEND && end->result > 0 && kind != STALL_WAIT_UNLINK &&
-	    kind != STALL_WAIT_RENAME)
+	if (stall_wait_has_bytes(kind) && end->result > 0)
 		__sync_fetch_and_add(&stat->bytes, end->result);
 	bool is_over = ns >= thresholds[kind];
 	if (is_over || (kind == STALL_WAIT_FUTEX && !stat->told))

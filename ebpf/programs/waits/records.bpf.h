@@ -3,8 +3,9 @@
 #ifndef STALL_WAITS_RECORDS_BPF_H
 #define STALL_WAITS_RECORDS_BPF_H
 
-#include "ebpf/fair_share.h"
 #include "ebpf/programs/waits/state.bpf.h"
+
+#include "ebpf/fair_share.h"
 
 #define PAGE 4096
 #define MAX_STACK 32768 // of `max_stack`

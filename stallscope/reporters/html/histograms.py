@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stallscope.model.waitlines import IDLE_KINDS, LOCK_KINDS, Key, Notice, WaitLine
+from stallscope.model.waitkinds import IDLE_KINDS, LOCK_KINDS
+from stallscope.model.waitlines import Key, Notice, WaitLine
 from stallscope.reporters.html.pack import shown
 from stallscope.reporters.lines import short_name
 from stallscope.reporters.units import duration, number, size

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all who tell of waits have in common for those who read it: the wait programs, and the ring of
-// the in-process library.
-#ifndef STALL_WAITS_COMMON_H
-#define STALL_WAITS_COMMON_H
+// What every source of waits hands on to who reads it: the wait programs, the ring of the in-process
+// library, and the reader of /proc.
+#ifndef STALL_WAIT_HANDLER_H
+#define STALL_WAIT_HANDLER_H
 
 #include <stdint.h>
 
@@ -24,9 +24,5 @@ struct stall_wait_probe {
 	const char *attach_point; // "raw tracepoint sys_enter"
 	const char *why_not;	  // one sentence: what is lost, and what is done instead
 };
-
-const char *stall_wait_lost_name(enum stall_wait_lost cause); // "ring-full"
-const char *stall_wait_kind_name(enum stall_wait_kind kind);  // "fsync"; FUTEX is "futex"
-const char *stall_wait_role_name(enum stall_wait_role role);  // "mutex", "metadata-lock", ...
 
 #endif

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of waits, their groups, and the causes of loss: one table for Python, C and BPF.
+
+``scripts/lib/waittables.py`` makes ``ebpf/wait_tables.h`` of it when the probe is built, with
+whatever Python is there: this file imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "CAUSES",
+    "FILE_KINDS",
+    "GROUPS",
+    "IDLE_KINDS",
+    "KINDS",
+    "LOCK_KINDS",
+    "LOST",
+    "SHOWN_KINDS",
+    "SOURCE_LOST",
+    "TABLE",
+    "THRESHOLDS",
+    "Call",
+    "Cause",
+    "Kind",
+    "kinds_of",
+    "thresholds_of",
+]
+
+
+class Call(NamedTuple):
+    """A system call that waits, or ends waits."""
+
+    name: str
+    how: str
+    """Where its arguments are: an enumerator of enum stall_call_how (``ebpf/waits_calls.h``)."""
+    number: int | None = None
+    """On x86-64, where a system's headers may be older than the call."""
+
+
+class Kind(NamedTuple):
+    """What threads wait for."""
+
+    name: str
+    group: str
+    """``lock``: it is a wait on a futex, whose kind is a role that is found from stacks."""
+    calls: tuple[Call, ...] = ()
+    idle: bool = False
+    """Threads that wait for work, or for the end of another: counted, and never a stall."""
+    named: bool = False
+    """Each waiter has a futex word of its own, and the server says what all of them wait for."""
+    bytes: bool = False
+    """Its calls return how many bytes they moved."""
+    shown: bool = False
+    """Lines have it also where there was none."""
+
+
+_FUTEX = (
+    Call("futex", "FUTEX"),
+    Call("futex_wait", "FUTEX_WAIT", 455),
+    Call("futex_waitv", "FUTEX_WAITV", 449),
+    Call("futex_wake", "FUTEX_WAKE", 454),
+    Call("futex_requeue", "FUTEX_REQUEUE", 456),
+    Call("restart_syscall", "RESTART"),
+)
+_READ = (
+    Call("read", "TRANSFER"),
+    Call("pread64", "TRANSFER_AT"),
+    Call("readv", "VECTOR"),
+    Call("preadv", "VECTOR_AT"),
+    Call("preadv2", "VECTOR_AT"),
+)
+_WRITE = (
+    Call("write", "TRANSFER"),
+    Call("pwrite64", "TRANSFER_AT"),
+    Call("writev", "VECTOR"),
+    Call("pwritev", "VECTOR_AT"),
+    Call("pwritev2", "VECTOR_AT"),
+)
+
+# The order is that of the numbers in a ring: new locks come behind the locks, new calls at the end.
+TABLE = (
+    Kind("mutex", "lock", shown=True),
+    Kind("rwlock", "lock"),
+    Kind("cond", "lock", idle=True),
+    Kind("sem", "lock"),
+    Kind("join", "lock", idle=True),
+    # A futex of the program's own, or one whose role is not known yet.
+    Kind("futex", "lock", _FUTEX),
+    Kind("row-lock", "lock", named=True),
+    Kind("metadata-lock", "lock", named=True),
+    # Until another thread has written or synced a log, or a replica has acknowledged it.
+    Kind("commit", "lock"),
+    Kind("fsync", "sync", (Call("fsync", "FILE"),), shown=True),
+    Kind("fdatasync", "sync", (Call("fdatasync", "FILE"),)),
+    Kind("sync_file_range", "sync", (Call("sync_file_range", "RANGE"),)),
+    Kind("msync", "sync", (Call("msync", "MAPPING"),)),
+    # sync(2) has id 0.
+    Kind("syncfs", "sync", (Call("syncfs", "FILE"), Call("sync", "ALL"))),
+    Kind("fallocate", "space", (Call("fallocate", "FALLOCATE"),), shown=True),
+    Kind("ftruncate", "space", (Call("ftruncate", "TRUNCATE"), Call("truncate", "PATH"))),
+    # A positioned write that ends beyond the end of its file: found among the calls of write.
+    Kind("extend", "space", bytes=True),
+    Kind("unlink", "space", (Call("unlink", "PATH"), Call("unlinkat", "PATH_AT"))),
+    Kind(
+        "rename",
+        "space",
+        (Call("rename", "PATH"), Call("renameat", "PATH_AT"), Call("renameat2", "PATH_AT")),
+    ),
+    Kind("read", "io", _READ, bytes=True),
+    Kind("write", "io", _WRITE, bytes=True),
+)
+
+
+class Cause(NamedTuple):
+    """Why something is not in a line."""
+
+    name: str
+    lost: str
+    """What a count of it counts, for people."""
+
+
+# The order is that of the numbers in a ring.
+SOURCE_LOST = (
+    Cause("ring-full", "records that did not fit: stacks and events are missing, counts are right"),
+    Cause("slots-full", "threads that could not be watched"),
+    Cause("keys-full", "waits that are counted under their kind only"),
+    Cause("files-full", "files without a name"),
+    Cause("stack-short", "stacks that are longer than what was copied of them"),
+    Cause("stack-read", "stacks that could not be read"),
+    Cause("path-read", "paths or files that could not be read"),
+    Cause("missed", "times that a probe was not run, because it ran already"),
+    Cause("marks-full", "locks whose wakers were not looked out for"),
+    Cause("rate", "records above the rate limit: stacks and events are missing, counts are right"),
+    Cause("async-full", "asynchronous calls that could not be followed"),
+)
+"""In BPF, in the server or while polling."""
+_WATCH_LOST = (
+    Cause("not-unwound", "stacks that were not looked at: there were too many at once"),
+    Cause("unwinding-failed", "stacks that could not be unwound"),
+    Cause("stacks-full", "stacks beyond those that are kept"),
+    Cause("stacks-of-key-full", "stacks of a lock or file beyond those that are kept of it"),
+    Cause("table-full", "locks and files beyond those that are kept"),
+    Cause("events-full", "events that did not fit into a line"),
+)
+"""In stallscope-probe, behind all sources."""
+CAUSES = SOURCE_LOST + _WATCH_LOST
+
+KINDS = tuple(kind.name for kind in TABLE)
+LOCK_KINDS = tuple(kind.name for kind in TABLE if kind.group == "lock")
+FILE_KINDS = tuple(kind.name for kind in TABLE if kind.group != "lock")
+IDLE_KINDS = tuple(kind.name for kind in TABLE if kind.idle)
+SHOWN_KINDS = tuple(kind.name for kind in TABLE if kind.shown)
+GROUPS = (*dict.fromkeys(kind.group for kind in TABLE), "all")
+"""What several kinds are called together on command lines."""
+THRESHOLDS = ("lock", *FILE_KINDS)
+"""What has a threshold of its own. In the order of enum stall_wait_kind."""
+LOST = {cause.name: cause.lost for cause in CAUSES}
+
+
+def kinds_of(name: str) -> tuple[str, ...]:
+    """Return the kinds that a kind or a group means; no group has those that are idle."""
+    if name in KINDS:
+        return (name,)
+    return tuple(kind.name for kind in TABLE if not kind.idle and name in (kind.group, "all"))
+
+
+def thresholds_of(name: str) -> tuple[str, ...]:
+    """Return which of THRESHOLDS apply to a kind or a group."""
+    kinds = kinds_of(name)
+    return tuple(
+        threshold
+        for threshold in THRESHOLDS
+        if threshold in kinds or (threshold == "lock" and not set(kinds).isdisjoint(LOCK_KINDS))
+    )
