@@ -47,12 +47,12 @@ def load(dest: Path, agent: Agent) -> None:
             state = msgspec.json.decode(file.read(_MAX_STATE), type=_State)
         if state.boot == _boot():
             agent.engine.recall(state.learnt)
-            agent.capturing.last_fired.update(state.fired)
+            agent.incidents.last_fired.update(state.fired)
 
 
 def save(dest: Path, agent: Agent) -> None:
     """Keep what the next run is to know. Raises: StallscopeError."""
-    state = _State(boot=_boot(), fired=agent.capturing.last_fired, learnt=agent.engine.learnt())
+    state = _State(boot=_boot(), fired=agent.incidents.last_fired, learnt=agent.engine.learnt())
     atomicfile.write(dest / _STATE, [msgspec.json.encode(state), b"\n"], force=True)
 
 

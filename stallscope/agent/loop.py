@@ -10,31 +10,40 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
 
-import msgspec
-
-from stallscope.agent.backends import CaptureBackend
-from stallscope.agent.capturing import Capturing
 from stallscope.agent.clock import NS, Clock
 from stallscope.agent.collecting import CollectorThreads
+from stallscope.agent.environment import Environment, Plan
 from stallscope.agent.events import (
     Callback,
     CaptureResult,
     Event,
     EventQueue,
     ProbeStatus,
-    Put,
     QueryResult,
     Signal,
     TargetEnded,
     WaitsReceived,
 )
+from stallscope.agent.health import CollectorHealth
 from stallscope.agent.history import History
-from stallscope.agent.incidents import OpenIncident
+from stallscope.agent.incidents import Incidents
+from stallscope.agent.messages import (
+    BackendReady,
+    DiskChecked,
+    IncidentEvent,
+    Moment,
+    NoteAdded,
+    PassEnded,
+    Polled,
+    ServerEnded,
+    Shutdown,
+    TriggerFired,
+)
 from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.runner import CommandRunner
 from stallscope.agent.sources import (
     SESSIONS_SECONDS,
     SQL_BASICS,
@@ -43,19 +52,17 @@ from stallscope.agent.sources import (
     constants,
 )
 from stallscope.agent.target import Target
-from stallscope.agent.verdicts import VerdictProcess
+from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.model.incident import Fired, Incident, TargetEntry
+from stallscope.model.incident import Fired, Incident
 from stallscope.model.samples import Sample
-from stallscope.model.waitlines import WaitLine
-from stallscope.store import Retention, Store
+from stallscope.store import DiskGuard, Retention, Store
 from stallscope.store.records import encode
 
-__all__ = ["Agent", "Environment", "Plan"]
+__all__ = ["Agent"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +72,8 @@ WAITS_BYTES = 2 << 20
 STOP_SECONDS = 1.2
 """What the disk has to take the last words; the whole stop is to be done in 2 s."""
 METRICS_NS = 5 * NS
+DISK_NS = 10 * NS
+"""From one check of the disk's free space to the next."""
 PRUNE_NS = 3600 * NS
 LONGEST_PAUSE = 1.0
 TEXTS_SECONDS = 6.0
@@ -74,43 +83,6 @@ _GRACE = 0.2
 WIND_DOWN_NS = 20 * NS
 """What captures and verdicts have at the end of a pass."""
 WIND_DOWN_PAUSE = 0.1
-
-
-class Environment(Protocol):
-    """The world around the loop."""
-
-    def sources(self, server: Server, settings: AgentSettings) -> Sources: ...
-
-    def backend(self, settings: AgentSettings, put: Put) -> CaptureBackend: ...
-
-    def reload(self) -> AgentSettings:
-        """Read the triggers file again. Raises: StallscopeError."""
-
-    def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
-        """Notify of ``start``, ``fire``, ``stall``, ``end`` and ``stop``."""
-
-    def count_waits(self, line: WaitLine) -> None:
-        """Count the waits of a line."""
-
-    def publish(self, metrics: bytes) -> None:
-        """Publish the agent's own metrics; called in the writer's thread."""
-
-    def failures(self) -> Mapping[str, int]:
-        """Return what failed out there, and how often."""
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """How long the agent runs, and what it does not do."""
-
-    seconds: float | None = None
-    """None: until a signal ends it."""
-    polls: int | None = None
-    """End after so many."""
-    captures: bool = True
-    """False: nothing is captured, whatever fires."""
-    poll: float | None = None
-    """Overrules that of the triggers file."""
-    raw_sql: bool = False
 
 
 class Agent:
@@ -124,7 +96,7 @@ class Agent:
         store: Store,
         spool: Path,
         environment: Environment,
-        judge: VerdictProcess,
+        verdicts: VerdictProcess,
         clock: Clock | None = None,
     ) -> None:
         self.events = EventQueue()
@@ -135,19 +107,18 @@ class Agent:
         self._target = target
         self._store = store
         self._environment = environment
-        self._verdicts = judge
+        self._verdicts = verdicts
         self._clock = clock or Clock()
         self._writer = Writer(self.events.put)
         self._backend = environment.backend(settings, self.events.put)
-        self.capturing = Capturing(
-            settings,
+        self.incidents = Incidents(settings)
+        self._runner = CommandRunner(
+            self,
             store,
             spool,
             self._writer,
-            judge,
+            verdicts,
             self._backend,
-            self,
-            self._clock,
             self.metrics,
             self.events.put,
             raw_sql=plan.raw_sql,
@@ -161,15 +132,13 @@ class Agent:
         self._stopping = False
         self._deadlocks = 0
         """That the probe has seen find their victims."""
-        self._failing: dict[str, str] = {}
-        """Of collectors that bring nothing: why."""
-        self._logged_failing: set[str] = set()
-        """Those of them that were logged."""
+        self._health = CollectorHealth(self.metrics)
         self._lost_ns = 0
         """When the server had ended last."""
         self._next_poll = 0
         self._metrics_due = 0
         self._prune_due = 0
+        self._disk_due = 0
 
     def run(self) -> None:
         """Watch until the plan says, or a signal. Raises: nothing that a server can cause."""
@@ -192,32 +161,33 @@ class Agent:
         finally:
             self._end()
 
-    def ask_sessions(self, key: str) -> str | None:
-        """Ask who is connected, in the SQL thread (Crew)."""
+    def feed(self, event: IncidentEvent) -> None:
+        """Let the incidents handle an event, and do what follows."""
+        now = Moment(self._clock.now_ns(), self._clock.wall_ns())
+        for command in self.incidents.handle(event, now):
+            self._runner.run(command)
+
+    def fetch_sessions(self, key: str) -> str | None:
+        """Ask who is connected, in the thread for SQL (runner.Loop)."""
         if self._sources.sessions is None:
             return self._sources.why_no_sessions
         self._threads.query(SQL_THREAD, key, self._sources.sessions, SESSIONS_SECONDS + _GRACE)
         return None
 
-    def ask_texts(self, key: str) -> bool:
-        """Ask for the server's own texts, in the SQL thread (Crew)."""
+    def fetch_texts(self, key: str) -> bool:
+        """Ask for the server's own texts, in the thread for SQL (runner.Loop)."""
         if self._sources.texts is None:
             return False
         self._threads.query(SQL_THREAD, key, self._sources.texts, TEXTS_SECONDS)
         return True
 
-    def before(self, incident: OpenIncident) -> None:
-        """Give an incident the minute before it (Crew)."""
+    def history(self) -> tuple[Iterable[bytes], Iterable[bytes]]:
+        """Return the last minute (runner.Loop)."""
         since = self._clock.now_ns() - round(HISTORY_SECONDS * NS)
-        incident.add_samples(self._samples.since(since))
-        incident.add_waits(self._waits.since(since))
+        return self._samples.since(since), self._waits.since(since)
 
-    def target(self) -> TargetEntry:
-        """Return the server as it is (Crew)."""
-        return self._target.entry()
-
-    def announce(self, incident: Incident, folder: Path, event: str) -> None:
-        """Tell of an incident, and keep the store within its limits after its end (Crew)."""
+    def notify(self, event: str, incident: Incident, folder: Path | None) -> None:
+        """Notify of an incident, and keep the store within its limits after its end."""
         self._environment.notify(event, incident, folder)
         if event == "end":
             self._prune_due = 0
@@ -248,7 +218,7 @@ class Agent:
         )
 
     def _pause(self, now: int) -> float:
-        due = min(self._next_poll, self.capturing.next_due())
+        due = min(self._next_poll, self.incidents.next_ns)
         return min((due - now) / NS, self._threads.next_due() - now / NS, LONGEST_PAUSE)
 
     def _poll(self, now: int) -> None:
@@ -279,23 +249,23 @@ class Agent:
     def _close_what_is_left(self) -> None:
         """Let nothing of a process that has ended go on with its next one."""
         self.engine.restarted()
-        self.capturing.server_ended()
+        self.feed(ServerEnded())
 
-    def _take(self, news: Event | None) -> None:
-        """Take what came; then do what is due."""
-        match news:
+    def _take(self, event: Event | None) -> None:
+        """Handle an event; then do what is due."""
+        match event:
             case Sample():
-                self._sample(news)
+                self._sample(event)
             case WaitsReceived():
-                self._wait_line(news)
+                self._wait_line(event)
             case CaptureResult():
-                self._shot(news)
+                self._captured(event)
             case QueryResult():
-                self.capturing.answer(news)
+                self.feed(event)
             case Callback():
-                news.then()
+                event.then()
             case ProbeStatus():
-                self._probe_state(news)
+                self._probe_state(event)
             case TargetEnded():
                 # It may have been seen before, and the server be back by now.
                 self._poll_server(self._clock.now_ns())
@@ -303,13 +273,15 @@ class Agent:
                 self._stopping = True
             case Signal():
                 self._reload()
-        if self.capturing.open is not None and not self._target.running:
+        if self.incidents.open is not None and not self._target.running:
             self._close_what_is_left()  # captures of its last waits come after its end
         self._threads.check()
         for name in self.engine.given_up():
             self._given_up(name)
         now, engine = self._clock.now_ns(), self.engine
-        self.capturing.tick(now, bool(engine.breached), engine.over_ns)
+        self._check_disk(now)
+        self._runner.flush(self.incidents.open, now)
+        self.feed(Polled(bool(engine.breached), engine.over_ns))
 
     def _sample(self, sample: Sample) -> None:
         if sample.clock_ns < self._lost_ns:
@@ -318,50 +290,28 @@ class Agent:
             self._fire(fired, sample.clock_ns)
         line = encode(sample)
         self._samples.add(sample.clock_ns, line)
-        if self.capturing.open is not None:
-            self.capturing.open.add_samples([line])
-        self._note_health(sample)
+        self._runner.record(self.incidents.open, (line,), ())
+        self._health.note(sample)
 
     def _given_up(self, trigger: str) -> None:
         why = f"{trigger}: what it looks at is known no more; what it saw counts as over"
         _log.warning("%s", why)
-        if self.capturing.open is not None:
-            self.capturing.open.note("trigger-unknown", why)
+        self.feed(NoteAdded("trigger-unknown", why))
 
-    def _fire(self, fired: Fired, breach_ns: int) -> None:
+    def _fire(self, fired: Fired, breach_ns: int, capture: CaptureResult | None = None) -> None:
         if self._plan.captures:
-            self.capturing.fire(fired, breach_ns)
+            self.metrics.fired[fired.trigger] += 1
+            self.feed(TriggerFired(fired, breach_ns, self._target.entry(), capture))
         else:
             self.fired.append(fired)
             _log.info("%s would fire: %s", fired.trigger, fired.why)
-
-    def _note_health(self, sample: Sample) -> None:
-        """Count it; log once that a collector brings nothing, and that it does again.
-
-        What several fail for, such as a password that is refused, is logged of the first alone.
-        """
-        source, error = sample.source, sample.error
-        if error is None:
-            self.metrics.samples[source] += 1
-            self._failing.pop(source, None)
-            if source in self._logged_failing:
-                self._logged_failing.remove(source)
-                _log.info("%s: it answers again", source)
-            return
-        self.metrics.errors[source] += 1
-        known = source in self._failing or _cause(error) in map(_cause, self._failing.values())
-        if not known:
-            self._logged_failing.add(source)
-            _log.warning("%s: %s", source, error)
-        self._failing[source] = error
 
     def _wait_line(self, waits: WaitsReceived) -> None:
         wall = self._clock.wall_ns()
         for fired in self.engine.feed_waits(waits.line, wall, waits.clock_ns):
             self._fire(fired, waits.clock_ns)
         self._waits.add(waits.clock_ns, waits.data)
-        if self.capturing.open is not None:
-            self.capturing.open.add_waits([waits.data])
+        self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)
         deadlocks = sum(
             sum(hits.values())
@@ -372,22 +322,21 @@ class Agent:
             self._deadlocks = deadlocks
             self._sources.cue()
 
-    def _shot(self, shot: CaptureResult) -> None:
-        if shot.key is not None:
-            self.capturing.shot(shot)
+    def _captured(self, result: CaptureResult) -> None:
+        if result.error is not None:
+            self.metrics.captures["failed"] += 1
+        if result.key is not None:
+            self.feed(result)
             return
         fired = None
-        late_ns = round(((shot.wait and shot.wait.finished_ms) or 0.0) * 1e6)
-        breach_ns = shot.done_ns - late_ns
-        if shot.wait is not None:
+        late_ns = round(((result.wait and result.wait.finished_ms) or 0.0) * 1e6)
+        if result.wait is not None:
             wall = self._clock.wall_ns() - late_ns
-            fired = self.engine.feed_wait(shot.wait, wall, shot.done_ns)
-        if fired is not None and self._plan.captures:
-            self.capturing.fire(fired, breach_ns, shot)
-            return
+            fired = self.engine.feed_wait(result.wait, wall, result.done_ns)
         if fired is not None:
-            self._fire(fired, breach_ns)
-        self.capturing.stray(shot)
+            self._fire(fired, result.done_ns - late_ns, result)
+        if fired is None or not self._plan.captures:
+            self.feed(result)
 
     def _probe_state(self, state: ProbeStatus) -> None:
         if state.ready and not self.metrics.up.get("probe"):
@@ -396,7 +345,7 @@ class Agent:
             _log.info("ready to capture %s (pid %d)%s", server.name, server.main.pid, waits)
         self.metrics.up["probe"] = state.ready
         if state.ready:
-            self.capturing.camera_ready()
+            self.feed(BackendReady())
 
     def _reload(self) -> None:
         try:
@@ -404,7 +353,8 @@ class Agent:
         except StallscopeError as error:
             _log.error("%s; keeping the previous configuration", error)
             return
-        self.settings = self.capturing.settings = settings
+        self.settings = settings
+        self.incidents.configure(settings)
         self._next_poll = self._clock.now_ns()
         learnt = self.engine.learnt()
         self.engine = Engine(settings, constants())
@@ -418,7 +368,7 @@ class Agent:
         counts = self.metrics
         counts.ring_bytes = self._samples.bytes + self._waits.bytes
         asked = SQL_BASICS & {collector.name for collector in self._threads.collectors}
-        counts.up["sql"] = bool(asked) and not asked & self._failing.keys()
+        counts.up["sql"] = bool(asked) and not asked & self._health.failing
         counts.failures.update(self._environment.failures())
         counts.failures["store"] = self._writer.failed
         counts.failures["probe"] = self._backend.restarts
@@ -441,13 +391,29 @@ class Agent:
 
         self._writer.submit(prune, needed=False)
 
+    def _check_disk(self, now: int) -> None:
+        """Have the writer check the disk, now and then: that, too, can hang."""
+        if now < self._disk_due:
+            return
+        self._disk_due = now + DISK_NS
+        guard = DiskGuard(self.settings.disk_bytes_free, self.settings.disk_pct_free)
+
+        def room() -> str | None:
+            try:
+                return self._store.no_room(guard)
+            except StallscopeError as error:
+                return str(error)
+
+        self._writer.submit(room, lambda why: self.feed(DiskChecked(why)), needed=False)
+
     def _wind_down(self) -> None:
         """Let what was begun come to its end, for a while."""
         end = self._clock.now_ns() + WIND_DOWN_NS
         # Where the probe is not ready yet, the captures of the burst are still to be taken.
-        self._take_while(lambda: self.capturing.has_burst(self.metrics.up.get("probe", False)), end)
-        self.capturing.close(interrupted=False)
-        self._take_while(lambda: self.capturing.busy, end)
+        probe = self.metrics.up.get
+        self._take_while(lambda: self.incidents.has_burst(ready=probe("probe", False)), end)
+        self.feed(PassEnded())
+        self._take_while(lambda: self.incidents.busy, end)
 
     def _take_while(self, condition: Callable[[], bool], end: int) -> None:
         while condition() and not self._stopping and self._clock.now_ns() < end:
@@ -455,26 +421,21 @@ class Agent:
 
     def _end(self) -> None:
         """Write the last words, and let everything go; what hangs is left behind."""
-        self.capturing.close(interrupted=True)
+        self.feed(Shutdown())
         self._verdicts.close()
         closing = threading.Thread(target=self._backend.close, daemon=True)
         closing.start()
         self._publish()
         if not self._writer.close(STOP_SECONDS):
             _log.error("timed out flushing final state")
-        while (news := self.events.get(0)) is not None:
-            if isinstance(news, Callback):
-                news.then()
+        while (event := self.events.get(0)) is not None:
+            if isinstance(event, Callback):
+                event.then()
         self._let_go()
         self._target.close()
         # It has had that time already; what it still takes would come into a spool that is gone.
         closing.join(STOP_SECONDS)
         self._environment.notify("stop", None, None)
-
-
-def _cause(error: str) -> str:
-    """Return why a collector failed, without when it is tried again."""
-    return error.partition("; tried again in ")[0]
 
 
 def _labels(target: Target) -> dict[str, str]:

@@ -62,7 +62,7 @@ def environment(event: str, incident: Incident | None, folder: Path | None) -> d
     found = {
         "EVENT": event,
         "INCIDENT": incident.id,
-        "PATH": str(folder),
+        "PATH": "" if folder is None else str(folder),
         "SERVER": incident.target.name,
         "PID": str(incident.target.pid),
         "TRIGGER": fired.trigger if fired else "",
@@ -117,7 +117,11 @@ class Notifier:
                 "--notify-command", lambda: self._run(command, variables, self._command_seconds)
             )
         if self._webhook is not None:
-            body = {"event": event, "path": str(folder), "incident": incident}
+            body = {
+                "event": event,
+                "path": None if folder is None else str(folder),
+                "incident": incident,
+            }
             data = msgspec.json.encode(body)
             self._start("--webhook", lambda: self._post(data))
 

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 
 from stallscope.agent import backends, notifications, sources
 from stallscope.agent.backends import CaptureBackend
+from stallscope.agent.environment import Plan
 from stallscope.agent.events import Put, Signal
-from stallscope.agent.loop import Agent, Plan
+from stallscope.agent.loop import Agent
 from stallscope.agent.output import LOG_FORMATS, LineWriter, lines_to, logging_to
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.agent.sources import Sources
 from stallscope.agent.spool import spool
 from stallscope.agent.target import Target, finder
-from stallscope.agent.verdicts import VerdictProcess
+from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.base.priority import raise_priority
 from stallscope.collectors.processes import Selector, Server
@@ -106,7 +107,7 @@ def _selector(args: argparse.Namespace) -> Selector:
 
 
 class CommandEnvironment:
-    """What surrounds the loop (agent.loop.Environment), as the options say."""
+    """What surrounds the loop (agent.environment.Environment), as the options say."""
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class CommandEnvironment:
 
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
         """Print it, and notify those whom the user named."""
-        if incident is not None and folder is not None and event in notifications.NOTIFIED:
+        if incident is not None and event in notifications.NOTIFIED:
             for line in agentlines.render(event, incident, folder, as_json=self._args.json):
                 self._output.put(line)
         self._notifier.notify(event, incident, folder)

@@ -7,7 +7,7 @@ import argparse
 import logging
 
 from stallscope.agent import cronstate
-from stallscope.agent.loop import Plan
+from stallscope.agent.environment import Plan
 from stallscope.base.errors import Exit
 from stallscope.commands import _agent
 from stallscope.commands._numbers import time_between
@@ -56,5 +56,5 @@ def run(args: argparse.Namespace) -> Exit:
             cronstate.save(store.dest, agent)
         finally:
             held.release()
-    stall = agent.capturing.stalls > 0
+    stall = agent.incidents.stalls > 0
     return Exit.STALL if stall and args.fail_on_stall else Exit.DONE

@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from stallscope.agent.loop import Agent, Plan
+from stallscope.agent.environment import Plan
+from stallscope.agent.loop import Agent
 from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors.triggers.dryrun import Tried, sentence
 from stallscope.commands import _agent

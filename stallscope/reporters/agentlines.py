@@ -16,17 +16,20 @@ __all__ = ["SCHEMA", "render", "sentence"]
 SCHEMA = "stallscope.agent/1"
 
 
-def render(event: str, incident: Incident, folder: Path, *, as_json: bool) -> Iterator[str]:
-    """Yield the lines of an event: for people the stall alone, not its end."""
+def render(event: str, incident: Incident, folder: Path | None, *, as_json: bool) -> Iterator[str]:
+    """Yield the lines of an event: for people the stall alone, not its end.
+
+    ``folder`` is None where the incident could not be stored.
+    """
     if as_json:
-        value = {"schema": SCHEMA, "event": event, "path": str(folder), "incident": incident}
+        value = {"schema": SCHEMA, "event": event, "path": _path(folder), "incident": incident}
         plain = without_surrogates(msgspec.to_builtins(value))
         yield msgspec.json.encode(plain).decode()
     elif event == "stall":
         yield sentence(incident, folder)
 
 
-def sentence(incident: Incident, folder: Path) -> str:
+def sentence(incident: Incident, folder: Path | None) -> str:
     """Return the one line that a log has of an incident."""
     target = incident.target
     fired = incident.triggers[0] if incident.triggers else None
@@ -43,8 +46,13 @@ def sentence(incident: Incident, folder: Path) -> str:
     why = f"; {fired.trigger}: {fired.why}" if fired else ""
     count = len(incident.captures)
     captures = f"{count} capture{'' if count == 1 else 's'}"
+    where = "not stored" if folder is None else folder
     interrupted = ", interrupted" if incident.interrupted else ""
     return one_line(
-        f"stall: {target.name} (pid {target.pid}): {what}{why}; {captures}{interrupted}: {folder}",
+        f"stall: {target.name} (pid {target.pid}): {what}{why}; {captures}{interrupted}: {where}",
         1000,
     )
+
+
+def _path(folder: Path | None) -> str | None:
+    return None if folder is None else str(folder)

@@ -9,9 +9,10 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pymysql
@@ -22,8 +23,8 @@ from stallscope.model import capturefile
 from stallscope.model.incident import Incident
 from stallscope.store import listing, read_incident
 from tests.live.shots import unharmed
-from tests.support.agents import AgentProcess, agent, incidents
-from tests.support.servers import MEMORY, MariaDB, SqlServer, program, wait_until
+from tests.support.agents import CHECKOUT, AgentProcess, agent, incidents
+from tests.support.servers import MEMORY, PATIENCE, MariaDB, SqlServer, program, wait_until
 from tests.support.servers.clients import running_statements
 from tests.support.stalls import global_read_lock, metadata_lock_pileup
 from tests.support.targets import trouble
@@ -235,8 +236,58 @@ def test_the_guard_keeps_the_disk_free(server: SqlServer, tmp_path: Path) -> Non
     with agent(server, tmp_path / "store", "--triggers", triggers) as watch:
         with metadata_lock_pileup(server):
             watch.wait_said("disk-bytes-free")
+            watch.wait(lambda: watch.of("stall"), "stall: the guard limits captures alone")
         assert watch.stop() == 0
-    assert incidents(tmp_path / "store") == []
+    found = incidents(tmp_path / "store")
+    assert found
+    assert all(incident.captures == () for incident in found)
+
+
+@contextmanager
+def full_disk() -> Iterator[int]:
+    with open("/dev/full", "wb") as file:
+        yield file.fileno()
+
+
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """Make a pipe that takes nothing more, and that nobody reads."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(4096))
+    os.set_blocking(writing, True)
+    try:
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize("output", [full_disk, full_pipe])
+def test_output_that_goes_nowhere_holds_no_notification_back(
+    server: SqlServer, tmp_path: Path, output: Callable[[], AbstractContextManager[int]]
+) -> None:
+    triggers, notified = tmp_path / "triggers.toml", tmp_path / "notified"
+    triggers.write_text(ALWAYS)
+    words = ["-p", str(server.pid), "--dest", str(tmp_path / "store"), "--triggers", str(triggers)]
+    words += ["--notify-command", f"touch {notified}"]
+    with output() as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stallscope", "watch", *words],
+            cwd=CHECKOUT,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                wait_until(notified.exists, "the command was run")
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(PATIENCE) == 0
+            finally:
+                process.kill()
 
 
 def whole(dest: Path) -> set[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,14 +16,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stallscope.agent import capturing
+from stallscope.agent import incident as machine
 from stallscope.agent.clock import NS, Clock
+from stallscope.agent.environment import Plan
 from stallscope.agent.events import CaptureResult, ProbeStatus, Put, Signal, TargetEnded
-from stallscope.agent.loop import Agent, Plan
+from stallscope.agent.loop import Agent
 from stallscope.agent.sources import Sources
 from stallscope.agent.target import Target
 from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
-from stallscope.agent.verdicts import VerdictProcess
+from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
 from stallscope.collectors.processes import NotRunningError, Server
@@ -122,7 +124,7 @@ class FakeVerdicts(VerdictProcess):
         self.notes = notes
         self.asked: list[VerdictRequest] = []
 
-    def judge(
+    def analyze(
         self, requests: Sequence[VerdictRequest], done: Callable[[tuple[VerdictAnswer, ...]], None]
     ) -> None:
         self.asked += requests
@@ -154,6 +156,8 @@ class FakeEnvironment:
         self.said: list[str] = []
         self.events: list[tuple[str, Incident]] = []
         self.stored_when_notified: list[bool] = []
+        self.lost: list[tuple[str, Incident]] = []
+        """Events of incidents that could not be stored."""
         self.reload_error: str | None = None
         self.texts: Callable[[], Texts] | None = None
         self.more: tuple[Status, ...] = ()
@@ -176,6 +180,8 @@ class FakeEnvironment:
         return self.settings
 
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
+        if incident is not None and folder is None:
+            self.lost.append((event, incident))
         if incident is not None and folder is not None and event != "fire":
             self.stored_when_notified.append((folder / "incident.json").is_file())
             self.events.append((event, incident))
@@ -396,19 +402,39 @@ def test_no_more_captures_an_hour_than_allowed(tmp_path: Path) -> None:
         breach(environment, 2)
         environment.status.value = 100
         wait_until(lambda: any("nothing is captured" in s for s in environment.said), "it refuses")
-    first, second = stored(tmp_path)
+        wait_until(lambda: len(environment.of("stall")) == 3, "it is notified all the same")
+    first, second, third = stored(tmp_path)
     assert len(first.captures) == 3
     assert len(second.captures) == 1
     assert second.suppressed == 1
+    assert third.captures == ()
+    assert third.suppressed == 1
+    assert [note.code for note in third.notes] == ["suppressed"]
 
 
-def test_a_full_disk_takes_nothing_and_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_limits_captures_and_no_notification(tmp_path: Path) -> None:
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, disk_pct_free=100))
     with running(environment, tmp_path) as agent:
-        wait_until(lambda: agent.metrics.polls > 3, "it looks")
+        wait_until(lambda: agent.metrics.polls > 3, "it polls")
+        breach(environment)
+        assert any("disk-pct-free" in text for text in environment.said)
+    (incident,) = stored(tmp_path)
+    assert incident.captures == ()
+    assert [note.code for note in incident.notes] == ["suppressed"]
+    assert not (tmp_path / "incidents" / incident.id / "samples.jsonl.zst").exists()
+
+
+def test_an_incident_that_cannot_be_stored_is_notified(tmp_path: Path) -> None:
+    environment = FakeEnvironment()
+    with running(environment, tmp_path) as agent:
+        wait_until(lambda: agent.metrics.polls > 3, "it polls")
+        shutil.rmtree(tmp_path / "incidents")
+        (tmp_path / "incidents").write_text("no folder")
         environment.status.value = 100
-        wait_until(lambda: any("disk-pct-free" in s for s in environment.said), "it refuses")
-    assert stored(tmp_path) == []
+        wait_until(lambda: environment.lost, "it is notified")
+        environment.status.value = 0
+        wait_until(lambda: len(environment.lost) == 2, "its end is, too")
+    assert [event for event, _ in environment.lost] == ["stall", "end"]
 
 
 def test_a_capture_that_fails_is_noted_and_the_incident_stays(tmp_path: Path) -> None:
@@ -428,16 +454,17 @@ def test_a_capture_that_fails_is_noted_and_the_incident_stays(tmp_path: Path) ->
 def test_a_capture_that_fails_is_tried_again_until_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capturing, "RETRY_NS", NS // 1000)
-    monkeypatch.setattr(capturing, "LONGEST_RETRY_NS", NS // 100)
+    monkeypatch.setattr(machine, "RETRY_NS", NS // 1000)
+    monkeypatch.setattr(machine, "LONGEST_RETRY_NS", NS // 100)
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, captures_an_hour=3))
     with running(environment, tmp_path) as agent:
         wait_until(lambda: environment.made, "it has begun")
         environment.fake.fails = "the probe reads symbols"
         environment.status.value = 100
         wait_until(lambda: agent.metrics.captures["failed"] > 60, "it fails again and again")
+        assert [one.verdict for one in environment.of("stall")] == [None]
         environment.fake.fails = None
-        wait_until(lambda: environment.of("stall"), "the stall is notified")
+        wait_until(lambda: len(environment.of("stall")) == 2, "its verdict is notified, too")
         environment.status.value = 0
         wait_until(lambda: environment.of("end"), "its end")
     (incident,) = stored(tmp_path)
@@ -448,8 +475,8 @@ def test_a_capture_that_fails_is_tried_again_until_it_works(
 def test_a_capture_that_failed_is_taken_as_soon_as_the_probe_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capturing, "RETRY_NS", 3600 * NS)
-    monkeypatch.setattr(capturing, "LONGEST_RETRY_NS", 3600 * NS)
+    monkeypatch.setattr(machine, "RETRY_NS", 3600 * NS)
+    monkeypatch.setattr(machine, "LONGEST_RETRY_NS", 3600 * NS)
     environment = FakeEnvironment()
     with running(environment, tmp_path) as agent:
         wait_until(lambda: environment.made, "it has begun")
@@ -466,7 +493,7 @@ def test_a_capture_that_failed_is_taken_as_soon_as_the_probe_is_ready(
 def test_what_an_incident_turns_out_to_be_is_reported_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capturing, "LEAST_APART_NS", 0)
+    monkeypatch.setattr(machine, "LEAST_APART_NS", 0)
     more = msgspec.structs.replace(BREACH, name="jam", threshold=1000)
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(BREACH, more)))
     judge = FakeVerdicts(None)
@@ -479,7 +506,7 @@ def test_what_an_incident_turns_out_to_be_is_reported_too(
         environment.status.value = 0
         wait_until(lambda: environment.of("end"), "its end")
         assert agent.metrics.incidents == {"none": 1, "metadata-lock": 1}
-        assert (agent.capturing.found, agent.capturing.stalls) == (1, 1)
+        assert (agent.incidents.found, agent.incidents.stalls) == (1, 1)
     (incident,) = stored(tmp_path)
     assert incident.verdict == FOUND
     assert [one.verdict for one in environment.of("stall")] == [None, FOUND]

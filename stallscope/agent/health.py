@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which collectors bring nothing, and why."""
+
+from __future__ import annotations
+
+import logging
+
+from stallscope.agent.metrics import AgentMetrics
+from stallscope.model.samples import Sample
+
+__all__ = ["CollectorHealth"]
+
+_log = logging.getLogger(__name__)
+
+
+class CollectorHealth:
+    """Counts samples and failures; logs once that a collector fails, and that it works again."""
+
+    def __init__(self, metrics: AgentMetrics) -> None:
+        self._metrics = metrics
+        self._why: dict[str, str] = {}
+        """Of collectors that bring nothing."""
+        self._logged: set[str] = set()
+        """Those of them that were logged."""
+
+    @property
+    def failing(self) -> frozenset[str]:
+        """The collectors that bring nothing."""
+        return frozenset(self._why)
+
+    def note(self, sample: Sample) -> None:
+        """Take a sample.
+
+        What several fail for, such as a password that is refused, is logged of the first alone.
+        """
+        source, error = sample.source, sample.error
+        if error is None:
+            self._metrics.samples[source] += 1
+            self._why.pop(source, None)
+            if source in self._logged:
+                self._logged.remove(source)
+                _log.info("%s: it answers again", source)
+            return
+        self._metrics.errors[source] += 1
+        known = source in self._why or _cause(error) in map(_cause, self._why.values())
+        if not known:
+            self._logged.add(source)
+            _log.warning("%s: %s", source, error)
+        self._why[source] = error
+
+
+def _cause(error: str) -> str:
+    """Return why a collector failed, without when it is tried again."""
+    return error.partition("; tried again in ")[0]

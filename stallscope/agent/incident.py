@@ -1,0 +1,588 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One incident as a state machine, without I/O and clocks; docs/agent.md.
+
+What happens to it are calls, each with its moment; what is to be done are commands, given to
+``emit``. Nothing else changes an incident.
+
+    CAPTURING ---- its burst of captures is taken
+      |     ^
+      v     |
+    RETRYING ----- captures fail, and are tried again ever more rarely
+      |
+      v
+    ONGOING <----> RECOVERING ---- its triggers are over; what follows is recorded
+      |              |
+      v              v
+    CLOSING ------ takes nothing new; verdicts and texts are waited for
+      |
+      v
+    CLOSED ------- written for the last time
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from stallscope.agent.clock import NS
+from stallscope.agent.events import CaptureResult, QueryResult
+from stallscope.agent.limits import CaptureLimits
+from stallscope.agent.messages import (
+    AnalysisRequest,
+    AnalyzeCaptures,
+    CloseFolder,
+    Command,
+    DropCapture,
+    FetchSessions,
+    FetchTexts,
+    Moment,
+    Notify,
+    OpenFolder,
+    Polled,
+    SaveIncident,
+    StoreCapture,
+    StoreStatements,
+    StoreTexts,
+    Suppressed,
+    TakeCapture,
+    TriggerFired,
+)
+from stallscope.agent.verdict_process import VerdictAnswer
+from stallscope.agent.verdicts import combine
+from stallscope.base.text import one_line
+from stallscope.collectors.triggers.settings import BurstSettings
+from stallscope.model.capture import Note
+from stallscope.model.incident import CaptureEntry, Fired, Incident, Verdict
+from stallscope.model.sessions import Sessions
+
+__all__ = ["MAX_CAPTURES", "TRANSITIONS", "IncidentMachine", "State", "verdict_name"]
+
+MAX_CAPTURES = 20
+"""Captures of one incident: a burst, and those that later triggers of it ask for."""
+LEAST_APART_NS = NS
+"""Between two captures that are no burst."""
+LONGEST_NS = 900 * NS
+"""An incident that goes on for longer is closed, and says so."""
+RETRY_NS = NS // 2
+LONGEST_RETRY_NS = 10 * NS
+"""From one attempt that failed to the next: each waits twice as long as the one before."""
+MAX_FAILED = 4
+"""Attempts in a row that may fail before nothing else waits for the burst."""
+ANALYSIS_NS = 90 * NS
+"""After this an incident that is over no longer waits for its verdict."""
+SAME_NS = 3 * NS
+"""What fires so soon after all was clear belongs to the same stall."""
+MAX_FIRED = 100
+"""Triggers that one incident names; the rest of a storm is counted."""
+MAX_NOTES = 50
+
+
+class State(enum.Enum):
+    """Where an incident is in its life."""
+
+    CAPTURING = "capturing"
+    RETRYING = "retrying"
+    ONGOING = "ongoing"
+    RECOVERING = "recovering"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+TRANSITIONS = {
+    State.CAPTURING: {State.RETRYING, State.ONGOING, State.CLOSING},
+    State.RETRYING: {State.CAPTURING, State.ONGOING, State.CLOSING},
+    State.ONGOING: {State.RECOVERING, State.CLOSING},
+    State.RECOVERING: {State.ONGOING, State.CLOSING},
+    State.CLOSING: {State.CLOSED},
+    State.CLOSED: set[State](),
+}
+
+
+class Step(enum.Enum):
+    """How far one capture of an incident has come."""
+
+    REQUESTED = "requested"
+    STORING = "storing"
+    STORED = "stored"
+    ANALYZING = "analyzing"
+    ANALYZED = "analyzed"
+    FAILED = "failed"
+
+
+class Capture(msgspec.Struct):
+    """One capture of an incident, from the request to its verdict."""
+
+    key: str
+    reason: str
+    trigger: str | None
+    breach_ns: int
+    """CLOCK_MONOTONIC."""
+    time_ns: int
+    """Wall clock, when it was asked for."""
+    step: Step = Step.REQUESTED
+    entry: CaptureEntry | None = None
+    """Once it is in the incident's folder."""
+    sessions: Sessions | None = None
+    sessions_due: bool = True
+    """The server was asked, and has neither answered nor been given up."""
+    no_sessions: str | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Say whether nothing more is to come before it can be analyzed."""
+        taken = self.step not in (Step.REQUESTED, Step.STORING)
+        return self.step is Step.FAILED or (taken and not self.sessions_due)
+
+    @property
+    def done(self) -> bool:
+        """Say whether nothing more is to come at all."""
+        return self.step in (Step.FAILED, Step.ANALYZED)
+
+
+class Burst(msgspec.Struct):
+    """Captures that are still to be taken."""
+
+    left: int
+    next_ns: int
+    trigger: str
+    breach_ns: int
+    """Of the trigger: what a burst's delay is counted from."""
+    failed: int = 0
+    """Attempts in a row."""
+
+
+class IncidentMachine:
+    """One incident. ``numbers`` makes its keys different from those of all others."""
+
+    def __init__(
+        self,
+        number: int,
+        value: Incident,
+        limits: CaptureLimits,
+        numbers: Iterator[int],
+        emit: Callable[[Command], None],
+    ) -> None:
+        self.number = number
+        self.state = State.CAPTURING
+        self.captures: dict[str, Capture] = {}
+        self.verdict: Verdict | None = None
+        self.lost: str | None = None
+        """Why it could not be stored."""
+        self.texts_key: str | None = None
+        self._value = value
+        self._limits = limits
+        self._numbers = numbers
+        self._emit = emit
+        self._burst: Burst | None = None
+        self._burst_ns = 0
+        """From one capture of a burst to the next."""
+        self._breach_ns = 0
+        self._begun_ns = 0
+        self._over_ns = 0
+        """When the last breach was over."""
+        self._cleared_ns = 0
+        """When that was known, and the recovery began."""
+        self._closing_ns = 0
+        self._recovery_ns = 0
+        self._texts_due = False
+        self._records = True
+        self._notified = False
+        self._fired: list[Fired] = []
+        self._more_fired = 0
+        self._notes: list[Note] = []
+        self._suppressed = value.suppressed
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether it goes on."""
+        return self.state not in (State.CLOSING, State.CLOSED)
+
+    @property
+    def is_capturing(self) -> bool:
+        """Say whether a capture that it asked for is being taken."""
+        return any(capture.step is Step.REQUESTED for capture in self.captures.values())
+
+    @property
+    def next_ns(self) -> int | None:
+        """When its burst goes on, by the monotonic clock."""
+        return None if self._burst is None else self._burst.next_ns
+
+    def is_past(self, now: Moment) -> bool:
+        """Say whether what fires now is another stall, though its recovery is still recorded."""
+        if self.lost is not None:
+            return True
+        return self.state is State.RECOVERING and now.ns - self._cleared_ns > SAME_NS
+
+    def value(self, *, end_ns: int | None = None, interrupted: bool = False) -> Incident:
+        """Return the incident as it is known now."""
+        notes = list(self._notes)
+        if self._more_fired:
+            what = f"triggers fired {self._more_fired} times more than are listed"
+            notes.append(Note("more-triggers", what))
+        return msgspec.structs.replace(
+            self._value,
+            end_ns=end_ns,
+            interrupted=interrupted,
+            triggers=tuple(self._fired),
+            captures=tuple(c.entry for c in self.captures.values() if c.entry is not None),
+            verdict=self.verdict,
+            suppressed=self._suppressed,
+            notes=tuple(notes),
+        )
+
+    def begin(
+        self, event: TriggerFired, burst: BurstSettings, recovery_ns: int, now: Moment
+    ) -> None:
+        """Open it: what fired is notified, also where nothing may be captured."""
+        self._begun_ns = now.ns
+        self._breach_ns = event.breach_ns
+        self._recovery_ns = recovery_ns
+        self._burst_ns = round(burst.interval * NS)
+        self._add_fired(event.fired)
+        trigger, capture = event.fired.trigger, event.capture
+        refusal = self._limits.refusal(now.ns)
+        self._records = self._limits.room is None
+        if refusal is not None:
+            self._enter(State.ONGOING)
+            self._suppress(refusal, f"{trigger} fired, and nothing is captured: {refusal}")
+            if capture is not None:
+                self._drop(capture)
+        else:
+            after_ns = now.ns + self._burst_ns
+            self._burst = Burst(burst.captures - 1, after_ns, trigger, event.breach_ns)
+            if capture is None:  # before all else: it is to show the moment
+                self._request("trigger", trigger, event.breach_ns, now)
+        self._emit(OpenFolder(self.number, self.value(), self._records))
+        if refusal is None and capture is not None:
+            self._take_in(capture, trigger, now)
+        self._emit(Notify(self.number, "fire", self.value()))
+
+    def join(self, event: TriggerFired, recovery_ns: int, now: Moment) -> None:
+        """Add a trigger; another one than before takes one more capture."""
+        new = self._add_fired(event.fired)
+        if self.state is State.RECOVERING:
+            self._enter(State.ONGOING)
+        self._recovery_ns = max(self._recovery_ns, recovery_ns)
+        capture = event.capture
+        if capture is not None:
+            why = self._enough()
+            if why is None:
+                self._take_in(capture, event.fired.trigger, now)
+            else:
+                self._suppress(why)
+                self._drop(capture)
+        elif new and self._burst is None and now.ns - self._limits.last_ns >= LEAST_APART_NS:
+            why = self._limits.refusal(now.ns) or self._enough()
+            if why is not None:
+                self._suppress(why)
+            else:
+                self._request("trigger", event.fired.trigger, event.breach_ns, now)
+        if new:
+            self._save()
+
+    def add_capture(self, result: CaptureResult, now: Moment) -> None:
+        """Take a capture of a wait that fires no trigger, while the stall goes on."""
+        if self.state is State.RECOVERING or self._enough() is not None:
+            self._drop(result)
+        else:
+            self._take_in(result, None, now)
+
+    def capture_done(self, key: str, result: CaptureResult, now: Moment) -> None:
+        """Take the result of a capture that was asked for."""
+        capture = self.captures[key]
+        if capture.step is not Step.REQUESTED:
+            self._drop(result)
+            return
+        if result.error is not None or result.path is None:
+            self._capture_failed(capture, result.error or "no reason given", now)
+            return
+        if self._burst is not None:
+            self._burst.failed = 0
+            if self.state is State.RETRYING:
+                self._enter(State.CAPTURING)
+        self._store(capture, result, (result.done_ns - capture.breach_ns) / 1e6)
+
+    def backend_ready(self, now: Moment) -> None:
+        """Try again at once what has failed: what takes the captures works from now on."""
+        if self._burst is not None and self._burst.failed:
+            self._burst.next_ns = now.ns
+
+    def sessions_fetched(self, key: str, result: QueryResult) -> None:
+        """Take what the server says of its connections."""
+        capture = self.captures[key]
+        if not capture.sessions_due:
+            return
+        capture.sessions_due = False
+        capture.sessions = result.value
+        capture.no_sessions = result.error
+        if capture.sessions is not None and self.lost is None:
+            self._emit(StoreStatements(self.number, capture.time_ns, capture.sessions))
+
+    def texts_fetched(self, result: QueryResult) -> None:
+        """Take the texts of the server; what is missing is noted."""
+        if not self._texts_due:
+            return
+        self._texts_due = False
+        if result.error is not None:
+            self.note("no-texts", result.error)
+        if result.value is None or self.lost is not None:
+            return
+        for missing in result.value.missing:
+            self.note("no-text", missing)
+        self._emit(StoreTexts(self.number, result.value))
+
+    def capture_stored(self, key: str, entry: CaptureEntry) -> None:
+        """Take the name that a capture has in the folder."""
+        capture = self.captures[key]
+        if capture.step is Step.STORING:
+            capture.step = Step.STORED
+            capture.entry = entry
+
+    def capture_lost(self, key: str, why: str) -> None:
+        """Take that a capture is not in the folder."""
+        capture = self.captures[key]
+        if capture.step is Step.STORING:
+            capture.step = Step.FAILED
+            self.note("capture-lost", why)
+
+    def folder_lost(self, why: str) -> None:
+        """Take that it cannot be stored; it is notified all the same."""
+        self.lost = why
+
+    def analyzed(self, answers: Iterable[tuple[str, VerdictAnswer]]) -> None:
+        """Take verdicts of captures, and make that of the incident."""
+        for key, answer in answers:
+            capture = self.captures.get(key)
+            if capture is None or capture.entry is None or capture.step is not Step.ANALYZING:
+                continue
+            capture.step = Step.ANALYZED
+            capture.sessions = None
+            self._take_answer(capture, capture.entry, answer)
+        before = self.verdict
+        self.verdict = combine(c.entry.verdict for c in self.captures.values() if c.entry)
+        self._save()
+        # What an incident began with may not be what it is about.
+        if not self._notified or verdict_name(self.verdict) != verdict_name(before):
+            self._notify_stall(self.value())
+
+    def poll(self, event: Polled, now: Moment, *, capturing: bool) -> None:
+        """Do what is due; ``capturing``: some capture is being taken."""
+        if self.is_open:
+            self._advance(event, now, capturing)
+        self._analyze()
+        self._notify_without_verdict()
+        if self.state is State.CLOSING and self._is_complete(now):
+            self.finish()
+
+    def close(self, now: Moment) -> None:
+        """Take no more captures; it is finished when its verdict is there."""
+        if self.state is not State.RECOVERING:
+            self._over_ns = now.ns
+        self._closing_ns = now.ns
+        self._burst = None
+        self._enter(State.CLOSING)
+
+    def finish(self, *, interrupted: bool = False) -> None:
+        """Write it for the last time."""
+        self._enter(State.CLOSED)
+        # By its length: the time of day can have been set meanwhile.
+        end_ns = self._value.start_ns + max(0, self._over_ns - self._breach_ns)
+        value = self.value(end_ns=end_ns, interrupted=interrupted)
+        if self.lost is None:
+            self._emit(CloseFolder(self.number, value))
+        if not self._notified:
+            self._notify_stall(value)
+        self._emit(Notify(self.number, "end", value, stored=self.lost is None))
+
+    def note(self, code: str, message: str) -> None:
+        """Say what is missing; the same thing once."""
+        note = Note(code, one_line(message))
+        if note not in self._notes and len(self._notes) < MAX_NOTES:
+            self._notes.append(note)
+
+    def _enter(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"from {self.state} to {state}"
+        self.state = state
+
+    def _advance(self, event: Polled, now: Moment, capturing: bool) -> None:
+        burst = self._burst
+        if burst is not None and burst.failed and not event.breached:
+            self._end_burst()
+        elif burst is not None and not capturing and now.ns >= burst.next_ns:
+            self._next_of_burst(burst, now)
+        if self.state is not State.CAPTURING and not capturing and self._records:
+            self._fetch_texts()
+        if event.breached and self.state is State.RECOVERING:
+            self._enter(State.ONGOING)
+        elif not event.breached and self.state is State.ONGOING:
+            over_ns = event.over_ns
+            known = over_ns is not None and self._breach_ns <= over_ns <= now.ns
+            self._over_ns = over_ns if known and over_ns is not None else now.ns
+            self._cleared_ns = now.ns
+            self._enter(State.RECOVERING)
+        if self.state is State.RECOVERING and now.ns - self._cleared_ns >= self._recovery_ns:
+            self.close(now)
+        elif now.ns - self._begun_ns > LONGEST_NS:
+            why = f"it goes on after {LONGEST_NS // NS} s, and is recorded no more"
+            self.note("goes-on", why)
+            self.close(now)
+
+    def _next_of_burst(self, burst: Burst, now: Moment) -> None:
+        if burst.left <= 0:
+            self._end_burst()
+            return
+        why = self._limits.refusal(now.ns) or self._enough()
+        if why is not None:
+            self._suppress(why)
+            self._end_burst()
+            return
+        burst.left -= 1
+        burst.next_ns = now.ns + self._burst_ns
+        self._request("burst", burst.trigger, burst.breach_ns, now)
+
+    def _end_burst(self) -> None:
+        self._burst = None
+        self._enter(State.ONGOING)
+
+    def _drop(self, result: CaptureResult) -> None:
+        if result.path is not None:
+            self._emit(DropCapture(result.path))
+
+    def _enough(self) -> str | None:
+        if len(self.captures) >= MAX_CAPTURES:
+            return f"{MAX_CAPTURES} captures of one incident are enough"
+        return None
+
+    def _suppress(self, why: str, message: str | None = None) -> None:
+        self._suppressed += 1
+        self.note("suppressed", why)
+        self._emit(Suppressed(message))
+
+    def _request(self, reason: str, trigger: str, breach_ns: int, now: Moment) -> None:
+        key = f"capture-{next(self._numbers)}"
+        self.captures[key] = Capture(key, reason, trigger, breach_ns, now.wall_ns)
+        self._limits.took(now.ns)
+        self._emit(TakeCapture(key))
+        self._emit(FetchSessions(key))
+
+    def _take_in(self, result: CaptureResult, trigger: str | None, now: Moment) -> None:
+        wait = result.wait
+        if result.path is None:
+            self.note("not-captured", result.error or "no reason given")
+            return
+        late_ms = None if wait is None else wait.finished_ms
+        key = f"wait-{next(self._numbers)}"
+        at_ns = now.wall_ns - round((late_ms or 0.0) * 1e6)
+        capture = self.captures[key] = Capture(key, "trigger", trigger, now.ns, at_ns)
+        self._limits.took(now.ns)
+        if wait is not None and wait.suppressed:
+            self.note("suppressed-by-probe", f"{wait.suppressed} captures came too often")
+        self._emit(FetchSessions(key))
+        self._store(capture, result, late_ms)
+
+    def _store(self, capture: Capture, result: CaptureResult, late_ms: float | None) -> None:
+        assert result.path is not None
+        if capture.reason != "trigger" or late_ms is None:
+            late_ms = None
+        capture.step = Step.STORING
+        entry = CaptureEntry(
+            file="",
+            time_ns=capture.time_ns,
+            reason=capture.reason,
+            trigger=capture.trigger,
+            breach_to_done_ms=None if late_ms is None else round(late_ms, 3),
+            partial=result.partial,
+            sessions=capture.no_sessions,
+        )
+        self._emit(StoreCapture(self.number, capture.key, result.path, entry))
+
+    def _capture_failed(self, capture: Capture, why: str, now: Moment) -> None:
+        """Try again, as long as the stall goes on: the probe may be ready soon."""
+        self._limits.gave_back()
+        self.note("not-captured", why)
+        burst = self._burst
+        if burst is None:
+            capture.step = Step.FAILED
+            return
+        del self.captures[capture.key]
+        burst.next_ns = now.ns + min(RETRY_NS << min(burst.failed, 10), LONGEST_RETRY_NS)
+        burst.failed += 1
+        burst.left += 1
+        if burst.failed >= MAX_FAILED and self.state is State.CAPTURING:
+            self._enter(State.RETRYING)
+
+    def _fetch_texts(self) -> None:
+        # Not before the burst is over: its connections would wait behind them.
+        if self.texts_key is None:
+            self.texts_key = f"texts-{next(self._numbers)}"
+            self._texts_due = True
+            self._emit(FetchTexts(self.texts_key))
+
+    def _add_fired(self, fired: Fired) -> bool:
+        """Take a trigger that fired; say whether this one has not been seen in this incident."""
+        new = all(known.trigger != fired.trigger for known in self._fired)
+        if len(self._fired) < MAX_FIRED:
+            self._fired.append(fired)
+        else:
+            self._more_fired += 1
+        return new
+
+    def _analyze(self) -> None:
+        """Have analyzed what is complete; a burst is analyzed as a whole."""
+        captures = self.captures.values()
+        if self.state is State.CAPTURING or not all(capture.settled for capture in captures):
+            return
+        if any(capture.step is Step.ANALYZING for capture in captures):
+            return
+        requests = []
+        for capture in captures:
+            if capture.step is Step.STORED and capture.entry is not None:
+                capture.step = Step.ANALYZING
+                requests.append(AnalysisRequest(capture.key, capture.entry.file, capture.sessions))
+        if requests:
+            self._emit(AnalyzeCaptures(self.number, tuple(requests)))
+
+    def _take_answer(self, capture: Capture, entry: CaptureEntry, answer: VerdictAnswer) -> None:
+        for missing in answer.notes:
+            self.note("not-told", missing)
+        if answer.version is not None:
+            target = msgspec.structs.replace(self._value.target, version=answer.version)
+            self._value = msgspec.structs.replace(self._value, target=target)
+        if answer.error is not None:
+            self.note("not-analyzed", f"{entry.file}: {answer.error}")
+        capture.entry = msgspec.structs.replace(
+            entry,
+            analyzed=answer.error is None,
+            verdict=answer.verdict,
+            sessions=answer.sessions or capture.no_sessions,
+        )
+
+    def _notify_without_verdict(self) -> None:
+        """Notify where no verdict is to come, or not soon: limits hold captures back, not this."""
+        if self._notified or self.state in (State.CAPTURING, State.CLOSED):
+            return
+        due = list(self.captures.values())
+        if self.state is State.RETRYING:  # what is being tried is likely to fail again
+            due = [capture for capture in due if capture.step is not Step.REQUESTED]
+        if all(capture.done for capture in due):
+            self._notify_stall(self.value())
+
+    def _notify_stall(self, value: Incident) -> None:
+        self._notified = True
+        self._emit(Notify(self.number, "stall", value, stored=self.lost is None))
+
+    def _save(self) -> None:
+        if self.lost is None:
+            self._emit(SaveIncident(self.number, self.value()))
+
+    def _is_complete(self, now: Moment) -> bool:
+        waiting = any(not capture.done for capture in self.captures.values())
+        late = now.ns - self._closing_ns > ANALYSIS_NS
+        return self.lost is not None or late or not (waiting or self._texts_due)
+
+
+def verdict_name(verdict: Verdict | None) -> str:
+    """Return what metrics and notifications call a verdict."""
+    return "none" if verdict is None else verdict.signature or "unknown"

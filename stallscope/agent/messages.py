@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events into the state machine of incidents, and commands out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stallscope.agent.events import CaptureResult, QueryResult
+from stallscope.agent.verdict_process import VerdictAnswer
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
+from stallscope.model.sessions import Sessions
+
+if TYPE_CHECKING:
+    from stallscope.collectors.sql.texts import Texts
+
+__all__ = [
+    "AnalysisRequest",
+    "AnalyzeCaptures",
+    "BackendReady",
+    "CaptureLost",
+    "CaptureStored",
+    "CapturesAnalyzed",
+    "CloseFolder",
+    "Command",
+    "DiskChecked",
+    "DropCapture",
+    "FetchSessions",
+    "FetchTexts",
+    "FolderLost",
+    "IncidentEvent",
+    "Moment",
+    "NoteAdded",
+    "Notify",
+    "OpenFolder",
+    "PassEnded",
+    "Polled",
+    "SaveIncident",
+    "ServerEnded",
+    "Shutdown",
+    "StoreCapture",
+    "StoreStatements",
+    "StoreTexts",
+    "Suppressed",
+    "TakeCapture",
+    "TriggerFired",
+]
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """When an event is handled."""
+
+    ns: int
+    """CLOCK_MONOTONIC, for lengths."""
+    wall_ns: int
+    """Time of day, for people."""
+
+
+class TriggerFired(msgspec.Struct, frozen=True):
+    """A trigger fired; ``capture`` is the one that its wait has taken already."""
+
+    fired: Fired
+    breach_ns: int
+    """CLOCK_MONOTONIC."""
+    target: TargetEntry
+    capture: CaptureResult | None = None
+
+
+class Polled(msgspec.Struct, frozen=True):
+    """Time has passed.
+
+    ``breached``: a trigger that has fired is not over yet; ``over_ns``: when the latest one was
+    over, by the monotonic clock.
+    """
+
+    breached: bool
+    over_ns: int | None = None
+
+
+class DiskChecked(msgspec.Struct, frozen=True):
+    """Why the store's disk has no room for a capture, None where it has."""
+
+    why: str | None
+
+
+class BackendReady(msgspec.Struct, frozen=True):
+    """What takes the captures works from now on."""
+
+
+class NoteAdded(msgspec.Struct, frozen=True):
+    """Something that the incident which goes on is to mention."""
+
+    code: str
+    message: str
+
+
+class FolderLost(msgspec.Struct, frozen=True):
+    """An incident cannot be stored."""
+
+    incident: int
+    why: str
+
+
+class CaptureStored(msgspec.Struct, frozen=True):
+    """A capture is in the incident's folder."""
+
+    key: str
+    entry: CaptureEntry
+
+
+class CaptureLost(msgspec.Struct, frozen=True):
+    """A capture could not be put into the incident's folder."""
+
+    key: str
+    why: str
+
+
+class CapturesAnalyzed(msgspec.Struct, frozen=True):
+    """What captures of one incident show, by key."""
+
+    incident: int
+    answers: tuple[tuple[str, VerdictAnswer], ...]
+
+
+class ServerEnded(msgspec.Struct, frozen=True):
+    """The server's process has ended."""
+
+
+class PassEnded(msgspec.Struct, frozen=True):
+    """The time of the agent is over; what was begun is finished."""
+
+
+class Shutdown(msgspec.Struct, frozen=True):
+    """The agent ends now."""
+
+
+IncidentEvent = (
+    TriggerFired
+    | CaptureResult
+    | QueryResult
+    | Polled
+    | DiskChecked
+    | BackendReady
+    | NoteAdded
+    | FolderLost
+    | CaptureStored
+    | CaptureLost
+    | CapturesAnalyzed
+    | ServerEnded
+    | PassEnded
+    | Shutdown
+)
+"""A CaptureResult without a key is of a wait that fires no trigger."""
+
+
+class TakeCapture(msgspec.Struct, frozen=True):
+    """A CaptureResult with the key is to follow."""
+
+    key: str
+
+
+class DropCapture(msgspec.Struct, frozen=True):
+    """Remove a file that no incident wants."""
+
+    path: str
+
+
+class FetchSessions(msgspec.Struct, frozen=True):
+    """Ask the server what its connections do; a QueryResult with the key is to follow."""
+
+    key: str
+
+
+class FetchTexts(msgspec.Struct, frozen=True):
+    """Ask the server for its texts; a QueryResult with the key is to follow."""
+
+    key: str
+
+
+class OpenFolder(msgspec.Struct, frozen=True):
+    """Store the incident. ``records``: with the minute before it, and with what follows."""
+
+    incident: int
+    value: Incident
+    records: bool
+
+
+class StoreCapture(msgspec.Struct, frozen=True):
+    """Move a file into the folder; CaptureStored or CaptureLost is to follow."""
+
+    incident: int
+    key: str
+    path: str
+    entry: CaptureEntry
+
+
+class StoreStatements(msgspec.Struct, frozen=True):
+    """Keep the statements with their literals, where the user asked for that."""
+
+    incident: int
+    time_ns: int
+    sessions: Sessions
+
+
+class StoreTexts(msgspec.Struct, frozen=True):
+    incident: int
+    texts: Texts
+
+
+class SaveIncident(msgspec.Struct, frozen=True):
+    """Write the incident as it is now."""
+
+    incident: int
+    value: Incident
+
+
+class AnalysisRequest(msgspec.Struct, frozen=True):
+    """A capture to name."""
+
+    key: str
+    file: str
+    """Relative to the incident's folder."""
+    sessions: Sessions | None
+
+
+class AnalyzeCaptures(msgspec.Struct, frozen=True):
+    """Name captures; CapturesAnalyzed is to follow."""
+
+    incident: int
+    requests: tuple[AnalysisRequest, ...]
+
+
+class Notify(msgspec.Struct, frozen=True):
+    """Notify of ``fire`` at once, of ``stall`` and ``end`` when what was written before is on disk.
+
+    ``stored``: the incident has a folder.
+    """
+
+    incident: int
+    event: str
+    value: Incident
+    stored: bool = True
+
+
+class CloseFolder(msgspec.Struct, frozen=True):
+    """Write the incident for the last time."""
+
+    incident: int
+    value: Incident
+
+
+class Suppressed(msgspec.Struct, frozen=True):
+    """A capture was not taken. ``message``: what to log of it."""
+
+    message: str | None = None
+
+
+Command = (
+    TakeCapture
+    | DropCapture
+    | FetchSessions
+    | FetchTexts
+    | OpenFolder
+    | StoreCapture
+    | StoreStatements
+    | StoreTexts
+    | SaveIncident
+    | AnalyzeCaptures
+    | Notify
+    | CloseFolder
+    | Suppressed
+)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start the process, and ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallscope.agent import verdict_process
+from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
+from stallscope.base.package import module_command
+from stallscope.base.text import one_line
+
+__all__ = ["VerdictProcess"]
+
+SECONDS = 60.0
+"""For all captures of one request."""
+_MAX_OUTPUT = 4 << 20
+
+
+class VerdictProcess:
+    """Runs the child, one at a time, and calls back with what it found.
+
+    ``done`` is called in a thread of its own, once for each list of requests.
+    """
+
+    def __init__(self, signatures: Sequence[Path] = (), seconds: float = SECONDS) -> None:
+        self._signatures = tuple(signatures)
+        self._seconds = seconds
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = threading.Event()
+
+    def analyze(
+        self, requests: Sequence[VerdictRequest], done: Callable[[tuple[VerdictAnswer, ...]], None]
+    ) -> None:
+        """Begin to name these captures."""
+
+        def work() -> None:
+            with self._turn:
+                found = self._run(requests)
+            done(found)
+
+        threading.Thread(target=work, name="judge", daemon=True).start()
+
+    def close(self) -> None:
+        """End the child, if there is one."""
+        self._closing.set()
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    def _run(self, requests: Sequence[VerdictRequest]) -> tuple[VerdictAnswer, ...]:
+        lines = b"".join(msgspec.json.encode(request) + b"\n" for request in requests)
+        out, why = self._child(lines)
+        found: dict[str, VerdictAnswer] = {}
+        for line in out[:_MAX_OUTPUT].splitlines():
+            try:
+                judged = msgspec.json.decode(line, type=VerdictAnswer)
+            except msgspec.MsgspecError:
+                continue
+            found[judged.path] = judged
+        return tuple(found.get(r.path, VerdictAnswer(r.path, error=why)) for r in requests)
+
+    def _child(self, lines: bytes) -> tuple[bytes, str]:
+        """Return what it printed, and why it did not print more."""
+        if self._closing.is_set():
+            return b"", "the agent ended"
+        argv, environment = module_command(verdict_process.__name__)
+        try:
+            process = subprocess.Popen(
+                [*argv, *map(str, self._signatures)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # its low priority holds against other sessions, too
+            )
+        except OSError as error:
+            return b"", f"cannot run {argv[0]}: {error.strerror}"
+        with process:
+            self._process = process
+            if self._closing.is_set():  # since it was looked at
+                process.kill()
+            try:
+                out, err = process.communicate(lines, timeout=self._seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, _ = process.communicate()
+                return out, f"the analysis took more than {self._seconds:g} s and was ended"
+            finally:
+                self._process = None
+        said = one_line(err.decode("utf-8", "backslashreplace"), 300)
+        if process.returncode < 0:
+            return out, f"the analysis was killed by signal {-process.returncode}"
+        return out, said or f"the analysis ended with {process.returncode} and said nothing"

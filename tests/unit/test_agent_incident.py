@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents as a state machine: each transition, and what no sequence of events may break."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stallscope.agent.clock import NS
+from stallscope.agent.events import CaptureResult, QueryResult
+from stallscope.agent.incident import MAX_CAPTURES, MAX_FAILED, TRANSITIONS, State
+from stallscope.agent.incidents import Incidents
+from stallscope.agent.messages import (
+    AnalyzeCaptures,
+    BackendReady,
+    CaptureLost,
+    CapturesAnalyzed,
+    CaptureStored,
+    CloseFolder,
+    Command,
+    DiskChecked,
+    DropCapture,
+    FetchSessions,
+    FetchTexts,
+    FolderLost,
+    IncidentEvent,
+    Moment,
+    NoteAdded,
+    Notify,
+    OpenFolder,
+    PassEnded,
+    Polled,
+    SaveIncident,
+    ServerEnded,
+    Shutdown,
+    StoreCapture,
+    StoreTexts,
+    TakeCapture,
+    TriggerFired,
+)
+from stallscope.agent.verdict_process import VerdictAnswer
+from stallscope.collectors.sql.texts import Texts
+from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings, TriggerSettings
+from stallscope.model.capture import Trigger
+from stallscope.model.incident import Fired, TargetEntry, Verdict
+from stallscope.model.sessions import Sessions
+
+__all__: list[str] = []
+
+RECOVERY = 10
+SETTINGS = AgentSettings(
+    burst=BurstSettings(captures=2, interval=0.1),
+    captures_an_hour=40,
+    triggers=(
+        TriggerSettings("busy", run_time=RECOVERY, sleep=0),
+        TriggerSettings("jam", run_time=RECOVERY, sleep=60),
+    ),
+)
+FOUND = Verdict("metadata-lock", "Statements wait", 0.9, 20)
+OTHER = Verdict("fsync", "The disk is slow", 0.9, 200)
+
+
+class World:
+    """Incidents, the time, and the commands that are still to be done."""
+
+    def __init__(self, settings: AgentSettings = SETTINGS) -> None:
+        self.incidents = Incidents(settings)
+        self.ns = 1000 * NS
+        self.commands: list[Command] = []
+        self.files = 0
+        self.due: list[Command] = []
+        """What the incidents wait for."""
+
+    def handle(self, event: IncidentEvent) -> list[Command]:
+        found = self.incidents.handle(event, Moment(self.ns, self.ns + 7 * NS))
+        self.commands += found
+        waited_for = (TakeCapture, FetchSessions, FetchTexts, StoreCapture, AnalyzeCaptures)
+        self.due += [command for command in found if isinstance(command, waited_for)]
+        return found
+
+    @property
+    def state(self) -> State | None:
+        """The state of the incident that began last."""
+        machines = self.incidents._all()
+        newest = max((one.number for one in machines), default=0)
+        return next((one.state for one in machines if one.number == newest), None)
+
+    def of(self, event: str) -> list[Notify]:
+        return [c for c in self.commands if isinstance(c, Notify) and c.event == event]
+
+    def file(self) -> str:
+        self.files += 1
+        return f"/spool/{self.files}"
+
+    def do(self, command: Command, *, ok: bool = True, verdict: Verdict | None = FOUND) -> None:
+        """Do what the incidents wait for."""
+        self.due.remove(command)
+        match command:
+            case TakeCapture(key) if ok:
+                self.handle(CaptureResult(self.file(), self.ns, key=key))
+            case TakeCapture(key):
+                self.handle(CaptureResult(None, self.ns, key=key, error="the probe has died"))
+            case FetchSessions(key):
+                found = Sessions(()) if ok else None
+                self.handle(QueryResult(key, found, None if ok else "no answer"))
+            case FetchTexts(key):
+                texts = Texts({"processlist": "x"}, ("lock-waits: no",))
+                self.handle(QueryResult(key, texts if ok else None, None if ok else "no answer"))
+            case StoreCapture(_, key, _, entry) if ok:
+                named = msgspec.structs.replace(entry, file=f"captures/{key}")
+                self.handle(CaptureStored(key, named))
+            case StoreCapture(_, key):
+                self.handle(CaptureLost(key, "No space left on device"))
+            case AnalyzeCaptures(incident, requests):
+                error = None if ok else "killed"
+                answers = tuple(
+                    (one.key, VerdictAnswer(one.file, verdict if ok else None, error))
+                    for one in requests
+                )
+                self.handle(CapturesAnalyzed(incident, answers))
+
+    def do_all(self, *, ok: bool = True, verdict: Verdict | None = FOUND) -> None:
+        """Do all that is waited for, and what follows from it."""
+        while self.due:
+            self.do(self.due[0], ok=ok, verdict=verdict)
+
+    def poll(self, seconds: float = 0.2, *, breached: bool = True) -> None:
+        self.ns += round(seconds * NS)
+        self.handle(Polled(breached, None if breached else self.ns))
+
+    def fire(self, trigger: str = "busy", capture: CaptureResult | None = None) -> None:
+        fired = Fired(trigger, "Threads_running 100 > 10", self.ns)
+        target = TargetEntry(4711, "mariadbd")
+        self.handle(TriggerFired(fired, self.ns - 1, target, capture))
+
+
+def fire(world: World) -> None:
+    world.fire()
+
+
+def wait_fires(world: World) -> None:
+    """A wait fires, whose capture is there already."""
+    wait = Trigger("threshold", "mutex", length_ms=1000.0, finished_ms=1.0)
+    world.fire("jam", CaptureResult(world.file(), world.ns, wait=wait))
+
+
+def captured(world: World) -> None:
+    world.do_all()
+
+
+def burst(world: World) -> None:
+    """The whole burst is taken, stored and analyzed."""
+    for _ in range(SETTINGS.burst.captures + 1):
+        world.do_all()
+        world.poll()
+    world.do_all()
+
+
+def fails(world: World) -> None:
+    """Captures fail until nothing waits for them any more."""
+    for _ in range(MAX_FAILED):
+        for command in [c for c in world.due if isinstance(c, TakeCapture)]:
+            world.do(command, ok=False)
+        world.poll(5)
+    assert any(isinstance(c, TakeCapture) for c in world.due), "it is tried again"
+
+
+def calm(world: World) -> None:
+    world.poll(breached=False)
+
+
+def breached(world: World) -> None:
+    world.poll()
+
+
+def recovered(world: World) -> None:
+    world.poll(breached=False)
+    world.poll(RECOVERY + 1, breached=False)
+
+
+def quarter_hour(world: World) -> None:
+    world.poll(901)
+
+
+def full_disk(world: World) -> None:
+    world.handle(DiskChecked("the disk is full"))
+
+
+def lost(world: World) -> None:
+    assert world.incidents.open is not None
+    world.handle(FolderLost(world.incidents.open, "No space left on device"))
+
+
+def after_recovery(world: World) -> None:
+    """Fires again when the recovery is still recorded, but the stall long over."""
+    world.poll(4, breached=False)
+    world.fire()
+
+
+def of(event: IncidentEvent) -> Callable[[World], None]:
+    return lambda world: (world.handle(event), None)[1]
+
+
+server_ended, pass_ended, shutdown = of(ServerEnded()), of(PassEnded()), of(Shutdown())
+
+
+@pytest.mark.parametrize(
+    ("steps", "state"),
+    [
+        ([fire], State.CAPTURING),
+        ([wait_fires], State.CAPTURING),
+        ([full_disk, fire], State.ONGOING),
+        ([fire, captured], State.CAPTURING),
+        ([fire, calm], State.CAPTURING),
+        ([fire, burst], State.ONGOING),
+        ([fire, full_disk, captured, breached], State.ONGOING),
+        ([fire, fails], State.RETRYING),
+        ([fire, fails, captured], State.CAPTURING),
+        ([fire, fails, calm], State.RECOVERING),
+        ([fire, fails, full_disk, captured, breached], State.ONGOING),
+        ([fire, fails, server_ended], State.CLOSING),
+        ([fire, burst, calm], State.RECOVERING),
+        ([fire, burst, calm, breached], State.ONGOING),
+        ([fire, burst, calm, fire], State.ONGOING),
+        ([fire, burst, calm, after_recovery], State.CAPTURING),
+        ([fire, burst, lost, fire], State.CAPTURING),
+        ([fire, burst, recovered], None),
+        ([fire, burst, quarter_hour], None),
+        ([fire, quarter_hour], State.CLOSING),
+        ([fire, quarter_hour, captured, breached, captured, breached], None),
+        ([fire, server_ended], State.CLOSING),
+        ([fire, server_ended, captured, breached, captured, breached], None),
+        ([fire, server_ended, quarter_hour], None),
+        ([fire, burst, pass_ended], State.CLOSING),
+        ([fire, burst, calm, pass_ended], State.CLOSING),
+        ([fire, pass_ended, shutdown], None),
+        ([fire, shutdown], None),
+        ([fire, fails, shutdown], None),
+        ([fire, burst, shutdown], None),
+        ([fire, burst, calm, shutdown], None),
+    ],
+)
+def test_transitions(steps: Sequence[Callable[[World], None]], state: State | None) -> None:
+    world = World()
+    for step in steps:
+        step(world)
+    assert world.state is state
+
+
+def test_each_transition_leads_somewhere_and_each_state_is_reached() -> None:
+    assert set(TRANSITIONS) == set(State)
+    reached = {state for states in TRANSITIONS.values() for state in states}
+    assert reached == set(State)
+
+
+def test_the_capture_is_asked_for_before_all_else() -> None:
+    world = World()
+    world.fire()
+    kinds = [type(command) for command in world.commands]
+    assert kinds == [TakeCapture, FetchSessions, OpenFolder, Notify]
+
+
+def test_a_limit_of_captures_limits_no_notification() -> None:
+    world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=0))
+    world.fire()
+    world.poll()
+    (notified,) = world.of("stall")
+    assert notified.value.suppressed == 1
+    assert notified.stored
+    assert not any(isinstance(command, TakeCapture) for command in world.commands)
+
+
+@pytest.mark.parametrize("steps", [[fire, fails], [full_disk, fire, breached]])
+def test_no_notification_waits_for_captures_that_do_not_come(
+    steps: Sequence[Callable[[World], None]],
+) -> None:
+    world = World()
+    for step in steps:
+        step(world)
+    assert len(world.of("stall")) == 1
+    full_disk(world)
+    recovered(world)
+    assert len(world.of("stall")) == 1
+
+
+def test_an_incident_without_a_folder_is_notified_and_writes_nothing() -> None:
+    world = World()
+    world.fire()
+    lost(world)
+    world.do_all(ok=False)
+    for _ in range(20):
+        world.poll(5)
+        world.do_all(ok=False)
+    recovered(world)
+    assert [one.stored for one in (*world.of("stall"), *world.of("end"))] == [False, False]
+    assert not any(isinstance(c, CloseFolder | SaveIncident) for c in world.commands)
+
+
+def test_another_verdict_is_notified_too() -> None:
+    world = World()
+    world.fire()
+    burst(world)
+    world.poll(2)
+    world.fire("jam")
+    world.do_all(verdict=OTHER)
+    world.poll()
+    world.do_all(verdict=OTHER)
+    world.poll()
+    signatures = [one.value.verdict and one.value.verdict.signature for one in world.of("stall")]
+    assert signatures == ["metadata-lock", "fsync"]
+    assert (world.incidents.found, world.incidents.stalls) == (1, 1)
+
+
+def test_what_an_earlier_agent_has_captured_is_not_captured_again() -> None:
+    world = World()
+    world.incidents.last_fired["jam"] = world.ns - 30 * NS
+    wait_fires(world)
+    assert world.incidents.open is None
+    assert [type(c) for c in world.commands if isinstance(c, DropCapture)] == [DropCapture]
+    world.ns += 31 * NS
+    wait_fires(world)
+    (opened,) = [c for c in world.commands if isinstance(c, OpenFolder)]
+    assert opened.value.suppressed == 1
+
+
+def test_a_storm_is_bounded() -> None:
+    world = World()
+    for number in range(200):
+        world.fire(f"t{number}")
+        world.poll(1)
+        world.do_all()
+    recovered(world)
+    (end,) = world.of("end")
+    assert len(end.value.captures) == MAX_CAPTURES
+    assert len(end.value.triggers) == 100
+    assert "more-triggers" in [note.code for note in end.value.notes]
+
+
+class AnySequence(RuleBasedStateMachine):
+    """Events in any order, with answers that come, fail, come twice, or never come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=8))
+
+    @rule(
+        trigger=st.sampled_from(["busy", "jam", "unknown"]),
+        capture=st.sampled_from(["none", "taken", "failed"]),
+    )
+    def fires(self, trigger: str, capture: str) -> None:
+        wait = Trigger("threshold", "mutex", length_ms=1000.0, finished_ms=1.0, suppressed=2)
+        result = None
+        if capture == "taken":
+            result = CaptureResult(self.world.file(), self.world.ns, wait=wait)
+        elif capture == "failed":
+            result = CaptureResult(None, self.world.ns, wait=wait, error="too late")
+        self.world.fire(trigger, result)
+
+    @rule()
+    def strays_come(self) -> None:
+        self.world.handle(CaptureResult(self.world.file(), self.world.ns))
+
+    @rule(
+        seconds=st.sampled_from([0.0, 0.2, 1.0, 4.0, 20.0, 100.0, 1000.0]), breached=st.booleans()
+    )
+    def polls(self, seconds: float, breached: bool) -> None:
+        self.world.poll(seconds, breached=breached)
+
+    @precondition(lambda self: self.world.due)
+    @rule(data=st.data(), ok=st.booleans(), verdict=st.sampled_from([FOUND, OTHER, None]))
+    def answers(self, data: st.DataObject, ok: bool, verdict: Verdict | None) -> None:
+        self.world.do(data.draw(st.sampled_from(self.world.due)), ok=ok, verdict=verdict)
+
+    @rule(ok=st.booleans())
+    def answers_all(self, ok: bool) -> None:
+        self.world.do_all(ok=ok)
+
+    @precondition(lambda self: self.world.commands)
+    @rule(data=st.data())
+    def answers_again(self, data: st.DataObject) -> None:
+        command = data.draw(st.sampled_from(self.world.commands))
+        self.world.due.insert(0, command)
+        self.world.do(command)
+
+    @precondition(lambda self: self.world.incidents.open)
+    @rule()
+    def folder_is_lost(self) -> None:
+        number = self.world.incidents.open
+        assert number is not None
+        self.world.handle(FolderLost(number, "No space left on device"))
+
+    @rule(
+        event=st.sampled_from(
+            [
+                DiskChecked("full"),
+                DiskChecked(None),
+                BackendReady(),
+                NoteAdded("trigger-unknown", "busy"),
+                ServerEnded(),
+                PassEnded(),
+            ]
+        )
+    )
+    def happens(self, event: IncidentEvent) -> None:
+        self.world.handle(event)
+
+    @invariant()
+    def no_file_is_taken_twice(self) -> None:
+        taken = Counter(
+            c.path for c in self.world.commands if isinstance(c, StoreCapture | DropCapture)
+        )
+        assert all(count == 1 for count in taken.values())
+        assert len(taken) == self.world.files, "a file was forgotten"
+
+    @invariant()
+    def nothing_follows_the_end(self) -> None:
+        ended: set[int] = set()
+        for command in self.world.commands:
+            number = getattr(command, "incident", None)
+            assert number not in ended, command
+            if isinstance(command, Notify) and command.event == "end":
+                ended.add(command.incident)
+
+    @invariant()
+    def what_is_open_began(self) -> None:
+        opened = {c.incident for c in self.world.commands if isinstance(c, OpenFolder)}
+        assert {one.number for one in self.world.incidents._all()} <= opened
+        assert all(one.state is not State.CLOSED for one in self.world.incidents._all())
+
+    def teardown(self) -> None:
+        self.world.handle(Shutdown())
+        commands = self.world.commands
+        opened = Counter(c.incident for c in commands if isinstance(c, OpenFolder))
+        closed = Counter(c.incident for c in commands if isinstance(c, CloseFolder))
+        ended = {c.incident: c for c in commands if isinstance(c, Notify) and c.event == "end"}
+        stalls = {c.incident for c in commands if isinstance(c, Notify) and c.event == "stall"}
+        assert all(count == 1 for count in opened.values())
+        assert opened.keys() == ended.keys() == stalls
+        assert closed == Counter(n for n, notify in ended.items() if notify.stored)
+        assert not self.world.incidents.busy
+        assert not any(isinstance(c, StoreTexts) and c.incident not in opened for c in commands)
+
+
+TestAnySequence = AnySequence.TestCase
