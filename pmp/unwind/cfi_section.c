@@ -243,12 +243,21 @@ static int compare_functions(const void *a, const void *b)
 	return x->fde < y->fde ? -1 : 1;
 }
 
+// Of the section, or a length of 0, which ends .eh_frame before.
+static bool is_end(const struct stall_cfi_section *section, uint64_t offset)
+{
+	struct stall_bytes rest = stall_bytes_of(section->data + offset, section->size - offset);
+
+	return stall_bytes_left(&rest) == 0 || (stall_bytes_number(&rest, 4) == 0 && !rest.torn);
+}
+
 // Without a usable .eh_frame_hdr: reads one entry after the other.
 static struct stall_error *index_entries(struct stall_cfi_section *section)
 {
 	struct entry entry;
+	uint64_t at = 0;
 
-	for (uint64_t at = 0; read_entry(section, at, &entry); at = entry.next) {
+	for (; read_entry(section, at, &entry); at = entry.next) {
 		struct stall_cfi_fde fde;
 
 		if (entry.is_cie)
@@ -267,6 +276,7 @@ static struct stall_error *index_entries(struct stall_cfi_section *section)
 			return &stall_enomem;
 		section->functions[section->count++] = (struct function){fde.start, at};
 	}
+	section->is_damaged |= !is_end(section, at);
 	if (section->count)
 		qsort(section->functions, section->count, sizeof(section->functions[0]),
 		      compare_functions);

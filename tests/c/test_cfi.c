@@ -490,6 +490,13 @@ static void test_damaged_walk(void)
 	CHECK(!lost.row && lost.bad);
 	CHECK(found.row && !found.bad);
 	CHECK(!beyond.row && beyond.bad);
+	// The last one is cut.
+	section.data[damaged] -= 4;
+	section.size -= 4;
+	_cleanup_answer_ struct answer before = ask(&section, 0x1000);
+	_cleanup_answer_ struct answer cut = ask(&section, 0x2000);
+	CHECK(before.row && !before.bad);
+	CHECK(!cut.row && cut.bad);
 	// Ends beyond the address space.
 	section.size = 0;
 	put_cie(&section, 1, "", NULL, 0);
