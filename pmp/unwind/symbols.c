@@ -21,7 +21,7 @@ struct source {
 	uint64_t slide; // what to add, where a debug file was linked at another address
 };
 
-#define MAX_SOURCES 3
+#define MAX_SOURCES 4 // .symtab of the file and of its debug file, .dynsym, .gnu_debugdata
 
 struct stall_symbols {
 	struct source sources[MAX_SOURCES];
