@@ -284,7 +284,7 @@ struct stall_error *stall_elf_open(int fd, struct stall_elf **ret)
 	}
 	elf->fd = fd;
 	if (fstat(fd, &st) < 0)
-		return stall_error_os(errno, "cannot look at the ELF file");
+		return stall_error_os(errno, "cannot stat the ELF file");
 	if (!S_ISREG(st.st_mode))
 		return stall_error_create(STALL_ERROR_FORMAT, "not a regular file");
 	elf->size = (uint64_t)st.st_size;
