@@ -117,12 +117,19 @@ def firefox_profiler() -> str | None:
     return None if done.returncode == 0 else f"node cannot run it: {one_line(done.stderr, 200)}"
 
 
+def cores() -> str | None:
+    """Say why the kernel does not write cores into working folders."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    return None if pattern == "core" else f"kernel.core_pattern is {one_line(pattern, 100)}"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "root": lambda: None if os.geteuid() == 0 else "not root",
     "probe": built,
     "library": library,
     "jail": jail_missing,
     "cgroups": cgroups_missing,
+    "cores": cores,
     "cc": tool("cc"),
     "bpf": feature("bpf-iterator"),
     "proc": feature("proc"),

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "check.h"
 #include "snapshot/snapshot.h"
 #include "unwind/cfi.h"
@@ -21,6 +22,7 @@ struct comparison {
 	Dwarf *dwarf;
 	Dwarf_CFI *eh_frame, *debug_frame; // NULL: there is none
 	size_t rows, uncovered, different;
+	uint64_t our_ns, libdw_ns; // of covered addresses
 };
 
 static bool survives_calls(uint8_t reg)
@@ -152,6 +154,7 @@ static void compare_at(struct comparison *c, Dwarf_Frame *frame, uint64_t addres
 // Returns the first address that the row does not describe.
 static uint64_t compare_row(struct comparison *c, uint64_t address)
 {
+	uint64_t begun = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	Dwarf_Addr start, end;
 	Dwarf_Frame *frame;
 	bool bad;
@@ -163,6 +166,10 @@ static uint64_t compare_row(struct comparison *c, uint64_t address)
 			report(c, address, -4);
 		return address + 1;
 	}
+	uint64_t found = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	stall_cfi_row(c->cfi, address, &bad);
+	c->our_ns += stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - found;
+	c->libdw_ns += found - begun;
 	dwarf_frame_info(frame, &start, &end, NULL);
 	compare_at(c, frame, address);
 	compare_at(c, frame, end - 1);
@@ -198,7 +205,8 @@ static void compare_file(const char *path)
 		for (uint64_t at = load->p_vaddr; at < load->p_vaddr + load->p_filesz;)
 			at = compare_row(&c, at);
 	}
-	printf("%s: %zu rows, %zu bytes without\n", path, c.rows, c.uncovered);
+	printf("%s: %zu rows, %zu bytes without; %.0f ns a row, libdw %.0f ns\n", path, c.rows,
+	       c.uncovered, (double)c.our_ns / (double)c.rows, (double)c.libdw_ns / (double)c.rows);
 	CHECK(c.rows > 100);
 	CHECK_INT(c.different, 0);
 	stall_cfi_destroy(c.cfi);

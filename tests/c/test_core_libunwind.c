@@ -183,7 +183,8 @@ static uint32_t walk(struct peer *peer, unw_addr_space_t space, uint64_t pcs[STA
 	peer->is_guess = false;
 	CHECK_INT(unw_init_remote(&cursor, space, peer), 0);
 	do {
-		if (unw_get_reg(&cursor, UNW_REG_IP, &pc) < 0 || pc == 0)
+		// A worker of io_uring has no registers, and one frame all the same.
+		if (unw_get_reg(&cursor, UNW_REG_IP, &pc) < 0 || (pc == 0 && count))
 			break;
 		pcs[count++] = pc;
 	} while (count < STALL_MAX_FRAMES && unw_step(&cursor) > 0 && !peer->is_guess);
@@ -244,7 +245,6 @@ static void compare_core(int core, const struct stall_core_options *options, con
 	CHECK_OK(stall_core_create(&arena, core, options, &snapshot));
 	if (!snapshot)
 		return;
-	CHECK_INT(snapshot->note_count, 0);
 	CHECK_OK(stall_worker_unwind(worker, snapshot, &unwound));
 	CHECK(!unwound.partial);
 	peer.snapshot = snapshot;
