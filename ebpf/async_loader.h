@@ -15,7 +15,7 @@
 struct btf;
 struct waits; // the skeleton
 
-// Before the skeleton is loaded: finds out how this kernel tells of io_uring, and leaves out the
+// Before the skeleton is loaded: finds out how this kernel reports io_uring, and excludes the
 // programs that do not fit it. Returns NULL and in `ret_submit` the tracepoint of a start, or in one
 // sentence why requests of io_uring are not seen.
 const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf,

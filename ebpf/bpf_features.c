@@ -162,7 +162,7 @@ static struct stall_error *check_uprobes(void)
 		return stall_error_create(
 			STALL_ERROR_UNSUPPORTED,
 			"no uprobes in this kernel, so waits in the server's own functions are "
-			"told by their stacks alone; take one with CONFIG_UPROBE_EVENTS");
+			"recognized by their stacks alone; take one with CONFIG_UPROBE_EVENTS");
 	// A file of ours that nobody has mapped: no program's code is touched.
 	_cleanup_close_ int file = memfd_create("uprobe", MFD_CLOEXEC);
 	if (file < 0 || write(file, "\x90\x90\x90\x90", 4) != 4)
@@ -177,8 +177,8 @@ static struct stall_error *check_uprobes(void)
 	return stall_error_create(
 		errno == EACCES || errno == EPERM ? STALL_ERROR_PERMISSION
 						  : STALL_ERROR_UNSUPPORTED,
-		"cannot set uprobes (%s), so waits in the server's own functions are told by their "
-		"stacks alone; %s",
+		"cannot set uprobes (%s), so waits in the server's own functions are "
+		"recognized by their stacks alone; %s",
 		strerror(errno),
 		errno == EACCES || errno == EPERM
 			? "run it as root: this kernel wants CAP_SYS_ADMIN for it"

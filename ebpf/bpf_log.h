@@ -6,7 +6,7 @@
 #include <bpf/libbpf.h>
 
 struct stall_bpf_log {
-	char text[512]; // the line that tells most, "" where nothing was said
+	char text[512]; // the line that says most, "" where nothing was said
 	libbpf_print_fn_t previous;
 	struct stall_bpf_log *outer; // what is within it is kept by the inner one
 };

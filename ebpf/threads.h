@@ -57,7 +57,8 @@ struct stall_bpf_thread {
 	__u64 switches_after;
 	__u64 runtime; /* se.sum_exec_runtime */
 	__u64 exec_id;
-	__u64 start_stack, start_brk; /* of its memory: they tell one program image from the next */
+	__u64 start_stack,
+		start_brk; /* of its memory: they differ from one program image to the next */
 	__u64 fs_base;
 	__u64 regs[STALL_BPF_PT_REGS];
 	char comm[STALL_BPF_COMM];

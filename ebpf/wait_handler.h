@@ -13,7 +13,7 @@ struct stall_wait_handler {
 	// `stack` has record->stack_size bytes. A record that is not whole never gets here.
 	void (*wait)(void *arg, const struct stall_wait_record *record, const uint8_t *stack);
 	void (*file)(void *arg, const struct stall_wait_file *file);
-	// All waits in flight that were there have been handed on: what they tell is fresh now, and
+	// All waits in flight that were there have been handed on: what they say is fresh now, and
 	// what comes next may take long. May be NULL.
 	void (*alarms)(void *arg);
 };

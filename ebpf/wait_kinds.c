@@ -6,7 +6,7 @@
 
 static const struct {
 	const char *name, *group;
-	enum stall_wait_kind probe;
+	enum stall_wait_kind wait_kind;
 	enum stall_wait_role role;
 } kinds[STALL_WATCH_KINDS] = {STALL_WATCH_KIND_TABLE};
 
@@ -18,14 +18,15 @@ const char *stall_watch_kind_name(enum stall_watch_kind kind)
 enum stall_watch_kind stall_watch_kind_of(enum stall_wait_kind kind, enum stall_wait_role role)
 {
 	for (int i = 0; i < STALL_WATCH_KINDS; i++)
-		if (kinds[i].probe == kind && (kind != STALL_WAIT_FUTEX || kinds[i].role == role))
+		if (kinds[i].wait_kind == kind &&
+		    (kind != STALL_WAIT_FUTEX || kinds[i].role == role))
 			return i;
 	return STALL_WATCH_FUTEX;
 }
 
-enum stall_wait_kind stall_watch_kind_probe(enum stall_watch_kind kind)
+enum stall_wait_kind stall_watch_wait_kind(enum stall_watch_kind kind)
 {
-	return kinds[kind].probe;
+	return kinds[kind].wait_kind;
 }
 
 uint32_t stall_watch_kinds_parse(const char *name)
@@ -40,14 +41,14 @@ uint32_t stall_watch_kinds_parse(const char *name)
 	return found;
 }
 
-uint32_t stall_watch_kinds_probes(uint32_t wanted)
+uint32_t stall_watch_wait_kinds(uint32_t watched)
 {
-	uint32_t probes = 0;
+	uint32_t found = 0;
 
 	for (int i = 0; i < STALL_WATCH_KINDS; i++)
-		if (wanted & 1u << i)
-			probes |= 1u << kinds[i].probe;
-	return probes;
+		if (watched & 1u << i)
+			found |= 1u << kinds[i].wait_kind;
+	return found;
 }
 
 const char *stall_wait_lost_name(enum stall_wait_lost cause)

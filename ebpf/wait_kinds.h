@@ -11,13 +11,13 @@
 
 const char *stall_watch_kind_name(enum stall_watch_kind kind);
 enum stall_watch_kind stall_watch_kind_of(enum stall_wait_kind kind, enum stall_wait_role role);
-enum stall_wait_kind stall_watch_kind_probe(enum stall_watch_kind kind);
+enum stall_wait_kind stall_watch_wait_kind(enum stall_watch_kind kind);
 
 // The kinds (1 << enum stall_watch_kind) of a name: a kind, a group (lock, sync, space, io) or
 // "all". No group has those that are idle. 0: there is no such name.
 uint32_t stall_watch_kinds_parse(const char *name);
-// The probes (1 << enum stall_wait_kind) that these kinds need.
-uint32_t stall_watch_kinds_probes(uint32_t kinds);
+// The kinds (1 << enum stall_wait_kind) of which these are.
+uint32_t stall_watch_wait_kinds(uint32_t kinds);
 
 // Threads that wait for work or for the end of another are no stall, however long they do.
 static inline bool stall_watch_kind_is_idle(enum stall_watch_kind kind)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the wait programs keep and tell: shared by the BPF programs and their loader. */
+/* What the wait programs keep and report: shared by the BPF programs and their loader. */
 #ifndef STALL_WAITS_BPF_H
 #define STALL_WAITS_BPF_H
 
@@ -41,17 +41,17 @@ struct stall_wait_stat {
 	__u32 role;	  /* of a futex word: written by user space alone, which unwinds */
 	__u32 used;	  /* 0: free, or its key is not written yet */
 	__u32 marked;	  /* waits for it that have been long: its wakers are recorded */
-	__u32 told;	  /* the record that makes it known (FILE, SLOT_FIRST) was sent */
+	__u32 announced;  /* the record that makes it known (FILE, SLOT_FIRST) was sent */
 	__u64 retired_ns; /* by user space */
 	__u64 unused;
 	/* From here on written by every wait: a cache line of its own. */
 	__u64 total_ns;
 	__u64 max_ns;
-	__u64 bytes;	  /* READ, WRITE, EXTEND */
-	__u64 over;	  /* waits over the threshold */
-	__u64 in_vain;	  /* FUTEX: the word had changed (EAGAIN), no wait; not in the histogram */
-	__u64 last_ns;	  /* end of the latest, CLOCK_MONOTONIC */
-	__u64 told_ns[2]; /* in a ring: of the latest END and WAKER record that was limited */
+	__u64 bytes;   /* READ, WRITE, EXTEND */
+	__u64 over;    /* waits over the threshold */
+	__u64 in_vain; /* FUTEX: the word had changed (EAGAIN), no wait; not in the histogram */
+	__u64 last_ns; /* end of the latest, CLOCK_MONOTONIC */
+	__u64 limited_ns[2]; /* in a ring: of the latest END and WAKER record that was limited */
 	__u64 bucket[STALL_WAIT_BUCKETS]; /* their sum is the count */
 };
 
@@ -87,7 +87,7 @@ static inline __u32 stall_frame_hash(const __u64 words[STALL_FRAME_WORDS])
 	return hash >> 32;
 }
 
-/* In records; of a slot the first two are told by `reported` and `marked`. */
+/* In records; a slot has `reported` and `marked` for the first two. */
 enum stall_slot_flags {
 	STALL_SLOT_REPORTED = 1 << 0, /* an IN_FLIGHT record was sent for this wait */
 	STALL_SLOT_MARKED = 1 << 1,   /* its key is among those whose wakers are recorded */
@@ -182,7 +182,7 @@ struct stall_wait_file {
 	char path[STALL_PATH];			       /* by path: as the program gave it */
 };
 
-#define STALL_STAT_PLACES 32 /* of the table that are looked at for a key */
+#define STALL_STAT_PLACES 32 /* of the table that are tried for a key */
 #define STALL_TAG_RETIRED (~0ULL)
 
 /* Not 0. Equal tags are taken for equal keys: 64 bits, of a few thousand keys. */

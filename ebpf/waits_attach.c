@@ -292,10 +292,10 @@ static struct stall_error *start_timer(struct stall_bpf_waits *waits)
 	if (!waits->has_timer) {
 		stall_bpf_waits_note_probe(waits, "timer", "BPF timer",
 					   waits->options.no_timer
-						   ? "not wanted: waits in flight are looked for "
+						   ? "switched off: waits in flight are found "
 						     "from user space"
 						   : "this kernel has no BPF timers: waits in "
-						     "flight are looked for from user space");
+						     "flight are found from user space");
 		return NULL;
 	}
 	int rc = bpf_prog_test_run_opts(bpf_program__fd(waits->skeleton->progs.stall_start_timer),

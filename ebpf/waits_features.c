@@ -50,7 +50,7 @@ static struct stall_error *check_timer(void)
 		return err;
 	return stall_error_create(
 		STALL_ERROR_UNSUPPORTED,
-		"no BPF timer can be started: waits in flight are looked for from "
+		"no BPF timer can be started: waits in flight are found from "
 		"user space, a thousand times a second; a newer kernel has timers");
 }
 

@@ -65,7 +65,7 @@ static struct stall_error *map_array(struct bpf_map *map, void **ret)
 	if (data == MAP_FAILED)
 		return stall_error_os(errno, "cannot map the BPF map %s of %zu bytes",
 				      bpf_map__name(map), size);
-	// Not for the child that unwinds, when it is made anew: it parses hostile files.
+	// Not for the child that unwinds, when it is started again: it parses hostile files.
 	madvise(data, size, MADV_DONTFORK);
 	*ret = data;
 	return NULL;
@@ -85,7 +85,7 @@ static void init_last_stats(struct stall_bpf_waits *waits)
 
 		stat->key.kind = kind;
 		stat->tag = stall_wait_tag(&stat->key);
-		stat->told = 1;
+		stat->announced = 1;
 		stat->used = 1;
 	}
 }

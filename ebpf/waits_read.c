@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the wait programs tell: records, slots, stats, losses.
+// What the wait programs report: records, slots, stats, losses.
 #include <bpf/bpf.h>
 #include <errno.h>
 #include <string.h>

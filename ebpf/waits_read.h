@@ -34,7 +34,7 @@ const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_
 // Says what a futex word is; for all waits on it from now on.
 void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_wait_key *key,
 			      enum stall_wait_role role);
-// The longest wait of a stat since this was last called; max_ns begins anew.
+// The longest wait of a stat since this was last called; max_ns starts again.
 uint64_t stall_bpf_waits_take_max(struct stall_bpf_waits *waits, size_t stat);
 // Frees a stat that nothing has used for a while, so that there is room for others. False where it
 // is in use after all, and at the first call, after which no new wait finds it: call again after

@@ -157,7 +157,7 @@ static void find_stat(struct recorder_ring *ring, struct recorder_thread *thread
 		return;
 	if (wait->kind == STALL_WAIT_FUTEX)
 		set_role(thread->stat, wait->operation);
-	else if (!__atomic_load_n(&thread->stat->told, __ATOMIC_RELAXED) &&
+	else if (!__atomic_load_n(&thread->stat->announced, __ATOMIC_RELAXED) &&
 		 (wait->path || (mode && wait->fd >= 0)))
 		recorder_file_name(ring, thread->stat, tag, wait, mode);
 }
@@ -358,7 +358,7 @@ static bool count_end(struct recorder_ring *ring, struct recorder_thread *thread
 	bool is_cond =
 		thread->kind == STALL_WAIT_FUTEX && thread->operation == STALL_RING_COND_WAIT;
 	bool is_first = is_cond && recorder_stat_is_own(ring, stat) &&
-			!__atomic_load_n(&stat->told, __ATOMIC_RELAXED);
+			!__atomic_load_n(&stat->announced, __ATOMIC_RELAXED);
 
 	recorder_stat_count(stat, ns, ending->now);
 	if (bytes)
@@ -374,9 +374,9 @@ static bool count_end(struct recorder_ring *ring, struct recorder_thread *thread
 	bool is_recorded =
 		(is_over || is_first) &&
 		recorder_may_record(ring, stat, role,
-				    is_cond ? (uint64_t *)&stat->told_ns[0] : NULL, ending->now);
+				    is_cond ? (uint64_t *)&stat->limited_ns[0] : NULL, ending->now);
 	if (is_first && is_recorded) // else the next one in its place
-		__atomic_store_n(&stat->told, 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&stat->announced, 1, __ATOMIC_RELAXED);
 	return is_recorded;
 }
 
@@ -422,7 +422,7 @@ uint64_t recorder_began_ns(const struct recorder_thread *thread)
 static bool may_record_release(struct recorder_ring *ring, struct stall_wait_stat *stat,
 			       bool is_queue, uint64_t now)
 {
-	uint64_t *last_ns = (uint64_t *)&stat->told_ns[1];
+	uint64_t *last_ns = (uint64_t *)&stat->limited_ns[1];
 
 	if (is_queue)
 		return recorder_is_due(last_ns, now, QUEUE_PAUSE_NS);
@@ -448,7 +448,7 @@ static void record_release(struct recorder_ring *ring, struct recorder_thread *t
 	if (!stat || !__atomic_load_n(&stat->marked, __ATOMIC_RELAXED) ||
 	    __atomic_load_n(&stat->role, __ATOMIC_RELAXED) == STALL_ROLE_COND)
 		return;
-	uint64_t last_ns = __atomic_load_n(&stat->told_ns[1], __ATOMIC_RELAXED);
+	uint64_t last_ns = __atomic_load_n(&stat->limited_ns[1], __ATOMIC_RELAXED);
 	if (last_ns && now - last_ns < QUEUE_PAUSE_NS)
 		return; // whether somebody has waited that long is not looked at
 	uint64_t oldest = recorder_oldest_wait(ring, object, &waiters);

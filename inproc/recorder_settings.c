@@ -81,7 +81,7 @@ static bool read_threshold(const char **at)
 			return false;
 		memcpy(name, *at, length);
 		name[length] = '\0';
-		kinds = stall_watch_kinds_probes(stall_watch_kinds_parse(name));
+		kinds = stall_watch_wait_kinds(stall_watch_kinds_parse(name));
 		*at = equals + 1;
 	}
 	if (!kinds || !read_number(at, ",", MAX_THRESHOLD_MS, &ms))

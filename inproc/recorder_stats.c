@@ -189,7 +189,7 @@ void recorder_file_name(struct recorder_ring *ring, struct stall_wait_stat *stat
 			  recorder_stat_index(ring, stat) * sizeof(struct stall_ring_name);
 	struct stall_ring_name *name = recorder_ring_at(ring, offset);
 
-	__atomic_store_n(&stat->told, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&stat->announced, 1, __ATOMIC_RELAXED);
 	if (!recorder_ring_has(ring, offset, sizeof(*name))) {
 		recorder_ring_lost(ring, STALL_LOST_FILES_FULL);
 		return;

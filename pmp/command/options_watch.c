@@ -86,9 +86,9 @@ struct stall_error *stall_options_add_threshold(struct stall_watch_options *opti
 
 	if (err)
 		return err;
-	options->source.asked |= stall_watch_kinds_probes(kinds);
+	options->source.asked |= stall_watch_wait_kinds(kinds);
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)
-		if (stall_watch_kinds_probes(kinds) & 1u << i)
+		if (stall_watch_wait_kinds(kinds) & 1u << i)
 			options->source.threshold_ns[i] = ns;
 	return NULL;
 }

@@ -101,7 +101,7 @@ static uint64_t effective_ns(const struct stall_server *server, enum stall_wait_
 
 	for (int i = 0; i < STALL_WATCH_KINDS; i++) {
 		uint64_t capture = server->triggers.rules.threshold_ns[i];
-		if (stall_watch_kind_probe(i) == probe && capture && capture < lowest)
+		if (stall_watch_wait_kind(i) == probe && capture && capture < lowest)
 			lowest = capture;
 	}
 	return lowest;
@@ -110,7 +110,7 @@ static uint64_t effective_ns(const struct stall_server *server, enum stall_wait_
 static struct stall_error *apply_thresholds(struct stall_server *server)
 {
 	for (int i = 0; i < STALL_WATCH_KINDS; i++) {
-		enum stall_wait_kind probe = stall_watch_kind_probe(i);
+		enum stall_wait_kind probe = stall_watch_wait_kind(i);
 		uint64_t ns = effective_ns(server, probe);
 		if (!server->watch || stall_watch_threshold(server->watch, probe) == ns)
 			continue;
@@ -139,7 +139,7 @@ static struct stall_error *settle_thresholds(struct stall_server *server)
 struct stall_error *stall_watching_set_threshold(struct stall_server *server, uint32_t kinds,
 						 uint64_t ns)
 {
-	uint32_t probes = stall_watch_kinds_probes(kinds);
+	uint32_t probes = stall_watch_wait_kinds(kinds);
 
 	server->watch_options.source.asked |= probes;
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)

@@ -153,7 +153,7 @@ static void report_file(struct stall_poller *poller, const struct stall_poll_slo
 {
 	struct stall_wait_stat *stat = stall_poll_stats_at(poller->stats, slot->stat);
 
-	if (stat->told || !slot->call.path[0])
+	if (stat->announced || !slot->call.path[0])
 		return;
 	if (poller->file_count == STALL_POLL_FILES) {
 		poller->lost[STALL_LOST_FILES_FULL]++;
@@ -170,7 +170,7 @@ static void report_file(struct stall_poller *poller, const struct stall_poll_slo
 		.mode = slot->call.mode,
 	};
 	memcpy(file->path, slot->call.path, sizeof(file->path));
-	stat->told = 1;
+	stat->announced = 1;
 }
 
 // Of a call that was seen twice.
@@ -205,7 +205,7 @@ static void begin_wait(struct stall_poller *poller, struct stall_poll_process *p
 	if (index >= poller->slot_high)
 		poller->slot_high = index + 1;
 	if (call.key.kind == STALL_WAIT_FUTEX)
-		poller->has_words |= !stall_poll_stats_at(poller->stats, slot->stat)->told;
+		poller->has_words |= !stall_poll_stats_at(poller->stats, slot->stat)->announced;
 	else if (!full)
 		report_file(poller, slot);
 }

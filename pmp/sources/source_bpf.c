@@ -255,7 +255,7 @@ static bool find_file(void *state, const struct stall_wait_key *key, struct stal
 	return false; // records have it all
 }
 
-/* What is told of the probes themselves. */
+/* The wait programs themselves. */
 
 static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 {

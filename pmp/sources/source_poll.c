@@ -185,7 +185,7 @@ static bool take_question(struct source *source, struct stall_poll_slot *slot,
 static bool needs_question(const struct stall_poll_slot *slot, const struct stall_wait_stat *stat)
 {
 	// A wait that was reported in flight has shown that too.
-	return !stat->told && stat->key.tgid && !slot->reported &&
+	return !stat->announced && stat->key.tgid && !slot->reported &&
 	       stat->key.kind == STALL_WAIT_FUTEX && stat->role == STALL_ROLE_UNKNOWN;
 }
 
@@ -205,7 +205,7 @@ static void take_questions(struct source *source, struct batch *batch)
 			poller->has_words = true;
 			source->more = true;
 		} else if (take_question(source, slot, &source->questions[batch->asked])) {
-			stat->told = 1;
+			stat->announced = 1;
 			batch->asked++;
 		}
 	}

@@ -48,7 +48,7 @@ static void write_counts(enum stall_watch_kind kind, const struct stall_wait_cou
 	stall_json_member_ms(json, "total_ms", counts->total_ns);
 	stall_json_member_ms(json, "max_ms", counts->max_ns);
 	stall_json_member_uint(json, "over", counts->over);
-	if (stall_wait_has_bytes(stall_watch_kind_probe(kind)))
+	if (stall_wait_has_bytes(stall_watch_wait_kind(kind)))
 		stall_json_member_uint(json, "bytes", counts->bytes);
 	write_histogram(counts, json);
 }
@@ -103,7 +103,7 @@ static void write_kinds(struct writer *writer)
 		stall_json_open(json, '{');
 		write_counts(kind, &sum, json);
 		stall_json_member_ms(json, "threshold_ms",
-				     writer->line->threshold_ns[stall_watch_kind_probe(kind)]);
+				     writer->line->threshold_ns[stall_watch_wait_kind(kind)]);
 		stall_json_member_uint(json, "in_flight", writer->in_flight[kind]);
 		stall_json_close(json, '}');
 	}
@@ -117,7 +117,7 @@ static void write_classes(struct writer *writer)
 	stall_json_key(json, "classes");
 	stall_json_open(json, '[');
 	for (int kind = 0; kind < STALL_WATCH_KINDS; kind++) {
-		if (stall_watch_kind_probe(kind) == STALL_WAIT_FUTEX)
+		if (stall_watch_wait_kind(kind) == STALL_WAIT_FUTEX)
 			continue;
 		for (int class = 0; class < STALL_FILE_CLASSES; class ++) {
 			const struct stall_wait_counts *sum = &writer->sums[kind][class];

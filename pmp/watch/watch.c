@@ -110,7 +110,7 @@ struct stall_error *stall_watch_create(const struct stall_watch_options *options
 	if (!watch)
 		return &stall_enomem;
 	watch->options = *options;
-	watch->options.source.kinds = stall_watch_kinds_probes(options->kinds);
+	watch->options.source.kinds = stall_watch_wait_kinds(options->kinds);
 	watch->handler = handler;
 	watch->arg = arg;
 	if (options->events)
@@ -136,7 +136,7 @@ void stall_watch_set_alarm(struct stall_watch *watch, stall_watch_alarm_fn alarm
 struct stall_error *stall_watch_set_threshold(struct stall_watch *watch, const char *kind,
 					      uint64_t ns)
 {
-	uint32_t probes = stall_watch_kinds_probes(stall_watch_kinds_parse(kind));
+	uint32_t probes = stall_watch_wait_kinds(stall_watch_kinds_parse(kind));
 
 	if (!probes)
 		return stall_error_create(STALL_ERROR_USAGE,

@@ -93,7 +93,7 @@ static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
 	slot->flags = STALL_SLOT_ADOPTED;
 	__u32 seq = slot->seq;
 	struct stall_wait_stat *stat = stat_at(stat_index);
-	if (stat && !stat->told && file)
+	if (stat && !stat->announced && file)
 		emit_file(FILE_OF_ADOPTION, slot, stat, (__u64)file, regs.di);
 	// Where it has returned meanwhile nobody may have seen that: then it does not wait.
 	if (!read_call(at, &regs))

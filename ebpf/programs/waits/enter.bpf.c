@@ -211,7 +211,7 @@ VERIFIED_ONCE int handle_file_call(struct call_args *args)
 	slot->size = size;
 	__u32 stat_index = get_or_create_stat(&key);
 	struct stall_wait_stat *stat = stat_at(stat_index);
-	if (stat && !stat->told && inode)
+	if (stat && !stat->announced && inode)
 		emit_file(FILE_OF_ENTER, slot, stat, (__u64)file, args->di);
 	begin_wait(slot, args->regs, stat_index);
 	return 0;

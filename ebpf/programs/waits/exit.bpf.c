@@ -47,12 +47,12 @@ VERIFIED_ONCE int emit_end(struct end *end, struct stall_wait_slot *slot,
 	out->record.slot = end->slot;
 	out->record.seq = end->seq;
 	out->record.flags = flags;
-	bool is_first = !stat->told && slot->key.kind == STALL_WAIT_FUTEX;
+	bool is_first = !stat->announced && slot->key.kind == STALL_WAIT_FUTEX;
 	if (is_first)
 		out->record.flags |= STALL_SLOT_FIRST;
 	bool was_sent = emit_with_stack(out, (void *)end->regs);
 	if (is_first)
-		stat->told = was_sent;
+		stat->announced = was_sent;
 	release_record(out);
 	return 0;
 }
@@ -79,7 +79,7 @@ static __always_inline int end_wait(struct end *end, struct stall_wait_slot *slo
 	if (stall_wait_has_bytes(kind) && end->result > 0)
 		__sync_fetch_and_add(&stat->bytes, end->result);
 	bool is_over = ns >= thresholds[kind];
-	if (is_over || (kind == STALL_WAIT_FUTEX && !stat->told))
+	if (is_over || (kind == STALL_WAIT_FUTEX && !stat->announced))
 		emit_end(end, slot, stat, is_over, flags);
 	return 0;
 }

@@ -59,7 +59,7 @@ VERIFIED_ONCE int emit_file(__u32 user, struct stall_wait_slot *slot, struct sta
 	out->fd = fd;
 	out->mode = BPF_CORE_READ(file, f_inode, i_mode);
 	name_file(out, file);
-	stat->told = emit_bytes(out, sizeof(*out));
+	stat->announced = emit_bytes(out, sizeof(*out));
 	return 0;
 }
 
@@ -88,10 +88,10 @@ VERIFIED_ONCE __u32 get_or_create_path_stat(__u32 user, struct stall_wait_slot *
 	key->id = hash_path(out);
 	index = get_or_create_stat(key);
 	struct stall_wait_stat *stat = stat_at(index);
-	if (stat && !stat->told) {
+	if (stat && !stat->announced) {
 		out->key = stat->key;
 		out->fd = directory;
-		stat->told = emit_bytes(out, sizeof(*out));
+		stat->announced = emit_bytes(out, sizeof(*out));
 	}
 	return index;
 }

@@ -5,7 +5,7 @@
 #include "ebpf/programs/waits/slots.bpf.h"
 #include "ebpf/programs/waits/stats.bpf.h"
 
-#define MAX_IOCBS 64	  // of one io_submit(2) that are looked at
+#define MAX_IOCBS 64	  // of one io_submit(2) that are followed
 #define MAX_IO_EVENTS 256 // of one io_getevents(2)
 
 /* include/uapi/linux/aio_abi.h */
@@ -84,7 +84,7 @@ VERIFIED_ONCE int follow_iocb(__u64 address)
 	if (!is_enabled(call.key.kind))
 		return 0;
 	struct stall_wait_stat *stat = stat_at(get_or_create_stat(&call.key));
-	if (stat && !stat->told)
+	if (stat && !stat->announced)
 		emit_file(FILE_OF_ENTER, slot, stat, (__u64)file, iocb.fd);
 	begin_async_call(&id, &call);
 	return 0;

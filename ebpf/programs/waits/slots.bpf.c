@@ -3,7 +3,7 @@
 
 #include "ebpf/programs/waits/wait.bpf.h"
 
-#define THREAD_PLACES 16 // of the hash table that are looked at
+#define THREAD_PLACES 16 // of the hash table that are tried
 
 VERIFIED_ONCE __u32 find_slot_slow(__u32 tid)
 {

@@ -179,7 +179,7 @@ static __always_inline int handle_completion(struct io_kiocb *request, __s64 res
 		set_file_key(&call.key, BPF_CORE_READ(file, f_inode));
 	struct stall_wait_stat *stat = stat_at(get_or_create_stat(&call.key));
 	struct stall_wait_slot *slot = bpf_map_lookup_elem(&slots, &call.slot);
-	if (!by_path && stat && !stat->told && slot && file)
+	if (!by_path && stat && !stat->announced && slot && file)
 		emit_file(FILE_OF_COMPLETE, slot, stat, (__u64)file, -1);
 	count_async_call(&call, result);
 	return 0;
