@@ -1,41 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture/backends.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "rings/snap_inproc.h"
 
-// In the order of preference: exact and never stopping; exact for the price of a stop; neither
-// exact nor whole, but without privileges; without any right, of processes that record themselves.
-static const struct stall_backend *const backends[] = {
-	&stall_backend_bpf,
-	&stall_backend_ptrace,
-	&stall_backend_proc,
-	&stall_backend_inproc,
-};
-#define BACKENDS (sizeof(backends) / sizeof(backends[0]))
+#define BACKEND(name) &stall_backend_##name,
+const struct stall_backend *const stall_backends[] = {STALL_BACKENDS(BACKEND)};
+#undef BACKEND
+const size_t stall_backend_count = sizeof(stall_backends) / sizeof(stall_backends[0]);
+
+static struct stall_error *no_such_backend(const char *name)
+{
+	_cleanup_free_ char *names = NULL;
+	size_t size;
+	FILE *file = open_memstream(&names, &size);
+
+	if (!file)
+		return &stall_enomem;
+	fprintf(file, "auto");
+	for (size_t i = 0; i < stall_backend_count; i++)
+		fprintf(file, "%s%s", i + 1 < stall_backend_count ? ", " : " or ",
+			stall_backends[i]->name);
+	if (fclose(file))
+		return &stall_enomem;
+	return stall_error_create(STALL_ERROR_USAGE, "no backend \"%s\": take %s", name, names);
+}
 
 static struct stall_error *choose_named(const char *name,
 					const struct stall_snapshot_options *options,
 					const struct stall_backend **ret, char **ret_reason)
 {
-	for (size_t i = 0; i < BACKENDS; i++) {
-		if (strcmp(backends[i]->name, name))
+	for (size_t i = 0; i < stall_backend_count; i++) {
+		if (strcmp(stall_backends[i]->name, name))
 			continue;
-		struct stall_error *err = backends[i]->check(options);
+		struct stall_error *err = stall_backends[i]->check(options);
 		if (err)
 			return err;
 		char *reason = strdup("asked for by name");
 		if (!reason)
 			return &stall_enomem;
-		*ret = backends[i];
+		*ret = stall_backends[i];
 		*ret_reason = reason;
 		return NULL;
 	}
-	return stall_error_create(STALL_ERROR_USAGE,
-				  "no backend \"%s\": take auto, bpf, ptrace, proc or inproc",
-				  name);
+	return no_such_backend(name);
 }
 
 // Appends to a list of reasons; false without memory.
@@ -57,8 +67,8 @@ static struct stall_error *choose_auto(bool allow_stop,
 {
 	_cleanup_free_ char *reasons = NULL;
 
-	for (size_t i = 0; i < BACKENDS; i++) {
-		const struct stall_backend *backend = backends[i];
+	for (size_t i = 0; i < stall_backend_count; i++) {
+		const struct stall_backend *backend = stall_backends[i];
 
 		if (backend->stops_threads && !allow_stop) {
 			if (!append_reason(&reasons, backend->name,

@@ -4,9 +4,14 @@
 #define STALL_BACKENDS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/error.h"
 #include "snapshot/backend.h"
+
+// STALL_BACKENDS, in its order.
+extern const struct stall_backend *const stall_backends[];
+extern const size_t stall_backend_count;
 
 // `name` is "auto" or a backend's. Auto takes the first that works, never one that stops threads
 // unless allow_stop, and a ring only where nothing else works; *ret_reason says why that one (free

@@ -8,10 +8,9 @@
 #include "base/features.h"
 #include "base/json_writer.h"
 #include "base/output.h"
+#include "capture/backends.h"
 #include "capture/kernel_symbols.h"
 #include "ebpf/bpf_features.h"
-#include "rings/snap_inproc.h"
-#include "snapshot/backend.h"
 
 // Errors say what is wrong, then, behind "; ", what to do about it.
 static void write_feature(struct stall_json *json, const char *name, struct stall_error *err)
@@ -79,10 +78,8 @@ struct stall_error *stall_features_write(int fd)
 	stall_json_key(&json, "features");
 	stall_json_open(&json, '{');
 	// The backends as a whole, then what they are made of.
-	write_feature(&json, "bpf-iterator", check_backend(&stall_backend_bpf));
-	write_feature(&json, "ptrace", check_backend(&stall_backend_ptrace));
-	write_feature(&json, "proc", check_backend(&stall_backend_proc));
-	write_feature(&json, "inproc", check_backend(&stall_backend_inproc));
+	for (size_t i = 0; i < stall_backend_count; i++)
+		write_feature(&json, stall_backends[i]->feature, check_backend(stall_backends[i]));
 	write_feature(&json, "kernel-symbols", check_kernel_symbols());
 	write_features(&json, stall_features, stall_feature_count);
 #ifdef STALL_HAVE_BPF

@@ -8,7 +8,7 @@
 #include "rings/ring_find.h"
 #include "rings/ring_snapshot.h"
 #include "rings/ring_words.h"
-#include "rings/snap_inproc.h"
+#include "snapshot/backend.h"
 #include "snapshot/proc_copy.h"
 #include "snapshot/proc_thread.h"
 
@@ -222,6 +222,7 @@ static struct stall_error *inproc_capture(void *state, struct stall_snapshot *sn
 
 const struct stall_backend stall_backend_inproc = {
 	.name = "inproc",
+	.feature = "inproc",
 	.check = inproc_check,
 	.open = inproc_open,
 	.create_maps = inproc_maps,

@@ -10,6 +10,7 @@
 
 struct stall_backend {
 	const char *name;
+	const char *feature; // its name in stallscope.features/1
 	bool stops_threads;
 	// NULL when it would work here for this user; else why not, and what would make it work.
 	struct stall_error *(*check)(const struct stall_snapshot_options *options);
@@ -29,9 +30,17 @@ struct stall_backend {
 	void (*close)(void *state);
 };
 
-// Of this folder; rings/snap_inproc.h has one more.
-extern const struct stall_backend stall_backend_bpf;	// snap_bpf.c
-extern const struct stall_backend stall_backend_proc;	// snap_proc.c
-extern const struct stall_backend stall_backend_ptrace; // snap_ptrace.c
+// All that can be chosen, in the order of preference: exact and never stopping; exact for the price
+// of a stop; neither exact nor whole, but without privileges; without any right, of processes that
+// record themselves (rings/snap_inproc.c). The others are in snap_*.c here.
+#define STALL_BACKENDS(BACKEND)                                                                    \
+	BACKEND(bpf)                                                                               \
+	BACKEND(ptrace)                                                                            \
+	BACKEND(proc)                                                                              \
+	BACKEND(inproc)
+
+#define STALL_DECLARE_BACKEND(name) extern const struct stall_backend stall_backend_##name;
+STALL_BACKENDS(STALL_DECLARE_BACKEND)
+#undef STALL_DECLARE_BACKEND
 
 #endif

@@ -607,6 +607,7 @@ static struct stall_error *bpf_find_runs(void *arg, const struct stall_snapshot 
 
 const struct stall_backend stall_backend_bpf = {
 	.name = "bpf",
+	.feature = "bpf-iterator",
 	.stops_threads = false,
 	.check = bpf_check,
 	.open = bpf_open,

@@ -32,6 +32,7 @@ static void nobpf_close(void *state)
 
 const struct stall_backend stall_backend_bpf = {
 	.name = "bpf",
+	.feature = "bpf-iterator",
 	.check = nobpf_check,
 	.open = nobpf_open,
 	.capture = nobpf_capture,

@@ -96,6 +96,7 @@ static struct stall_error *proc_find_runs(void *state, const struct stall_snapsh
 
 const struct stall_backend stall_backend_proc = {
 	.name = "proc",
+	.feature = "proc",
 	.check = proc_check,
 	.open = proc_open,
 	.capture = proc_capture,

@@ -294,6 +294,7 @@ static struct stall_error *ptrace_find_runs(void *state, const struct stall_snap
 
 const struct stall_backend stall_backend_ptrace = {
 	.name = "ptrace",
+	.feature = "ptrace",
 	.stops_threads = true,
 	.check = ptrace_check,
 	.open = ptrace_open,
