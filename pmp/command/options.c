@@ -337,6 +337,9 @@ static struct stall_error *check(const struct stall_options *options, const char
 		return stall_usage("core: --core is missing");
 	if (bit & RING && !options->capture.snapshot.ring)
 		return stall_usage("ring: --ring is missing");
+	// Which waits are long is the caller's to say.
+	if (options->serve.captures && !stall_trigger_rules_any(&options->serve.rules))
+		return stall_usage("%s: --captures needs --capture-threshold or --convoy", command);
 	return NULL;
 }
 
@@ -359,15 +362,11 @@ static struct stall_error *parse_command(const char *text, enum stall_command *r
 	return stall_usage("\"%s\": unknown command", text);
 }
 
-// Captures that have somewhere to go are taken, and probes are on where their events, lines or
-// captures are asked for.
+// Probes are on where their events, lines or captures are asked for.
 static void complete_serve(struct stall_options *options)
 {
 	struct stall_serve_options *serve = &options->serve;
 
-	if (serve->captures && !stall_trigger_rules_any(&serve->rules))
-		stall_trigger_rules_set(&serve->rules, stall_watch_kinds_parse("all"),
-					STALL_TRIGGER_THRESHOLD_NS);
 	if (options->interval_given)
 		serve->line_ns = options->waits.interval_ns;
 	serve->watch |= serve->events || serve->line_ns || stall_trigger_rules_any(&serve->rules);

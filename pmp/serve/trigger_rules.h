@@ -18,7 +18,7 @@ struct stall_trigger_rules {
 	uint64_t interval_ns;			  // from one capture to the next, at least
 };
 
-#define STALL_TRIGGER_THRESHOLD_NS UINT64_C(1000000000)
+// Where the caller says nothing: a probe that is run by hand in a stall must not become a load.
 #define STALL_TRIGGER_INTERVAL_NS UINT64_C(10000000000)
 
 // Never a capture; once thresholds are set, at most one each STALL_TRIGGER_INTERVAL_NS.

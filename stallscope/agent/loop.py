@@ -70,7 +70,7 @@ HISTORY_SECONDS = 60.0
 SAMPLES_BYTES = 6 << 20
 WAITS_BYTES = 2 << 20
 STOP_SECONDS = 1.2
-"""What the disk has to take the last words; the whole stop is to be done in 2 s."""
+"""For what is still to be written; the whole stop is to be done in 2 s."""
 METRICS_NS = 5 * NS
 DISK_NS = 10 * NS
 """From one check of the disk's free space to the next."""
@@ -86,7 +86,7 @@ WIND_DOWN_PAUSE = 0.1
 
 
 class Agent:
-    """Watches one server. Make it, then ``run``; ``events`` takes its news, signals among them."""
+    """Watches one server. Make it, then ``run``; ``events`` takes events and signals."""
 
     def __init__(
         self,
@@ -294,7 +294,7 @@ class Agent:
         self._health.note(sample)
 
     def _given_up(self, trigger: str) -> None:
-        why = f"{trigger}: what it looks at is known no more; what it saw counts as over"
+        why = f"{trigger}: its variable is known no more; its breach counts as over"
         _log.warning("%s", why)
         self.feed(NoteAdded("trigger-unknown", why))
 

@@ -231,7 +231,7 @@ class ProbeSession:
             self._log_once(f"the probe has ended, and is started again: {why}")
             return False
         if not any(map(processes.read, self._pids)):
-            return False  # it has nothing to look at, until the server is back
+            return False  # there is nothing to capture, until the server is back
         if self._watch:
             self._log_once(f"no waits: {why}; captures are asked for by other triggers alone")
             self._watch = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectors of one server process, made anew for its next one."""
+"""The collectors of one server process, made again for its next one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SQL_THREAD = "sql"
 SQL_BASICS = frozenset({"heartbeat", "status", "processlist"})
 """Collectors that work on every server whose account has its rights."""
 SELDOM_SECONDS = 5.0
-"""From look to look of what no trigger looks at, and an incident is to show."""
+"""Polling interval of what no trigger names, and an incident is to show."""
 SESSIONS_SECONDS = 1.0
 """Longer the capture does not wait for what the server says of its connections."""
 
@@ -61,7 +61,7 @@ ALWAYS = (
     "Threads_created",
     "Threads_running",
 )
-"""Status variables of the minute before an incident, beside those that triggers look at."""
+"""Status variables of the minute before an incident, beside those that triggers name."""
 
 
 class Sources(msgspec.Struct):
@@ -105,9 +105,9 @@ class Deadlocks:
 
     def collect(self) -> Sample:
         """Look once. Raises: StallscopeError where the server or the disk does not answer."""
-        return sample(self.name, self._look)
+        return sample(self.name, self._poll)
 
-    def _look(self, clock_ns: int) -> dict[str, float]:
+    def _poll(self, clock_ns: int) -> dict[str, float]:
         cued, self._cued = self._cued, False
         found = self._watch.look(cue=cued) if self._begun else self._watch.begin()
         self._begun = True
@@ -169,7 +169,7 @@ def of_server(
 
 
 def _seldom(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:
-    """Yield what is dear, or not on every server; as often as a trigger that looks at it wants."""
+    """Yield what is expensive, or not on every server; as often as its triggers want."""
     from stallscope.collectors.sql.collecting import Seldom
     from stallscope.collectors.sql.innodb_status import InnodbStatus
     from stallscope.collectors.sql.lock_waits import LockWaits

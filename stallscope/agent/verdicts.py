@@ -14,7 +14,7 @@ def combine(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Return the verdict of an incident: docs/agent.md, "The verdict of an incident".
 
     Of each signature the threads that it explains times its confidence are added up over the
-    captures; the largest sum wins. It is told as the capture tells it that has most of it.
+    captures; the largest sum wins. It reads as in the capture that has most of it.
     """
     weights: dict[str | None, float] = {}
     best: dict[str | None, Verdict] = {}

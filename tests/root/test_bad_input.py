@@ -81,6 +81,7 @@ def test_no_such_process(backend: str) -> None:
         ["snap", "--pid", "1", "--max-stack", "-5"],
         ["snap", "--pid", "1", "--nonsense"],
         ["snap", "--pid", "1", "extra"],
+        ["serve", "--pid", "1", "--captures", "/tmp"],
         ["core"],
         ["capture"],
     ],

@@ -189,10 +189,11 @@ def test_files_in_a_folder_of_another_user(foreign_folder: Path) -> None:
         for force in ([], ["--force-overwrite"]):
             done = snap(target.pid, "--output", str(file), *force)
             assert done.code == 0, done.stderr
-        options = ("--no-uprobes", "--captures", str(foreign_folder))
+        threshold = ("--capture-threshold", "1000")
+        options = ("--no-uprobes", *threshold, "--captures", str(foreign_folder))
         with serving(target.pid, "bpf", *options) as process:
             assert_reduced(process.pid, wanted | {"DAC_OVERRIDE"})
-        options = ("--no-uprobes", "--captures", "/var/tmp")
+        options = ("--no-uprobes", *threshold, "--captures", "/var/tmp")
         with serving(target.pid, "bpf", *options) as process:
             assert_reduced(process.pid, wanted)
         assert_unharmed(target.pid)

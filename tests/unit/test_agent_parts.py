@@ -15,7 +15,7 @@ from stallscope.agent.events import Callback, EventQueue
 from stallscope.agent.history import History
 from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.verdict_process import VerdictRequest
-from stallscope.agent.verdict_process.naming import judge, verdict_of
+from stallscope.agent.verdict_process.naming import name_capture, verdict_of
 from stallscope.agent.verdicts import combine
 from stallscope.agent.writer import MAX_JOBS, Writer
 from stallscope.analyzers import catalog, engine
@@ -78,7 +78,7 @@ def test_only_threads_without_connections_are_said_to_be_without(
     thread = Thread(tid=101, frames=(), state="S", label=Label.VERIFIED)
     capturefile.write(Capture(backend="bpf", processes=(Process(100),), threads=(thread,)), path)
     sessions = Sessions(sessions=(Session(7, 101),), pid=100, **told)
-    judged = judge(VerdictRequest(str(path), sessions), catalog.load([]))
+    judged = name_capture(VerdictRequest(str(path), sessions), catalog.load([]))
     assert (judged.error, judged.sessions, judged.notes) == (None, missing, notes)
     (annotated,) = capturefile.read(path).threads
     assert annotated.connection == (None if missing else 7)
@@ -87,7 +87,7 @@ def test_only_threads_without_connections_are_said_to_be_without(
 def test_the_version_of_the_server_is_what_the_capture_says(tmp_path: Path) -> None:
     path = tmp_path / "0001.jsonl.zst"
     capturefile.write(convoy(), path)
-    assert judge(VerdictRequest(str(path)), catalog.load([])).version == "5.5.9"
+    assert name_capture(VerdictRequest(str(path)), catalog.load([])).version == "5.5.9"
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -32,6 +32,6 @@ class VerdictAnswer(msgspec.Struct, frozen=True):
     sessions: str | None = None
     """Why its threads have no connections."""
     notes: tuple[str, ...] = ()
-    """What else the server did not tell: who holds its metadata locks, for one."""
+    """What else the server did not say: who holds its metadata locks, for one."""
     version: str | None = None
     """Of the server."""

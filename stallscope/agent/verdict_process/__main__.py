@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.agent.verdict_process import VerdictRequest
-from stallscope.agent.verdict_process.naming import judge
+from stallscope.agent.verdict_process.naming import name_capture
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
 from stallscope.base.priority import set_priority
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=VerdictRequest)
-        answer = msgspec.json.encode(judge(request, signatures))
+        answer = msgspec.json.encode(name_capture(request, signatures))
         sys.stdout.buffer.write(answer + b"\n")
         sys.stdout.buffer.flush()
     return 0

@@ -46,7 +46,7 @@ class VerdictProcess:
                 found = self._run(requests)
             done(found)
 
-        threading.Thread(target=work, name="judge", daemon=True).start()
+        threading.Thread(target=work, name="verdicts", daemon=True).start()
 
     def close(self) -> None:
         """End the child, if there is one."""
@@ -62,10 +62,10 @@ class VerdictProcess:
         found: dict[str, VerdictAnswer] = {}
         for line in out[:_MAX_OUTPUT].splitlines():
             try:
-                judged = msgspec.json.decode(line, type=VerdictAnswer)
+                answer = msgspec.json.decode(line, type=VerdictAnswer)
             except msgspec.MsgspecError:
                 continue
-            found[judged.path] = judged
+            found[answer.path] = answer
         return tuple(found.get(r.path, VerdictAnswer(r.path, error=why)) for r in requests)
 
     def _child(self, lines: bytes) -> tuple[bytes, str]:

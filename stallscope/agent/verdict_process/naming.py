@@ -18,10 +18,10 @@ from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import session
 from stallscope.server.statements import normalize
 
-__all__ = ["judge", "verdict_of"]
+__all__ = ["name_capture", "verdict_of"]
 
 
-def judge(request: VerdictRequest, signatures: catalog.Catalog) -> VerdictAnswer:
+def name_capture(request: VerdictRequest, signatures: catalog.Catalog) -> VerdictAnswer:
     """Put the sessions beside one capture, and analyze it with them."""
     path = Path(request.path)
     try:
