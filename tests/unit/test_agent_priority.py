@@ -23,9 +23,11 @@ print(os.getpriority(os.PRIO_PROCESS, 0))
 print(Path("/proc/self/autogroup").read_text(), end="")
 """
 
-pytestmark = pytest.mark.skipif(
-    not AUTOGROUP.exists(), reason="this kernel gives CPU time to no sessions"
-)
+# Alone: beside other tests they run at the lowest priority, from which only root comes back.
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel gives CPU time to no sessions"),
+]
 
 
 def lowered(*, own_session: bool) -> list[str]:
