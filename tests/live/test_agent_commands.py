@@ -131,7 +131,7 @@ def test_triggers_are_read_again_on_sighup(server: SqlServer, tmp_path: Path) ->
     with agent(server, tmp_path / "store", "--triggers", triggers) as watch:
         triggers.write_text("[[trigger]]\nname = 3\n")
         watch.process.send_signal(signal.SIGHUP)
-        watch.wait_said("what was read before holds on")
+        watch.wait_said("keeping the previous configuration")
         assert any("triggers.toml:2" in line for line in watch.said)
         triggers.write_text("defaults = false\n")
         watch.process.send_signal(signal.SIGHUP)

@@ -141,8 +141,8 @@ def test_a_restart_is_followed(tmp_path: Path) -> None:
         with metadata_lock_pileup(server):
             watch.wait(lambda: "metadata-lock" in verdicts(watch), "metadata-lock")
         assert watch.stop() == 0
-    (incident,) = incidents(tmp_path)
-    assert incident.target.pid == server.pid != before
+        (incident,) = incidents(tmp_path)
+        assert incident.target.pid == server.pid != before
 
 
 def test_an_upgrade_is_followed(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def whole(dest: Path) -> set[str]:
         for entry in stored.incident.captures:
             path = dest / "incidents" / summary.id / entry.file
             assert path.is_file(), entry
-        for file in (dest / "incidents" / summary.id / "captures").glob("[0-9]*"):
+        for file in (dest / "incidents" / summary.id / "captures").glob("[0-9]*.jsonl*"):
             capturefile.read(file)
     return {summary.id for summary in found.incidents}
 
