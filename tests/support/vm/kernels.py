@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Download kernels of Debian's, one for each series that the matrix is of.
 
-``python -m tests.support.vm.kernels [SERIES ...]`` downloads what the cache lacks. The machine's own
-packages and their lists are not touched: apt gets a configuration of its own.
+``python -m tests.support.vm.kernels [SERIES ...]`` downloads what the cache lacks. The packages of
+the machine and their lists are not touched: apt gets a configuration of its own.
 """
 
 from __future__ import annotations
