@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads numbers out of bytes that are not trusted. What goes beyond their end is 0, nothing is left
-// after it, and `torn` says so.
+// Reads numbers from untrusted bytes. A read beyond their end gives 0, consumes what is left and sets
+// `torn`.
 #ifndef STALL_BYTES_H
 #define STALL_BYTES_H
 

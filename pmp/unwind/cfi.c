@@ -180,7 +180,7 @@ static bool read_instruction(const struct machine *m, struct stall_bytes *progra
 	return !program->torn;
 }
 
-// Registers that are not followed may have any rule.
+// Rules of registers that are not tracked are dropped.
 static bool set_rule(struct machine *m, const struct instruction *in, struct stall_rule rule)
 {
 	if (in->reg < STALL_REGS)
@@ -269,7 +269,7 @@ static bool execute(struct machine *m, const struct instruction *in)
 
 	switch (in->code) {
 	case DW_CFA_nop:
-	case DW_CFA_GNU_args_size: // for exceptions that leave pushed arguments behind
+	case DW_CFA_GNU_args_size: // needed by exceptions alone
 		return true;
 	case DW_CFA_set_loc:
 		m->location = in->value;
@@ -323,7 +323,7 @@ static bool execute(struct machine *m, const struct instruction *in)
 	}
 }
 
-// Up to the last instruction that concerns the address. False: one of them makes no sense.
+// Runs the program as far as it concerns the address. False: it is invalid.
 static bool run(struct machine *m, struct stall_bytes program, uint64_t address)
 {
 	if (stall_bytes_left(&program) > MAX_PROGRAM)

@@ -50,7 +50,7 @@ static void section_destroyp(struct stall_cfi_section **section)
 	stall_cfi_section_destroy(*section);
 }
 
-// The value alone, whatever it counts from.
+// The stored value, before its base is added.
 static bool read_value(uint8_t encoding, struct stall_bytes *bytes, uint64_t *ret)
 {
 	switch (encoding & 0x0f) {
@@ -88,7 +88,7 @@ bool stall_cfi_section_pointer(const struct stall_cfi_section *section, uint8_t 
 {
 	uint64_t base = 0;
 
-	// Compilers write no others for code, and for some the base is not in the file.
+	// Compilers use no other for code, and the base of some is not in the file.
 	if ((encoding & 0xf0) == DW_EH_PE_pcrel)
 		base = section->address + (uint64_t)(bytes->at - section->data);
 	else if (encoding & 0xf0)
@@ -99,7 +99,7 @@ bool stall_cfi_section_pointer(const struct stall_cfi_section *section, uint8_t 
 	return true;
 }
 
-// The routine is called by exceptions only: what counts is how long the pointer to it is.
+// Only exceptions need the routine; here the pointer to it is skipped.
 static bool skip_personality(const struct stall_cfi_section *section, struct stall_bytes *data)
 {
 	uint8_t encoding = (uint8_t)stall_bytes_number(data, 1);
@@ -243,7 +243,7 @@ static int compare_functions(const void *a, const void *b)
 	return x->fde < y->fde ? -1 : 1;
 }
 
-// Of the section, or a length of 0, which ends .eh_frame before.
+// Whether the section ends here, or a length of 0 marks the end of .eh_frame.
 static bool is_end(const struct stall_cfi_section *section, uint64_t offset)
 {
 	struct stall_bytes rest = stall_bytes_of(section->data + offset, section->size - offset);
@@ -266,7 +266,7 @@ static struct stall_error *index_entries(struct stall_cfi_section *section)
 			section->is_damaged = true;
 			continue;
 		}
-		// What the linker dropped, or merged with its like, is empty.
+		// Functions that the linker dropped are empty.
 		if (fde.start == fde.end)
 			continue;
 		if (section->count == MAX_ENTRIES)

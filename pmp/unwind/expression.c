@@ -201,7 +201,7 @@ static size_t operands(uint8_t op)
 	}
 }
 
-// What takes no value or one; DW_OP_addr is not here, since nobody relocates it.
+// Operations of no operand or one. DW_OP_addr is refused: its address would need relocation.
 static enum stall_step execute(struct machine *m, uint8_t op)
 {
 	uint64_t *top = &m->stack[m->depth ? m->depth - 1 : 0];

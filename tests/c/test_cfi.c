@@ -232,7 +232,7 @@ static void test_rules(void)
 	CHECK_RBX(STALL_RULE_SAME, 0, DW_CFA_undefined, 3, DW_CFA_same_value, 3);
 	CHECK_RBX(STALL_RULE_SAME, 0, DW_CFA_offset | 3, 2, DW_CFA_restore | 3);
 	CHECK_RBX(STALL_RULE_SAME, 0, DW_CFA_offset | 3, 2, DW_CFA_restore_extended, 3);
-	// Registers that are not followed, and what exceptions alone need.
+	// Registers that are not tracked, and what exceptions alone need.
 	CHECK_RBX(STALL_RULE_SAME, 0, DW_CFA_undefined, 0xff, 0x01, DW_CFA_GNU_args_size, 16,
 		  DW_CFA_register, 0x80, 0x80, 0x80, 0x20, 1, DW_CFA_offset_extended, 0x81, 0x80,
 		  0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10, 0);
@@ -243,7 +243,7 @@ static void test_rules(void)
 	CHECK(answer.row && !answer.bad);
 	CHECK_INT(rule_of(answer.row, STALL_REG_RBX)->kind, STALL_RULE_REGISTER);
 	CHECK_INT(rule_of(answer.row, STALL_REG_RBX)->other, 12);
-	CHECK(!rule_of(answer.row, STALL_REG_RBP)); // is in one that is not followed
+	CHECK(!rule_of(answer.row, STALL_REG_RBP)); // is in one that is not tracked
 	CHECK_INT(rule_of(answer.row, 13)->kind, STALL_RULE_EXPRESSION);
 	CHECK_INT(rule_of(answer.row, 13)->size, 2);
 	CHECK_INT(rule_of(answer.row, 13)->expression[1], 8);
@@ -268,7 +268,7 @@ static void test_cfa(void)
 	CHECK_BAD(DW_CFA_def_cfa_expression, 1, DW_OP_lit0, DW_CFA_def_cfa_register, 6);
 	CHECK_BAD(DW_CFA_def_cfa_expression, 1, DW_OP_lit0, DW_CFA_def_cfa_offset, 8);
 	CHECK_BAD(DW_CFA_def_cfa_expression, 1, DW_OP_lit0, DW_CFA_def_cfa_offset_sf, 8);
-	CHECK_BAD(DW_CFA_def_cfa_register, 17); // is not followed
+	CHECK_BAD(DW_CFA_def_cfa_register, 17); // is not tracked
 }
 
 // An instruction counts from its location on, at 0x1010 here.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test-cfi-libdw [FILE...]: the rows of all functions of each file against libdw's; by default of
+// test-cfi_libdw [FILE...]: the rows of all functions of each file against libdw's; by default of
 // the C and the C++ library.
 #include <dlfcn.h>
 #include <dwarf.h>
