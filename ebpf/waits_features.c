@@ -14,7 +14,6 @@
 #include "ebpf/async_loader.h"
 #include "ebpf/bpf_features.h"
 #include "ebpf/bpf_log.h"
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
 
 static void destroy_waitsp(struct stall_bpf_waits **waits)

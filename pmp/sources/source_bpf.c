@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
 #include "sources/server_probes.h"

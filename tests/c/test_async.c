@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
 #include "target_process.h"

@@ -9,7 +9,6 @@
 #include "check.h"
 #include "ebpf/bpf_features.h"
 #include "ebpf/uprobes_loader.h"
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_read.h"
 #include "ebpf/waits_state.h"
 #include "snapshot/read_child.h"

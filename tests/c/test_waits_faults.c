@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The wait programs where room runs out, processes change, and the loader is killed.
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_read.h"
 #include "waits_watcher.h"
 

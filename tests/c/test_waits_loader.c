@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The wait programs on a process whose waits are known: each is counted, and told from both ends.
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_read.h"
 #include "waits_watcher.h"
 

@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "check.h"
-#include "ebpf/waits_attach.h"
 #include "ebpf/waits_read.h"
 #include "target_process.h"
 
