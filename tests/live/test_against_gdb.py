@@ -3,56 +3,37 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from stallscope.model.capture import Thread
-from tests.live.shots import CHECKOUT, take, unharmed
-from tests.support.servers import PATIENCE, MySQL97, SqlServer
+from tests.live.shots import take, unharmed
+from tests.support.servers import MySQL97, SqlServer
 from tests.support.servers.mysql97 import root_folder
 from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
 from tests.support.targets import trouble
+from tests.support.unwinders import Seen, counters, gdb_threads
 
 pytestmark = pytest.mark.needs("root", "bpf", "gdb")
 
 WAITERS = 30
-SCRIPT = CHECKOUT / "tests/live/frames.gdb"
 STALLS = {"metadata-lock": metadata_lock_pileup, "row-lock": row_lock_convoy}
 
 
-class Seen(NamedTuple):
-    """A thread as gdb shows it."""
-
-    syscall: int
-    argument: int
-    counters: list[int]
-
-    def is_where(self, thread: Thread) -> bool:
-        """Say whether it is in the same system call as in the capture."""
-        if thread.syscall is None or thread.syscall.nr != self.syscall or not self.counters:
-            return False
-        return (
-            thread.syscall.args[:1] == (self.argument,)
-            and thread.frames[0].pc == (self.counters[0])
-        )
+def is_where(seen: Seen, thread: Thread) -> bool:
+    """Say whether it is in the same system call as in the capture."""
+    if thread.syscall is None or thread.syscall.nr != seen.syscall or not seen.counters:
+        return False
+    return thread.syscall.args[:1] == (seen.argument,) and thread.frames[0].pc == (seen.counters[0])
 
 
-def gdb_threads(server: SqlServer) -> dict[int, Seen]:
-    """Return what gdb shows of each thread."""
-    command = ["gdb", "-nx", "-batch", "-iex", "set auto-load off"]
-    if isinstance(server, MySQL97):
-        root = root_folder()  # gdb looks for the server's files by their names outside
-        command += ["-iex", f"set sysroot {root}", str(root / "usr/sbin/mysqld")]
-    command += ["-p", str(server.pid), "-x", str(SCRIPT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FRAMES ")]
-    answer = json.loads(line.removeprefix("FRAMES "))
-    return {int(tid): Seen(*seen) for tid, seen in answer.items()}
+def seen_by_gdb(server: SqlServer) -> dict[int, Seen]:
+    if not isinstance(server, MySQL97):
+        return gdb_threads("-p", str(server.pid))
+    root = root_folder()  # gdb looks for the server's files by their names outside
+    return gdb_threads(root / "usr/sbin/mysqld", "-p", str(server.pid), sysroot=root)
 
 
 def switches(pid: int, tid: int) -> int | None:
@@ -93,9 +74,9 @@ def compare(server: SqlServer, folder: Path) -> dict[int, str]:
     shot = take(folder, "-p", server.pid, "--backend", "bpf")
     # Some wake up now and then, and go back to the same wait with the same stack, or another.
     slept = {t.tid for t in shot.verified() if switches(server.pid, t.tid) == t.switches}
-    theirs = gdb_threads(server)
+    theirs = seen_by_gdb(server)
     assert trouble(server.pid) == []
-    compared = [t for t in shot.verified() if t.tid in theirs and theirs[t.tid].is_where(t)]
+    compared = [t for t in shot.verified() if t.tid in theirs and is_where(theirs[t.tid], t)]
     assert len(compared) >= max(WAITERS, len(shot.verified()) * 3 // 4)
     assert sum(counters(t) == theirs[t.tid].counters for t in compared) >= WAITERS
     return {
@@ -104,10 +85,6 @@ def compare(server: SqlServer, folder: Path) -> dict[int, str]:
         for t in compared
         if t.tid in slept and counters(t) != theirs[t.tid].counters
     }
-
-
-def counters(thread: Thread) -> list[int | None]:
-    return [frame.pc for frame in thread.frames]
 
 
 def describe(thread: Thread) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.root.support import (
 )
 from tests.support.servers import wait_until
 from tests.support.targets import Target, target_path
+from tests.support.unwinders import assert_same_stacks, core_in, whole_cores
 
 __all__: list[str] = []
 
@@ -271,3 +273,19 @@ def test_core_file(tmp_path: Path) -> None:
     assert capture.backend == "core"
     assert_frames(capture, facts, "target-threads")
     assert capture.stopped_ns == 0
+
+
+# Without "threads-static", which has no .eh_frame_hdr: libunwind can only search in that.
+@pytest.mark.needs("probe", "gdb", "cores")
+@pytest.mark.parametrize("name", ["frames", "threads", "threads-nopie", "threads-static-pie"])
+def test_others_unwind_a_core_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(target_path("module.so"))] if name == "frames" else ["18", "25"]
+    with whole_cores(), Target(name, *arguments) as target:
+        os.kill(target.pid, signal.SIGXCPU)
+        wait_until(lambda: not target.running(), f"{name} ends with a core")
+        known = len(target.threads)
+    capture = assert_same_stacks(core_in(tmp_path), target_path(name))
+    assert len(capture.threads) >= known > 10
