@@ -151,29 +151,45 @@ static void compare_at(struct comparison *c, Dwarf_Frame *frame, uint64_t addres
 		report(c, address, what);
 }
 
+static bool ask_libdw(const struct comparison *c, uint64_t address, Dwarf_Frame **ret)
+{
+	return dwarf_cfi_addrframe(c->eh_frame, address, ret) == 0 ||
+	       dwarf_cfi_addrframe(c->debug_frame, address, ret) == 0;
+}
+
+// Both know the address already.
+static void measure(struct comparison *c, uint64_t address)
+{
+	Dwarf_Frame *frame = NULL;
+	bool bad;
+	uint64_t begun = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+
+	ask_libdw(c, address, &frame);
+	uint64_t found = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	stall_cfi_row(c->cfi, address, &bad);
+	c->our_ns += stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - found;
+	c->libdw_ns += found - begun;
+	free(frame);
+}
+
 // Returns the first address that the row does not describe.
 static uint64_t compare_row(struct comparison *c, uint64_t address)
 {
-	uint64_t begun = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	Dwarf_Addr start, end;
 	Dwarf_Frame *frame;
 	bool bad;
 
-	if (dwarf_cfi_addrframe(c->eh_frame, address, &frame) != 0 &&
-	    dwarf_cfi_addrframe(c->debug_frame, address, &frame) != 0) {
+	if (!ask_libdw(c, address, &frame)) {
 		c->uncovered++;
 		if (stall_cfi_row(c->cfi, address, &bad) || bad)
 			report(c, address, -4);
 		return address + 1;
 	}
-	uint64_t found = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-	stall_cfi_row(c->cfi, address, &bad);
-	c->our_ns += stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - found;
-	c->libdw_ns += found - begun;
 	dwarf_frame_info(frame, &start, &end, NULL);
 	compare_at(c, frame, address);
 	compare_at(c, frame, end - 1);
 	free(frame);
+	measure(c, address);
 	if (++c->rows % ROWS_AT_ONCE == 0) {
 		stall_cfi_destroy(c->cfi);
 		CHECK_OK(stall_cfi_create(c->elf, NULL, &c->cfi));
