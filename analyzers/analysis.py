@@ -120,7 +120,7 @@ class Analysis(msgspec.Struct, frozen=True):
     """One per thread: its few telling frames, innermost first, else what its server says."""
     edges: tuple[Edge, ...] = ()
     cycles: tuple[tuple[int, ...], ...] = ()
-    """TIDs of threads that wait for each other in a ring; one TID: it waits for itself."""
+    """TIDs of threads that wait for each other in a cycle; one TID: it waits for itself."""
     server: str | None = None
     """``mysql``, ``mariadb``, ``postgres``, ``mongodb`` or None."""
     version: str | None = None

@@ -94,7 +94,7 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
         return Candidate(
             thread=best,
             source="frames",
-            role=holder.role or "stands where the holder stands",
+            role=holder.role or "is in a function of the holder",
             strength=strength,
             chains=not holder.unique and not holder.waiting,
             certain=not holder.unique,
@@ -112,7 +112,7 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
     idle = scene.idle_connections
     if scene.weight(idle) != 1:
         return None
-    role = "is the one connection that does not wait, so it is left to hold the lock"
+    role = "is the only connection that does not wait, so it probably holds the lock"
     return Candidate(idle[0], "frames", role, 0.10, chains=False, certain=False)
 
 

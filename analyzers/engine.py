@@ -48,11 +48,11 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
         waits.WAITING if state == waits.UNSEEN and index in owners else state
         for index, state in enumerate(states)
     )
-    rings = links.cycles()
+    cycles = links.cycles()
     name, version = server.identify(capture, stacks, catalog)
 
     scene = Scene(
-        capture=capture, catalog=catalog, stacks=stacks, states=states, graph=links, rings=rings
+        capture=capture, catalog=catalog, stacks=stacks, states=states, graph=links, cycles=cycles
     )
     findings = [*verdict.findings(scene), *generic.findings(scene)]
     findings = verdict.order(findings, catalog, options.min_confidence)
@@ -63,7 +63,7 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
         states=states,
         places=tuple(scene.telling(index) for index in range(len(capture.threads))),
         edges=links.edges,
-        cycles=tuple(tuple(capture.threads[i].tid for i in ring) for ring in rings),
+        cycles=tuple(tuple(capture.threads[i].tid for i in cycle) for cycle in cycles),
         server=name,
         version=version,
         subsystems=subsystems.shares(capture, stacks, states, subsystems.load()),

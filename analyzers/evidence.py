@@ -41,7 +41,7 @@ class Case(msgspec.Struct):
 
 
 def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str], list[str]]:
-    """Return what speaks for the case, and what against it or is unknown."""
+    """Return the evidence for the case, and what is against it or unknown."""
     says: list[str] = []
     against: list[str] = []
     own = scene.weight(case.waiters)
@@ -59,44 +59,48 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
                 f"{own} of {whole} waiting threads are in this wait; {most} of them in {site}"
             )
     if scene.samples > 1:
-        says.append(f"the dump adds up {scene.samples} samples: so many times fewer at a moment")
+        says.append(f"the dump adds up {scene.samples} samples: divide its counts by that")
     for victim in victims:
         explained = victim.signature.id in case.signature.explains
         says.append(
             f"{wait(scene.weight(victim.waiters))} in {victim.signature.id}, "
-            + ("which this makes longer" if explained else "whose blocker waits here")
+            + ("which this prolongs" if explained else "whose blocker waits here")
         )
     for lock in scene.locks_of(case.waiters)[:3]:
         says.append(f"{wait(lock.waiters)} for {lock_words(lock)}")
         name = lock.symbol or hex(lock.address)
         if not lock.stable and lock.kind is not LockKind.COND:
             against.append(
-                f"the owner of {name} changed while it was read: it is passed on quickly"
+                f"the owner of {name} changed while it was read: the lock changes hands quickly"
             )
         elif lock.kind is LockKind.MUTEX and lock.source == "futex" and not lock.owner_tid:
-            against.append(f"{name} had no owner when it was read: it is passed on quickly")
+            against.append(f"{name} had no owner when it was read: the lock changes hands quickly")
     if scene.is_brief(case.waiters):
-        against.append("none of these waits had lasted 10 ms when it was seen")
+        against.append("none of these waits had lasted 10 ms at the capture")
     says += releases.told(scene, case.waiters)
     if case.blocker is not None:
         thread = case.blocker.thread
-        now = "now it" if case.blocker.source == releases.SOURCE else "it"
+        now = "it now" if case.blocker.source == releases.SOURCE else "it"
         says.append(f"{scene.say(thread)} {case.blocker.role}: {now} {scene.doing(thread)}")
         if case.blocker.via:
             says.append(
-                "between the waiters and it: "
+                "between the waiters and the blocker: "
                 + ", ".join(
                     f"{scene.say(i)} in {scene.shape(i).site()}" for i in case.blocker.via[:5]
                 )
             )
         if not case.blocker.certain and case.blocker.source == "frames":
-            against.append("no lock word names the blocker: it is chosen by what it does")
+            against.append("no lock word names the blocker: it was chosen by its stack")
         if case.blocker.source == releases.SOURCE:
-            against.append("who holds the lock now was not seen, only who let it go last")
+            against.append(
+                "the current holder was not seen, only the thread that released the lock last"
+            )
             against += [case.blocker.unseen] if case.blocker.unseen else []
         item = scene.capture.threads[thread]
         if item.label is Label.RACED and item.frames:
-            against.append("the blocker ran while its stack was copied: its frames may be mixed")
+            against.append(
+                "the blocker ran while its stack was copied: its frames may be inconsistent"
+            )
     between = pending(scene, case.signature, case.waiters)
     if between is not None and (case.blocker is None or between[0] != case.blocker.thread):
         says.append(f"{scene.say(between[0])} {between[1]}")
@@ -106,13 +110,13 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
         others = scene.syncing - {case.blocker.thread if case.blocker else -1}
         if others:
             where = ", ".join(sorted({scene.shape(index).excerpt(2) for index in others})[:3])
-            says.append(f"{wait(scene.weight(others))} for a device meanwhile, in {where}")
+            says.append(f"{wait(scene.weight(others))} for a device at the same time, in {where}")
     for rival in scene.rivals(case.waiters, case.signature):
-        against.append(f"the same frames can be {rival}, and no other thread decides between them")
+        against.append(f"the same frames also fit {rival}, and no other thread distinguishes them")
     if case.root is not None and case.signature.id in scene.catalog.by_id[case.root].explains:
-        against.append(f"{case.root} makes these waits longer, and is nearer to the cause")
+        against.append(f"{case.root} prolongs these waits and is closer to the cause")
     elif case.root is not None:
-        against.append(f"its blocker waits itself: {case.root} is nearer to the cause")
+        against.append(f"its blocker waits too: {case.root} is closer to the cause")
     return says, against
 
 
@@ -124,7 +128,7 @@ def lock_words(lock: Lock) -> str:
     if lock.owner_tid:
         return f"{kind} {name}, owned by thread {lock.owner_tid}"
     if lock.readers:
-        return f"{kind} {name}, held by {lock.readers} readers, which it does not name"
+        return f"{kind} {name}, held by {lock.readers} readers (not named by the lock)"
     return f"{kind} {name}"
 
 
@@ -136,7 +140,7 @@ def _likely(scene: Scene, case: Case) -> list[str]:
     found = suspects(scene, case.signature, case.waiters)
     count = scene.weight(found)
     return [
-        f"likely holder, one of {count} at work meanwhile: {scene.say(index)}: it "
+        f"likely holder, one of {count} running threads: {scene.say(index)}: it "
         + scene.doing(index)
         for index in found[:SUSPECTS]
     ]
@@ -156,14 +160,14 @@ def _nobody(scene: Scene, case: Case) -> list[str]:
     idle = scene.weight(i for i in scene.idle_connections if blocker is None or i != blocker.thread)
     unseen = scene.weight(i for i, state in enumerate(scene.states) if state == UNSEEN)
     if case.signature.idle_holder and unseen and blocker is None:
-        return [f"it can be held by one of the {unseen} threads that sleep unseen, as idle ones do"]
+        return [f"the holder can be one of the {unseen} unseen threads, which look idle"]
     if case.signature.idle_holder and idle:
         if blocker is not None and not blocker.certain:
             return [f"the holder can also be {_one_of(idle)}"]
         it = "what the blocker waits for" if blocker is not None else "it"
         return [f"stacks do not show who holds {it}; it can be {_one_of(idle)}"]
     if blocker is None:
-        return ["no thread of this capture is seen holding it"]
+        return ["no thread of this capture is known to hold it"]
     return []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings that need no server's frames: rings, convoys, syncs, CPUs, and the unknown stall."""
+"""Findings that need no server's frames: cycles, convoys, syncs, CPUs, and the unknown stall."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNKNOWN_SHARE = 0.3
 UNKNOWN_CAP = 0.6
 """Nobody has named such a stall before: it is shown, and never as sure."""
 
-RING = 0.95
+CYCLE = 0.95
 """Lock words that held still do not err; the thread that was read as their owner may have ended."""
 
 DEVICES = (
@@ -38,7 +38,7 @@ OWNED_KINDS = frozenset({"mutex", "rwlock", "futex", "spin"})
 
 def findings(scene: Scene) -> list[Finding]:
     """Return what can be said of any program."""
-    out = _rings(scene)
+    out = _cycles(scene)
     left = _unexplained(scene)
     convoy = _convoy(scene, left)
     if convoy is not None:
@@ -55,11 +55,11 @@ def findings(scene: Scene) -> list[Finding]:
 
 
 def _unexplained(scene: Scene) -> list[int]:
-    in_rings = {index for ring in scene.rings for index in ring}
+    in_cycles = {index for cycle in scene.cycles for index in cycle}
     return [
         index
         for index in scene.active
-        if scene.states[index] == WAITING and index not in scene.assigned and index not in in_rings
+        if scene.states[index] == WAITING and index not in scene.assigned and index not in in_cycles
     ]
 
 
@@ -100,17 +100,17 @@ def _make(
     )
 
 
-def _rings(scene: Scene) -> list[Finding]:
-    """Find rings whose lock words held still: threads that wait for each other for ever."""
+def _cycles(scene: Scene) -> list[Finding]:
+    """Find cycles whose lock words did not change: threads that wait for each other forever."""
     signature = scene.catalog.by_id.get("mutex-deadlock")
     if signature is None:
         return []
     out = []
-    for ring in scene.rings:
-        edges = [scene.graph.by_waiter[index] for index in ring]
-        if any(scene.states[index] == RUNNING for index in ring):
+    for cycle in scene.cycles:
+        edges = [scene.graph.by_waiter[index] for index in cycle]
+        if any(scene.states[index] == RUNNING for index in cycle):
             continue
-        members = set(ring)
+        members = set(cycle)
         queue = [index for index in scene.graph.by_waiter if scene.graph.ends[index][0] in members]
         says = []
         for edge in edges:
@@ -121,17 +121,19 @@ def _rings(scene: Scene) -> list[Finding]:
                 f"{scene.say(edge.waiter)} waits for {lock_words(lock)}{itself}: "
                 f"it {scene.doing(edge.waiter)}"
             )
-        others = scene.weight(queue) - scene.weight(ring)
+        others = scene.weight(queue) - scene.weight(cycle)
         if others:
-            says.append(f"{wait(others)} behind the ring")
+            says.append(f"{wait(others)} queued behind the deadlock cycle")
         out.append(
             _make(
                 signature,
                 scene,
                 queue,
-                RING,
+                CYCLE,
                 says,
-                blocker=Candidate(ring[0], edges[0].source, "is in the ring", 0.0, chains=False),
+                blocker=Candidate(
+                    cycle[0], edges[0].source, "is in the deadlock cycle", 0.0, chains=False
+                ),
             )
         )
     return out
@@ -161,13 +163,13 @@ def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | Non
     blocker = by_lock(scene, threads)
     says = [f"{count} threads wait for {lock_words(lock)}"]
     sites = Counter(scene.shape(i).site() for i in threads).most_common(3)
-    says.append("they come from " + ", ".join(f"{site} ({number})" for site, number in sites))
+    says.append("they are in " + ", ".join(f"{site} ({number})" for site, number in sites))
     says += releases.told(scene, threads)
     against = []
     if blocker is not None:
         says.append(f"{scene.say(blocker.thread)} owns it: it {scene.doing(blocker.thread)}")
     else:
-        against.append("the lock word names no owner that is in this capture")
+        against.append("the lock word does not name a thread of this capture")
     score = 0.35 + 0.25 * share + (blocker.strength if blocker else 0.0)
     score = _weak_where_brief(scene, threads, score)
     finding = _make(
@@ -198,7 +200,7 @@ def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) 
     if at_once < signature.min_waiters or share < UNKNOWN_SHARE:
         return None
     sites = Counter(scene.shape(i).excerpt() for i in threads).most_common(3)
-    says = [f"{count} threads are in {what} of a file at once"]
+    says = [f"{count} threads are in {what} of a file at the same time"]
     says += [f"{number} of them in {site}" for site, number in sites]
     score = (0.35 + 0.35 * share) * at_once / (at_once + 2)
     return _make(signature, scene, threads, score, says)
@@ -229,7 +231,7 @@ def _cpus(scene: Scene) -> Finding | None:
 
 
 def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
-    """Show a stall that no signature knows: what the waiters share, and who differs."""
+    """Show a stall without a signature: what the waiters share, and which session differs."""
     places: dict[str, list[int]] = {}
     for index in left:
         shape = scene.shape(index)
@@ -251,16 +253,16 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
         blocker = _differs(scene, threads)
     says = [f"{count} threads wait in {site}", f"they share {_shared(scene, threads)}"]
     says += releases.told(scene, threads)
-    against = ["no signature of the catalog knows this wait"]
+    against = ["no signature matches this wait"]
     if blocker is not None:
         says.append(f"{scene.say(blocker.thread)} {blocker.role}: it {scene.doing(blocker.thread)}")
     if _nameless(scene.capture):
-        against.append("many frames have no names: debug symbols of the server would show more")
+        against.append("many frames have no names: install debug symbols of the server")
     score = min((0.35 + 0.3 * share) * at_once / (at_once + 2), UNKNOWN_CAP)
     score = _weak_where_brief(scene, threads, score)
     return Finding(
         signature=None,
-        title=f"{count} threads wait in {site}, for a reason that no signature knows",
+        title=f"{count} threads wait in {site}, for an unknown reason",
         confidence=round(max(score, 0.0), 2) if not scene.excerpt else min(score, WEAK_CAP),
         threads=count,
         blocker=scene.blocker(blocker) if blocker else None,
@@ -269,8 +271,8 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
         chain=(),
         evidence=tuple(says),
         remedies=(
-            "Take two more captures and compare: does the same thread stay in the way?",
-            "Look at the statements of these threads in the server's process list.",
+            "Take two more captures and compare: is the same thread still the blocker?",
+            "Check the statements of these threads in the server's process list.",
         ),
         against=tuple(against),
         members=tuple(threads),
@@ -287,7 +289,9 @@ def _differs(scene: Scene, threads: Sequence[int]) -> Candidate | None:
     ]
     if scene.weight(others) != 1:
         return None
-    return Candidate(others[0], "frames", "is the one session that does something else", 0.1, False)
+    return Candidate(
+        others[0], "frames", "is the only session that does something else", 0.1, False
+    )
 
 
 def _shared(scene: Scene, threads: Sequence[int]) -> str:

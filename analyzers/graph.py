@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wait graph: thread → lock → owner; who is at the root, and who waits in a ring."""
+"""The wait graph: thread → lock → owner; who is at the root, and who waits in a cycle."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Graph:
 
     @cached_property
     def ends(self) -> dict[int, tuple[int, int]]:
-        """Waiter → (root, how many owners away it is); the root of a ring is its least member."""
+        """Waiter → (root, how many owners away it is); the root of a cycle is its least member."""
         ends: dict[int, tuple[int, int]] = {}
-        for ring in self.cycles():
-            for member in ring:
-                ends[member] = (min(ring), 1)
+        for cycle in self.cycles():
+            for member in cycle:
+                ends[member] = (min(cycle), 1)
         for start in self.by_waiter:
             trail: list[int] = []
             node = start
@@ -44,7 +44,7 @@ class Graph:
         return ends
 
     def path(self, thread: int) -> tuple[int, ...]:
-        """Return the owners from the thread's own to the root; ends early in a ring."""
+        """Return the owners from the thread's own to the root; ends early in a cycle."""
         seen = {thread}
         out: list[int] = []
         edge = self.by_waiter.get(thread)
@@ -55,9 +55,9 @@ class Graph:
         return tuple(out)
 
     def cycles(self) -> tuple[tuple[int, ...], ...]:
-        """Return each ring of threads once, as indexes."""
+        """Return each cycle of threads once, as indexes."""
         done: set[int] = set()
-        rings: list[tuple[int, ...]] = []
+        cycles: list[tuple[int, ...]] = []
         for start in self.by_waiter:
             trail: dict[int, int] = {}
             node = start
@@ -69,9 +69,9 @@ class Graph:
                 node = edge.owner
             else:
                 if node in trail:
-                    rings.append(tuple(trail)[trail[node] :])
+                    cycles.append(tuple(trail)[trail[node] :])
             done.update(trail)
-        return tuple(rings)
+        return tuple(cycles)
 
 
 def build(capture: Capture) -> Graph:
@@ -93,16 +93,16 @@ def build(capture: Capture) -> Graph:
         if owner is not None:
             edges.append(Edge(waiter=index, owner=owner, lock=thread.lock, source=lock.source))
     graph = Graph(edges, unstable)
-    # A lock that changed hands during the capture closes no ring: its owner may have been waiting
+    # A lock that changed hands during the capture closes no cycle: its owner may have been waiting
     # for it when its stack was read.
-    rings = graph.cycles()
+    cycles = graph.cycles()
     doubtful = {
-        member for ring in rings for member in ring if graph.by_waiter[member].lock in unstable
+        member for cycle in cycles for member in cycle if graph.by_waiter[member].lock in unstable
     }
     if not doubtful:
         return graph
     # Who waits for the lock that it owns has got it since, and held nobody up before.
-    late = {graph.by_waiter[ring[0]].lock for ring in rings if len(ring) == 1} & unstable
+    late = {graph.by_waiter[cycle[0]].lock for cycle in cycles if len(cycle) == 1} & unstable
     return Graph(
         [edge for edge in edges if edge.waiter not in doubtful and edge.lock not in late], unstable
     )

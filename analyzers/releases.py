@@ -43,7 +43,7 @@ def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candi
             return Candidate(
                 thread=thread,
                 source=SOURCE,
-                role=f"{role}, and let it go {when(release)}",
+                role=f"{role}, and released it {when(release)}",
                 strength=STRENGTH,
                 chains=False,
                 certain=False,
@@ -62,7 +62,7 @@ def told(scene: Scene, waiters: Sequence[int]) -> list[str]:
         for number in scene.releases.get(lock, ())[:TOLD]:
             release = scene.capture.releases[number]
             places = " < ".join(scene.stacks.releases[number].telling()) or "no frames"
-            out.append(f"{name} was let go by thread {release.tid} {when(release)}, in {places}")
+            out.append(f"{name} was released by thread {release.tid} {when(release)}, in {places}")
     return out
 
 
@@ -86,5 +86,5 @@ def _holder(scene: Scene, signature: Signature, number: int) -> str | None:
     for index in scene.stacks.releases[number].holder_of.get(signature.id, ()):
         holder = signature.holders[index]
         if not holder.unique and not holder.waiting:
-            return holder.role or "stood where the holder stands"
+            return holder.role or "was in a function of the holder"
     return None

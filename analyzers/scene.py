@@ -72,14 +72,14 @@ class Scene:
         stacks: Stacks,
         states: Sequence[str],
         graph: Graph,
-        rings: Sequence[tuple[int, ...]],
+        cycles: Sequence[tuple[int, ...]],
     ) -> None:
         self.capture = capture
         self.catalog = catalog
         self.stacks = stacks
         self.states = states
         self.graph = graph
-        self.rings = rings
+        self.cycles = cycles
         self._let_go: dict[tuple[str, int], bool] = {}
 
     def shape(self, thread: int) -> Shape:

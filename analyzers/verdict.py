@@ -121,7 +121,7 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
                     if theirs and theirs.certain and theirs.thread == case.blocker.thread:
                         cases[name].root = case.signature.id
     _drop_empty(cases)
-    for name in cases:  # a ring of signatures has no root: break it where it closes
+    for name in cases:  # a cycle of signatures has no root: break it where it closes
         seen = {name}
         at = cases[name]
         while at.root is not None:

@@ -56,9 +56,9 @@ class Holder(msgspec.Struct, frozen=True):
     queues: tuple[Queue, ...] = ()
     certain: bool = True
     closes: bool = False
-    """It stands above already: here a ring closes."""
-    ring: tuple[int, ...] = ()
-    """Of the root of a ring: its threads in order, each waiting for the next."""
+    """It stands above already: here a cycle closes."""
+    cycle: tuple[int, ...] = ()
+    """Of the root of a cycle: its threads in order, each waiting for the next."""
 
 
 _Want = tuple[int | None, int | None]
@@ -88,7 +88,7 @@ class _Forest:
         self.behind = self._count_behind()
 
     def _count_behind(self) -> dict[int, int]:
-        """Return how many threads are behind each, however far; in rings, only up to the ring."""
+        """Return how many threads are behind each, however far; in cycles, only up to the cycle."""
         behind: dict[int, int] = {}
         open_waiters: dict[int, int] = {}
         for owner, wants in self.held.items():
@@ -164,26 +164,26 @@ class _Forest:
         return None if locks[number].kind in _OF_ONE_THREAD else number
 
     def roots(self) -> tuple[Holder, ...]:
-        rings = self._rings()
+        cycles = self._cycles()
         starts = [
             owner
             for owner in self.held
-            if owner is not None and owner not in self.owner and owner not in rings
+            if owner is not None and owner not in self.owner and owner not in cycles
         ]
         found = [self._holder(start, ()) for start in starts]
         done: set[int] = set()
-        for member, ring in rings.items():
+        for member, cycle in cycles.items():
             if member not in done:
-                done.update(ring)
-                found.append(msgspec.structs.replace(self._holder(member, ()), ring=ring))
+                done.update(cycle)
+                found.append(msgspec.structs.replace(self._holder(member, ()), cycle=cycle))
         # What nobody is known to hold: each is a root of its own.
         for want, waiters in self.held.get(None, {}).items():
             queue = self._queue(want, waiters, ())
             found.append(Holder(thread=None, behind=_behind([queue]), queues=(queue,)))
         return tuple(sorted(found, key=lambda root: (-root.behind, root.thread or 0)))
 
-    def _rings(self) -> dict[int, tuple[int, ...]]:
-        """Return each member of a ring with the ring, from itself on."""
+    def _cycles(self) -> dict[int, tuple[int, ...]]:
+        """Return each member of a cycle with the cycle, from itself on."""
         out: dict[int, tuple[int, ...]] = {}
         done: set[int] = set()
         for start in self.owner:
@@ -193,9 +193,9 @@ class _Forest:
                 trail[node] = len(trail)
                 node = self.owner.get(node)
             if node is not None and node in trail:
-                ring = tuple(trail)[trail[node] :]
-                for i, member in enumerate(ring):
-                    out[member] = ring[i:] + ring[:i]
+                cycle = tuple(trail)[trail[node] :]
+                for i, member in enumerate(cycle):
+                    out[member] = cycle[i:] + cycle[:i]
             done.update(trail)
         return out
 

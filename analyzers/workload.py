@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a server's status numbers say of its load, and when to worry.
 
-Two looks at a server, some time apart, become rows: a number, its rate, what it means, a verdict.
+Two samples of a server become rows: a number, its rate, what it means, a verdict.
 What a server does not count is unknown, and never 0.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.server.status import ABSENT, Look, Progress
+from stallscope.server.status import ABSENT, Progress, StatusSample
 
 __all__ = [
     "GROUPS",
@@ -40,11 +40,11 @@ GROUPS = {
 
 
 class Verdict(enum.StrEnum):
-    """What is to be done about a row: nothing, look closer, worry; or it is not known."""
+    """How abnormal a row's value is; unknown where it cannot be judged."""
 
     OK = "ok"
-    LOOK = "look"
-    WORRY = "worry"
+    WARNING = "warning"
+    CRITICAL = "critical"
     UNKNOWN = "unknown"
 
 
@@ -61,8 +61,8 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: str
     to: tuple[str, ...] = ()
     least: float = 0.0
-    look: float | None = None
-    worry: float | None = None
+    warning: float | None = None
+    critical: float | None = None
     below: bool = False
     scale: float = 1.0
 
@@ -92,10 +92,10 @@ class Report(msgspec.Struct, frozen=True):
 
     rows: tuple[Row, ...]
     seconds: float
-    """Between the looks; the server's uptime where there was one look."""
+    """Between the samples; the server's uptime for a single sample."""
     since_start: bool
     restarted: bool
-    """The server began anew between the looks: rates are those since then."""
+    """The server was restarted between the samples: rates are those since then."""
     version: str | None
     progress: tuple[Progress, ...]
     missing: Mapping[str, str]
@@ -108,7 +108,7 @@ _HANDLER_READS = tuple(
 
 
 class _Window(msgspec.Struct, frozen=True):
-    """Two looks, the first of which may be the server's start."""
+    """Two samples, the first of which may be the server's start."""
 
     before: Mapping[str, float]
     now: Mapping[str, float]
@@ -133,8 +133,8 @@ def rules() -> tuple[Rule, ...]:
     return msgspec.convert(data, _Rules).rule
 
 
-def report(first: Look | None, second: Look) -> Report:
-    """Judge what a server did between two looks, or since its start where there is one look."""
+def report(first: StatusSample | None, second: StatusSample) -> Report:
+    """Judge what a server did between two samples, or since its start where there is one sample."""
     window, restarted = _window(first, second)
     return Report(
         rows=tuple(_row(rule, window, second) for rule in rules()),
@@ -147,7 +147,7 @@ def report(first: Look | None, second: Look) -> Report:
     )
 
 
-def _window(first: Look | None, second: Look) -> tuple[_Window, bool]:
+def _window(first: StatusSample | None, second: StatusSample) -> tuple[_Window, bool]:
     now = _with_sums(second.values)
     uptime = now.get("Uptime", 0.0)
     if first is None:
@@ -171,56 +171,56 @@ def _with_sums(values: Mapping[str, float]) -> Mapping[str, float]:
     return {**values, "handler.rows_read": rows}
 
 
-def _row(rule: Rule, window: _Window, look: Look) -> Row:
+def _row(rule: Rule, window: _Window, sample: StatusSample) -> Row:
     name = window.first(rule.of)
     if name is None:
-        return _unknown(rule, _why_missing(rule, look))
+        return _unknown(rule, _why_missing(rule, sample))
     if rule.kind == "gauge":
         value = window.now[name] * rule.scale
         return _judged(rule, value, None, value)
     if window.seconds <= 0:
-        return _unknown(rule, "no time passed between the two looks", window.now[name])
+        return _unknown(rule, "no time passed between the two samples", window.now[name])
     grown = window.grown(name)
     if grown is None:
-        return _unknown(rule, "the counter was set back between the looks", window.now[name])
+        return _unknown(rule, "the counter was reset between the samples", window.now[name])
     if rule.kind == "rate":
         rate = grown / window.seconds
-        return _judged(rule, window.now[name], rate, rate, _note(name, look))
-    return _ratio(rule, name, grown, window, look)
+        return _judged(rule, window.now[name], rate, rate, _note(name, sample))
+    return _ratio(rule, name, grown, window, sample)
 
 
-def _ratio(rule: Rule, of: str, grown: float, window: _Window, look: Look) -> Row:
+def _ratio(rule: Rule, of: str, grown: float, window: _Window, sample: StatusSample) -> Row:
     name = window.first(rule.to)
     if name is None:
-        return _unknown(rule, _why_missing(rule, look))
+        return _unknown(rule, _why_missing(rule, sample))
     base = window.grown(name)
     if base is None:
-        return _unknown(rule, "the counter was set back between the looks")
+        return _unknown(rule, "the counter was reset between the samples")
     if base == 0:
-        return _unknown(rule, f"{name} did not grow: there was nothing to compare with")
+        return _unknown(rule, f"{name} did not grow: nothing to compare with")
     value = grown / base
     if base / window.seconds < rule.least:
-        note = f"too little work to judge: {name} grew by {base / window.seconds:.3g} a second"
+        note = f"too little activity to judge: {name} grew by {base / window.seconds:.3g} a second"
         return _judged(rule, value, None, None, note)
-    return _judged(rule, value, None, value, _note(name, look) or _note(of, look))
+    return _judged(rule, value, None, value, _note(name, sample) or _note(of, sample))
 
 
-def _why_missing(rule: Rule, look: Look) -> str:
+def _why_missing(rule: Rule, sample: StatusSample) -> str:
     """Say why none of the names is there."""
-    if rule.id == "deadlocks" and look.latest_deadlock:
-        return f"this server does not count them; the latest was at {look.latest_deadlock}"
+    if rule.id == "deadlocks" and sample.latest_deadlock:
+        return f"this server does not count them; the latest was at {sample.latest_deadlock}"
     for name in (*rule.of, *rule.to):
         source = name.partition(".")[0]
-        if source in look.missing and "." in name:
-            return look.missing[source]
+        if source in sample.missing and "." in name:
+            return sample.missing[source]
     return ABSENT
 
 
-def _note(name: str, look: Look) -> str | None:
+def _note(name: str, sample: StatusSample) -> str | None:
     if name == "handler.rows_read":
         return _ALL_ENGINES
-    if name in ("Innodb_deadlocks", "metrics.lock_deadlocks") and look.latest_deadlock:
-        return f"the latest was at {look.latest_deadlock}"
+    if name in ("Innodb_deadlocks", "metrics.lock_deadlocks") and sample.latest_deadlock:
+        return f"the latest was at {sample.latest_deadlock}"
     return None
 
 
@@ -229,7 +229,7 @@ def _judged(
 ) -> Row:
     verdict = Verdict.OK
     if judged is not None:
-        for limit, worse in ((rule.look, Verdict.LOOK), (rule.worry, Verdict.WORRY)):
+        for limit, worse in ((rule.warning, Verdict.WARNING), (rule.critical, Verdict.CRITICAL)):
             if limit is not None and (judged <= limit if rule.below else judged >= limit):
                 verdict = worse
     return _made(rule, verdict, value, rate, note)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take a Capture with gdb: the last resort, since it stops every thread for as long as it looks.
+"""Take a Capture with gdb: the last fallback, since it stops every thread for as long as it looks.
 
 What is done about its dangers: no init files, no auto-loaded scripts, no debuginfod, no reading
 from a terminal; symbols are read before the attach; a deadline.

@@ -33,7 +33,7 @@ def folder(place: Place) -> Iterator[Check]:
     uid = os.geteuid() if place.server is None else _user(place, place.server.main.pid)
     if uid is None:
         return
-    for path in (*rings.folders(), Path("/dev/shm")):  # noqa: S108 - the last resort, made below it
+    for path in (*rings.folders(), Path("/dev/shm")):  # noqa: S108 - the last fallback, made below it
         if _writable(place.root / str(path).lstrip("/"), uid):
             yield Check("inproc-folder", "ok", f"uid {uid} can create a ring in {path}")
             return

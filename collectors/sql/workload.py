@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a server's status numbers over SQL, for analyzers/workload.py."""
+"""One sample of a server's status variables over SQL, for analyzers/workload.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session
 from stallscope.server.innodbnumbers import latest_deadlock, with_share
 from stallscope.server.statements import Statement, normalizer
-from stallscope.server.status import ABSENT, Look, Progress
+from stallscope.server.status import ABSENT, Progress, StatusSample
 
-__all__ = ["look"]
+__all__ = ["sample"]
 
 STATUS = "SHOW GLOBAL STATUS"
 VARIABLES = (
@@ -45,7 +45,7 @@ _UNKNOWN_THERE = frozenset({1049, 1054, 1109, 1146})
 """No such database, column or table: this server does not tell it."""
 
 
-def look(session: Session) -> Look:
+def sample(session: Session) -> StatusSample:
     """Ask the server once. Raises: SqlError where it does not answer."""
     clock_s = time.monotonic()
     values: dict[str, float] = {}
@@ -65,7 +65,7 @@ def look(session: Session) -> Look:
         missing["innodb"] = str(error)
     _metrics(session, values, missing)
     progress = _progress(session, normalizer(variables.get("sql_mode", "")), missing)
-    return Look(
+    return StatusSample(
         values,
         clock_s,
         variables,
@@ -83,7 +83,7 @@ def _why(error: StatementError) -> str:
 
 
 def _metrics(session: Session, values: dict[str, float], missing: dict[str, str]) -> None:
-    """Take the counters that are switched on: one that is off stays 0 for ever."""
+    """Take the counters that are enabled: a disabled one stays 0."""
     try:
         records = session.records(METRICS)
     except StatementError as error:
@@ -97,7 +97,7 @@ def _metrics(session: Session, values: dict[str, float], missing: dict[str, str]
         else:
             off.append(str(record["name"]))
     if off:
-        missing["metrics"] = f"switched off: SET GLOBAL innodb_monitor_enable = '{off[0]}'"
+        missing["metrics"] = f"disabled: SET GLOBAL innodb_monitor_enable = '{off[0]}'"
 
 
 def _progress(
@@ -120,7 +120,7 @@ def _progress(
             return ()
         if consumer != [("YES",)]:
             missing["progress"] = (
-                "switched off: UPDATE performance_schema.setup_consumers SET ENABLED = 'YES'"
+                "disabled: UPDATE performance_schema.setup_consumers SET ENABLED = 'YES'"
                 " WHERE NAME LIKE 'events_stages_current'"
             )
             return ()

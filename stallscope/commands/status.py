@@ -14,7 +14,7 @@ from stallscope.commands import _common, _options, _sql
 
 if TYPE_CHECKING:
     from stallscope.analyzers.workload import Report
-    from stallscope.server.status import Look
+    from stallscope.server.status import StatusSample
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Look twice, and print what it means."""
+    """StatusSample twice, and print what it means."""
     from stallscope.reporters import lines, status
 
     if len(args.files) > 2:
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 def _of_files(files: list[Path]) -> Report:
     from stallscope.analyzers import statusfile, workload
-    from stallscope.server.status import Look
+    from stallscope.server.status import StatusSample
 
     samples: list[dict[str, float]] = []
     for path in files:
@@ -83,8 +83,8 @@ def _of_files(files: list[Path]) -> Report:
                 f"{path}: no SHOW GLOBAL STATUS in it (a table, tabs or \\G of mysqladmin or mysql)"
             )
         samples += found
-    looks = [Look(sample) for sample in samples]
-    return workload.report(looks[0] if len(looks) > 1 else None, looks[-1])
+    first, last = StatusSample(samples[0]), StatusSample(samples[-1])
+    return workload.report(first if len(samples) > 1 else None, last)
 
 
 def _text(path: Path) -> str:
@@ -119,9 +119,9 @@ def _of_server(args: argparse.Namespace) -> Report:
         print(f"stallscope: {note}", file=sys.stderr)
     connection = Connection(login)
     try:
-        first: Look = connection.ask(source.look, _DEADLINE)
+        first: StatusSample = connection.ask(source.sample, _DEADLINE)
         with progress.while_waiting(f"waiting {args.seconds:g} s for the second sample"):
             time.sleep(args.seconds)
-        return workload.report(first, connection.ask(source.look, _DEADLINE))
+        return workload.report(first, connection.ask(source.sample, _DEADLINE))
     finally:
         connection.close()

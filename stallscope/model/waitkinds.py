@@ -123,26 +123,26 @@ class Cause(NamedTuple):
 
 # The order is that of the numbers in a ring.
 SOURCE_LOST = (
-    Cause("ring-full", "records that did not fit: stacks and events are missing, counts are right"),
+    Cause("ring-full", "records that did not fit into the ring buffer: stacks and events are missing, counts are correct"),
     Cause("slots-full", "threads that could not be watched"),
-    Cause("keys-full", "waits that are counted under their kind only"),
+    Cause("keys-full", "waits that are counted only under their kind"),
     Cause("files-full", "files without a name"),
-    Cause("stack-short", "stacks that are longer than what was copied of them"),
+    Cause("stack-short", "stacks longer than their copies"),
     Cause("stack-read", "stacks that could not be read"),
     Cause("path-read", "paths or files that could not be read"),
-    Cause("missed", "times that a probe was not run, because it ran already"),
-    Cause("marks-full", "locks whose wakers were not looked out for"),
-    Cause("rate", "records above the rate limit: stacks and events are missing, counts are right"),
-    Cause("async-full", "asynchronous calls that could not be followed"),
+    Cause("missed", "BPF programs skipped because they were already running"),
+    Cause("marks-full", "locks whose wakers were not recorded"),
+    Cause("rate", "records above the rate limit: stacks and events are missing, counts are correct"),
+    Cause("async-full", "asynchronous calls that could not be tracked"),
 )
 """In BPF, in the server or while polling."""
 _WATCH_LOST = (
-    Cause("not-unwound", "stacks that were not looked at: there were too many at once"),
-    Cause("unwinding-failed", "stacks that could not be unwound"),
-    Cause("stacks-full", "stacks beyond those that are kept"),
-    Cause("stacks-of-key-full", "stacks of a lock or file beyond those that are kept of it"),
-    Cause("table-full", "locks and files beyond those that are kept"),
-    Cause("events-full", "events that did not fit into a line"),
+    Cause("not-unwound", "stacks not unwound: too many at once"),
+    Cause("unwinding-failed", "stacks that failed to unwind"),
+    Cause("stacks-full", "stacks beyond the limit of the stack table"),
+    Cause("stacks-of-key-full", "stacks beyond the limit of one lock or file"),
+    Cause("table-full", "locks and files beyond the limit of the table"),
+    Cause("events-full", "events that did not fit into one line"),
 )
 """In stallscope-probe, behind all sources."""
 CAUSES = SOURCE_LOST + _WATCH_LOST

@@ -40,7 +40,7 @@ def sentence(incident: Incident, folder: Path | None) -> str:
         if verdict.blocker:
             what += f", blocked by {verdict.blocker}"
     elif any(entry.analyzed for entry in incident.captures):
-        what = "no stall in its captures"
+        what = "its captures show no stall"
     else:
         what = "no verdict"
     why = f"; {fired.trigger}: {fired.why}" if fired else ""

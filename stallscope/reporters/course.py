@@ -52,10 +52,10 @@ def _series(report: Series, width: int) -> Iterator[Line]:
         tids = ", ".join(map(str, stuck.tids[:_TIDS]))
         more = f" and {len(stuck.tids) - _TIDS} more" if len(stuck.tids) > _TIDS else ""
         who = f"thread {tids}" if len(stuck.tids) == 1 else f"threads {tids}{more}"
-        text = f"{who}: the same stack each time: {_stack(stuck.frames)}"
+        text = f"{who}: the same stack in all: {_stack(stuck.frames)}"
         yield from wrap(text, width, indent="  ", hang="    ")
-    yield Line(f"  {report.moved} threads moved, {report.came} came, {report.went} went")
-    yield from _courses("Stacks of every sample", report.persists, width)
+    yield Line(f"  {report.moved} threads moved, {report.came} appeared, {report.went} disappeared")
+    yield from _courses("Stacks of all samples", report.persists, width)
     yield from _courses("Stacks that come and go", report.comes_and_goes, width)
 
 
@@ -65,7 +65,7 @@ def _verdict(verdict: Verdict, samples: int) -> str:
     if verdict.blockers:
         tid, count = next(iter(verdict.blockers.items()))
         if len(verdict.blockers) == 1:
-            text += f"; the blocker is thread {tid} each time it is known ({count})"
+            text += f"; when known, the blocker is always thread {tid} ({count})"
         else:
             text += f"; {len(verdict.blockers)} blockers, thread {tid} in {count}"
     return text
@@ -111,7 +111,7 @@ def unread(items: Sequence[str], width: int) -> list[Line]:
     """Return what was not read, each thing once."""
     if not items:
         return []
-    lines = [Line(""), Line("Not read, or not known", "bold")]
+    lines = [Line(""), Line("Not read, or unknown", "bold")]
     for item in dict.fromkeys(items):
         lines += wrap(item, width, indent="  - ", hang="    ")
     return lines

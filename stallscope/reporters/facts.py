@@ -25,13 +25,13 @@ def taken(analysis: Analysis) -> Iterator[str]:
         backend += f" ({capture.backend_reason.removeprefix(f'{capture.backend}: ')})"
     yield backend
     if capture.time_ns is not None and any(item["format"] == "ring" for item in analysis.inputs):
-        yield f"as of {local(capture.time_ns)}: what is latest in the ring"
+        yield f"as of {local(capture.time_ns)}, the last moment in the ring"
     yield Speaker(analysis).states()
     labels = count_labels(analysis)
     if any(labels.values()):
         yield "stacks: " + ", ".join(f"{count} {label}" for label, count in labels.items())
     else:
-        yield "stacks: as the dump has them; it does not say how exact they are"
+        yield "stacks: as in the dump, which does not say how exact they are"
     yield _stopped(capture)
     times = [
         f"{name} {value / 1e6:.1f} ms"

@@ -119,9 +119,9 @@ def _row(summary: Summary, ids: int, triggers: int, left: int) -> Iterator[Line]
 
 def _lasted(summary: Summary) -> str:
     if summary.going_on:
-        return "goes on"
+        return "ongoing"
     if summary.end_ns is None or summary.interrupted:
-        return "cut off"
+        return "interrupted"
     return units.duration(max(0, summary.end_ns - summary.start_ns) / 1e6)
 
 
@@ -172,27 +172,27 @@ def _target(incident: Incident) -> str:
 
 def _when(stored: StoredIncident) -> str:
     incident = stored.incident
-    text = f"began {local(incident.start_ns)}"
+    text = f"started {local(incident.start_ns)}"
     if stored.going_on:
-        return text + ", goes on"
+        return text + ", ongoing"
     if incident.end_ns is not None:
         lasted = units.duration(max(0, incident.end_ns - incident.start_ns) / 1e6)
         text += f", lasted {lasted}"
     if incident.interrupted or incident.end_ns is None:
-        text += "; cut off: the agent ended before the recovery"
+        text += "; interrupted: the agent ended before the recovery"
     return text
 
 
 def _verdict(incident: Incident, width: int) -> Iterator[Line]:
     verdict = incident.verdict
     if verdict is None:
-        text = "No verdict: no stall was found in its captures, or none is analyzed yet"
+        text = "No verdict: its captures show no stall, or none is analyzed yet"
         yield from wrap(text, width, style="bold")
         return
     yield from wrap(f"Verdict: {_short(verdict)}", width, style="bold red")
     text = verdict.title
     if verdict.threads:
-        text += f"; {threads_text(verdict.threads)} in it"
+        text += f"; {threads_text(verdict.threads)}"
     yield from wrap(text, width, indent="  ")
     if verdict.blocker:
         yield from wrap(f"blocked by {verdict.blocker}", width, indent="  ", hang="    ")
@@ -214,7 +214,7 @@ def _timeline(incident: Incident, entries: Sequence[CaptureEntry], width: int) -
     if left_out:
         yield Line(f"  {left_out} more are not shown; --json has them")
     if incident.suppressed:
-        text = f"{incident.suppressed} captures were not taken (suppressed)"
+        text = f"{incident.suppressed} captures were skipped (suppressed)"
         yield from wrap(text, width, indent="  ")
 
 

@@ -99,9 +99,9 @@ def _whose(found: Found, ring: Ring) -> str:
     since = local(ring.created_wall_ns)[:19]
     life = {
         Life.ALIVE: f"recorded since {since}",
-        Life.ENDED: f"has exited; its ring was kept, begun {since}",
-        Life.LEFT: f"is gone, and left its ring of {since} behind: `stallscope analyze` reads it",
-        Life.UNKNOWN: f"ring begun {since}; whether it lives cannot be seen from here",
+        Life.ENDED: f"has exited; its ring was kept, started {since}",
+        Life.LEFT: f"has ended and left its ring of {since}; `stallscope analyze` reads it",
+        Life.UNKNOWN: f"ring started {since}; the process is in another PID namespace",
     }[found.life]
     version = f", library {ring.library}" if ring.library else ""
     return f"{name}, user {_user(ring.owner)}: {life}{version}"

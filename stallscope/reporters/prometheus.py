@@ -136,7 +136,7 @@ class Metrics:
         yield from self._page.samples(
             "watched_seconds_total",
             "counter",
-            "Seconds that waits were watched.",
+            "Seconds for which waits were watched.",
             {(): self._seconds},
         )
         kinds: dict[Labels, _Sums] = {(("kind", kind),): sums for kind, sums in self._kinds.items()}
@@ -146,7 +146,7 @@ class Metrics:
         yield from self._page.samples(
             "wait_over_threshold_total",
             "counter",
-            "Waits that were longer than the threshold of their kind.",
+            "Waits longer than the threshold of their kind.",
             {labels: sums.over for labels, sums in kinds.items()},
         )
         yield from self._page.samples(
@@ -158,13 +158,13 @@ class Metrics:
         yield from self._page.samples(
             "waits_in_flight",
             "gauge",
-            "Waits that go on and are over the threshold of their kind.",
+            "Waits in flight above the threshold of their kind.",
             {(("kind", kind),): count for kind, count in self._in_flight.items()},
         )
         yield from self._page.samples(
             "wait_in_flight_longest_seconds",
             "gauge",
-            "The longest of the waits that go on.",
+            "Longest wait in flight.",
             {(("kind", kind),): seconds for kind, seconds in self._longest.items()},
         )
         yield from self._files()
@@ -172,13 +172,13 @@ class Metrics:
         yield from self._page.samples(
             "wait_lost_total",
             "counter",
-            "What the probes could not tell, by cause.",
+            "Lost records and unread data, by cause.",
             {(("cause", cause),): count for cause, count in self._lost.items()},
         )
         yield from self._page.samples(
             "wait_probe_up",
             "gauge",
-            "Whether a probe works here.",
+            "Whether a wait program works on this host.",
             {(("probe", name),): int(ok) for name, ok in self._probes.items()},
         )
 
@@ -203,13 +203,13 @@ class Metrics:
         yield from self._page.samples(
             "lock_wait_seconds_total",
             "counter",
-            "Time waited for a named lock, while it was among the largest.",
+            "Time waited for a lock while it was among the longest-waited.",
             {labels: sums.seconds for labels, sums in locks.items()},
         )
         yield from self._page.samples(
             "lock_waits_total",
             "counter",
-            "Waits for a named lock, while it was among the largest.",
+            "Waits for a lock while it was among the longest-waited.",
             {labels: sum(sums.buckets) for labels, sums in locks.items()},
         )
 

@@ -27,12 +27,12 @@ class Speaker:
     def verdict(self) -> str:
         """Return the sentence that everything else explains."""
         if not self.total:
-            return f"{self.server()}: no thread in it: nothing to say."
+            return f"{self.server()}: it contains no threads."
         if not self.analysis.findings:
             return f"{self.server()}: no stall found; {self.states()}."
         finding = self.analysis.findings[0]
         blocker = finding.blocker
-        by = "; the blocker is not known"
+        by = "; the blocker is unknown"
         if blocker is not None:
             likely = "" if blocker.certain else "likely "
             by = f"; {likely}blocked by {self.thread(blocker.tid)}, {blocker.state}"
@@ -74,7 +74,9 @@ class Speaker:
         states = count_states(self.analysis)
         parts = [f"{states[name]} {name}" for name in ("waiting", "running", "idle")]
         unseen = count_unseen(self.analysis)
-        where = f" ({unseen} of them sleep where the agent does not look)" if unseen else ""
+        where = (
+            f" ({unseen} of them sleep in calls that the library does not watch)" if unseen else ""
+        )
         return f"{threads_text(self.total)}: " + ", ".join(parts) + where
 
     def link(self, link: Link) -> str:
@@ -99,9 +101,9 @@ class Speaker:
         if lock.owner_tid:
             return f"held by {self.thread(lock.owner_tid)}"
         if lock.owner_raw:
-            return f"its word names {lock.owner_raw}, which is no thread of the process"
+            return f"its word names {lock.owner_raw}, which is not a thread of the process"
         if lock.readers:
             return f"held by {lock.readers} reader{'' if lock.readers == 1 else 's'}"
         if lock.kind is LockKind.MUTEX and lock.source == "futex":
             return "free when it was read"
-        return "holder not known"
+        return "holder unknown"

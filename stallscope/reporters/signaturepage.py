@@ -12,10 +12,11 @@ __all__ = ["markdown"]
 _INTRO = """\
 # Signatures
 
-A signature is a way in which a server stalls: what the waiting threads look like, where the culprit
-stands, what it means and what to do. This page is made from the catalog
-(`stallscope signatures --markdown`); [writing-signatures.md](writing-signatures.md) says how to
-write one, [verdict.md](verdict.md) how they become a verdict.
+A signature describes one kind of stall: the stacks of the waiting threads, the stack of the
+blocker,
+what it means and what to do. This page is generated from the catalog
+(`stallscope signatures --markdown`). [writing-signatures.md](writing-signatures.md) explains how to
+write a signature, [verdict.md](verdict.md) how findings become a verdict.
 """
 
 _FAMILIES = {
@@ -63,7 +64,7 @@ def _signature(signature: Signature) -> Iterator[str]:
     yield f"**{signature.title}.** {' '.join(signature.meaning.split())}\n"
     yield f"Servers: {', '.join(signature.servers)}. Versions: {signature.versions}.\n"
     if signature.generic:
-        yield "Found by the shape of the waits, in any program.\n"
+        yield "Found from the wait graph, in any program.\n"
     yield from _stacks("Waiters", signature.waiter_texts)
     if signature.locks:
         yield "Locks: " + ", ".join(f"`{lock}`" for lock in signature.locks) + "\n"
@@ -74,9 +75,9 @@ def _signature(signature: Signature) -> Iterator[str]:
     releases = [
         (item.role, pattern.text) for item in signature.releases for pattern in item.patterns
     ]
-    yield from _stacks("Where it lets the lock go", releases)
+    yield from _stacks("Where it releases the lock", releases)
     for title, items in (
-        ("Brings about", [f"`{name}`" for name in (*signature.explains, *signature.causes)]),
+        ("Causes", [f"`{name}`" for name in (*signature.explains, *signature.causes)]),
         ("What to do", signature.remedies),
         ("References", [f"<{reference}>" for reference in signature.references]),
     ):

@@ -19,7 +19,7 @@ __all__ = ["SCHEMA", "dumps", "render"]
 
 SCHEMA = "stallscope.status/1"
 
-_STYLES = {Verdict.WORRY: "bold red", Verdict.LOOK: "yellow", Verdict.UNKNOWN: "dim"}
+_STYLES = {Verdict.CRITICAL: "bold red", Verdict.WARNING: "yellow", Verdict.UNKNOWN: "dim"}
 _MAX_QUERY = 200
 _INDENT = " " * 11
 
@@ -45,23 +45,20 @@ def render(report: Report, *, width: int, full: bool = False) -> list[Line]:
 
 def _headline(report: Report) -> str:
     counts = Counter(row.verdict for row in report.rows)
-    worries, looks = counts[Verdict.WORRY], counts[Verdict.LOOK]
-    if worries or looks:
-        said = f"{worries} to worry about, {looks} to look at"
-    else:
-        said = "nothing to worry about"
+    critical, warnings = counts[Verdict.CRITICAL], counts[Verdict.WARNING]
+    said = f"{critical} critical, {warnings} warnings" if critical or warnings else "no warnings"
     known = len(report.rows) - counts[Verdict.UNKNOWN]
     what = f"{report.version}: " if report.version else ""
-    return f"{what}{said}, of {known} that are known; {_window(report)}."
+    return f"{what}{said}, of {known} known values; {_window(report)}."
 
 
 def _window(report: Report) -> str:
     length = units.duration(report.seconds * 1000)
     if report.restarted:
-        return f"the server was restarted: rates are of the {length} since"
+        return f"the server was restarted: rates cover the {length} since"
     if report.since_start:
-        return f"rates are of the {length} since the server's start"
-    return f"rates are of {length}"
+        return f"rates cover the {length} since the server's start"
+    return f"rates cover {length}"
 
 
 def _row(row: Row, width: int, *, full: bool) -> Iterator[Line]:
@@ -69,11 +66,11 @@ def _row(row: Row, width: int, *, full: bool) -> Iterator[Line]:
     number = _number(row.value, row.unit) if row.rate is None else _number(row.rate, row.unit)
     if row.value is None:
         number = "-"
-    yield Line(f"  {row.verdict:<7}  {row.title:<46}  {number}", style)
+    yield Line(f"  {row.verdict:<8}  {row.title:<46}  {number}", style)
     if row.note:
         yield from wrap(row.note, width, indent=_INDENT)
-    if full or row.verdict in (Verdict.LOOK, Verdict.WORRY):
-        yield from wrap(f"{row.meaning} When to worry: {row.when}", width, indent=_INDENT)
+    if full or row.verdict in (Verdict.WARNING, Verdict.CRITICAL):
+        yield from wrap(f"{row.meaning} Abnormal: {row.when}", width, indent=_INDENT)
 
 
 def _number(value: float | None, unit: str) -> str:

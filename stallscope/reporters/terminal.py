@@ -76,7 +76,7 @@ class _Report:
         yield from self._title("Capture")
         for fact in facts.taken(self.analysis):
             yield from self._wrap(fact, indent="  ", hang="    ")
-        yield from self._items("Not read, or not known", facts.unread(self.capture))
+        yield from self._items("Not read, or unknown", facts.unread(self.capture))
 
     def stall(self) -> Iterator[Line]:
         findings = self.analysis.findings
@@ -114,12 +114,12 @@ class _Report:
 
     def _why(self, finding: Finding) -> Iterator[Line]:
         if len(finding.chain) > 1:
-            yield from self._title("Chain, root first")
+            yield from self._title("Wait chain, root first")
             for link in finding.chain:
                 yield from self._wrap(self.say.link(link), indent="  ", hang="    ")
         for title, items in (
             ("Evidence", finding.evidence),
-            ("Against it, or not known", finding.against),
+            ("Against it, or unknown", finding.against),
             ("What to do", finding.remedies),
         ):
             yield from self._items(title, items)
@@ -143,7 +143,7 @@ class _Report:
         chained = {link.signature for found in self.analysis.findings[:1] for link in found.chain}
         findings = [f for f in self.analysis.findings[1:] if f.signature not in chained]
         if findings:
-            yield from self._title("Also seen")
+            yield from self._title("Other findings")
         for finding in findings[:_OTHER_FINDINGS]:
             yield from self._wrap(self.say.finding(finding), indent="  ", hang="    ")
         if len(findings) > _OTHER_FINDINGS:
@@ -161,7 +161,7 @@ class _Report:
             found = tuple(r for r in found if r.lock is not None and r.lock in wanted)
         shown = found if self.options.full else found[:_RELEASES]
         if shown:
-            yield from self._title("Locks let go after long waits, the latest first")
+            yield from self._title("Locks released after long waits, the latest first")
         for release in shown:
             lock = self.capture.lock_at(release.lock)
             what = "a lock" if lock is None else lock.symbol or f"{lock.address:#x}"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks as a tree: from the thread's start inwards, or, inverted, from the leaf outwards."""
+"""Stacks as a tree: from the thread's start inwards, or, inverted, from the innermost frame
+outwards."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ def render(analysis: Analysis, *, inverted: bool, top: int, full: bool, width: i
     root = _tree(groups, inverted=inverted)
     total = max(1, root.count)
     lines = [Line("")]
-    what = "from the leaf" if inverted else "from the root"
+    what = "from the innermost frame" if inverted else "from the outermost frame"
     idle = sum(group.count for group in analysis.groups if group.idle)
-    rest = f"; {idle} idle threads left out, --full has them" if idle and not full else ""
+    rest = f"; {idle} idle threads omitted, --full shows them" if idle and not full else ""
     lines.append(Line(f"Stacks {what} ({root.count} threads{rest})", "bold"))
     for text in _walk(root, total, top):
         if len(lines) >= _MAX_LINES:

@@ -71,7 +71,7 @@ def fit(lines: list[Line], height: int) -> list[Line]:
     if len(lines) <= height:
         return lines
     cut = len(lines) - height + 1
-    return [*lines[: height - 1], Line(f"… {cut} more lines: a higher terminal shows them", "dim")]
+    return [*lines[: height - 1], Line(f"… {cut} more lines (enlarge the terminal)", "dim")]
 
 
 class _Screen:
@@ -99,13 +99,13 @@ class _Screen:
         now, ended = self._now(), self._ended()
         style = "bold red" if now else "bold yellow" if ended else "bold green"
         facts = [ended, now] if self.line.final else [now or ended]
-        text = "; ".join(filter(None, facts)) or "no wait was over its threshold"
+        text = "; ".join(filter(None, facts)) or "no wait exceeded its threshold"
         clock = f"{self.options.clock} " if self.options.clock else ""
         yield from self._wrap(f"{clock}{self.options.server}: {text}.", style=style)
         yield from self._wrap(f"{self._span()}; {self._thresholds()}{self._by()}", style="dim")
 
     def _now(self) -> str:
-        """Say for what most threads wait, where one of them is over the threshold."""
+        """Say for what most threads wait, where one of them is above the threshold."""
         stuck = [key for key in self.keys if key.kind not in IDLE_KINDS and self._is_stuck(key)]
         kinds = {n: k.in_flight for n, k in self.line.kinds.items() if n not in IDLE_KINDS}
         kind = max(kinds, key=lambda name: kinds[name], default="")
@@ -121,15 +121,15 @@ class _Screen:
         return f"{threads_text(count)} {'waits' if count == 1 else 'wait'} for {what} now{since}"
 
     def _ended(self) -> str:
-        """Say how many waits over the threshold have ended, and for what most of the time."""
+        """Say how many waits above the threshold have ended, and for what most of the time."""
         over = sum(kind.over for name, kind in self.line.kinds.items() if name not in IDLE_KINDS)
         if not over:
             return ""
         text = "1 wait was" if over == 1 else f"{number(over)} waits were"
-        text += " over the threshold"
+        text += " above the threshold"
         key = next((key for key in self.keys if key.over and key.kind not in IDLE_KINDS), None)
         if key is not None:
-            text += f", most of all for {self._what(key)}, the longest {duration(key.max_ms)}"
+            text += f", longest in total for {self._what(key)}, the longest {duration(key.max_ms)}"
         return text
 
     def _is_stuck(self, key: Key) -> bool:
@@ -157,7 +157,7 @@ class _Screen:
 
     def _by(self) -> str:
         if self._inproc:
-            return "; source: inproc, the agent in the server"
+            return "; source: inproc, the library in the server"
         if self.line.sampled:
             return f"; {self._sampled()}"
         if self.line.in_flight_by == "timer":
@@ -169,7 +169,7 @@ class _Screen:
         every = (self.line.interval_ns or 0) / 1e6
         longest = (self.line.longest_interval_ns or 0) / 1e6
         late = f", once after {duration(longest)}" if longest >= 2 * every else ""
-        return f"sampled: /proc is polled every {duration(every)}{late}; short waits are not seen"
+        return f"sampled: /proc is polled every {duration(every)}{late}; short waits are missed"
 
     @property
     def _inproc(self) -> bool:
@@ -241,7 +241,7 @@ class _Screen:
     def _what(self, key: Key, room: int = 0) -> str:
         """Return kind, class and name; a path keeps its end where there is too little room."""
         if key.name == f"{key.kind}s":  # what has no name is under this one
-            return f"{key.kind} of unknown name"
+            return f"{key.kind}, name unknown"
         if not key.name.startswith(("/", ".../")):
             return f"{key.kind} {short_name(key.name)}"
         kind = key.kind if key.file_class in (None, "other") else f"{key.kind} {key.file_class}"
@@ -287,11 +287,11 @@ class _Screen:
         events = self.line.events
         if events:
             yield Line("")
-            yield Line("Each over its threshold", "bold")
+            yield Line("Waits above their threshold", "bold")
         for event in events[-_EVENTS:]:
             yield from self._wrap(_event(event), indent="  ", hang="    ")
         if len(events) > _EVENTS:
-            yield Line(f"  … and {len(events) - _EVENTS} before them (--json has all)")
+            yield Line(f"  … and {len(events) - _EVENTS} earlier (--json has all)")
 
     def _server(self) -> Iterator[Line]:
         hits = {name: counts.get("count", 0) for name, counts in self.line.server.items()}
@@ -314,7 +314,7 @@ class _Screen:
             )
         if missing:
             yield Line("")
-            yield Line("Not watched here", "bold")
+            yield Line("Not watched", "bold")
         for text in missing:
             yield from self._wrap(text, indent="  - ", hang="    ")
 
@@ -347,7 +347,7 @@ def _event(event: Event) -> str:
     name = f' "{event.comm}"' if event.comm else ""
     who = f"thread {event.tid or '?'}{name}"
     if event.kind == "server":
-        return f"{who}, in {short_name(event.name or '?')}: a deadlock has found its victim"
+        return f"{who}, in {short_name(event.name or '?')}: deadlock detected"
     what = event.kind if event.name is None else f"{event.kind} {short_name(event.name)}"
     if event.in_flight:
         others = f", {threads_text(event.waiters)} in all" if event.waiters > 1 else ""

@@ -67,7 +67,7 @@ class _Tree:
     def lines(self) -> Iterator[TreeLine]:
         roots = forest(self.analysis)
         for root in roots[: self.limits.roots]:
-            if root.ring:
+            if root.cycle:
                 yield from self._ring(root)
             if root.thread is None:
                 for queue in root.queues:
@@ -80,9 +80,11 @@ class _Tree:
             yield TreeLine(f"  … and {threads_text(behind)} behind {len(rest)} others", "dim")
 
     def _ring(self, root: Holder) -> Iterator[TreeLine]:
-        tids = [self.capture.threads[index].tid for index in root.ring]
-        ring = " -> ".join(map(str, (*tids, tids[0])))
-        yield from self._wrap(f"a ring, each waits for the next: {ring}", "  ", "    ", "bold red")
+        tids = [self.capture.threads[index].tid for index in root.cycle]
+        cycle = " -> ".join(map(str, (*tids, tids[0])))
+        yield from self._wrap(
+            f"deadlock cycle, each waits for the next: {cycle}", "  ", "    ", "bold red"
+        )
 
     def _holder(self, holder: Holder, first: str, hang: str, depth: int) -> Iterator[TreeLine]:
         assert holder.thread is not None
@@ -90,7 +92,7 @@ class _Tree:
         who = self.say.thread(thread.tid)
         if holder.closes:
             yield from self._wrap(
-                f"{who}, above: the ring closes", first, hang, "bold red", holder.thread
+                f"{who}, above: the cycle closes", first, hang, "bold red", holder.thread
             )
             return
         text = f"{who}, {self.analysis.states[holder.thread]}"
@@ -140,9 +142,9 @@ class _Tree:
             return self.say.lock(lock, holder=not known)
         assert queue.finding is not None
         finding = self.analysis.findings[queue.finding]
-        what = finding.signature or "a wait that no signature knows"
+        what = finding.signature or "an unknown wait"
         source = finding.blocker.source if finding.blocker is not None else "frames"
-        holder = "" if known else "holder not known, "
+        holder = "" if known else "holder unknown, "
         return f"{what}: {holder}{queue.count} wait{'s' if queue.count == 1 else ''} [{source}]"
 
     def _waiters(self, place: Place, first: str, hang: str) -> Iterator[TreeLine]:
@@ -158,7 +160,7 @@ class _Tree:
         yield from self._wrap(text, first, hang, thread=place.threads[0])
 
     def _place(self, frames: Sequence[str]) -> str:
-        return " < ".join(short_name(frame) for frame in frames) or "no frame that is known"
+        return " < ".join(short_name(frame) for frame in frames) or "no known frame"
 
     def _wrap(
         self, text: str, first: str, hang: str, style: str = "", thread: int | None = None

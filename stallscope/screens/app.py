@@ -34,21 +34,21 @@ END_SECONDS = 5.0
 """After a signal; then the kernel ends it. Textual waits for its terminal to take what it writes,
 for ever where that is gone."""
 HELP = (
-    ("space", "pause, and go on: paused, no stacks are taken"),
-    ("/", "show threads, locks and files that fit a regular expression"),
+    ("space", "pause or resume; no stacks are taken while paused"),
+    ("/", "show only threads, locks and files that match a regular expression"),
     ("t", "all threads; Enter shows the stack of one"),
     ("b", "the stack of the blocker"),
     ("Enter", "the stack of the thread under the cursor"),
-    ("c", "take a capture into a file that only you can read"),
-    ("Tab", "to the next pane; arrows, PgUp, PgDn move in it"),
+    ("c", "save a capture to a file (mode 0600)"),
+    ("Tab", "next pane; arrows, PgUp, PgDn scroll"),
     ("Esc", "back"),
     ("q", "quit"),
 )
 MEANING = (
     "A column of the chart is a second. Idle threads wait for work; a thread that waits for"
     " a lock, a file or another thread is waiting.",
-    "Threads: how many waited for a lock or file, on average over each second.",
-    "Stacks are taken as often as 0.6 percent of a core allows. No thread is stopped.",
+    "Threads: how many waited for a lock or file, averaged over each second.",
+    "Stacks are taken as often as 0.6 percent of one CPU allows. No thread is stopped.",
 )
 
 
@@ -397,7 +397,7 @@ class Top(App[None]):
         found = analysis.findings[:1] if analysis is not None else ()
         blocker = found[0].blocker if found else None
         if blocker is None or blocker.thread is None:
-            self.state.note = "no blocker is known"
+            self.state.note = "no known blocker"
             self.follow()
             return
         self.show_stack(blocker.thread)

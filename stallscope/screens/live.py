@@ -111,7 +111,7 @@ class LiveSource:
             self._put(Saved(error=str(error)))
             return
         if self._stream is None or not self._ready:
-            self._put(Saved(error="no captures can be taken now"))
+            self._put(Saved(error="captures are not available now"))
             return
         self._wanted.append(path)
         self._ask()
@@ -136,7 +136,7 @@ class LiveSource:
         why = self._serve(watch=False)
         if why is not None and not self._closing.is_set():
             self._put(Trouble("stacks", f"no stacks: {why}"))
-            self._put(Ended("nothing can be seen of it; see `stallscope doctor`"))
+            self._put(Ended("no data available; see `stallscope doctor`"))
 
     def _serve(self, *, watch: bool) -> str | None:
         """Run one probe; return why it never became ready, None where it did."""

@@ -168,8 +168,8 @@ def tree(state: State, width: int) -> list[Row]:
     found = waittree.render(analysis, max(30, width), _TREE)
     # The report indents sections; a pane has its title on its border.
     rows = [plain(line.text.removeprefix("  "), line.style, line.thread) for line in found]
-    rows = rows or [plain("nobody waits for anybody", "dim")]
-    rows += [plain(""), plain("threads by stack, where they tell most", "dim")]
+    rows = rows or [plain("no thread waits for another", "dim")]
+    rows += [plain(""), plain("threads by stack, innermost useful frame", "dim")]
     for group in analysis.groups[:_GROUPS]:
         first = group.threads[0] if group.threads else None
         place = " < ".join(map(short_name, () if first is None else analysis.places[first]))
@@ -190,7 +190,7 @@ def waits(state: State, width: int, pattern: re.Pattern[str] | None) -> list[Row
     title = f"{'lock or file':<{room}}{rate} {'longest':>8} {'now':>5}  threads"
     rows = [plain(_cut(title, width), "dim")]
     if not found:
-        rows.append(plain("no wait over the last minutes", "dim"))
+        rows.append(plain("no waits in the last minutes", "dim"))
     for item in found:
         rows.append(_watched(item, room, spark, state.line.seconds if rates else None))
     return rows
@@ -224,12 +224,12 @@ def _watched(item: Watched, room: int, spark: int, seconds: float | None) -> Row
 def incidents(found: Sequence[Summary], width: int) -> list[Row]:
     """Return the last incidents, the newest first."""
     if not found:
-        return [plain("none in the store", "dim")]
+        return [plain("no incidents in the store", "dim")]
     rows = []
     for item in found:
         verdict = item.verdict
         what = (verdict.signature or verdict.title) if verdict is not None else "no verdict"
-        length = "goes on" if item.going_on else ""
+        length = "ongoing" if item.going_on else ""
         if item.end_ns is not None:
             length = f"for {duration((item.end_ns - item.start_ns) / 1e6)}"
         trigger = f" ({item.trigger})" if item.trigger else ""
@@ -258,7 +258,7 @@ def threads(analysis: Analysis, width: int, pattern: re.Pattern[str] | None) -> 
         text += f"  {one_line(whose)}" if whose and query else ""
         if pattern is None or pattern.search(text):
             rows.append(plain(_cut(text, width), _STYLES.get(state, ""), index))
-    return rows or [plain("no thread fits the filter", "dim")]
+    return rows or [plain("no thread matches the filter", "dim")]
 
 
 def stack(analysis: Analysis, index: int, width: int) -> list[Row]:

@@ -32,7 +32,7 @@ def source(paths: Sequence[Path], catalog: Catalog) -> Replay:
     for path in paths:
         events += _incident(path, catalog) if path.is_dir() else _file(path, catalog)
     if not events:
-        raise StallscopeError(f"{paths[0]}: there is no capture in it")
+        raise StallscopeError(f"{paths[0]}: contains no capture")
     return Replay("replay of " + ", ".join(map(str, paths)), events)
 
 
@@ -90,7 +90,7 @@ class Replay:
 
     def capture(self, path: Path) -> None:
         """Say that there is nothing to take."""
-        self._put(Saved(error="this is a replay: there is no server to take one of"))
+        self._put(Saved(error="no captures during a replay"))
 
     def close(self) -> None:
         """End."""
@@ -109,4 +109,4 @@ class Replay:
                 return
             last = ts
             self._put(event)
-        self._put(Ended("the replay is at its end"))
+        self._put(Ended("end of replay"))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = ["ABSENT", "Look", "Progress"]
+__all__ = ["ABSENT", "Progress", "StatusSample"]
 
-ABSENT = "unknown on this server"
+ABSENT = "not available on this server"
 """What is said of a number that a server does not have."""
 
 
@@ -23,7 +23,7 @@ class Progress(msgspec.Struct, frozen=True):
     """Normalized."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class StatusSample(msgspec.Struct, frozen=True):
     """What a server said at one moment."""
 
     values: Mapping[str, float]
@@ -34,8 +34,8 @@ class Look(msgspec.Struct, frozen=True):
     version: str | None = None
     progress: tuple[Progress, ...] = ()
     missing: Mapping[str, str] = {}
-    """Sources that could not be had, and why: ``innodb``, ``metrics``, ``progress``."""
+    """Sources that could not be read, and why: ``innodb``, ``metrics``, ``progress``."""
     latest_deadlock: str | None = None
-    """When it was, in the server's own words; None where there was none or nobody knows."""
+    """When it was, in the server's own words; None: none, or unknown."""
     session: int | None = None
     """Which connection asked: a server that answers twice on one did not end meanwhile."""

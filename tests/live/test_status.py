@@ -21,7 +21,7 @@ from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.commands import status
 from stallscope.main import main
-from stallscope.server.status import ABSENT, Look, Progress
+from stallscope.server.status import ABSENT, Progress, StatusSample
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 
 ALTERS = 20
@@ -29,13 +29,13 @@ ALTERS = 20
 
 
 @contextmanager
-def asking(server: SqlServer) -> Iterator[Callable[[], Look]]:
-    """Yield a function that looks once; no other client is connected but the test itself."""
+def asking(server: SqlServer) -> Iterator[Callable[[], StatusSample]]:
+    """Yield a function that takes one sample; no other client is connected but the test itself."""
     found = processes.find_server(str(server.pid), Selector())
     connection = Connection(credentials.find(Sources(no_defaults=True), found)[0])
     try:
         server.wait_until_alone(connection.open(PATIENCE).connection)
-        yield lambda: connection.ask(source.look, PATIENCE)
+        yield lambda: connection.ask(source.sample, PATIENCE)
     finally:
         connection.close()
 
@@ -53,17 +53,17 @@ def _grown(row: Row, report: workload.Report) -> int:
 
 
 def _check(server: SqlServer, statements: int = 200) -> dict[str, Row]:
-    """Run known statements between two looks; return the rows."""
+    """Run known statements between two samples; return the rows."""
     server.execute(
         "CREATE DATABASE IF NOT EXISTS status_",
         "CREATE TABLE IF NOT EXISTS status_.t (a INT PRIMARY KEY) ENGINE=InnoDB",
         "REPLACE INTO status_.t VALUES (1), (2), (3)",
     )
-    with asking(server) as look:
-        first = look()
+    with asking(server) as sample:
+        first = sample()
         for _ in range(statements):
             server.query("SELECT * FROM status_.t")
-        second = look()
+        second = sample()
     own = len((source.STATUS, source.VARIABLES, source.INNODB, source.METRICS, source.CONSUMER))
     report = workload.report(first, second)
     rows = _rows(report)
@@ -108,15 +108,16 @@ def test_restart(kind: type[SqlServer], require: Callable[..., None]) -> None:
     assert report.seconds == second.values["Uptime"] < first.values["Uptime"]
 
 
-def restarted(server: SqlServer, uptime: int) -> tuple[Look, Look]:
-    """Look, once it has been up so long, at the one that is shut down, and at the next one."""
+def restarted(server: SqlServer, uptime: int) -> tuple[StatusSample, StatusSample]:
+    """StatusSample, once it has been up so long, at the one that is shut down, and at the next
+    one."""
     wait_until(lambda: server.status("Uptime") >= uptime, f"{uptime} seconds of uptime")
-    with asking(server) as look:
-        first = look()
+    with asking(server) as sample:
+        first = sample()
     server.shut_down()
     server.start()
-    with asking(server) as look:
-        return first, look()
+    with asking(server) as sample:
+        return first, sample()
 
 
 def test_progress_of_an_alter(mariadb: MariaDB) -> None:
@@ -135,12 +136,12 @@ def test_progress_of_an_alter(mariadb: MariaDB) -> None:
         connection.close()
 
     seen: list[Progress] = []
-    with asking(mariadb) as look:
+    with asking(mariadb) as sample:
         for _ in range(ALTERS):
             thread = threading.Thread(target=alter)
             thread.start()
             while not seen and thread.is_alive():
-                seen.extend(look().progress)
+                seen.extend(sample().progress)
             thread.join()
             if seen:
                 break

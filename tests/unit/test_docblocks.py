@@ -90,7 +90,7 @@ def test_figures_and_breaks_of_lines_may_differ() -> None:
     ("there", "other"),
     [
         ("[innodb-redo-sync]", "[innodb-row-lock]"),
-        ("blocked by thread 2883", "the blocker is not known"),
+        ("blocked by thread 2883", "the blocker is unknown"),
         ("Capture", "Captures"),
         ("snapshot", "snapshots"),
         ("file:", "file"),

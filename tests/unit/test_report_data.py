@@ -136,7 +136,7 @@ def test_rings_are_marked() -> None:
     waiting = stack("__lll_lock_wait", "pthread_mutex_lock", "work")
     locks = [Lock(0, 0x1000 + i, LockKind.MUTEX, owner_tid=1 + (i + 1) % 3) for i in range(3)]
     graph = graph_of([Thread(1 + i, waiting, state="S", lock=i) for i in range(3)], locks)
-    assert [node["ring"] for node in graph["nodes"] if node["kind"] == "thread"] == [True] * 3
+    assert [node["cycle"] for node in graph["nodes"] if node["kind"] == "thread"] == [True] * 3
     assert len(graph["links"]) == 6
 
 

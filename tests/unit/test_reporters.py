@@ -311,7 +311,7 @@ def test_a_likely_blocker_is_called_likely() -> None:
 def test_a_chain_is_shown_where_there_is_one() -> None:
     assert "Chain" not in text(stalled())
     links = (Link("innodb-deadlock-check", 0, 100), Link("innodb-row-lock", 1), Link("x", 2, 101))
-    chain = text(with_finding(chain=links)).split("Chain, root first\n")[1].split("\n\n")[0]
+    chain = text(with_finding(chain=links)).split("Wait chain, root first\n")[1].split("\n\n")[0]
     assert chain.split("\n") == [
         "  innodb-deadlock-check: thread 100",
         "  innodb-row-lock: 1 thread waits",
@@ -324,7 +324,7 @@ def test_what_the_verdict_explains_is_not_repeated() -> None:
     victim = msgspec.structs.replace(base.findings[0], signature="metadata-lock", title="Victims")
     report = msgspec.structs.replace(base, findings=(base.findings[0], victim))
     assert "Victims" not in text(report)
-    assert "Also seen" not in text(report)
+    assert "Other findings" not in text(report)
     assert len(json_reporter.render(report)["findings"]) == 2
 
 

@@ -18,7 +18,7 @@ from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.wire import Session
 from stallscope.main import main
 from stallscope.server import innodbnumbers
-from stallscope.server.status import Look
+from stallscope.server.status import StatusSample
 
 BASE = {
     "Uptime": 1000.0,
@@ -46,7 +46,7 @@ def _rows(report: workload.Report) -> dict[str, workload.Row]:
 
 
 def _judge(**grown: float) -> dict[str, workload.Row]:
-    return _rows(workload.report(Look(BASE), Look(_later(**grown))))
+    return _rows(workload.report(StatusSample(BASE), StatusSample(_later(**grown))))
 
 
 def test_rules_are_whole() -> None:
@@ -58,8 +58,8 @@ def test_rules_are_whole() -> None:
         assert bool(rule.to) == (rule.kind == "ratio")
         assert rule.meaning.endswith(".")
         assert rule.when
-        if rule.look is not None and rule.worry is not None:
-            assert (rule.worry < rule.look) == rule.below
+        if rule.warning is not None and rule.critical is not None:
+            assert (rule.critical < rule.warning) == rule.below
 
 
 def test_rates_and_ratios() -> None:
@@ -74,22 +74,22 @@ def test_rates_and_ratios() -> None:
 @pytest.mark.parametrize(
     ("grown", "row", "verdict"),
     [
-        ({"Questions": 10, "Innodb_rows_read": 2e6}, "rows-per-question", Verdict.WORRY),
-        ({"Questions": 100, "Innodb_rows_read": 2e5}, "rows-per-question", Verdict.LOOK),
+        ({"Questions": 10, "Innodb_rows_read": 2e6}, "rows-per-question", Verdict.CRITICAL),
+        ({"Questions": 100, "Innodb_rows_read": 2e5}, "rows-per-question", Verdict.WARNING),
         (
             {"Innodb_rows_read": 5000, "Innodb_buffer_pool_read_requests": 5e5},
             "requests-per-row",
-            Verdict.WORRY,
+            Verdict.CRITICAL,
         ),
         (
             {"Innodb_buffer_pool_reads": 500, "Innodb_buffer_pool_read_requests": 2e4},
             "pool-miss-ratio",
-            Verdict.LOOK,
+            Verdict.WARNING,
         ),
-        ({"Threads_running": 200}, "threads-running", Verdict.WORRY),
-        ({"Innodb_data_pending_reads": 20}, "pending-reads", Verdict.LOOK),
-        ({"Connections": 500, "Questions": 500}, "questions-per-connection", Verdict.WORRY),
-        ({"Connections": 3000, "Questions": 90_000}, "connections", Verdict.LOOK),
+        ({"Threads_running": 200}, "threads-running", Verdict.CRITICAL),
+        ({"Innodb_data_pending_reads": 20}, "pending-reads", Verdict.WARNING),
+        ({"Connections": 500, "Questions": 500}, "questions-per-connection", Verdict.CRITICAL),
+        ({"Connections": 3000, "Questions": 90_000}, "connections", Verdict.WARNING),
     ],
 )
 def test_when_to_worry(grown: dict[str, float], row: str, verdict: Verdict) -> None:
@@ -104,9 +104,9 @@ def test_what_a_server_lacks_is_unknown_and_never_0() -> None:
 
 
 def test_a_counter_that_is_switched_off_says_how_to_switch_it_on() -> None:
-    look = Look(_later(), missing={"metrics": "switched off: SET GLOBAL x"})
-    row = _rows(workload.report(Look(BASE), look))["deadlocks"]
-    assert row.note == "switched off: SET GLOBAL x"
+    sample = StatusSample(_later(), missing={"metrics": "disabled: SET GLOBAL x"})
+    row = _rows(workload.report(StatusSample(BASE), sample))["deadlocks"]
+    assert row.note == "disabled: SET GLOBAL x"
 
 
 def test_little_work_is_not_judged() -> None:
@@ -123,7 +123,7 @@ def test_nothing_to_divide_by() -> None:
 
 def test_restart_between_two_samples() -> None:
     after = {**BASE, "Uptime": 4.0, "Questions": 40.0}
-    report = workload.report(Look(BASE), Look(after))
+    report = workload.report(StatusSample(BASE), StatusSample(after))
     assert report.restarted
     assert report.seconds == 4
     assert _rows(report)["questions"].rate == 10
@@ -132,10 +132,14 @@ def test_restart_between_two_samples() -> None:
 def test_a_clock_that_was_set_back_is_no_restart() -> None:
     """Uptime goes by the wall clock; the connection that answers again is of the same server."""
     after = {**BASE, "Uptime": 4.0, "Questions": 5040.0}
-    report = workload.report(Look(BASE, 100.0, session=1), Look(after, 110.0, session=1))
+    report = workload.report(
+        StatusSample(BASE, 100.0, session=1), StatusSample(after, 110.0, session=1)
+    )
     assert not report.restarted
     assert _rows(report)["questions"].rate == 4
-    assert workload.report(Look(BASE, 100.0, session=1), Look(after, 110.0, session=2)).restarted
+    assert workload.report(
+        StatusSample(BASE, 100.0, session=1), StatusSample(after, 110.0, session=2)
+    ).restarted
 
 
 class Refusing:
@@ -170,27 +174,27 @@ class Refusing:
     ],
 )
 def test_why_a_source_cannot_be_had(number: int, said: str, told: str) -> None:
-    look = source.look(cast(Session, Refusing(number, said)))
-    assert look.missing == {"innodb": said, "metrics": told, "progress": told}
-    assert look.session == 1
+    sample = source.sample(cast(Session, Refusing(number, said)))
+    assert sample.missing == {"innodb": said, "metrics": told, "progress": told}
+    assert sample.session == 1
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"), [([], "performance_schema is off"), ([("NO",)], "switched off: UPDATE")]
+    ("rows", "told"), [([], "performance_schema is off"), ([("NO",)], "disabled: UPDATE")]
 )
 def test_why_progress_is_not_reported(rows: list[tuple[str]], told: str) -> None:
-    look = source.look(cast(Session, Refusing(1109, "no such table", rows)))
-    assert look.missing["progress"].startswith(told)
+    sample = source.sample(cast(Session, Refusing(1109, "no such table", rows)))
+    assert sample.missing["progress"].startswith(told)
 
 
 def test_a_counter_that_was_set_back() -> None:
     row = _judge(Questions=-4000)["questions"]
     assert row.verdict is Verdict.UNKNOWN
-    assert "set back" in (row.note or "")
+    assert "reset" in (row.note or "")
 
 
 def test_one_sample_is_since_the_start() -> None:
-    report = workload.report(None, Look(BASE))
+    report = workload.report(None, StatusSample(BASE))
     assert report.since_start
     assert _rows(report)["questions"].rate == 5
 
@@ -198,7 +202,9 @@ def test_one_sample_is_since_the_start() -> None:
 def test_rows_of_a_server_that_does_not_count_those_of_innodb() -> None:
     first = {k: v for k, v in BASE.items() if k != "Innodb_rows_read"}
     second = {**first, "Uptime": 1010.0, "Handler_read_first": 5.0, "Handler_read_rnd_next": 45.0}
-    report = workload.report(Look({**first, "Handler_read_first": 0.0}), Look(second))
+    report = workload.report(
+        StatusSample({**first, "Handler_read_first": 0.0}), StatusSample(second)
+    )
     row = _rows(report)["rows-read"]
     assert row.rate == 5
     assert "all engines" in (row.note or "")
@@ -280,7 +286,7 @@ def test_command_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     after.write_text(_tabs(_later(Threads_running=300, Questions=1000)))
     assert main(["status", str(before), str(after)]) == Exit.DONE
     text = capsys.readouterr().out
-    assert text.startswith("1 to worry about, 0 to look at, of ")
+    assert text.startswith("1 critical, 0 warnings, of ")
     assert "worry    Threads running" in text
     assert "When to worry: Several times the number of CPUs." in " ".join(text.split())
     assert "100/s" in text

@@ -103,7 +103,7 @@ export class Flame {
 		this.box.replaceChildren();
 		this.focused = null;
 		if (!tree.value) {
-			this.box.append(make("p", { class: "dim" }, "No thread has work: tick “idle threads too”."));
+			this.box.append(make("p", { class: "dim" }, "All threads are idle: select “include idle threads”."));
 			this.chart = null;
 			return;
 		}

@@ -37,14 +37,14 @@ export class Graph {
 		this.tree.replaceChildren();
 		byId("graph-text").hidden = !graph.nodes.length;
 		if (!graph.nodes.length) {
-			this.box.append(make("p", {}, "Nobody waits for a lock or a thread that is known."));
+			this.box.append(make("p", {}, "No thread waits for a known lock or thread."));
 			byId("no-graph")?.remove();
 			return;
 		}
 		this.box.append(this.picture(graph));
 		this.text(graph);
 		if (graph.left_out)
-			this.box.append(make("p", { class: "dim" }, `${graph.left_out} threads at locks with fewer waiters are left out.`));
+			this.box.append(make("p", { class: "dim" }, `${graph.left_out} threads at locks with fewer waiters are omitted.`));
 	}
 
 	layout(graph) {
@@ -73,7 +73,7 @@ export class Graph {
 			width: Math.ceil(width),
 			height: Math.ceil(height),
 			role: "img",
-			"aria-label": "Who waits for whom; the same follows as text",
+			"aria-label": "Who waits for whom; the text version follows",
 		});
 		svg.append(
 			draw("defs", {},
@@ -101,7 +101,7 @@ export class Graph {
 		const left = at.x - at.width / 2;
 		const top = at.y - at.height / 2;
 		const g = draw("g", {
-			class: ["node", node.kind, node.root || node.blocker ? "root" : "", node.ring ? "ringed" : "", node.state ? `s-${node.state}` : ""].join(" "),
+			class: ["node", node.kind, node.root || node.blocker ? "root" : "", node.cycle ? "in-cycle" : "", node.state ? `s-${node.state}` : ""].join(" "),
 			transform: `translate(${left.toFixed(1)} ${top.toFixed(1)})`,
 		});
 		const tids = node.tids.length > 1 ? `\nthreads ${node.tids.join(", ")}${node.count > node.tids.length ? ", …" : ""}` : "";

@@ -4,7 +4,7 @@
 import { byId } from "./dom.js";
 
 const STEPS = ["system", "light", "dark"];
-const NAMES = { system: "as the system has them", light: "light", dark: "dark" };
+const NAMES = { system: "system setting", light: "light", dark: "dark" };
 
 export class Theme {
 	constructor(changed) {

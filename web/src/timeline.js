@@ -203,7 +203,7 @@ export class Timeline {
 
 	drawMarks() {
 		this.buttons = this.data.captures.map((capture, number) => {
-			const what = capture.signature ?? (capture.stall ? "a stall not known" : "no stall");
+			const what = capture.signature ?? (capture.stall ? "unknown stall" : "no stall");
 			const when = capture.time === null ? "" : ` at ${clock(capture.time)}`;
 			const button = make("button", {
 				type: "button",

@@ -187,7 +187,7 @@ def _waits(history: History) -> Iterator[dict[str, Any]]:
         args: dict[str, str | int | float | None] = {
             "waiters": event.waiters,
             "owner": event.owner_tid,
-            "goes on": "yes" if event.in_flight else "no",
+            "in flight": "yes" if event.in_flight else "no",
             "stack": clean(" < ".join(event.frames)[:_LONGEST_TEXT]),
         }
         name = f"{clean(event.kind)} {clean(event.name or '')}".strip()

@@ -165,7 +165,7 @@ def _pid(capture: Capture, thread: Thread) -> int:
 
 
 def _lock(lock: Lock) -> tuple[str, str, str]:
-    owner = f"thread {lock.owner_tid}" if lock.owner_tid else "not known"
+    owner = f"thread {lock.owner_tid}" if lock.owner_tid else "unknown"
     return lock_name(lock), str(lock.kind), owner
 
 

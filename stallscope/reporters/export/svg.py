@@ -78,9 +78,9 @@ def render(entries: Iterable[Entry], options: Options) -> Iterator[bytes]:
             _add(root, row, options)
     boxes, hidden = _layout(root)
     rest = f", {captures} captures" if captures != 1 else ""
-    said = f"{root.threads:,} threads{rest}, a frame's width is its threads"
+    said = f"{root.threads:,} threads{rest}, width: number of threads"
     if hidden:
-        said += f"; {hidden:,} frames too narrow to be seen are left out"
+        said += f"; {hidden:,} frames too narrow to show are omitted"
     yield from _document(clean(options.title), said, root.threads, boxes)
 
 

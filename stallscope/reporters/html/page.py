@@ -49,8 +49,8 @@ COLUMNS = (
     ("place", "Where", False),
     ("query", "Statement", False),
     ("user", "User", False),
-    ("doing", "The server says", False),
-    ("waited", "For ms", True),
+    ("doing", "Server state", False),
+    ("waited", "Waited, ms", True),
     ("name", "Name", False),
     ("label", "Stack", False),
 )
@@ -214,7 +214,7 @@ def _incident(incident: Incident) -> dict[str, Any]:
     if incident.end_ns is not None:
         lasted = f"{max(0, incident.end_ns - incident.start_ns) / 1e9:.1f} s"
     else:
-        lasted = "not known: the agent ended before the recovery"
+        lasted = "unknown: the agent ended before the recovery"
     return {
         "id": shown(incident.id),
         "start": utc(incident.start_ns),

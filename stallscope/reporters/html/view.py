@@ -30,10 +30,10 @@ MAX_STATEMENTS = 5
 MAX_STATEMENT = 300
 _REASONS = {
     "trigger": "a trigger fired",
-    "burst": "one of a burst after a trigger",
-    "manual": "asked for",
-    "before": "the side before",
-    "after": "the side after",
+    "burst": "burst after a trigger",
+    "manual": "on request",
+    "before": "before",
+    "after": "after",
 }
 
 
@@ -148,7 +148,7 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         blocker=_blocker(analysis, say, first, subsystems) if first else None,
         locks=_several(map(say.lock, first.locks[:MAX_LOCKS])) if first else (),
         chain=_several(map(say.link, first.chain)) if first and len(first.chain) > 1 else (),
-        cycles=_several(" → ".join(map(str, (*ring, ring[0]))) for ring in analysis.cycles),
+        cycles=_several(" → ".join(map(str, (*cycle, cycle[0]))) for cycle in analysis.cycles),
         evidence=_several(first.evidence) if first else (),
         against=_several(first.against) if first else (),
         remedies=_several(first.remedies) if first else (),
@@ -165,13 +165,13 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
 def _headline(say: Speaker, first: Finding | None) -> str:
     """Return the verdict as somebody would shout it across the room."""
     if not say.total:
-        return "No thread in it: nothing to say."
+        return "It contains no threads."
     if first is None:
         return f"No stall found: {say.states()}."
     what = first.title if first.signature is not None else first.title.rstrip(".")
     text = f"{first.threads} of {say.total} threads: {what}"
     if first.blocker is None:
-        return f"{text}. The blocker is not known."
+        return f"{text}. The blocker is unknown."
     who = "Blocked by" if first.blocker.certain else "Likely blocked by"
     return f"{text}. {who} {say.thread(first.blocker.tid)}, {first.blocker.state}."
 

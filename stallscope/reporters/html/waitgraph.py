@@ -32,7 +32,7 @@ def build(analysis: Analysis) -> dict[str, Any]:
     """Return ``nodes`` (their index is their number) and ``links`` from what blocks to what waits.
 
     A node: ``kind`` (``thread``, ``lock``, ``group``), ``text``, ``note``, ``state``, ``count``,
-    ``tids`` (a few of them), ``root``, ``ring``, ``blocker`` (of the verdict), ``query``. A link:
+    ``tids`` (a few of them), ``root``, ``cycle``, ``blocker`` (of the verdict), ``query``. A link:
     from, to, threads, who says so. ``left_out``: threads that are behind none of the nodes.
     """
     return _Drawing(analysis).value()
@@ -58,9 +58,9 @@ class _Drawing:
                 self.nodes[self._holder(root)]["root"] = True
             for queue in root.queues if root.thread is None else ():
                 self.nodes[self._queue(queue, None)]["root"] = True
-            for index in root.ring:
+            for index in root.cycle:
                 if index in self.alone:
-                    self.nodes[self.alone[index]]["ring"] = True
+                    self.nodes[self.alone[index]]["cycle"] = True
         left_out = sum(root.behind for root in roots[MAX_ROOTS:])
         return {"nodes": self.nodes, "links": self.links, "left_out": left_out}
 
@@ -68,7 +68,7 @@ class _Drawing:
         assert holder.thread is not None
         index = holder.thread
         known = self.alone.get(index)
-        if known is not None:  # where a ring closes
+        if known is not None:  # where a cycle closes
             return known
         thread, state = self.threads[index], self.analysis.states[index]
         who = self.say.thread(thread.tid)
@@ -100,8 +100,8 @@ class _Drawing:
             node = self._node("lock", *self._lock(lock, free=holder is None), count=queue.count)
         else:
             finding = self.analysis.findings[queue.finding or 0]
-            name = finding.signature or "a wait that no signature knows"
-            note = f"{finding.title}, holder not known" if holder is None else finding.title
+            name = finding.signature or "an unknown wait"
+            note = f"{finding.title}, holder unknown" if holder is None else finding.title
             node = self._node("lock", name, note, count=queue.count)
         if holder is not None:
             self.links.append([holder, node, queue.count, source])
@@ -176,7 +176,7 @@ class _Drawing:
 
 
 def _place(frames: Sequence[str]) -> str:
-    return " < ".join(map(short_name, frames[:2])) or "no frame that is known"
+    return " < ".join(map(short_name, frames[:2])) or "no known frame"
 
 
 def walk(graph: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
