@@ -18,7 +18,7 @@ struct stall_wait_handler {
 	void (*alarms)(void *arg);
 };
 
-// What is attached, for people and for docs/probes.md. `why_not` is NULL where it works.
+// What is attached, for people and for docs/wait-programs.md. `why_not` is NULL where it works.
 struct stall_wait_probe {
 	const char *name;	  // "sys_enter"
 	const char *attach_point; // "raw tracepoint sys_enter"

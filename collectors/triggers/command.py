@@ -46,16 +46,18 @@ class CommandCollector:
         try:
             program = self._running = Program(self._settings.run, output=True)
         except OSError as error:
-            self._fail(f"cannot be run: {error.strerror}; look at its path and rights")
+            self._fail(f"cannot be run: {error.strerror}; check its path and permissions")
         try:
             result = program.run(self._settings.deadline, leave_children=False)
         finally:
             self._running = None
         if result.code is None:
-            self._fail(f"not done within {self._settings.deadline:g} s; give it a longer deadline")
+            self._fail(
+                f"not finished within {self._settings.deadline:g} s; give it a longer deadline"
+            )
         if result.code != 0:
             said = one_line(result.err.decode("utf-8", "replace"), 200) or "nothing"
-            self._fail(f"ended with {result.code}, and said {said}")
+            self._fail(f"exited with {result.code} and printed {said}")
         return result.out
 
     def _number(self, output: bytes) -> float:
@@ -65,7 +67,7 @@ class CommandCollector:
         except ValueError:
             self._fail(f"printed {one_line(text, 60)!r}; it must print one number")
         if not math.isfinite(value):
-            self._fail(f"printed {text}, which is no number to compare")
+            self._fail(f"printed {text}, which is not a number to compare")
         return value
 
     def _fail(self, why: str) -> NoReturn:

@@ -63,13 +63,13 @@ def dry_run(
 def sentence(tried: Tried) -> str:
     """Say what became of a trigger that did not fire, or of the first time that one did."""
     if tried.fired:
-        again = f", {len(tried.fired)} times in all" if len(tried.fired) > 1 else ""
+        again = f", {len(tried.fired)} times in total" if len(tried.fired) > 1 else ""
         return f"would fire: {tried.fired[0].why}{again}"
     state = tried.state
     if not state.looks:
         if state.never_seen:
             return f"cannot fire: no sample has {', '.join(state.never_seen)}"
-        return "cannot fire yet: its value is not known so soon (rates, windows and baselines)"
+        return "cannot fire yet: its value is not known yet (rates, windows, baselines)"
     return f"would not fire: {_distance(tried)}"
 
 
@@ -77,7 +77,7 @@ def _distance(tried: Tried) -> str:
     state, settings = tried.state, tried.settings
     row = f"{state.most_in_a_row} of {settings.cycles} samples in a row"
     if state.phase is Phase.COUNTING:
-        row += ", and going on"
+        row += ", ongoing"
     if state.nearest is None or state.nearest_threshold is None:
         return f"it was true for {row}" if state.most_in_a_row else "it was never true"
     side, unit = ("", " ms") if settings.wait else ("> " if settings.when == "above" else "< ", "")

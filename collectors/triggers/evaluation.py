@@ -188,11 +188,11 @@ def _finite(value: Value) -> Value:
 def _call(node: Call, arguments: list[_Compiled], parts: _Parts) -> _Compiled:
     first = arguments[0]
     match node.function:
-        case "larger":
+        case "greatest":
             return _arithmetic(max, *arguments)
-        case "smaller":
+        case "least":
             return _arithmetic(min, *arguments)
-        case "known":
+        case "coalesce":
             return _known(first, arguments[1])
         case "baseline":
             parts.baselines.append(Baseline())

@@ -68,26 +68,26 @@ NAMESPACES = (
 """What names with a dot begin with; all others are status variables of the server."""
 
 FUNCTIONS = {
-    "rate": "rate(x): by how much x grows in a second",
-    "delta": "delta(x): by how much x grew since the sample before",
-    "avg": "avg(x, seconds): the mean over the last seconds",
-    "max": "max(x, seconds): the largest of the last seconds",
-    "min": "min(x, seconds): the smallest of the last seconds",
-    "baseline": "baseline(x): what x usually is; unknown until it has been watched for a while",
-    "larger": "larger(x, y): the larger of two",
-    "smaller": "smaller(x, y): the smaller of two",
-    "known": "known(x, y): x, or y where x is not known",
-    "state": 'state("text"): threads that the processlist has in this state; * is any text',
-    "command": 'command("name"): the number that a command of this file printed last',
+    "rate": "rate(x): growth of x per second",
+    "delta": "delta(x): growth of x since the previous sample",
+    "avg": "avg(x, seconds): mean of x over the last seconds",
+    "max": "max(x, seconds): largest x of the last seconds",
+    "min": "min(x, seconds): smallest x of the last seconds",
+    "baseline": "baseline(x): the usual value of x; unknown for the first two minutes",
+    "greatest": "greatest(x, y): the greater of two",
+    "least": "least(x, y): the smaller of two",
+    "coalesce": "coalesce(x, y): x, or y if x is unknown",
+    "state": 'state("text"): threads with this state in the processlist; * matches any text',
+    "command": 'command("name"): the last number that this [[command]] printed',
 }
 _WINDOWED = ("avg", "max", "min")
 _ARITY = {
     "rate": 1,
     "delta": 1,
     "baseline": 1,
-    "larger": 2,
-    "smaller": 2,
-    "known": 2,
+    "greatest": 2,
+    "least": 2,
+    "coalesce": 2,
 } | dict.fromkeys(_WINDOWED, 2)
 _TEXTUAL = ("state", "command")
 
@@ -165,7 +165,7 @@ Node = Number | Named | Negation | Binary | Call
 def parse(text: str) -> Node:
     """Read an expression. Raises: ExpressionError."""
     if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"longer than {MAX_LENGTH} characters; make two triggers of it")
+        raise ExpressionError(f"longer than {MAX_LENGTH} characters; split it into two triggers")
     parser = _Parser(_tokens(text))
     tree = parser.expression(0)
     parser.end()
@@ -215,7 +215,7 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, position)
         if match is None or match.lastgroup is None:
             rest = one_line(text[position:], 20)
-            raise ExpressionError(f"{rest!r} is nothing that an expression can have")
+            raise ExpressionError(f"{rest!r} is not part of an expression")
         found.append(_Token(match.lastgroup, match.group(match.lastgroup)))
         position = match.end()
     return found
@@ -230,7 +230,7 @@ class _Parser:
     def end(self) -> None:
         if self._next < len(self._tokens):
             token = self._tokens[self._next]
-            raise ExpressionError(f"{_shown(token)} does not belong there")
+            raise ExpressionError(f"unexpected {_shown(token)}")
 
     def expression(self, depth: int) -> Node:
         left = self._conjunction(depth)
@@ -254,7 +254,9 @@ class _Parser:
         if sign := self._take_sign(_COMPARISONS):
             left = self._made(Binary(sign, left, self._sum(depth)))
             if another := self._take_sign(_COMPARISONS):
-                raise ExpressionError(f"{another!r} after a comparison: join two of them by 'and'")
+                raise ExpressionError(
+                    f"{another!r} after a comparison: join comparisons with 'and'"
+                )
         return left
 
     def _sum(self, depth: int) -> Node:
@@ -279,7 +281,7 @@ class _Parser:
             return inner
         token = self._take()
         if token is None:
-            raise ExpressionError("it ends where a number or a name is missing")
+            raise ExpressionError("unexpected end: a number or a name is missing")
         if token.kind == "number":
             return self._made(Number(float(token.text)))
         if token.kind == "quoted":
@@ -288,15 +290,17 @@ class _Parser:
             if self._take_sign(frozenset("(")):
                 return self._made(self._call(token.text, depth))
             return self._made(Name(_checked(token.text)))
-        raise ExpressionError(f"{_shown(token)} where a number or a name is missing")
+        raise ExpressionError(f"unexpected {_shown(token)}: a number or a name is missing")
 
     def _call(self, function: str, depth: int) -> Node:
         if function not in FUNCTIONS:
-            raise ExpressionError(f"no function {function!r}; there are {', '.join(FUNCTIONS)}")
+            raise ExpressionError(
+                f"no function {function!r}; known functions are {', '.join(FUNCTIONS)}"
+            )
         if function in _TEXTUAL:
             token = self._take()
             if token is None or token.kind != "text" or not token.text:
-                raise ExpressionError(f"{function!r} wants a text: write {FUNCTIONS[function]}")
+                raise ExpressionError(f"{function!r} needs a text: write {FUNCTIONS[function]}")
             self._want(")")
             return States(token.text) if function == "state" else Name(f"command.{token.text}")
         arguments = [self.expression(depth)]
@@ -312,7 +316,7 @@ class _Parser:
         seconds = arguments.pop()
         if not isinstance(seconds, Number) or not 0 < seconds.value <= MAX_WINDOW:
             raise ExpressionError(
-                f"{function!r} wants a number of seconds, at most {MAX_WINDOW:g}:"
+                f"{function!r} needs a number of seconds, at most {MAX_WINDOW:g}:"
                 f" write {FUNCTIONS[function]}"
             )
         return Call(function, tuple(arguments), seconds.value)
@@ -344,13 +348,13 @@ class _Parser:
 
     def _deeper(self, depth: int) -> int:
         if depth >= MAX_DEPTH:
-            raise ExpressionError(f"deeper than {MAX_DEPTH} levels; make two triggers of it")
+            raise ExpressionError(f"deeper than {MAX_DEPTH} levels; split it into two triggers")
         return depth + 1
 
     def _made(self, node: Node) -> Node:
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise ExpressionError(f"more than {MAX_NODES} parts; make two triggers of it")
+            raise ExpressionError(f"more than {MAX_NODES} parts; split it into two triggers")
         return node
 
 

@@ -69,7 +69,9 @@ def read(path: Path) -> Iterator[Record]:
                 sample = _sample.decode(line)
                 yield Record(sample.time_ns, sample.clock_ns, sample=sample)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise StallscopeError(f"{path}:{number}: no sample: {one_line(str(error))}") from error
+            raise StallscopeError(
+                f"{path}:{number}: not a sample: {one_line(str(error))}"
+            ) from error
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -77,7 +79,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     for chunk in chunks(path):
         *whole, rest = (rest + chunk).split(b"\n")
         if len(rest) > MAX_LINE:
-            raise StallscopeError(f"{path}: a line longer than {MAX_LINE} bytes: no recording")
+            raise StallscopeError(f"{path}: a line longer than {MAX_LINE} bytes: not a recording")
         yield from filter(None, whole)
     if rest:
         yield rest

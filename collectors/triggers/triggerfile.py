@@ -39,9 +39,9 @@ _MEGABYTE = 1 << 20
 
 # pt-stalk's words that are said in another way here.
 _INSTEAD = {
-    "function": "write what is looked at as 'variable', docs/triggers.md has a table",
+    "function": "write it as 'variable'; docs/triggers.md has a table",
     "match": "write variable = 'state(\"TEXT\")'",
-    "iterations": "there is 'captures-an-hour'",
+    "iterations": "use 'captures-an-hour'",
     "collect-gdb": "stacks are always taken, without stopping the server",
     "notify-by-email": "write a command into [notify]",
     "dest": "give it as --dest",
@@ -137,7 +137,7 @@ def _with_hint(error: TriggerFileError) -> TriggerFileError:
     match = re.search(r"unknown field `([^`]*)`", text)
     if match is None:
         return error
-    hint = _INSTEAD.get(match.group(1), "see docs/triggers.md for the keys there are")
+    hint = _INSTEAD.get(match.group(1), "docs/triggers.md lists the keys")
     return TriggerFileError(f"{text}: {hint}")
 
 
@@ -150,7 +150,7 @@ def _bytes(path: Path, key: str, value: Size) -> int:
     match = _SIZE.fullmatch(value.strip())
     if match is None:
         raise _reader.mistake(
-            path, [key], f"{key}: {value!r} is no size, write a number with k, M, G or T: 500M"
+            path, [key], f"{key}: {value!r} is not a size, write a number with k, M, G or T: 500M"
         )
     return int(float(match.group(1)) * (1 << _UNITS[match.group(2).lower()]))
 
@@ -178,7 +178,7 @@ class _Checker:
             elif self._written.defaults and trigger.name not in self._built_in:
                 self._fail(
                     ["trigger", number, "name"],
-                    f"trigger {trigger.name!r}: there is no such trigger to switch off;"
+                    f"trigger {trigger.name!r}: there is no such trigger to disable;"
                     " `stallscope triggers` lists them",
                 )
 
@@ -190,7 +190,7 @@ class _Checker:
                     place, f"{what} {name!r}: a name has letters, digits, - and _, at most 64"
                 )
             if name in found[:number]:
-                self._fail(place, f"{what} {name!r} is there twice: rename one of them")
+                self._fail(place, f"{what} {name!r} is defined twice: rename one of them")
 
     def _hooks(self) -> None:
         hooks = self._written.plugin
@@ -204,13 +204,15 @@ class _Checker:
             if notify.webhook is not None and not re.match(r"https?://[^\s]+$", notify.webhook):
                 self._fail(
                     ["notify", "webhook"],
-                    f"notify.webhook: {notify.webhook!r} is no address, write http:// or https://",
+                    f"notify.webhook: {notify.webhook!r} is not a URL, write http:// or https://",
                 )
 
     def _program(self, place: Sequence[str | int], what: str, run: Sequence[str]) -> None:
         if run and not run[0].startswith("/"):
             self._fail(
-                place, f"{what}: {run[0]!r} is no absolute path; no shell looks for the program"
+                place,
+                f"{what}: {run[0]!r} is not an absolute path; there is no shell to search"
+                " for the program",
             )
 
     def _fail(self, place: Sequence[str | int], message: str) -> NoReturn:
@@ -230,9 +232,9 @@ class _Trigger:
         if (trigger.variable is None) == (trigger.wait is None):
             self._fail(
                 "name",
-                "it looks at nothing: give a 'variable' or a 'wait'"
+                "it has no condition: give a 'variable' or a 'wait'"
                 if trigger.wait is None
-                else "'variable' and 'wait' are two triggers: leave one out",
+                else "give either 'variable' or 'wait', not both",
             )
         if trigger.wait is not None:
             self._check_wait(trigger.wait)
@@ -242,31 +244,31 @@ class _Trigger:
             self._fail(
                 "run-time",
                 f"run-time {trigger.run_time:g} is longer than sleep"
-                f" {trigger.sleep:g}: captures would overlap, make it shorter",
+                f" {trigger.sleep:g}: captures would overlap; make it shorter",
             )
 
     def _check_wait(self, wait: str) -> None:
         if wait not in KINDS and wait not in GROUPS:
             known = ", ".join((*GROUPS, *KINDS))
-            self._fail("wait", f"{wait!r} is no kind of wait; there are {known}")
+            self._fail("wait", f"{wait!r} is not a kind of wait; known kinds are {known}")
         threshold = self._trigger.threshold
         if not isinstance(threshold, float | int) or not 0 < threshold < math.inf:
-            self._fail("threshold", "of a wait it is a number of milliseconds above 0")
+            self._fail("threshold", "for a wait it must be a number of milliseconds above 0")
         for key in ("clear", "when"):
             if getattr(self._trigger, key) != getattr(TriggerSettings("x"), key):
-                self._fail(key, f"a wait has no {key}: it is over when the wait is")
+                self._fail(key, f"{key} does not apply to a wait: it is over when the wait ends")
 
     def _check_variable(self, variable: str) -> None:
         tree = self._parsed("variable", variable)
         if self._trigger.convoy is not None:
-            self._fail("convoy", "'convoy' goes with 'wait'; a variable has a 'threshold'")
+            self._fail("convoy", "'convoy' needs 'wait'; a variable has a 'threshold'")
         if expression.is_condition(tree):
             for key in ("threshold", "clear"):
                 if getattr(self._trigger, key) is not None:
                     self._fail(key, f"the variable is a condition, it has no {key!r}: leave it out")
             return
         if self._trigger.threshold is None:
-            self._fail("variable", "it has no 'threshold', and the variable is no condition")
+            self._fail("variable", "it has no 'threshold', and the variable is not a condition")
         threshold = self._limit("threshold", self._trigger.threshold)
         if self._trigger.clear is not None:
             self._check_clear(threshold, self._limit("clear", self._trigger.clear))
@@ -291,7 +293,9 @@ class _Trigger:
             return float(limit)
         tree = self._parsed(key, limit)
         if expression.is_condition(tree):
-            self._fail(key, f"{key!r} is a condition: write a number or what has one")
+            self._fail(
+                key, f"{key!r} is a condition: write a number or an expression with a numeric value"
+            )
         return tree.value if isinstance(tree, Number) else None
 
     def _parsed(self, key: str, text: str) -> expression.Node:
@@ -302,21 +306,23 @@ class _Trigger:
         for name in expression.names(tree):
             self._check_name(key, name)
         if not expression.names(tree) and key == "variable":
-            self._fail(key, f"{text!r} never changes: name something to look at")
+            self._fail(key, f"{text!r} never changes: use a name that is sampled")
         return tree
 
     def _check_name(self, key: str, name: expression.Node) -> None:
         if not isinstance(name, Name):
             return
         if name.name in _RENAMED:
-            self._fail(key, f"{name.name!r} has another name now: {_RENAMED[name.name]}")
+            self._fail(key, f"{name.name!r} was renamed to {_RENAMED[name.name]}")
         if name.name.startswith("innodb.") and name.name not in innodbnumbers.NAMES:
             there = ", ".join(sorted(innodbnumbers.NAMES))
-            self._fail(key, f"the InnoDB status has no number {name.name!r}; there are {there}")
+            self._fail(
+                key, f"the InnoDB status has no number {name.name!r}; known names are {there}"
+            )
         if name.name.startswith("command."):
             wanted = name.name.removeprefix("command.")
             if wanted not in self._checker._commands:
-                self._fail(key, f"there is no [[command]] with the name {wanted!r}: add one")
+                self._fail(key, f"there is no [[command]] named {wanted!r}: add one")
 
     def _fail(self, key: str, message: str) -> NoReturn:
         place: list[str | int] = ["trigger", self._number, key]

@@ -116,7 +116,7 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 
 	if (options->output && !path)
 		return &stall_enomem;
-	// Before the children are made. The work of a second is limited: see docs/probes.md.
+	// Before the children are made. The work of a second is limited: see docs/wait-programs.md.
 	if (is_waits || (is_serve && options->serve.watch))
 		stall_raise_priority();
 	return stall_privileges_reduce(&privileges);

@@ -15,7 +15,7 @@
 #include "waits/server_wait.h"
 
 // Hits a second of one function, in all processes. One costs the thread about a microsecond, and
-// where the kernel must single-step up to 25, in a virtual machine (docs/probes.md).
+// where the kernel must single-step up to 25, in a virtual machine (docs/wait-programs.md).
 #define STALL_MAX_UPROBE_HITS 20000
 #define STALL_MAX_STEPPED_HITS 2000
 

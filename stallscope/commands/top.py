@@ -24,7 +24,7 @@ __all__ = ["EPILOG", "add_arguments", "run"]
 EPILOG = """\
 examples:
   stallscope top -p mysqld
-  stallscope top -p 4711 --captures-to /var/tmp
+  stallscope top -p 4711 --capture-dir /var/tmp
   stallscope top --replay /var/lib/stallscope/incidents/20261121T145012.345Z-mariadbd-4711
   stallscope top --replay stall.jsonl.zst
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dest", type=Path, metavar="DIR", help="the store of the incidents to show"
     )
     other.add_argument(
-        "--captures-to",
+        "--capture-dir",
         type=Path,
         default=Path(),
         metavar="DIR",
@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> Exit:
         raise UsageError("give -p or --replay, not both")
     if args.replay and args.ring is not None:
         raise UsageError("give --ring or --replay, not both")
-    if not args.captures_to.is_dir():
-        raise UsageError(f"--captures-to {args.captures_to} is not a directory")
+    if not args.capture_dir.is_dir():
+        raise UsageError(f"--capture-dir {args.capture_dir} is not a directory")
     # Textual draws on standard error.
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise UsageError("top needs a terminal; `stallscope snap` prints to a pipe")
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> Exit:
     app = Top(
         source,
         State(", ".join(source.titles), replay=bool(args.replay)),
-        args.captures_to.absolute(),
+        args.capture_dir.absolute(),
     )
     try:
         app.run()

@@ -84,7 +84,7 @@ class Metrics:
         self._in_flight: dict[str, int] = {}
         self._longest: dict[str, float] = {}
         self._lost: dict[str, int] = {}
-        self._probes: dict[str, bool] = {}
+        self._programs: dict[str, bool] = {}
         self._seconds = 0.0
 
     def add(self, line: WaitLine) -> None:
@@ -120,8 +120,8 @@ class Metrics:
             self._classes.setdefault((of_class.kind, of_class.file_class), _Sums()).add(of_class)
         for cause, count in line.lost.items():  # since the start, in each line
             self._lost[cause] = max(count, self._lost.get(cause, 0))
-        for probe in line.probes:
-            self._probes[probe.name] = probe.ok
+        for program in line.probes:
+            self._programs[program.name] = program.ok
 
     def _add_lock(self, key: Key) -> None:
         labels = (key.kind, key.name)
@@ -176,10 +176,10 @@ class Metrics:
             {(("cause", cause),): count for cause, count in self._lost.items()},
         )
         yield from self._page.samples(
-            "wait_probe_up",
+            "wait_program_up",
             "gauge",
             "Whether a wait program works on this host.",
-            {(("probe", name),): int(ok) for name, ok in self._probes.items()},
+            {(("program", name),): int(ok) for name, ok in self._programs.items()},
         )
 
     def _files(self) -> Iterator[str]:

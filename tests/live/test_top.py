@@ -26,7 +26,7 @@ WAITERS = 20
 
 
 def argv(server: MariaDB, folder: Path) -> list[str]:
-    words = ["top", "-p", str(server.pid), "--captures-to", str(folder), "--dest", str(folder)]
+    words = ["top", "-p", str(server.pid), "--capture-dir", str(folder), "--dest", str(folder)]
     return [sys.executable, "-m", "stallscope", *words]
 
 

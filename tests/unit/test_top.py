@@ -379,7 +379,7 @@ def test_names_of_captures() -> None:
     ("words", "said"),
     [
         (["-p", "1", "--replay", "x"], "-p or --replay"),
-        (["-p", "1", "--captures-to", "/no/such"], "is not a directory"),
+        (["-p", "1", "--capture-dir", "/no/such"], "is not a directory"),
         (["-p", "1"], "top needs a terminal"),
         (["--interval", "0"], "is not a time"),
     ],

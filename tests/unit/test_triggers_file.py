@@ -133,7 +133,7 @@ def test_status_variables(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         f"defaults = false\n{TRIGGER}variable = 'rate(Com_x) + process.cpu_share'\n"
-        "threshold = 'larger(1, Queries)'\nclear = 'Opens'\n",
+        "threshold = 'greatest(1, Queries)'\nclear = 'Opens'\n",
     )
     assert status_variables(settings) == {
         "Com_x",

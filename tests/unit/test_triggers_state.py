@@ -172,7 +172,7 @@ def test_the_sentence_has_the_numbers() -> None:
 
 
 def test_the_sentence_of_an_expression_names_its_parts() -> None:
-    one = engine(variable="2 * Threads_running", threshold="larger(9, Uptime)", cycles=1)
+    one = engine(variable="2 * Threads_running", threshold="greatest(9, Uptime)", cycles=1)
     sample = Sample("status", 0, NS, values={"Threads_running": 8, "Uptime": 2.5})
     (fired,) = one.feed(sample)
     assert fired.why == ("2 * Threads_running 16 > 9, 1 sample (Threads_running 8, Uptime 2.5)")
@@ -188,7 +188,7 @@ def test_the_sentence_of_a_condition_has_what_it_compared() -> None:
 
 
 def test_a_threshold_that_is_not_known_fires_nothing() -> None:
-    one = engine(threshold="larger(9, host.cpus)", cycles=1)
+    one = engine(threshold="greatest(9, host.cpus)", cycles=1)
     assert one.feed(running(1, 80)) == ()
     assert one.states()[0].never_seen == ("host.cpus",)
     assert one.states()[0].looks == 0

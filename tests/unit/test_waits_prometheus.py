@@ -130,7 +130,7 @@ def test_base_units_and_sums() -> None:
     )
     assert of(series, "lock_wait_seconds_total", lock="LOCK_open") == pytest.approx(2 * 1.2401)
     assert of(series, "wait_lost_total", cause="ring-full") == 12  # since the start
-    assert of(series, "wait_probe_up", probe="uprobes") == 0
+    assert of(series, "wait_program_up", program="uprobes") == 0
 
 
 def buckets(series: Series, kind: str) -> dict[float, float]:
