@@ -123,7 +123,10 @@ class Cause(NamedTuple):
 
 # The order is that of the numbers in a ring.
 SOURCE_LOST = (
-    Cause("ring-full", "records that did not fit into the ring buffer: stacks and events are missing, counts are correct"),
+    Cause(
+        "ring-full",
+        "records that did not fit into the ring buffer: stacks and events are missing, counts are correct",
+    ),
     Cause("slots-full", "threads that could not be watched"),
     Cause("keys-full", "waits that are counted only under their kind"),
     Cause("files-full", "files without a name"),
@@ -132,7 +135,9 @@ SOURCE_LOST = (
     Cause("path-read", "paths or files that could not be read"),
     Cause("missed", "BPF programs skipped because they were already running"),
     Cause("marks-full", "locks whose wakers were not recorded"),
-    Cause("rate", "records above the rate limit: stacks and events are missing, counts are correct"),
+    Cause(
+        "rate", "records above the rate limit: stacks and events are missing, counts are correct"
+    ),
     Cause("async-full", "asynchronous calls that could not be tracked"),
 )
 """In BPF, in the server or while polling."""

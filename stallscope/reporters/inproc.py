@@ -87,7 +87,7 @@ def _lines(found: Found, width: int) -> Iterator[Line]:
     for text in (
         str(found.path),
         f"{'on' if ring.enabled else 'off: nothing is recorded'}; {thresholds(ring)}",
-        f"{threads_text(ring.threads)} of {number(ring.slots)} that there is room for,"
+        f"{threads_text(ring.threads)} of at most {number(ring.slots)},"
         f" {ring.waiting} in a wait; {number(ring.waits)} waits, {number(ring.records)} records",
         _lost(ring),
     ):

@@ -241,7 +241,7 @@ class _Screen:
     def _what(self, key: Key, room: int = 0) -> str:
         """Return kind, class and name; a path keeps its end where there is too little room."""
         if key.name == f"{key.kind}s":  # what has no name is under this one
-            return f"{key.kind}, name unknown"
+            return f"{key.kind} (name unknown)"
         if not key.name.startswith(("/", ".../")):
             return f"{key.kind} {short_name(key.name)}"
         kind = key.kind if key.file_class in (None, "other") else f"{key.kind} {key.file_class}"

@@ -145,7 +145,7 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
             capture = capturefile.read(file)
             checkers = threads_with(capture, "lock_deadlock_recursive")
             if not any(thread.label is Label.VERIFIED for thread in checkers):
-                continue  # its frames may be mixed
+                continue  # its frames may be inconsistent
             findings = engine.analyze(capture, signatures).findings
             named = {finding.signature: finding for finding in findings}
             checked = named.get("innodb-deadlock-check")

@@ -93,7 +93,7 @@ def test_each_long_wait_is_found_and_no_other(target: Target) -> None:
     calls = [made.calls[0] for made in locked]
     key = key_of(final, "mutex", "the_mutex")
     assert key.address == locked[0].address
-    # A short one is over the threshold only where its thread had to do without a CPU.
+    # A short one is above the threshold only where its thread had to do without a CPU.
     long = sum(call.length_ns >= 60_000_000 for call in (*calls, *short.calls))
     assert len(calls) <= key.over <= long
     assert key.over <= key.count <= len(calls) + len(short.calls)

@@ -90,7 +90,7 @@ def test_a_ring_of_two_and_who_waits_behind_it(analyze: Analyze) -> None:
     assert verdict.threads == 7
     assert verdict.confidence > 0.9
     assert any("LOCK_a" in text for text in verdict.evidence)
-    assert any("5 threads wait behind" in text for text in verdict.evidence)
+    assert any("5 threads wait queued behind" in text for text in verdict.evidence)
 
 
 def test_a_thread_that_waits_for_itself(analyze: Analyze) -> None:

@@ -92,7 +92,7 @@ def test_a_wait_is_one_span_at_the_time_of_its_clock() -> None:
     assert wait["ts"] == (START + SECOND) / 1e3
     assert wait["dur"] == 400_000
     assert (wait["pid"], wait["tid"]) == (100, 101)
-    assert wait["args"]["goes on"] == "no"
+    assert wait["args"]["in flight"] == "no"
 
 
 def test_the_wait_that_a_capture_was_taken_for() -> None:

@@ -216,9 +216,9 @@ def test_the_groupings_of_pt_pmp(capsys: pytest.CaptureFixture[str]) -> None:
     assert groups("--threads", "no-such-name") == []
     assert main(["analyze", str(path), "--inverted"]) is Exit.DONE
     text = capsys.readouterr().out
-    assert "Stacks from the leaf" in text
+    assert "Stacks from the innermost frame" in text
     assert main(["analyze", str(path), "--tree"]) is Exit.DONE
-    assert "Stacks from the root" in capsys.readouterr().out
+    assert "Stacks from the outermost frame" in capsys.readouterr().out
 
 
 def test_what_a_processlist_says_of_its_threads(capsys: pytest.CaptureFixture[str]) -> None:

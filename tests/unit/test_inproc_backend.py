@@ -217,7 +217,7 @@ def test_waits_name_their_source() -> None:
 
     first = line(source="inproc", in_flight_by="scan", server={}, probes=[])
     assert first.source == "inproc"
-    assert "source: inproc, the agent in the server" in text(first)
+    assert "source: inproc, the library in the server" in text(first)
     # Only the first line has it.
     assert "source: inproc" in text(line(in_flight_by="scan"), source="inproc")
     # It has no BPF timers, and no uprobes that would tell row locks apart: neither is a fault.
@@ -236,7 +236,7 @@ def test_waits_that_are_sampled_say_so() -> None:
 
     sampled = text(interval_ns=10_000_000, longest_interval_ns=12_000_000, probes=[])
     assert "sampled: /proc is polled every 10" in sampled
-    assert "short waits are not seen" in sampled
+    assert "short waits are missed" in sampled
     assert "once after" not in sampled
     assert "kernel has no BPF timers" not in sampled
     assert "row locks" not in sampled  # it has no uprobes that would tell them apart
@@ -272,7 +272,7 @@ def test_a_ring_is_an_input_like_a_core_file(
     assert main(["analyze", str(path)]) == Exit.DONE
     moment = taken().time_ns
     assert moment is not None
-    assert f"as of {local(moment)}: what is latest in the ring" in capsys.readouterr().out
+    assert f"as of {local(moment)}, the last moment in the ring" in capsys.readouterr().out
     (folder / "notes").write_text("nothing of a stack\n")
     assert main(["analyze", str(folder)]) == Exit.DONE
     captured = capsys.readouterr()

@@ -142,9 +142,9 @@ def test_status_for_people(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert f"my\\x1bsqld (pid {os.getpid()}), user" in out
     assert "recorded since" in out
     assert "on; threshold 100 ms" in out
-    assert "2 threads of 8 that there is room for, 1 in a wait; 987 waits, 17 records" in out
+    assert "2 threads of at most 8, 1 in a wait; 987 waits, 17 records" in out
     assert "lost: 3 slots-full" in out
-    assert "is gone, and left its ring" in out
+    assert "has ended and left its ring" in out
     assert "off: nothing is recorded" in out
 
 

@@ -198,7 +198,7 @@ def test_a_statement_that_has_ended_is_called_so() -> None:
     for command, said in (("Query", False), ("Sleep", True)):
         idle = msgspec.structs.replace(first, command=command)
         page = rendered(msgspec.structs.replace(capture, threads=(idle, *others)))
-        assert (b"Its last statement, which has ended" in page) is said
+        assert (b"Its last statement (ended)" in page) is said
 
 
 @needs_web

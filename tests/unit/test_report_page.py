@@ -355,7 +355,7 @@ def test_incident_timeline_chooses_captures(incident: Path, tmp_path: Path, open
         assert number(page, "waiting") == "36"
         page.locator("#pick").select_option("2")
         assert page.locator("#verdict .pill").inner_text() == "No stall"
-        assert page.locator("#drawing").inner_text().startswith("Nobody waits")
+        assert page.locator("#drawing").inner_text().startswith("No thread waits")
         assert page.locator("#next").is_disabled()
         page.locator("#previous").click()
         assert page.locator("[data-mark='1']").get_attribute("aria-current") == "true"
@@ -371,7 +371,9 @@ def test_incident_timeline_chooses_captures(incident: Path, tmp_path: Path, open
 def test_incident_histograms(incident: Path, tmp_path: Path, opened: Opener) -> None:
     with opened(report(tmp_path, incident)) as page:
         captions = texts(page, "#waits figcaption")
-        assert captions[0].startswith("mutex 93 waits, 1.24 s in all, longest 812 ms; 3 over 10 ms")
+        assert captions[0].startswith(
+            "mutex 93 waits, 1.24 s in total, longest 812 ms; 3 above 10 ms"
+        )
         assert captions[1].startswith("fsync 7 waits")
         bars = page.locator("#waits figure").first.locator("rect")
         assert bars.count() == 3

@@ -118,11 +118,11 @@ def test_a_number_is_printed(tmp_path: Path) -> None:
     [
         ("echo many", "printed 'many'; it must print one number"),
         ("echo", "printed ''"),
-        ("echo nan", "printed nan, which is no number to compare"),
+        ("echo nan", "printed nan, which is not a number to compare"),
         ("echo 1; echo 2", "it must print one number"),
-        ("echo 5; echo broken >&2; exit 3", "ended with 3, and said broken"),
-        ("yes 1", "not done within 0.2 s"),
-        ("sleep 3600 & wait", "not done within 0.2 s"),
+        ("echo 5; echo broken >&2; exit 3", "exited with 3 and printed broken"),
+        ("yes 1", "not finished within 0.2 s"),
+        ("sleep 3600 & wait", "not finished within 0.2 s"),
     ],
 )
 def test_what_is_no_number(tmp_path: Path, text: str, complaint: str) -> None:

@@ -94,22 +94,22 @@ def test_a_chain_nests(signatures: catalog.Catalog) -> None:
 def test_a_ring_says_where_it_closes(signatures: catalog.Catalog) -> None:
     analysis = engine.analyze(capture([2, 1, 1]), signatures)
     (root,) = forest(analysis)
-    assert root.ring == (0, 1)
+    assert root.cycle == (0, 1)
     assert text(analysis) == [
-        "  a ring, each waits for the next: 1 -> 2 -> 1",
+        "  deadlock cycle, each waits for the next: 1 -> 2 -> 1",
         "  thread 1, waiting (the blocker)",
         "  └─ lock_of_1 (mutex at 0x1001): 2 wait [futex]",
         "     ├─ thread 3, in work",
         "     └─ thread 2, waiting, in work",
         "        └─ lock_of_2 (mutex at 0x1002): 1 waits [futex]",
-        "           └─ thread 1, above: the ring closes",
+        "           └─ thread 1, above: the cycle closes",
     ]
 
 
 def test_a_thread_that_waits_for_itself(signatures: catalog.Catalog) -> None:
     lines = text(engine.analyze(capture([1]), signatures))
-    assert lines[0] == "  a ring, each waits for the next: 1 -> 1"
-    assert lines[-1].endswith("thread 1, above: the ring closes")
+    assert lines[0] == "  deadlock cycle, each waits for the next: 1 -> 1"
+    assert lines[-1].endswith("thread 1, above: the cycle closes")
 
 
 def test_two_thousand_victims_are_few_lines(signatures: catalog.Catalog) -> None:

@@ -100,7 +100,7 @@ def test_when_to_worry(grown: dict[str, float], row: str, verdict: Verdict) -> N
 def test_what_a_server_lacks_is_unknown_and_never_0() -> None:
     row = _judge()["aria-log-syncs"]
     assert (row.verdict, row.value, row.rate) == (Verdict.UNKNOWN, None, None)
-    assert row.note == "unknown on this server"
+    assert row.note == "not available on this server"
 
 
 def test_a_counter_that_is_switched_off_says_how_to_switch_it_on() -> None:
@@ -113,7 +113,7 @@ def test_little_work_is_not_judged() -> None:
     row = _judge(Innodb_rows_read=10, Innodb_buffer_pool_read_requests=5000)["requests-per-row"]
     assert row.verdict is Verdict.OK
     assert row.value == 500
-    assert "too little work" in (row.note or "")
+    assert "too little activity" in (row.note or "")
 
 
 def test_nothing_to_divide_by() -> None:
@@ -167,8 +167,8 @@ class Refusing:
 @pytest.mark.parametrize(
     ("number", "said", "told"),
     [
-        (1109, "no such table", "unknown on this server"),
-        (1146, "no such table", "unknown on this server"),
+        (1109, "no such table", "not available on this server"),
+        (1146, "no such table", "not available on this server"),
         (1227, "you need PROCESS", "you need PROCESS"),
         (3024, "the query took too long", "the query took too long"),
     ],
@@ -287,15 +287,15 @@ def test_command_on_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["status", str(before), str(after)]) == Exit.DONE
     text = capsys.readouterr().out
     assert text.startswith("1 critical, 0 warnings, of ")
-    assert "worry    Threads running" in text
-    assert "When to worry: Several times the number of CPUs." in " ".join(text.split())
+    assert "critical  Threads running" in text
+    assert "Abnormal: Several times the number of CPUs." in " ".join(text.split())
     assert "100/s" in text
     assert main(["status", "--json", str(before), str(after)]) == Exit.DONE
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "stallscope.status/1"
     assert document["seconds"] == 10
     by_id = {row["id"]: row for row in document["rows"]}
-    assert by_id["threads-running"]["verdict"] == "worry"
+    assert by_id["threads-running"]["verdict"] == "critical"
     assert by_id["aria-log-syncs"]["value"] is None
 
 
