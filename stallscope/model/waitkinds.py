@@ -125,7 +125,8 @@ class Cause(NamedTuple):
 SOURCE_LOST = (
     Cause(
         "ring-full",
-        "records that did not fit into the ring buffer: stacks and events are missing, counts are correct",
+        "records that did not fit into the ring buffer: stacks and events are missing,"
+        " counts are correct",
     ),
     Cause("slots-full", "threads that could not be watched"),
     Cause("keys-full", "waits that are counted only under their kind"),

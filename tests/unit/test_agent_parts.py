@@ -177,7 +177,7 @@ def test_people_get_one_line_of_an_incident() -> None:
     )
     assert list(render("end", found, Path("/var/lib/x"), as_json=False)) == []
     (line,) = render("stall", incident(), Path("/x"), as_json=False)
-    assert "no stall in its captures" in line
+    assert "its captures show no stall" in line
 
 
 def test_programs_get_lines_of_json_at_its_end_too() -> None:
