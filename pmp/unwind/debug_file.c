@@ -9,11 +9,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "base/cleanup.h"
 
 #define SYSTEM_DIR "/usr/lib/debug"
-#define MAX_CRC_FILE (256U << 20) // half a second to check
+#define MAX_CRC_FILE (256U << 20) // an eighth of a second to check
 
 int stall_open_file_at(int dir, const char *name)
 {
@@ -82,29 +83,11 @@ static bool same_build_id(const struct stall_elf *a, const struct stall_elf *b)
 	       memcmp(a->build_id, b->build_id, a->build_id_size) == 0;
 }
 
-// The CRC of .gnu_debuglink is that of zlib (polynomial 0xedb88320, reflected).
-static uint32_t crc32_step(uint32_t crc, const uint8_t *data, size_t size)
-{
-	static uint32_t table[256];
-
-	if (!table[1]) {
-		for (uint32_t i = 0; i < 256; i++) {
-			uint32_t c = i;
-
-			for (int bit = 0; bit < 8; bit++)
-				c = c & 1 ? 0xedb88320U ^ (c >> 1) : c >> 1;
-			table[i] = c;
-		}
-	}
-	for (size_t i = 0; i < size; i++)
-		crc = table[(crc ^ data[i]) & 255] ^ (crc >> 8);
-	return crc;
-}
-
+// The sum in .gnu_debuglink.
 static bool has_crc(const struct stall_elf *elf, uint32_t wanted)
 {
 	uint8_t buf[65536];
-	uint32_t crc = ~0U;
+	uLong crc = 0;
 
 	if (elf->size > MAX_CRC_FILE)
 		return false;
@@ -116,9 +99,9 @@ static bool has_crc(const struct stall_elf *elf, uint32_t wanted)
 			stall_error_destroy(err);
 			return false;
 		}
-		crc = crc32_step(crc, buf, size);
+		crc = crc32(crc, buf, (uInt)size);
 	}
-	return ~crc == wanted;
+	return crc == wanted;
 }
 
 static struct stall_elf *open_candidate(int dir, const char *name)

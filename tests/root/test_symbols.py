@@ -84,3 +84,20 @@ def test_debug_file_of_another_build_is_not_believed(tmp_path: Path) -> None:
         assert symbols_of(capture, "separate") == ".dynsym"
         names = {f.symbol for t in capture.threads for f in t.frames}
         assert not any(name and name.startswith("spin") for name in names)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_debug_file_by_link(changed: bool, tmp_path: Path) -> None:
+    """A link names a file and its sum: one whose sum is another is not believed."""
+    twin = tmp_path / "linked"
+    file = twins.link(target_path("threads"), twin, tmp_path / "debug")
+    if changed:
+        file.write_bytes(file.read_bytes() + b"\0")
+    with Target("threads", "18", "25", executable=twin) as target:
+        capture = snap(target.pid, "--debug-dir", str(tmp_path / "debug")).whole
+        (module,) = [m for m in capture.modules if m.path == str(twin)]
+        assert module.build_id is None
+        assert module.symbols == (".dynsym" if changed else "separate")
+        assert (module.debug_file is None) == changed
+        if not changed:
+            assert_frames(capture, target.threads, "linked")

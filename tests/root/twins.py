@@ -11,7 +11,16 @@ import struct
 import subprocess
 from pathlib import Path
 
-__all__ = ["build_id", "damage", "damages", "function_ranges", "minidebug", "separate", "strip"]
+__all__ = [
+    "build_id",
+    "damage",
+    "damages",
+    "function_ranges",
+    "link",
+    "minidebug",
+    "separate",
+    "strip",
+]
 
 
 def tool(*argv: str | Path) -> str:
@@ -37,6 +46,19 @@ def separate(source: Path, twin: Path, debug_dir: Path) -> None:
     file.parent.mkdir(parents=True)
     tool("objcopy", "--only-keep-debug", source, file)
     strip(source, twin)
+
+
+def link(source: Path, twin: Path, debug_dir: Path) -> Path:
+    """Strip, leave the build-id out, and name a debug file by .gnu_debuglink; return that file."""
+    bare = twin.with_suffix(".bare")
+    file = debug_dir / twin.parent.relative_to("/") / f"{twin.name}.debug"
+    file.parent.mkdir(parents=True)
+    tool("objcopy", "--remove-section=.note.gnu.build-id", source, bare)
+    tool("objcopy", "--only-keep-debug", bare, file)
+    strip(bare, twin)
+    tool("objcopy", f"--add-gnu-debuglink={file}", twin)
+    bare.unlink()
+    return file
 
 
 def minidebug(source: Path, twin: Path) -> None:
