@@ -27,6 +27,7 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Process
 from stallscope.model.incident import Incident, Verdict
 from stallscope.model.samples import Sample
+from stallscope.model.sessions import Sessions
 from stallscope.model.waitlines import WaitLine
 from stallscope.store import Store, listing, read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
@@ -169,10 +170,11 @@ class FakeEnvironment:
         """Events of incidents that could not be stored."""
         self.reload_error: str | None = None
         self.texts: Callable[[], Texts] | None = None
+        self.sessions: Callable[[], Sessions] | None = None
         self.more: tuple[Status, ...] = ()
 
     def sources(self, server: Server, settings: AgentSettings) -> Sources:
-        return Sources((self.status, *self.more), texts=self.texts)
+        return Sources((self.status, *self.more), self.sessions, texts=self.texts)
 
     def backend(self, settings: AgentSettings, put: Put) -> FakeBackend:
         self.made = FakeBackend(put)
@@ -227,7 +229,7 @@ def running(
     dest: Path,
     *,
     plan: Plan | None = None,
-    judge: VerdictProcess | None = None,
+    verdicts: VerdictProcess | None = None,
     clock: Clock | None = None,
     target: Target | None = None,
 ) -> Iterator[Agent]:
@@ -242,7 +244,7 @@ def running(
         store,
         spool,
         environment,
-        judge or FakeVerdicts(),
+        verdicts or FakeVerdicts(),
         clock or Clock(),
     )
     thread = threading.Thread(target=agent.run)

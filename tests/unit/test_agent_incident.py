@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -339,6 +340,62 @@ def test_a_storm_is_bounded() -> None:
     assert len(end.value.captures) == MAX_CAPTURES
     assert len(end.value.triggers) == 100
     assert "more-triggers" in [note.code for note in end.value.notes]
+
+
+def test_answers_that_come_twice_change_nothing() -> None:
+    world = World()
+    world.fire()
+    burst(world)
+    asked = [c for c in world.commands if isinstance(c, TakeCapture | StoreCapture)]
+    (analysis,) = [c for c in world.commands if isinstance(c, AnalyzeCaptures)]
+    before = len(world.commands)
+    for command in asked:
+        world.due.append(command)
+        world.do(command)
+    world.due.append(analysis)
+    world.do(analysis, verdict=OTHER)
+    world.poll()
+    later = world.commands[before:]
+    assert [type(c) for c in later if isinstance(c, DropCapture)] == [DropCapture] * 2
+    assert not any(isinstance(c, StoreCapture | AnalyzeCaptures | Notify) for c in later)
+
+
+def test_nothing_is_tried_again_for_an_incident_that_is_closing() -> None:
+    world = World()
+    world.fire()
+    server_ended(world)
+    world.do_all(ok=False)
+    world.poll(30)
+    assert not world.due
+    assert world.incidents.next_ns == math.inf
+    assert world.state is None
+
+
+def test_an_incident_that_is_lost_waits_for_nothing_at_its_end() -> None:
+    world = World()
+    world.fire()
+    lost(world)
+    server_ended(world)
+    world.poll()
+    assert world.due, "a capture is still being taken"
+    assert world.state is None
+
+
+def test_captures_that_fail_are_none_of_an_hour() -> None:
+    world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=2))
+    world.fire()
+    fails(world)
+    burst(world)
+    recovered(world)
+    (end,) = world.of("end")
+    assert len(end.value.captures) == 2
+    assert end.value.suppressed == 0
+
+
+def test_when_a_trigger_fired_is_known_to_the_next_agent() -> None:
+    world = World()
+    world.fire("jam")
+    assert world.incidents.last_fired == {"jam": world.ns}
 
 
 class AnySequence(RuleBasedStateMachine):

@@ -26,6 +26,7 @@ from stallscope.collectors.triggers import state
 from stallscope.model import capturefile
 from stallscope.model.capture import Note, Trigger
 from stallscope.model.samples import Sample
+from stallscope.model.sessions import Session, Sessions
 from stallscope.store import read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentfakes import (
@@ -102,11 +103,39 @@ def test_texts_that_do_not_come_are_said_to_be_missing(tmp_path: Path) -> None:
 
 def test_what_the_server_does_not_report_is_said_once(tmp_path: Path) -> None:
     environment = FakeEnvironment()
-    with running(environment, tmp_path, judge=FakeVerdicts(FOUND, "the owners are not told")):
+    with running(environment, tmp_path, verdicts=FakeVerdicts(FOUND, "the owners are not told")):
         breach(environment)
     (incident,) = stored(tmp_path)
     assert len(incident.captures) == 3
     assert incident.notes == (Note("not-told", "the owners are not told"),)
+
+
+@pytest.mark.parametrize("raw_sql", [True, False])
+def test_what_connections_do_goes_with_each_capture(tmp_path: Path, raw_sql: bool) -> None:
+    environment, verdicts = FakeEnvironment(), FakeVerdicts()
+    found = Sessions((Session(7, 101, statement="SELECT 'secret'"),))
+    environment.sessions = lambda: found
+    with running(environment, tmp_path, plan=Plan(raw_sql=raw_sql), verdicts=verdicts):
+        breach(environment)
+    (incident,) = stored(tmp_path)
+    assert [request.sessions for request in verdicts.asked] == [found] * 3
+    assert [entry.sessions for entry in incident.captures] == [None] * 3
+    kept = tmp_path / "incidents" / incident.id / "raw-sql.jsonl"
+    assert kept.exists() == raw_sql
+    assert not raw_sql or "secret" in kept.read_text()
+
+
+def test_connections_that_are_not_known_are_said_to_be_missing(tmp_path: Path) -> None:
+    environment = FakeEnvironment()
+
+    def sessions() -> Sessions:
+        raise StallscopeError("Access denied")
+
+    environment.sessions = sessions
+    with running(environment, tmp_path):
+        breach(environment)
+    (incident,) = stored(tmp_path)
+    assert [entry.sessions for entry in incident.captures] == ["Access denied"] * 3
 
 
 def test_stalls_one_after_the_other_are_incidents_of_their_own(tmp_path: Path) -> None:
@@ -270,11 +299,11 @@ def test_what_an_incident_turns_out_to_be_is_reported_too(
     monkeypatch.setattr(machine, "LEAST_APART_NS", 0)
     more = msgspec.structs.replace(BREACH, name="jam", threshold=1000)
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=(BREACH, more)))
-    judge = FakeVerdicts(None)
-    with running(environment, tmp_path, judge=judge) as agent:
+    verdicts = FakeVerdicts(None)
+    with running(environment, tmp_path, verdicts=verdicts) as agent:
         environment.status.value = 100
         wait_until(lambda: environment.of("stall"), "it is told")
-        judge.verdict = FOUND
+        verdicts.verdict = FOUND
         environment.status.value = 2000
         wait_until(lambda: len(environment.of("stall")) == 2, "it is told again")
         environment.status.value = 0
