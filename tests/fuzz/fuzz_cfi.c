@@ -2,8 +2,9 @@
 // The input is the unwind information of a target's file: 1 and its .eh_frame, or 0 and its
 // .debug_frame. By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
 // clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
-// -I../../build/walls/base -I../../build/walls/snapshot -I../../build/walls/ebpf -I../../tests/c ../../tests/fuzz/fuzz_cfi.c ../base/error.c cfi.c cfi_section.c elf_file.c
-// expression.c unwind.c -lz -lzstd
+// -I../../build/walls/base -I../../build/walls/snapshot -I../../build/walls/ebpf -I../../tests/c
+// ../../tests/fuzz/fuzz_cfi.c ../base/error.c cfi.c cfi_section.c elf_file.c expression.c unwind.c
+// -lz -lzstd
 #include <stdlib.h>
 #include <string.h>
 
