@@ -188,7 +188,10 @@ class Agent:
 
     def notify(self, event: str, incident: Incident, folder: Path | None) -> None:
         """Notify of an incident, and keep the store within its limits after its end."""
-        self._environment.notify(event, incident, folder)
+        try:
+            self._environment.notify(event, incident, folder)
+        except Exception as error:
+            _log.error("cannot notify of %s: %s: %s", event, type(error).__name__, error)
         if event == "end":
             self._prune_due = 0
 
@@ -420,7 +423,7 @@ class Agent:
             self._take(self.events.get(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:
-        """Write the last words, and let everything go; what hangs is left behind."""
+        """Write the final state, and close everything; what hangs is abandoned."""
         self.feed(Shutdown())
         self._verdicts.close()
         closing = threading.Thread(target=self._backend.close, daemon=True)

@@ -15,7 +15,7 @@ import msgspec
 
 from stallscope.base.errors import UsageError
 from stallscope.base.priority import lower_priority
-from stallscope.base.text import one_line
+from stallscope.base.text import one_line, without_surrogates
 from stallscope.collectors.programs import Program
 from stallscope.model.incident import Incident
 
@@ -122,7 +122,7 @@ class Notifier:
                 "path": None if folder is None else str(folder),
                 "incident": incident,
             }
-            data = msgspec.json.encode(body)
+            data = msgspec.json.encode(without_surrogates(msgspec.to_builtins(body)))
             self._start("--webhook", lambda: self._post(data))
 
     def _start(self, what: str, call: Callable[[], str | None]) -> None:

@@ -25,6 +25,7 @@ from stallscope.collectors.sql.texts import Texts
 from stallscope.collectors.triggers import state
 from stallscope.model import capturefile
 from stallscope.model.capture import Note, Trigger
+from stallscope.model.incident import Incident
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Session, Sessions
 from stallscope.store import read_incident
@@ -136,6 +137,30 @@ def test_connections_that_are_not_known_are_said_to_be_missing(tmp_path: Path) -
         breach(environment)
     (incident,) = stored(tmp_path)
     assert [entry.sessions for entry in incident.captures] == ["Access denied"] * 3
+
+
+def test_a_notification_that_fails_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = FakeEnvironment()
+    notify, failed = environment.notify, list[str]()
+
+    def fails(event: str, incident: Incident | None, folder: Path | None) -> None:
+        if incident is not None and len(failed) < 3:
+            failed.append(event)
+            raise OSError("no space left")
+        notify(event, incident, folder)
+
+    monkeypatch.setattr(environment, "notify", fails)
+    with running(environment, tmp_path):
+        environment.status.value = 100
+        wait_until(lambda: len(failed) == 2, "two fail")
+        environment.status.value = 0
+        wait_until(lambda: len(failed) == 3, "the third does")
+        breach(environment)
+    assert failed == ["fire", "stall", "end"]
+    assert "cannot notify of stall: OSError: no space left" in environment.said
+    assert len(stored(tmp_path)) == 2
 
 
 def test_stalls_one_after_the_other_are_incidents_of_their_own(tmp_path: Path) -> None:

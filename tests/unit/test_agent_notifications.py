@@ -197,6 +197,17 @@ def test_a_webhook_gets_the_incident(asked: Asked, said: list[str]) -> None:
     assert said == []
 
 
+def test_a_path_that_is_no_text_is_posted(asked: Asked, said: list[str]) -> None:
+    target = msgspec.structs.replace(INCIDENT.target, exe="/opt/\udc80/mariadbd")
+    incident = msgspec.structs.replace(INCIDENT, target=target)
+    notifier(webhook=asked.url).notify("stall", incident, None)
+    wait_until(lambda: asked.bodies, "it was posted")
+    value = json.loads(asked.bodies[0])
+    assert value["path"] is None
+    assert value["incident"]["target"]["exe"] == "/opt/\\udc80/mariadbd"
+    assert said == []
+
+
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "/elsewhere", "http://127.0.0.1:1/"])
 def test_a_redirect_is_not_followed(asked: Asked, location: str, said: list[str]) -> None:
     asked.status, asked.location = 302, location
