@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/capabilities.h"
-#include "base/lockdown.h"
+#include "base/kernel_policy.h"
 
 struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *log)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ebpf/waits_loader.h"
-#include "base/yama.h"
+#include "base/kernel_policy.h"
 #include "ebpf/async_loader.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_attach.h"

@@ -10,10 +10,9 @@
 #include <sys/uio.h>
 
 #include "base/capabilities.h"
+#include "base/child_process.h"
 #include "base/cleanup.h"
-#include "base/idle_child.h"
-#include "base/lockdown.h"
-#include "base/yama.h"
+#include "base/kernel_policy.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434

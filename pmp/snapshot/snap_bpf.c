@@ -8,11 +8,11 @@
 #include <time.h>
 
 #include "base/cleanup.h"
-#include "base/yama.h"
+#include "base/kernel_policy.h"
 #include "ebpf/denylist.h"
 #include "ebpf/threads_loader.h"
 #include "snapshot/sample.h"
-#include "snapshot/snapshot_end.h"
+#include "snapshot/snapshot.h"
 #include "snapshot/stack_copy.h"
 #include "snapshot/thread_index.h"
 #include "snapshot/thread_record.h"

@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/idle_child.h"
 #include "base/priority.h"
 #include "snapshot/proc_copy.h"
 #include "snapshot/proc_thread.h"

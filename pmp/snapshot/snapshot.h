@@ -230,4 +230,8 @@ struct stall_error *stall_snapshot_read_futexes(struct stall_snapshot *snapshot)
 // (glibc keeps struct pthread at the top of a thread's stack).
 uint64_t stall_stack_end(const struct stall_maps *maps, uint64_t sp, uint64_t fs_base);
 
+// What was read by the number of a process that has ended meanwhile may be another's: its threads
+// go, with a note. Where no thread is left, STALL_ERROR_NO_PROCESS.
+struct stall_error *stall_snapshot_drop_ended(struct stall_snapshot *snapshot);
+
 #endif

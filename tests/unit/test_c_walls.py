@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walls between the folders of C: who includes whom, and that the compiler sees to it."""
+"""The walls between the folders of C: who includes whom, and sizes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ __all__: list[str] = []
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
+LONGEST_FILE = 700
+LONGEST_FUNCTION = 80
 
 
 def declared() -> dict[str, list[str]]:
@@ -125,6 +127,23 @@ def test_what_is_declared_is_used() -> None:
     for name in FOLDERS:
         if "public = " in (FOLDERS[name] / "meson.build").read_text():
             assert public(name) - used[name] == set(), name
+
+
+def test_no_file_and_no_function_is_long() -> None:
+    folders = [ROOT / folder for folder in ("pmp", "ebpf", "inproc")]
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.[ch]"))]
+    assert len(paths) > 300
+    for path in paths:
+        lines = path.read_text().splitlines()
+        # A declaration for each field of the kernel's that is read.
+        assert len(lines) <= LONGEST_FILE or path.name == "vmlinux.h", path
+        begin = 0
+        for number, line in enumerate(lines, 1):
+            if line == "{":
+                begin = number
+            elif line == "}" and begin:
+                assert number - begin <= LONGEST_FUNCTION, f"{path}:{begin}"
+                begin = 0
 
 
 def test_tests_include_no_parent() -> None:
