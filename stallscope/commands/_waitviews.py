@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from stallscope.analyzers import catalog
@@ -64,12 +63,7 @@ class Screens:
             self._live.show([lines.Line(f"{self._title()}: first figures soon …", "dim")])
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

@@ -12,7 +12,6 @@ import stat
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -117,12 +116,7 @@ class IncidentFolder:
     def __enter__(self) -> IncidentFolder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

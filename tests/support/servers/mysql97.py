@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from tests.support.servers.cache import Unavailable, cache_folder, why_missing
@@ -67,14 +66,9 @@ class MySQL97(SqlServer):
         self._home = tempfile.mkdtemp(prefix="stallscope-", dir=root_folder() / "tmp")
         return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
-            super().__exit__(kind, error, traceback)
+            super().__exit__()
         finally:
             shutil.rmtree(self._home, ignore_errors=True)
 

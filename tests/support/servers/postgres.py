@@ -9,7 +9,6 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 from tests.support.servers.cache import Unavailable
@@ -57,16 +56,11 @@ class Postgres:
             self._create_data()
             self._start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._child is not None:
             # Backends are in sessions of their own; the postmaster ends them (SIGQUIT: at once).
             self._child.end(signal.SIGQUIT)
