@@ -66,7 +66,7 @@ FOUND = Verdict("metadata-lock", "Statements wait", 0.9, 20)
 OTHER = Verdict("fsync", "The disk is slow", 0.9, 200)
 
 
-class World:
+class Driver:
     """Incidents, the time, and the commands that are still to be done."""
 
     def __init__(self, settings: AgentSettings = SETTINGS) -> None:
@@ -140,71 +140,71 @@ class World:
         self.handle(TriggerFired(fired, self.ns - 1, target, capture))
 
 
-def fire(world: World) -> None:
-    world.fire()
+def fire(driver: Driver) -> None:
+    driver.fire()
 
 
-def wait_fires(world: World) -> None:
+def wait_fires(driver: Driver) -> None:
     """A wait fires, whose capture is there already."""
     wait = Trigger("threshold", "mutex", length_ms=1000.0, finished_ms=1.0)
-    world.fire("jam", CaptureResult(world.file(), world.ns, wait=wait))
+    driver.fire("jam", CaptureResult(driver.file(), driver.ns, wait=wait))
 
 
-def captured(world: World) -> None:
-    world.do_all()
+def captured(driver: Driver) -> None:
+    driver.do_all()
 
 
-def burst(world: World) -> None:
+def burst(driver: Driver) -> None:
     """The whole burst is taken, stored and analyzed."""
     for _ in range(SETTINGS.burst.captures + 1):
-        world.do_all()
-        world.poll()
-    world.do_all()
+        driver.do_all()
+        driver.poll()
+    driver.do_all()
 
 
-def fails(world: World) -> None:
+def fails(driver: Driver) -> None:
     """Captures fail until nothing waits for them any more."""
     for _ in range(MAX_FAILED):
-        for command in [c for c in world.due if isinstance(c, TakeCapture)]:
-            world.do(command, ok=False)
-        world.poll(5)
-    assert any(isinstance(c, TakeCapture) for c in world.due), "it is tried again"
+        for command in [c for c in driver.due if isinstance(c, TakeCapture)]:
+            driver.do(command, ok=False)
+        driver.poll(5)
+    assert any(isinstance(c, TakeCapture) for c in driver.due), "it is tried again"
 
 
-def calm(world: World) -> None:
-    world.poll(breached=False)
+def calm(driver: Driver) -> None:
+    driver.poll(breached=False)
 
 
-def breached(world: World) -> None:
-    world.poll()
+def breached(driver: Driver) -> None:
+    driver.poll()
 
 
-def recovered(world: World) -> None:
-    world.poll(breached=False)
-    world.poll(RECOVERY + 1, breached=False)
+def recovered(driver: Driver) -> None:
+    driver.poll(breached=False)
+    driver.poll(RECOVERY + 1, breached=False)
 
 
-def quarter_hour(world: World) -> None:
-    world.poll(901)
+def quarter_hour(driver: Driver) -> None:
+    driver.poll(901)
 
 
-def full_disk(world: World) -> None:
-    world.handle(DiskChecked("the disk is full"))
+def full_disk(driver: Driver) -> None:
+    driver.handle(DiskChecked("the disk is full"))
 
 
-def lost(world: World) -> None:
-    assert world.incidents.open is not None
-    world.handle(FolderLost(world.incidents.open, "No space left on device"))
+def lost(driver: Driver) -> None:
+    assert driver.incidents.open is not None
+    driver.handle(FolderLost(driver.incidents.open, "No space left on device"))
 
 
-def after_recovery(world: World) -> None:
+def after_recovery(driver: Driver) -> None:
     """Fires again when the recovery is still recorded, but the stall long over."""
-    world.poll(4, breached=False)
-    world.fire()
+    driver.poll(4, breached=False)
+    driver.fire()
 
 
-def of(event: IncidentEvent) -> Callable[[World], None]:
-    return lambda world: (world.handle(event), None)[1]
+def of(event: IncidentEvent) -> Callable[[Driver], None]:
+    return lambda driver: (driver.handle(event), None)[1]
 
 
 server_ended, pass_ended, shutdown = of(ServerEnded()), of(PassEnded()), of(Shutdown())
@@ -246,11 +246,11 @@ server_ended, pass_ended, shutdown = of(ServerEnded()), of(PassEnded()), of(Shut
         ([fire, burst, calm, shutdown], None),
     ],
 )
-def test_transitions(steps: Sequence[Callable[[World], None]], state: State | None) -> None:
-    world = World()
+def test_transitions(steps: Sequence[Callable[[Driver], None]], state: State | None) -> None:
+    driver = Driver()
     for step in steps:
-        step(world)
-    assert world.state is state
+        step(driver)
+    assert driver.state is state
 
 
 def test_each_transition_leads_somewhere_and_each_state_is_reached() -> None:
@@ -260,142 +260,142 @@ def test_each_transition_leads_somewhere_and_each_state_is_reached() -> None:
 
 
 def test_the_capture_is_asked_for_before_all_else() -> None:
-    world = World()
-    world.fire()
-    kinds = [type(command) for command in world.commands]
+    driver = Driver()
+    driver.fire()
+    kinds = [type(command) for command in driver.commands]
     assert kinds == [TakeCapture, FetchSessions, OpenFolder, Notify]
 
 
 def test_a_limit_of_captures_limits_no_notification() -> None:
-    world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=0))
-    world.fire()
-    world.poll()
-    (notified,) = world.of("stall")
+    driver = Driver(msgspec.structs.replace(SETTINGS, captures_an_hour=0))
+    driver.fire()
+    driver.poll()
+    (notified,) = driver.of("stall")
     assert notified.value.suppressed == 1
     assert notified.stored
-    assert not any(isinstance(command, TakeCapture) for command in world.commands)
+    assert not any(isinstance(command, TakeCapture) for command in driver.commands)
 
 
 @pytest.mark.parametrize("steps", [[fire, fails], [full_disk, fire, breached]])
 def test_no_notification_waits_for_captures_that_do_not_come(
-    steps: Sequence[Callable[[World], None]],
+    steps: Sequence[Callable[[Driver], None]],
 ) -> None:
-    world = World()
+    driver = Driver()
     for step in steps:
-        step(world)
-    assert len(world.of("stall")) == 1
-    full_disk(world)
-    recovered(world)
-    assert len(world.of("stall")) == 1
+        step(driver)
+    assert len(driver.of("stall")) == 1
+    full_disk(driver)
+    recovered(driver)
+    assert len(driver.of("stall")) == 1
 
 
 def test_an_incident_without_a_folder_is_notified_and_writes_nothing() -> None:
-    world = World()
-    world.fire()
-    lost(world)
-    world.do_all(ok=False)
+    driver = Driver()
+    driver.fire()
+    lost(driver)
+    driver.do_all(ok=False)
     for _ in range(20):
-        world.poll(5)
-        world.do_all(ok=False)
-    recovered(world)
-    assert [one.stored for one in (*world.of("stall"), *world.of("end"))] == [False, False]
-    assert not any(isinstance(c, CloseFolder | SaveIncident) for c in world.commands)
+        driver.poll(5)
+        driver.do_all(ok=False)
+    recovered(driver)
+    assert [one.stored for one in (*driver.of("stall"), *driver.of("end"))] == [False, False]
+    assert not any(isinstance(c, CloseFolder | SaveIncident) for c in driver.commands)
 
 
 def test_another_verdict_is_notified_too() -> None:
-    world = World()
-    world.fire()
-    burst(world)
-    world.poll(2)
-    world.fire("jam")
-    world.do_all(verdict=OTHER)
-    world.poll()
-    world.do_all(verdict=OTHER)
-    world.poll()
-    signatures = [one.value.verdict and one.value.verdict.signature for one in world.of("stall")]
+    driver = Driver()
+    driver.fire()
+    burst(driver)
+    driver.poll(2)
+    driver.fire("jam")
+    driver.do_all(verdict=OTHER)
+    driver.poll()
+    driver.do_all(verdict=OTHER)
+    driver.poll()
+    signatures = [one.value.verdict and one.value.verdict.signature for one in driver.of("stall")]
     assert signatures == ["metadata-lock", "fsync"]
-    assert (world.incidents.found, world.incidents.stalls) == (1, 1)
+    assert (driver.incidents.found, driver.incidents.stalls) == (1, 1)
 
 
 def test_what_an_earlier_agent_has_captured_is_not_captured_again() -> None:
-    world = World()
-    world.incidents.last_fired["jam"] = world.ns - 30 * NS
-    wait_fires(world)
-    assert world.incidents.open is None
-    assert [type(c) for c in world.commands if isinstance(c, DropCapture)] == [DropCapture]
-    world.ns += 31 * NS
-    wait_fires(world)
-    (opened,) = [c for c in world.commands if isinstance(c, OpenFolder)]
+    driver = Driver()
+    driver.incidents.last_fired["jam"] = driver.ns - 30 * NS
+    wait_fires(driver)
+    assert driver.incidents.open is None
+    assert [type(c) for c in driver.commands if isinstance(c, DropCapture)] == [DropCapture]
+    driver.ns += 31 * NS
+    wait_fires(driver)
+    (opened,) = [c for c in driver.commands if isinstance(c, OpenFolder)]
     assert opened.value.suppressed == 1
 
 
 def test_a_storm_is_bounded() -> None:
-    world = World()
+    driver = Driver()
     for number in range(200):
-        world.fire(f"t{number}")
-        world.poll(1)
-        world.do_all()
-    recovered(world)
-    (end,) = world.of("end")
+        driver.fire(f"t{number}")
+        driver.poll(1)
+        driver.do_all()
+    recovered(driver)
+    (end,) = driver.of("end")
     assert len(end.value.captures) == MAX_CAPTURES
     assert len(end.value.triggers) == 100
     assert "more-triggers" in [note.code for note in end.value.notes]
 
 
 def test_answers_that_come_twice_change_nothing() -> None:
-    world = World()
-    world.fire()
-    burst(world)
-    asked = [c for c in world.commands if isinstance(c, TakeCapture | StoreCapture)]
-    (analysis,) = [c for c in world.commands if isinstance(c, AnalyzeCaptures)]
-    before = len(world.commands)
+    driver = Driver()
+    driver.fire()
+    burst(driver)
+    asked = [c for c in driver.commands if isinstance(c, TakeCapture | StoreCapture)]
+    (analysis,) = [c for c in driver.commands if isinstance(c, AnalyzeCaptures)]
+    before = len(driver.commands)
     for command in asked:
-        world.due.append(command)
-        world.do(command)
-    world.due.append(analysis)
-    world.do(analysis, verdict=OTHER)
-    world.poll()
-    later = world.commands[before:]
+        driver.due.append(command)
+        driver.do(command)
+    driver.due.append(analysis)
+    driver.do(analysis, verdict=OTHER)
+    driver.poll()
+    later = driver.commands[before:]
     assert [type(c) for c in later if isinstance(c, DropCapture)] == [DropCapture] * 2
     assert not any(isinstance(c, StoreCapture | AnalyzeCaptures | Notify) for c in later)
 
 
 def test_nothing_is_tried_again_for_an_incident_that_is_closing() -> None:
-    world = World()
-    world.fire()
-    server_ended(world)
-    world.do_all(ok=False)
-    world.poll(30)
-    assert not world.due
-    assert world.incidents.next_ns == math.inf
-    assert world.state is None
+    driver = Driver()
+    driver.fire()
+    server_ended(driver)
+    driver.do_all(ok=False)
+    driver.poll(30)
+    assert not driver.due
+    assert driver.incidents.next_ns == math.inf
+    assert driver.state is None
 
 
 def test_an_incident_that_is_lost_waits_for_nothing_at_its_end() -> None:
-    world = World()
-    world.fire()
-    lost(world)
-    server_ended(world)
-    world.poll()
-    assert world.due, "a capture is still being taken"
-    assert world.state is None
+    driver = Driver()
+    driver.fire()
+    lost(driver)
+    server_ended(driver)
+    driver.poll()
+    assert driver.due, "a capture is still being taken"
+    assert driver.state is None
 
 
 def test_captures_that_fail_are_none_of_an_hour() -> None:
-    world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=2))
-    world.fire()
-    fails(world)
-    burst(world)
-    recovered(world)
-    (end,) = world.of("end")
+    driver = Driver(msgspec.structs.replace(SETTINGS, captures_an_hour=2))
+    driver.fire()
+    fails(driver)
+    burst(driver)
+    recovered(driver)
+    (end,) = driver.of("end")
     assert len(end.value.captures) == 2
     assert end.value.suppressed == 0
 
 
 def test_when_a_trigger_fired_is_known_to_the_next_agent() -> None:
-    world = World()
-    world.fire("jam")
-    assert world.incidents.last_fired == {"jam": world.ns}
+    driver = Driver()
+    driver.fire("jam")
+    assert driver.incidents.last_fired == {"jam": driver.ns}
 
 
 class AnySequence(RuleBasedStateMachine):
@@ -403,7 +403,7 @@ class AnySequence(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(msgspec.structs.replace(SETTINGS, captures_an_hour=8))
+        self.driver = Driver(msgspec.structs.replace(SETTINGS, captures_an_hour=8))
 
     @rule(
         trigger=st.sampled_from(["busy", "jam", "unknown"]),
@@ -413,43 +413,43 @@ class AnySequence(RuleBasedStateMachine):
         wait = Trigger("threshold", "mutex", length_ms=1000.0, finished_ms=1.0, suppressed=2)
         result = None
         if capture == "taken":
-            result = CaptureResult(self.world.file(), self.world.ns, wait=wait)
+            result = CaptureResult(self.driver.file(), self.driver.ns, wait=wait)
         elif capture == "failed":
-            result = CaptureResult(None, self.world.ns, wait=wait, error="too late")
-        self.world.fire(trigger, result)
+            result = CaptureResult(None, self.driver.ns, wait=wait, error="too late")
+        self.driver.fire(trigger, result)
 
     @rule()
     def strays_come(self) -> None:
-        self.world.handle(CaptureResult(self.world.file(), self.world.ns))
+        self.driver.handle(CaptureResult(self.driver.file(), self.driver.ns))
 
     @rule(
         seconds=st.sampled_from([0.0, 0.2, 1.0, 4.0, 20.0, 100.0, 1000.0]), breached=st.booleans()
     )
     def polls(self, seconds: float, breached: bool) -> None:
-        self.world.poll(seconds, breached=breached)
+        self.driver.poll(seconds, breached=breached)
 
-    @precondition(lambda self: self.world.due)
+    @precondition(lambda self: self.driver.due)
     @rule(data=st.data(), ok=st.booleans(), verdict=st.sampled_from([FOUND, OTHER, None]))
     def answers(self, data: st.DataObject, ok: bool, verdict: Verdict | None) -> None:
-        self.world.do(data.draw(st.sampled_from(self.world.due)), ok=ok, verdict=verdict)
+        self.driver.do(data.draw(st.sampled_from(self.driver.due)), ok=ok, verdict=verdict)
 
     @rule(ok=st.booleans())
     def answers_all(self, ok: bool) -> None:
-        self.world.do_all(ok=ok)
+        self.driver.do_all(ok=ok)
 
-    @precondition(lambda self: self.world.commands)
+    @precondition(lambda self: self.driver.commands)
     @rule(data=st.data())
     def answers_again(self, data: st.DataObject) -> None:
-        command = data.draw(st.sampled_from(self.world.commands))
-        self.world.due.insert(0, command)
-        self.world.do(command)
+        command = data.draw(st.sampled_from(self.driver.commands))
+        self.driver.due.insert(0, command)
+        self.driver.do(command)
 
-    @precondition(lambda self: self.world.incidents.open)
+    @precondition(lambda self: self.driver.incidents.open)
     @rule()
     def folder_is_lost(self) -> None:
-        number = self.world.incidents.open
+        number = self.driver.incidents.open
         assert number is not None
-        self.world.handle(FolderLost(number, "No space left on device"))
+        self.driver.handle(FolderLost(number, "No space left on device"))
 
     @rule(
         event=st.sampled_from(
@@ -464,20 +464,20 @@ class AnySequence(RuleBasedStateMachine):
         )
     )
     def happens(self, event: IncidentEvent) -> None:
-        self.world.handle(event)
+        self.driver.handle(event)
 
     @invariant()
     def no_file_is_taken_twice(self) -> None:
         taken = Counter(
-            c.path for c in self.world.commands if isinstance(c, StoreCapture | DropCapture)
+            c.path for c in self.driver.commands if isinstance(c, StoreCapture | DropCapture)
         )
         assert all(count == 1 for count in taken.values())
-        assert len(taken) == self.world.files, "a file was forgotten"
+        assert len(taken) == self.driver.files, "a file was forgotten"
 
     @invariant()
     def nothing_follows_the_end(self) -> None:
         ended: set[int] = set()
-        for command in self.world.commands:
+        for command in self.driver.commands:
             number = getattr(command, "incident", None)
             assert number not in ended, command
             if isinstance(command, Notify) and command.event == "end":
@@ -485,13 +485,13 @@ class AnySequence(RuleBasedStateMachine):
 
     @invariant()
     def what_is_open_began(self) -> None:
-        opened = {c.incident for c in self.world.commands if isinstance(c, OpenFolder)}
-        assert {one.number for one in self.world.incidents._all()} <= opened
-        assert all(one.state is not State.CLOSED for one in self.world.incidents._all())
+        opened = {c.incident for c in self.driver.commands if isinstance(c, OpenFolder)}
+        assert {one.number for one in self.driver.incidents._all()} <= opened
+        assert all(one.state is not State.CLOSED for one in self.driver.incidents._all())
 
     def teardown(self) -> None:
-        self.world.handle(Shutdown())
-        commands = self.world.commands
+        self.driver.handle(Shutdown())
+        commands = self.driver.commands
         opened = Counter(c.incident for c in commands if isinstance(c, OpenFolder))
         closed = Counter(c.incident for c in commands if isinstance(c, CloseFolder))
         ended = {c.incident: c for c in commands if isinstance(c, Notify) and c.event == "end"}
@@ -499,7 +499,7 @@ class AnySequence(RuleBasedStateMachine):
         assert all(count == 1 for count in opened.values())
         assert opened.keys() == ended.keys() == stalls
         assert closed == Counter(n for n, notify in ended.items() if notify.stored)
-        assert not self.world.incidents.busy
+        assert not self.driver.incidents.busy
         assert not any(isinstance(c, StoreTexts) and c.incident not in opened for c in commands)
 
 
