@@ -30,6 +30,14 @@ NOT_PURE = {
     *("asyncio", "http", "multiprocessing", "random", "select", "signal", "socket", "ssl"),
     *("subprocess", "threading", "time", "urllib"),
 }
+PURE = (
+    "stallscope.analyzers",
+    # What decides of incidents: time comes in with events, and commands go out.
+    "stallscope.agent.incident.",
+    "stallscope.agent.incidents.",
+    "stallscope.agent.limits.",
+    "stallscope.agent.messages.",
+)
 OF_EXTRAS = {
     "textual": ("stallscope.screens.",),
     "jinja2": ("stallscope.reporters.html.page",),
@@ -157,12 +165,12 @@ def test_each_folder_imports_what_the_design_says() -> None:
     assert beyond == {}
 
 
-def test_analyzers_are_pure() -> None:
+def test_analyzers_and_incidents_are_pure() -> None:
     """No process, no network, no clock: the same file gives the same analysis, anywhere."""
     found = {
         name: used
         for name, tree in TREES.items()
-        if name.startswith("stallscope.analyzers")
+        if f"{name}.".startswith(PURE)
         and (used := NOT_PURE & {imported.partition(".")[0] for imported in _imports(tree)})
     }
     assert found == {}
