@@ -284,7 +284,7 @@ static int fill_sparse(struct making *making, int fd)
 	return map_file(making, fd);
 }
 
-// What every reader looks at is there from the start.
+// What every reader reads is there from the start.
 static bool has_beginnings(struct recorder_ring *ring)
 {
 	const struct stall_ring_header *layout = &ring->layout;

@@ -5,7 +5,7 @@
 
 uint32_t recorder_marks[RECORDER_MARKS];
 // When the oldest of the waits began that have been counted there since it was last 0, about: too old
-// costs a look, and two that come at the same moment may hide some milliseconds.
+// costs a search, and two that come at the same moment may hide some milliseconds.
 static uint64_t since[RECORDER_MARKS];
 
 void recorder_marks_add(uint16_t mark, uint64_t start_ns)

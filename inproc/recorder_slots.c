@@ -7,11 +7,11 @@
 #include "inproc/recorder_marks.h"
 
 #define RETRY_NS 1000000000ULL
-#define MAX_LOOKED_AT 64 // slots that are asked whether their thread lives, for each that is taken
+#define MAX_CHECKED 64 // slots that are asked whether their thread lives, for each that is taken
 
 // Whose each slot is, apart from the file, so that a search is quick and nobody else writes to it.
 static int32_t owners[STALL_RING_MAX_SLOTS];
-static uint32_t looked_at;
+static uint32_t next_checked;
 
 void recorder_read_comm(char comm[STALL_BPF_COMM])
 {
@@ -58,9 +58,9 @@ static void empty(struct recorder_ring *ring, struct stall_wait_slot *slot)
 static void reclaim(struct recorder_ring *ring)
 {
 	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_RELAXED);
-	uint32_t first = __atomic_fetch_add(&looked_at, MAX_LOOKED_AT, __ATOMIC_RELAXED);
+	uint32_t first = __atomic_fetch_add(&next_checked, MAX_CHECKED, __ATOMIC_RELAXED);
 
-	for (uint32_t i = 0; i < MAX_LOOKED_AT && i < count; i++) {
+	for (uint32_t i = 0; i < MAX_CHECKED && i < count; i++) {
 		uint32_t index = (first + i) % count;
 		int32_t tid = __atomic_load_n(&owners[index], __ATOMIC_RELAXED);
 		if (tid <= 0 || raw_call3(SYS_tgkill, ring->layout.pid, tid, 0) != -ESRCH ||
@@ -169,7 +169,7 @@ void recorder_slots_forget(const struct recorder_ring *ring)
 {
 	if (ring)
 		recorder_clear(owners, ring->slots_used * sizeof(owners[0]));
-	looked_at = 0;
+	next_checked = 0;
 }
 
 uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count)

@@ -40,7 +40,7 @@ struct stall_ring_stack *recorder_slot_stack(struct recorder_ring *ring, uint32_
 	return recorder_ring_at(ring, offset);
 }
 
-// rt_sigprocmask(2) reads the set before it looks at `how`, which it refuses: a look at memory that
+// rt_sigprocmask(2) reads the set before it checks `how`, which it refuses: a read of memory that
 // fails where a load would be a SIGSEGV.
 static bool is_readable(uintptr_t page)
 {

@@ -154,7 +154,7 @@ static int rwlock_offset(const struct decoder *decoder, enum stall_wait_name nam
 {
 	uint32_t value = decoder->wait->value;
 
-	// Since 2.25 all waits are FUTEX_WAIT_BITSET, and the flags in the awaited value tell the
+	// Since 2.25 all waits are FUTEX_WAIT_BITSET, and the flags in the awaited value keep the
 	// words apart: 1 (taken) and 2 (used) in the futexes, RWAITING in __readers.
 	if (decoder->wait->operation == FUTEX_WAIT_BITSET) {
 		if (value == RWLOCK_FUTEX_USED)

@@ -243,8 +243,8 @@ static void refuse(struct search *search, struct stall_error *err)
 		search->refused = err;
 }
 
-static struct stall_error *look_at(struct search *search, int dirfd, const char *directory,
-				   const char *name)
+static struct stall_error *try_file(struct search *search, int dirfd, const char *directory,
+				    const char *name)
 {
 	const struct identity *identity = search->identity;
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = NULL;
@@ -296,7 +296,7 @@ static struct stall_error *search_folder(struct search *search, int fd, const ch
 			continue;
 		if (search->candidates++ == MAX_CANDIDATES)
 			break;
-		err = look_at(search, dirfd(dir), directory, entry->d_name);
+		err = try_file(search, dirfd(dir), directory, entry->d_name);
 	}
 	closedir(dir);
 	return err;

@@ -14,7 +14,7 @@
 #define CHUNK 256
 
 // What was seen of a thread before its stack was copied.
-struct sight {
+struct reading {
 	struct stall_proc_syscall call;
 	struct stall_stack_copy copy;
 	bool seen;
@@ -24,7 +24,7 @@ struct sight {
 
 struct copier {
 	struct stall_snapshot *snapshot;
-	struct sight *sights;
+	struct reading *readings;
 	size_t count;
 	size_t max_stack;
 	uint64_t deadline_ns;
@@ -37,10 +37,10 @@ static bool is_late(size_t index, uint64_t deadline_ns)
 	return index >= CHUNK && stall_clock_ns(CLOCK_MONOTONIC) > deadline_ns;
 }
 
-static struct stall_error *look(const struct copier *copier, struct sight *sight,
-				struct stall_proc_syscall *ret)
+static struct stall_error *read_state(const struct copier *copier, struct reading *reading,
+				      struct stall_proc_syscall *ret)
 {
-	struct stall_thread *thread = sight->copy.thread;
+	struct stall_thread *thread = reading->copy.thread;
 	const struct stall_target *target = &copier->snapshot->processes[thread->process].target;
 
 	struct stall_error *err = stall_proc_syscall_read(target, thread->tid, ret);
@@ -48,7 +48,7 @@ static struct stall_error *look(const struct copier *copier, struct sight *sight
 		err = stall_proc_status_read(target, thread->tid, thread);
 	if (err && err->code == STALL_ERROR_NO_PROCESS) {
 		stall_error_destroy(err);
-		sight->gone = sight->done = true;
+		reading->gone = reading->done = true;
 		return NULL;
 	}
 	return err;
@@ -89,22 +89,22 @@ static void set_running(struct stall_thread *thread)
 	thread->stack_size = 0;
 }
 
-static struct stall_error *look_before(const struct copier *copier, size_t first, size_t end,
+static struct stall_error *read_before(const struct copier *copier, size_t first, size_t end,
 				       uint64_t deadline_ns)
 {
 	for (size_t i = first; i < end && !is_late(i, deadline_ns); i++) {
-		struct sight *sight = &copier->sights[i];
-		struct stall_thread *thread = sight->copy.thread;
+		struct reading *reading = &copier->readings[i];
+		struct stall_thread *thread = reading->copy.thread;
 
-		if (sight->done)
+		if (reading->done)
 			continue;
-		struct stall_error *err = look(copier, sight, &sight->call);
+		struct stall_error *err = read_state(copier, reading, &reading->call);
 		if (err)
 			return err;
-		sight->seen = true;
+		reading->seen = true;
 		thread->passes++;
-		if (sight->call.blocked)
-			set_registers(thread, &sight->call);
+		if (reading->call.blocked)
+			set_registers(thread, &reading->call);
 		else
 			set_running(thread);
 	}
@@ -117,10 +117,10 @@ static struct stall_error *copy_stacks(struct copier *copier, size_t first, size
 	size_t count = 0, full;
 
 	for (size_t i = first; i < end; i++) {
-		struct sight *sight = &copier->sights[i];
+		struct reading *reading = &copier->readings[i];
 
-		if (sight->seen && !sight->done && sight->call.blocked)
-			copies[count++] = &sight->copy;
+		if (reading->seen && !reading->done && reading->call.blocked)
+			copies[count++] = &reading->copy;
 	}
 	struct stall_error *err =
 		stall_stacks_copy(copier->snapshot, copies, count, copier->max_stack, &full);
@@ -131,7 +131,7 @@ static struct stall_error *copy_stacks(struct copier *copier, size_t first, size
 
 struct place {
 	uint32_t process;
-	struct sight *sight;
+	struct reading *reading;
 };
 
 static int compare_places(const void *a, const void *b)
@@ -140,7 +140,8 @@ static int compare_places(const void *a, const void *b)
 
 	if (x->process != y->process)
 		return x->process < y->process ? -1 : 1;
-	return (x->sight->call.sp > y->sight->call.sp) - (x->sight->call.sp < y->sight->call.sp);
+	return (x->reading->call.sp > y->reading->call.sp) -
+	       (x->reading->call.sp < y->reading->call.sp);
 }
 
 // /proc does not say where a stack ends. Where many lie in one mapping (without guard pages, or on
@@ -154,51 +155,51 @@ static struct stall_error *find_ends(const struct copier *copier)
 	if (!places)
 		return &stall_enomem;
 	for (size_t i = 0; i < copier->count; i++) {
-		struct sight *sight = &copier->sights[i];
+		struct reading *reading = &copier->readings[i];
 
-		if (sight->seen && !sight->gone && sight->call.blocked && sight->call.sp)
-			places[count++] = (struct place){sight->copy.thread->process, sight};
+		if (reading->seen && !reading->gone && reading->call.blocked && reading->call.sp)
+			places[count++] = (struct place){reading->copy.thread->process, reading};
 	}
 	qsort(places, count, sizeof(*places), compare_places);
 	for (size_t i = 1; i < count; i++) {
-		struct sight *sight = places[i - 1].sight;
+		struct reading *reading = places[i - 1].reading;
 
 		// Who shares its stack with another one (vfork) has no end of its own.
 		if (places[i].process == places[i - 1].process &&
-		    places[i].sight->call.sp > sight->call.sp)
-			sight->copy.end = places[i].sight->call.sp;
+		    places[i].reading->call.sp > reading->call.sp)
+			reading->copy.end = places[i].reading->call.sp;
 	}
 	return NULL;
 }
 
-static struct stall_error *settle(const struct copier *copier, struct sight *sight)
+static struct stall_error *settle(const struct copier *copier, struct reading *reading)
 {
-	struct stall_thread *thread = sight->copy.thread;
+	struct stall_thread *thread = reading->copy.thread;
 	struct stall_proc_syscall again = {};
 	uint64_t switches = thread->switches;
 	char state = thread->state;
 
-	struct stall_error *err = look(copier, sight, &again);
-	if (err || sight->gone)
+	struct stall_error *err = read_state(copier, reading, &again);
+	if (err || reading->gone)
 		return err;
-	sight->done = switches == thread->switches && state == thread->state &&
-		      stall_proc_syscall_is_same(&again, &sight->call);
-	if (!sight->done)
+	reading->done = switches == thread->switches && state == thread->state &&
+			stall_proc_syscall_is_same(&again, &reading->call);
+	if (!reading->done)
 		thread->label = STALL_RACED;
 	else
-		thread->label = sight->copy.truncated ? STALL_TRUNCATED : STALL_VERIFIED;
+		thread->label = reading->copy.truncated ? STALL_TRUNCATED : STALL_VERIFIED;
 	return NULL;
 }
 
 // The second reading shows which copies are exact.
-static struct stall_error *look_after(const struct copier *copier, size_t first, size_t end)
+static struct stall_error *check_after(const struct copier *copier, size_t first, size_t end)
 {
 	for (size_t i = first; i < end && !is_late(i, copier->deadline_ns); i++) {
-		struct sight *sight = &copier->sights[i];
+		struct reading *reading = &copier->readings[i];
 
-		if (!sight->seen || sight->done || !sight->call.blocked)
+		if (!reading->seen || reading->done || !reading->call.blocked)
 			continue;
-		struct stall_error *err = settle(copier, sight);
+		struct stall_error *err = settle(copier, reading);
 		if (err)
 			return err;
 	}
@@ -212,10 +213,10 @@ static struct stall_error *run_chunk(struct copier *copier, size_t first, bool a
 	struct stall_error *err = NULL;
 
 	if (again)
-		err = look_before(copier, first, end, copier->deadline_ns);
+		err = read_before(copier, first, end, copier->deadline_ns);
 	if (!err)
 		err = copy_stacks(copier, first, end);
-	return err ? err : look_after(copier, first, end);
+	return err ? err : check_after(copier, first, end);
 }
 
 static size_t count_open(const struct copier *copier)
@@ -223,14 +224,14 @@ static size_t count_open(const struct copier *copier)
 	size_t open = 0;
 
 	for (size_t i = 0; i < copier->count; i++)
-		open += !copier->sights[i].done;
+		open += !copier->readings[i].done;
 	return open;
 }
 
 static struct stall_error *run_passes(struct copier *copier, unsigned int passes,
-				      uint64_t look_deadline_ns)
+				      uint64_t read_deadline_ns)
 {
-	struct stall_error *err = look_before(copier, 0, copier->count, look_deadline_ns);
+	struct stall_error *err = read_before(copier, 0, copier->count, read_deadline_ns);
 
 	if (!err)
 		err = find_ends(copier);
@@ -249,29 +250,29 @@ struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_
 				    uint64_t started_ns, bool *gone, struct stall_proc_left *ret)
 {
 	uint64_t time_ns = options->deadline_ms * UINT64_C(1000000);
-	_cleanup_free_ struct sight *sights = calloc(count + 1, sizeof(*sights));
+	_cleanup_free_ struct reading *readings = calloc(count + 1, sizeof(*readings));
 	struct copier copier = {
 		.snapshot = snapshot,
-		.sights = sights,
+		.readings = readings,
 		.count = count,
 		.max_stack = options->max_stack,
 		.deadline_ns = started_ns + time_ns,
 	};
 
 	*ret = (struct stall_proc_left){};
-	if (!sights)
+	if (!readings)
 		return &stall_enomem;
 	for (size_t i = 0; i < count; i++)
-		sights[i].copy.thread = &snapshot->threads[threads[i]];
+		readings[i].copy.thread = &snapshot->threads[threads[i]];
 	// What was read is worth little without a copy and a second reading.
 	struct stall_error *err = run_passes(&copier, options->passes, started_ns + time_ns / 2);
 	if (err)
 		return err;
 	ret->full = copier.full;
 	for (size_t i = 0; i < count; i++) {
-		ret->unseen += !sights[i].seen;
-		ret->open += sights[i].seen && !sights[i].done;
-		gone[i] = sights[i].gone || !sights[i].seen;
+		ret->unseen += !readings[i].seen;
+		ret->open += readings[i].seen && !readings[i].done;
+		gone[i] = readings[i].gone || !readings[i].seen;
 	}
 	if (stall_clock_ns(CLOCK_MONOTONIC) <= copier.deadline_ns)
 		ret->open = 0; // those ran in each pass

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stacks without stopping: a BPF iterator reads the registers of all threads, process_vm_readv their
-// stacks, and the iterator again tells which threads did not run in between.
+// stacks, and the iterator again shows which threads did not run in between.
 #include "snapshot/backend.h"
 
 #include <errno.h>
@@ -151,7 +151,7 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 	const struct stall_process *process =
 		&capture->snapshot->processes[capture->snapshot->threads[index].process];
 
-	// A thread that is exiting has no memory any more; without ptrace access /proc tells none.
+	// A thread that is exiting has no memory any more; without ptrace access /proc shows none.
 	if (!record->start_stack || !process->start_stack)
 		return NULL;
 	if (record->start_stack != process->start_stack ||
@@ -161,7 +161,7 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 	return NULL;
 }
 
-// The first look: which threads there are.
+// The first pass: which threads there are.
 static struct stall_error *find_threads(struct capture *capture)
 {
 	struct stall_snapshot *snapshot = capture->snapshot;
@@ -257,7 +257,7 @@ static struct stall_error *compare_records(struct capture *capture)
 	return NULL;
 }
 
-// Those that the run should have told of and did not have ended.
+// Those that the run should have reported and did not have ended.
 static void mark_lost(struct capture *capture, const uint32_t *indexes, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -322,7 +322,7 @@ static size_t list_pending(const struct capture *capture, uint32_t *ret)
 	return count;
 }
 
-// Samples threads that were on a CPU in `runs` looks in a row.
+// Samples threads that were on a CPU in `runs` passes in a row.
 static struct stall_error *sample_running(struct capture *capture, const uint32_t *indexes,
 					  size_t count, unsigned int runs, unsigned int timeout_us)
 {

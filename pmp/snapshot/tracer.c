@@ -72,10 +72,10 @@ static enum stall_trace_outcome outcome_of_error(struct stall_error *err, int *r
 	return outcome;
 }
 
-// Looks before it stops anything. PENDING: go on.
-static enum stall_trace_outcome look(const struct stall_target *target,
-				     const struct stall_snapshot_options *options,
-				     struct stall_thread *thread, int *ret_errnum)
+// Checks before it stops anything. PENDING: go on.
+static enum stall_trace_outcome check(const struct stall_target *target,
+				      const struct stall_snapshot_options *options,
+				      struct stall_thread *thread, int *ret_errnum)
 {
 	struct stall_proc_syscall call;
 	struct stall_error *err = stall_proc_status_read(target, thread->tid, thread);
@@ -202,7 +202,7 @@ static enum stall_trace_outcome take(const struct stall_snapshot *snapshot,
 	size_t full = 0;
 
 	enum stall_trace_outcome outcome =
-		look(&snapshot->processes[thread->process].target, options, thread, &slot->errnum);
+		check(&snapshot->processes[thread->process].target, options, thread, &slot->errnum);
 	if (outcome != STALL_TRACE_PENDING)
 		return outcome;
 	outcome = stop_and_copy(snapshot, options->max_stack, thread, &full, &slot->errnum);

@@ -195,7 +195,7 @@ static bool is_same_mark(const struct stall_poll_mark *a, const struct stall_pol
 /* Looks. */
 
 // What was read of a thread in one pass.
-struct sight {
+struct reading {
 	uint64_t runs;
 	bool settled; // it slept from before `call` was read until `runs` was
 	struct stall_proc_syscall call;
@@ -205,27 +205,29 @@ struct sight {
 
 // The count of runs is the same before and after: in between it slept all the time. (The kernel
 // counts when it hands it a CPU, and shows the call of a thread that is blocked alone.)
-static int look_closely(struct stall_poll_reader *reader, const struct stall_target *target,
+static int read_closely(struct stall_poll_reader *reader, const struct stall_target *target,
 			int task, const struct stall_poll_thread *thread, int *runs_fd,
-			int *call_fd, bool keep, struct sight *sight)
+			int *call_fd, bool keep, struct reading *reading)
 {
 	for (int tries = 0; tries < MAX_TRIES; tries++) {
 		uint64_t runs = 0;
 		int errnum = read_call(reader, task, thread->tid, call_fd,
-				       keep && thread->call_reads >= KEEP_FROM, &sight->call);
+				       keep && thread->call_reads >= KEEP_FROM, &reading->call);
 
-		if (errnum || !sight->call.blocked)
+		if (errnum || !reading->call.blocked)
 			return errnum;
-		settle_restart(thread, &sight->call);
-		sight->is_wait = stall_poll_is_wait(reader->calls, &sight->call, &sight->is_futex);
-		if (sight->is_wait && !sight->is_futex)
-			sight->mark = make_mark(reader, target, task, thread->tid, &sight->call);
+		settle_restart(thread, &reading->call);
+		reading->is_wait =
+			stall_poll_is_wait(reader->calls, &reading->call, &reading->is_futex);
+		if (reading->is_wait && !reading->is_futex)
+			reading->mark =
+				make_mark(reader, target, task, thread->tid, &reading->call);
 		errnum = read_runs(reader, target, task, thread->tid, runs_fd, keep, &runs);
 		if (errnum)
 			return errnum;
-		sight->settled = runs == sight->runs;
-		sight->runs = runs;
-		if (sight->settled)
+		reading->settled = runs == reading->runs;
+		reading->runs = runs;
+		if (reading->settled)
 			return 0;
 	}
 	return 0;
@@ -233,14 +235,14 @@ static int look_closely(struct stall_poll_reader *reader, const struct stall_tar
 
 // A futex wait never runs under way. One for a file may.
 static bool goes_on(const struct stall_poll_reader *reader, const struct stall_target *target,
-		    int task, const struct stall_poll_thread *thread, const struct sight *sight)
+		    int task, const struct stall_poll_thread *thread, const struct reading *reading)
 {
 	if (!thread->in_wait || thread->is_futex)
 		return false;
-	if (sight->settled)
-		return stall_proc_syscall_is_same(&sight->call, &thread->call) &&
-		       is_same_mark(&sight->mark, &thread->mark);
-	if (sight->call.blocked && !stall_proc_syscall_is_same(&sight->call, &thread->call))
+	if (reading->settled)
+		return stall_proc_syscall_is_same(&reading->call, &thread->call) &&
+		       is_same_mark(&reading->mark, &thread->mark);
+	if (reading->call.blocked && !stall_proc_syscall_is_same(&reading->call, &thread->call))
 		return false;
 	const struct stall_poll_mark now =
 		make_mark(reader, target, task, thread->tid, &thread->call);
@@ -256,33 +258,33 @@ enum stall_poll_result stall_poll_thread_read(struct stall_poll_reader *reader,
 					      const struct stall_target *target, int task,
 					      struct stall_poll_thread *thread)
 {
-	struct sight sight = {};
+	struct reading reading = {};
 	int errnum =
-		read_runs(reader, target, task, thread->tid, &thread->runs_fd, true, &sight.runs);
+		read_runs(reader, target, task, thread->tid, &thread->runs_fd, true, &reading.runs);
 
-	if (!errnum && thread->asleep && sight.runs == thread->runs)
+	if (!errnum && thread->asleep && reading.runs == thread->runs)
 		return STALL_POLL_SAME;
 	thread->call_reads++;
 	if (!errnum)
-		errnum = look_closely(reader, target, task, thread, &thread->runs_fd,
-				      &thread->call_fd, true, &sight);
-	thread->asleep = !errnum && sight.settled;
+		errnum = read_closely(reader, target, task, thread, &thread->runs_fd,
+				      &thread->call_fd, true, &reading);
+	thread->asleep = !errnum && reading.settled;
 	if (errnum) {
 		thread->in_wait = false;
 		return failed(errnum);
 	}
-	bool same = goes_on(reader, target, task, thread, &sight);
-	if (!sight.settled) {
+	bool same = goes_on(reader, target, task, thread, &reading);
+	if (!reading.settled) {
 		thread->in_wait = same;
 		return same ? STALL_POLL_SAME : STALL_POLL_RUNS;
 	}
-	thread->runs = sight.runs;
+	thread->runs = reading.runs;
 	if (same)
 		return STALL_POLL_SAME;
-	thread->call = sight.call;
-	thread->mark = sight.mark;
-	thread->in_wait = sight.is_wait;
-	thread->is_futex = sight.is_futex;
+	thread->call = reading.call;
+	thread->mark = reading.mark;
+	thread->in_wait = reading.is_wait;
+	thread->is_futex = reading.is_futex;
 	return STALL_POLL_OTHER;
 }
 
@@ -290,16 +292,16 @@ bool stall_poll_thread_is_same(struct stall_poll_reader *reader, const struct st
 			       int task, const struct stall_poll_thread *thread)
 {
 	int runs_fd = thread->runs_fd, call_fd = thread->call_fd;
-	struct sight sight = {};
+	struct reading reading = {};
 
 	if (!thread->in_wait ||
-	    read_runs(reader, target, task, thread->tid, &runs_fd, false, &sight.runs))
+	    read_runs(reader, target, task, thread->tid, &runs_fd, false, &reading.runs))
 		return false;
-	if (thread->asleep && sight.runs == thread->runs)
+	if (thread->asleep && reading.runs == thread->runs)
 		return true;
 	return !thread->is_futex &&
-	       !look_closely(reader, target, task, thread, &runs_fd, &call_fd, false, &sight) &&
-	       goes_on(reader, target, task, thread, &sight);
+	       !read_closely(reader, target, task, thread, &runs_fd, &call_fd, false, &reading) &&
+	       goes_on(reader, target, task, thread, &reading);
 }
 
 struct stall_poll_thread *stall_poll_thread_create(pid_t tid)

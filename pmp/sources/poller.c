@@ -379,7 +379,7 @@ void stall_poller_poll_now(struct stall_poller *poller)
 
 /* The thread. */
 
-static void *look_again(void *arg)
+static void *poll_again(void *arg)
 {
 	struct stall_poller *poller = arg;
 
@@ -408,7 +408,7 @@ static struct stall_error *start(struct stall_poller *poller)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int errnum = pthread_create(&poller->thread, NULL, look_again, poller);
+	int errnum = pthread_create(&poller->thread, NULL, poll_again, poller);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (errnum)
 		return stall_error_os(errnum, "cannot start the thread that polls");

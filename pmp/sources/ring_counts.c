@@ -220,7 +220,7 @@ static struct stall_wait_stat *forget(struct stall_ring_counts *counts, size_t i
 }
 
 // The stat as it is now; NULL: it is free, or there is no memory.
-static struct seen *look(struct stall_ring_counts *counts, size_t index)
+static struct seen *refresh(struct stall_ring_counts *counts, size_t index)
 {
 	struct stall_wait_stat now;
 	bool used = copy_stat(counts, index, &now);
@@ -262,7 +262,7 @@ struct stall_error *stall_ring_counts_create(struct stall_ring *ring, pid_t pid,
 		return &stall_enomem;
 	}
 	for (size_t i = 0; i < stall_ring_counts_size(counts); i++) {
-		struct seen *seen = look(counts, i);
+		struct seen *seen = refresh(counts, i);
 
 		if (!seen)
 			continue;
@@ -278,7 +278,7 @@ void stall_ring_counts_destroy(struct stall_ring_counts *counts)
 	if (!counts)
 		return;
 	for (size_t i = 0; i < stall_ring_counts_size(counts); i++) {
-		if (!look(counts, i))
+		if (!refresh(counts, i))
 			continue;
 		uint64_t max_ns = stall_ring_counts_take_max(counts, i);
 		struct stall_wait_stat *ghost = forget(counts, i);
@@ -295,7 +295,7 @@ bool stall_ring_counts_read(struct stall_ring_counts *counts, size_t index,
 {
 	if (!index) // who reads all begins here
 		counts->hole_ns = 0;
-	const struct seen *seen = look(counts, index);
+	const struct seen *seen = refresh(counts, index);
 	if (!seen)
 		return false;
 	*ret = seen->last;
@@ -401,7 +401,7 @@ void stall_ring_counts_set_role(struct stall_ring_counts *counts, const struct s
 				enum stall_wait_role role)
 {
 	size_t index = find_stat(counts, tag_of(counts, key));
-	struct seen *seen = index == SIZE_MAX ? NULL : look(counts, index);
+	struct seen *seen = index == SIZE_MAX ? NULL : refresh(counts, index);
 
 	if (!seen)
 		return;
@@ -419,7 +419,7 @@ static struct seen *seen_of_slot(struct stall_ring_counts *counts,
 	struct seen *seen = counts->seen[slot->stat];
 	if (!seen) {
 		counts->hole_ns = 0; // a thread waits there: it was written to
-		seen = look(counts, slot->stat);
+		seen = refresh(counts, slot->stat);
 	}
 	return seen && seen->tag == tag_of(counts, &slot->key) ? seen : NULL;
 }

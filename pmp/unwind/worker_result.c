@@ -191,7 +191,7 @@ static void read_info(const struct stall_job_layout *layout,
 	*ret = (struct stall_module_info){.process = process, .module = module};
 	ret->symbols = NAME_OF(symbols_names, info.symbols);
 	ret->cfi = NAME_OF(cfi_names, info.cfi);
-	if (!info.looked_at) {
+	if (!info.examined) {
 		ret->bias = known->start - known->offset;
 		ret->error = known->error ? known->error : "the process that reads ELF files ended";
 		return;
@@ -220,7 +220,7 @@ static struct stall_error *read_infos(const struct stall_job_layout *layout,
 			const volatile struct stall_wire_module_info *live =
 				(void *)(layout->region + layout->job.infos);
 
-			if (storage->modules[index] || live[index].looked_at)
+			if (storage->modules[index] || live[index].examined)
 				read_info(layout, storage, process, i,
 					  &unwound->modules[unwound->module_count++]);
 		}

@@ -203,7 +203,7 @@ struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint3
 		return known->binary;
 	known->tried = true;
 	state->job->current_module = module + 1;
-	*info = (struct stall_wire_module_info){.looked_at = 1};
+	*info = (struct stall_wire_module_info){.examined = 1};
 	// Where headers say nothing, the file offset stands for the address.
 	known->bias = wire->start - wire->offset;
 	_cleanup_error_ struct stall_error *err = get_binary(state, module, &binary);

@@ -105,7 +105,7 @@ static void name_frame(struct stall_worker_state *state, struct stall_wire_frame
 	frame->symbol_offset = frame->offset - name->address;
 }
 
-static void look_in_module(struct stall_worker_state *state,
+static void find_in_module(struct stall_worker_state *state,
 			   const struct stall_wire_mapping *mapping, struct job_site *site,
 			   struct stall_wire_frame *frame)
 {
@@ -158,7 +158,7 @@ static const struct job_site *get_site(struct stall_worker_state *state, uint32_
 	const struct stall_wire_mapping *mapping =
 		find_mapping(state, process, exact ? pc : pc - 1);
 	if (mapping)
-		look_in_module(state, mapping, site, &frame);
+		find_in_module(state, mapping, site, &frame);
 	state->frames[job->frame_count++] = frame;
 	table->count++;
 	return site;

@@ -111,7 +111,7 @@ enum stall_wire_symbols {
 enum stall_wire_cfi { STALL_WIRE_CFI_NONE, STALL_WIRE_EH, STALL_WIRE_DEBUG, STALL_WIRE_BOTH };
 
 struct stall_wire_module_info {
-	uint32_t looked_at;
+	uint32_t examined;
 	uint32_t symbols, cfi;
 	uint64_t bias;
 	char build_id[2 * STALL_BUILD_ID_MAX + 1];

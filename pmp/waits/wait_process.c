@@ -11,9 +11,9 @@
 #include "snapshot/proc_thread.h"
 #include "waits/wait_source.h"
 
-#define LOOK_MIN_NS UINT64_C(1000000)
+#define REFRESH_MIN_NS UINT64_C(1000000)
 #define LIST_TIDS_NS UINT64_C(200000000)
-#define LOOK_MAX_NS UINT64_C(5000000000)
+#define REFRESH_MAX_NS UINT64_C(5000000000)
 
 static void process_deinit(struct stall_wait_process *process)
 {
@@ -57,8 +57,8 @@ static void set_code_range(struct stall_wait_process *process)
 }
 
 // Takes the place of what was known of it.
-static struct stall_error *look(struct stall_wait_processes *processes,
-				struct stall_wait_process *process, struct stall_arena *arena)
+static struct stall_error *read_maps(struct stall_wait_processes *processes,
+				     struct stall_wait_process *process, struct stall_arena *arena)
 {
 	const struct stall_wait_source *source = processes->source;
 	struct stall_snapshot *snapshot;
@@ -73,7 +73,7 @@ static struct stall_error *look(struct stall_wait_processes *processes,
 		return err;
 	stall_snapshot_destroy(process->snapshot);
 	process->snapshot = snapshot;
-	process->looked_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	process->read_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	process->generation = ++processes->generation;
 	set_code_range(process);
 	memcpy(process->comm, snapshot->processes[0].comm, sizeof(process->comm));
@@ -101,7 +101,7 @@ static struct stall_error *find_namespace(struct stall_wait_process *process)
 struct stall_error *stall_wait_processes_add(struct stall_wait_processes *processes,
 					     struct stall_arena *arena, pid_t pid)
 {
-	struct stall_wait_process process = {.pid = pid, .look_after_ns = LOOK_MIN_NS};
+	struct stall_wait_process process = {.pid = pid, .refresh_after_ns = REFRESH_MIN_NS};
 
 	if (stall_wait_processes_find(processes, pid))
 		return stall_error_create(STALL_ERROR_OTHER, "process %d is watched already", pid);
@@ -113,7 +113,7 @@ struct stall_error *stall_wait_processes_add(struct stall_wait_processes *proces
 	if (!grown)
 		return &stall_enomem;
 	processes->processes = grown;
-	struct stall_error *err = look(processes, &process, arena);
+	struct stall_error *err = read_maps(processes, &process, arena);
 	if (!err)
 		err = find_namespace(&process);
 	if (err) {
@@ -134,22 +134,22 @@ void stall_wait_process_end(struct stall_wait_processes *processes,
 	processes->alive--;
 }
 
-struct stall_error *stall_wait_process_look(struct stall_wait_processes *processes,
-					    struct stall_wait_process *process, bool exec,
-					    bool *ret_changed)
+struct stall_error *stall_wait_process_refresh(struct stall_wait_processes *processes,
+					       struct stall_wait_process *process, bool exec,
+					       bool *ret_changed)
 {
 	uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
 
-	if (!exec && now - process->looked_ns < process->look_after_ns) {
+	if (!exec && now - process->read_ns < process->refresh_after_ns) {
 		*ret_changed = false;
 		return NULL;
 	}
-	process->look_after_ns *= 2;
+	process->refresh_after_ns *= 2;
 	if (exec)
-		process->look_after_ns = LOOK_MIN_NS;
-	else if (process->look_after_ns > LOOK_MAX_NS)
-		process->look_after_ns = LOOK_MAX_NS;
-	struct stall_error *err = look(processes, process, process->snapshot->arena);
+		process->refresh_after_ns = REFRESH_MIN_NS;
+	else if (process->refresh_after_ns > REFRESH_MAX_NS)
+		process->refresh_after_ns = REFRESH_MAX_NS;
+	struct stall_error *err = read_maps(processes, process, process->snapshot->arena);
 	if (!err)
 		*ret_changed = true;
 	return err;
@@ -157,7 +157,7 @@ struct stall_error *stall_wait_process_look(struct stall_wait_processes *process
 
 void stall_wait_process_is_known(struct stall_wait_process *process)
 {
-	process->look_after_ns = LOOK_MIN_NS;
+	process->refresh_after_ns = REFRESH_MIN_NS;
 }
 
 // Each thread's status has to be read for it.

@@ -25,11 +25,11 @@ struct stall_wait_process {
 		pid_t ns_tid, tid;
 	} * tids; // of its threads, where it has a namespace of its own
 	size_t tid_count;
-	uint64_t tids_ns;	// when they were listed
-	uint32_t generation;	// another one after each exec and each reading of its mappings
-	uint64_t looked_ns;	// at its mappings, CLOCK_MONOTONIC
-	uint64_t look_after_ns; // not again before so long
-	uint64_t low, high;	// all its code lies between
+	uint64_t tids_ns;	   // when they were listed
+	uint32_t generation;	   // another one after each exec and each reading of its mappings
+	uint64_t read_ns;	   // at its mappings, CLOCK_MONOTONIC
+	uint64_t refresh_after_ns; // not again before so long
+	uint64_t low, high;	   // all its code lies between
 };
 
 struct stall_wait_source;
@@ -52,9 +52,9 @@ void stall_wait_process_end(struct stall_wait_processes *processes,
 			    struct stall_wait_process *process);
 // Reads its mappings again, unless that was done a moment ago: ever more rarely, until the process
 // has become another program or stall_wait_process_is_known is called. *ret_changed: they were read.
-struct stall_error *stall_wait_process_look(struct stall_wait_processes *processes,
-					    struct stall_wait_process *process, bool exec,
-					    bool *ret_changed);
+struct stall_error *stall_wait_process_refresh(struct stall_wait_processes *processes,
+					       struct stall_wait_process *process, bool exec,
+					       bool *ret_changed);
 // Its mappings are those that it has: no code was met that is in none of them.
 void stall_wait_process_is_known(struct stall_wait_process *process);
 // The TID here of a thread that has that TID in its own namespace; 0: it does not live.

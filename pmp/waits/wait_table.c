@@ -392,7 +392,7 @@ static bool is_wanted(const struct stall_wait_entry *entry, uint32_t kinds, bool
 	if (!(kinds & 1u << entry->kind) || !entry->key.tgid)
 		return false;
 	// Who waits on a word that nobody has looked at may be waiting for work.
-	bool known = stall_wait_key_is_file(&entry->key) || entry->looked_at;
+	bool known = stall_wait_key_is_file(&entry->key) || entry->examined;
 	return (entry->in_flight && known) || stall_wait_entry_counts(entry, final).count;
 }
 

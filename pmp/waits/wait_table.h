@@ -44,7 +44,7 @@ struct stall_wait_entry {
 	struct stall_wait_key key;
 	enum stall_watch_kind kind;
 	enum stall_wait_role role;	// of a futex word
-	bool looked_at;			// a futex word whose kind has been found, or found unknown
+	bool examined;			// a futex word whose kind has been found, or found unknown
 	enum stall_wait_role ring_role; // of one that was not looked at, by its ring
 	uint32_t asked;			// the batch in which a stack of it was chosen to find out
 	char *name;			// NULL: none is known

@@ -312,8 +312,8 @@ static bool meets_unknown_code(const struct job *job, const struct stall_unwound
 
 // Looks at the mappings again of those processes that need it. *ret_again: the job is to be done
 // again with them. job->stale says which stacks need a reading of the mappings that is not due yet.
-static struct stall_error *look_again(struct stall_wait_unwinder *unwinder, struct job *job,
-				      const struct stall_unwound *unwound, bool *ret_again)
+static struct stall_error *unwind_again(struct stall_wait_unwinder *unwinder, struct job *job,
+					const struct stall_unwound *unwound, bool *ret_again)
 {
 	struct stall_wait_processes *processes = unwinder->options.processes;
 	bool again = false;
@@ -325,8 +325,8 @@ static struct stall_error *look_again(struct stall_wait_unwinder *unwinder, stru
 		if (!meets_unknown_code(job, unwound, i))
 			continue;
 		struct stall_error *err =
-			stall_wait_process_look(processes, &processes->processes[number], false,
-						&changed);
+			stall_wait_process_refresh(processes, &processes->processes[number], false,
+						   &changed);
 		if (err && err->code == STALL_ERROR_NO_MEMORY)
 			return err;
 		stall_error_destroy(err); // it has ended: what there is must do
@@ -341,8 +341,8 @@ static struct stall_error *look_again(struct stall_wait_unwinder *unwinder, stru
 }
 
 // Code that belongs to no file is met in spite of a reading: it is made as the program runs.
-static void settle_looks(struct stall_wait_unwinder *unwinder, struct job *job,
-			 const struct stall_unwound *unwound, bool again)
+static void settle_refreshes(struct stall_wait_unwinder *unwinder, struct job *job,
+			     const struct stall_unwound *unwound, bool again)
 {
 	for (size_t i = 0; i < job->snapshot.thread_count; i++) {
 		bool unknown = meets_unknown_code(job, unwound, i);
@@ -370,14 +370,14 @@ static struct stall_error *run_job(struct stall_wait_unwinder *unwinder, struct 
 	struct stall_error *err = unwind(unwinder, job, &unwound);
 
 	if (!err)
-		err = look_again(unwinder, job, &unwound, &again);
+		err = unwind_again(unwinder, job, &unwound, &again);
 	if (!err && again) {
 		stall_unwound_deinit(&unwound);
 		err = unwind(unwinder, job, &unwound);
 	}
 	if (err)
 		return err;
-	settle_looks(unwinder, job, &unwound, again);
+	settle_refreshes(unwinder, job, &unwound, again);
 	for (size_t i = 0; i < job->snapshot.thread_count; i++) {
 		take_stack(unwinder, job, &unwound, i);
 		// What frames without names say of a word would be believed for long.

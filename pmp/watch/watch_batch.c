@@ -20,7 +20,7 @@ static void raise_alarm(struct stall_watch *watch, const struct stall_wait_item 
 	const struct stall_watch_alarm alarm = {
 		.wait = stall_watch_wait_id(record->slot, record->seq),
 		.kind = record->key.kind,
-		.role = entry && entry->looked_at ? entry->role : STALL_ROLE_UNKNOWN,
+		.role = entry && entry->examined ? entry->role : STALL_ROLE_UNKNOWN,
 		.tid = record->tid,
 		.tgid = record->tgid,
 		.start_ns = record->start_ns,
@@ -93,7 +93,7 @@ static struct stall_error *change_process(struct stall_watch *watch,
 	err = stall_watch_take_stats(watch);
 	if (err)
 		return err;
-	err = stall_wait_process_look(&watch->processes, process, true, &changed);
+	err = stall_wait_process_refresh(&watch->processes, process, true, &changed);
 	if (err && err->code != STALL_ERROR_NO_MEMORY) { // ended meanwhile: that is reported too
 		stall_error_destroy(err);
 		return NULL;
@@ -152,7 +152,7 @@ static struct stall_error *choose_unknown(struct stall_watch *watch)
 				return err;
 			continue;
 		}
-		bool known = entry->looked_at && !(item->record.flags & STALL_SLOT_FIRST);
+		bool known = entry->examined && !(item->record.flags & STALL_SLOT_FIRST);
 		if (known || entry->asked == watch->batch)
 			continue;
 		entry->asked = watch->batch;

@@ -75,7 +75,7 @@ static bool is_reported(const struct stall_watch *watch, const struct subject *s
 	if (!(watch->options.kinds & 1u << entry->kind) || stall_watch_kind_is_idle(entry->kind))
 		return false;
 	// A wait that may be one for work is not reported as a stall.
-	return stall_wait_key_is_file(&entry->key) || subject->word->looked_at;
+	return stall_wait_key_is_file(&entry->key) || subject->word->examined;
 }
 
 static void emit(struct stall_watch *watch, const struct stall_watch_event *event)

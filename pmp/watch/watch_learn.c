@@ -57,7 +57,7 @@ static void set_name(struct stall_wait_entry *entry, char *name)
 static void set_role(struct stall_watch *watch, struct stall_wait_entry *entry,
 		     enum stall_wait_role role)
 {
-	entry->looked_at = true;
+	entry->examined = true;
 	entry->role = role;
 	entry->kind = stall_watch_kind_of(entry->key.kind, role);
 	watch->source.calls->set_role(watch->source.state, &entry->key, role);
@@ -89,7 +89,7 @@ static struct stall_error *name_by(struct stall_watch *watch, struct stall_wait_
 
 	if (err)
 		return stall_watch_lose_entry(watch, err);
-	named->by_name = named->looked_at = true;
+	named->by_name = named->examined = true;
 	named->kind = kind;
 	named->object = 0;
 	if (!named->name) {
@@ -227,7 +227,7 @@ static bool needs_identification(const struct stall_wait_entry *entry)
 	const bool was_waited_for =
 		entry->ring_role != STALL_ROLE_UNKNOWN && entry->total.count != entry->before.count;
 
-	return !entry->looked_at && !stall_wait_key_is_file(&entry->key) &&
+	return !entry->examined && !stall_wait_key_is_file(&entry->key) &&
 	       (entry->in_flight || was_waited_for);
 }
 

@@ -81,7 +81,7 @@ static struct stall_error *retire_stat(struct stall_watch *watch, size_t index,
 
 	// The memory may serve for another lock by then.
 	if (entry)
-		entry->looked_at = false;
+		entry->examined = false;
 	if (!watch->source.calls->retire(watch->source.state, index, &stat))
 		return NULL;
 	return stall_watch_lose_entry(watch, stall_wait_table_retire(watch->table, &stat));

@@ -293,7 +293,7 @@ static void test_top_in_flight(void)
 	CHECK_OK(stall_wait_top_init(&top, table, ~0u, false, 10));
 	CHECK_INT(top.count, 0);
 	stall_wait_top_deinit(&top);
-	entry->looked_at = true;
+	entry->examined = true;
 	CHECK_OK(stall_wait_top_init(&top, table, ~0u, false, 10));
 	CHECK_INT(top.count, 1);
 	CHECK_INT(top.groups[0].in_flight, 3);
