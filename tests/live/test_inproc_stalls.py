@@ -165,17 +165,40 @@ def test_nothing_else_works_in_the_jail(backend: str, shared: Path) -> None:
 
 @pytest.mark.needs("bpf", "freeze")
 def test_redo_sync(shared: Path) -> None:
+    """One verdict from within and outside, of the agent in the jail, and of the dead one's ring."""
+    dest = shared / "store"
     with loop_device(MEMORY) as device:
         server = MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder)
-        with inmate(server, shared) as inner, redo_sync(server, device, 20):
-            with unharmed(server):
-                inside, outside = inner.inside(), inner.outside()
-            assert inside.signatures[0] == outside.signatures[0] == "innodb-redo-sync"
-            assert ns_blocker(inside) == ns_blocker(outside)
-            found = inside.analysis["findings"][0]
-            assert found["blocker"]["frames"][0] == "fsync"
-            assert found["threads"] >= 15
-            assert inside.analysis["backend"] == "inproc"
+        with inmate(server, shared) as inner:
+            ring = one_ring(Path(inner.env["STALLSCOPE_RUNTIME_DIR"]))
+            there = inner.jail.command(*python())
+            options = ("--backend", "inproc", "--no-sql")
+            with (
+                agent(inner.jail.pid, dest, *options, python=there, env=inner.env) as watch,
+                redo_sync(server, device, 20),
+            ):
+                with unharmed(server):
+                    inside, outside = inner.inside(), inner.outside()
+                    # It is woken by the ring: its capture is taken while the sync goes on.
+                    watch.wait(lambda: watch.of("stall"), "stall")
+                server.stop()
+            killed = run("analyze", ring, "--json")
+    assert inside.signatures[0] == outside.signatures[0] == "innodb-redo-sync"
+    assert ns_blocker(inside) == ns_blocker(outside)
+    assert inside.analysis["backend"] == "inproc"
+    assert killed.returncode == 0, killed.stderr
+    for analysis in (inside.analysis, json.loads(killed.stdout)):
+        found = analysis["findings"][0]
+        assert found["signature"] == "innodb-redo-sync"
+        assert found["blocker"]["frames"][0] == "fsync"
+        assert found["threads"] >= 15
+    assert verdicts(dest) == ["innodb-redo-sync"]
+
+
+def verdicts(dest: Path) -> list[str | None]:
+    """Return the signatures of all incidents of a store."""
+    found = [incident.verdict for incident in incidents(dest)]
+    return [None if verdict is None else verdict.signature for verdict in found]
 
 
 @pytest.mark.needs("bpf", "freeze")
@@ -244,24 +267,6 @@ def test_deadlock_check(shared: Path) -> None:
     pytest.fail(f"{caught} of {STORM_TRIES} captures named innodb-deadlock-check from within")
 
 
-@pytest.mark.needs("freeze")
-def test_ring_of_a_stalled_server_that_was_killed(shared: Path) -> None:
-    """Its last moment has the verdict of the stall that it died in."""
-    with loop_device(MEMORY) as device:
-        server = MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder)
-        with inmate(server, shared) as inner:
-            with redo_sync(server, device, 20):
-                ring = one_ring(Path(inner.env["STALLSCOPE_RUNTIME_DIR"]))
-                before = inner.inside()
-                server.stop()
-            done = run("analyze", ring, "--json")
-            assert done.returncode == 0, done.stderr
-            findings = json.loads(done.stdout)["findings"]
-            assert findings[0]["signature"] == before.signatures[0] == "innodb-redo-sync"
-            assert findings[0]["threads"] >= 15
-            assert findings[0]["blocker"]["frames"][0] == "fsync"
-
-
 OTHERS: dict[str, Callable[[], SqlServer]] = {
     "mariadb": functools.partial(MariaDB, parent=MEMORY),
     "mysql55": functools.partial(MySQL55, parent=MEMORY),
@@ -273,62 +278,36 @@ STALLS: dict[str, Stall] = {
     "global-read-lock": global_read_lock,
     "innodb-row-lock": row_lock_convoy,
 }
+WATCHED = "metadata-lock"
+"""The first of them."""
 UNNAMED = {("mariadb", "innodb-row-lock")}
 """Debian's MariaDB hides InnoDB's functions."""
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.needs(k)) for k in OTHERS])
 def test_servers_go_through_their_stalls(kind: str, tmp_path: Path) -> None:
-    server: SqlServer = OTHERS[kind]()
-    with agent_inside(server) as rings, server:
-        for name, stall in STALLS.items():
-            with stall(server), unharmed(server):
-                shot = take(tmp_path, "-p", server.pid, "--ring", one_ring(rings), "--no-sql")
-            expected = {name, None} if (kind, name) in UNNAMED else {name}
-            assert shot.signatures[0] in expected, (kind, name, shot.signatures)
-            assert shot.analysis["findings"][0]["threads"] >= 20
-            assert trouble(server.pid) == []
-        assert server.answers()
-        server.shut_down()
-        assert list(rings.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.needs(k)) for k in OTHERS])
-def test_agent_makes_one_incident_of_a_stall(kind: str, tmp_path: Path) -> None:
+    """An agent that reads the ring makes one incident of the first stall."""
     server: SqlServer = OTHERS[kind]()
     dest = tmp_path / "store"
     with agent_inside(server) as rings, server:
-        options = ("--backend", "inproc", "--ring", one_ring(rings))
-        with agent(server, dest, *options) as watch:
-            with metadata_lock_pileup(server):
-                watch.wait(lambda: watch.of("stall"), "stall")
-            watch.stop()
+        ring = one_ring(rings)
+        with agent(server, dest, "--backend", "inproc", "--ring", ring) as watch:
+            for name, stall in STALLS.items():
+                with stall(server):
+                    with unharmed(server):
+                        shot = take(tmp_path, "-p", server.pid, "--ring", ring, "--no-sql")
+                    if name == WATCHED:
+                        watch.wait(lambda: watch.of("stall"), "stall")
+                if name == WATCHED:
+                    watch.stop()
+                expected = {name, None} if (kind, name) in UNNAMED else {name}
+                assert shot.signatures[0] in expected, (kind, name, shot.signatures)
+                assert shot.analysis["findings"][0]["threads"] >= 20
+                assert trouble(server.pid) == []
         assert server.answers()
-    found = incidents(dest)
-    assert [incident.verdict and incident.verdict.signature for incident in found] == [
-        "metadata-lock"
-    ]
-
-
-@pytest.mark.needs("freeze")
-def test_agent_in_the_jail_makes_one_incident_of_a_frozen_disk(shared: Path) -> None:
-    """It is woken by the ring: the capture was taken while the sync went on."""
-    dest = shared / "store"
-    with loop_device(MEMORY) as device:
-        server = MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder)
-        with inmate(server, shared) as inner:
-            inside = inner.jail.command(*python())
-            options = ("--backend", "inproc", "--no-sql")
-            with agent(inner.jail.pid, dest, *options, python=inside, env=inner.env) as watch:
-                with redo_sync(server, device, 20):
-                    watch.wait(lambda: watch.of("stall"), "stall")
-                watch.stop()
-            assert trouble(server.pid) == []
-            assert server.answers()
-    found = incidents(dest)
-    assert [incident.verdict and incident.verdict.signature for incident in found] == [
-        "innodb-redo-sync"
-    ]
+        server.shut_down()
+        assert list(rings.iterdir()) == []
+    assert verdicts(dest) == [WATCHED]
 
 
 @pytest.mark.needs("freeze", "mariadb")

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real stalls get their names, and their blockers."""
+"""Real stalls get their names, and their blockers.
+
+Each is made once, and looked at by all that can see it from outside: the wait programs, which say
+while it goes on who waits for what and who holds it, and take captures of it; ``stallscope snap``;
+and debuggers, whose dumps have the same verdict.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,21 @@ from pathlib import Path
 import pytest
 
 from stallscope.analyzers import catalog, engine
+from stallscope.analyzers.analysis import Finding
 from stallscope.collectors import probe
 from stallscope.model import capturefile
-from stallscope.model.capture import Label
+from stallscope.model.capture import Capture, Label
 from tests.live.shots import Shot, names_lock_open, served, take, threads_with, unharmed
+from tests.live.watches import (
+    EVENTS_FIRST,
+    captured_by,
+    functions,
+    in_flight,
+    tids,
+    watched,
+)
 from tests.support.dumps import TOOLS, held, verdict
-from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
     INDEX_LOCK_OPTIONS,
@@ -124,8 +138,25 @@ def test_global_read_lock(server: SqlServer, tmp_path: Path, same_verdict: Check
             same_verdict(server, shot)
 
 
+@pytest.mark.needs("waits")
 def test_metadata_lock(server: SqlServer, tmp_path: Path, same_verdict: Check) -> None:
-    with metadata_lock_pileup(server, 20):
+    """Each wait is seen, by the name of its table; the statement that they wait for is named."""
+    waiters = 20
+    with watched(server, *EVENTS_FIRST) as watch, metadata_lock_pileup(server, waiters):
+        with unharmed(server):
+            wait_until(
+                lambda: len(tids(watch, in_flight("metadata-lock"))) > waiters,
+                "an event of each waiter",
+            )
+            events = [event for event in watch.events() if event["kind"] == "metadata-lock"]
+            assert {event["name"] for event in events} == {"shop.orders"}
+            for event in events:
+                assert "MDL_context::acquire_lock" in functions(event["frames"]), event
+                assert event["label"] == "verified"
+            _, found = captured_by(watch, "metadata-lock")
+            assert found.threads >= waiters
+            assert found.blocker is not None
+            assert "mysql_alter_table" in functions(list(found.blocker.frames))
         with unharmed(server):
             shot = take(tmp_path, "-p", server.pid)
         assert shot.signatures[0] == "metadata-lock"
@@ -133,43 +164,48 @@ def test_metadata_lock(server: SqlServer, tmp_path: Path, same_verdict: Check) -
             same_verdict(server, shot)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
-    """The checker holds the kernel mutex: it is the blocker of each capture that catches it."""
+    """The checker holds the kernel mutex: it is the blocker of each capture that catches it.
+
+    Most captures have a name: between two rounds the threads want the row's page, or start their
+    transactions.
+    """
     signatures = catalog.load()
     caught = 0
+    names: list[str | None] = []
     with deadlock_check_storm(mysql55, STORM_CONNECTIONS), unharmed(mysql55):
         for file in served(serving(mysql55), tmp_path, STORM_TRIES):
-            if b'"lock_deadlock_recursive' not in file.read_bytes():
+            has_checker = b'"lock_deadlock_recursive' in file.read_bytes()
+            if not has_checker and len(names) == STORM_SHOTS:
                 continue
             capture = capturefile.read(file)
-            checkers = threads_with(capture, "lock_deadlock_recursive")
-            if not any(thread.label is Label.VERIFIED for thread in checkers):
-                continue  # its frames may be inconsistent
             findings = engine.analyze(capture, signatures).findings
-            named = {finding.signature: finding for finding in findings}
-            checked = named.get("innodb-deadlock-check")
-            if checked is None or checked.threads < STORM_CONNECTIONS // 2:
-                continue  # most wait for something else just then, as for the row's page
-            assert findings[0].signature == "innodb-deadlock-check"
-            assert checked.blocker is not None
-            assert checked.blocker.tid in {thread.tid for thread in checkers}
-            assert any("lock_deadlock_recursive" in frame for frame in checked.blocker.frames)
-            caught += 1
-            if caught == ENOUGH:
-                return
-    pytest.fail(f"{caught} of {STORM_TRIES} captures caught the deadlock checker at work")
+            if len(names) < STORM_SHOTS:
+                names.append(findings[0].signature if findings else None)
+            caught += has_checker and names_the_checker(capture, findings)
+            if caught >= ENOUGH and len(names) == STORM_SHOTS:
+                break
+    assert caught >= ENOUGH, f"{caught} of {STORM_TRIES} captures caught the deadlock checker"
+    named = names.count("innodb-deadlock-check") + names.count("innodb-row-lock")
+    assert named > STORM_SHOTS // 2, Counter(names)
 
 
-def test_the_storm_on_a_row_has_a_name(mysql55: MySQL55, tmp_path: Path) -> None:
-    """Between two rounds its threads want the row's page, or start their transactions."""
-    signatures = catalog.load()
-    seen: Counter[str | None] = Counter()
-    with deadlock_check_storm(mysql55, STORM_CONNECTIONS), unharmed(mysql55):
-        for file in served(serving(mysql55), tmp_path, STORM_SHOTS):
-            findings = engine.analyze(capturefile.read(file), signatures).findings
-            seen[findings[0].signature if findings else None] += 1
-    assert seen["innodb-deadlock-check"] + seen["innodb-row-lock"] > STORM_SHOTS // 2, seen
+def names_the_checker(capture: Capture, findings: Sequence[Finding]) -> bool:
+    """Say whether a capture caught the checker beside most of its waiters; it is the blocker."""
+    checkers = threads_with(capture, "lock_deadlock_recursive")
+    if not any(thread.label is Label.VERIFIED for thread in checkers):
+        return False  # its frames may be inconsistent
+    named = {finding.signature: finding for finding in findings}
+    checked = named.get("innodb-deadlock-check")
+    if checked is None or checked.threads < STORM_CONNECTIONS // 2:
+        return False  # most wait for something else just then, as for the row's page
+    assert findings[0].signature == "innodb-deadlock-check"
+    assert checked.blocker is not None
+    assert checked.blocker.tid in {thread.tid for thread in checkers}
+    assert any("lock_deadlock_recursive" in frame for frame in checked.blocker.frames)
+    return True
 
 
 @pytest.mark.needs("mysql55")
@@ -192,49 +228,95 @@ def test_index_lock(tmp_path: Path) -> None:
     pytest.fail("no capture named innodb-index-lock")
 
 
-@pytest.mark.needs("freeze")
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(MariaDB, marks=pytest.mark.needs("mariadb")),
-        pytest.param(MySQL55, marks=pytest.mark.needs("mysql55")),
-    ],
-)
-def test_redo_sync(kind: type[MariaDB | MySQL55], tmp_path: Path, same_verdict: Check) -> None:
-    """A thread that the kernel lets nobody stop is no obstacle."""
+@pytest.mark.needs("freeze", "mariadb")
+def test_redo_sync_of_mariadb(tmp_path: Path) -> None:
+    """Its function names are hidden. A thread that nobody can stop is no obstacle."""
     with (
         loop_device() as device,
-        kind(*REDO_SYNC_OPTIONS, parent=device.folder) as server,
+        MariaDB(*REDO_SYNC_OPTIONS, parent=device.folder) as server,
         redo_sync(server, device, 20),
     ):
         with unharmed(server):
             shot = take(tmp_path, "-p", server.pid)
         assert "D" in {thread.state for thread in shot.capture.threads}
         assert shot.analysis["findings"][0]["threads"] >= 15
-        if kind is MySQL55:  # the other one's function names are hidden
-            assert shot.signatures[0] == "innodb-redo-sync"
-            assert shot.analysis["findings"][0]["blocker"]["frames"][0] == "fsync"
-            with held(server.pid, device):
-                same_verdict(server, shot)
+
+
+@pytest.mark.needs("freeze", "waits", "mysql55")
+def test_redo_sync(tmp_path: Path, same_verdict: Check) -> None:
+    """The commit that syncs the log is seen in its fsync; it is what the others wait for."""
+    with (
+        loop_device() as device,
+        MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder) as server,
+        watched(server, *EVENTS_FIRST) as watch,
+        redo_sync(server, device, 20),
+    ):
+        with unharmed(server):
+            capture, found = captured_by(watch, "innodb-redo-sync", "fsync")
+            trigger = capture.trigger
+            assert trigger is not None
+            # A slow disk may have had others before.
+            syncs = watch.event(
+                lambda event: event["tid"] == trigger.tid and in_log_sync(event), "sync of the log"
+            )
+        assert syncs["name"].endswith("/ib_logfile0")
+        assert {"fil_flush", "innobase_commit"} <= functions(syncs["frames"])
+        assert syncs["label"] == "verified"
+        assert (trigger.kind, trigger.name) == ("fsync", syncs["name"])
+        assert found.threads > 10
+        assert found.blocker is not None
+        assert found.blocker.tid == syncs["tid"]
+        assert found.blocker.frames[0] == "fsync"
+
+        with unharmed(server):
+            shot = take(tmp_path, "-p", server.pid)
+        assert "D" in {thread.state for thread in shot.capture.threads}
+        assert shot.signatures[0] == "innodb-redo-sync"
+        assert shot.analysis["findings"][0]["threads"] >= 15
+        assert shot.analysis["findings"][0]["blocker"]["frames"][0] == "fsync"
+        with held(server.pid, device):
+            same_verdict(server, shot)
         assert trouble(server.pid) == []
         assert server.answers()
 
 
-@pytest.mark.needs("freeze", "mysql55")
+in_log_sync = in_flight("fsync", within="log_write_up_to")
+
+
+@pytest.mark.needs("freeze", "waits", "mysql55")
 def test_file_extend(tmp_path: Path, same_verdict: Check) -> None:
+    """One thread makes the file larger; the others wait for the latch of the index it changes."""
+    extending = "fil_extend_space_to_desired_size"
     with (
         loop_device() as device,
         MySQL55(*FILE_EXTEND_OPTIONS, parent=device.folder) as server,
+        watched(server, *EVENTS_FIRST) as watch,
         file_extend(server, device, 20),
     ):
+        with unharmed(server):
+            extends = watch.event(in_flight("extend", within=extending), "extension")
+            waits = watch.event(
+                in_flight("rwlock", within="btr_cur_search_to_nth_level"), "wait for the latch"
+            )
+            capture, found = captured_by(watch, "innodb-file-extend")
+        assert extends["name"].endswith("/yard/heap.ibd")
+        assert extends["label"] == "verified"
+        assert waits["waiters"] > 10
+        assert waits["tid"] != extends["tid"]
+        assert capture.trigger is not None
+        assert capture.trigger.kind in ("extend", "rwlock", "mutex")
+        assert found.threads > 10
+        assert found.blocker is not None
+        assert found.blocker.tid == extends["tid"]
+        assert extending in functions(list(found.blocker.frames))
+
         with unharmed(server):
             for shot in shots(server, tmp_path):
                 if shot.signatures[:1] == ["innodb-file-extend"]:
                     break
             else:
                 pytest.fail("no capture named innodb-file-extend first")
-        blocker = shot.analysis["findings"][0]["blocker"]
-        assert "fil_extend_space_to_desired_size" in blocker["frames"]
+        assert extending in shot.analysis["findings"][0]["blocker"]["frames"]
         assert shot.analysis["findings"][0]["threads"] >= 10
         with held(server.pid, device):
             same_verdict(server, shot)
