@@ -26,10 +26,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "kernels(group, ...): part of the kernel matrix, and of which lines of its table"
     )
-    config.addinivalue_line(
-        "markers",
-        "xdist_group(name): tests of a group run in one process (known without xdist, too)",
-    )
     required()  # complain about a wrong name at once
     # A process in the background of a script, or of nohup, is made to ignore these, and what it
     # ignores its children ignore too: those that tests end by them among them.

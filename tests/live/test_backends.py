@@ -12,8 +12,6 @@ from tests.live.shots import run, take, threads_with, unharmed
 from tests.support.servers import MariaDB
 from tests.support.stalls import metadata_lock_pileup
 
-pytestmark = pytest.mark.xdist_group("backends")
-
 WAITERS = 20
 BACKENDS = [
     pytest.param("bpf", marks=pytest.mark.needs("root", "bpf")),

@@ -18,7 +18,7 @@ from tests.live.shots import run, take
 from tests.support.servers import wait_until
 from tests.support.servers.tasks import at_rest
 
-pytestmark = [pytest.mark.needs("probe", "root"), pytest.mark.xdist_group("commands")]
+pytestmark = pytest.mark.needs("probe", "root")
 
 _SOURCE = r"""
 #include <pthread.h>

@@ -18,8 +18,6 @@ from stallscope.collectors.sql.failures import ConnectError, RefusedError
 from stallscope.collectors.sql.login import Login, Tls
 from tests.support.servers import PATIENCE, MySQL97
 
-pytestmark = pytest.mark.xdist_group("tls")
-
 
 @pytest.fixture(scope="module")
 def port() -> int:

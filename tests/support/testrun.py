@@ -166,9 +166,14 @@ def sanitizers(output: Output) -> Count:
 
 
 def beside_each_other(workers: int | str, *marks: str) -> tuple[str, ...]:
-    """Return pytest's options for tests that run in several processes, without those alone."""
+    """Return pytest's options for tests that run in several processes, without those alone.
+
+    Tests of a module stay together, with the fixtures that they share, until a process has none
+    left.
+    """
     chosen = " and ".join(("not alone", *marks))
-    return ("-n", str(workers), "--maxprocesses", str(MOST_WORKERS), "-m", chosen)
+    most = ("--maxprocesses", str(MOST_WORKERS))
+    return ("-n", str(workers), *most, "--dist=worksteal", "-m", chosen)
 
 
 def pytest(
@@ -260,14 +265,13 @@ def python_steps(expression: str | None) -> list[Step]:
         if "mark.alone" in path.read_text()
     ]
     return [
-        step("unit tests", "unit", UNIT, *beside_each_other("auto"), "--dist=worksteal"),
-        step("tests as root", "root", ROOT, *beside_each_other(TARGET_WORKERS), "--dist=loadgroup"),
+        step("unit tests", "unit", UNIT, *beside_each_other("auto")),
+        step("tests as root", "root", ROOT, *beside_each_other(TARGET_WORKERS)),
         step(
             "tests on real servers",
             "live",
             LIVE,
             *beside_each_other(SERVER_WORKERS),
-            "--dist=loadgroup",
         ),
         Step(
             "tests that run alone",
@@ -304,7 +308,6 @@ def quick_steps() -> list[Step]:
                 ["tests/unit"],
                 None,
                 *beside_each_other("auto", "not slow"),
-                "--dist=worksteal",
                 report="quick",
             ),
             UNIT,
