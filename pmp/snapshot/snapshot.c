@@ -103,6 +103,11 @@ struct stall_error *stall_process_changed_error(const struct stall_process *proc
 		process->target.pid, process->comm);
 }
 
+static bool is_same_program(const struct stall_process *one, const struct stall_process *other)
+{
+	return one->start_stack == other->start_stack && one->start_brk == other->start_brk;
+}
+
 struct stall_error *stall_process_check(const struct stall_process *process)
 {
 	struct stall_process now = {.target = process->target};
@@ -112,9 +117,7 @@ struct stall_error *stall_process_check(const struct stall_process *process)
 		err = read_stat(&now);
 	if (err || !process->start_stack || !now.start_stack)
 		return err;
-	return process->start_stack == now.start_stack && process->start_brk == now.start_brk
-		       ? NULL
-		       : stall_process_changed_error(process);
+	return is_same_program(process, &now) ? NULL : stall_process_changed_error(process);
 }
 
 static struct stall_error *read_exe(struct stall_process *process)
@@ -220,7 +223,8 @@ static struct stall_error *do_without_maps(struct stall_process *process,
 	for (size_t i = 0; previous && i < previous->process_count; i++) {
 		struct stall_process *old = &previous->processes[i];
 
-		if (!old->maps || old->maps != previous_maps(previous, &process->target))
+		if (!old->maps || old->maps != previous_maps(previous, &process->target) ||
+		    !is_same_program(old, process))
 			continue;
 		process->maps = no_cleanup_ptr(old->maps);
 		return NULL;
@@ -247,6 +251,10 @@ static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pi
 		err = source->create(source->arg, &process->target,
 				     previous_maps(previous, &process->target), files,
 				     &process->maps);
+	// Files are opened by the addresses at which they are mapped: had another program been there
+	// by then, later captures would take its files for those of this one.
+	if (!err && source->create == create_maps)
+		err = stall_process_check(process);
 	if (err && err->code == STALL_ERROR_LATE) {
 		stall_error_destroy(err);
 		err = do_without_maps(process, previous);
