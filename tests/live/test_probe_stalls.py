@@ -7,12 +7,22 @@ import pytest
 
 from stallscope.model.waitkinds import FILE_KINDS
 from tests.live.shots import unharmed
-from tests.live.watches import first_capture, functions, in_flight, watched
+from tests.live.watches import (
+    EVENTS_FIRST,
+    captured_by,
+    first_capture,
+    functions,
+    in_flight,
+    watched,
+)
 from tests.support.servers import MariaDB, MySQL55, SqlServer, wait_until
 from tests.support.servers.clients import idle_connections
 from tests.support.stalls import (
+    FILE_EXTEND_OPTIONS,
     LONG_CHECKS,
     deadlock_check_storm,
+    file_extend,
+    loop_device,
     metadata_lock_pileup,
     sysbench_load,
 )
@@ -39,6 +49,34 @@ def server(request: pytest.FixtureRequest) -> SqlServer:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, SqlServer)
     return found
+
+
+@pytest.mark.needs("freeze", "mysql55")
+def test_file_extension() -> None:
+    """One thread makes the file larger; the others wait for the latch of the index it changes."""
+    with loop_device() as device, MySQL55(*FILE_EXTEND_OPTIONS, parent=device.folder) as server:
+        with (
+            watched(server, *EVENTS_FIRST) as watch,
+            file_extend(server, device),
+            unharmed(server),
+        ):
+            extends = watch.event(
+                in_flight("extend", within="fil_extend_space_to_desired_size"), "extension"
+            )
+            assert extends["name"].endswith("/yard/heap.ibd")
+            assert extends["label"] == "verified"
+            waits = watch.event(
+                in_flight("rwlock", within="btr_cur_search_to_nth_level"), "wait for the latch"
+            )
+            assert waits["waiters"] > 10
+            assert waits["tid"] != extends["tid"]
+            capture, found = captured_by(watch, "innodb-file-extend")
+        assert capture.trigger is not None
+        assert capture.trigger.kind in ("extend", "rwlock", "mutex")
+        assert found.threads > 10
+        assert found.blocker is not None
+        assert found.blocker.tid == extends["tid"]
+        assert "fil_extend_space_to_desired_size" in functions(list(found.blocker.frames))
 
 
 @pytest.mark.needs("mysql55")
