@@ -19,7 +19,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -104,7 +104,7 @@ class Step(NamedTuple):
 
 CHECKS, UNIT, ROOT, LIVE, KERNELS, ALONE = "checks", "unit", "root", "live", "kernels", "alone"
 COMPUTING = frozenset({CHECKS, UNIT, KERNELS})
-"""Lanes that leave the processors to the others."""
+"""Lanes that leave the processors to the others, where there are others."""
 
 
 def files(folders: Sequence[str], suffixes: Sequence[str]) -> list[Path]:
@@ -368,7 +368,8 @@ def main() -> int:
 class Run:
     """What has ended so far, of all lanes."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: Iterable[str]) -> None:
+        self._others = not COMPUTING.issuperset(lanes)
         self.total = Count()
         self.summary: list[str] = []
         self._lock = threading.Lock()
@@ -383,7 +384,8 @@ class Run:
         """Run steps one after the other; show the output of each when it has ended."""
         for step in chosen:
             with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
-                self._count(step, Output(file, LOWEST_PRIORITY if step.lane in COMPUTING else 0))
+                niceness = LOWEST_PRIORITY if step.lane in COMPUTING and self._others else 0
+                self._count(step, Output(file, niceness))
                 file.seek(0)
                 with self._lock:
                     print(f"\n=== {step.name}", file.read(), sep="\n", flush=True)
@@ -406,11 +408,11 @@ class Run:
 
 def finish(chosen: Sequence[Step]) -> int:
     """Run the steps, show what failed and a summary, and return the exit code."""
-    run = Run()
     start = time.monotonic()
     lanes: dict[str, list[Step]] = {}
     for step in chosen:
         lanes.setdefault(step.lane, []).append(step)
+    run = Run(lanes)
     last = lanes.pop(ALONE, []) if len(lanes) > 1 else lanes.popitem()[1]
     threads = [threading.Thread(target=run.lane, args=(lane,)) for lane in lanes.values()]
     for thread in threads:
