@@ -93,7 +93,7 @@ VERIFIED_ONCE int count_async_call(const struct async_call *call, __s64 result)
 	count_wait(stat, ns, now);
 	if (stall_wait_has_bytes(kind) && result > 0)
 		__sync_fetch_and_add(&stat->bytes, result);
-	if (ns < thresholds[kind])
+	if (ns < threshold_of(kind))
 		return 0;
 	__sync_fetch_and_add(&stat->over, 1);
 	emit_async_end(call, now, result);

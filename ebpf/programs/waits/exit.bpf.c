@@ -78,7 +78,7 @@ static __always_inline int end_wait(struct end *end, struct stall_wait_slot *slo
 		slot->restart = 1;
 	if (stall_wait_has_bytes(kind) && end->result > 0)
 		__sync_fetch_and_add(&stat->bytes, end->result);
-	bool is_over = ns >= thresholds[kind];
+	bool is_over = ns >= threshold_of(kind);
 	if (is_over || (kind == STALL_WAIT_FUTEX && !stat->announced))
 		emit_end(end, slot, stat, is_over, flags);
 	return 0;

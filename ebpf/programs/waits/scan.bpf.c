@@ -111,7 +111,7 @@ static long scan_slot(struct bpf_map *map, __u32 *index, struct stall_wait_slot 
 		return 0;
 	if (stat->role == STALL_ROLE_COND) // no stall, however long
 		return 0;
-	__u64 threshold = thresholds[kind];
+	__u64 threshold = threshold_of(kind);
 	if (kind == STALL_WAIT_FUTEX && slot->marked != seq && is_due(scan, start + threshold / 2))
 		mark_wait(slot, stat, seq);
 	if (slot->reported != seq && is_due(scan, start + threshold))
