@@ -2,8 +2,8 @@
 """Run every kind of test there is, show what they print, and count.
 
 Steps are in lanes. Those of one lane run one after the other, lanes beside each other: tests of
-servers and of targets mostly wait, and what only computes takes the processors meanwhile, at the
-lowest priority. Tests that are marked ``alone`` run when all else has ended.
+servers and of targets mostly wait, and what only computes takes the processors meanwhile, at
+a lower priority. Tests that are marked ``alone`` run when all else has ended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ MOST_WORKERS = 4
 """Of unit tests, which compute."""
 SERVER_WORKERS = 3
 TARGET_WORKERS = 2
-LOWEST_PRIORITY = 19
+LOWER_PRIORITY = 10
+"""Not the lowest: behind a storm of threads in a server, deadlines of a test would pass."""
 MOST_WORDS = 20
 """Of a command that is shown: some are given every file there is."""
 MOST_OF_A_FAILURE = 2000
@@ -384,7 +385,7 @@ class Run:
         """Run steps one after the other; show the output of each when it has ended."""
         for step in chosen:
             with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
-                niceness = LOWEST_PRIORITY if step.lane in COMPUTING and self._others else 0
+                niceness = LOWER_PRIORITY if step.lane in COMPUTING and self._others else 0
                 self._count(step, Output(file, niceness))
                 file.seek(0)
                 with self._lock:
