@@ -10,18 +10,15 @@ from pathlib import Path
 __all__ = ["link"]
 
 
-def link(folder: Path, own: Path, public: Path, patterns: list[str]) -> None:
-    """Make an include directory with these headers of a folder, and with what is generated in its
-    own one."""
+def link(folder: Path, own: Path, public: Path, names: list[str]) -> None:
+    """Make an include directory of these headers, and of what is generated in the folder's own."""
     shutil.rmtree(public, ignore_errors=True)
     headers = public / folder.name
     headers.mkdir(parents=True)
-    for pattern in patterns:
-        found = list(folder.glob(pattern))
-        if not found:
-            raise SystemExit(f"{folder}: no header {pattern}")
-        for header in found:
-            (headers / header.name).symlink_to(header)
+    for name in names:
+        if not (folder / name).is_file():
+            raise SystemExit(f"{folder}: no header {name}")
+        (headers / name).symlink_to(folder / name)
     generated = own / "generated"
     if generated.is_dir():
         (public / "generated").symlink_to(generated)
