@@ -238,4 +238,4 @@ def test_the_web_page_names_the_ring(
     assert main(["report", str(ring), "-o", str(page)]) in (Exit.DONE, Exit.PARTIAL)
     text = page.read_text()
     assert "backend: inproc" in text
-    assert "what is latest in the ring" in text
+    assert "the last moment in the ring" in text
