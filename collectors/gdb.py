@@ -146,9 +146,9 @@ def _capture_each(
         except StallscopeError:
             if len(pids) == 1 or processes.read(pid) is not None:
                 raise
-            notes.append(Note("process-ended", f"process {pid} ended before gdb came to it"))
+            notes.append(Note("process-ended", f"process {pid} ended before gdb could attach"))
     if not parts:
-        raise StallscopeError(f"all {len(pids)} processes ended before gdb came to them")
+        raise StallscopeError(f"all {len(pids)} processes ended before gdb could attach")
     return parts, notes
 
 
@@ -186,7 +186,7 @@ def _command_of(gdb: str, target: _Target) -> list[str]:
         return command(gdb, target.pid)
     except OSError as error:
         raise StallscopeError(
-            f"cannot look at the files of process {target.pid}: {error.strerror}; run it as root"
+            f"cannot read the files of process {target.pid}: {error.strerror}; run it as root"
         ) from error
 
 

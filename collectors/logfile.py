@@ -38,7 +38,7 @@ class LogFollower:
             raise StallscopeError(f"cannot read {self.path}: {error.strerror}") from error
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise StallscopeError(f"{self.path} is no file that can be read again")
+            raise StallscopeError(f"{self.path} is not a regular file")
         self.close()
         self._fd, self._offset = fd, 0
 

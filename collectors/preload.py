@@ -70,7 +70,7 @@ def resolve(name: str) -> Path:
     if found is not None:
         return Path(found)
     if "/" in name and os.path.isfile(name):
-        raise StallscopeError(f"{name} cannot be executed: its mode or your rights forbid it")
+        raise StallscopeError(f"{name} cannot be executed: permission denied")
     where = "there is no such file" if "/" in name else "it is not in PATH"
     raise StallscopeError(f"no program {name}: {where}")
 
@@ -89,7 +89,9 @@ def check_program(path: Path) -> None:
     if not head.startswith(b"\x7fELF"):
         return
     if not head.startswith(_ELF64) or _machine(head) != _MACHINE:
-        raise StallscopeError(f"{path} is no x86-64 program: {LIBRARY} cannot be loaded into it")
+        raise StallscopeError(
+            f"{path} is not an x86-64 program: {LIBRARY} cannot be loaded into it"
+        )
     loader = _interpreter(head)
     if loader is None:
         raise StallscopeError(

@@ -172,4 +172,4 @@ def _message(code: int, err: bytes) -> str:
         return one_line(line)
     if code < 0:
         return f"{PROBE} was killed by signal {-code}; try again, or another --backend"
-    return f"{PROBE} failed with exit code {code} and said nothing"
+    return f"{PROBE} failed with exit code {code} without a message"

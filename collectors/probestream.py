@@ -124,15 +124,15 @@ class Stream:
                 raise ProbeError(self._late(patience))
         self._finish()
         if buffer:
-            raise ProbeError(f"{self.name} ended amid a line")
+            raise ProbeError(f"{self.name} ended within a line")
 
     def _due(self, due: float) -> float:
         return due if self._end_by is None else min(due, self._end_by)
 
     def _late(self, patience: float) -> str:
         if self._end_by is not None:
-            return f"{self.name} did not end within {self._end_seconds:g} s, and was made to"
-        return f"{self.name} said nothing for {patience:g} s and was ended; see `stallscope doctor`"
+            return f"{self.name} did not end within {self._end_seconds:g} s and was killed"
+        return f"{self.name} sent nothing for {patience:g} s and was ended; see `stallscope doctor`"
 
     def _listen(self) -> None:
         data = os.read(self._err, _CHUNK)

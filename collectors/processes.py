@@ -40,7 +40,7 @@ __all__ = [
 
 PROC = Path("/proc")
 MAX_PROCESSES = 1024
-"""Processes of one server in one capture; the rest is left out, and said so."""
+"""Processes of one server in one capture; the rest is skipped, and said so."""
 LIST_LENGTH = 1500
 """Characters for the names of servers in a message, which is cut at 2000."""
 
@@ -155,7 +155,7 @@ def _by_pid(target: str, selector: Selector, proc: Path) -> Server:
     pid = int(target) if len(target) < 10 else -1
     info = read(pid, proc) if pid > 0 else None
     if info is None:
-        raise StallscopeError(f"no process {target}: it has ended or never was; see `ps -e`")
+        raise StallscopeError(f"no process {target}: it has ended or never existed; see `ps -e`")
     leader = _status_field(proc / str(pid) / "status", "Tgid")
     if leader is not None and int(leader) != pid:
         raise StallscopeError(f"{pid} is a thread of process {leader}: give -p {leader}")

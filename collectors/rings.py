@@ -114,10 +114,12 @@ def advice(error: StallscopeError, pids: Iterable[int]) -> str:
 def remove(found: Found) -> None:
     """Remove the ring of a server that is gone. Raises: RingError for every other."""
     if found.life is Life.ALIVE:
-        raise RingError(f"{found.path}: its server lives (pid {found.process}): it is left alone")
+        raise RingError(
+            f"{found.path}: its server still runs (pid {found.process}): it is not removed"
+        )
     if found.life is Life.UNKNOWN or found.ring is None:
-        why = found.error or f"{found.path}: whether its server lives cannot be seen from here"
-        raise RingError(f"{why}; it is left alone")
+        why = found.error or f"{found.path}: its server may still run in another PID namespace"
+        raise RingError(f"{why}; it is not removed")
     try:
         found.path.unlink()
     except OSError as error:

@@ -50,11 +50,11 @@ class Options(msgspec.Struct, frozen=True):
 def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: Options) -> Capture:
     """Capture the processes; what is known of their servers goes in too."""
     if options.backend == "gdb":
-        capture = gdb.capture(pids, seconds=_gdb_seconds(options), reason="asked for by name")
+        capture = gdb.capture(pids, seconds=_gdb_seconds(options), reason="requested by name")
     elif options.backend == "py-spy":
         if len(pids) != 1:
             raise UsageError("--backend py-spy takes one process at a time")
-        capture = pyspy.capture(pids[0], seconds=options.seconds, reason="asked for by name")
+        capture = pyspy.capture(pids[0], seconds=options.seconds, reason="requested by name")
     else:
         capture = _by_probe(pids, options)
     return with_server_facts(capture, servers)
@@ -111,7 +111,7 @@ def _by_gdb_at_last(pids: tuple[int, ...], options: Options, error: StallscopeEr
     if all(processes.read(pid) is None for pid in pids):
         raise error
     return gdb.capture(
-        pids, seconds=_gdb_seconds(options), reason=f"the last that is left: {error}"
+        pids, seconds=_gdb_seconds(options), reason=f"fallback: no other backend works: {error}"
     )
 
 

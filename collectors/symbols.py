@@ -52,7 +52,7 @@ class _Answer(msgspec.Struct):
     symbols: list[_Symbol | None] = []
 
 
-_NO_ANSWER = _Answer(id=-1, error="no answer of the probe")
+_NO_ANSWER = _Answer(id=-1, error="no answer from the probe")
 
 
 class Debuginfod:

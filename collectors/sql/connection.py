@@ -143,9 +143,7 @@ class Connection:
             lambda: self._question is None or self._question.dropped or self._closed,
             question.deadline - time.monotonic(),
         ):
-            raise LateError(
-                f"the connection to {self.login.where} was busy with another question all the time"
-            )
+            raise LateError(f"the connection to {self.login.where} was busy with another query")
         if self._closed:
             raise ConnectError("the connection was closed")
         if self._question is not None:

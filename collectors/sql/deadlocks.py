@@ -43,7 +43,7 @@ report is dear, and holds the kernel mutex in old versions."""
 SETTINGS_SECONDS = 10.0
 """Between two looks at the variables: somebody can switch the log on."""
 QUIET_SECONDS = 5.0
-"""A log that said nothing for so long says no more of a deadlock that it began: its server writes
+"""A log that sent nothing for so long says no more of a deadlock that it began: its server writes
 line by line, and can wait for the disk or a CPU between two."""
 _MAX_KNOWN = 10_000
 

@@ -40,7 +40,7 @@ MAX_LOCKS = 20_000
 MAX_OBJECTS = 20
 _NO_SUCH_TABLE = frozenset({1109, 1142, 1146})
 _NO_PLUGIN = (
-    "MariaDB tells the owners of metadata locks by a plugin alone:"
+    "MariaDB reports owners of metadata locks only with a plugin:"
     " INSTALL SONAME 'metadata_lock_info'"
 )
 
@@ -145,7 +145,7 @@ def read_metadata_waits(
 
 def _why_not(session: Wire, error: StatementError) -> str:
     if error.number in _NO_SUCH_TABLE:
-        return f"{session.version.text} does not tell metadata locks, or not to this account"
+        return f"{session.version.text} does not report metadata locks, or not to this account"
     return str(error)
 
 

@@ -41,14 +41,18 @@ def decrypt(data: bytes) -> bytes:
         (length,) = struct.unpack_from("<i", data, at)
         at += 4
         if not 0 < length <= MAX_LINE or length % _AES_BYTES or len(data) - at < length:
-            raise UsageError("a line has a length that cannot be: it is torn or no login file")
+            raise UsageError(
+                "a line has a length that cannot be: it is damaged, or not a login file"
+            )
         decryptor = cipher.decryptor()
         plain = decryptor.update(data[at : at + length]) + decryptor.finalize()
         unpadder = PKCS7(128).unpadder()
         try:
             lines += unpadder.update(plain) + unpadder.finalize()
         except ValueError:
-            raise UsageError("a line cannot be decrypted: it is torn or no login file") from None
+            raise UsageError(
+                "a line cannot be decrypted: it is damaged, or not a login file"
+            ) from None
         at += length
     return bytes(lines)
 

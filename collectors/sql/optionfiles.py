@@ -158,7 +158,7 @@ class _Reader:
         except _NotThere:
             return
         if mode & (stat.S_IXUSR | stat.S_IRWXG | stat.S_IRWXO):
-            self._note(f"{path} is ignored, as others can read it: chmod 600")
+            self._note(f"{path} is ignored because others can read it: chmod 600")
             return
         try:
             text = mylogin.decrypt(data)
@@ -174,7 +174,7 @@ class _Reader:
             return
         data, mode = _load(path)
         if mode & stat.S_IWOTH:
-            self._note(f"{path} is ignored, as everybody can write to it")
+            self._note(f"{path} is ignored because everybody can write to it")
             return
         self.files.append(path)
         try:

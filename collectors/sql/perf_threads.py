@@ -68,12 +68,12 @@ def read_sessions(session: Wire) -> tuple[list[Session], dict[int, int], str | N
     version = session.version
     statement = PROCESSLIST_TID if version.mariadb else THREADS
     if version.mariadb and not session.has_process:
-        return [], {}, "the account sees its own connections alone: GRANT PROCESS ON *.* TO it"
+        return [], {}, "the account sees only its own connections: GRANT PROCESS ON *.* TO it"
     if not version.mariadb and version.numbers >= (5, 7, 0) and not session.has_threads_table:
         return (
             [],
             {},
-            "performance_schema.threads cannot be read, or is off: no thread has its connection",
+            "performance_schema.threads cannot be read, or is off: threads have no connections",
         )
     try:
         rows = session.select(statement, max_rows=MAX_SESSIONS)
@@ -85,7 +85,7 @@ def read_sessions(session: Wire) -> tuple[list[Session], dict[int, int], str | N
             [],
             {},
             (
-                f"{version.text} does not tell which OS thread serves a connection ({since}), so"
+                f"{version.text} does not report the OS thread of a connection ({since}), so"
                 " threads have no statements"
             ),
         )

@@ -49,7 +49,7 @@ class Processlist(SqlCollector):
             return counts.values()
         if not session.has_process:
             raise StatementError(
-                "the account sees its own connections alone: GRANT PROCESS ON *.* TO it", 1227
+                "the account sees only its own connections: GRANT PROCESS ON *.* TO it", 1227
             )
         own = session.facts.connection
 

@@ -32,9 +32,9 @@ def fetch(connection: Connection, deadline: float) -> Sessions:
     except SqlError as error:
         if so_far:
             known = so_far[-1]
-            note = f"not all lock waits are known: {error}"
+            note = f"some lock waits are unknown: {error}"
             return msgspec.structs.replace(known, notes=(*known.notes, note))
-        return Sessions(sessions=(), reason=f"connections and statements are not known: {error}")
+        return Sessions(sessions=(), reason=f"connections and statements are unknown: {error}")
 
 
 def _fetch(wire: Wire, so_far: list[Sessions]) -> Sessions:

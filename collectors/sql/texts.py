@@ -148,7 +148,7 @@ def lock_waits_text(known: Sessions, normalize: Normalize) -> str:
             wanted = f" ({mode})" if mode else ""
             lines.append(f"  {count} wait for its {kind} lock{wanted} of {name or 'unknown'}")
     if len(queues) > MAX_OWNERS:
-        lines.append(f"{len(queues) - MAX_OWNERS} more are waited for")
+        lines.append(f"{len(queues) - MAX_OWNERS} more holders")
     return "\n".join([*lines, *(one_line(note) for note in known.notes)]) + "\n"
 
 

@@ -227,7 +227,7 @@ class Session:
     @contextlib.contextmanager
     def _asking(self) -> Iterator[SSCursor]:
         if not self.wanted():
-            raise LateError("nobody waits for the answer any more")
+            raise LateError("the query was given up")
         try:
             with self._raw.cursor(SSCursor) as cursor:
                 yield cursor
@@ -319,7 +319,7 @@ def _connect(login: Login, end: socket.socket) -> Session:
         raise _connect_failure(login, error) from error
     except Exception as error:  # a server that speaks another language trips PyMySQL's parser
         raise ConnectError(
-            f"what answers at {login.where} is no MySQL server: {type(error).__name__}"
+            f"the program at {login.where} is no MySQL server: {type(error).__name__}"
         ) from error
     try:
         return Session(raw, _set_up(raw, end if local else None))

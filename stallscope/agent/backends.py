@@ -94,7 +94,7 @@ class SerialBackend:
     def capture(self, key: str, path: Path) -> None:
         """Begin a capture; while another is being taken, this one fails."""
         if not self._busy.acquire(blocking=False):
-            self._report(key, None, False, "the capture before is still being taken")
+            self._report(key, None, False, "the previous capture is still being taken")
             return
         threading.Thread(target=self._work, args=(key, path), name="capture", daemon=True).start()
 

@@ -39,7 +39,7 @@ class CollectorHealth:
             self._why.pop(source, None)
             if source in self._logged:
                 self._logged.remove(source)
-                _log.info("%s: it answers again", source)
+                _log.info("%s: works again", source)
             return
         self._metrics.errors[source] += 1
         known = source in self._why or _cause(error) in map(_cause, self._why.values())

@@ -219,7 +219,7 @@ class IncidentMachine:
         """Return the incident as it is known now."""
         notes = list(self._notes)
         if self._more_fired:
-            what = f"triggers fired {self._more_fired} times more than are listed"
+            what = f"triggers fired {self._more_fired} more times than listed"
             notes.append(Note("more-triggers", what))
         return msgspec.structs.replace(
             self._value,
@@ -246,7 +246,7 @@ class IncidentMachine:
         self._records = self._limits.room is None
         if refusal is not None:
             self._enter(State.ONGOING)
-            self._suppress(refusal, f"{trigger} fired, and nothing is captured: {refusal}")
+            self._suppress(refusal, f"{trigger} fired, but no capture was taken: {refusal}")
             if capture is not None:
                 self._drop(capture)
         else:
@@ -425,7 +425,7 @@ class IncidentMachine:
         if self.state is State.RECOVERING and now.ns - self._cleared_ns >= self._recovery_ns:
             self.close(now)
         elif now.ns - self._begun_ns > LONGEST_NS:
-            why = f"it goes on after {LONGEST_NS // NS} s, and is recorded no more"
+            why = f"still ongoing after {LONGEST_NS // NS} s and is no longer recorded"
             self.note("goes-on", why)
             self.close(now)
 
@@ -452,7 +452,7 @@ class IncidentMachine:
 
     def _enough(self) -> str | None:
         if len(self.captures) >= MAX_CAPTURES:
-            return f"{MAX_CAPTURES} captures of one incident are enough"
+            return f"{MAX_CAPTURES} captures are the limit of one incident"
         return None
 
     def _suppress(self, why: str, message: str | None = None) -> None:
@@ -478,7 +478,9 @@ class IncidentMachine:
         capture = self.captures[key] = Capture(key, "trigger", trigger, now.ns, at_ns)
         self._limits.took(now.ns)
         if wait is not None and wait.suppressed:
-            self.note("suppressed-by-probe", f"{wait.suppressed} captures came too often")
+            self.note(
+                "suppressed-by-probe", f"{wait.suppressed} captures were skipped: too frequent"
+            )
         self._emit(FetchSessions(key))
         self._store(capture, result, late_ms)
 

@@ -114,7 +114,7 @@ class Incidents:
             case ServerEnded():
                 self._close("server-ended", "the server ended during the incident", now)
             case PassEnded():
-                self._close("pass-ended", "the pass of the agent ended before the recovery", now)
+                self._close("pass-ended", "the pass ended before the recovery", now)
             case Shutdown():
                 self._shut_down(now)
         commands = self._commands.copy()

@@ -297,7 +297,7 @@ class Agent:
         self._health.note(sample)
 
     def _given_up(self, trigger: str) -> None:
-        why = f"{trigger}: its variable is known no more; its breach counts as over"
+        why = f"{trigger}: its variable is unknown; its breach counts as over"
         _log.warning("%s", why)
         self.feed(NoteAdded("trigger-unknown", why))
 
@@ -344,7 +344,7 @@ class Agent:
     def _probe_state(self, state: ProbeStatus) -> None:
         if state.ready and not self.metrics.up.get("probe"):
             server = self._target.server
-            waits = ", and sees its waits" if state.sees_waits else ""
+            waits = "; wait programs are running" if state.sees_waits else ""
             _log.info("ready to capture %s (pid %d)%s", server.name, server.main.pid, waits)
         self.metrics.up["probe"] = state.ready
         if state.ready:
@@ -365,7 +365,7 @@ class Agent:
         self._backend.adapt(settings)
         if self._target.running:
             self._adopt()
-        _log.info("the triggers were read again: %d", len(settings.triggers))
+        _log.info("triggers reloaded: %d", len(settings.triggers))
 
     def _publish(self) -> None:
         counts = self.metrics

@@ -59,17 +59,20 @@ class AgentMetrics:
             "When the agent was started, in seconds since the epoch.",
             {(): self._started},
         )
-        yield from page.samples(
-            "agent_polls_total", "counter", "Looks of the collectors.", {(): self.polls}
-        )
+        yield from page.samples("agent_polls_total", "counter", "Polls.", {(): self.polls})
         for name, text, label, counts in (
-            ("collector_samples", "Samples that a collector brought.", "collector", self.samples),
-            ("collector_errors", "Looks that brought nothing.", "collector", self.errors),
-            ("collector_late", "Looks that were not back in time.", "collector", self.late),
-            ("triggers_fired", "Times that a trigger fired.", "trigger", self.fired),
+            ("collector_samples", "Samples by collector.", "collector", self.samples),
+            ("collector_errors", "Failed collections by collector.", "collector", self.errors),
+            (
+                "collector_late",
+                "Collections that exceeded their deadline, by collector.",
+                "collector",
+                self.late,
+            ),
+            ("triggers_fired", "How often each trigger fired.", "trigger", self.fired),
             ("captures", "Captures by result.", "result", self.captures),
             ("incidents", "Incidents by verdict.", "verdict", self.incidents),
-            ("failures", "What the agent could not do.", "what", self.failures),
+            ("failures", "Failures of the agent, by part.", "what", self.failures),
         ):
             values: dict[Labels, float] = {((label, key),): n for key, n in counts.items()}
             yield from page.samples(f"agent_{name}_total", "counter", text, values)
@@ -82,16 +85,19 @@ class AgentMetrics:
         yield from page.samples(
             "agent_incident_open",
             "gauge",
-            "Whether an incident goes on.",
+            "Whether an incident is open.",
             {(): int(self.incident_open)},
         )
         yield from page.samples(
-            "agent_ring_bytes", "gauge", "Bytes of the last minute.", {(): self.ring_bytes}
+            "agent_history_bytes",
+            "gauge",
+            "Memory of the samples and waits of the last minute, in bytes.",
+            {(): self.ring_bytes},
         )
         if sum(self._buckets):
             yield from page.histogram(
                 "agent_breach_to_capture_seconds",
-                "From the breach of a threshold to its finished capture.",
+                "Time from a breach to the end of its first capture.",
                 _BOUNDS,
                 {(): (self._buckets, self._seconds)},
             )

@@ -228,12 +228,12 @@ class ProbeSession:
     def _degrade(self, was_ready: bool, why: str) -> bool:
         """Log what does not work; return whether to go on at once, with less."""
         if was_ready:
-            self._log_once(f"the probe has ended, and is started again: {why}")
+            self._log_once(f"the probe has ended and is restarted: {why}")
             return False
         if not any(map(processes.read, self._pids)):
             return False  # there is nothing to capture, until the server is back
         if self._watch:
-            self._log_once(f"no waits: {why}; captures are asked for by other triggers alone")
+            self._log_once(f"no waits: {why}; only other triggers request captures")
             self._watch = False
             self._watch_again = time.monotonic() + self._watch_pause
             self._watch_pause = min(self._watch_pause * 2, LONGEST_WITHOUT_WATCH)
@@ -276,7 +276,7 @@ class ProbeSession:
             lost, self._asked = self._asked, deque()
         for asked in lost:
             if isinstance(asked, _CaptureRequest):
-                self._put(_failed(asked.key, f"the probe ended during it: {why}"))
+                self._put(_failed(asked.key, f"the probe ended during the capture: {why}"))
         self._put(ProbeStatus(ready=False, why=why))
         return was_ready, why
 

@@ -70,7 +70,7 @@ class Sources(msgspec.Struct):
     collectors: tuple[Collector, ...]
     sessions: Callable[[], Sessions] | None = None
     """Asks who is connected; in the SQL thread. None: this server has no SQL here."""
-    why_no_sessions: str = "this server is not asked over SQL"
+    why_no_sessions: str = "SQL is not used for this server"
     texts: Callable[[], Texts] | None = None
     """Asks what the server says of itself in a stall; in the SQL thread."""
     cue: Callable[[], None] = lambda: None

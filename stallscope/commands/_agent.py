@@ -259,7 +259,7 @@ def _by_py_spy(pids: tuple[int, ...]) -> Capture:
 def _by_gdb(pids: tuple[int, ...]) -> Capture:
     from stallscope.collectors import gdb
 
-    return gdb.capture(pids, seconds=CAPTURE_SECONDS, reason="asked for by --allow-gdb")
+    return gdb.capture(pids, seconds=CAPTURE_SECONDS, reason="requested by --allow-gdb")
 
 
 def _by_nothing(pids: tuple[int, ...]) -> Capture:

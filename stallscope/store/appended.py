@@ -84,7 +84,7 @@ def frames(data: bytes, limit: int) -> tuple[bytes, str | None]:
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX}
     view = memoryview(data)
     while at < len(data):
-        torn = f"the last {len(data) - at} bytes are torn, and left out"
+        torn = f"the last {len(data) - at} bytes are damaged and skipped"
         try:
             length = zstd.get_frame_size(view[at:])
             decompressor = zstd.ZstdDecompressor(options=options)
@@ -93,7 +93,7 @@ def frames(data: bytes, limit: int) -> tuple[bytes, str | None]:
             return b"".join(parts), torn
         size += len(plain)
         if size > limit:
-            return b"".join(parts), f"unpacks to more than {limit} bytes; the rest is left out"
+            return b"".join(parts), f"unpacks to more than {limit} bytes; the rest is skipped"
         if length <= 0 or not decompressor.eof:
             return b"".join(parts), torn
         parts.append(plain)
@@ -105,4 +105,4 @@ def whole_lines(data: bytes) -> tuple[bytes, str | None]:
     """Return a plain file of lines without the one that its writer was killed in."""
     end = data.rfind(b"\n") + 1
     torn = len(data) - end
-    return data[:end], f"the last {torn} bytes are torn, and left out" if torn else None
+    return data[:end], f"the last {torn} bytes are damaged and skipped" if torn else None

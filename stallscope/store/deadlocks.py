@@ -33,7 +33,7 @@ def add(folder: Path, deadlock: msgspec.Struct, most: int = MOST) -> bool:
     """
     name = f"{getattr(deadlock, 'id', '')}.json"
     if not layout.is_deadlock_name(name):
-        raise StallscopeError(f"{one_line(name, 80)!r} is no name of a deadlock")
+        raise StallscopeError(f"{one_line(name, 80)!r} is not the name of a deadlock")
     path = folder / name
     try:
         atomicfile.write(path, [encode(deadlock)])

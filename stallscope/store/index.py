@@ -114,7 +114,7 @@ def _look(name: str, inside: int, known: dict[str, Summary], found: Listing) -> 
     except FileNotFoundError:
         with contextlib.suppress(FileNotFoundError):  # another process has just removed it
             os.stat(name, dir_fd=inside, follow_symlinks=False)
-            _note(found, f"{name}: has no incident.json; it is no incident of stallscope")
+            _note(found, f"{name}: has no incident.json; it is not an incident of stallscope")
     except OSError as error:
         _note(found, f"{name}: {files.one_line_of(error)}")
     except StallscopeError as error:

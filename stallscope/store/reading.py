@@ -65,7 +65,7 @@ def read_incident(path: Path) -> StoredIncident:
             with files.folder(path.parent) as above:
                 alive = incident.end_ns is None and goes_on(above, path.name, inside)
     except FileNotFoundError:
-        raise StallscopeError(f"{path}: no incident is there: it has no incident.json") from None
+        raise StallscopeError(f"{path}: not an incident: it has no incident.json") from None
     except OSError as error:
         raise StallscopeError(f"cannot read {path}: {files.one_line_of(error)}") from error
     except StallscopeError as error:
@@ -98,7 +98,8 @@ class StoredIncident:
             if entry.file not in listed and len(listed) < MAX_CAPTURES:
                 self._note(
                     "capture-unlisted",
-                    f"{entry.file}: not listed in incident.json; its writer was stopped just then",
+                    f"{entry.file}: not listed in incident.json; its writer ended before it was"
+                    " listed",
                 )
                 listed[entry.file] = entry
         return sorted(listed.values(), key=lambda entry: entry.file)
@@ -112,7 +113,7 @@ class StoredIncident:
         """Read one capture."""
         folder, _, name = entry.file.partition("/")
         if folder != layout.CAPTURES or not layout.is_capture_name(name):
-            error = f"{one_line(entry.file, 100)}: is no name of a capture"
+            error = f"{one_line(entry.file, 100)}: is not the name of a capture"
             self._note("capture-unreadable", error)
             return StoredCapture(entry, error=error)
         path = self.path / layout.CAPTURES / name
@@ -142,7 +143,7 @@ class StoredIncident:
         """Return the samples, as they were appended."""
         samples, wrong = decode_samples(self._unpacked(layout.SAMPLES), MAX_SAMPLES)
         if wrong:
-            self._note("samples-left-out", f"{layout.SAMPLES}: {wrong} lines are left out")
+            self._note("samples-left-out", f"{layout.SAMPLES}: {wrong} lines were skipped")
         return samples
 
     def waits(self) -> list[waitlines.WaitLine | waitlines.Notice]:

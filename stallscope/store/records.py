@@ -65,7 +65,7 @@ def decode_incident(data: bytes, name: str | None) -> Incident:
         schema = one_line(incident.schema, 40)
         raise _damaged(f"schema {schema!r}, and this stallscope reads {SCHEMA}")
     if not layout.is_id(incident.id):
-        raise _damaged(f"{one_line(incident.id, 80)!r} is no id of an incident")
+        raise _damaged(f"{one_line(incident.id, 80)!r} is not the id of an incident")
     if name is not None and incident.id != name:
         raise _damaged(f"it is of {one_line(incident.id, 80)!r}, and in the folder of another")
     if len(incident.captures) > MAX_CAPTURES:

@@ -69,7 +69,7 @@ def _lock(folder: Path) -> locking.Held | None:
 
 def _give_name(aside: Path, incidents: Path, incident: Incident) -> Incident:
     if not layout.is_id(incident.id):
-        raise StallscopeError(f"{one_line(incident.id, 80)!r} is no id of an incident")
+        raise StallscopeError(f"{one_line(incident.id, 80)!r} is not the id of an incident")
     for number in range(1, _MAX_SAME_ID):
         named = incident
         if number > 1:
@@ -174,7 +174,7 @@ class IncidentFolder:
     def _adopt(self, path: Path) -> None:
         """Make a capture last that somebody else wrote, and its name."""
         if not layout.is_capture_name(path.name):
-            raise StallscopeError(f"{path}: is no name of a capture")
+            raise StallscopeError(f"{path}: is not the name of a capture")
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -219,7 +219,7 @@ class IncidentFolder:
             for number in range(1, _MAX_TEXTS):
                 file = f"{name}.txt" if number == 1 else f"{name}-{number}.txt"
                 if not layout.is_text_name(file):
-                    raise StallscopeError(f"{one_line(name, 80)!r} is no name of a text")
+                    raise StallscopeError(f"{one_line(name, 80)!r} is not the name of a text")
                 path = self.path / layout.TEXTS / file
                 if not os.path.lexists(path):
                     atomicfile.write(path, [text.encode("utf-8", "backslashreplace")])

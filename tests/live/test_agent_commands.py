@@ -135,7 +135,7 @@ def test_triggers_are_read_again_on_sighup(server: SqlServer, tmp_path: Path) ->
         assert any("triggers.toml:2" in line for line in watch.said)
         triggers.write_text("defaults = false\n")
         watch.process.send_signal(signal.SIGHUP)
-        watch.wait_said("the triggers were read again: 0")
+        watch.wait_said("triggers reloaded: 0")
 
 
 @pytest.mark.needs("promtool")

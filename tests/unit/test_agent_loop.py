@@ -472,7 +472,7 @@ def test_what_several_collectors_fail_for_is_said_once(tmp_path: Path) -> None:
         wait_until(lambda: samples["processlist"] > begun + 1, "the other is back")
         wait_until(lambda: any("again" in text for text in environment.said), "the one is back")
     said = [text for text in environment.said if "status" in text or "processlist" in text]
-    assert said == ["status: Access denied", "status: it answers again"]
+    assert said == ["status: Access denied", "status: works again"]
 
 
 def test_triggers_are_read_again_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:

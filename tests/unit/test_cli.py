@@ -397,7 +397,7 @@ class TestSnap:
         assert value["threads"]["stopped"] == 1
         monkeypatch.setenv("STALLSCOPE_PROBE", "/proc/nonexistent")
         value = json.loads(cli("snap", "--json", "--backend", "gdb", "-p", str(sleeper)).out)
-        assert value["backend_reason"] == "asked for by name"
+        assert value["backend_reason"] == "requested by name"
 
 
 class TestSignatures:

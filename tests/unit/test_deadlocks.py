@@ -178,7 +178,7 @@ def test_a_flood_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_no_file_to_follow(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StallscopeError, match="is no file that can be read again"):
+    with pytest.raises(StallscopeError, match="is not a regular file"):
         LogFollower(str(tmp_path / "pipe"))
     with pytest.raises(StallscopeError, match="No such file"):
         LogFollower(str(tmp_path / "none"))

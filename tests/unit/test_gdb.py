@@ -61,7 +61,7 @@ def fake_gdb(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_capture_of_a_running_process(target: subprocess.Popen[str]) -> None:
-    capture = gdb.capture([target.pid], seconds=PATIENCE, reason="asked for by name")
+    capture = gdb.capture([target.pid], seconds=PATIENCE, reason="requested by name")
     assert answers(target)
     assert len(capture.threads) == _THREADS + 1
     assert target.pid in {thread.tid for thread in capture.threads}

@@ -66,7 +66,7 @@ def test_killed(program: Path) -> None:
 
 def test_an_end_within_a_line(program: Path) -> None:
     python_program(program, "import os; os.write(1, b'one\\ntorn')")
-    with pytest.raises(ProbeError, match="ended amid a line"):
+    with pytest.raises(ProbeError, match="ended within a line"):
         lines_of()
 
 
@@ -116,7 +116,7 @@ def ended(pid: int) -> bool:
 
 def test_silence_ends(program: Path) -> None:
     python_program(program, _SILENT.format(how="signal.SIG_DFL"))
-    with stream() as running, pytest.raises(ProbeError, match="said nothing for 1 s"):
+    with stream() as running, pytest.raises(ProbeError, match="sent nothing for 1 s"):
         list(running.lines(1, never))
     assert ended(running.pid)
 

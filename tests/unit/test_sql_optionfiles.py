@@ -348,7 +348,7 @@ def test_what_everybody_can_write_is_ignored(tmp_path: Path) -> None:
     path.chmod(0o606)
     found = read(Sources(defaults_file=str(path)), environment=EMPTY_ENVIRONMENT)
     assert found.settings == ()
-    assert found.notes == (f"{path} is ignored, as everybody can write to it",)
+    assert found.notes == (f"{path} is ignored because everybody can write to it",)
 
 
 def test_passwords_stay_out_of_repr(tmp_path: Path) -> None:

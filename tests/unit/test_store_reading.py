@@ -143,7 +143,7 @@ def test_a_file_of_very_many_frames_takes_no_time() -> None:
     data = appended.pack(b"") * 20_000 + bytes(32 << 20)
 
     def read() -> None:
-        torn = f"the last {32 << 20} bytes are torn, and left out"
+        torn = f"the last {32 << 20} bytes are damaged and skipped"
         assert appended.frames(data, 1 << 20) == (b"", torn)
 
     assert cpu_seconds(read, 5) < 5

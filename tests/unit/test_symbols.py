@@ -153,7 +153,7 @@ def test_a_probe_that_answers_otherwise(
             symbolize(capture, debug_dir=None)
     else:
         assert symbolize(capture, debug_dir=None).problems == (
-            "/usr/bin/work (aa11): no answer of the probe",
+            "/usr/bin/work (aa11): no answer from the probe",
         )
 
 

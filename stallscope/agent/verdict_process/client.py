@@ -99,4 +99,4 @@ class VerdictProcess:
         said = one_line(err.decode("utf-8", "backslashreplace"), 300)
         if process.returncode < 0:
             return out, f"the analysis was killed by signal {-process.returncode}"
-        return out, said or f"the analysis ended with {process.returncode} and said nothing"
+        return out, said or f"the analysis ended with {process.returncode} without a message"
