@@ -77,7 +77,7 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             against.append(f"{name} had no owner when it was read: the lock changes hands quickly")
     if scene.is_brief(case.waiters):
         against.append("none of these waits had lasted 10 ms at the capture")
-    says += releases.told(scene, case.waiters)
+    says += releases.described(scene, case.waiters)
     if case.blocker is not None:
         thread = case.blocker.thread
         now = "it now" if case.blocker.source == releases.SOURCE else "it"

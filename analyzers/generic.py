@@ -164,7 +164,7 @@ def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | Non
     says = [f"{count} threads wait for {lock_words(lock)}"]
     sites = Counter(scene.shape(i).site() for i in threads).most_common(3)
     says.append("they are in " + ", ".join(f"{site} ({number})" for site, number in sites))
-    says += releases.told(scene, threads)
+    says += releases.described(scene, threads)
     against = []
     if blocker is not None:
         says.append(f"{scene.say(blocker.thread)} owns it: it {scene.doing(blocker.thread)}")
@@ -252,7 +252,7 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
     if blocker is None:
         blocker = _differs(scene, threads)
     says = [f"{count} threads wait in {site}", f"they share {_shared(scene, threads)}"]
-    says += releases.told(scene, threads)
+    says += releases.described(scene, threads)
     against = ["no signature matches this wait"]
     if blocker is not None:
         says.append(f"{scene.say(blocker.thread)} {blocker.role}: it {scene.doing(blocker.thread)}")

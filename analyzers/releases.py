@@ -13,7 +13,7 @@ from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.model.capture import Release
 
-__all__ = ["SOURCE", "blocker", "told", "when"]
+__all__ = ["SOURCE", "blocker", "described", "when"]
 
 SOURCE = "release"
 """What a blocker is known from."""
@@ -22,7 +22,7 @@ STRENGTH = 0.10
 """Half of that of a thread that is seen in a holder's frames."""
 
 LOCKS = 3
-TOLD = 2
+RELEASES = 2
 """Releases of one lock that are told of."""
 
 
@@ -53,13 +53,13 @@ def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candi
     return None
 
 
-def told(scene: Scene, waiters: Sequence[int]) -> list[str]:
+def described(scene: Scene, waiters: Sequence[int]) -> list[str]:
     """Say who let the locks go last that these threads wait for, and where."""
     out = []
     for lock in list(scene.queues(waiters))[:LOCKS]:
         item = scene.capture.locks[lock]
         name = item.symbol or f"{item.address:#x}"
-        for number in scene.releases.get(lock, ())[:TOLD]:
+        for number in scene.releases.get(lock, ())[:RELEASES]:
             release = scene.capture.releases[number]
             places = " < ".join(scene.stacks.releases[number].telling()) or "no frames"
             out.append(f"{name} was released by thread {release.tid} {when(release)}, in {places}")

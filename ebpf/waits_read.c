@@ -88,7 +88,7 @@ struct stall_error *stall_bpf_waits_scan(struct stall_bpf_waits *waits)
 	if (waits->has_timer)
 		return NULL;
 	int rc = bpf_prog_test_run_opts(bpf_program__fd(waits->skeleton->progs.stall_scan), &opts);
-	return rc ? stall_error_os(-rc, "cannot run the BPF program that looks for long waits")
+	return rc ? stall_error_os(-rc, "cannot run the BPF program that searches for long waits")
 		  : NULL;
 }
 

@@ -13,7 +13,7 @@ from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.wire import Session
 from stallscope.model.samples import Sample
 
-__all__ = ["Seldom", "SqlCollector", "number"]
+__all__ = ["Infrequent", "SqlCollector", "number"]
 
 SHARE = 0.01
 """Of the time: what a collector that is asked seldom may take of the server on average."""
@@ -56,7 +56,7 @@ class SqlCollector(ABC):
         """Do nothing: what there is to close belongs to who made the connection."""
 
 
-class Seldom:
+class Infrequent:
     """A collector of what is dear to ask, or what not every server tells.
 
     Its ``interval`` grows with what the last look took: one that is late waits for so long as if

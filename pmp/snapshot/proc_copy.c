@@ -323,7 +323,7 @@ struct stall_error *stall_proc_note(struct stall_snapshot *snapshot,
 	if (left->unseen || left->open)
 		err = stall_snapshot_note(
 			snapshot, "deadline",
-			"the deadline of %u ms was over: %zu threads were not looked at, of %zu it "
+			"the deadline of %u ms was over: %zu threads were not read, of %zu it "
 			"is not known whether they ran while they were read; raise --deadline",
 			options->deadline_ms, left->unseen, left->open);
 	if (!err && left->full)

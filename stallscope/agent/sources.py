@@ -31,7 +31,7 @@ __all__ = ["SESSIONS_SECONDS", "SQL_BASICS", "SQL_THREAD", "Sources", "constants
 SQL_THREAD = "sql"
 SQL_BASICS = frozenset({"heartbeat", "status", "processlist"})
 """Collectors that work on every server whose account has its rights."""
-SELDOM_SECONDS = 5.0
+INFREQUENT_SECONDS = 5.0
 """Polling interval of what no trigger names, and an incident is to show."""
 SESSIONS_SECONDS = 1.0
 """Longer the capture does not wait for what the server says of its connections."""
@@ -170,7 +170,7 @@ def of_server(
 
 def _seldom(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:
     """Yield what is expensive, or not on every server; as often as its triggers want."""
-    from stallscope.collectors.sql.collecting import Seldom
+    from stallscope.collectors.sql.collecting import Infrequent
     from stallscope.collectors.sql.innodb_status import InnodbStatus
     from stallscope.collectors.sql.lock_waits import LockWaits
     from stallscope.collectors.sql.metadata_locks import MetadataLocks
@@ -185,8 +185,8 @@ def _seldom(connection: Connection, settings: AgentSettings) -> Iterator[Collect
     )
     for kind, words in always:
         wanted = [named[word] for word in words if word in named]
-        yield Seldom(kind(connection), min([SELDOM_SECONDS, *wanted]))
+        yield Infrequent(kind(connection), min([INFREQUENT_SECONDS, *wanted]))
     if "perf_threads" in named:
-        yield Seldom(PerfThreads(connection), named["perf_threads"])
+        yield Infrequent(PerfThreads(connection), named["perf_threads"])
     if "innodb" in named:
-        yield Seldom(InnodbStatus(connection), named["innodb"])
+        yield Infrequent(InnodbStatus(connection), named["innodb"])

@@ -308,9 +308,8 @@ class _Screen:
         ]
         if self._hides_row_locks():
             missing.append(
-                "row locks: this server has no symbols of InnoDB's functions, so that a thread"
-                " that waits for a row looks like an idle one; its debug symbols would tell them"
-                " apart"
+                "row locks: this server has no symbols for InnoDB's functions, so threads"
+                " that wait for a row look idle; install its debug symbols"
             )
         if missing:
             yield Line("")

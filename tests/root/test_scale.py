@@ -96,7 +96,7 @@ def test_what_the_deadline_leaves_out_is_said() -> None:
         # The heartbeat is one more.
         assert len(capture.threads) + (process.threads_lost or 0) == len(target.threads) + 1
         (note,) = [note for note in capture.notes if note.code == "deadline"]
-        assert f"{process.threads_lost} threads were not looked at" in note.message
+        assert f"{process.threads_lost} threads were not read" in note.message
         assert "--deadline" in note.message
         assert not wrong_stacks(capture, target.threads)
         assert_unharmed(target.pid)

@@ -293,6 +293,11 @@ def checks() -> list[Step]:
             CHECKS,
         ),
         Step("shell: lint", shell_lint, CHECKS),
+        Step(
+            "words: lint",
+            lambda output: output.check(VENV / "python", "tests/support/wordlint.py"),
+            CHECKS,
+        ),
         Step("Python: types", lambda output: output.check(VENV / "mypy", *PYTHON_FOLDERS), CHECKS),
         Step("C: tests", lambda output: meson_test(output, BUILD, "--no-suite", "fuzz"), CHECKS),
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from stallscope.agent import sources
 from stallscope.collectors.sql import collecting
-from stallscope.collectors.sql.collecting import Seldom, SqlCollector
+from stallscope.collectors.sql.collecting import Infrequent, SqlCollector
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import LateError, SqlError, StatementError
 from stallscope.collectors.sql.login import Login
@@ -92,7 +92,7 @@ def test_what_is_expensive_or_missing_is_queried_rarely(
 ) -> None:
     told = Told(Connection(Login(user="nobody")))
     told.error = error
-    seldom = Seldom(told, 5.0)
+    seldom = Infrequent(told, 5.0)
     assert seldom.interval == 5.0
     if error is None:
         seldom.collect()
@@ -108,7 +108,7 @@ def test_the_time_that_a_sample_took_counts(monkeypatch: pytest.MonkeyPatch) -> 
     clock = iter([10.0, 12.5])
     # Threads of other tests may still ask for the time.
     monkeypatch.setattr(collecting, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    seldom = Seldom(Told(Connection(Login(user="nobody"))), 5.0)
+    seldom = Infrequent(Told(Connection(Login(user="nobody"))), 5.0)
     seldom.collect()
     assert seldom.interval == pytest.approx(250.0)
 

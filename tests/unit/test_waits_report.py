@@ -199,7 +199,7 @@ def test_row_locks_that_look_idle_are_not_passed_over(
     exe: str, functions: tuple[str, ...], hidden: bool, excerpts: Excerpts
 ) -> None:
     line = of_server(exe, *functions)
-    assert ("looks like an idle one" in " ".join(text(line, excerpts).split())) == hidden
+    assert ("wait for a row look idle" in " ".join(text(line, excerpts).split())) == hidden
     without = msgspec.structs.replace(OPTIONS, uprobes=False)
     assert "Not watched" not in text(line, excerpts, without)
 

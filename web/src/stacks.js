@@ -37,7 +37,7 @@ export class Stacks {
 				make("span", { class: "count" }, String(group.count)), " ",
 				make("span", { class: "state" }, group.status), " ",
 				make("code", {}, text)));
-		// Frames are made when somebody looks: thousands of them cost time to lay out.
+		// Frames are created when shown: thousands of them cost time to lay out.
 		element.addEventListener("toggle", () => this.fill(element, group), { once: true });
 		element.group = group;
 		return element;

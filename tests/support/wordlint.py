@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -14,7 +14,7 @@ WORD_LIST = Path(__file__).with_name("wordlist.txt")
 TEXTS = ("README.md", "CONTRIBUTING.md", "docs", "stallscope", "collectors", "analyzers")
 CODE = ("pmp", "ebpf", "inproc", "web/src")
 EXEMPT = ("docs/glossary.md",)
-"""It has the words in order to name them."""
+"""It names the words that are not used."""
 _C_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
@@ -45,16 +45,27 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
         yield from enumerate(data.splitlines(), 1)
 
 
-def complaints(paths: Iterable[Path], listed: dict[str, str]) -> Iterator[str]:
+def everything(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file, with names split into their words."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        yield number, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", line.replace("_", " "))
+
+
+def complaints(
+    paths: Iterable[Path],
+    listed: Mapping[str, str],
+    parts: Callable[[Path], Iterator[tuple[int, str]]] = texts,
+) -> Iterator[str]:
     """Yield a line for each listed word in the texts of the files."""
     compiled = {
-        re.compile(rf"(?<![\w-])(?:{word})(?![\w-])", re.I): say for word, say in listed.items()
+        re.compile(rf"(?<![\w-])(?:{word})(?![\w-])", re.IGNORECASE): instead
+        for word, instead in listed.items()
     }
     for path in paths:
-        for number, text in texts(path):
+        for number, text in parts(path):
             for pattern, instead in compiled.items():
                 for match in pattern.finditer(text):
-                    yield f"{path}:{number}: {match[0]!r}: write {instead}"
+                    yield f"{path}:{number}: {match[0]!r}: write: {instead}"
 
 
 def files(roots: Iterable[str] = (*TEXTS, *CODE)) -> Iterator[Path]:
