@@ -85,7 +85,7 @@ def test_a_server_that_hangs_is_captured_though_sql_never_answers(
             watch.wait(lambda: watch.of("stall"), "stall")
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        watch.wait_said("it answers again")
+        watch.wait_said("works again")
         assert watch.stop() == 0
     (incident,) = incidents(tmp_path)
     assert incident.triggers[0].trigger == "no-answer"

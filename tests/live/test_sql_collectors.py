@@ -78,7 +78,7 @@ def test_lock_waits(server: SqlServer, connection: Connection) -> None:
 def test_metadata_locks(server: SqlServer, connection: Connection) -> None:
     collector = MetadataLocks(connection, PATIENCE)
     if isinstance(server, MySQL55):
-        with pytest.raises(StatementError, match=r"5\.5\.9 does not tell metadata locks"):
+        with pytest.raises(StatementError, match=r"5\.5\.9 does not report metadata locks"):
             collector.collect()
         return
     if isinstance(server, MariaDB):

@@ -127,7 +127,7 @@ def test_a_server_that_does_not_report(mysql55: MySQL55) -> None:
     with row_lock_convoy(mysql55):
         capture, sessions = looked_at(mysql55)
     assert sessions.reason is not None
-    assert "does not tell which OS thread" in sessions.reason
+    assert "does not report the OS thread" in sessions.reason
     assert not capture.partial
     assert [note.code for note in capture.notes] == ["sessions"]
     assert analysis_of(capture).findings[0].signature == "innodb-row-lock"

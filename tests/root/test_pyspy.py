@@ -70,7 +70,7 @@ def test_python_stacks(target: subprocess.Popen[bytes]) -> None:
     assert found.processes[0].pid == target.pid
     assert found.stopped_ns == 0
     assert found.backend_reason is not None
-    assert "can be torn" in found.backend_reason
+    assert "can be inconsistent" in found.backend_reason
     assert found.notes == ()
 
 

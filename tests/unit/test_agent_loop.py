@@ -229,7 +229,7 @@ def test_no_more_captures_an_hour_than_allowed(tmp_path: Path) -> None:
         breach(environment)
         breach(environment, 2)
         environment.status.value = 100
-        wait_until(lambda: any("nothing is captured" in s for s in environment.said), "it refuses")
+        wait_until(lambda: any("no capture was taken" in s for s in environment.said), "it refuses")
         wait_until(lambda: len(environment.of("stall")) == 3, "it is notified all the same")
     first, second, third = stored(tmp_path)
     assert len(first.captures) == 3

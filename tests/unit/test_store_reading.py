@@ -86,7 +86,7 @@ def test_zeros_at_the_end_are_cut(folder: Path) -> None:
         file.write(bytes(4096))
     stored = read_incident(folder)
     assert len(stored.samples()) == 70
-    assert "4096 bytes are torn" in stored.notes[0].message
+    assert "4096 bytes are damaged" in stored.notes[0].message
 
 
 def test_a_capture_that_is_not_listed_is_found(folder: Path) -> None:
@@ -115,7 +115,7 @@ def test_links_fifos_and_names_that_lead_out(folder: Path, tmp_path: Path) -> No
     hostile = msgspec.structs.replace(stored.incident, captures=tuple(entries))
     (folder / "incident.json").write_bytes(encode(hostile))
     stored = read_incident(folder)
-    assert all("no name of a capture" in str(c.error) for c in stored.captures())
+    assert all("not the name of a capture" in str(c.error) for c in stored.captures())
     assert "secret" not in "".join(stored.texts().values())
     assert (stored.waits(), stored.samples()) == ([], [])
     assert stored.notes
@@ -153,7 +153,7 @@ def test_a_file_of_very_many_frames_takes_no_time() -> None:
     ("change", "what"),
     [
         ({"schema": "stallscope.incident/2"}, "stallscope.incident/2"),
-        ({"id": "../../etc"}, "is no id"),
+        ({"id": "../../etc"}, "is not the id"),
         ({"start_ns": -1}, "start_ns"),
         ({"end_ns": 10**30}, "cannot be read"),
         ({"start_ns": "now"}, "start_ns"),
@@ -271,7 +271,7 @@ def test_an_index_that_lies_is_not_believed(folder: Path) -> None:
 @pytest.mark.parametrize("wrong", ["../x", "20261121", "20261121T145012.345Z-a/b", "", "x" * 300])
 def test_no_incident_leads_out_of_the_store(tmp_path: Path, wrong: str) -> None:
     store = Store.open(tmp_path)
-    with pytest.raises(StallscopeError, match="no id"):
+    with pytest.raises(StallscopeError, match="not the id"):
         store.begin(msgspec.structs.replace(incident(1), id=wrong))
     assert os.listdir(store.incidents) == []
 
@@ -285,7 +285,7 @@ def test_every_id_is_one(time_ns: int, name: str, pid: int) -> None:
 def test_a_text_is_not_written_elsewhere(tmp_path: Path) -> None:
     with Store.open(tmp_path).begin(incident(1)) as one:
         for name in ("../x", ".hidden", "a/b", ""):
-            with pytest.raises(StallscopeError, match="no name of a text"):
+            with pytest.raises(StallscopeError, match="not the name of a text"):
                 one.add_text(name, "x")
         assert one.add_text("a", "1").name == "a.txt"
         assert one.add_text("a", "\udc80").name == "a-2.txt"
