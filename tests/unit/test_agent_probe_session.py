@@ -334,7 +334,7 @@ def test_a_probe_that_cannot_add_the_server_is_restarted(begin: Begin, tmp_path:
     shot = session.wait(lambda event: isinstance(event, CaptureResult))
     assert isinstance(shot, CaptureResult)
     assert shot.key == "a"
-    assert "the probe ended during it" in (shot.error or "")
+    assert "the probe ended during the capture" in (shot.error or "")
     session.ready()
     assert f"--pid {os.getpid()}" in lines(log)[1]
     assert f"cannot follow to process {os.getpid()}: its maps cannot be read" in session.said[0]
