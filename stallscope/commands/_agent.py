@@ -152,7 +152,7 @@ class CommandEnvironment:
         except StallscopeError as error:
             if not self._has_begun:
                 raise
-            _log.error("not asked over SQL until its next restart, or SIGHUP: %s", error)
+            _log.error("SQL is not used until its next restart, or SIGHUP: %s", error)
             found = of(None)
         self._has_begun = True
         return found

@@ -173,7 +173,7 @@ def test_the_library_works_under_the_profile(host: Host) -> None:
     said = host.doctor("--no-sql", user="root")["inproc"]
     assert said[0] == "degraded"
     assert "there is no ring" in said[1]
-    assert "give its profile the rules" in said[2]
+    assert "add the rules of docs/inproc.md" in said[2]
     restarted(INPROC_RULES)
     with host.stalled():
         done = host.run(

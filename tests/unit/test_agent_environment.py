@@ -68,7 +68,7 @@ def test_option_files_that_break_later_leave_the_rest(
     assert names < {collector.name for collector in first.collectors}
     assert {"load", "process"} <= names
     (logged,) = log.messages
-    assert "not asked over SQL" in logged
+    assert "SQL is not used until" in logged
     assert str(options) in logged
     options.write_text("[client]\nuser=known\n")
     assert asked(environment).sessions is not None
