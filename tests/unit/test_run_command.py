@@ -147,7 +147,10 @@ def elf(path: Path, *, interpreter: str | None, machine: int = 62, bits: int = 2
             lambda path: elf(path, interpreter="/lib/ld-musl-x86_64.so.1"),
             "not linked against glibc",
         ),
-        (lambda path: elf(path, interpreter="/lib/ld-linux.so.2", machine=3, bits=1), "not an x86-64"),
+        (
+            lambda path: elf(path, interpreter="/lib/ld-linux.so.2", machine=3, bits=1),
+            "not an x86-64",
+        ),
         (
             lambda path: elf(path, interpreter="/lib/ld-linux-aarch64.so.1", machine=183),
             "not an x86-64",
