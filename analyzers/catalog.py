@@ -47,7 +47,7 @@ HOLDER_USE = ("optional", "required", "none")
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Where the culprit stands, best first; see docs/writing-signatures.md for the fields."""
+    """Where the blocker stands, best first; see docs/writing-signatures.md for the fields."""
 
     patterns: tuple[Pattern, ...]
     versions: str
@@ -59,7 +59,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class LettingGo(msgspec.Struct, frozen=True):
-    """Where the culprit lets the lock go; see docs/writing-signatures.md for the fields."""
+    """Where the blocker lets the lock go; see docs/writing-signatures.md for the fields."""
 
     patterns: tuple[Pattern, ...]
     versions: str

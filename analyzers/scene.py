@@ -332,7 +332,7 @@ class Scene:
         return dict(counts.most_common())
 
     def locks_of(self, threads: Iterable[int]) -> tuple[Lock, ...]:
-        """Return the locks that the threads wait for, most waiters first, counted anew.
+        """Return the locks that the threads wait for, most waiters first, counted again.
 
         A condition variable of one thread's own tells nothing and is left out.
         """

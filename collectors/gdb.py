@@ -4,7 +4,7 @@
 What is done about its dangers: no init files, no auto-loaded scripts, no debuginfod, no reading
 from a terminal; symbols are read before the attach; a deadline.
 
-gdb that is late is ended with SIGKILL. SIGTERM looks kinder and is not: gdb 13, amid its attach,
+gdb that is late is ended with SIGKILL. SIGTERM looks kinder and is not: gdb 13, during its attach,
 passes a SIGINT on to the target, which makes PostgreSQL shut down. The commands that it is given
 never let the target run under it, so there is no breakpoint in it that could stay. But the SIGSTOP
 of PTRACE_ATTACH can be left over and stop the target (ptrace(2), "Attaching and detaching"). So
@@ -292,7 +292,7 @@ def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Kill gdb and its children: it tries ptrace out on one, which would stay stopped for ever."""
+    """Kill gdb and its children: it tries ptrace out on one, which would stay stopped forever."""
     kill_group(process)
     process.wait()
 

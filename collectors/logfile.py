@@ -64,7 +64,7 @@ class LogFollower:
     def _read(self) -> bytes:
         try:
             size = os.fstat(self._fd).st_size
-            if size < self._offset:  # truncated: it begins anew
+            if size < self._offset:  # truncated: it begins again
                 self._offset, self._rest = 0, b""
             if size - self._offset > MAX_BEHIND:
                 self.skipped += size - self._offset - MAX_READ

@@ -32,7 +32,7 @@ __all__ = ["capture", "find", "is_python"]
 _MAX_OUTPUT = 64 << 20
 _MAX_MAPS = 4 << 20
 _TRIES = 3
-"""A read that met the interpreter amid a change fails as a whole; the next one rarely does."""
+"""A read that met the interpreter during a change fails as a whole; the next one rarely does."""
 _TORN = "the process ran while it was read: stacks can be inconsistent"
 _PROGRAM = re.compile(r"python[0-9.]*(?:d|t)?")
 _LIBRARY = re.compile(rb"/libpython[0-9][0-9.]*[a-z]*\.so")

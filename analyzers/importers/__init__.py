@@ -39,7 +39,7 @@ __all__ = ["FORMATS", "MAX_REST", "PIECE", "Pieces", "UnknownFormat", "load", "r
 MAX_REST = 512 << 20
 """Characters of text that is none of gdb's: the other formats are read whole."""
 PIECE = 8 << 20
-"""Bytes that are scanned at a time; each piece learns its frames anew."""
+"""Bytes that are scanned at a time; each piece learns its frames again."""
 MAX_LINE = 1 << 20
 """Bytes of a line; what is behind them says nothing of a stack."""
 

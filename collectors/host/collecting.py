@@ -32,7 +32,7 @@ _WHY = {
 
 
 class KeptFile:
-    """A file of /proc, opened once: reading it again from its start makes its text anew."""
+    """A file of /proc, opened once: each read from its start makes its text again."""
 
     def __init__(self, path: Path | str, limit: int = 65_536) -> None:
         self.path = str(path)
@@ -65,7 +65,7 @@ class KeptFile:
         return data
 
     def close(self) -> None:
-        """Let go of it for ever; a read that hangs in another thread keeps it open."""
+        """Let go of it forever; a read that hangs in another thread keeps it open."""
         if self._lock.acquire(blocking=False):
             try:
                 self._closed = True

@@ -129,7 +129,7 @@ class Connection:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
-            # Who leaves amid an answer is an aborted client, in the server's count and its log.
+            # Who leaves during an answer is an aborted client, in the server's count and its log.
             waits = not self._condition.wait_for(lambda: self._question is None, ANSWER_SECONDS)
             if self._socket is not None and waits:
                 _cut(self._socket)

@@ -69,7 +69,7 @@ class Baseline:
         self._settle()
 
     def forget(self) -> None:
-        """Begin anew: another server process."""
+        """Begin again: another server process."""
         self._means.clear()
         self._value = None
         self._idle_since = None

@@ -100,7 +100,7 @@ class CommonSettings(_Settings, frozen=True):
     poll: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
     """Seconds from one look of the collectors to the next: 0.05 is 20 Hz."""
     retention_time: Annotated[float, msgspec.Meta(ge=0)] = 30.0
-    """Days that incidents are kept; 0: for ever."""
+    """Days that incidents are kept; 0: forever."""
     retention_count: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Incidents that are kept; 0: any number."""
     disk_pct_free: Annotated[float, msgspec.Meta(ge=0, le=100)] = 5.0

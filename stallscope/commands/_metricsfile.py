@@ -61,7 +61,7 @@ class MetricsFile:
             self._metrics.add(line)
 
     def write(self, more: bytes = b"") -> None:
-        """Write the file anew, with ``more`` metrics at its end."""
+        """Write the file again, with ``more`` metrics at its end."""
         try:
             # Not synced: on the disk whose stall is watched, that would wait for it.
             atomicfile.write(

@@ -86,7 +86,7 @@ class Outline(msgspec.Struct, frozen=True):
     end_ns: Moment | None = None
     """When the last breach was over, before the recovery that is recorded too.
 
-    None while it goes on, and for ever where the agent died in it.
+    None while it goes on, and forever where the agent died in it.
     """
     interrupted: bool = False
     """The agent ended, or was killed, before the recovery."""

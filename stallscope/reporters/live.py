@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of the terminal that is drawn anew in place."""
+"""A part of the terminal that is drawn again in place."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ __all__ = ["Top", "capture_path"]
 
 END_SECONDS = 5.0
 """After a signal; then the kernel ends it. Textual waits for its terminal to take what it writes,
-for ever where that is gone."""
+forever where that is gone."""
 HELP = (
     ("space", "pause or resume; no stacks are taken while paused"),
     ("/", "show only threads, locks and files that match a regular expression"),
@@ -81,7 +81,7 @@ class View(Screen[None]):
         return app
 
     def on_resize(self) -> None:
-        """Lay the rows out anew, once the widgets know their sizes."""
+        """Lay the rows out again, once the widgets know their sizes."""
         self.call_after_refresh(self.follow)
 
     def on_screen_resume(self) -> None:

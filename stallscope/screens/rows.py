@@ -66,7 +66,7 @@ class Rows(ScrollView):
         return self._rows
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows; what is the same as before is not drawn anew."""
+        """Show these rows; what is the same as before is not drawn again."""
         before = self._rows
         self._rows = list(rows)
         if len(before) != len(self._rows):

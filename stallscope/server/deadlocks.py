@@ -203,7 +203,7 @@ class Reader:
         return found
 
     def end(self, now_ns: int, now: str) -> Deadlock | None:
-        """Return what was begun, where it is whole enough, and begin anew."""
+        """Return what was begun, where it is whole enough, and begin again."""
         found = self._made(now_ns, now) if len(self._transactions) > 1 else None
         self._reset()
         return found

@@ -27,7 +27,7 @@ MAX_NAMES = 200_000
 """Names of one folder that are looked at."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Without O_NONBLOCK the opening of a FIFO waits for a writer for ever.
+# Without O_NONBLOCK the opening of a FIFO waits for a writer forever.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 

@@ -182,7 +182,7 @@ def write(dest: Path, incidents: Iterable[Summary]) -> bool:
     with contextlib.suppress(OSError, StallscopeError):
         with locking.hold(dest / layout.MARK, _LOCK_SECONDS):
             data = msgspec.json.encode(_Index(SCHEMA, list(incidents)))
-            # Not synced: one that is empty after a crash is made anew.
+            # Not synced: one that is empty after a crash is made again.
             atomicfile.write(dest / layout.INDEX, [data], force=True, sync=False)
         return True
     return False

@@ -240,7 +240,7 @@ class IncidentFolder:
             )
 
     def update(self, incident: Incident) -> None:
-        """Write incident.json anew; entries of captures that it leaves out are kept."""
+        """Write incident.json again; entries of captures that it leaves out are kept."""
         with self._lock:
             self._check_open()
             if incident.id != self._incident.id:

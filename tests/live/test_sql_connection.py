@@ -314,7 +314,7 @@ def test_close_while_the_server_hangs(require: Callable[..., None]) -> None:
 
 
 def test_restart(require: Callable[..., None]) -> None:
-    """An ended server is looked for ever more rarely, and found again."""
+    """An ended server is searched for less and less often, and found again."""
     require("mariadb")
     with MariaDB() as server, closing(Connection(login(server))) as connection:
         first = connection.open(PATIENCE)

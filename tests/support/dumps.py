@@ -152,7 +152,7 @@ def _run(command: Sequence[str], pid: int, file: Path) -> None:
         )
         try:
             # The code says nothing: eu-stack's is 1 where one stack has no proper end.
-            # A thread in an uninterruptible sleep keeps eu-stack and gdb waiting for ever.
+            # A thread in an uninterruptible sleep keeps eu-stack and gdb waiting forever.
             process.wait(PATIENCE)
         except BaseException as error:
             process.kill()

@@ -40,7 +40,7 @@ from tests.support.stalls import (
     template_of_tables,
 )
 
-INDEX_LOCK_MENDED = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
+INDEX_LOCK_FIXED = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
 
 
 class Stall(NamedTuple):
@@ -125,7 +125,7 @@ STALLS: dict[str, Stall | DiskStall] = {
         "40 connections insert rows of 7 KB into an index larger than the buffer pool",
     ),
     "index-lock-fixed": Stall(
-        lambda: MySQL55(*INDEX_LOCK_OPTIONS, *INDEX_LOCK_MENDED),
+        lambda: MySQL55(*INDEX_LOCK_OPTIONS, *INDEX_LOCK_FIXED),
         lambda server: index_lock(server, 4),
         "no stall: the same inserts from a pool of 4 connections, and a buffer pool of 512 MB;"
         " it writes some 30 MB a second",

@@ -578,7 +578,7 @@ def test_a_server_at_rest(signatures: catalog.Catalog) -> None:
 
 
 STEADY = {s.id for s in catalog.load().signatures if s.min_waiters == 1}
-"""One waiter is enough for these: nothing but the culprit ends such a wait."""
+"""One waiter is enough for these: nothing but the blocker ends such a wait."""
 
 
 @pytest.mark.parametrize(

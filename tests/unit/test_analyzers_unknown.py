@@ -42,13 +42,13 @@ def test_a_stall_that_nobody_knows(kind: str, signatures: catalog.Catalog) -> No
     for deeper in invent(rng, 2):  # two ways to the same place
         stack = f"{WAITS[kind]}, {site}, {caller}, {deeper}, {session}"
         scenery.add(stack, times=rng.randrange(6, 40), state="?")
-    (culprit,) = scenery.add(f"{', '.join(work)}, {session}", state="?")
+    (blocker,) = scenery.add(f"{', '.join(work)}, {session}", state="?")
     (finding,) = engine.analyze(scenery.capture(), signatures).findings
     assert finding.signature is None
     assert site in finding.title
     assert f"they share {site} < {caller}" in " ".join(finding.evidence)
     assert finding.blocker is not None
-    assert finding.blocker.tid == culprit
+    assert finding.blocker.tid == blocker
     assert 0.5 <= finding.confidence <= 0.6
     assert any("no signature" in text for text in finding.against)
 

@@ -55,7 +55,7 @@ def test_what_is_similar(scene: Scene, signatures: catalog.Catalog) -> None:
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.signature)
 def test_one_thread_alone_is_no_sure_stall(scene: Scene, signatures: catalog.Catalog) -> None:
-    """But where nothing but the culprit ends the wait."""
+    """But where nothing but the blocker ends the wait."""
     if signatures.by_id[scene.signature].min_waiters == 1:
         pytest.skip("one waiter is enough for it")
     scenery = Scenery()
