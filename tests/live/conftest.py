@@ -12,13 +12,27 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, Postgres
+from tests.support.servers import (
+    MEMORY,
+    Late,
+    MariaDB,
+    MySQL55,
+    MySQL97,
+    Postgres,
+    SqlServer,
+    wait_until,
+)
 
 __all__: list[str] = []
+
+CLIENTS_END = 30.0
+"""Seconds at most; a fixture of a module may have connections that stay."""
 
 
 @pytest.fixture
@@ -36,24 +50,54 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def mariadb(require: Callable[..., None]) -> Iterator[MariaDB]:
+def shared_servers() -> list[SqlServer]:
+    """Return the servers that tests share, as far as they were started."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def _clients_gone(shared_servers: list[SqlServer]) -> Iterator[None]:
+    """Wait until a server has seen that clients of the test have ended: the next test counts them.
+
+    Those that were killed have said nothing to it.
+    """
+    before = [(server, server.connection_ids()) for server in shared_servers]
+    yield
+    for server, ids in before:
+        with suppress(Late):
+            wait_until(partial(has_only, server, ids), "its clients are gone", CLIENTS_END)
+
+
+def has_only(server: SqlServer, ids: frozenset[int]) -> bool:
+    """Say whether a server has no connections but these."""
+    return server.connection_ids() <= ids
+
+
+@pytest.fixture(scope="session")
+def mariadb(require: Callable[..., None], shared_servers: list[SqlServer]) -> Iterator[MariaDB]:
     require("mariadb")
     with MariaDB(parent=MEMORY) as server:
+        shared_servers.append(server)
         yield server
+        shared_servers.remove(server)
 
 
 @pytest.fixture(scope="session")
-def mysql55(require: Callable[..., None]) -> Iterator[MySQL55]:
+def mysql55(require: Callable[..., None], shared_servers: list[SqlServer]) -> Iterator[MySQL55]:
     require("mysql55")
     with MySQL55(parent=MEMORY) as server:
+        shared_servers.append(server)
         yield server
+        shared_servers.remove(server)
 
 
 @pytest.fixture(scope="session")
-def mysql97(require: Callable[..., None]) -> Iterator[MySQL97]:
+def mysql97(require: Callable[..., None], shared_servers: list[SqlServer]) -> Iterator[MySQL97]:
     require("mysql97")
     with MySQL97("--innodb-flush-method=nosync") as server:
+        shared_servers.append(server)
         yield server
+        shared_servers.remove(server)
 
 
 @pytest.fixture(scope="session")
