@@ -11,6 +11,7 @@
 #include "snapshot/proc_thread.h"
 #include "waits/wait_source.h"
 
+#define ADD_TRIES 100
 #define REFRESH_MIN_NS UINT64_C(1000000)
 #define LIST_TIDS_NS UINT64_C(200000000)
 #define REFRESH_MAX_NS UINT64_C(5000000000)
@@ -114,6 +115,11 @@ struct stall_error *stall_wait_processes_add(struct stall_wait_processes *proces
 		return &stall_enomem;
 	processes->processes = grown;
 	struct stall_error *err = read_maps(processes, &process, arena);
+	// It executed another program meanwhile, as what starts a server does.
+	for (int i = 1; i < ADD_TRIES && err && err->code == STALL_ERROR_AGAIN; i++) {
+		stall_error_destroy(err);
+		err = read_maps(processes, &process, arena);
+	}
 	if (!err)
 		err = find_namespace(&process);
 	if (err) {
