@@ -79,7 +79,7 @@ class HookSettings(_Settings, frozen=True):
 
 
 class NotifySettings(_Settings, frozen=True):
-    """``[notify]``: who is told of an incident."""
+    """``[notify]``: what is run or called for an incident."""
 
     command: list[str] = []
     webhook: str | None = None
@@ -97,8 +97,8 @@ class BurstSettings(_Settings, frozen=True):
 class CommonSettings(_Settings, frozen=True):
     """Numbers at the top of the file that hold as they are written."""
 
-    poll: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
-    """Seconds from one look of the collectors to the next: 0.05 is 20 Hz."""
+    poll_interval: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
+    """Seconds between samples: 0.05 is 20 Hz."""
     retention_time: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """Days that incidents are kept; 0: forever."""
     retention_count: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -52,6 +52,6 @@ class Plan(msgspec.Struct, frozen=True):
     """End after so many."""
     captures: bool = True
     """False: nothing is captured, whatever fires."""
-    poll: float | None = None
+    poll_interval: float | None = None
     """Overrules that of the triggers file."""
     raw_sql: bool = False

@@ -152,7 +152,7 @@ class Agent:
                     self._wind_down()
                     break
                 if now >= self._next_poll:
-                    interval = round((self._plan.poll or self.settings.poll) * NS)
+                    interval = round((self._plan.poll_interval or self.settings.poll_interval) * NS)
                     # Polls that were missed are missed: they are not made up for.
                     steps = max(1, -((self._next_poll - now) // interval))
                     self._next_poll += interval * steps

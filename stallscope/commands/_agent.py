@@ -115,14 +115,14 @@ class CommandEnvironment:
         server: Server,
         store: Store,
         captures: Path,
-        poll: float | None,
+        poll_interval: float | None,
         output: LineWriter,
     ) -> None:
         self._store = store
         self._is_python = server_is_python(server)
         self._args = args
         self._captures = captures
-        self._poll = poll
+        self._poll_interval = poll_interval
         self._metrics = (
             None if args.prometheus is None else MetricsFile(args.prometheus, [server], _warn)
         )
@@ -142,7 +142,7 @@ class CommandEnvironment:
                 server,
                 settings,
                 login,
-                poll=self._poll or settings.poll,
+                poll_interval=self._poll_interval or settings.poll_interval,
                 keep_deadlock=self._store.add_deadlock,
             )
 
@@ -282,7 +282,7 @@ def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]
         lines_to(sys.stdout) as output,
         spool(store.dest) as folder,
     ):
-        environment = CommandEnvironment(args, server, store, folder, plan.poll, output)
+        environment = CommandEnvironment(args, server, store, folder, plan.poll_interval, output)
         target = Target(server, finder(args.pid, selector, server))
         verdicts = VerdictProcess(args.signatures)
         made = Agent(plan, settings, target, store, folder, environment, verdicts)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _agent.add_arguments(parser)
     how = parser.add_argument_group("time")
     how.add_argument(
-        "--poll",
+        "--poll-interval",
         type=time_between(0.05, 60),
         metavar="SECONDS",
         help="polling interval, 0.05 to 60 (default: poll-interval of the triggers, 1)",
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> Exit:
         seconds=args.duration,
         polls=_POLLS_OF_ONCE if args.once else None,
         captures=not args.dry_run,
-        poll=args.poll,
+        poll_interval=args.poll_interval,
         raw_sql=args.raw_sql,
     )
     with _agent.agent(args, plan) as (agent, _), _agent.signals(agent.events.put, reload=True):

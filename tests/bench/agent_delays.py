@@ -28,7 +28,7 @@ SLEEP = "SELECT SLEEP(3600)"
 LOAD = "oltp_read_write"
 SETTINGS = """\
 defaults = false
-poll = 0.1
+poll-interval = 0.1
 captures-an-hour = 100000
 [burst]
 captures = 1

@@ -37,7 +37,7 @@ def server(mariadb: MariaDB) -> SqlServer:
 
 
 def test_once_samples_and_ends(server: SqlServer, tmp_path: Path) -> None:
-    done = run("watch", "-p", server.pid, "--dest", tmp_path, "--once", "--poll", "0.1")
+    done = run("watch", "-p", server.pid, "--dest", tmp_path, "--once", "--poll-interval", "0.1")
     assert trouble(server.pid) == []
     assert server.answers()
     assert done.returncode == 0, done.stderr
@@ -163,7 +163,7 @@ def test_its_metrics_are_whole(server: SqlServer, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--once", "--duration", "3"), "--once and --duration cannot be combined"),
-        (("--poll", "0.01"), "0.05 to 60"),
+        (("--poll-interval", "0.01"), "0.05 to 60"),
         (("--webhook", "file:///etc/passwd"), "--webhook takes http://"),
         (("--notify-command", "'"), "--notify-command"),
         (("--triggers", "/nonexistent"), "/nonexistent"),

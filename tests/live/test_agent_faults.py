@@ -43,7 +43,7 @@ LONGEST_LIFE = 0.4
 """Seconds from when the agent is ready: a burst lasts half as long."""
 ALWAYS = """\
 defaults = false
-poll = 0.05
+poll-interval = 0.05
 captures-an-hour = 100000
 disk-bytes-free = 0
 disk-pct-free = 0

@@ -63,7 +63,7 @@ BREACH = TriggerSettings(
     run_time=0,
 )
 SETTINGS = AgentSettings(
-    poll=0.05,
+    poll_interval=0.05,
     burst=BurstSettings(captures=3, interval=0.01),
     triggers=(BREACH,),
     disk_bytes_free=0,

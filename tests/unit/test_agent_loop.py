@@ -356,7 +356,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path: Path) -> None:
-    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll=60.0))
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll_interval=60.0))
     with child() as before, child() as after:
         found: list[Server] = []
 
@@ -497,11 +497,11 @@ def test_triggers_are_read_again_and_a_bad_file_changes_nothing(tmp_path: Path) 
 
 def test_what_was_learnt_and_another_poll_survive_a_reload(tmp_path: Path) -> None:
     usual = msgspec.structs.replace(BREACH, threshold="9 * baseline(Threads_running)")
-    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll=60.0, triggers=(usual,)))
+    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll_interval=60.0, triggers=(usual,)))
     with running(environment, tmp_path) as agent:
         wait_until(lambda: agent.metrics.polls, "it looks")
         agent.engine.recall({"busy": [(5.0,) * 60]})
-        environment.settings = msgspec.structs.replace(environment.settings, poll=0.05)
+        environment.settings = msgspec.structs.replace(environment.settings, poll_interval=0.05)
         agent.events.put(Signal("reload"))
         wait_until(lambda: environment.fake.adapted, "it reads them")
         assert agent.engine.learnt() == {"busy": [(5.0,) * 60]}

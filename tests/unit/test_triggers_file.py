@@ -71,7 +71,7 @@ def test_words_of_pt_stalk(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         """\
-poll = 0.05
+poll-interval = 0.05
 retention-time = 7
 retention-count = 100
 retention-size = 500
@@ -91,7 +91,7 @@ variable = "Threads_running"
 threshold = 25
 """,
     )
-    assert settings.poll == 0.05
+    assert settings.poll_interval == 0.05
     assert settings.retention_time == 7
     assert settings.retention_count == 100
     assert settings.retention_size == 500 << 20, "a bare number is MB, as pt-stalk has it"
@@ -152,13 +152,13 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
     ("text", "line", "complaint"),
     [
         # What the file is made of.
-        ("poll = \n", 1, "not valid TOML"),
-        ("poll = 1\npoll = 2\n", 2, "not valid TOML"),
+        ("poll-interval = \n", 1, "not valid TOML"),
+        ("poll-interval = 1\npoll-interval = 2\n", 2, "not valid TOML"),
         ("\n\nfunktion = 1\n", 3, "unknown field `funktion`: docs/triggers.md lists"),
         (f"{VARIABLE}threshold = 1\nfunction = 'status'", 5, "write it as 'variable'"),
         (f"{VARIABLE}threshold = 1\nmatch = 'x'", 5, 'write variable = .state."TEXT"'),
-        ("poll = 'fast'", 1, "Expected `float`, got `str`"),
-        ("poll = 0.01", 1, "Expected `float` >= 0.05"),
+        ("poll-interval = 'fast'", 1, "Expected `float`, got `str`"),
+        ("poll-interval = 0.01", 1, "Expected `float` >= 0.05"),
         ("captures-an-hour = 0", 1, "Expected `int` >= 1"),
         ("disk-pct-free = 101", 1, "<= 100"),
         ("retention-size = -1", 1, "less than 0"),
