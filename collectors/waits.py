@@ -49,7 +49,7 @@ class Options(msgspec.Struct, frozen=True):
     follow: bool = False
     force_kernel: bool = False
     backend: str = "auto"
-    """``inproc``: by the agent in the server; ``poll``: from /proc; ``auto``: the best of them."""
+    """``inproc``: by the in-process library; ``poll``: from /proc; ``auto``: the best of them."""
     ring: Path | None = None
 
 

@@ -19,7 +19,7 @@ struct stall_wait_handler {
 };
 
 // What is attached, for people and for docs/wait-programs.md. `why_not` is NULL where it works.
-struct stall_wait_probe {
+struct stall_wait_program {
 	const char *name;	  // "sys_enter"
 	const char *attach_point; // "raw tracepoint sys_enter"
 	const char *why_not;	  // one sentence: what is lost, and what is done instead

@@ -238,9 +238,9 @@ struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits)
 void stall_bpf_waits_note_probe(struct stall_bpf_waits *waits, const char *name,
 				const char *attach_point, const char *why_not)
 {
-	if (waits->probe_count < STALL_MAX_WAIT_PROBES)
-		waits->probes[waits->probe_count++] =
-			(struct stall_wait_probe){name, attach_point, why_not};
+	if (waits->program_count < STALL_MAX_WAIT_PROGRAMS)
+		waits->programs[waits->program_count++] =
+			(struct stall_wait_program){name, attach_point, why_not};
 }
 
 static struct stall_error *attach(struct bpf_program *program, const char *what,

@@ -10,7 +10,7 @@ struct stall_bpf_waits;
 struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits);
 struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits);
 
-// For stall_bpf_waits_probes(); the strings stay the caller's.
+// For stall_bpf_waits_programs(); the strings stay the caller's.
 void stall_bpf_waits_note_probe(struct stall_bpf_waits *waits, const char *name,
 				const char *attach_point, const char *why_not);
 

@@ -151,7 +151,7 @@ static struct stall_error *check_arrays(void)
 }
 
 const struct stall_feature stall_waits_features[] = {
-	{"wait-probes", check_waits},	   {"wait-tracepoints", check_tracepoints},
+	{"wait-programs", check_waits},	   {"wait-tracepoints", check_tracepoints},
 	{"wait-arrays", check_arrays},	   {"wait-timer", check_timer},
 	{"wait-io-uring", check_io_uring},
 };

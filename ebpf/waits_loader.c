@@ -207,11 +207,11 @@ void stall_bpf_waits_destroy(struct stall_bpf_waits *waits)
 	free(waits);
 }
 
-const struct stall_wait_probe *stall_bpf_waits_probes(const struct stall_bpf_waits *waits,
-						      size_t *ret_count)
+const struct stall_wait_program *stall_bpf_waits_programs(const struct stall_bpf_waits *waits,
+							  size_t *ret_count)
 {
-	*ret_count = waits->probe_count;
-	return waits->probes;
+	*ret_count = waits->program_count;
+	return waits->programs;
 }
 
 bool stall_bpf_waits_has_timer(const struct stall_bpf_waits *waits)

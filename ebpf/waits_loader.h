@@ -22,8 +22,8 @@ struct stall_error *stall_bpf_waits_create(const struct stall_bpf_waits_options 
 					   struct stall_bpf_waits **ret);
 void stall_bpf_waits_destroy(struct stall_bpf_waits *waits); // NULL is fine
 
-const struct stall_wait_probe *stall_bpf_waits_probes(const struct stall_bpf_waits *waits,
-						      size_t *ret_count);
+const struct stall_wait_program *stall_bpf_waits_programs(const struct stall_bpf_waits *waits,
+							  size_t *ret_count);
 bool stall_bpf_waits_has_timer(const struct stall_bpf_waits *waits);
 
 // Begins to watch a process (a pid in our pid namespace). Waits that go on already are adopted:

@@ -14,7 +14,7 @@
 // Needs their types.
 #include "waits.skel.h"
 
-#define STALL_MAX_WAIT_PROBES 16
+#define STALL_MAX_WAIT_PROGRAMS 16
 
 struct stall_waits_target {
 	pid_t pid;     // in our pid namespace
@@ -48,8 +48,8 @@ struct stall_bpf_waits {
 	bool no_limit; // the kernel refused to limit the iterator to a process
 	struct stall_waits_target *targets;
 	size_t target_count;
-	struct stall_wait_probe probes[STALL_MAX_WAIT_PROBES];
-	size_t probe_count;
+	struct stall_wait_program programs[STALL_MAX_WAIT_PROGRAMS];
+	size_t program_count;
 	// While records are handed on.
 	const struct stall_wait_handler *handler;
 	size_t handed_on, max;

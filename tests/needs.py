@@ -133,7 +133,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "cc": tool("cc"),
     "bpf": feature("bpf-iterator"),
     "proc": feature("proc"),
-    "waits": feature("wait-probes"),
+    "waits": feature("wait-programs"),
     "poll": feature("wait-polling"),
     "perf": feature("perf-events"),
     "uprobes": feature("uprobes"),

@@ -93,7 +93,9 @@ class Engine:
         self, settings: AgentSettings, constants: Mapping[str, float] | None = None
     ) -> None:
         self._variables = [
-            _VariableTrigger(t, settings.poll_interval) for t in settings.triggers if t.variable is not None
+            _VariableTrigger(t, settings.poll_interval)
+            for t in settings.triggers
+            if t.variable is not None
         ]
         self._waits = [_WaitTrigger(t) for t in settings.triggers if t.wait is not None]
         self._readings = Readings(

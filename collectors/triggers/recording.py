@@ -43,7 +43,7 @@ def shortened(line: WaitLine) -> WaitLine:
         classes=None,
         events=(),
         server={},
-        probes=(),
+        programs=(),
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triggers on waits that the probes see: what the probe is told, and what its lines mean."""
+"""Triggers on waits: the options that the probe gets for them, and what its lines mean."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ const char stall_help[] =
 	"  --events               each wait over its threshold, with its stack\n"
 	"  --follow               goes on when its processes have ended, for \"target PID\" on\n"
 	"                         standard input\n"
-	"  --no-uprobes           no probes in the server's own functions\n"
+	"  --no-uprobes           no uprobes in the server's own functions\n"
 	"  --no-timer             as on a kernel without BPF timers\n"
 	"  --poll-interval MS     poll: polling interval of each thread; default 10, or more\n"
 	"                         where that takes above 5 % of a CPU\n"

@@ -11,7 +11,7 @@ struct stall_error *stall_targets_init(struct stall_server *server, const pid_t 
 				       size_t count);
 void stall_targets_deinit(struct stall_server *server);
 
-// One more, in place of those that have ended: captures and probes go on with it.
+// One more, in place of those that have ended: captures and the watch of waits go on with it.
 struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid);
 
 // To poll(2): a descriptor for each target, -1 of one whose end is known.

@@ -139,11 +139,11 @@ static struct stall_error *settle_thresholds(struct stall_server *server)
 struct stall_error *stall_watching_set_threshold(struct stall_server *server, uint32_t kinds,
 						 uint64_t ns)
 {
-	uint32_t probes = stall_watch_wait_kinds(kinds);
+	uint32_t asked = stall_watch_wait_kinds(kinds);
 
-	server->watch_options.source.asked |= probes;
+	server->watch_options.source.asked |= asked;
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)
-		if (probes & 1u << i)
+		if (asked & 1u << i)
 			server->asked_ns[i] = ns;
 	return apply_thresholds(server);
 }

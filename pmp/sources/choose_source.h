@@ -9,7 +9,7 @@
 
 void stall_wait_source_options_init(struct stall_wait_source_options *options);
 
-// `pids`: of the processes that will be watched. Of itself it takes the probes where they work, else
+// `pids`: of the processes that will be watched. Of itself it takes the wait programs where they work, else
 // rings where all of these have one, else /proc.
 struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
 					   const struct stall_wait_source_options *options,

@@ -6,29 +6,29 @@
 #include "base/cleanup.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
-#include "sources/server_probes.h"
+#include "sources/server_uprobes.h"
 #include "sources/source_bpf.h"
 #include "sources/wait_copies.h"
 #include "waits/wait_process.h"
 #include "waits/wait_source.h"
 #include "waits/wait_unwind.h"
 
-#define PROBES_CHECK_NS UINT64_C(100000000)
+#define UPROBES_CHECK_NS UINT64_C(100000000)
 #define SCAN_MS 1
 
 struct source {
 	uint64_t threshold_ns[STALL_WAIT_KINDS];
 	size_t max_threads;
 	struct stall_bpf_waits *waits;
-	struct stall_server_probes *probes; // NULL: none wanted
-	uint64_t probes_checked_ns;
+	struct stall_server_uprobes *uprobes; // NULL: none wanted
+	uint64_t uprobes_checked_ns;
 };
 
 static void destroy(void *state)
 {
 	struct source *source = state;
 
-	stall_server_probes_destroy(source->probes);
+	stall_server_uprobes_destroy(source->uprobes);
 	stall_bpf_waits_destroy(source->waits);
 	free(source);
 }
@@ -50,8 +50,8 @@ static void remove_process(void *state, pid_t pid)
 {
 	struct source *source = state;
 
-	if (source->probes)
-		stall_server_probes_remove(source->probes, pid);
+	if (source->uprobes)
+		stall_server_uprobes_remove(source->uprobes, pid);
 	stall_bpf_waits_remove(source->waits, pid);
 }
 
@@ -60,10 +60,10 @@ static struct stall_error *probe_server(void *state, struct stall_worker *worker
 {
 	struct source *source = state;
 
-	if (!source->probes)
+	if (!source->uprobes)
 		return NULL;
-	stall_server_probes_remove(source->probes, snapshot->processes[0].target.pid);
-	return stall_server_probes_attach(source->probes, worker, snapshot, 0);
+	stall_server_uprobes_remove(source->uprobes, snapshot->processes[0].target.pid);
+	return stall_server_uprobes_attach(source->uprobes, worker, snapshot, 0);
 }
 
 static struct stall_error *set_threshold(void *state, enum stall_wait_kind kind, uint64_t ns)
@@ -95,7 +95,7 @@ static int timeout_ms(void *state)
 
 	if (!stall_bpf_waits_has_timer(source->waits))
 		return SCAN_MS;
-	return source->probes ? (int)(PROBES_CHECK_NS / 1000000) : -1;
+	return source->uprobes ? (int)(UPROBES_CHECK_NS / 1000000) : -1;
 }
 
 static const char *in_flight_by(void *state)
@@ -110,9 +110,9 @@ static struct stall_error *poll_source(void *state, uint64_t now_ns, bool *ret_c
 	struct source *source = state;
 	bool changed = false;
 
-	if (source->probes && now_ns - source->probes_checked_ns >= PROBES_CHECK_NS) {
-		source->probes_checked_ns = now_ns;
-		changed = stall_server_probes_check(source->probes, now_ns);
+	if (source->uprobes && now_ns - source->uprobes_checked_ns >= UPROBES_CHECK_NS) {
+		source->uprobes_checked_ns = now_ns;
+		changed = stall_server_uprobes_check(source->uprobes, now_ns);
 	}
 	struct stall_error *err = stall_bpf_waits_scan(source->waits);
 	if (!err)
@@ -267,18 +267,18 @@ static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 static bool find_function(const struct source *source, size_t function,
 			  struct stall_server_probe_state *ret)
 {
-	if (!source->probes)
+	if (!source->uprobes)
 		return false;
-	stall_server_probes_state(source->probes, function, ret);
+	stall_server_uprobes_state(source->uprobes, function, ret);
 	return ret->places || ret->hits;
 }
 
-static struct stall_error *probes(void *state, struct stall_wait_probe **ret, size_t *ret_count)
+static struct stall_error *programs(void *state, struct stall_wait_program **ret, size_t *ret_count)
 {
 	const struct source *source = state;
 	size_t count;
-	const struct stall_wait_probe *kernel = stall_bpf_waits_probes(source->waits, &count);
-	struct stall_wait_probe *all =
+	const struct stall_wait_program *kernel = stall_bpf_waits_programs(source->waits, &count);
+	struct stall_wait_program *all =
 		calloc(count + stall_server_function_count + 1, sizeof(*all));
 
 	if (!all)
@@ -288,8 +288,8 @@ static struct stall_error *probes(void *state, struct stall_wait_probe **ret, si
 		struct stall_server_probe_state function;
 
 		if (find_function(source, i, &function))
-			all[count++] = (struct stall_wait_probe){stall_server_functions[i].name,
-								 "uprobe", function.why_not};
+			all[count++] = (struct stall_wait_program){stall_server_functions[i].name,
+								   "uprobe", function.why_not};
 	}
 	*ret = all;
 	*ret_count = count;
@@ -342,7 +342,7 @@ static const struct stall_wait_source_calls calls = {
 	.set_role = set_role,
 	.find_file = find_file,
 	.lost = lost,
-	.probes = probes,
+	.programs = programs,
 	.functions = functions,
 };
 
@@ -363,7 +363,7 @@ struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options
 	source->max_threads = bpf.max_threads;
 	struct stall_error *err = stall_bpf_waits_create(&bpf, &source->waits);
 	if (!err && options->uprobes)
-		err = stall_server_probes_create(source->waits, &source->probes);
+		err = stall_server_uprobes_create(source->waits, &source->uprobes);
 	if (err) {
 		destroy(source);
 		return err;

@@ -476,20 +476,20 @@ static const char *why_refused(struct source *source)
 	return source->why_refused;
 }
 
-static struct stall_error *probes(void *state, struct stall_wait_probe **ret, size_t *ret_count)
+static struct stall_error *programs(void *state, struct stall_wait_program **ret, size_t *ret_count)
 {
-	static const struct stall_wait_probe uprobes = {
+	static const struct stall_wait_program uprobes = {
 		"server functions", "uprobes",
 		"polling has none: which row or metadata lock is waited for is not known"};
 	struct source *source = state;
-	struct stall_wait_probe *all = calloc(3, sizeof(*all));
+	struct stall_wait_program *all = calloc(3, sizeof(*all));
 
 	if (!all)
 		return &stall_enomem;
 	stall_poller_lock(source->poller);
-	all[0] = (struct stall_wait_probe){"polling", "/proc/PID/task/*/syscall",
-					   why_refused(source)};
-	all[1] = (struct stall_wait_probe){"wait programs", "BPF", why_not_bpf(source)};
+	all[0] = (struct stall_wait_program){"polling", "/proc/PID/task/*/syscall",
+					     why_refused(source)};
+	all[1] = (struct stall_wait_program){"wait programs", "BPF", why_not_bpf(source)};
 	stall_poller_unlock(source->poller);
 	all[2] = uprobes;
 	*ret = all;
@@ -526,7 +526,7 @@ static const struct stall_wait_source_calls source_calls = {
 	.lost = lost,
 	.hurry = hurry,
 	.sampling = sampling,
-	.probes = probes,
+	.programs = programs,
 };
 
 static struct stall_error *init(struct source *source, const char *why_not_bpf,

@@ -19,7 +19,7 @@
 #define QUIET_POLL_NS UINT64_C(10000000)
 #define QUIET_NS UINT64_C(1000000000)
 #define CHECK_NS UINT64_C(1000000000)
-#define PROBES_EACH 3
+#define PROGRAMS_EACH 3
 
 /* Thresholds. */
 
@@ -488,14 +488,14 @@ static const char *why_read_only(struct stall_watched_ring *ringed)
 	return ringed->why_read_only;
 }
 
-static struct stall_error *probes(void *state, struct stall_wait_probe **ret, size_t *ret_count)
+static struct stall_error *programs(void *state, struct stall_wait_program **ret, size_t *ret_count)
 {
-	static const struct stall_wait_probe uprobes = {
+	static const struct stall_wait_program uprobes = {
 		"server functions", "uprobes",
 		"a ring has none: InnoDB's latches are known by their addresses, and which row or "
 		"metadata lock is waited for is not known"};
 	struct stall_watched_rings *source = state;
-	struct stall_wait_probe *all = calloc(source->count * PROBES_EACH + 1, sizeof(*all));
+	struct stall_wait_program *all = calloc(source->count * PROGRAMS_EACH + 1, sizeof(*all));
 	size_t count = 0;
 
 	if (!all)
@@ -504,11 +504,11 @@ static struct stall_error *probes(void *state, struct stall_wait_probe **ret, si
 		struct stall_watched_ring *ringed = &source->rings[i];
 
 		ringed->trouble = find_trouble(source, ringed);
-		all[count++] = (struct stall_wait_probe){"ring", stall_ring_path(ringed->ring),
-							 why_not(ringed)};
+		all[count++] = (struct stall_wait_program){"ring", stall_ring_path(ringed->ring),
+							   why_not(ringed)};
 		if (source->options.asked)
-			all[count++] = (struct stall_wait_probe){"thresholds", "ring",
-								 why_read_only(ringed)};
+			all[count++] = (struct stall_wait_program){"thresholds", "ring",
+								   why_read_only(ringed)};
 	}
 	all[count++] = uprobes;
 	*ret = all;
@@ -544,7 +544,7 @@ static const struct stall_wait_source_calls calls = {
 	.set_role = set_role,
 	.find_file = find_file,
 	.lost = lost,
-	.probes = probes,
+	.programs = programs,
 };
 
 struct stall_error *stall_wait_source_ring(const struct stall_wait_source_options *options,

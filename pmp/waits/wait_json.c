@@ -291,20 +291,20 @@ static void write_numbers(struct stall_json *json, const char *key,
 	stall_json_close(json, '}');
 }
 
-static void write_probes(const struct stall_wait_line *line, struct stall_json *json)
+static void write_programs(const struct stall_wait_line *line, struct stall_json *json)
 {
-	if (!line->probe_count)
+	if (!line->program_count)
 		return;
-	stall_json_key(json, "probes");
+	stall_json_key(json, "programs");
 	stall_json_open(json, '[');
-	for (size_t i = 0; i < line->probe_count; i++) {
-		const struct stall_wait_probe *probe = &line->probes[i];
+	for (size_t i = 0; i < line->program_count; i++) {
+		const struct stall_wait_program *program = &line->programs[i];
 
 		stall_json_open(json, '{');
-		stall_json_member_string(json, "name", probe->name);
-		stall_json_member_string(json, "attach", probe->attach_point);
-		stall_json_member_bool(json, "ok", !probe->why_not);
-		stall_json_member_string(json, "why_not", probe->why_not);
+		stall_json_member_string(json, "name", program->name);
+		stall_json_member_string(json, "attach", program->attach_point);
+		stall_json_member_bool(json, "ok", !program->why_not);
+		stall_json_member_string(json, "why_not", program->why_not);
 		stall_json_close(json, '}');
 	}
 	stall_json_close(json, ']');
@@ -354,7 +354,7 @@ static void write_line(struct writer *writer)
 	if (line->server_count)
 		write_numbers(json, "server", line->server, line->server_count, true);
 	write_numbers(json, "lost", line->lost, line->lost_count, false);
-	write_probes(line, json);
+	write_programs(line, json);
 	stall_json_close(json, '}');
 }
 

@@ -32,8 +32,8 @@ struct stall_wait_line {
 	size_t server_count;
 	const struct stall_wait_number *lost;
 	size_t lost_count;
-	const struct stall_wait_probe *probes;
-	size_t probe_count; // 0: they were written before
+	const struct stall_wait_program *programs;
+	size_t program_count; // 0: they were written before
 };
 
 // An object, without a newline.

@@ -83,7 +83,7 @@ struct stall_wait_source_calls {
 	// When to poll anyway; -1: never.
 	int (*timeout_ms)(void *state);
 	const char *(*in_flight_by)(void *state); // as in stallscope.waits/1
-	// Does what is due. *ret_changed: probes() returns something else now.
+	// Does what is due. *ret_changed: programs() returns something else now.
 	struct stall_error *(*poll)(void *state, uint64_t now_ns, bool *ret_changed);
 	// Hands on all records that are there, at most `max`.
 	struct stall_error *(*consume)(void *state, const struct stall_wait_handler *handler,
@@ -122,8 +122,8 @@ struct stall_wait_source_calls {
 	// NULL, or false: it sees each wait.
 	bool (*sampling)(void *state, struct stall_wait_sampling *ret);
 	// All that are or could be attached; free *ret.
-	struct stall_error *(*probes)(void *state, struct stall_wait_probe **ret,
-				      size_t *ret_count);
+	struct stall_error *(*programs)(void *state, struct stall_wait_program **ret,
+					size_t *ret_count);
 	// NULL, or how often functions of the server were entered; free *ret.
 	struct stall_error *(*functions)(void *state, struct stall_wait_number **ret,
 					 size_t *ret_count);

@@ -136,14 +136,14 @@ void stall_watch_set_alarm(struct stall_watch *watch, stall_watch_alarm_fn alarm
 struct stall_error *stall_watch_set_threshold(struct stall_watch *watch, const char *kind,
 					      uint64_t ns)
 {
-	uint32_t probes = stall_watch_wait_kinds(stall_watch_kinds_parse(kind));
+	uint32_t asked = stall_watch_wait_kinds(stall_watch_kinds_parse(kind));
 
-	if (!probes)
+	if (!asked)
 		return stall_error_create(STALL_ERROR_USAGE,
 					  "\"%.40s\": no kind of wait and no group of kinds", kind);
 	struct stall_error *err = NULL;
 	for (int i = 0; !err && i < STALL_WAIT_KINDS; i++)
-		if (probes & 1u << i)
+		if (asked & 1u << i)
 			err = watch->source.calls->set_threshold(watch->source.state, i, ns);
 	return err;
 }

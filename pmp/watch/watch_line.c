@@ -77,7 +77,7 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 {
 	struct stall_wait_number lost[STALL_LOST_CAUSES + STALL_WATCH_LOST_CAUSES];
 	const struct stall_wait_source *source = &watch->source;
-	_cleanup_free_ struct stall_wait_probe *probes = NULL;
+	_cleanup_free_ struct stall_wait_program *programs = NULL;
 	_cleanup_free_ struct stall_wait_number *functions = NULL;
 	uint64_t thresholds[STALL_WAIT_KINDS];
 	struct stall_wait_sampling sampling;
@@ -107,11 +107,11 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 	if (source->calls->functions)
 		err = source->calls->functions(source->state, &functions, &line.server_count);
 	if (!err && !watch->probes_written)
-		err = source->calls->probes(source->state, &probes, &line.probe_count);
+		err = source->calls->programs(source->state, &programs, &line.program_count);
 	if (err)
 		return err;
 	line.server = functions;
-	line.probes = probes;
+	line.programs = programs;
 	if (watch->options.events) {
 		stall_json_close(&watch->events, ']');
 		if (watch->events.failed)

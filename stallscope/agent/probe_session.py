@@ -315,7 +315,7 @@ class ProbeSession:
 
     def _note_sampling(self, line: WaitLine) -> None:
         """Log once why waits are sampled; the probe says so itself, where it has just begun."""
-        programs = (probe for probe in line.probes if probe.name == "wait programs")
+        programs = (probe for probe in line.programs if probe.name == "wait programs")
         why = next((probe.why_not for probe in programs if not probe.ok), None)
         if line.sampled and why is not None and why not in self._logged:
             self._logged.add(why)

@@ -129,7 +129,7 @@ def of_server(
     settings: AgentSettings,
     login: Callable[[Server], Login] | None,
     *,
-    poll: float,
+    poll_interval: float,
     keep_deadlock: Callable[[Deadlock], object],
 ) -> Sources:
     """Return what this server process is asked; without ``login`` nothing over SQL."""
@@ -150,7 +150,7 @@ def of_server(
     from stallscope.collectors.sql.texts import fetch_texts
 
     connection = Connection(login(server))
-    deadline = max(0.5, min(2.0, poll))
+    deadline = max(0.5, min(2.0, poll_interval))
     names = status_variables(settings) | frozenset(ALWAYS)
     collectors += [
         Heartbeat(connection, deadline),

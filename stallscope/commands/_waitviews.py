@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from stallscope.analyzers import catalog
 from stallscope.analyzers.excerpts import Excerpts
-from stallscope.model.waitlines import ProbeState, WaitLine
+from stallscope.model.waitlines import ProgramState, WaitLine
 from stallscope.reporters import lines
 from stallscope.reporters import waits as reporter
 
@@ -51,7 +51,7 @@ class Screens:
         self._uprobes = uprobes
         self._blocks = lines.can_draw_blocks(stream)
         self._excerpts = Excerpts(catalog.load())
-        self._probes: tuple[ProbeState, ...] = ()
+        self._programs: tuple[ProgramState, ...] = ()
         self._source: str | None = None
         self._seconds = 0.0
         in_place = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -70,7 +70,7 @@ class Screens:
     def show(self, line: WaitLine, data: bytes) -> None:
         if not line.final:
             self._seconds += line.seconds
-        self._probes = line.probes or self._probes
+        self._programs = line.programs or self._programs
         self._source = line.source or self._source
         screen = reporter.render(line, self._options(line), self._excerpts)
         if self._live is not None and not line.final:
@@ -91,7 +91,7 @@ class Screens:
             blocks=self._blocks,
             clock=lines.clock(line.ts),
             watched=self._seconds,
-            probes=self._probes,
+            programs=self._programs,
             uprobes=self._uprobes,
             source=self._source,
         )

@@ -23,7 +23,7 @@ __all__ = [
     "Key",
     "KindWaits",
     "Notice",
-    "ProbeState",
+    "ProgramState",
     "Target",
     "WaitLine",
     "WaiterStack",
@@ -148,7 +148,7 @@ class Event(msgspec.Struct, frozen=True):
     length_ms: Milliseconds = 0.0
     """So far, where in flight."""
     received_ns: Count | None = None
-    """When the probe learnt of it."""
+    """When the probe received it."""
     threshold_ms: Milliseconds | None = None
     waiters: Count = 0
     address: str | None = None
@@ -158,8 +158,8 @@ class Event(msgspec.Struct, frozen=True):
     label: str | None = None
 
 
-class ProbeState(msgspec.Struct, frozen=True):
-    """A probe, and what is lost where it does not work here."""
+class ProgramState(msgspec.Struct, frozen=True):
+    """One wait program, and what is lost where it does not work here."""
 
     name: str
     ok: bool
@@ -178,19 +178,19 @@ class WaitLine(msgspec.Struct, frozen=True):
     lost: dict[str, Count]
     targets: tuple[Target, ...] = ()
     source: str | None = None
-    """``bpf``; ``inproc`` for the agent in the server; ``poll`` where /proc is read."""
+    """``bpf``; ``inproc`` for the in-process library; ``poll`` where /proc is read."""
     in_flight_by: str = "timer"
     sampled: bool = False
-    """Threads are looked at now and then: short waits are not seen."""
+    """Threads are polled: short waits are not seen."""
     interval_ns: Count | None = None
-    """Where sampled: from one look to the next."""
+    """Where sampled: the polling interval."""
     longest_interval_ns: Count | None = None
     """The longest of them: lengths are true to within that."""
     classes: tuple[ClassWaits, ...] | None = None
-    """None: not told by class."""
+    """None: classes are not known."""
     events: tuple[Event, ...] = ()
     server: dict[str, dict[str, Count]] = msgspec.field(default_factory=dict)
-    probes: tuple[ProbeState, ...] = ()
+    programs: tuple[ProgramState, ...] = ()
     final: bool = False
 
 

@@ -120,7 +120,7 @@ class Metrics:
             self._classes.setdefault((of_class.kind, of_class.file_class), _Sums()).add(of_class)
         for cause, count in line.lost.items():  # since the start, in each line
             self._lost[cause] = max(count, self._lost.get(cause, 0))
-        for program in line.probes:
+        for program in line.programs:
             self._programs[program.name] = program.ok
 
     def _add_lock(self, key: Key) -> None:

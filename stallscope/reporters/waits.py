@@ -17,7 +17,7 @@ from stallscope.model.waitlines import (
     HolderStack,
     Key,
     KindWaits,
-    ProbeState,
+    ProgramState,
     WaiterStack,
     WaitLine,
 )
@@ -53,7 +53,7 @@ class Options(msgspec.Struct, frozen=True):
     """Time of day, to begin with."""
     watched: float = 0.0
     """Seconds since the start."""
-    probes: tuple[ProbeState, ...] = ()
+    programs: tuple[ProgramState, ...] = ()
     """Those of the first line."""
     uprobes: bool = True
     """They were asked for."""
@@ -93,7 +93,7 @@ class _Screen:
         yield from self._keys()
         yield from self._events()
         yield from self._server()
-        yield from self._probes()
+        yield from self._program_lines()
 
     def _head(self) -> Iterator[Line]:
         now, ended = self._now(), self._ended()
@@ -300,11 +300,11 @@ class _Screen:
             text = ", ".join(f"{short_name(name)} {number(n)}" for name, n in hits.items() if n)
             yield from self._wrap(f"The server's own functions: {text}", hang="  ")
 
-    def _probes(self) -> Iterator[Line]:
+    def _program_lines(self) -> Iterator[Line]:
         missing = [
-            f"{probe.name}: {probe.why_not or 'does not work here'}"
-            for probe in self.options.probes
-            if not probe.ok
+            f"{program.name}: {program.why_not or 'does not work here'}"
+            for program in self.options.programs
+            if not program.ok
         ]
         if self._hides_row_locks():
             missing.append(

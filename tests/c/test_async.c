@@ -155,11 +155,11 @@ static void check_lost(void)
 static const char *why_no_uring(void)
 {
 	size_t count;
-	const struct stall_wait_probe *probes = stall_bpf_waits_probes(waits, &count);
+	const struct stall_wait_program *programs = stall_bpf_waits_programs(waits, &count);
 
 	for (size_t i = 0; i < count; i++) {
-		if (strcmp(probes[i].name, "io_uring") == 0)
-			return probes[i].why_not;
+		if (strcmp(programs[i].name, "io_uring") == 0)
+			return programs[i].why_not;
 	}
 	CHECK(!"a probe named io_uring");
 	return "?";

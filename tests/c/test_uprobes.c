@@ -12,13 +12,13 @@
 #include "ebpf/waits_read.h"
 #include "ebpf/waits_state.h"
 #include "snapshot/read_child.h"
-#include "sources/server_probes.h"
+#include "sources/server_uprobes.h"
 #include "target_process.h"
 
 static struct stall_arena arena;
 static struct stall_worker *worker;
 static struct stall_bpf_waits *waits;
-static struct stall_server_probes *probes;
+static struct stall_server_uprobes *probes;
 static struct stall_snapshot *snapshot;
 static struct target_process server;
 
@@ -41,7 +41,7 @@ static struct stall_server_probe_state state_of(const char *name)
 {
 	struct stall_server_probe_state state;
 
-	stall_server_probes_state(probes, function_named(name), &state);
+	stall_server_uprobes_state(probes, function_named(name), &state);
 	return state;
 }
 
@@ -236,12 +236,12 @@ static void test_storm(const char *command, const char *function, const char *sy
 {
 	uint64_t before = hits(function), now = stall_clock_ns(CLOCK_MONOTONIC);
 
-	stall_server_probes_check(probes, now);
+	stall_server_uprobes_check(probes, now);
 	CHECK_INT(state_of(function).places, 1);
 	CHECK_INT(first_byte(symbol), 0xcc);
 	unsigned long with = ask(command, "ns");
 	CHECK_INT(hits(function) - before, calls);
-	CHECK(stall_server_probes_check(probes, now + STORM_NS));
+	CHECK(stall_server_uprobes_check(probes, now + STORM_NS));
 	CHECK_INT(state_of(function).places, 0);
 	CHECK(first_byte(symbol) != 0xcc);
 	printf("a hit costs %lu ns; %s: %s\n", with / calls, function, state_of(function).why_not);
@@ -249,7 +249,7 @@ static void test_storm(const char *command, const char *function, const char *sy
 	CHECK_INT(hits(function) - before, calls);
 	// The others are still there.
 	CHECK_INT(state_of("srv_suspend_mysql_thread").places, 1);
-	CHECK(!stall_server_probes_check(probes, now + 2 * STORM_NS));
+	CHECK(!stall_server_uprobes_check(probes, now + 2 * STORM_NS));
 }
 
 static void test_absent(void)
@@ -292,7 +292,7 @@ static int start(void)
 	CHECK(target_start(&server, argv));
 	CHECK_OK(stall_snapshot_create(&arena, &server.pid, 1, NULL, &snapshot));
 	CHECK_OK(stall_bpf_waits_add(waits, server.pid));
-	CHECK_OK(stall_server_probes_create(waits, &probes));
+	CHECK_OK(stall_server_uprobes_create(waits, &probes));
 	return 0;
 }
 
@@ -307,7 +307,7 @@ int main(int argc, char **argv)
 	if (skip)
 		return skip;
 	uint8_t original = first_byte("srv_suspend_mysql_thread");
-	CHECK_OK(stall_server_probes_attach(probes, worker, snapshot, 0));
+	CHECK_OK(stall_server_uprobes_attach(probes, worker, snapshot, 0));
 	CHECK_INT(first_byte("srv_suspend_mysql_thread"), 0xcc);
 	check_wait("mutex", "sync_array_reserve_cell", STALL_ROLE_MUTEX, "mutex",
 		   "created at srv0srv.c:1020");
@@ -327,7 +327,7 @@ int main(int argc, char **argv)
 	test_storm("storm 100000", "lock_wait", "_Z9lock_waitP9que_thr_t", 100000);
 	test_storm("step 2000", "srw_mutex_impl::wait_and_lock",
 		   "_ZN14srw_mutex_implILb1EE13wait_and_lockEv", 2000);
-	stall_server_probes_destroy(probes);
+	stall_server_uprobes_destroy(probes);
 	CHECK_INT(first_byte("srv_suspend_mysql_thread"), original);
 	stall_bpf_waits_destroy(waits);
 	stall_snapshot_destroy(snapshot);

@@ -167,7 +167,7 @@ static void test_line(void)
 static void test_more(void)
 {
 	static const struct stall_wait_number server[] = {{"lock_wait", 5}};
-	static const struct stall_wait_probe probes[] = {
+	static const struct stall_wait_program programs[] = {
 		{"sys_enter", "raw tracepoint sys_enter", NULL},
 		{"timer", "BPF timer", "this kernel has none: a scan does it"},
 	};
@@ -186,8 +186,8 @@ static void test_more(void)
 	line.events = &events;
 	line.server = server;
 	line.server_count = 1;
-	line.probes = probes;
-	line.probe_count = 2;
+	line.programs = programs;
+	line.program_count = 2;
 	CHECK_OK(stall_wait_line_write(&line, &json));
 	stall_json_newline(&json);
 	json.data[json.size - 1] = '\0';
@@ -196,7 +196,8 @@ static void test_more(void)
 	CHECK(strstr(json.data, "\"keys\":[],\"events\":[],\"server\":{\"lock_wait\":{\"count\":5}}"
 				",\"lost\"") != NULL);
 	CHECK(strstr(json.data,
-		     ",\"probes\":[{\"name\":\"sys_enter\",\"attach\":\"raw tracepoint sys_enter\","
+		     ",\"programs\":[{\"name\":\"sys_enter\",\"attach\":\"raw tracepoint "
+		     "sys_enter\","
 		     "\"ok\":true,\"why_not\":null},{\"name\":\"timer\",\"attach\":\"BPF timer\","
 		     "\"ok\":false,\"why_not\":\"this kernel has none: a scan does it\"}]}") !=
 	      NULL);

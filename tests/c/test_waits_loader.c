@@ -229,10 +229,11 @@ static void check_known(bool no_timer)
 	json_decref(answer);
 	CHECK_OK(stall_bpf_waits_create(&options, &watcher->waits));
 	CHECK_INT(stall_bpf_waits_has_timer(watcher->waits), !no_timer);
-	const struct stall_wait_probe *probes = stall_bpf_waits_probes(watcher->waits, &count);
+	const struct stall_wait_program *programs =
+		stall_bpf_waits_programs(watcher->waits, &count);
 	CHECK_INT(count, 8);
 	for (size_t i = 0; i < count; i++)
-		CHECK((!strcmp(probes[i].name, "timer") && no_timer) == !!probes[i].why_not);
+		CHECK((!strcmp(programs[i].name, "timer") && no_timer) == !!programs[i].why_not);
 	CHECK_OK(stall_bpf_waits_add(watcher->waits, actor.pid));
 	test_mutex(watcher, &actor, word, 10 * MS);
 	test_operations(watcher, &actor);

@@ -15,8 +15,8 @@ from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.deadlocks import DeadlockWatch
 from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.server.deadlocks import Deadlock
-from tests.live.test_server_probes import hits
-from tests.live.test_server_probes import watching as probed
+from tests.live.test_server_uprobes import hits
+from tests.live.test_server_uprobes import watching as probed
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 from tests.support.stalls.deadlocks import Deadlocks
 

@@ -163,7 +163,7 @@ def test_it_ends_after_its_time(mariadb: MariaDB) -> None:
 def test_signals_end_it_with_the_totals(mariadb: MariaDB, number: int) -> None:
     with unharmed(mariadb), watching("-p", mariadb.pid, "--interval", "0.2") as watch:
         first = watch.line()
-        assert first.probes
+        assert first.programs
         final = watch.end(number)
         assert watch.process.wait(PATIENCE) in (0, 3)
         assert watch.errors() == ""

@@ -220,7 +220,7 @@ def test_intervals_add_up(target: Target) -> None:
     assert max(line.kinds["fsync"].max_ms for line in watcher.lines[:-1]) <= (
         final.kinds["fsync"].max_ms
     )
-    assert [bool(line.probes) for line in watcher.lines] == [True] + [False] * (
+    assert [bool(line.programs) for line in watcher.lines] == [True] + [False] * (
         len(watcher.lines) - 1
     )
 

@@ -236,7 +236,7 @@ def test_intervals_add_up(rings: Path, target: Target) -> None:
     assert final.kinds["fsync"].count == 50
     assert sum(line.kinds["fsync"].count for line in lines) <= 50
     assert max(line.kinds["fsync"].max_ms for line in lines) <= final.kinds["fsync"].max_ms
-    assert [bool(line.probes) for line in watch.lines] == [True] + [False] * len(lines)
+    assert [bool(line.programs) for line in watch.lines] == [True] + [False] * len(lines)
 
 
 def test_threshold_changes(rings: Path, target: Target) -> None:
@@ -318,7 +318,9 @@ def test_a_ring_that_cannot_be_written(tmp_path: Path, rings: Path) -> None:
     assert (key.count, key.over) == (2, 2)
     assert final.kinds["fsync"].count == 3
     assert not [event for event in watch.events if event.kind in ("cond", "futex")]
-    (thresholds,) = [one for line in watch.lines for one in line.probes if one.name == "thresholds"]
+    (thresholds,) = [
+        one for line in watch.lines for one in line.programs if one.name == "thresholds"
+    ]
     assert not thresholds.ok
     assert "cannot be written" in (thresholds.why_not or "")
 

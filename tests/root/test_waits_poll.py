@@ -183,7 +183,7 @@ def test_without_btf_it_is_taken_by_itself(target: Target) -> None:
     with watch:
         made = make(target, "hold mutex 2")
         line = watch.line()
-        probes = {probe.name: probe for probe in line.probes}
+        probes = {probe.name: probe for probe in line.programs}
         while not any(key.in_flight == 2 and key.waiters for key in line.keys):
             line = watch.line()
         make(target, "release")

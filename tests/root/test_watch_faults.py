@@ -69,7 +69,7 @@ def test_without_btf_all_else_works(tmp_path: Path) -> None:
         assert lines[2].startswith('{"type":"written"')
         line = json.loads(lines[3])
         assert (line["source"], line["sampled"]) == ("poll", True)
-        why_not = {found["name"]: found["why_not"] for found in line["probes"]}
+        why_not = {found["name"]: found["why_not"] for found in line["programs"]}
         assert "BTF" in why_not["wait programs"]
         assert "sampled" in why_not["wait programs"]
         taken = run_probe("waits", "--pid", str(target.pid), "--backend", "bpf", prefix=WITHOUT_BTF)
@@ -80,7 +80,7 @@ def test_without_btf_all_else_works(tmp_path: Path) -> None:
 def test_features_without_btf() -> None:
     taken = run_probe("features", prefix=WITHOUT_BTF)
     assert taken.code == 0
-    assert b'"wait-probes":{"ok":false,"why":"' in taken.stdout
+    assert b'"wait-programs":{"ok":false,"why":"' in taken.stdout
     assert b'"wait-arrays":{"ok":true}' in taken.stdout
     assert b'"proc":{"ok":true}' in taken.stdout
 

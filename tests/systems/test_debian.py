@@ -80,7 +80,7 @@ def test_the_doctor_sees_what_the_agent_can_do(host: Host) -> None:
         checks = host.doctor("--defaults-file /etc/stallscope/my.cnf")
     assert checks["access"][0] == "ok"
     assert "by bpf" in checks["access"][1]
-    for name in ("privileges", "wait-probes", "bpf-timer", "sql", "store", "server-confinement"):
+    for name in ("privileges", "wait-programs", "bpf-timer", "sql", "store", "server-confinement"):
         assert checks[name][0] == "ok", checks[name]
     assert "mariadbd (enforce)" in checks["server-confinement"][1]
     # What capabilities do not suffice for here, and why.

@@ -497,7 +497,9 @@ def test_triggers_are_read_again_and_a_bad_file_changes_nothing(tmp_path: Path) 
 
 def test_what_was_learnt_and_another_poll_survive_a_reload(tmp_path: Path) -> None:
     usual = msgspec.structs.replace(BREACH, threshold="9 * baseline(Threads_running)")
-    environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll_interval=60.0, triggers=(usual,)))
+    environment = FakeEnvironment(
+        msgspec.structs.replace(SETTINGS, poll_interval=60.0, triggers=(usual,))
+    )
     with running(environment, tmp_path) as agent:
         wait_until(lambda: agent.metrics.polls, "it looks")
         agent.engine.recall({"busy": [(5.0,) * 60]})

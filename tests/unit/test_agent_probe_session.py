@@ -40,7 +40,7 @@ say(type="ready")
 for _ in range(2):
     say(type="waits", schema="stallscope.waits/1", ts=1.0, seconds=1.0, kinds={}, keys=[], lost={},
         source="poll", sampled=True, interval_ns=10000000, longest_interval_ns=10000000,
-        probes=[{"name": "polling", "attach": "/proc", "ok": True},
+        programs=[{"name": "polling", "attach": "/proc", "ok": True},
             {"name": "wait programs", "attach": "BPF", "ok": False, "why_not": "no BTF: sampled"}])
 sys.stdin.read()
 """
@@ -234,7 +234,7 @@ def test_waits_that_are_sampled_are_waits_and_why_is_said_once(begin: Begin) -> 
     assert session.said == ["wait programs: no BTF: sampled"]
 
 
-def test_wait_probes_that_could_not_be_had_are_tried_again(
+def test_wait_programs_that_could_not_be_had_are_tried_again(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_session, "WATCH_AGAIN_SECONDS", 0.05)
@@ -359,7 +359,7 @@ def dead() -> int:
     return process.pid
 
 
-def test_a_server_that_ends_while_the_probe_begins_costs_no_wait_probes(begin: Begin) -> None:
+def test_a_server_that_ends_while_the_probe_begins_costs_no_wait_programs(begin: Begin) -> None:
     gone = dead()
     session = begin(GONE.format(pid=gone), gone)
     wait_until(lambda: session.session.restarts, "there is nothing to look at")

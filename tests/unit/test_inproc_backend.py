@@ -215,7 +215,7 @@ def test_waits_name_their_source() -> None:
             row.text for row in waits_reporter.render(of, shown, Excerpts(catalog.load()))
         )
 
-    first = line(source="inproc", in_flight_by="scan", server={}, probes=[])
+    first = line(source="inproc", in_flight_by="scan", server={}, programs=[])
     assert first.source == "inproc"
     assert "source: inproc, the library in the server" in text(first)
     # Only the first line has it.
@@ -234,7 +234,7 @@ def test_waits_that_are_sampled_say_so() -> None:
             row.text for row in waits_reporter.render(of, shown, Excerpts(catalog.load()))
         )
 
-    sampled = text(interval_ns=10_000_000, longest_interval_ns=12_000_000, probes=[])
+    sampled = text(interval_ns=10_000_000, longest_interval_ns=12_000_000, programs=[])
     assert "sampled: /proc is polled every 10" in sampled
     assert "short waits are missed" in sampled
     assert "once after" not in sampled

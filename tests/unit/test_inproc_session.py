@@ -219,7 +219,7 @@ def test_the_probe_and_the_commands_agree_whose_a_ring_is(
     args = ["waits", "--backend", "inproc", "--pid", str(server.pid), "--duration", "0.1"]
     done = subprocess.run([probe.find(), *args], capture_output=True, check=True, timeout=PATIENCE)
     lines = [json.loads(text) for text in done.stdout.splitlines()]
-    told = [one for line in lines for one in line.get("probes", ()) if one["name"] == "ring"]
+    told = [one for line in lines for one in line.get("programs", ()) if one["name"] == "ring"]
     assert [one["attach"] for one in told] == [str(expected)]
 
 

@@ -138,9 +138,13 @@ def test_never_below_cycles_and_never_twice_without_a_clear(
         assert after - before >= sleep
 
 
-def engine(poll: float = 1.0, **changes: Any) -> Engine:
+def engine(poll_interval: float = 1.0, **changes: Any) -> Engine:
     busy = TriggerSettings(name="busy", variable="Threads_running", threshold=10.0, cycles=2)
-    return Engine(AgentSettings(poll=poll, triggers=(msgspec.structs.replace(busy, **changes),)))
+    return Engine(
+        AgentSettings(
+            poll_interval=poll_interval, triggers=(msgspec.structs.replace(busy, **changes),)
+        )
+    )
 
 
 def running(second: float, value: float, wall: int = 0) -> Sample:

@@ -44,7 +44,7 @@ def test_all_of_a_line_is_read() -> None:
     assert line.classes[0].file_class == "redo"
     assert line.events[0].in_flight
     assert line.lost["ring-full"] == 12
-    assert [probe.ok for probe in line.probes] == [True, False]
+    assert [probe.ok for probe in line.programs] == [True, False]
     assert not line.final
 
 
@@ -80,7 +80,7 @@ WRITERS: dict[type[msgspec.Struct], tuple[tuple[str, ...], set[str]]] = {
     waitlines.WaiterStack: (("write_uses",), {"waiters", "holders"}),
     waitlines.HolderStack: (("write_uses",), {"waiters", "holders", "total_ms"}),
     waitlines.Event: (("stall_watch_event_write",), set()),
-    waitlines.ProbeState: (("write_probes",), {"probes"}),
+    waitlines.ProgramState: (("write_programs",), {"programs"}),
 }
 _FUNCTION = re.compile(r"^(?:static )?void (\w+)\([^;{]*\)\n\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _KEY = re.compile(r'json, (?:holders \? "(\w+)" : )?"(\w+)"')
@@ -107,7 +107,7 @@ def test_the_probe_writes_the_fields_that_are_read() -> None:
     key = set().union(*(keys[name] for name in (*COUNTS, "write_group", "write_name")))
     assert key | {"waiters", "holders"} == fields_of(waitlines.Key)
     assert {"waiters", "holders"} <= keys["write_uses"]
-    parts = {"targets", "kinds", "classes", "probes"}
+    parts = {"targets", "kinds", "classes", "programs"}
     assert all(part in keys[f"write_{part}"] for part in parts)
     assert keys["write_line"] | parts == {"type", *fields_of(WaitLine)}
 
@@ -138,7 +138,7 @@ def test_the_documented_fields_are_these() -> None:
         "keys[].waiters": waitlines.WaiterStack,
         "keys[].holders": waitlines.HolderStack,
         "events": waitlines.Event,
-        "probes": waitlines.ProbeState,
+        "programs": waitlines.ProgramState,
     }
     meanings = {field.strip("`"): meaning for field, meaning in rows}
     for field, struct in objects.items():
@@ -184,7 +184,7 @@ def use(line: WaitLine | Notice) -> None:
     """Do with a line all that is ever done with one."""
     if isinstance(line, Notice):
         return
-    for row in waits.render(line, waits.Options(server="x", probes=line.probes), EXCERPTS):
+    for row in waits.render(line, waits.Options(server="x", programs=line.programs), EXCERPTS):
         assert row.text.isprintable()
     metrics = Metrics({"server": "x"})
     metrics.add(line)

@@ -21,7 +21,7 @@ from stallscope.model.waitlines import (
     Event,
     Key,
     KindWaits,
-    ProbeState,
+    ProgramState,
     Target,
     WaiterStack,
     WaitLine,
@@ -48,7 +48,7 @@ def excerpts() -> Excerpts:
 @pytest.mark.parametrize("name", ["stalled", "waiting", "quiet", "final", "hostile"])
 def test_golden(name: str, excerpts: Excerpts) -> None:
     line = line_of(name)
-    options = msgspec.structs.replace(OPTIONS, probes=line.probes, clock="03:00:01")
+    options = msgspec.structs.replace(OPTIONS, programs=line.programs, clock="03:00:01")
     screen = waits.render(line, options, excerpts)
     text = "".join(f"{row.text}\n" for row in screen)
     path = GOLDEN / f"{name}.txt"
@@ -61,7 +61,7 @@ def test_golden(name: str, excerpts: Excerpts) -> None:
 @pytest.mark.parametrize("name", ["stalled", "waiting", "quiet", "final", "hostile"])
 def test_lines_fit_and_steer_no_terminal(name: str, width: int, excerpts: Excerpts) -> None:
     line = line_of(name)
-    options = msgspec.structs.replace(OPTIONS, width=width, probes=line.probes)
+    options = msgspec.structs.replace(OPTIONS, width=width, programs=line.programs)
     for row in waits.render(line, options, excerpts):
         assert row.text.isprintable()
         # Of the table of kinds alone the columns are fixed.
@@ -171,9 +171,9 @@ def test_a_screen_is_cut_to_its_terminal(excerpts: Excerpts) -> None:
     assert cut[-1].text.startswith(f"… {len(rows) - 11} more lines")
 
 
-def test_a_probe_that_works_is_not_mentioned(excerpts: Excerpts) -> None:
-    fine = (ProbeState("sys_enter", True),)
-    shown = text(interval({}), excerpts, msgspec.structs.replace(OPTIONS, probes=fine))
+def test_a_program_that_works_is_not_mentioned(excerpts: Excerpts) -> None:
+    fine = (ProgramState("sys_enter", True),)
+    shown = text(interval({}), excerpts, msgspec.structs.replace(OPTIONS, programs=fine))
     assert "Not watched" not in shown
 
 

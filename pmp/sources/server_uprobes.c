@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sources/server_probes.h"
+#include "sources/server_uprobes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,38 +17,38 @@ struct probed {
 	char why_not[160];
 };
 
-struct stall_server_probes {
+struct stall_server_uprobes {
 	struct stall_bpf_waits *waits;
 	uint64_t then; // when hits were last looked at
 	struct probed *functions;
 };
 
-struct stall_error *stall_server_probes_create(struct stall_bpf_waits *waits,
-					       struct stall_server_probes **ret)
+struct stall_error *stall_server_uprobes_create(struct stall_bpf_waits *waits,
+						struct stall_server_uprobes **ret)
 {
-	_cleanup_(stall_server_probes_destroyp) struct stall_server_probes *probes =
-		calloc(1, sizeof(*probes));
+	_cleanup_(stall_server_uprobes_destroyp) struct stall_server_uprobes *uprobes =
+		calloc(1, sizeof(*uprobes));
 
-	if (!probes)
+	if (!uprobes)
 		return &stall_enomem;
-	probes->waits = waits;
-	probes->functions = calloc(stall_server_function_count, sizeof(*probes->functions));
-	if (!probes->functions)
+	uprobes->waits = waits;
+	uprobes->functions = calloc(stall_server_function_count, sizeof(*uprobes->functions));
+	if (!uprobes->functions)
 		return &stall_enomem;
 	for (size_t i = 0; i < stall_server_function_count; i++)
-		snprintf(probes->functions[i].why_not, sizeof(probes->functions[i].why_not),
+		snprintf(uprobes->functions[i].why_not, sizeof(uprobes->functions[i].why_not),
 			 "no symbol of this name");
-	*ret = no_cleanup_ptr(probes);
+	*ret = no_cleanup_ptr(uprobes);
 	return NULL;
 }
 
-void stall_server_probes_destroy(struct stall_server_probes *probes)
+void stall_server_uprobes_destroy(struct stall_server_uprobes *uprobes)
 {
-	if (!probes)
+	if (!uprobes)
 		return;
-	stall_bpf_waits_remove_all_uprobes(probes->waits);
-	free(probes->functions);
-	free(probes);
+	stall_bpf_waits_remove_all_uprobes(uprobes->waits);
+	free(uprobes->functions);
+	free(uprobes);
 }
 
 // What is looked for in a process, and where it was found.
@@ -91,12 +91,12 @@ static bool find_next_call(const struct search *search, const struct stall_funct
 	return false;
 }
 
-static void set_probe(struct stall_server_probes *probes, const struct stall_process *process,
-		      const struct search *search, const struct stall_function_place *place)
+static void set_uprobe(struct stall_server_uprobes *uprobes, const struct stall_process *process,
+		       const struct search *search, const struct stall_function_place *place)
 {
 	uint32_t function = search->functions[place->pattern];
 	const struct stall_server_function *known = &stall_server_functions[function];
-	struct probed *probed = &probes->functions[function];
+	struct probed *probed = &uprobes->functions[function];
 	char path[32];
 
 	// The descriptor is of the very file that is mapped, whatever its path means by now.
@@ -117,7 +117,7 @@ static void set_probe(struct stall_server_probes *probes, const struct stall_pro
 			 "no symbol %s, in which it waits", known->waits_in[0]);
 		return;
 	}
-	struct stall_error *err = stall_bpf_waits_add_uprobe(probes->waits, &uprobe);
+	struct stall_error *err = stall_bpf_waits_add_uprobe(uprobes->waits, &uprobe);
 	if (!err) {
 		probed->stepped |= place->stepped;
 		return;
@@ -126,10 +126,10 @@ static void set_probe(struct stall_server_probes *probes, const struct stall_pro
 	stall_error_destroy(err);
 }
 
-struct stall_error *stall_server_probes_attach(struct stall_server_probes *probes,
-					       struct stall_worker *worker,
-					       const struct stall_snapshot *snapshot,
-					       uint32_t process)
+struct stall_error *stall_server_uprobes_attach(struct stall_server_uprobes *uprobes,
+						struct stall_worker *worker,
+						const struct stall_snapshot *snapshot,
+						uint32_t process)
 {
 	struct search search = {};
 
@@ -149,15 +149,15 @@ struct stall_error *stall_server_probes_attach(struct stall_server_probes *probe
 		uint32_t pattern = places[i].pattern;
 
 		if (!search.waits_in[pattern] &&
-		    !probes->functions[search.functions[pattern]].too_many)
-			set_probe(probes, &snapshot->processes[process], &search, &places[i]);
+		    !uprobes->functions[search.functions[pattern]].too_many)
+			set_uprobe(uprobes, &snapshot->processes[process], &search, &places[i]);
 	}
 	return err;
 }
 
-void stall_server_probes_remove(struct stall_server_probes *probes, pid_t pid)
+void stall_server_uprobes_remove(struct stall_server_uprobes *uprobes, pid_t pid)
 {
-	stall_bpf_waits_remove_uprobes(probes->waits, pid, 0);
+	stall_bpf_waits_remove_uprobes(uprobes->waits, pid, 0);
 }
 
 // A tenth of a second's hits may come at once.
@@ -168,17 +168,17 @@ static bool is_too_often(const struct probed *probed, uint64_t hits, uint64_t ns
 	return hits > limit / 10 && (double)hits * 1e9 > (double)limit * (double)ns;
 }
 
-static bool check_function(struct stall_server_probes *probes, uint32_t function, uint64_t ns)
+static bool check_function(struct stall_server_uprobes *uprobes, uint32_t function, uint64_t ns)
 {
-	struct probed *probed = &probes->functions[function];
-	uint64_t hits = stall_bpf_waits_uprobe_hits(probes->waits, function);
+	struct probed *probed = &uprobes->functions[function];
+	uint64_t hits = stall_bpf_waits_uprobe_hits(uprobes->waits, function);
 	uint64_t more = hits - probed->hits_then;
 
 	probed->hits_then = hits;
-	if (!stall_bpf_waits_uprobe_places(probes->waits, function) ||
+	if (!stall_bpf_waits_uprobe_places(uprobes->waits, function) ||
 	    !is_too_often(probed, more, ns))
 		return false;
-	stall_bpf_waits_remove_uprobes(probes->waits, 0, function);
+	stall_bpf_waits_remove_uprobes(uprobes->waits, 0, function);
 	probed->too_many = true;
 	snprintf(probed->why_not, sizeof(probed->why_not),
 		 "taken away: it was called %llu times in %llu ms, which costs too much",
@@ -186,25 +186,25 @@ static bool check_function(struct stall_server_probes *probes, uint32_t function
 	return true;
 }
 
-bool stall_server_probes_check(struct stall_server_probes *probes, uint64_t now_ns)
+bool stall_server_uprobes_check(struct stall_server_uprobes *uprobes, uint64_t now_ns)
 {
-	uint64_t ns = probes->then ? now_ns - probes->then : 1000000000;
+	uint64_t ns = uprobes->then ? now_ns - uprobes->then : 1000000000;
 	bool any = false;
 
-	probes->then = now_ns;
+	uprobes->then = now_ns;
 	for (uint32_t i = 0; i < stall_server_function_count; i++)
-		any |= check_function(probes, i, ns);
+		any |= check_function(uprobes, i, ns);
 	return any;
 }
 
-void stall_server_probes_state(const struct stall_server_probes *probes, uint32_t function,
-			       struct stall_server_probe_state *ret)
+void stall_server_uprobes_state(const struct stall_server_uprobes *uprobes, uint32_t function,
+				struct stall_server_probe_state *ret)
 {
-	uint32_t places = stall_bpf_waits_uprobe_places(probes->waits, function);
+	uint32_t places = stall_bpf_waits_uprobe_places(uprobes->waits, function);
 
 	*ret = (struct stall_server_probe_state){
 		.places = places,
-		.hits = stall_bpf_waits_uprobe_hits(probes->waits, function),
-		.why_not = places ? NULL : probes->functions[function].why_not,
+		.hits = stall_bpf_waits_uprobe_hits(uprobes->waits, function),
+		.why_not = places ? NULL : uprobes->functions[function].why_not,
 	};
 }
