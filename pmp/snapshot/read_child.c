@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,9 @@ static struct {
 	struct stall_arena *arenas[MAX_ARENAS];
 	uint64_t patience_ns;
 } readers = {.child.socket = -1, .patience_ns = STALL_READ_PATIENCE_MS * MS};
+
+// A request and its answer share the child's memory, and the poller reads in a thread of its own.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void share_arenas(bool share)
 {
@@ -270,24 +274,31 @@ void stall_read_child_set_patience(unsigned int ms)
 
 struct stall_error *stall_read_child_share(struct stall_arena *arena)
 {
-	for (size_t i = 0; i < MAX_ARENAS; i++) {
-		if (readers.arenas[i])
-			continue;
+	size_t i = 0;
+
+	pthread_mutex_lock(&lock);
+	while (i < MAX_ARENAS && readers.arenas[i])
+		i++;
+	if (i < MAX_ARENAS) {
 		readers.arenas[i] = arena;
 		end_child(&readers.child); // which does not have it
-		return NULL;
 	}
-	return stall_error_create(STALL_ERROR_LIMIT, "more than %d arenas", MAX_ARENAS);
+	pthread_mutex_unlock(&lock);
+	if (i == MAX_ARENAS)
+		return stall_error_create(STALL_ERROR_LIMIT, "more than %d arenas", MAX_ARENAS);
+	return NULL;
 }
 
 void stall_read_child_forget(struct stall_arena *arena)
 {
+	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < MAX_ARENAS; i++) {
 		if (readers.arenas[i] != arena)
 			continue;
 		readers.arenas[i] = NULL;
 		end_child(&readers.child);
 	}
+	pthread_mutex_unlock(&lock);
 }
 
 static bool is_shared(const struct stall_read *read)
@@ -388,21 +399,15 @@ static int read_here(const struct stall_target *target, struct stall_read *reads
 	return 0;
 }
 
-struct stall_error *stall_read_child_memory(const struct stall_target *target,
-					    struct stall_read *reads, size_t count)
+// Once more where the child died.
+static struct stall_error *read_all(const struct stall_target *target, struct stall_read *reads,
+				    size_t count, bool *by_file, int *ret_status)
 {
-	bool by_file = false, again = true;
-	int status = 0;
+	bool again = true;
 
-	for (size_t i = 0; i < count; i++)
-		reads[i].done = 0;
-	if (!is_ours() || target->pid == getpid()) {
-		status = read_here(target, reads, count);
-		count = 0;
-	}
-	for (size_t at = 0, n; at < count && !status; at += n) {
+	for (size_t at = 0, n; at < count && !*ret_status; at += n) {
 		struct stall_error *err =
-			read_some(target, reads + at, count - at, &by_file, &n, &status);
+			read_some(target, reads + at, count - at, by_file, &n, ret_status);
 
 		if (err && err->code == STALL_ERROR_AGAIN && again) {
 			stall_error_destroy(err);
@@ -413,6 +418,28 @@ struct stall_error *stall_read_child_memory(const struct stall_target *target,
 		if (err)
 			return err;
 	}
+	return NULL;
+}
+
+struct stall_error *stall_read_child_memory(const struct stall_target *target,
+					    struct stall_read *reads, size_t count)
+{
+	struct stall_error *err = NULL;
+	bool by_file = false;
+	int status = 0;
+
+	for (size_t i = 0; i < count; i++)
+		reads[i].done = 0;
+	// A child may have been forked while another thread had the lock.
+	if (!is_ours() || target->pid == getpid()) {
+		status = read_here(target, reads, count);
+	} else {
+		pthread_mutex_lock(&lock);
+		err = read_all(target, reads, count, &by_file, &status);
+		pthread_mutex_unlock(&lock);
+	}
+	if (err)
+		return err;
 	// What a process permits its ancestors, as Yama does, it does not permit their children.
 	if (by_file && (status == EPERM || status == EACCES))
 		status = read_here(target, reads, count);
@@ -442,6 +469,7 @@ static struct stall_error *call_with_path(const struct stall_target *target, enu
 {
 	struct stall_error *err = NULL;
 
+	pthread_mutex_lock(&lock);
 	for (int attempt = 0; attempt < 2; attempt++) {
 		struct stall_read_message message = {.op = op};
 
@@ -451,6 +479,7 @@ static struct stall_error *call_with_path(const struct stall_target *target, enu
 		if (!err || err->code != STALL_ERROR_AGAIN)
 			break;
 	}
+	pthread_mutex_unlock(&lock);
 	return err;
 }
 
@@ -474,15 +503,16 @@ struct stall_error *stall_read_child_next(const struct stall_target *target, voi
 	};
 	int status = 0;
 
+	pthread_mutex_lock(&lock);
 	struct stall_error *err = call(target, &message, false, NULL, &status);
 	if (!err && status)
 		err = stall_error_os(status, "cannot read a file of /proc/%d", target->pid);
-	if (err)
-		return err;
-	if (message.size)
+	if (!err && message.size)
 		memcpy(buf, readers.child.region->copy, message.size);
-	*ret = message.size;
-	return NULL;
+	pthread_mutex_unlock(&lock);
+	if (!err)
+		*ret = message.size;
+	return err;
 }
 
 size_t stall_read_child_text(const struct stall_target *target, const char *name, void *buf,

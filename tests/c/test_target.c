@@ -118,6 +118,48 @@ static void test_many_reads(const struct stall_target *target)
 	free(bufs);
 }
 
+struct reader {
+	const struct stall_target *target;
+	uint64_t address;
+	size_t size;
+	uint8_t byte; // that all of it is
+	int wrong;
+};
+
+static void *read_often(void *arg)
+{
+	struct reader *reader = arg;
+	uint8_t bytes[512];
+
+	for (int i = 0; i < 5000; i++) {
+		memset(bytes, 0, sizeof(bytes));
+		reader->wrong += stall_read_child_range(reader->target, reader->address, bytes,
+							reader->size) != reader->size;
+		for (size_t at = 0; at < sizeof(bytes); at++)
+			reader->wrong += bytes[at] != (at < reader->size ? reader->byte : 0);
+	}
+	return NULL;
+}
+
+// The poller reads in a thread of its own: each gets its answer, and no more than it asked for.
+static void test_two_threads(const struct stall_target *target)
+{
+	struct reader readers[] = {
+		{.target = target, .address = (uintptr_t)pages, .size = 48, .byte = 'a'},
+		{.target = target,
+		 .address = (uintptr_t)pages + 2 * PAGE,
+		 .size = 224,
+		 .byte = 'c'},
+	};
+	pthread_t thread;
+
+	CHECK_INT(pthread_create(&thread, NULL, read_often, &readers[0]), 0);
+	read_often(&readers[1]);
+	pthread_join(thread, NULL);
+	CHECK_INT(readers[0].wrong, 0);
+	CHECK_INT(readers[1].wrong, 0);
+}
+
 static void test_child(void)
 {
 	pid_t child = start_child();
@@ -135,6 +177,7 @@ static void test_child(void)
 	free(tids);
 	test_reads(&target);
 	test_many_reads(&target);
+	test_two_threads(&target);
 
 	kill(child, SIGKILL);
 	siginfo_t info;
