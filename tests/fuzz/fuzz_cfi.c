@@ -9,26 +9,12 @@
 #include <string.h>
 
 #include "cfi_image.h"
+#include "step_frames.h"
 #include "unwind/cfi.h"
-#include "unwind/unwind.h"
 
 #define SAMPLES 256
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-// Some steps with registers and a stack made of the input's own bytes.
-static void step(const struct stall_row *row, const uint8_t *data, size_t size)
-{
-	struct stall_stack_memory memory = {.copy = data, .address = 0x7f0000000000, .size = size};
-	struct stall_regs regs = {.valid = (1U << STALL_REGS) - 1};
-
-	for (int i = 0; i < STALL_REGS; i++)
-		regs.value[i] = memory.address + (uint64_t)i * 64;
-	for (int i = 0; i < 4; i++) {
-		if (stall_unwind_step(row, &regs, &memory, &regs) != STALL_STEP_CALLER)
-			break;
-	}
-}
 
 static void look_up(struct stall_cfi *cfi, uint64_t address, const uint8_t *data, size_t size)
 {
@@ -40,7 +26,7 @@ static void look_up(struct stall_cfi *cfi, uint64_t address, const uint8_t *data
 	if (bad || row->rule_count == 0 || row->rule_count > STALL_REGS ||
 	    row->rules[row->rule_count - 1].reg != STALL_REG_PC)
 		abort();
-	step(row, data, size);
+	step_frames(row, data, size, 4);
 }
 
 // Any four or eight bytes can be where a function begins.

@@ -8,26 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "step_frames.h"
 #include "unwind/binary.h"
-#include "unwind/unwind.h"
 
 #define SAMPLES 128
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-// One step with registers and a stack made of the file's own bytes.
-static void step(const struct stall_row *row, const uint8_t *data, size_t size)
-{
-	struct stall_stack_memory memory = {.copy = data, .address = 0x7f0000000000, .size = size};
-	struct stall_regs regs = {.valid = (1U << STALL_REGS) - 1};
-
-	for (int i = 0; i < STALL_REGS; i++)
-		regs.value[i] = memory.address + (uint64_t)i * 64;
-	for (int i = 0; i < 16; i++) {
-		if (stall_unwind_step(row, &regs, &memory, &regs) != STALL_STEP_CALLER)
-			break;
-	}
-}
 
 static void look_up(struct stall_binary *binary, uint64_t address, const uint8_t *data, size_t size)
 {
@@ -37,7 +23,7 @@ static void look_up(struct stall_binary *binary, uint64_t address, const uint8_t
 		const struct stall_site *site = stall_binary_site(binary, address, exact);
 
 		if (site && site->row)
-			step(site->row, data, size);
+			step_frames(site->row, data, size, 16);
 		// The names are strings: reading one to its end must be sound.
 		if (site && site->name && strlen(site->name->symbol) > STALL_MAX_LINKAGE)
 			abort();

@@ -280,6 +280,6 @@ def length(incident: Incident) -> int:
 def breach(environment: FakeEnvironment, count: int = 1) -> None:
     """Breach, wait for the announcement, and make it over."""
     environment.status.value = 100
-    wait_until(lambda: len(environment.of("stall")) >= count, "the stall is told")
+    wait_until(lambda: len(environment.of("stall")) >= count, "the stall is notified")
     environment.status.value = 0
-    wait_until(lambda: len(environment.of("end")) >= count, "its end is told")
+    wait_until(lambda: len(environment.of("end")) >= count, "its end is notified")

@@ -185,7 +185,7 @@ def test_the_recovery_is_no_part_of_the_stall(tmp_path: Path, seconds: float | N
         wait_until(lambda: environment.of("stall"), "the stall is notified")
         environment.status.value = 0
         lasted = time.monotonic_ns() - begun
-        wait_until(lambda: environment.of("end"), "its end is told")
+        wait_until(lambda: environment.of("end"), "its end is notified")
         recorded = time.monotonic_ns() - begun
     (incident,) = stored(tmp_path)
     assert not incident.interrupted
@@ -327,10 +327,10 @@ def test_what_an_incident_turns_out_to_be_is_reported_too(
     verdicts = FakeVerdicts(None)
     with running(environment, tmp_path, verdicts=verdicts) as agent:
         environment.status.value = 100
-        wait_until(lambda: environment.of("stall"), "it is told")
+        wait_until(lambda: environment.of("stall"), "it is notified")
         verdicts.verdict = FOUND
         environment.status.value = 2000
-        wait_until(lambda: len(environment.of("stall")) == 2, "it is told again")
+        wait_until(lambda: len(environment.of("stall")) == 2, "it is notified again")
         environment.status.value = 0
         wait_until(lambda: environment.of("end"), "its end")
         assert agent.metrics.incidents == {"none": 1, "metadata-lock": 1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifier: who is told, how long that may take, and that nothing follows where they fail."""
+"""Notifier: what is notified, how long that may take, and that a failure has no effect."""
 
 from __future__ import annotations
 

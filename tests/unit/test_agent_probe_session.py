@@ -319,9 +319,9 @@ def test_a_server_that_is_back_before_the_probe_is_ready_is_followed(
     session.session.follow((2, 3))
     gate.touch()
     session.ready()
-    wait_until(lambda: lines(log)[1:] == ["target 2", "target 3"], "it is told")
+    wait_until(lambda: lines(log)[1:] == ["target 2", "target 3"], "it gets both commands")
     session.session.follow((4,))
-    wait_until(lambda: lines(log)[3:] == ["target 4"], "it is told once")
+    wait_until(lambda: lines(log)[3:] == ["target 4"], "it gets the command once")
     assert session.session.restarts == 0
 
 
