@@ -43,7 +43,7 @@ def test_the_defaults_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["triggers", "--json"]) == Exit.DONE
     settings = json.loads(capsys.readouterr().out)
-    assert settings["poll"] == 1
+    assert settings["poll-interval"] == 1
     assert {trigger["name"] for trigger in settings["triggers"]} >= {"row-lock", "no-answer"}
 
 
