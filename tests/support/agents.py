@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``stallscope watch`` at work, for tests and benchmarks: what it prints, and what it keeps."""
+"""``stallscope watch``, for tests and benchmarks: what it prints, and what it keeps."""
 
 from __future__ import annotations
 
@@ -57,15 +57,13 @@ class AgentProcess:
         """Wait until what it has printed fulfils a condition."""
         with self._news:
             met = self._news.wait_for(lambda: condition() or not self._open, seconds)
-        assert met, f"no {what}; {self._told()}"
-        assert condition(), f"no {what}, and it has ended; {self._told()}"
+        assert met, f"no {what}; {self._outline()}"
+        assert condition(), f"no {what}, and it has ended; {self._outline()}"
 
-    def _told(self) -> str:
-        told = [
-            (line["event"], line["incident"].get("verdict"), line["incident"].get("notes"))
-            for line in list(self.events)
-        ]
-        return f"it said: {self.said}; it told: {told}"
+    def _outline(self) -> str:
+        """Return what it printed in few words: of a failure, a report shows only the end."""
+        events = [_event_line(line["event"], line["incident"]) for line in list(self.events)]
+        return "\n".join(("on standard error:", *self.said, "events:", *events))
 
     def wait_said(self, text: str, count: int = 1) -> None:
         """Wait until it has said this on standard error, so many times."""
@@ -111,6 +109,16 @@ class AgentProcess:
         with self._news:
             self._open -= 1
             self._news.notify_all()
+
+
+def _event_line(event: str, incident: dict[str, Any]) -> str:
+    verdict = incident.get("verdict") or {}
+    fired = ", ".join(one["trigger"] for one in incident.get("triggers", ()))
+    notes = ", ".join(one["code"] for one in incident.get("notes", ()))
+    return (
+        f"{event} {incident.get('start_ns')}..{incident.get('end_ns')}"
+        f" {verdict.get('signature')} ({verdict.get('title')}) by {fired}; notes: {notes}"
+    )
 
 
 @contextmanager
