@@ -117,7 +117,8 @@ class Analysis(msgspec.Struct, frozen=True):
     states: tuple[State, ...]
     """One per thread of the capture."""
     places: tuple[tuple[str, ...], ...] = ()
-    """One per thread: its few telling frames, innermost first, else what its server says."""
+    """One per thread: the frames that show what it does, innermost first, else the server's own
+    text."""
     edges: tuple[Edge, ...] = ()
     cycles: tuple[tuple[int, ...], ...] = ()
     """TIDs of threads that wait for each other in a cycle; one TID: it waits for itself."""

@@ -174,7 +174,7 @@ class Catalog:
             self._claims[lock] = known
         return known
 
-    def told_by(self, lock: Lock | None, activity: str | None) -> tuple[Signature, ...]:
+    def by_server_text(self, lock: Lock | None, activity: str | None) -> tuple[Signature, ...]:
         """Return the signatures that claim a thread by the kind of its lock, or by its activity.
 
         ``activity``: as the server says it, ``State`` of the processlist.
@@ -266,8 +266,8 @@ def _wrong(entry: SignatureEntry) -> tuple[str, str] | None:
         return "holders", f"one of {', '.join(HOLDER_USE)}"
     if entry.holders == "required" and not entry.holder:
         return "holder", "required, and there is none"
-    tells = (entry.waiter, entry.holder, entry.locks, entry.sites, entry.activities)
-    if not (any(tells) or entry.generic):
+    described = (entry.waiter, entry.holder, entry.locks, entry.sites, entry.activities)
+    if not (any(described) or entry.generic):
         return "", "no waiter, no holder, no lock: nothing to find"
     if entry.min_waiters < 1:
         return "min_waiters", "a number of threads, 1 or more"

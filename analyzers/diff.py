@@ -12,7 +12,7 @@ from stallscope.analyzers.series import Sample, Stack
 __all__ = ["Change", "Diff", "Side", "diff"]
 
 LEAST = 0.5
-"""Threads a sample: smaller changes of a stack are no news."""
+"""Threads a sample: smaller changes of a stack are not reported."""
 
 
 class Side(msgspec.Struct, frozen=True):

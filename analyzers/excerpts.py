@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frames of a stack that tell what its thread did, without those that only wait or wake."""
+"""The frames of a stack that show what its thread did, without those that only wait or wake."""
 
 from __future__ import annotations
 

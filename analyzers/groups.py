@@ -20,12 +20,12 @@ BY = ("stack", "leaf", "root")
 
 
 class Grouping(msgspec.Struct, frozen=True):
-    """What makes a group, and which threads are looked at."""
+    """What makes a group, and which threads are counted."""
 
     frames: int | None = None
     """That many frames; None: all of a stack, one of a leaf or root."""
     by: str = "stack"
-    """``stack``: from the innermost frame. ``leaf``: from the one that says what the thread wants,
+    """``stack``: from the innermost frame. ``leaf``: from the one that waits or works,
     after those that carry out its wait. ``root``: the outermost ones, after those that start a
     thread."""
     threads: re.Pattern[str] | None = None

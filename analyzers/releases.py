@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the releases of a lock tell of those that hold it, where nobody is seen holding it.
+"""What the releases of a lock show about its holders, where no holder is in the capture.
 
 The in-process library sees who waits, and who lets a lock go that others had waited long for. Who
 works under a lock and waits for nothing, it does not see.
@@ -23,7 +23,7 @@ STRENGTH = 0.10
 
 LOCKS = 3
 RELEASES = 2
-"""Releases of one lock that are told of."""
+"""The most releases of one lock that are described."""
 
 
 def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
@@ -61,7 +61,7 @@ def described(scene: Scene, waiters: Sequence[int]) -> list[str]:
         name = item.symbol or f"{item.address:#x}"
         for number in scene.releases.get(lock, ())[:RELEASES]:
             release = scene.capture.releases[number]
-            places = " < ".join(scene.stacks.releases[number].telling()) or "no frames"
+            places = " < ".join(scene.stacks.releases[number].significant()) or "no frames"
             out.append(f"{name} was released by thread {release.tid} {when(release)}, in {places}")
     return out
 

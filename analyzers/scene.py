@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One capture with all that is known of its threads: what every judge of a stall looks at."""
+"""One capture with all that is known of its threads: the input of every rule that finds stalls."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ class Scene:
         return self.weight(threads) / self.samples
 
     def is_brief(self, threads: Iterable[int]) -> bool:
-        """Say whether the source tells of each of these waits how long it is, and none is long.
+        """Return whether the length of each of these waits is known, and none is long.
 
-        A source that tells whole seconds says nothing by 0, and a lock that was let go after a
-        long wait has more to say than those that wait for it since.
+        0 of a source in whole seconds means unknown. A lock that was released after a long wait is
+        better evidence than those that have waited for it since.
         """
         waiters = [self.capture.threads[index] for index in threads]
         longest = max((waiter.waited_ns or 0 for waiter in waiters), default=0)
@@ -187,9 +187,9 @@ class Scene:
         if both or frames or claims:
             return both or frames or claims[:1]
         item = self.capture.threads[thread]
-        told = self.catalog.told_by(lock, item.activity)
-        if told:
-            return tuple(s for s in told if self._usable(s, thread))[:1]
+        named = self.catalog.by_server_text(lock, item.activity)
+        if named:
+            return tuple(s for s in named if self._usable(s, thread))[:1]
         source = next((f.source for f in item.frames if f.source), None)
         if source is None or lock is None:
             return ()
@@ -334,7 +334,7 @@ class Scene:
     def locks_of(self, threads: Iterable[int]) -> tuple[Lock, ...]:
         """Return the locks that the threads wait for, most waiters first, counted again.
 
-        A condition variable of one thread's own tells nothing and is left out.
+        A condition variable that one thread alone uses shows nothing and is left out.
         """
         out = []
         for number, count in self.queues(threads).items():
@@ -367,17 +367,17 @@ class Scene:
             thread=candidate.thread,
         )
 
-    def telling(self, thread: int) -> tuple[str, ...]:
-        """Return a thread's telling frames, else what its server says it does."""
+    def significant(self, thread: int) -> tuple[str, ...]:
+        """Return the frames that show what a thread does, else the server's text about it."""
         shape = self.shape(thread)
         if shape.frames:
-            return shape.telling()
+            return shape.significant()
         activity = self.capture.threads[thread].activity
         return (activity,) if activity else ()
 
     def place(self, thread: int) -> str:
         """Say where a thread is."""
-        return " < ".join(self.telling(thread)) or "?"
+        return " < ".join(self.significant(thread)) or "?"
 
     def doing(self, thread: int) -> str:
         """Say what a thread does, for a sentence."""
@@ -398,7 +398,7 @@ class Scene:
 
 
 def named_as_process(capture: Capture, thread: Thread) -> bool:
-    """Say whether a thread's name is the program's: then it tells nothing."""
+    """Return whether a thread's name is the program's: then it shows nothing."""
     if not 0 <= thread.process < len(capture.processes):
         return False
     return thread.name == capture.processes[thread.process].comm

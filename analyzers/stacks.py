@@ -52,14 +52,14 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
                 return name
         return self.frames[min(self.depth, len(self.frames) - 1)] if self.frames else "??"
 
-    def telling(self, count: int = 4) -> tuple[str, ...]:
-        """Return the frames that tell most, innermost first."""
+    def significant(self, count: int = 4) -> tuple[str, ...]:
+        """Return the frames that best show what the thread does, innermost first."""
         start = min(self.depth, max(0, len(self.frames) - 1))
         return self.frames[start : start + count]
 
     def excerpt(self, count: int = 4) -> str:
-        """Return the frames that tell most, for a sentence."""
-        return " < ".join(self.telling(count)) or "no frames"
+        """Return the same frames as text for a sentence."""
+        return " < ".join(self.significant(count)) or "no frames"
 
 
 class Stacks:

@@ -85,7 +85,7 @@ class Subsystems:
         return item.colour if item is not None else "grey"
 
     def of_stack(self, shape: Shape) -> str:
-        """Return the subsystem that a thread with this stack is at work or waits in."""
+        """Return the subsystem that a thread with this stack runs or waits in."""
         last = OTHER
         for name in shape.names[shape.depth :]:
             found = self.of(name)

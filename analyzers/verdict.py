@@ -29,7 +29,7 @@ LEAST_OFTEN = 0.5
 LEAST_LET_GO = 3
 """Waiters, where the holder is known from releases alone."""
 LASTING_NS = 60 * 10**9
-FEW_TOLD = 5
+FEW_LISTED = 5
 """So few waiters that a status lists are an ordinary moment, unless they have waited for long."""
 LAST = 1_000
 """Precedence of what no signature knows."""
@@ -82,7 +82,7 @@ def _same_blocker(scene: Scene, blocker: Candidate, other: str) -> bool:
 
 
 def _leads(scene: Scene, thread: int, beyond: Case) -> bool:
-    """Say whether the case that a blocker waits in tells more than the blocker's own frames do.
+    """Return whether the case that a blocker waits in says more than the blocker's own frames do.
 
     Where locks are known, another thread has to wait for the same one, or somebody to own it. A
     wait of less than a second for a lock that nobody is seen holding is a moment.
@@ -133,7 +133,7 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
 
 
 def _let_go(case: Case) -> bool:
-    """Say whether only releases of the lock tell of the case's blocker."""
+    """Return whether only releases of the lock name the case's blocker."""
     return case.blocker is not None and case.blocker.source == releases.SOURCE
 
 
@@ -227,16 +227,16 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
         # What it explains waits for something else as well: its own queue has to show.
         score *= 0.7 + 0.3 * min(1.0, scene.at_once(case.waiters) / 5)
     lasting = _lasting(scene, blocked)
-    # Who is in a server's wait array has spun in vain; who is in a stack may pass in a moment.
-    told = any((lock := scene.lock_of(i)) and lock.source == "status" for i in case.waiters)
+    # A thread in a server's wait array has spun without success; one in a stack may go on at once.
+    listed = any((lock := scene.lock_of(i)) and lock.source == "status" for i in case.waiters)
     least = max(signature.min_waiters, LEAST_LET_GO if _let_go(case) else 1)
-    few = own < (FEW_TOLD if told else least) and not lasting
+    few = own < (FEW_LISTED if listed else least) and not lasting
     if scene.excerpt:
-        few = few and (told or case.blocker is None)
+        few = few and (listed or case.blocker is None)
         return min(score + 0.05, WEAK_CAP if few else EXCERPT_CAP)
     if not count:
         return min(score, WEAK_CAP)
-    steady = 0.3 if least == 1 or told or lasting else 2.0
+    steady = 0.3 if least == 1 or listed or lasting else 2.0
     score *= at_once / (at_once + steady)
     few = few or (signature.busy and share < LEAST_BUSY)
     few = few or scene.is_brief(blocked)
@@ -244,7 +244,7 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
 
 
 def _lasting(scene: Scene, threads: Iterable[int]) -> bool:
-    """Say whether the source tells of one of these waits that it is no moment."""
+    """Return whether one of these waits is known to be long."""
     return any((scene.capture.threads[index].waited_ns or 0) >= LASTING_NS for index in threads)
 
 

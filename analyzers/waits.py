@@ -136,7 +136,7 @@ def unseen(thread: Thread) -> bool:
 
 
 def _reported(thread: Thread) -> str:
-    """Say what the server's own list tells of a thread whose stack it does not show."""
+    """Return what the server's own list says about a thread whose stack it does not show."""
     activity = (thread.activity or "").lower()
     if thread.command in RESTS or any(rest in activity for rest in RESTING):
         return IDLE

@@ -149,7 +149,7 @@ class _Forest:
         return False
 
     def _of_locks(self) -> None:
-        """Add those who wait for a lock whose owner nothing tells."""
+        """Add the waiters of a lock whose owner is unknown."""
         for waiter, state in enumerate(self.analysis.states):
             if state == "waiting" and waiter not in self.owner:
                 lock = self._lock(waiter)

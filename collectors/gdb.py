@@ -306,7 +306,7 @@ class _StopWatch:
         self._begin: int | None = None
         self._total = 0
         self.longest_unseen = 0
-        """The longest time between two looks: a stop that none of them saw was no longer."""
+        """The longest time between two polls: a stop that no poll saw was no longer than this."""
 
     def look(self) -> None:
         now = time.monotonic_ns()
@@ -357,7 +357,7 @@ class _Target:
     def resume(self, seconds: float) -> None:
         """Send SIGCONT where an ended tracer left the process stopped, and only there.
 
-        The kernel makes threads stop after their tracer died, not at once, and nothing tells:
+        The kernel makes threads stop after their tracer died, not at once, and nothing reports it:
         ``seconds`` is how long it may take those that have not decided yet.
         """
         if self._stopped_before:

@@ -19,13 +19,13 @@ __all__ = ["Stream"]
 
 _CHUNK = 1 << 18
 _MAX_STDERR = 1 << 16
-"""Bytes of what it says on stderr that are kept: its last line tells why it ended."""
+"""Bytes of what it says on stderr that are kept: the last line has the reason why it ended."""
 _LONGEST_PAUSE = 1.0
 """A signal that asks for the end must be seen although nothing is read."""
 
 
 class Stream:
-    """A probe that goes on until it is told to end; use it as a context manager.
+    """A probe that runs until it is asked to end; use it as a context manager.
 
     It has a session of its own: Ctrl-C in a terminal reaches the caller alone, which ends the probe
     in order and still takes its last words; and where CPU time is given to sessions first, its

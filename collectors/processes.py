@@ -52,7 +52,7 @@ _MAX_TABLE = 64 << 20  # bytes of one file below /proc that are read
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """One line of /proc: what tells processes apart without looking into them."""
+    """One line of /proc: what distinguishes processes without reading their memory."""
 
     pid: int
     ppid: int
@@ -203,7 +203,7 @@ def _listed(servers: Sequence[Server]) -> str:
 
 
 def _briefly(server: Server) -> str:
-    """Give one way to choose it besides its pid."""
+    """Return an option that selects it, other than its pid."""
     if server.ports:
         return f"pid {server.main.pid} port {server.ports[0]}"
     if server.sockets:
@@ -214,7 +214,7 @@ def _briefly(server: Server) -> str:
 def seen_again(server: Server) -> Server | None:
     """Return a server as it is now, None where it has ended.
 
-    Before it listens, and works in its data directory, only its command line tells of them.
+    Before it listens, and works in its data directory, only its command line shows both.
     """
     main = read(server.main.pid)
     if main is None or main.start_time != server.main.start_time:

@@ -2,7 +2,7 @@
 """Take a Capture of a Python process with py-spy: Python frames, which no unwinder of C sees.
 
 py-spy runs with ``--nonblocking``: it reads the interpreter's memory while it runs and never stops
-it. A stack that changed meanwhile can be torn, and nothing tells which: so each is labelled
+it. A stack that changed meanwhile can be torn, and nothing shows which: so each is labelled
 ``raced``. py-spy is a child with a deadline; when it crashes or hangs, it is ended, and the target
 has not noticed either.
 """

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 MAX_RINGS = 4096
-"""Files of one folder that are looked at."""
+"""The most files of one folder that are read."""
 
 RUNTIME_DIR = "STALLSCOPE_RUNTIME_DIR"
 SHARED = (("/run/user", "*/stallscope"), ("/dev/shm", "stallscope-*"))  # noqa: S108

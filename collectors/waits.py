@@ -81,18 +81,18 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
 
 
 class Follower:
-    """Find the server again after it has ended, and tell the probe its new process.
+    """Find the server again after it has ended, and give the probe its new process.
 
     ``find`` looks for it; it raises NotRunningError where it is not there, StallscopeError where
-    it cannot be told from others. ``tell`` is given a sentence for the user.
+    it cannot be distinguished from others. ``report`` is given a sentence for the user.
     """
 
     def __init__(
-        self, server: Server, find: Callable[[Server], Server], tell: Callable[[str], None]
+        self, server: Server, find: Callable[[Server], Server], report: Callable[[str], None]
     ) -> None:
         self._server = server
         self._find = find
-        self._tell = tell
+        self._report = report
         self._descriptor = -1
         self._pause = _FIRST_PAUSE
         self._due = 0.0
@@ -136,7 +136,7 @@ class Follower:
         return max(0.0, self._due - time.monotonic())
 
     def _lost(self) -> None:
-        self._tell(f"{self._server.name} (pid {self._server.main.pid}) has ended; waiting for it")
+        self._report(f"{self._server.name} (pid {self._server.main.pid}) has ended; waiting for it")
         self._pause = _FIRST_PAUSE
         self._due = 0.0
 
@@ -157,13 +157,13 @@ class Follower:
         self._said = ""
         for pid in found.pids:
             stream.say(f"target {pid}")
-        self._tell(f"watching {found.name} (pid {found.main.pid})")
+        self._report(f"watching {found.name} (pid {found.main.pid})")
         self.begin(stream)
         return True
 
     def _later(self, why: str) -> None:
         if why and why != self._said:
-            self._tell(why)
+            self._report(why)
         self._said = why
         self._due = time.monotonic() + self._pause
         self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
@@ -216,12 +216,12 @@ def ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
 def watch(
     pids: tuple[int, ...],
     options: Options,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     follower: Follower | None = None,
 ) -> Generator[tuple[WaitLine, bytes], None, None]:
     """Yield each line as it was understood and as it came, the final one last.
 
-    Ctrl-C and SIGTERM end the probe, and its final line still comes. ``tell`` is given a sentence
+    Ctrl-C and SIGTERM end the probe, and its final line still comes. ``report`` is given a sentence
     for the user where something went wrong that is not the end. Raises: StallscopeError where the
     probe fails, or says what is no line of the schema.
     """
@@ -233,7 +233,7 @@ def watch(
         ):
             if follower is not None:
                 follower.begin(stream)
-            for item in _lines(stream, options, tell, follower):
+            for item in _lines(stream, options, report, follower):
                 seen = True
                 yield item
     except ProbeError as error:
@@ -243,7 +243,7 @@ def watch(
 
 
 def _lines(
-    stream: Stream, options: Options, tell: Callable[[str], None], follower: Follower | None
+    stream: Stream, options: Options, report: Callable[[str], None], follower: Follower | None
 ) -> Iterator[tuple[WaitLine, bytes]]:
     def tick() -> float:
         return math.inf if follower is None else follower.tick(stream)
@@ -256,7 +256,7 @@ def _lines(
         line = waitlines.loads(data, stream.name, number)
         if isinstance(line, Notice):
             if line.message is not None:
-                tell(line.message)
+                report(line.message)
             continue
         final = line.final
         yield line, data

@@ -2,7 +2,7 @@
 """What a test needs of the machine it runs on, and why that cannot be had.
 
 ``python -m tests.needs`` prints one line a need: its name, a tab, and the reason where it is
-missing. .ci/run puts those that can be had into STALLSCOPE_REQUIRE, so that a test that is skipped
+missing. .ci/run puts those that are there into STALLSCOPE_REQUIRE, so that a test that is skipped
 for want of one of them fails instead.
 """
 

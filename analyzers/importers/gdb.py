@@ -27,7 +27,8 @@ def load(text: str, name: str) -> Loaded:
 
 
 class Reader:
-    """Puts the scanned pieces of a file together, in order, and tells one dump from the next."""
+    """Puts the scanned pieces of a file together, in order, and separates one dump from the
+    next."""
 
     def __init__(self, name: str) -> None:
         self.name = name

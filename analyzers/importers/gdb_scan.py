@@ -445,7 +445,7 @@ class _Scanner:
             self.remember(raw, key, text, ~index if locks else index)
 
     def remember(self, raw: RawFrame, key: tuple[str, str], text: str, value: int) -> None:
-        """Keep what tells this frame from all others: its whole name, and pc or source."""
+        """Keep what distinguishes this frame from all others: its whole name, and pc or source."""
         if len(self.by_text) >= _MAX_CACHE:
             self.by_text.clear()
             self.by_pc.clear()

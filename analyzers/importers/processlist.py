@@ -34,7 +34,7 @@ _KNOWN = re.compile(
 )
 
 
-def _told(columns: Container[str]) -> bool:
+def _is_processlist(columns: Container[str]) -> bool:
     """Say whether a table with these columns lists what sessions do; some leave columns out."""
     return "command" in columns or ("state" in columns and "info" in columns)
 
@@ -66,7 +66,7 @@ class _Reader(LineReader):
         if _RULE.match(line):
             return bool(self.columns)
         cells = [cell.strip().lower() for cell in line.strip("| ").split("|")]
-        if line[:1] == "|" and cells[0] == "id" and _told(cells):
+        if line[:1] == "|" and cells[0] == "id" and _is_processlist(cells):
             self.end()
             self.columns, self.tabs = cells[:_MAX_CELLS], False
             return True
@@ -133,7 +133,7 @@ class _Reader(LineReader):
 
     def add(self, row: dict[str, str]) -> None:
         identity = row.get("id", "").strip()
-        if not identity.isdecimal() or not _told(row):
+        if not identity.isdecimal() or not _is_processlist(row):
             return
         if identity in self.seen:
             self.end()

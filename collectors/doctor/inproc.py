@@ -106,7 +106,7 @@ def _user(place: Place, pid: int) -> int | None:
 
 
 def _writable(path: Path, uid: int) -> bool:
-    """Say whether a user may make files there; groups are not looked at."""
+    """Return whether a user may make files there; groups are not checked."""
     try:
         status = path.stat()
     except OSError:

@@ -16,7 +16,7 @@ from stallscope.model.capture import Capture, Module
 __all__ = ["access", "namespaces"]
 
 _FILES = 5
-"""With frames that have no name: so many are told."""
+"""The most functions without names that are listed."""
 _SPACES = ("pid", "mnt", "net", "user", "cgroup")
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the collectors of /proc share: files kept open, a pace for what is dear to read."""
+"""What the collectors of /proc share: files kept open, and a limit on how often expensive files are
+read."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ __all__ = ["HostCollector", "KeptFile", "Pace", "as_number"]
 MAX_FILE = 1 << 20
 """Bytes of one file of /proc that are read; /proc/stat of 1,000 CPUs has 200 KB."""
 SHARE = 0.001
-"""Of one core: what a dear look may cost on average."""
+"""The share of one core that an expensive read may cost on average."""
 
 _WHY = {
     errno.ENOENT: "it is not there",
@@ -77,7 +78,7 @@ class KeptFile:
 
 
 class Pace:
-    """Spreads a dear look so that it costs a share of one core at most, however dear it is."""
+    """Spaces expensive reads so that they cost at most a share of one core on average."""
 
     def __init__(self, share: float = SHARE) -> None:
         self._share = share

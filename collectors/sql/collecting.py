@@ -10,15 +10,15 @@ from typing import ClassVar
 from stallscope.collectors.collector import sample
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError, StatementError
-from stallscope.collectors.sql.wire import Session
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.samples import Sample
 
 __all__ = ["Infrequent", "SqlCollector", "number"]
 
 SHARE = 0.01
-"""Of the time: what a collector that is asked seldom may take of the server on average."""
+"""The share of the time that a rarely asked collector may keep the server busy on average."""
 RETRY_SECONDS = 3600.0
-"""What a server does not have, or does not tell this account, is asked for again after so long."""
+"""The pause before a statement that the server or the account does not allow is tried again."""
 
 _WORDS = {"ON": 1.0, "YES": 1.0, "OFF": 0.0, "NO": 0.0}
 
@@ -33,7 +33,7 @@ class SqlCollector(ABC):
     thread: str = "sql"
     interval: float = 0.0
     default_deadline: ClassVar[float] = 1.0
-    dear: ClassVar[bool] = False
+    expensive: ClassVar[bool] = False
     """It can take long on a server that answers everybody else at once."""
 
     def __init__(self, connection: Connection, deadline: float | None = None) -> None:
@@ -44,12 +44,12 @@ class SqlCollector(ABC):
         """Ask once. Raises: SqlError, a sentence."""
 
         def ask(clock_ns: int) -> dict[str, float]:
-            return self._connection.ask(self.read, self.deadline, dear=self.dear)
+            return self._connection.ask(self.read, self.deadline, expensive=self.expensive)
 
         return sample(self.name, ask)
 
     @abstractmethod
-    def read(self, session: Session) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         """Ask on an open session; return numbers by name."""
 
     def close(self) -> None:  # noqa: B027 - part of the protocol; none has anything of its own
@@ -57,7 +57,7 @@ class SqlCollector(ABC):
 
 
 class Infrequent:
-    """A collector of what is dear to ask, or what not every server tells.
+    """A collector whose statement is expensive, or not possible on every server.
 
     Its ``interval`` grows with what the last look took: one that is late waits for so long as if
     it had taken its whole deadline.

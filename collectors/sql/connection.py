@@ -2,9 +2,9 @@
 """The one connection: one question at a time, each with a deadline, and a server that may hang.
 
 A thread of its own does all that can block. Who asks waits for it until a deadline and no longer.
-When the deadline passes, the thread goes on waiting alone; whoever asks meanwhile is told so at
-once, and the answer that comes at last is dropped. So a server that hangs for an hour has one
-statement of ours waiting, not 3600.
+When the deadline passes, the thread goes on waiting alone; a caller that asks meanwhile gets an
+error at once, and the answer that comes at last is dropped. So a server that hangs for an hour has
+one statement of ours waiting, not 3600.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, SqlError
 from stallscope.collectors.sql.login import Login
-from stallscope.collectors.sql.wire import ServerFacts, Session, connect, reach
+from stallscope.collectors.sql.protocol import ServerFacts, SqlSession, connect, reach
 
 __all__ = ["Connection"]
 
@@ -31,13 +31,13 @@ REFUSED_PAUSE = 60.0
 LONGEST_REFUSED_PAUSE = 600.0
 
 
-DEAR_SECONDS = 5.0
-"""What a dear question may take before it says that the server does not answer: the server itself
-ends it then (SESSION in stallscope.collectors.sql.wire)."""
+EXPENSIVE_SECONDS = 5.0
+"""What an expensive statement may take before it says that the server does not answer: the server
+itself ends it then (SESSION in stallscope.collectors.sql.protocol)."""
 ANSWER_SECONDS = 0.5
 """For an answer that is on its way when the connection is closed."""
-LEAVE_SECONDS = 5.0
-"""For the word of leave to be written: five bytes, by a thread that may have to wait for a CPU."""
+QUIT_SECONDS = 5.0
+"""For COM_QUIT to be written: five bytes, by a thread that may have to wait for a CPU."""
 CUT_SECONDS = 0.5
 """For a read that was cut to end; a connect(2) may not."""
 
@@ -45,10 +45,10 @@ CUT_SECONDS = 0.5
 class _Question:
     """What one caller wants to know."""
 
-    def __init__(self, ask: Callable[[Session], Any], deadline: float, dear: bool) -> None:
+    def __init__(self, ask: Callable[[SqlSession], Any], deadline: float, expensive: bool) -> None:
         self.ask = ask
         self.deadline = deadline
-        self.dear = dear
+        self.expensive = expensive
         self.since = time.monotonic()
         self.done = False
         self.dropped = False
@@ -68,7 +68,7 @@ class Connection:
         self._condition = threading.Condition()
         self._question: _Question | None = None
         self._worker: threading.Thread | None = None
-        self._session: Session | None = None
+        self._session: SqlSession | None = None
         self._socket: socket.socket | None = None
         self._closed = False
         self._failure: ConnectError | None = None
@@ -86,16 +86,16 @@ class Connection:
         """Connect now, where there is no connection. Raises: SqlError."""
         return self.ask(lambda session: session.facts, seconds)
 
-    def ask(self, ask: Callable[[Session], T], seconds: float, *, dear: bool = False) -> T:
+    def ask(self, ask: Callable[[SqlSession], T], seconds: float, *, expensive: bool = False) -> T:
         """Run ``ask`` in the connection's thread; return its answer.
 
-        ``seconds`` are for all of it: one's turn, connecting, and every statement. ``dear``: it can
-        take long on a server that answers everybody else at once.
+        ``seconds`` are for all of it: one's turn, connecting, and every statement. ``expensive``:
+        it can take long on a server that answers everybody else at once.
 
         Raises: LateError where there is no answer yet, ConnectError where there is no connection,
         StatementError where the server refused.
         """
-        question = _Question(ask, time.monotonic() + seconds, dear)
+        question = _Question(ask, time.monotonic() + seconds, expensive)
         with self._condition:
             self._take_turn(question)
             self._start()
@@ -120,12 +120,12 @@ class Connection:
             if question is None or not question.dropped:
                 return None
             owed = time.monotonic() - question.since
-            if question.dear:
-                owed -= DEAR_SECONDS
+            if question.expensive:
+                owed -= EXPENSIVE_SECONDS
             return owed if owed > 0 else None
 
     def close(self) -> None:
-        """Take leave, or cut the connection where an answer does not come; the thread ends."""
+        """Send COM_QUIT, or cut the connection where an answer does not come; end the thread."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -135,7 +135,7 @@ class Connection:
                 _cut(self._socket)
             worker = self._worker
         if worker is not None and worker is not threading.current_thread():
-            worker.join(CUT_SECONDS if waits else LEAVE_SECONDS)
+            worker.join(CUT_SECONDS if waits else QUIT_SECONDS)
 
     def _take_turn(self, question: _Question) -> None:
         """Wait for a question that is still in time; never behind one that is late."""
@@ -207,7 +207,7 @@ class Connection:
             if not isinstance(error, SqlError):
                 self._forget()  # rows of an answer may be left in it
 
-    def _connect(self) -> Session:
+    def _connect(self) -> SqlSession:
         try:
             end = reach(self.login)
             with self._condition:

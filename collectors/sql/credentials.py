@@ -16,7 +16,7 @@ from stallscope.collectors.sql.optionfiles import GROUPS, Setting, Sources, read
 __all__ = ["DEFAULTS_FILE_VARIABLE", "OWN_GROUP", "find", "options"]
 
 OWN_GROUP = "stallscope"
-"""Read besides those of the clients: an account for this program alone."""
+"""The group that only this program reads, after those of all clients."""
 DEFAULTS_FILE_VARIABLE = "STALLSCOPE_DEFAULTS_FILE"
 DEFAULT_SOCKETS = ("/run/mysqld/mysqld.sock", "/var/lib/mysql/mysql.sock")
 
@@ -40,7 +40,7 @@ def find(
 ) -> tuple[Login, tuple[str, ...]]:
     """Return how to log in, and notes on what was ignored.
 
-    ``server`` is the process that is looked at: where no option says otherwise, it is reached by
+    ``server`` is the process to examine: where no option says otherwise, it is reached by
     the socket that it listens on itself, seen through its own root.
 
     Raises: UsageError.

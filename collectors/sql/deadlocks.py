@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every deadlock of a server, as far as it tells: its error log, or the latest of its status.
+"""Every deadlock that a server reports: in its error log, or the latest one in its status.
 
 With innodb_print_all_deadlocks on, each is in the error log, which is followed. Otherwise the
 status has the latest one alone: it is asked for whenever the server's counter moved, or somebody
-gives a cue (a probe saw a deadlock). What lay between two looks is lost then, and counted as
+gives a cue (a probe saw a deadlock). Deadlocks between two polls are lost then, and counted as
 ``missed``, where the server counts deadlocks at all.
 """
 
@@ -21,7 +21,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors.logfile import LogFollower
 from stallscope.collectors.sql.collecting import number
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Session
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.server.deadlocks import Deadlock, Reader, key, of_status
 from stallscope.server.statements import Statement, normalizer
 
@@ -38,10 +38,10 @@ METRIC = "SELECT * FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_dea
 STATUS = "SHOW ENGINE INNODB STATUS"
 
 BLIND_SECONDS = 10.0
-"""Between two looks at the status of a server that counts no deadlocks and gave no cue: its
-report is dear, and holds the kernel mutex in old versions."""
+"""Between two reads of the status of a server that counts no deadlocks and gave no cue: the
+report is expensive, and holds the kernel mutex in old versions."""
 SETTINGS_SECONDS = 10.0
-"""Between two looks at the variables: somebody can switch the log on."""
+"""Between two reads of the variables: somebody can switch the log on."""
 QUIET_SECONDS = 5.0
 """A log that sent nothing for so long says no more of a deadlock that it began: its server writes
 line by line, and can wait for the disk or a CPU between two."""
@@ -51,7 +51,9 @@ _MAX_KNOWN = 10_000
 class _Asks(Protocol):
     """What is used of collectors.sql.connection.Connection."""
 
-    def ask(self, ask: Callable[[Session], T], seconds: float, *, dear: bool = False) -> T: ...
+    def ask(
+        self, ask: Callable[[SqlSession], T], seconds: float, *, expensive: bool = False
+    ) -> T: ...
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -88,15 +90,15 @@ class DeadlockWatch:
         self._reader: Reader | None = None
         self._log_said_at = 0.0
         self._why: str | None = None
-        self._counter: Callable[[Session], float | None] = _no_counter
+        self._counter: Callable[[SqlSession], float | None] = _no_counter
         self._known: OrderedDict[str, None] = OrderedDict()
         self._seen = 0
         self._first: float | None = None
         self._last: float | None = None
-        self._looked_at = -BLIND_SECONDS
+        self._read_at = -BLIND_SECONDS
         self._lost = 0.0
         self._owed = False
-        """There is one to be looked at: a look that failed is made up for."""
+        """There is a deadlock to read: a read that failed is repeated."""
 
     def begin(self) -> list[Deadlock]:
         """Look for the first time: return the latest deadlock that was there before, if any.
@@ -121,7 +123,7 @@ class DeadlockWatch:
         moved = self._count(self._connection.ask(self._counter, self._deadline))
         if self._log is not None:
             return self._new(self._from_log(moved=moved))
-        blind = self._first is None and time.monotonic() - self._looked_at >= BLIND_SECONDS
+        blind = self._first is None and time.monotonic() - self._read_at >= BLIND_SECONDS
         self._owed = self._owed or moved or blind
         return self._new(self._latest()) if self._owed else []
 
@@ -144,7 +146,7 @@ class DeadlockWatch:
             self._log.close()
         self._log = None
 
-    def _configure(self, session: Session) -> None:
+    def _configure(self, session: SqlSession) -> None:
         values = {str(name).lower(): str(value) for name, value in session.select(VARIABLES)}
         self._settings = _Settings(
             prints_all=values.get("innodb_print_all_deadlocks", "") == "ON",
@@ -204,12 +206,12 @@ class DeadlockWatch:
         return found
 
     def _latest(self) -> list[Deadlock]:
-        def ask(session: Session) -> str:
+        def ask(session: SqlSession) -> str:
             rows = session.select(STATUS)
             return str(rows[0][-1]) if rows else ""
 
-        self._looked_at = time.monotonic()
-        text = self._connection.ask(ask, self._deadline, dear=True)
+        self._read_at = time.monotonic()
+        text = self._connection.ask(ask, self._deadline, expensive=True)
         self._owed = False
         now_ns = time.time_ns()
         found = of_status(text, now_ns, _stamp(now_ns), self._sql)
@@ -232,12 +234,12 @@ class DeadlockWatch:
         return self._settings.normalize(text)
 
 
-def _status_counter(session: Session) -> float | None:
+def _status_counter(session: SqlSession) -> float | None:
     rows = session.select(COUNTER)
     return number(rows[0][1]) if rows else None
 
 
-def _metric(session: Session) -> float | None:
+def _metric(session: SqlSession) -> float | None:
     try:
         records = session.records(METRIC)
     except StatementError:
@@ -248,7 +250,7 @@ def _metric(session: Session) -> float | None:
     return None
 
 
-def _no_counter(_: Session) -> None:
+def _no_counter(_: SqlSession) -> None:
     return None
 
 

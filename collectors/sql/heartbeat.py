@@ -7,7 +7,7 @@ import time
 
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import LateError
-from stallscope.collectors.sql.wire import Session
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.samples import Sample
 
 __all__ = ["Heartbeat"]
@@ -32,7 +32,7 @@ class Heartbeat(SqlCollector):
             owed = self._connection.waiting_since() or 0.0
             return Sample(self.name, time_ns, clock_ns, elapsed_ms=owed * 1e3, error=str(error))
 
-    def read(self, session: Session) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         begin = time.monotonic_ns()
         session.run(BEAT)
         return {"heartbeat.ms": (time.monotonic_ns() - begin) / 1e6}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Session
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.server.innodbnumbers import numbers
 
 __all__ = ["MAX_TEXT", "InnodbStatus", "read_report"]
@@ -20,14 +20,14 @@ class InnodbStatus(SqlCollector):
     """``innodb.history_list_length``, ``.checkpoint_age``, ``.semaphore_waits`` and others."""
 
     name = "innodb_status"
-    dear = True
+    expensive = True
     default_deadline = 2.0
 
-    def read(self, session: Session) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         return numbers(read_report(session))
 
 
-def read_report(session: Session) -> str:
+def read_report(session: SqlSession) -> str:
     """Return the report; its SQL has literals, as the server prints it. Raises: SqlError."""
     rows = session.select(STATUS, max_rows=1)
     if not rows:

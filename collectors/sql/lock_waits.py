@@ -17,7 +17,7 @@ import msgspec
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait
 
@@ -63,12 +63,12 @@ class _Transaction(msgspec.Struct, frozen=True):
 
 
 class LockWaits(SqlCollector):
-    """``lock_waits.waiting``, ``.blockers``, ``.longest_s``, and ``transactions.*`` besides."""
+    """``lock_waits.waiting``, ``.blockers``, ``.longest_s``, and ``transactions.*``."""
 
     name = "lock_waits"
-    dear = True
+    expensive = True
 
-    def read(self, session: Wire) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         transactions = _transactions(session)
         waits = _waits(session, transactions, named=False)
         owners = Counter(wait.owner for wait in waits)
@@ -82,12 +82,12 @@ class LockWaits(SqlCollector):
         }
 
 
-def read_lock_waits(session: Wire) -> list[LockWait]:
+def read_lock_waits(session: SqlSession) -> list[LockWait]:
     """Return one wait for each connection that waits for a row. Raises: StatementError."""
     return _waits(session, _transactions(session), named=True)
 
 
-def _transactions(session: Wire) -> dict[str, _Transaction]:
+def _transactions(session: SqlSession) -> dict[str, _Transaction]:
     if not session.has_process:
         raise StatementError("row-lock waits cannot be read: GRANT PROCESS ON *.* TO it", 1227)
     rows = session.select(TRANSACTIONS, max_rows=MAX_TRANSACTIONS)
@@ -102,7 +102,9 @@ def _transactions(session: Wire) -> dict[str, _Transaction]:
     }
 
 
-def _waits(session: Wire, transactions: dict[str, _Transaction], *, named: bool) -> list[LockWait]:
+def _waits(
+    session: SqlSession, transactions: dict[str, _Transaction], *, named: bool
+) -> list[LockWait]:
     if not any(t.waits for t in transactions.values()):
         return []
     roots = [key for key, t in transactions.items() if not t.waits][:MAX_ROOTS]
@@ -130,7 +132,7 @@ def _waits(session: Wire, transactions: dict[str, _Transaction], *, named: bool)
 
 
 def _ask(
-    session: Wire, roots: Sequence[str], waiting: Sequence[str]
+    session: SqlSession, roots: Sequence[str], waiting: Sequence[str]
 ) -> tuple[list[tuple[object, ...]], str]:
     """Return a line for each waiter, and the statement that names their locks."""
     if not session.version.mariadb:
@@ -143,7 +145,7 @@ def _ask(
 
 
 def _lines(
-    session: Wire, statement: str, roots: Sequence[str], waiting: Sequence[str]
+    session: SqlSession, statement: str, roots: Sequence[str], waiting: Sequence[str]
 ) -> list[tuple[object, ...]]:
     """Ask for those behind ``roots``, then for those of ``waiting`` that are behind others."""
     found: list[tuple[object, ...]] = []
@@ -158,7 +160,7 @@ def _lines(
 
 
 def _names(
-    session: Wire, statement: str, ids: list[str]
+    session: SqlSession, statement: str, ids: list[str]
 ) -> dict[str, tuple[str | None, str | None]]:
     """Return lock id → what is locked, and how."""
     if not ids:

@@ -15,7 +15,7 @@ import msgspec
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait, Session
 
@@ -98,9 +98,9 @@ class MetadataLocks(SqlCollector):
     """``metadata_locks.granted``, ``.pending``, ``.pending_objects``."""
 
     name = "metadata_locks"
-    dear = True
+    expensive = True
 
-    def read(self, session: Wire) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         if session.version.mariadb:
             return {"metadata_locks.granted": float(len(_by_plugin(session)))}
         try:
@@ -117,7 +117,7 @@ class MetadataLocks(SqlCollector):
 
 
 def read_metadata_waits(
-    session: Wire, sessions: Sequence[Session], threads: Mapping[int, int]
+    session: SqlSession, sessions: Sequence[Session], threads: Mapping[int, int]
 ) -> list[LockWait]:
     """Return one wait for each connection that waits for a metadata lock.
 
@@ -143,13 +143,13 @@ def read_metadata_waits(
     return waits_of([*granted, *pending])
 
 
-def _why_not(session: Wire, error: StatementError) -> str:
+def _why_not(session: SqlSession, error: StatementError) -> str:
     if error.number in _NO_SUCH_TABLE:
         return f"{session.version.text} does not report metadata locks, or not to this account"
     return str(error)
 
 
-def _granted(session: Wire, pending: Sequence[Held]) -> list[tuple[object, ...]]:
+def _granted(session: SqlSession, pending: Sequence[Held]) -> list[tuple[object, ...]]:
     """Return who holds what the others want."""
     objects = [
         key for key, _ in Counter((h.kind, h.name) for h in pending).most_common(MAX_OBJECTS)
@@ -210,7 +210,7 @@ def _owner(kind: str, wanted: Held, there: Sequence[Held]) -> int | None:
     return None
 
 
-def _by_plugin(session: Wire) -> list[Held]:
+def _by_plugin(session: SqlSession) -> list[Held]:
     try:
         rows = session.select(PLUGIN, max_rows=MAX_LOCKS)
     except StatementError as error:
@@ -233,7 +233,7 @@ def _guided(held: Sequence[Held], waiting: set[int]) -> list[LockWait]:
     """Find owners where only held locks are listed.
 
     A connection that waits and holds an upgradable lock is a DDL: it waits for who else holds the
-    table. The others wait for it, but which table they want is not told: they are left out where
+    table. The others wait for it, but not for which table is not reported: they are left out where
     there is more than one such DDL.
     """
     found: list[LockWait] = []

@@ -45,7 +45,7 @@ class Sources(msgspec.Struct, frozen=True):
     defaults_extra_file: str | None = None
     group_suffix: str | None = None
     login_path: str | None = None
-    """A group of .mylogin.cnf besides [client]."""
+    """A group of .mylogin.cnf that is read in addition to [client]."""
     no_defaults: bool = False
 
 

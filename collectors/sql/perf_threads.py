@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections with the kernel's ids of their threads, where the server tells them."""
+"""Connections with the kernel's ids of their threads, where the server reports them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Collection
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Row
-from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.collectors.sql.protocol import Row, SqlSession
 from stallscope.model.sessions import MAX_STATEMENT, Session
 
 __all__ = ["MAX_SESSIONS", "PerfThreads", "last_statements", "read_sessions"]
@@ -44,9 +43,9 @@ class PerfThreads(SqlCollector):
     """``perf_threads.<name>``: threads of the server by the name it gives them."""
 
     name = "perf_threads"
-    dear = True
+    expensive = True
 
-    def read(self, session: Wire) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         if not session.has_threads_table:
             raise StatementError(
                 f"{session.version.text} has no performance_schema.threads, or it is off", 1146
@@ -60,7 +59,7 @@ class PerfThreads(SqlCollector):
         return values
 
 
-def read_sessions(session: Wire) -> tuple[list[Session], dict[int, int], str | None]:
+def read_sessions(session: SqlSession) -> tuple[list[Session], dict[int, int], str | None]:
     """Return the connections, thread numbers of performance_schema → connection, and why not.
 
     MariaDB's tables know connections by their own numbers: there both are the same.
@@ -111,7 +110,7 @@ def _session(row: Row) -> Session:
     )
 
 
-def last_statements(session: Wire, connections: Collection[int]) -> dict[int, str]:
+def last_statements(session: SqlSession, connections: Collection[int]) -> dict[int, str]:
     """Return what idle connections ran last."""
     wanted = sorted(connections)[:MAX_LAST]
     if not wanted or not session.has_threads_table:

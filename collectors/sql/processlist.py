@@ -8,7 +8,7 @@ from collections import Counter
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Row, Session
+from stallscope.collectors.sql.protocol import Row, SqlSession
 
 __all__ = ["BACKGROUND", "SHOW", "Processlist"]
 
@@ -23,7 +23,7 @@ GROUP BY 1, 2"""
 SHOW = "SHOW PROCESSLIST"
 
 MAX_NAMES = 200
-"""Commands and states that are told apart; the rest is ``other``."""
+"""Commands and states that are counted by name; the rest is ``other``."""
 
 BACKGROUND = frozenset(
     {"Daemon", "Binlog Dump", "Binlog Dump GTID", "Connect", "Slave_IO"}
@@ -36,13 +36,13 @@ _SLEEP = "Sleep"
 class Processlist(SqlCollector):
     """``processlist.running``: with a statement; background and ourselves are left out.
 
-    Besides: ``processlist.sleeping``, ``.background``, ``.total``, ``.longest_s`` (of the running
+    Also: ``processlist.sleeping``, ``.background``, ``.total``, ``.longest_s`` (of the running
     ones), ``.command.Query``, ``.state.Sending data``.
     """
 
     name = "processlist"
 
-    def read(self, session: Session) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         counts = _Counts()
         if session.has_threads_table:
             session.each(THREADS, lambda row: counts.add(*row))

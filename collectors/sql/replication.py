@@ -8,7 +8,7 @@ from typing import Any
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Session
+from stallscope.collectors.sql.protocol import SqlSession
 
 __all__ = ["Replication", "numbers"]
 
@@ -29,7 +29,7 @@ class Replication(SqlCollector):
 
     name = "replication"
 
-    def read(self, session: Session) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         order = (ALL_SLAVES, SLAVE) if session.version.mariadb else (REPLICA, SLAVE)
         for statement in order:
             try:

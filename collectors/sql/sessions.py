@@ -12,7 +12,7 @@ from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.lock_waits import read_lock_waits
 from stallscope.collectors.sql.metadata_locks import read_metadata_waits
 from stallscope.collectors.sql.perf_threads import MAX_SESSIONS, last_statements, read_sessions
-from stallscope.collectors.sql.wire import Session as Wire
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.sessions import LockWait, Session, Sessions
 
 __all__ = ["MODE", "fetch"]
@@ -28,7 +28,7 @@ def fetch(connection: Connection, deadline: float) -> Sessions:
     """
     so_far: list[Sessions] = []
     try:
-        return connection.ask(lambda wire: _fetch(wire, so_far), deadline, dear=True)
+        return connection.ask(lambda session: _fetch(session, so_far), deadline, expensive=True)
     except SqlError as error:
         if so_far:
             known = so_far[-1]
@@ -37,16 +37,16 @@ def fetch(connection: Connection, deadline: float) -> Sessions:
         return Sessions(sessions=(), reason=f"connections and statements are unknown: {error}")
 
 
-def _fetch(wire: Wire, so_far: list[Sessions]) -> Sessions:
+def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
     """Ask step by step; ``so_far`` gets what is known after each."""
-    sessions, threads, reason = read_sessions(wire)
-    facts = wire.facts
-    looked = Sessions(sessions=(), reason=reason, own=facts.connection, pid=facts.listener_pid)
+    sessions, threads, reason = read_sessions(session)
+    facts = session.facts
+    known = Sessions(sessions=(), reason=reason, own=facts.connection, pid=facts.listener_pid)
     if reason is not None:
-        return looked
-    mode = str(wire.select(MODE)[0][0])
-    looked = msgspec.structs.replace(
-        looked,
+        return known
+    mode = str(session.select(MODE)[0][0])
+    known = msgspec.structs.replace(
+        known,
         sessions=tuple(sessions),
         ansi_quotes="ANSI_QUOTES" in mode,
         no_backslash_escapes="NO_BACKSLASH_ESCAPES" in mode,
@@ -56,25 +56,27 @@ def _fetch(wire: Wire, so_far: list[Sessions]) -> Sessions:
     if len(sessions) >= MAX_SESSIONS:
         notes.append(f"more than {MAX_SESSIONS} connections: the others have no statement")
     readers: tuple[Callable[[], list[LockWait]], ...] = (
-        lambda: read_metadata_waits(wire, sessions, threads),
-        lambda: read_lock_waits(wire),
+        lambda: read_metadata_waits(session, sessions, threads),
+        lambda: read_lock_waits(session),
     )
     for read in readers:
-        so_far.append(msgspec.structs.replace(looked, waits=tuple(waits), notes=tuple(notes)))
+        so_far.append(msgspec.structs.replace(known, waits=tuple(waits), notes=tuple(notes)))
         try:
             waits += read()
         except StatementError as error:
             notes.append(str(error))
-    looked = msgspec.structs.replace(looked, waits=tuple(waits), notes=tuple(notes))
-    so_far.append(looked)
-    return msgspec.structs.replace(looked, sessions=tuple(_with_last(wire, sessions, waits)))
+    known = msgspec.structs.replace(known, waits=tuple(waits), notes=tuple(notes))
+    so_far.append(known)
+    return msgspec.structs.replace(known, sessions=tuple(_with_last(session, sessions, waits)))
 
 
-def _with_last(wire: Wire, sessions: list[Session], waits: list[LockWait]) -> list[Session]:
+def _with_last(
+    session: SqlSession, sessions: list[Session], waits: list[LockWait]
+) -> list[Session]:
     """Add the last statement of owners that are idle: it is what took the lock, or near it."""
     owners = {wait.owner for wait in waits}
     silent = {s.connection for s in sessions if s.connection in owners and not s.statement}
-    found = last_statements(wire, silent)
+    found = last_statements(session, silent)
     return [
         msgspec.structs.replace(s, statement=found[s.connection]) if s.connection in found else s
         for s in sessions

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.connection import Connection
-from stallscope.collectors.sql.wire import Row, Session
+from stallscope.collectors.sql.protocol import Row, SqlSession
 
 __all__ = ["Status"]
 
@@ -32,7 +32,7 @@ class Status(SqlCollector):
         super().__init__(connection, deadline)
         self._names = None if names is None else tuple(sorted(set(names)))
 
-    def read(self, session: Session) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         values: dict[str, float] = {}
 
         def take(row: Row) -> None:

@@ -19,10 +19,9 @@ from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.innodb_status import read_report
 from stallscope.collectors.sql.lock_waits import read_lock_waits
 from stallscope.collectors.sql.processlist import SHOW
+from stallscope.collectors.sql.protocol import Row, SqlSession
 from stallscope.collectors.sql.sessions import MODE, fetch
-from stallscope.collectors.sql.wire import Row, Session
-from stallscope.model.sessions import LockWait, Sessions
-from stallscope.model.sessions import Session as Known
+from stallscope.model.sessions import LockWait, Session, Sessions
 from stallscope.server.innodbtext import redact
 from stallscope.server.statements import Statement, normalizer
 
@@ -39,7 +38,7 @@ Normalize = Callable[[str], Statement]
 
 
 class Texts(msgspec.Struct, frozen=True):
-    """``found``: text by name. ``missing``: what could not be had, a sentence each."""
+    """``found``: text by name. ``missing``: what could not be read, a sentence each."""
 
     found: dict[str, str]
     missing: tuple[str, ...] = ()
@@ -47,14 +46,14 @@ class Texts(msgspec.Struct, frozen=True):
 
 def fetch_texts(connection: Connection) -> Texts:
     """Ask for all of them, one after the other. Raises: SqlError where the server says nothing."""
-    mode = connection.ask(lambda wire: str(wire.select(MODE)[0][0]), MODE_SECONDS)
+    mode = connection.ask(lambda session: str(session.select(MODE)[0][0]), MODE_SECONDS)
     normalize = normalizer(mode)
     readers: dict[str, Callable[[float], str]] = {
         "processlist": lambda seconds: _processlist(connection, normalize, seconds),
         "lock-waits": lambda seconds: _lock_waits(connection, normalize, seconds),
         # Last: where InnoDB's own mutexes are what everybody waits for, it waits with them.
         "innodb-status": lambda seconds: redact(
-            connection.ask(read_report, seconds, dear=True), normalize
+            connection.ask(read_report, seconds, expensive=True), normalize
         ),
     }
     found: dict[str, str] = {}
@@ -77,11 +76,11 @@ def _processlist(connection: Connection, normalize: Normalize, seconds: float) -
             counts[key] += 1
             longest[key] = max(longest.get(key, 0), int(row[5] or 0))
 
-    def ask(wire: Session) -> None:
-        own = wire.facts.connection
-        wire.each(SHOW, lambda row: None if row[0] == own else take(row))
+    def ask(session: SqlSession) -> None:
+        own = session.facts.connection
+        session.each(SHOW, lambda row: None if row[0] == own else take(row))
 
-    connection.ask(ask, seconds, dear=True)
+    connection.ask(ask, seconds, expensive=True)
     return processlist_text(counts, longest, normalize)
 
 
@@ -126,8 +125,8 @@ def _by_weight(
 def _lock_waits(connection: Connection, normalize: Normalize, seconds: float) -> str:
     known = fetch(connection, seconds)
     if known.reason is not None:
-        # The server does not tell which thread serves a connection, but who waits for whom.
-        waits = connection.ask(read_lock_waits, seconds, dear=True)
+        # The server does not report which thread serves a connection, but who waits for whom.
+        waits = connection.ask(read_lock_waits, seconds, expensive=True)
         known = Sessions(sessions=(), waits=tuple(waits))
     return lock_waits_text(known, normalize)
 
@@ -152,7 +151,7 @@ def lock_waits_text(known: Sessions, normalize: Normalize) -> str:
     return "\n".join([*lines, *(one_line(note) for note in known.notes)]) + "\n"
 
 
-def _doing(session: Known | None, normalize: Normalize) -> str:
+def _doing(session: Session | None, normalize: Normalize) -> str:
     if session is None:
         return ""
     state = f", {session.state}" if session.state else ""

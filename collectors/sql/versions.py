@@ -35,7 +35,8 @@ class ServerVersion(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, comment: str = "") -> ServerVersion:
-    """Parse ``VERSION()``; ``comment`` is ``@@version_comment``, which tells Percona's from MySQL.
+    """Parse ``VERSION()``; ``comment`` is ``@@version_comment``, which distinguishes Percona's from
+    MySQL.
 
     What has no number is version 0.0.0 of MySQL: no feature is believed to be there.
     """

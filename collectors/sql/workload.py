@@ -9,7 +9,7 @@ from typing import Any
 
 from stallscope.collectors.sql.collecting import number
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Session
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.server.innodbnumbers import latest_deadlock, with_share
 from stallscope.server.statements import Statement, normalizer
 from stallscope.server.status import ABSENT, Progress, StatusSample
@@ -42,10 +42,10 @@ PROCESSES = (
 )
 _MAX_PROGRESS = 100
 _UNKNOWN_THERE = frozenset({1049, 1054, 1109, 1146})
-"""No such database, column or table: this server does not tell it."""
+"""No such database, column or table: this server does not report it."""
 
 
-def sample(session: Session) -> StatusSample:
+def sample(session: SqlSession) -> StatusSample:
     """Ask the server once. Raises: SqlError where it does not answer."""
     clock_s = time.monotonic()
     values: dict[str, float] = {}
@@ -78,11 +78,12 @@ def sample(session: Session) -> StatusSample:
 
 
 def _why(error: StatementError) -> str:
-    """Tell what a server does not have from what it did not tell this account, or this time."""
+    """Distinguish what a server does not have from what it refused to this account, or this
+    time."""
     return ABSENT if error.number in _UNKNOWN_THERE else str(error)
 
 
-def _metrics(session: Session, values: dict[str, float], missing: dict[str, str]) -> None:
+def _metrics(session: SqlSession, values: dict[str, float], missing: dict[str, str]) -> None:
     """Take the counters that are enabled: a disabled one stays 0."""
     try:
         records = session.records(METRICS)
@@ -101,7 +102,7 @@ def _metrics(session: Session, values: dict[str, float], missing: dict[str, str]
 
 
 def _progress(
-    session: Session, normalize: Callable[[str], Statement], missing: dict[str, str]
+    session: SqlSession, normalize: Callable[[str], Statement], missing: dict[str, str]
 ) -> tuple[Progress, ...]:
     def made(identity: Any, stage: Any, percent: Any, query: Any) -> Progress:
         sql = normalize(str(query)).text if query else None

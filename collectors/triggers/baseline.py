@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a number usually is, learnt from what it was."""
+"""What a number usually is, learned from earlier values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Baseline:
         return self._value
 
     def learn(self, value: float, clock_ns: int, *, incident: bool) -> None:
-        """Take a value. During an incident nothing is learnt, unless it lasts for long."""
+        """Take a value. During an incident the baseline does not change, unless it lasts for
+        long."""
         if incident:
             if self._idle_since is None:
                 self._idle_since = clock_ns
@@ -59,11 +60,11 @@ class Baseline:
 
     @property
     def means(self) -> tuple[float, ...]:
-        """Return all that it has learnt, oldest first."""
+        """Return all that it has learned, oldest first."""
         return tuple(self._means)
 
     def recall(self, means: Iterable[float]) -> None:
-        """Go on from what another one had learnt."""
+        """Continue from what another baseline had learned."""
         self.forget()
         self._means.extend(means)
         self._settle()

@@ -66,7 +66,7 @@ def sentence(tried: Tried) -> str:
         again = f", {len(tried.fired)} times in total" if len(tried.fired) > 1 else ""
         return f"would fire: {tried.fired[0].why}{again}"
     state = tried.state
-    if not state.looks:
+    if not state.samples:
         if state.never_seen:
             return f"cannot fire: no sample has {', '.join(state.never_seen)}"
         return "cannot fire yet: its value is not known yet (rates, windows, baselines)"

@@ -2,7 +2,7 @@
 """All triggers together: samples in, the triggers that fired out.
 
 There is no clock in here. Time comes with the samples: ``clock_ns`` decides, ``time_ns`` is only
-told on.
+passed on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STALE_INTERVALS = 3
 # itself keeps the interval, and of a faster poll those that come well before their time.
 EARLY = 0.9
 _MOST_NUMBERS = 6
-"""Of an expression's names that a sentence tells."""
+"""The most names of an expression that a sentence gives with their values."""
 _ALWAYS = ("Uptime", "Uptime_since_flush_status")
 
 
@@ -42,7 +42,7 @@ class TriggerState(msgspec.Struct, frozen=True):
 
     name: str
     phase: Phase
-    looks: int
+    samples: int
     """Samples in which its value and threshold were known."""
     value: float | None
     threshold: float | None
@@ -57,7 +57,7 @@ class TriggerState(msgspec.Struct, frozen=True):
 
 
 def status_variables(settings: AgentSettings) -> frozenset[str]:
-    """Return the status variables that the triggers look at, and those that tell a restart."""
+    """Return the status variables that the triggers read, and those that show a restart."""
     wanted = set(_ALWAYS)
     for trigger in settings.triggers:
         wanted |= {n.name for n in _names(trigger) if isinstance(n, Name) and "." not in n.name}
@@ -152,15 +152,15 @@ class Engine:
         for trigger in self._all():
             trigger.machine.restarted()
 
-    def learnt(self) -> dict[str, list[tuple[float, ...]]]:
+    def baselines(self) -> dict[str, list[tuple[float, ...]]]:
         """Return the baselines of each trigger, so that a later engine can go on from them."""
         found = {t.settings.name: [b.means for b in t.baselines] for t in self._variables}
         return {name: means for name, means in found.items() if means}
 
-    def recall(self, learnt: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    def restore_baselines(self, saved: Mapping[str, Sequence[Sequence[float]]]) -> None:
         """Go on from the baselines of an engine of before, of the same settings."""
         for trigger in self._variables:
-            means = learnt.get(trigger.settings.name, ())
+            means = saved.get(trigger.settings.name, ())
             if len(means) == len(trigger.baselines):
                 for baseline, known in zip(trigger.baselines, means, strict=True):
                     baseline.recall(known)
@@ -179,7 +179,7 @@ class _Watched:
     def __init__(self, settings: TriggerSettings, cycles: int, interval_ns: int) -> None:
         self.settings = settings
         self.machine = Machine(cycles, settings.clear_cycles, int(settings.sleep * NS), interval_ns)
-        self.looks = 0
+        self.samples = 0
         self.most_in_a_row = 0
         self.value: float | None = None
         self.threshold: float | None = None
@@ -192,7 +192,7 @@ class _Watched:
         return TriggerState(
             name=self.settings.name,
             phase=self.machine.phase,
-            looks=self.looks,
+            samples=self.samples,
             value=self.value,
             threshold=self.threshold,
             fired=self.machine.fired,
@@ -220,7 +220,7 @@ class _WaitTrigger(_Watched):
         self.threshold = float(settings.threshold)
 
     def look(self, line: WaitLine, time_ns: int, clock_ns: int) -> Fired | None:
-        self.looks += 1
+        self.samples += 1
         self._remember(self._longest(line))
         wait = waiting.longest(self.settings, line)
         if not self._count(wait is not None, wait is None, clock_ns) or wait is None:
@@ -231,7 +231,7 @@ class _WaitTrigger(_Watched):
         length = wait.length_ms if wait.length_ms is not None else wait.threshold_ms or 0.0
         if not waiting.matches(self.settings, wait.kind, length, wait.waiters):
             return None
-        self.looks += 1
+        self.samples += 1
         self._remember(length)
         return self._fired(wait, time_ns) if self._count(True, False, clock_ns) else None
 
@@ -285,10 +285,10 @@ class _VariableTrigger(_Watched):
         )
         self.leader = self._variable.names[0]
         self.baselines = [
-            learnt
+            means
             for part in (self._variable, *limits)
             if part is not None
-            for learnt in part.baselines
+            for means in part.baselines
         ]
 
     def look(self, readings: Readings, sample: Sample, incident: bool) -> Fired | None:
@@ -311,7 +311,7 @@ class _VariableTrigger(_Watched):
             breached = value > threshold if self._above else value < threshold
             cleared = not breached and self._is_clear(value, clear)
             self._remember(value, threshold)
-        self.looks += breached is not None
+        self.samples += breached is not None
         if not self._count(breached, cleared, clock):
             return None
         return Fired(
@@ -354,7 +354,7 @@ class _VariableTrigger(_Watched):
         return one_line(f"{head} ({self._numbers(look)})", 500)
 
     def _numbers(self, look: Look) -> str:
-        """Tell what the value is made of; what is 0 adds nothing to it."""
+        """Describe what the value is made of; what is 0 is left out."""
         found = []
         for name in self.names:
             reading = look.readings.reading(name, look.clock_ns, look.stale_ns)

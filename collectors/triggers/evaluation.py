@@ -28,12 +28,12 @@ __all__ = ["Comparison", "Evaluation", "Look"]
 Value = float | None
 
 MAX_SLOTS = 600
-"""Of a window: an hour at 20 looks a second must not be 72,000 numbers."""
+"""Of a window: an hour at 20 samples a second must not take 72,000 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One moment at which an expression is looked at."""
+    """One moment at which an expression is evaluated."""
 
     readings: Readings
     clock_ns: int
@@ -44,7 +44,8 @@ class Look:
 
 
 class Evaluation:
-    """An expression made ready to be looked at again and again; it remembers for ``rate(x)``."""
+    """An expression compiled to be evaluated many times; it remembers earlier values for
+    ``rate(x)``."""
 
     def __init__(self, tree: Node) -> None:
         self.names = names(tree)
@@ -130,7 +131,7 @@ class Comparison:
 
 
 class _Parts:
-    """What of an expression can be asked from outside."""
+    """The parts of a compiled expression that others read."""
 
     def __init__(self) -> None:
         self.comparisons: list[Comparison] = []
@@ -159,7 +160,7 @@ def _logic(left: _Compiled, right: _Compiled, *, decides: bool) -> _Compiled:
     """One side that decides is enough, whatever the other, unknown, side would be."""
 
     def value(look: Look) -> Value:
-        # Both are looked at always: what looks back must see every sample.
+        # Both are always evaluated: functions of earlier samples must see every sample.
         sides = (left(look), right(look))
         if any(side is not None and bool(side) == decides for side in sides):
             return float(decides)
@@ -211,18 +212,18 @@ def _known(first: _Compiled, instead: _Compiled) -> _Compiled:
     return value
 
 
-def _baseline(operand: _Compiled, learnt: Baseline) -> _Compiled:
+def _baseline(operand: _Compiled, baseline: Baseline) -> _Compiled:
     epoch = 0
 
     def value(look: Look) -> Value:
         nonlocal epoch
         if look.readings.epoch != epoch:
             epoch = look.readings.epoch
-            learnt.forget()
+            baseline.forget()
         inner = operand(look)
         if inner is not None:
-            learnt.learn(inner, look.clock_ns, incident=look.incident)
-        return learnt.value
+            baseline.learn(inner, look.clock_ns, incident=look.incident)
+        return baseline.value
 
     return value
 
@@ -272,7 +273,8 @@ class _Growth:
         return _finite(difference * NS / elapsed_ns if self._per_second else difference)
 
     def _clock(self, look: Look) -> int:
-        """Return when x was sampled: looks come more often than samples of a slow collector."""
+        """Return when x was sampled: a trigger is evaluated more often than a slow collector
+        samples."""
         found = [look.readings.reading(name, look.clock_ns, look.stale_ns) for name in self._of]
         return max((reading.clock_ns for reading in found if reading), default=look.clock_ns)
 

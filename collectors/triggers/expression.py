@@ -187,7 +187,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def names(node: Node) -> tuple[Named, ...]:
-    """Return what an expression looks at, each once, in the order of the text."""
+    """Return the names that an expression reads, each once, in the order of the text."""
     return tuple(dict.fromkeys(n for n in walk(node) if isinstance(n, Named)))
 
 

@@ -16,7 +16,7 @@ STATE = "processlist.state."
 _PROCESSLIST = "processlist"
 _HEARTBEAT = "heartbeat"
 UNANSWERED = "heartbeat.unanswered_ms"
-"""How long the heartbeat's question has been out: the one thing that a failed sample tells."""
+"""How long the heartbeat has waited for its answer: the one value that a failed sample has."""
 _SINCE = ("Uptime", "Uptime_since_flush_status")
 """Fall when the server has restarted or its counters were set to zero."""
 

@@ -29,7 +29,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def shortened(line: WaitLine) -> WaitLine:
-    """Leave out of a line what no trigger looks at."""
+    """Remove from a line what no trigger reads."""
     return msgspec.structs.replace(
         line,
         kinds={k: msgspec.structs.replace(v, histogram=()) for k, v in line.kinds.items()},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent is told by its triggers file: docs/triggers.md, key by key."""
+"""The settings of the triggers file: docs/triggers.md, key by key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 class TriggerSettings(_Settings, frozen=True):
     """One ``[[trigger]]``.
 
-    It looks at ``variable`` (an expression that is compared with ``threshold``, or a condition that
+    It reads ``variable`` (an expression that is compared with ``threshold``, or a condition that
     has none), or at ``wait``, which the wait programs see by themselves.
     """
 

@@ -14,7 +14,7 @@ LOST_NS = 60 * 1_000_000_000
 
 
 class Phase(enum.StrEnum):
-    """Where a trigger stands between two looks."""
+    """The state of a trigger between two samples."""
 
     CALM = "calm"
     COUNTING = "counting"
@@ -24,11 +24,11 @@ class Phase(enum.StrEnum):
 
 
 class Machine:
-    """Counts the looks at one trigger.
+    """Counts the samples of one trigger.
 
     It fires after ``cycles`` breaches in a row. Then it is quiet until it was clear for
-    ``clear_cycles`` looks in a row, and for ``sleep_ns`` from when it fired. A look that could
-    tell nothing changes nothing. ``clock_ns`` is the monotonic clock of the samples.
+    ``clear_cycles`` samples in a row, and for ``sleep_ns`` from when it fired. A sample without
+    the value changes nothing. ``clock_ns`` is the monotonic clock of the samples.
     """
 
     def __init__(self, cycles: int, clear_cycles: int, sleep_ns: int, interval_ns: int) -> None:
@@ -40,26 +40,26 @@ class Machine:
         self._row = 0
         self._clear_ns = 0
         self._fired_ns: int | None = None
-        self._told = False
+        self._suppressed = False
         self.phase = Phase.CALM
         self.over_ns: int | None = None
-        """When the latest breach that fired was over: at the first of its clear looks."""
+        """When the latest breach that fired was over: at the first of its clear samples."""
         self.fired = 0
         self.suppressed = 0
-        """How often it would have fired, had it not been for the sleep."""
+        """How often it would have fired without the sleep."""
 
     @property
     def row(self) -> int:
-        """Return the breaches in a row, or the clear looks in a row once it has fired."""
+        """Return the breaches in a row, or the clear samples in a row once it has fired."""
         return self._row
 
     def look(self, breached: bool | None, cleared: bool | None, clock_ns: int) -> bool:
-        """Take a look; say whether it fires. Both None where the value is not known."""
+        """Take a sample; return whether it fires. Both None where the value is not known."""
         if breached is None or cleared is None:
             return False
         if self._clock_ns is not None:
             if clock_ns <= self._clock_ns:
-                return False  # a look that came late says nothing about now
+                return False  # a sample that came late says nothing about now
             if clock_ns - self._clock_ns > self._gap_ns and self.phase is not Phase.FIRED:
                 self._calm()
         self._clock_ns = clock_ns
@@ -74,8 +74,8 @@ class Machine:
         if self._row < self._cycles:
             return False
         if self._fired_ns is not None and clock_ns - self._fired_ns < self._sleep_ns:
-            if not self._told:
-                self._told = True
+            if not self._suppressed:
+                self._suppressed = True
                 self.suppressed += 1
             return False
         self.phase, self._row, self._fired_ns = Phase.FIRED, 0, clock_ns
@@ -111,4 +111,4 @@ class Machine:
         self._calm()
 
     def _calm(self) -> None:
-        self.phase, self._row, self._told = Phase.CALM, 0, False
+        self.phase, self._row, self._suppressed = Phase.CALM, 0, False

@@ -41,7 +41,7 @@ def probe_options(triggers: Iterable[TriggerSettings]) -> list[str]:
 
 
 def matches(settings: TriggerSettings, kind: str, length_ms: float, waiters: int) -> bool:
-    """Say whether a wait is one that a trigger looks for."""
+    """Return whether a wait is one that a trigger waits for."""
     return (
         settings.wait is not None
         and isinstance(settings.threshold, float | int)
@@ -52,7 +52,7 @@ def matches(settings: TriggerSettings, kind: str, length_ms: float, waiters: int
 
 
 def longest(settings: TriggerSettings, line: WaitLine) -> Trigger | None:
-    """Return the longest wait in flight of a line that a trigger looks for."""
+    """Return the longest wait in flight of a line that the trigger matches."""
     found = [
         key
         for key in line.keys
@@ -73,7 +73,7 @@ def _trigger(key: Key) -> Trigger:
 
 
 def sentence(settings: TriggerSettings, wait: Trigger) -> str:
-    """Tell of a wait with its numbers."""
+    """Describe a wait with its numbers."""
     assert isinstance(settings.threshold, float | int)
     name = f" {end_of_name(clean(wait.name), 80)}" if wait.name else ""
     length = f"{wait.length_ms or 0.0:.0f} ms >= {settings.threshold:g} ms"

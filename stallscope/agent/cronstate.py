@@ -25,7 +25,7 @@ class _State(msgspec.Struct):
     boot: str
     fired: dict[str, int] = {}
     """Trigger → when it fired last, by CLOCK_MONOTONIC."""
-    learnt: dict[str, list[tuple[float, ...]]] = {}
+    baselines: dict[str, list[tuple[float, ...]]] = {}
     """Trigger → its baselines."""
     schema: str = "stallscope.cron/1"
 
@@ -46,13 +46,15 @@ def load(dest: Path, agent: Agent) -> None:
         with (dest / _STATE).open("rb") as file:
             state = msgspec.json.decode(file.read(_MAX_STATE), type=_State)
         if state.boot == _boot():
-            agent.engine.recall(state.learnt)
+            agent.engine.restore_baselines(state.baselines)
             agent.incidents.last_fired.update(state.fired)
 
 
 def save(dest: Path, agent: Agent) -> None:
     """Keep what the next run is to know. Raises: StallscopeError."""
-    state = _State(boot=_boot(), fired=agent.incidents.last_fired, learnt=agent.engine.learnt())
+    state = _State(
+        boot=_boot(), fired=agent.incidents.last_fired, baselines=agent.engine.baselines()
+    )
     atomicfile.write(dest / _STATE, [msgspec.json.encode(state), b"\n"], force=True)
 
 

@@ -7,7 +7,7 @@ What happens to it are calls, each with its moment; what is to be done are comma
     CAPTURING ---- its burst of captures is taken
       |     ^
       v     |
-    RETRYING ----- captures fail, and are tried again ever more rarely
+    RETRYING ----- captures fail, and are retried at growing intervals
       |
       v
     ONGOING <----> RECOVERING ---- its triggers are over; what follows is recorded
@@ -548,7 +548,7 @@ class IncidentMachine:
 
     def _take_answer(self, capture: Capture, entry: CaptureEntry, answer: VerdictAnswer) -> None:
         for missing in answer.notes:
-            self.note("not-told", missing)
+            self.note("not-known", missing)
         if answer.version is not None:
             target = msgspec.structs.replace(self._value.target, version=answer.version)
             self._value = msgspec.structs.replace(self._value, target=target)

@@ -359,9 +359,9 @@ class Agent:
         self.settings = settings
         self.incidents.configure(settings)
         self._next_poll = self._clock.now_ns()
-        learnt = self.engine.learnt()
+        baselines = self.engine.baselines()
         self.engine = Engine(settings, constants())
-        self.engine.recall(learnt)
+        self.engine.restore_baselines(baselines)
         self._backend.adapt(settings)
         if self._target.running:
             self._adopt()
@@ -395,7 +395,7 @@ class Agent:
         self._writer.submit(prune, needed=False)
 
     def _check_disk(self, now: int) -> None:
-        """Have the writer check the disk, now and then: that, too, can hang."""
+        """Have the writer check the disk at intervals: the check itself can hang."""
         if now < self._disk_due:
             return
         self._disk_due = now + DISK_NS
@@ -442,7 +442,7 @@ class Agent:
 
 
 def _labels(target: Target) -> dict[str, str]:
-    """Tell this server from others on the host, after a restart too."""
+    """Return labels that identify this server on the host; a restart does not change them."""
     labels = {"server": target.server.name}
     if target.server.datadir:
         labels["datadir"] = target.server.datadir

@@ -54,7 +54,7 @@ def webhook_url(text: str) -> str:
 
 
 def environment(event: str, incident: Incident | None, folder: Path | None) -> dict[str, str]:
-    """Return the variables of a command, beside the agent's own."""
+    """Return the variables of a command, in addition to the agent's own."""
     if incident is None:
         return {"STALLSCOPE_EVENT": event}
     verdict = incident.verdict

@@ -151,7 +151,7 @@ class CommandRunner:
             folder.add_waits(waits)
 
     def flush(self, incident: int | None, now_ns: int) -> None:
-        """Write what was recorded, now and then."""
+        """Write what was recorded, at intervals."""
         if incident is not None and now_ns >= self._flush_due:
             self._flush_due = now_ns + FLUSH_NS
             self._folders[incident].flush()

@@ -61,7 +61,7 @@ ALWAYS = (
     "Threads_created",
     "Threads_running",
 )
-"""Status variables of the minute before an incident, beside those that triggers name."""
+"""Status variables that are recorded in addition to those that triggers name."""
 
 
 class Sources(msgspec.Struct):
@@ -156,7 +156,7 @@ def of_server(
         Heartbeat(connection, deadline),
         Status(connection, deadline, names=names),
         Processlist(connection, deadline),
-        *_seldom(connection, settings),
+        *_infrequent(connection, settings),
     ]
     deadlocks = Deadlocks(DeadlockWatch(connection, main.pid), keep_deadlock)
     return Sources(
@@ -168,7 +168,7 @@ def of_server(
     )
 
 
-def _seldom(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:
+def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:
     """Yield what is expensive, or not on every server; as often as its triggers want."""
     from stallscope.collectors.sql.collecting import Infrequent
     from stallscope.collectors.sql.innodb_status import InnodbStatus

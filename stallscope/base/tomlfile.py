@@ -83,7 +83,7 @@ class Reader:
 
 
 def _line(path: Path, message: str) -> str:
-    """Return ``:LINE`` of a mistake that tomllib tells of."""
+    """Return ``:LINE`` of an error that tomllib reports."""
     line = re.search(r"at line (\d+)", message)
     if line:
         return f":{line.group(1)}"

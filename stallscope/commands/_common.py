@@ -72,7 +72,7 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def selector(args: argparse.Namespace) -> processes.Selector:
-    """Return what the user said about the server besides its name."""
+    """Return what the user said about the server in addition to its name."""
     return processes.Selector(socket=args.socket, port=args.port, datadir=args.datadir)
 
 

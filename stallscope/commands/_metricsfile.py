@@ -14,15 +14,15 @@ from stallscope.collectors.processes import Server
 from stallscope.model.waitlines import WaitLine
 from stallscope.reporters.prometheus import Metrics
 
-__all__ = ["MetricsFile", "tell"]
+__all__ = ["MetricsFile", "notice"]
 
 _METRICS_BEGIN = b"# HELP stallscope_"
 _METRICS_MODE = 0o644
 """The node exporter is another user; there is no SQL in it, and no path but the data directory."""
 
 
-def tell(text: str) -> None:
-    """Tell the user something besides the results."""
+def notice(text: str) -> None:
+    """Print a line on stderr."""
     print(f"stallscope: {one_line(text)}", file=sys.stderr, flush=True)
 
 
@@ -33,13 +33,13 @@ class MetricsFile:
     """
 
     def __init__(
-        self, path: Path, servers: Sequence[Server], warn: Callable[[str], None] = tell
+        self, path: Path, servers: Sequence[Server], warn: Callable[[str], None] = notice
     ) -> None:
         self._path = path
         self._warn = warn
         self._metrics = Metrics(_labels(servers))
         self.failed = False
-        """It could not be written at some time; the user was told."""
+        """It could not be written at some time; this was reported."""
         atomicfile.check_can_create(path, force=True)
         if path.exists() and not _begins_with(path, _METRICS_BEGIN):
             raise StallscopeError(
@@ -74,7 +74,7 @@ class MetricsFile:
 
 
 def _labels(servers: Sequence[Server]) -> dict[str, str]:
-    """Tell these servers from others on this host, after a restart too."""
+    """Return labels that identify these servers on this host; a restart does not change them."""
     labels = {"server": ",".join(dict.fromkeys(server.name for server in servers))}
     datadirs = [server.datadir for server in servers if server.datadir]
     return {**labels, "datadir": ",".join(datadirs)} if datadirs else labels

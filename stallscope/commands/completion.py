@@ -72,7 +72,7 @@ def script(shell: str, top: argparse.ArgumentParser) -> str:
 
 
 def _mark(name: str, command: argparse.ArgumentParser) -> None:
-    """Tell shtab what the values of a command's arguments are."""
+    """Give shtab the possible values of a command's arguments."""
     import shtab
 
     for action in command._actions:

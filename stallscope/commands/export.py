@@ -138,7 +138,7 @@ class _Inputs:
         self._args = args
         self._signatures = catalog.load(args.signatures)
         self._items = [item for word in args.inputs for item in self._named(word)]
-        self._told: set[Note] = set()
+        self._reported: set[Note] = set()
         self.partial = False
 
     def _named(self, word: str) -> Iterator[StoredIncident | Path]:
@@ -166,7 +166,7 @@ class _Inputs:
         return [item for item in self._items if not isinstance(item, Path)]
 
     def histories(self) -> Iterator[History]:
-        """Yield what the incidents have beside captures."""
+        """Yield what the incidents have in addition to captures."""
         from stallscope.model.waitlines import WaitLine
         from stallscope.reporters.export.source import History
 
@@ -228,10 +228,10 @@ class _Inputs:
         return Entry(name, engine.analyze(capture, self._signatures), incident)
 
     def _missing(self, entry: Entry) -> None:
-        """Tell what a capture has not read; the same of several captures once."""
+        """Report what could not be read for a capture; each note once."""
         for note in entry.analysis.capture.missing:
-            if note not in self._told:
-                self._told.add(note)
+            if note not in self._reported:
+                self._reported.add(note)
                 self._complain(f"{entry.name}: {note.message} [{note.code}]")
 
     def _complain(self, what: str) -> None:

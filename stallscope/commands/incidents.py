@@ -118,10 +118,10 @@ def _deadlocks(dest: Path, since_ns: int | None, args: argparse.Namespace) -> Ex
     else:
         width = lines.width_of(sys.stdout)
         lines.print_lines(list(deadlocks.render(dest, kept, width)), sys.stdout)
-    return _told(notes)
+    return _report_notes(notes)
 
 
-def _told(notes: Sequence[Note]) -> Exit:
+def _report_notes(notes: Sequence[Note]) -> Exit:
     """Say on standard error what is missing; return the exit code that goes with it."""
     for note in notes:
         print(f"stallscope: {one_line(note.message)}", file=sys.stderr)
@@ -143,8 +143,8 @@ def _listing(dest: Path, args: argparse.Namespace) -> Listing:
         if args.dest is not None:
             raise StallscopeError(_no_store(dest))
         return Listing(dest, [])
-    with progress.of_steps("reading incidents") as tell:
-        found = listing(dest, rebuild=args.rebuild_index, progress=tell)
+    with progress.of_steps("reading incidents") as report:
+        found = listing(dest, rebuild=args.rebuild_index, progress=report)
     stale = found.read or found.dropped or args.rebuild_index
     if stale and not index.write(dest, found.incidents) and args.rebuild_index:
         raise StallscopeError(f"{dest}: the index cannot be written: run this as the store's owner")
@@ -191,7 +191,7 @@ def _list(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exi
     else:
         width = lines.width_of(sys.stdout)
         lines.print_lines(list(incidents.list_lines(found.dest, rows, shown, width)), sys.stdout)
-    return _told(found.notes)
+    return _report_notes(found.notes)
 
 
 def _has_verdict(verdict: Verdict | None, wanted: str | None) -> bool:
@@ -225,13 +225,13 @@ def _prune(dest: Path, args: argparse.Namespace) -> Exit:
         raise StallscopeError(_no_store(dest))
     keep = _store.retention(args)
     if args.dry_run:
-        with progress.of_steps("reading incidents") as tell:
-            found = listing(dest, progress=tell)
+        with progress.of_steps("reading incidents") as report:
+            found = listing(dest, progress=report)
         old = retention.expired(found.incidents, keep, time.time_ns())
         names, total, notes = [s.id for s in old], sum(s.bytes for s in old), found.notes
     else:
-        with progress.of_steps("removing incidents") as tell:
-            done = Store.open(dest).prune(keep, progress=tell)
+        with progress.of_steps("removing incidents") as report:
+            done = Store.open(dest).prune(keep, progress=report)
         names, total, notes = done.removed, done.bytes, done.notes
     verb = "would remove" if args.dry_run else "removed"
     if args.json:
@@ -240,4 +240,4 @@ def _prune(dest: Path, args: argparse.Namespace) -> Exit:
         for name in names:
             print(f"{verb} {name}")
         print(f"{verb} {len(names)} incidents, {units.size(total)}")
-    return _told(notes)
+    return _report_notes(notes)

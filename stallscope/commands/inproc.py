@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at the rings of servers that run with libstallscope.so, and tell the servers what to do."""
+"""Show and change the recording of servers that run with libstallscope.so."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _status(found: list[Found], args: argparse.Namespace) -> Exit:
 
 
 def _write(args: argparse.Namespace) -> Exit:
-    """Switch, or set thresholds; each ring that was written is told."""
+    """Switch recording on or off, or set thresholds; print each ring that was changed."""
     from stallscope.reporters import inproc
 
     for found in _chosen(args):
@@ -139,14 +139,15 @@ def _write(args: argparse.Namespace) -> Exit:
 
 
 def _clean(found: list[Found], args: argparse.Namespace) -> Exit:
-    """Remove what dead servers left; those that live, or may, stay and are told."""
+    """Remove rings of dead servers; keep and print those of live servers, or of which this is
+    unknown."""
     removed = 0
     refused = []
     for one in found:
         try:
             rings.remove(one)
         except StallscopeError as error:
-            # Of all rings, those of living servers are no news.
+            # Running servers keep their rings: only a ring that was asked for is an error.
             if args.ring or one.life is not Life.ALIVE:
                 refused.append(str(error))
         else:

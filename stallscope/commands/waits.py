@@ -13,7 +13,7 @@ from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors import processes, waits
 from stallscope.collectors.processes import Server
 from stallscope.commands import _common, _numbers, _options, _rings
-from stallscope.commands._metricsfile import MetricsFile, tell
+from stallscope.commands._metricsfile import MetricsFile, notice
 from stallscope.commands._waitviews import Raw, Screens, View
 from stallscope.model.waitkinds import GROUPS, KINDS
 from stallscope.model.waitlines import WaitLine
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> Exit:
         follower = None
         if args.follow:
             find = waits.find_again(args.follow, selector)
-            follower = stack.enter_context(waits.Follower(servers[0], find, tell))
+            follower = stack.enter_context(waits.Follower(servers[0], find, notice))
 
         def title() -> str:
             now = servers if follower is None else (follower.server,)
@@ -131,11 +131,11 @@ def run(args: argparse.Namespace) -> Exit:
             views.append(stack.enter_context(screens))
         if metrics is not None:
             views.append(metrics)
-        watched = waits.watch(pids, _wait_options(args), tell, follower)
+        watched = waits.watch(pids, _wait_options(args), notice, follower)
         stack.enter_context(closing(watched))
         final = _show(watched, views)
     if follower is None:
-        _tell_ended(servers)
+        _report_ended(servers)
     partial = any(final.lost.values()) or (metrics is not None and metrics.failed)
     return _common.exit_code(partial=partial, stall=False, fail_on_stall=False)
 
@@ -166,12 +166,12 @@ def _show(watched: Iterator[tuple[WaitLine, bytes]], views: list[View]) -> WaitL
     return line
 
 
-def _tell_ended(servers: tuple[Server, ...]) -> None:
+def _report_ended(servers: tuple[Server, ...]) -> None:
     """Say so where it is over because the server is."""
     for server in servers:
         now = processes.read(server.main.pid)
         if now is None or now.start_time != server.main.start_time or now.state in "ZX":
-            tell(f"{server.name} (pid {server.main.pid}) has ended")
+            notice(f"{server.name} (pid {server.main.pid}) has ended")
 
 
 def _name(server: Server) -> str:

@@ -273,11 +273,11 @@ class Trigger(msgspec.Struct, frozen=True):
     pid: Pid = 0
     tid: Pid = 0
     length_ms: Milliseconds | None = None
-    """Of the wait so far, when it was learnt of."""
+    """How long the wait had lasted when the probe learned of it."""
     threshold_ms: Milliseconds | None = None
     waiters: Index = 0
     delay_ms: Milliseconds | None = None
-    """From the threshold until the probe learnt of it."""
+    """From the threshold until the probe learned of the wait."""
     copied_ms: Milliseconds | None = None
     """Until the stacks of all threads were copied."""
     finished_ms: Milliseconds | None = None

@@ -68,7 +68,7 @@ class CaptureFileError(StallscopeError):
     """The file is not a capture that this version reads."""
 
 
-class _Outside(msgspec.Struct):
+class _Header(msgspec.Struct):
     """What the reader needs of a record that is no part of the model."""
 
     type: str
@@ -77,7 +77,7 @@ class _Outside(msgspec.Struct):
 
 
 _T = TypeVar("_T")
-_outside_decoder = msgspec.json.Decoder(_Outside)
+_header_decoder = msgspec.json.Decoder(_Header)
 # What msgspec raises on text that is not JSON, not UTF-8, not of the type, or nested too deeply.
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError)
 _SCHEMA_AT_START = re.compile(rb'\s*\{[^\n]{0,4096}?"schema"\s*:\s*"stallscope\.capture/')
@@ -242,16 +242,16 @@ class _Reader:
 
     def _record(self, line: bytes) -> None:
         """Take one record in; one of a type that this version does not know is passed over."""
-        outside = _outside_decoder.decode(line)
-        kind = outside.type
+        header = _header_decoder.decode(line)
+        kind = header.type
         if kind not in self.decoders:
             return
         if kind == "capture":
             raise self._error("a second capture record; a file holds one capture")
         record = self.decoders[kind].decode(line)
         table = self.tables.get(kind)
-        if table is not None and outside.id != len(table):
-            raise self._error(f"id {outside.id} where {len(table)} follows")
+        if table is not None and header.id != len(table):
+            raise self._error(f"id {header.id} where {len(table)} follows")
         match record:
             case Thread():
                 self._check(record, record.lock)
@@ -279,9 +279,9 @@ class _Reader:
                     raise self._error("a second trigger record; a capture has one reason")
                 self.trigger = record
             case _:
-                if outside.threads != len(self.threads):
+                if header.threads != len(self.threads):
                     raise self._error(
-                        f"the end record counts {outside.threads} threads,"
+                        f"the end record counts {header.threads} threads,"
                         f" the file holds {len(self.threads)}"
                     )
                 self.end = record

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Incidents: what triggers fired, what was captured, and what it was; docs/store.md.
 
-An incident is a folder. Its ``incident.json`` is this value; beside it lie ``captures/*.jsonl.zst``
-(stallscope.capture/1), ``samples.jsonl.zst`` (of the minute before, during, and the recovery),
-``waits.jsonl.zst`` (lines of stallscope.waits/1) and texts of the server.
+An incident is a folder. Its ``incident.json`` is this value; next to it are
+``captures/*.jsonl.zst`` (stallscope.capture/1), ``samples.jsonl.zst`` (of the minute before,
+during, and the recovery), ``waits.jsonl.zst`` (lines of stallscope.waits/1) and texts of the
+server.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class TargetEntry(msgspec.Struct, frozen=True):
     name: str
     """Of the program: ``mariadbd``."""
     start_time: Count | None = None
-    """Field 22 of /proc/PID/stat: tells it from a later process with the same pid."""
+    """Field 22 of /proc/PID/stat: distinguishes it from a later process with the same pid."""
     exe: str | None = None
     server: str | None = None
     """``mysql``, ``mariadb``, ``postgres``, ``mongodb`` or None."""

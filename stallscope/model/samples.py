@@ -30,4 +30,4 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     values: dict[str, float] = msgspec.field(default_factory=dict)
     elapsed_ms: float = 0.0
     error: str | None = None
-    """A sentence where nothing could be had: refused, late, not there in this version."""
+    """A sentence that says why nothing was read: refused, late, not in this version."""

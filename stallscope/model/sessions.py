@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a server says of its own connections, and how that becomes part of a capture.
 
-A thread of the capture and a connection of the server are the same where the server tells the id
+A thread of the capture and a connection of the server are the same where the server reports the id
 that the kernel has for the thread, which is the one in the server's own pid namespace.
 """
 
@@ -45,7 +45,7 @@ class Session(msgspec.Struct, frozen=True):
 
     connection: Index
     os_tid: Index | None = None
-    """In the server's pid namespace; None where the server does not tell."""
+    """In the server's pid namespace; None where the server does not report it."""
     user: str | None = None
     database: str | None = None
     command: str | None = None
@@ -79,11 +79,11 @@ class Sessions(msgspec.Struct, frozen=True):
     reason: str | None = None
     """Why no thread can be matched with a connection, one sentence; None where it can."""
     notes: tuple[str, ...] = ()
-    """What else could not be had, a sentence each."""
+    """What else could not be read, a sentence each."""
     own: Index | None = None
     """Our own connection."""
     pid: Index | None = None
-    """The server's process, where the kernel told it by the socket; 0 is not known."""
+    """The server's process, where the kernel reported it for the socket; 0 is not known."""
     ansi_quotes: bool = False
     no_backslash_escapes: bool = False
     """The server's SQL modes."""
@@ -156,12 +156,12 @@ def _stranger(capture: Capture, sessions: Sessions) -> str | None:
             " of the captured server by --defaults-file"
         )
     tids = {thread.ns_tid or thread.tid for thread in capture.threads}
-    told = [s.os_tid for s in sessions.sessions if s.os_tid is not None]
-    same = sum(tid in tids for tid in told)
-    if told and same < _LEAST_SHARE * len(told):
+    reported = [s.os_tid for s in sessions.sessions if s.os_tid is not None]
+    same = sum(tid in tids for tid in reported)
+    if reported and same < _LEAST_SHARE * len(reported):
         return (
-            f"SQL answers from another server: {same} of its {len(told)} connections are threads"
-            " of the captured one; give its options by --defaults-file"
+            f"SQL answers from another server: {same} of its {len(reported)} connections are"
+            " threads of the captured one; give its options by --defaults-file"
         )
     return None
 

@@ -135,7 +135,7 @@ class Waker(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One wait over its threshold, as it was learnt of."""
+    """One wait over its threshold, as it was reported."""
 
     kind: str
     name: str | None = None

@@ -15,10 +15,10 @@ __all__ = [
     "count_states",
     "count_threads",
     "count_unseen",
+    "counted_state",
     "label_counts",
     "target_process",
     "thread_of",
-    "told_state",
     "trust",
 ]
 
@@ -32,11 +32,11 @@ def count_states(analysis: Analysis) -> Counter[str]:
     """Return the number of threads that wait, run and idle; those unseen are among the idle."""
     counter: Counter[str] = Counter()
     for thread, state in zip(analysis.capture.threads, analysis.states, strict=True):
-        counter[told_state(state)] += thread.count
+        counter[counted_state(state)] += thread.count
     return counter
 
 
-def told_state(state: str) -> str:
+def counted_state(state: str) -> str:
     """Return the state that a thread is counted under: waiting, running or idle."""
     return IDLE if state == UNSEEN else state
 

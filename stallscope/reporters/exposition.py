@@ -17,7 +17,8 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Exposition:
-    """Makes the lines of metrics; every line has ``labels``, which tell this server from others."""
+    """Makes the lines of metrics; every line has ``labels``, which distinguish this server from
+    others."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels: Labels = tuple(labels.items())

@@ -203,8 +203,8 @@ def _timeline(incident: Incident, entries: Sequence[CaptureEntry], width: int) -
         (fired.time_ns, f"trigger {fired.trigger}: {fired.why}")
         for fired in incident.triggers[:_SHOWN]
     ]
-    told: set[str] = set()
-    events += [(entry.time_ns, _capture(entry, told)) for entry in entries[:_SHOWN]]
+    reported: set[str] = set()
+    events += [(entry.time_ns, _capture(entry, reported)) for entry in entries[:_SHOWN]]
     if incident.end_ns is not None and not incident.interrupted:
         events.append((incident.end_ns, "over"))
     for time_ns, text in sorted(events):
@@ -218,8 +218,8 @@ def _timeline(incident: Incident, entries: Sequence[CaptureEntry], width: int) -
         yield from wrap(text, width, indent="  ")
 
 
-def _capture(entry: CaptureEntry, told: set[str]) -> str:
-    """Tell of a capture; ``told`` has the reasons that stand above it already."""
+def _capture(entry: CaptureEntry, reported: set[str]) -> str:
+    """Describe a capture; ``reported`` has the reasons that were printed already."""
     text = f"{entry.file} ({entry.reason}): "
     text += "not analyzed" if not entry.analyzed else "no stall"
     if entry.verdict is not None:
@@ -230,8 +230,8 @@ def _capture(entry: CaptureEntry, told: set[str]) -> str:
         text += ", partial"
     if entry.sessions is not None:
         text += "; without connections"
-        text += "" if entry.sessions in told else f": {entry.sessions}"
-        told.add(entry.sessions)
+        text += "" if entry.sessions in reported else f": {entry.sessions}"
+        reported.add(entry.sessions)
     return text
 
 

@@ -155,7 +155,7 @@ def short_name(frame: str) -> str:
     name = clean(bare(frame))
     if len(name) <= _MAX_NAME:
         return name
-    # Both ends tell: the namespace, and the function.
+    # Both ends matter: the namespace, and the function.
     return f"{name[: _MAX_NAME // 3]}…{name[-(_MAX_NAME - _MAX_NAME // 3 - 1) :]}"
 
 

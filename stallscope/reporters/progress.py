@@ -106,7 +106,7 @@ def of_steps(what: str) -> Iterator[Callable[[int, int], None]]:
     wanted = _wanted()
     said = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal said
         if wanted and time.monotonic() - said > _PATIENCE:
             said = time.monotonic()
@@ -114,7 +114,7 @@ def of_steps(what: str) -> Iterator[Callable[[int, int], None]]:
             sys.stderr.flush()
 
     try:
-        yield tell
+        yield report
     finally:
         if wanted:
             sys.stderr.write("\r\x1b[K")
@@ -123,9 +123,9 @@ def of_steps(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def of_items(items: Collection[T], what: str) -> Iterator[T]:
     """Yield the items and show how many are done, if it takes long."""
-    with of_steps(what) as tell:
+    with of_steps(what) as report:
         for done, item in enumerate(items):
-            tell(done, len(items))
+            report(done, len(items))
             yield item
 
 

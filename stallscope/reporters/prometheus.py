@@ -62,18 +62,18 @@ class _Sums:
 
 def _sort_in(buckets: list[int], histogram: Buckets, count: int) -> None:
     """Add a histogram; a wait that no bucket of it counts goes where nothing is claimed of it."""
-    told = 0
+    counted = 0
     for _, end, waits in histogram:
         place = next((i for i, bound in enumerate(_BOUNDS_NS) if end < bound), len(_BOUNDS_NS))
         buckets[place] += waits
-        told += waits
-    buckets[-1] += max(0, count - told)
+        counted += waits
+    buckets[-1] += max(0, count - counted)
 
 
 class Metrics:
     """All that was counted since the start, as text that is to be written whole.
 
-    ``labels`` tell this server from others on the host; they are the same after its restart.
+    ``labels`` distinguish this server from others on the host; they are the same after its restart.
     """
 
     def __init__(self, labels: Mapping[str, str]) -> None:
@@ -222,7 +222,7 @@ _Label = TypeVar("_Label")
 
 
 def _keep_later(totals: dict[_Label, _Sums], before: dict[_Label, _Sums]) -> None:
-    """Put back what would go backwards: the waits of a lock whose kind was learnt of late."""
+    """Keep counters from going backwards: a lock's kind can become known late."""
     for label, sums in before.items():
         total = totals.get(label)
         if total is None or not total.follows(sums):

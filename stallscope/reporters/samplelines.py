@@ -22,8 +22,7 @@ TITLES = {
     "psi.memory.some_avg10": "memory pressure, %",
     "host.run_queue": "run queue",
 }
-"""What measures are called where people read them, with their units, by the names of `Sample`;
-of those that a person looks at first."""
+"""The labels, with units, of the most important measures, by their names in `Sample`."""
 _MOST_COLUMNS = 60
 _NAME = 22
 _EDGES = 20
@@ -63,7 +62,7 @@ def lines(
     last = max(sample.time_ns for sample in samples)
     columns = max(10, min(_MOST_COLUMNS, width - _NAME - _EDGES - 4))
     span = max(1, last - first + 1)
-    if span > 10**18:  # thirty years: a clock that jumped tells nothing
+    if span > 10**18:  # thirty years: the clock jumped
         return
     stall = (start_ns - first, (last if end_ns is None else end_ns) - first)
     edges = tuple(max(0, min(columns, at * columns // span)) for at in stall)

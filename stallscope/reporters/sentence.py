@@ -88,7 +88,7 @@ class Speaker:
         return f"{link.signature}: {', '.join(parts) or 'no thread waits'}"
 
     def lock(self, lock: Lock, *, holder: bool = True) -> str:
-        """Return what a lock is, who holds it (unless told elsewhere) and how many wait for it."""
+        """Return what a lock is, who holds it (unless shown elsewhere) and how many wait for it."""
         name = lock.symbol or f"{lock.address:#x}"
         where = f" at {lock.address:#x}" if lock.symbol and lock.address else ""
         unstable = "" if lock.stable else "; it changed while it was read"

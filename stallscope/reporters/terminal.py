@@ -93,9 +93,9 @@ class _Report:
         head = f"{self.say.thread(blocker.tid)}, {blocker.state}"
         yield from self._wrap(f"{head} (known from: {blocker.source})", indent="  ")
         thread = self._thread_of(blocker)
-        told = session(thread) if thread is not None else ""
-        if told:
-            yield from self._wrap(told, indent="  ", hang="    ")
+        about = session(thread) if thread is not None else ""
+        if about:
+            yield from self._wrap(about, indent="  ", hang="    ")
         if blocker.sql:
             query = blocker.sql if self.options.full else one_line(blocker.sql, _QUERY)
             what = "last query" if has_ended(thread) else "query"

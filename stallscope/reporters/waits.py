@@ -165,7 +165,7 @@ class _Screen:
         return "; waits in flight are found by a scan: this kernel has no BPF timers"
 
     def _sampled(self) -> str:
-        """Say how often threads are looked at; the longest pause limits what is known."""
+        """Say how often threads are polled; waits shorter than the longest pause can be missed."""
         every = (self.line.interval_ns or 0) / 1e6
         longest = (self.line.longest_interval_ns or 0) / 1e6
         late = f", once after {duration(longest)}" if longest >= 2 * every else ""
@@ -251,7 +251,7 @@ class _Screen:
     def _stacks(self, key: Key) -> Iterator[Line]:
         indent = " " * 6
         hang = " " * 10
-        # What has no frames is told among the losses.
+        # Stacks without frames are counted among the losses.
         waiters = same_waiters(
             msgspec.structs.replace(stack, frames=self.excerpts.of_waiter(stack.frames)[:_FRAMES])
             for stack in key.waiters

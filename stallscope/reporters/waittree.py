@@ -30,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Of each kind, below one line."""
     lines: int = 60
     depth: int = _DEEPEST
-    blocker_told: bool = True
+    blocker_described: bool = True
     """Its statement stands elsewhere in the report."""
 
 
@@ -100,7 +100,7 @@ class _Tree:
             text = f"likely {text}"
         is_blocker = holder.thread == self.blocker
         text += " (the blocker)" if is_blocker else ""
-        if not (is_blocker and self.limits.blocker_told):
+        if not (is_blocker and self.limits.blocker_described):
             text += _whose(thread)
         if depth:
             text += f", in {self._place(self.analysis.places[holder.thread])}"
@@ -177,6 +177,6 @@ def _branch(*, last: bool) -> tuple[str, str]:
 def _whose(thread: Thread) -> str:
     """Return its statement, else its connection, as a part of a sentence."""
     query = statement(thread, _STATEMENT)
-    told = session(thread)
+    about = session(thread)
     number = f", connection {thread.connection}" if thread.connection is not None else ""
-    return f"{number}: {query}" if query else f"; {told}" if told else ""
+    return f"{number}: {query}" if query else f"; {about}" if about else ""

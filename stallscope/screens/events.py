@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sources tell the live view."""
+"""Events from the sources to the live view."""
 
 from __future__ import annotations
 

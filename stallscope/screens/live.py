@@ -240,7 +240,7 @@ class LiveSource:
             self._put(_save(capture, self._wanted.pop(0)))
 
     def _store(self) -> None:
-        """Look at the store now and then."""
+        """Read the store at intervals."""
         dest = self._options.dest or reading_dest()
         shown: Event | None = None
         while not self._closing.is_set():

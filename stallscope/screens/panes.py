@@ -40,7 +40,7 @@ _STALE_SECONDS = 40.0
 """A moment so long ago says nothing of now."""
 _ORDER = {"waiting": 0, "running": 1, "idle": 2}
 _STYLES = {"waiting": "red", "running": "green", "idle": "dim"}
-_TREE = waittree.Limits(roots=20, branches=8, lines=500, blocker_told=False)
+_TREE = waittree.Limits(roots=20, branches=8, lines=500, blocker_described=False)
 _STATEMENT = 300
 _GROUPS = 50
 _NOTE_ROWS = 3
@@ -291,8 +291,8 @@ def stack(analysis: Analysis, index: int, width: int) -> list[Row]:
         say(str(frame), "dim", "      [kernel] ", " " * 17)
     for place, frame in enumerate(thread.frames):
         where = f"  ({frame.source})" if frame.source else ""
-        telling = display(frame) in analysis.places[index]
-        say(f"{frame}{where}", "bold" if telling else "", f"  #{place:<3} ", " " * 9)
+        significant = display(frame) in analysis.places[index]
+        say(f"{frame}{where}", "bold" if significant else "", f"  #{place:<3} ", " " * 9)
     if not thread.frames:
         say("(no frame could be read)", "dim")
     return rows

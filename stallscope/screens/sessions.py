@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose thread is whose: the server is asked beside each capture, and nothing waits for it."""
+"""Which session each thread serves: asked at each capture, in a thread that nothing waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["Asking"]
 
 
 class Asking:
-    """A thread that asks when it is told to; its last answer goes into the captures."""
+    """A thread that reads the server's sessions on request; its last answer goes into the
+    captures."""
 
     def __init__(self, login: Login, deadline: float) -> None:
         self._connection = Connection(login)
@@ -30,7 +31,7 @@ class Asking:
         self._put: Put = lambda event: None
 
     def start(self, put: Put) -> None:
-        """Begin; what goes wrong is told to ``put``."""
+        """Start the thread; errors are given to ``put``."""
         self._put = put
         self._thread = threading.Thread(target=self._run, name="sql", daemon=True)
         self._thread.start()
@@ -47,7 +48,7 @@ class Asking:
         return annotate(capture, redact(self._sessions, normalize))
 
     def close(self) -> None:
-        """Take leave."""
+        """Close the connection and end the thread."""
         self._closing.set()
         self._wanted.set()
         self._connection.close()

@@ -99,7 +99,7 @@ class Deadlock(msgspec.Struct, frozen=True):
     id: str
     """Sorts by time, and is the same wherever this deadlock was read."""
     time_ns: int
-    """Wall clock when it was learnt of, which is after it happened."""
+    """Wall clock when it was found, which is after it happened."""
     transactions: tuple[DeadlockTransaction, ...]
     source: str
     """``log``: the server's error log; ``status``: LATEST DETECTED DEADLOCK."""
@@ -107,11 +107,11 @@ class Deadlock(msgspec.Struct, frozen=True):
     server_time: str | None = None
     """In the server's own words and time zone; None where its log does not say."""
     victim: int | None = None
-    """Index into ``transactions`` of the one that was rolled back; None where it is not told."""
+    """Index into ``transactions`` of the one that was rolled back; None where that is unknown."""
 
 
 def key(transactions: tuple[DeadlockTransaction, ...]) -> str:
-    """Return what tells a deadlock from every other one of the same server.
+    """Return what identifies a deadlock among those of one server.
 
     A transaction's id and the number of its statement occur once in the life of a server.
     """

@@ -97,7 +97,7 @@ _DIGITS = re.compile(r"\d{21,}")
 def redact(text: str, normalize: Callable[[str], Statement]) -> str:
     """Return the report as it may be stored.
 
-    ``normalize`` is stallscope.server.statements.normalize, told the server's SQL modes.
+    ``normalize`` is stallscope.server.statements.normalize for the server's SQL modes.
     """
     return "\n".join(_Redaction(text.splitlines(), normalize).lines()) + "\n"
 

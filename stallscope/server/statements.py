@@ -127,13 +127,13 @@ def normalize(
     ``ansi_quotes`` and ``no_backslash_escapes`` are the server's SQL modes of these names; for
     PostgreSQL both hold.
     """
-    told = _Reading(
+    stated = _Reading(
         single_escapes=not no_backslash_escapes,
         double_escapes=not (no_backslash_escapes or ansi_quotes),
         double_names=ansi_quotes,
     )
     try:
-        out = _read(text[:MAX_INPUT], told, cut=len(text) > MAX_INPUT)
+        out = _read(text[:MAX_INPUT], stated, cut=len(text) > MAX_INPUT)
     except _UnreadableError:
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         out = f"<unreadable SQL sha256:{digest[:32]}>"
@@ -152,8 +152,8 @@ def normalizer(sql_mode: str) -> Callable[[str], Statement]:
     )
 
 
-def _read(text: str, told: _Reading, *, cut: bool) -> str:
-    lexed = _lex(text, told)
+def _read(text: str, stated: _Reading, *, cut: bool) -> str:
+    lexed = _lex(text, stated)
     doubtful = "\\" in text
     out = _write(lexed.tokens)
     if (lexed.cut or cut or doubtful) and not _has_neighbours(lexed.tokens):
@@ -161,8 +161,8 @@ def _read(text: str, told: _Reading, *, cut: bool) -> str:
     if not doubtful:
         return out
     for single, double in ((True, True), (False, False), (True, False)):
-        other = _Reading(single, double, told.double_names)
-        if other == told:
+        other = _Reading(single, double, stated.double_names)
+        if other == stated:
             continue
         try:
             second = _lex(text, other)
@@ -287,14 +287,14 @@ def _lex(text: str, reading: _Reading) -> _Lexed:
 
 
 def _even(body: str) -> bool:
-    """Say whether a text ends outside of quotes, as far as that can be told from outside it."""
+    """Return whether a text ends outside of quotes in every reading."""
     if any(mark in body for mark in ("\\", "--", "#", "/*")):
         return not any(quote in body for quote in "'\"`")
     return all(body.count(quote) % 2 == 0 for quote in "'\"`")
 
 
 def _has_neighbours(tokens: list[_Token]) -> bool:
-    """Say whether what stands beside strings can: a bare word can be the inside of a string."""
+    """Return whether the text next to strings is plausible: a bare word can be inside a string."""
     return not any(
         near.kind in ("number", "variable") or (near.kind == "word" and not _can_touch(near))
         for index, token in enumerate(tokens)

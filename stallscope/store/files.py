@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 MAX_NAMES = 200_000
-"""Names of one folder that are looked at."""
+"""The most names of one folder that are read."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK the opening of a FIFO waits for a writer forever.

@@ -32,7 +32,7 @@ _MAX_NOTES = 100
 _LOCK_SECONDS = 2.0
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many are done."""
+"""Called with the number of incidents read, and the number of all."""
 
 
 class Summary(Outline, frozen=True, kw_only=True):

@@ -185,7 +185,7 @@ def _drop_temporary(folder: Path, own: Callable[[str], bool], now: float) -> Non
 
 @contextlib.contextmanager
 def _taken(folder: Path) -> Iterator[bool]:
-    """Lock a folder for the body, which is told whether that was possible."""
+    """Lock a folder for the body of ``with``; yield whether that was possible."""
     try:
         held = locking.take(folder)
     except (locking.Locked, OSError):

@@ -37,7 +37,7 @@ def announce(incidents: Path, incident: Incident, sized: Callable[[int], None]) 
     """Make the folder of an incident; when this returns, the incident is never lost.
 
     It is put together aside and then given its name, so that nobody sees half of it. Where the
-    name is taken, by another agent for one, it gets a number. ``sized`` is told the bytes of
+    name is taken, by another agent for one, it gets a number. ``sized`` is called with the bytes of
     each capture.
     """
     aside = incidents / f"{layout.ASIDE}{secrets.token_hex(8)}"

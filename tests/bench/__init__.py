@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks: what a capture costs the target, and what it costs in time, beside its peers."""
+"""Benchmarks: what a capture costs the target, and how long it takes, compared with other tools."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def environment() -> dict[str, str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Measure stallscope beside its peers, in one run.",
+        description="Measure stallscope and other tools, in one run.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

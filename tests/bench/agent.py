@@ -89,7 +89,7 @@ def pss_mb(pids: Sequence[int]) -> float:
 
 
 def cost(sizes: Sizes) -> Section:
-    """Measure CPU and memory of the agent and its probe, at 1 Hz, beside a busy server."""
+    """Measure CPU and memory of the agent and its probe, at 1 Hz, on a busy server."""
     rows, shares, memory = [], [], []
     with (
         MariaDB() as server,
@@ -126,7 +126,7 @@ def cost(sizes: Sizes) -> Section:
     )
     return Section(
         "cost",
-        f"The agent at 1 Hz beside {LOAD} by {sizes.load_threads} threads"
+        f"The agent at 1 Hz during {LOAD} by {sizes.load_threads} threads"
         f" ({rate:.0f} queries/s), over {seconds:.0f} s",
         tuple(rows),
         checks=(f"{captured} incidents meanwhile",),

@@ -160,10 +160,10 @@ def probe_section(sizes: Sizes) -> Section:
 
 
 def _wait_for(watch: AgentProcess, event: str, count: int) -> None:
-    def told() -> bool:
+    def notified() -> bool:
         return len({incident["id"] for incident in watch.of(event)}) >= count
 
     try:
-        watch.wait(told, f"{event} {count}")
+        watch.wait(notified, f"{event} {count}")
     except AssertionError as error:
         raise BenchError(str(error)) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent and pt-stalk, beside one another, on one stall: who had what, and when."""
+"""The agent and pt-stalk on the same stall: what each recorded, and when."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 60.0
 
 
 def section() -> Section:
-    """Make a metadata lock pile-up; tell what each had of it."""
+    """Make a metadata lock pile-up; print what each tool recorded of it."""
     path = program("pt-stalk")
     if path is None:
         raise BenchError("no pt-stalk here: run scripts/setup --tests")
@@ -60,7 +60,7 @@ def section() -> Section:
             with metadata_lock_pileup(server):
                 begun = time.time()
                 watch.wait(lambda: watch.of("stall"), "stall", SECONDS)
-                told = time.time()
+                notified = time.time()
                 try:
                     wait_until(lambda: peer.poll() is not None, "pt-stalk ends", SECONDS)
                 except Late:
@@ -72,7 +72,7 @@ def section() -> Section:
         files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)
         first = min((file.stat().st_mtime for file in files), default=None)
         stall = msgspec.convert(watch.of("stall")[0], Incident)
-        rows = (ours(stall, begun, told), theirs(files, first, begun, ended))
+        rows = (ours(stall, begun, notified), theirs(files, first, begun, ended))
     return Section(
         "pt-stalk",
         "A metadata lock pile-up of 21 connections, seconds from when it was there",
@@ -85,7 +85,7 @@ def section() -> Section:
     )
 
 
-def ours(stall: Incident, begun: float, told: float) -> Row:
+def ours(stall: Incident, begun: float, notified: float) -> Row:
     first, last = stall.captures[0], stall.captures[-1]
     verdict = stall.verdict
     return Row(
@@ -94,7 +94,7 @@ def ours(stall: Incident, begun: float, told: float) -> Row:
             "noticed": f"{stall.start_ns / 1e9 - begun:.2f} s",
             "first stacks": f"{first.time_ns / 1e9 - begun:.2f} s",
             "last stacks": f"{last.time_ns / 1e9 - begun:.2f} s",
-            "done": f"{told - begun:.2f} s",
+            "done": f"{notified - begun:.2f} s",
             "has": f"{len(stall.captures)} captures of all threads with their statements",
             "says": f"{verdict.signature} {verdict.confidence:.2f}" if verdict else "nothing",
         },

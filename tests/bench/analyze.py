@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast gdb's text is read, beside pt-pmp's awk and a collapse as FlameGraph does it."""
+"""How fast gdb's text is read, compared with pt-pmp's awk and a collapse as FlameGraph does it."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def speed(folder: Path, rounds: int) -> Section:
 
 
 def memory(folder: Path, megabytes: int) -> Section:
-    """Read a large file, and a small one beside it: memory must not follow the size."""
+    """Read a large and a small file: memory must not grow with the size."""
     rows = []
     peaks = []
     for size in (megabytes // 8, megabytes):

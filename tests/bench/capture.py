@@ -289,11 +289,11 @@ def exact_stacks(sizes: Sizes) -> Section:
             left_out.append(f"{kind.name}: {missing}")
             continue
 
-        def tell(nr: int, name: str = kind.name) -> None:
+        def report(nr: int, name: str = kind.name) -> None:
             if nr % 100 == 0:
                 progress(f"exact stacks: {name}, capture {nr}")
 
-        seen = capture_stacks(kind, "bpf", sizes.exact_captures, tell)
+        seen = capture_stacks(kind, "bpf", sizes.exact_captures, report)
         if seen.harm:
             raise BenchError(f"{kind.name}: {'; '.join(seen.harm)}")
         if seen.wrong:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent beside a server for hours: connections come and go, stalls are made now and then."""
+"""The agent on a server for hours: connections come and go, stalls are made at intervals."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Life:
         self.cpu.append({role: cpu_ns(pids) for role, pids in roles.items()})
         self.disk_kb.append(disk_kb(self.store))
         self.when.append(time.monotonic())
-        told = "; ".join(f"{role}: {held}" for role, held in self.samples[-1].items())
+        usage = "; ".join(f"{role}: {held}" for role, held in self.samples[-1].items())
         say(
-            f"{told}; store {self.disk_kb[-1]} KiB; {self.came} connections came and went;"
+            f"{usage}; store {self.disk_kb[-1]} KiB; {self.came} connections came and went;"
             f" stalls {self.made} made, {self.noticed} noticed, {self.named} named"
         )
 
@@ -195,7 +195,7 @@ def stall(life: Life, name: str) -> None:
 
 @contextmanager
 def comers(life: Life) -> Iterator[None]:
-    """Let clients come and go beside the block."""
+    """Let clients come and go during the block."""
     over = threading.Event()
     threads = [threading.Thread(target=come_and_go, args=(life, over)) for _ in range(COMERS)]
     for thread in threads:

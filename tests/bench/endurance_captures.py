@@ -39,7 +39,7 @@ WATCH = ("--watch", "--interval", "3600000")
 
 
 def captures_section(sizes: Sizes) -> Section:
-    """Ask a plain probe, and one that watches waits besides."""
+    """Ask a plain probe, and one that also watches waits."""
     rows: list[Row] = []
     goals: list[tuple[str, bool]] = []
     with Target("churn", str(sizes.rate), str(sizes.stay)) as target:
@@ -69,7 +69,7 @@ def captures_section(sizes: Sizes) -> Section:
         tuple(rows),
         checks=(
             "each capture has every frame of each thread that stays",
-            "no process of the probe is left when it was told to quit",
+            "no process of the probe is left when it was asked to quit",
         ),
         goals=tuple(goals),
     )
@@ -87,7 +87,7 @@ def many(
             progress(f"{name}: capture {number} of {sizes.captures}")
             samples.append(held(serving))
         if number % (sizes.captures // 4) == 0:
-            say(f"{name}, {number} captures: {told(held(serving))}")
+            say(f"{name}, {number} captures: {described(held(serving))}")
         taken = serving.capture(target.pid)
         verified_right(target.threads, taken, name)
         walls.append(taken.wall_ms)
@@ -100,7 +100,7 @@ def held(serving: ServingProbe) -> dict[str, Footprint]:
     return {"probe": footprint([probe]), "workers": footprint(workers)}
 
 
-def told(sample: dict[str, Footprint]) -> str:
+def described(sample: dict[str, Footprint]) -> str:
     return "; ".join(f"{role}: {what}" for role, what in sample.items())
 
 

@@ -43,7 +43,7 @@ STACK = 16 << 10
 """Of a thread, all of them in one mapping: a guard page each would be too many mappings."""
 DEPTH = 25
 SPARE_PIDS = 20_000
-"""For all that runs beside the target."""
+"""For all that runs in addition to the target."""
 MEMORY_MB = 1024
 CPU_SECONDS = 10.0
 SMALL = (
@@ -247,7 +247,7 @@ def churn_section(sizes: Sizes) -> Section:
     return Section(
         "churn",
         f"{sizes.rate} threads a second that come, wait 2 ms for a condition variable, and go,"
-        f" beside {sizes.stay} that stay",
+        f" in addition to {sizes.stay} that stay",
         tuple(rows),
         checks=(
             "each capture has every frame of each thread that stays",
@@ -289,7 +289,7 @@ def churned(backend: str, target: Target, sizes: Sizes) -> tuple[Row, list[tuple
     return Row(f"{sizes.captures} captures, {backend}", cells), [
         (
             f"{backend}: {sum(verified):.0f} stacks of threads that come and go, 0 wrong",
-            # By /proc a thread is looked at twice in more time than these live.
+            # These threads end before the backend proc would read them twice.
             sum(verified) > 0 or backend == "proc",
         )
     ]
@@ -445,7 +445,7 @@ def at_once(pids: Sequence[int]) -> Row:
 
 
 def watched(servers: Sequence[MariaDB], sizes: Sizes) -> list[Row]:
-    """Measure the agent of one server among the others, beside the agents of two more."""
+    """Measure the agent of one of several servers while two more agents run."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="stallscope-bench-") as folder, ExitStack() as stack:
         for number, name in enumerate(("one agent", "three agents, each")):

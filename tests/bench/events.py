@@ -20,14 +20,14 @@ Lines = Sequence[tuple[int, str]]
 
 
 class Line(msgspec.Struct):
-    """What tells the lines of a probe from each other."""
+    """What distinguishes the lines of a probe."""
 
     type: str = ""
     event: Event | None = None
 
 
 def events(lines: Lines) -> list[Event]:
-    """Return the events that the lines tell of, each in a line of its own or in one of totals."""
+    """Return the events of the lines, each in a line of its own or in one of totals."""
     found: list[Event] = []
     for nr, (_, text) in enumerate(lines, 1):
         head = msgspec.json.decode(text, type=Line)
@@ -41,7 +41,7 @@ def events(lines: Lines) -> list[Event]:
 
 
 def is_of(event: Event, call: Call) -> bool:
-    """Say whether an event is of a wait that a target tells of: of its thread, while it lasts."""
+    """Return whether an event is of a wait that the target reported: of its thread, at its time."""
     if event.start_ns is None or event.tid != call.tid:
         return False
     return call.start_ns <= event.start_ns <= call.end_ns

@@ -108,10 +108,12 @@ def growth_goals(
             "threads": bounds.threads,
         }
         grown = {key: getattr(after, key) - getattr(before, key) for key in allowed}
-        told = ", ".join(f"{key} {grown[key]:+} ({most} allowed)" for key, most in allowed.items())
+        growth = ", ".join(
+            f"{key} {grown[key]:+} ({most} allowed)" for key, most in allowed.items()
+        )
         goals.append(
             (
-                f"{role}, last quarter against first: {told}",
+                f"{role}, last quarter against first: {growth}",
                 all(grown[k] <= allowed[k] for k in grown),
             )
         )

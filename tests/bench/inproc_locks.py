@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the in-process library adds to a lock, free or fought for, beside what the eBPF probes
+"""What the in-process library adds to a lock, free or contended, compared with what the eBPF probes
 add."""
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def memory_section(sizes: Sizes) -> Section:
 
 
 def all_in_the_ring(rings: Path, count: int) -> None:
-    """Wait until so many threads have told of their waits."""
+    """Wait until so many threads have recorded their waits."""
     ring = one_ring(rings)
     wait_until(lambda: ringfile.read(ring).waiting >= count, f"{count} waits", 30)
 
@@ -119,7 +119,7 @@ def reader_section(sizes: Sizes) -> Section:
             rows.append(reader_row(count, target, rings, sizes))
     return Section(
         "reader",
-        f"Reading the ring of threads that wait for work, {DEPTH} functions deep",
+        f"Reading a ring in which threads wait for work, {DEPTH} functions deep",
         tuple(rows),
         ("every stack of every capture has exactly its frames",),
     )

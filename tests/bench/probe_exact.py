@@ -85,7 +85,7 @@ def exact_section(runs: int) -> Section:
     title = f"Known waits of a target, counted and measured in {runs} runs"
     checks = (
         "each wait has one event, of its thread, that begins while it lasts",
-        f"{preempted} of the threads were preempted, perhaps before they looked at the clock: there"
+        f"{preempted} of the threads were preempted, perhaps before they read the clock: there"
         " the length must be no longer than theirs",
     )
     return Section("exact", title, tuple(rows), checks, tuple(goals))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How soon a probe tells of a wait that goes on, and has captured all threads."""
+"""How soon a probe reports a wait in flight, and has captured all threads."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def lateness(calls: Sequence[Call], seen: Sequence[Event]) -> list[float]:
-    """Return for each wait how long after its threshold the probe had learnt of it, in ms.
+    """Return for each wait how long after its threshold the probe had learned of it, in ms.
 
-    The wait began when its thread says so. Raises BenchError where nobody told of a wait.
+    The wait began when its thread says so. Raises BenchError where no wait was reported.
     """
     found = []
     for call in calls:
@@ -75,7 +75,7 @@ def lateness(calls: Sequence[Call], seen: Sequence[Event]) -> list[float]:
 
 
 @contextlib.contextmanager
-def beside(server: SqlServer | None, threads: int) -> Iterator[None]:
+def load_on(server: SqlServer | None, threads: int) -> Iterator[None]:
     """Keep the machine busy by a server that nobody watches, or not."""
     if server is None:
         yield
@@ -99,9 +99,9 @@ def event_section(server: SqlServer, sizes: Sizes) -> Section:
     """Measure from the moment a wait passes its threshold until the probe has its event."""
     rows, goals = [], []
     for busy in (None, server):
-        name = "nothing else runs" if busy is None else f"beside {server.name} under {LOAD}"
+        name = "nothing else runs" if busy is None else f"next to {server.name} under {LOAD}"
         progress(f"events: {name}")
-        with beside(busy, sizes.load_threads):
+        with load_on(busy, sizes.load_threads):
             late = late_events(sizes)
         worst = percentile(late, 99)
         rows.append(Row(name, late_cells(late)))
@@ -128,9 +128,9 @@ def capture_section(server: SqlServer, sizes: Sizes) -> Section:
     """Measure from the moment a wait passes its threshold until all threads are captured."""
     rows, goals = [], []
     for busy in (None, server):
-        name = "nothing else runs" if busy is None else f"beside {server.name} under {LOAD}"
+        name = "nothing else runs" if busy is None else f"next to {server.name} under {LOAD}"
         progress(f"captures: {name}")
-        with beside(busy, sizes.load_threads):
+        with load_on(busy, sizes.load_threads):
             late = late_captures(sizes)
         finished = [one.finished_ms for one in late]
         worst = percentile(finished, 99)
@@ -153,7 +153,7 @@ def capture_section(server: SqlServer, sizes: Sizes) -> Section:
 class LateCapture:
     """How long after the threshold, in ms."""
 
-    learnt_ms: float
+    learned_ms: float
     copied_ms: float
     finished_ms: float
     """By the clock of the thread that waits, and that of whoever read the last line."""
@@ -198,7 +198,7 @@ def capture_cells(late: Sequence[LateCapture]) -> dict[str, Figure | str]:
     finished = [one.finished_ms for one in late]
     return {
         "captures": str(len(late)),
-        "learnt of, p99": figure([percentile([one.learnt_ms for one in late], 99)], "ms"),
+        "learned of, p99": figure([percentile([one.learned_ms for one in late], 99)], "ms"),
         "copied, p99": figure([percentile([one.copied_ms for one in late], 99)], "ms"),
         "finished and read": figure(finished, "ms"),
         "p99": figure([percentile(finished, 99)], "ms"),

@@ -43,7 +43,7 @@ def wait_lines(watching: Watching) -> list[WaitLine]:
 
 
 def need_section(sizes: Sizes) -> Section:
-    """Measure the CPU time of the poller beside threads that sleep, and how often it looks."""
+    """Measure the CPU time of the poller with sleeping threads, and how often it polls."""
     rows = [need(count, sizes) for count in sizes.threads]
     shares = [share for _, share in rows]
     title = f"Polling /proc for the waits of threads that sleep, over {sizes.seconds:g} s"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the wait programs cost, how soon they tell of a wait, and whether what they count is
+"""What the wait programs cost, how soon they report a wait, and whether what they count is
 right."""
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
     for name, measure in alone.items():
         if wanted(name):
             yield measure()
-    beside: dict[str, Callable[[SqlServer], Section]] = {
+    on_servers: dict[str, Callable[[SqlServer], Section]] = {
         "latency-event": lambda server: probe_latency.event_section(server, sizes.latency),
         "latency-capture": lambda server: probe_latency.capture_section(server, sizes.latency),
         "cost-need": lambda server: probe_cost.need_section(server, sizes.cost),
     }
     for test in TESTS:
-        beside[f"cost-programs-{test}"] = programs_under(test, sizes)
+        on_servers[f"cost-programs-{test}"] = programs_under(test, sizes)
     for test in TESTS:
-        beside[f"throughput-{test}"] = throughput_of(test, sizes)
-    if any(wanted(name) for name in beside):
+        on_servers[f"throughput-{test}"] = throughput_of(test, sizes)
+    if any(wanted(name) for name in on_servers):
         with SERVERS[server_name](DURABLE) as server:
-            for name, on_server in beside.items():
+            for name, on_server in on_servers.items():
                 if wanted(name):
                     yield on_server(server)
 

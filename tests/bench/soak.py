@@ -64,7 +64,7 @@ TESTS = ("oltp_read_write", "oltp_write_only", "oltp_point_select")
 THRESHOLDS_NS = (1_000_000, 100_000_000)
 """In turns: at the first one much is recorded."""
 MOST_ERRORS = 5
-"""That are told in full, of each server."""
+"""The most errors of each server that are printed in full."""
 # Every thread ends with its connection.
 NO_THREAD_CACHE = "--thread-cache-size=0"
 CRASHED = re.compile(r"got signal|Assertion failure|stack smashing|Segmentation fault", re.I)
@@ -107,7 +107,7 @@ class Soak:
 
 
 def say(text: str) -> None:
-    """Tell how it goes: a soak is left alone, and its log read later."""
+    """Print how it goes: nobody watches a soak, and its log is read later."""
     print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
 
 
@@ -185,7 +185,7 @@ def stalls_of_55(device: Device) -> dict[str, Stall]:
 
 
 def live(soak: Soak) -> None:
-    """Run a server until it is told to stop, or has failed."""
+    """Run a server until it is asked to stop, or has failed."""
     server = soak.server
     try:
         with agent_inside(server) as rings, server:
@@ -200,7 +200,7 @@ def live(soak: Soak) -> None:
             seen = ringfile.read(one_ring(rings))
             soak.waits, soak.records = seen.waits, seen.records
             end_of_life(soak)
-    except Exception as error:  # whatever it is: the other servers go on, and it is told
+    except Exception as error:  # whatever it is, it is printed, and the other servers go on
         soak.failed(CRASH, repr(error))
 
 
@@ -222,7 +222,7 @@ def end_of_life(soak: Soak) -> None:
 
 @contextmanager
 def in_thread(work: Callable[[Soak, threading.Event], None], soak: Soak) -> Iterator[None]:
-    """Run a client beside the block."""
+    """Run a client during the block."""
     over = threading.Event()
     thread = threading.Thread(target=work, args=(soak, over))
     thread.start()

@@ -237,7 +237,7 @@ def command() -> Once:
 
 
 class Control:
-    """A process that looks at nothing and keeps one CPU busy for a while.
+    """A process that reads nothing and keeps one CPU busy for a while.
 
     What it adds to the gaps of a heartbeat is the price of CPU time alone.
     """
@@ -302,7 +302,7 @@ class ServingProbe:
         lines = []
         for line in self._lines():
             if line.startswith((b'{"type":"waits"', b'{"type":"event"')):
-                continue  # of a probe that watches waits besides
+                continue  # of a probe that also watches waits
             lines.append(line)
             if line.startswith((b'{"type":"end"', b'{"type": "end"')):
                 break

@@ -220,7 +220,7 @@ class Reader:
 
 
 class Watching:
-    """A watcher at work; use it as a context manager. It is attached when the block begins."""
+    """A watcher that runs; use it as a context manager. It is attached when the block begins."""
 
     def __init__(self, watcher: Watcher, pid: int) -> None:
         self.watcher = watcher
@@ -313,7 +313,7 @@ COMPLAINT = re.compile(
 
 
 def first_complaint(said: str) -> str:
-    """Return the line of what a program said that tells the cause: the first one, as a rule."""
+    """Return the line of what a program said that says the cause: the first one, as a rule."""
     lines = [line.strip() for line in said.splitlines() if line[:1].strip()]
     lines = [line for line in lines if not line.startswith(("sh: ", "Traceback"))]
     complaints = [line for line in lines if COMPLAINT.search(line)]

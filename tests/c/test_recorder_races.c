@@ -198,7 +198,7 @@ static void test_reader(const char *directory, uint64_t seed)
 		while (look_at_record(ring, &cursor, &seen))
 			;
 	}
-	printf("looked at %llu waits, %llu stacks, %llu ends and %llu releases\n",
+	printf("checked %llu waits, %llu stacks, %llu ends and %llu releases\n",
 	       (unsigned long long)seen.waits, (unsigned long long)seen.stacks,
 	       (unsigned long long)seen.ends, (unsigned long long)seen.wakers);
 	CHECK(seen.waits >= 2000 && seen.stacks >= 200 && seen.ends >= 500);

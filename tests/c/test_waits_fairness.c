@@ -77,7 +77,7 @@ int main(void)
 	for (int i = 0; i < SYNCS; i++)
 		make_sync(&syncer, waits);
 	take(waits);
-	printf("told of %u of %d syncs; %llu above the limit\n", told, SYNCS,
+	printf("reported %u of %d syncs; %llu above the limit\n", told, SYNCS,
 	       (unsigned long long)limited(waits));
 	CHECK_INT(told, SYNCS);
 	stall_bpf_waits_destroy(waits);

@@ -98,7 +98,7 @@ static void check_lateness(const struct watcher *watcher, uint64_t word, uint64_
 		if (told->record.type == STALL_RECORD_IN_FLIGHT && told->record.key.id == word)
 			late[count++] = told->received_ns - told->record.start_ns - threshold;
 	}
-	check_least("told of late", late, count, LATEST_NS);
+	check_least("reported late", late, count, LATEST_NS);
 }
 
 static void test_mutex(struct watcher *watcher, struct actor *actor, uint64_t word,
@@ -123,7 +123,7 @@ static void test_mutex(struct watcher *watcher, struct actor *actor, uint64_t wo
 		find_stat(watcher, actor->pid, STALL_WAIT_FUTEX, word);
 	CHECK_INT(stat_count(stat), ROUNDS);
 	CHECK(stat && stat->over == ROUNDS && stat->marked == 0);
-	check_least("lengths told short", differences, ROUNDS, LENGTH_NS);
+	check_least("lengths reported short", differences, ROUNDS, LENGTH_NS);
 	check_lateness(watcher, word, threshold);
 }
 
@@ -203,7 +203,7 @@ static void test_operations(struct watcher *watcher, struct actor *actor)
 			find_file(watcher, known[i].kind, known[i].name);
 		CHECK(file);
 		if (!file) {
-			fprintf(stderr, "no file was told for: %s\n", known[i].command);
+			fprintf(stderr, "no file was reported for: %s\n", known[i].command);
 			continue;
 		}
 		const volatile struct stall_wait_stat *stat =

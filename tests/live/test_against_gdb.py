@@ -72,7 +72,7 @@ def compare(server: SqlServer, folder: Path) -> dict[int, str]:
     """Return the threads that slept all the time and have another stack in gdb, and both stacks."""
     folder.mkdir()
     shot = take(folder, "-p", server.pid, "--backend", "bpf")
-    # Some wake up now and then, and go back to the same wait with the same stack, or another.
+    # Some wake up at times, and go back to the same wait with the same stack, or another.
     slept = {t.tid for t in shot.verified() if switches(server.pid, t.tid) == t.switches}
     theirs = seen_by_gdb(server)
     assert trouble(server.pid) == []

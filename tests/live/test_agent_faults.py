@@ -36,8 +36,8 @@ pytestmark = [pytest.mark.needs("root", "bpf", "waits", "mariadb")]
 KILLS = int(os.environ.get("STALLSCOPE_KILLS", "100"))
 AT_ONCE = 2
 """Agents, each with a store of its own: much of a life is waiting for the server and the kernel."""
-TOLD_FIRST = 4
-"""One of so many is killed right after it has told of an incident."""
+NOTIFIED_FIRST = 4
+"""One of so many is killed right after it has notified of an incident."""
 TOO_MANY_CONNECTIONS = 1040  # ER_CON_COUNT_ERROR
 LONGEST_LIFE = 0.4
 """Seconds from when the agent is ready: a burst lasts half as long."""
@@ -71,7 +71,7 @@ def is_asked(server: SqlServer) -> bool:
 
 
 def verdicts(watch: AgentProcess) -> list[str | None]:
-    """Return the signatures of the stalls that it has told of."""
+    """Return the signatures of the stalls that it has notified of."""
     return [(one.get("verdict") or {}).get("signature") for one in watch.of("stall")]
 
 
@@ -105,9 +105,9 @@ def test_all_connections_are_taken_and_writes_are_locked(tmp_path: Path) -> None
         assert trouble(server.pid) == []
         wait_until(server.answers, "connections that were closed are free")
     (incident,) = incidents(tmp_path)
-    told = [entry for entry in incident.captures if entry.sessions is None]
-    assert told, [entry.sessions for entry in incident.captures]
-    capture = capturefile.read(folder_of(tmp_path, incident) / told[0].file)
+    complete = [entry for entry in incident.captures if entry.sessions is None]
+    assert complete, [entry.sessions for entry in incident.captures]
+    capture = capturefile.read(folder_of(tmp_path, incident) / complete[0].file)
     assert any(thread.query for thread in capture.threads)
 
 
@@ -331,7 +331,7 @@ def kill_again_and_again(
     for number in range(KILLS // AT_ONCE):
         with agent(server, dest, "--triggers", triggers) as watch:
             watch.wait(lambda: list(dest.glob("incidents/2*")) or watch.events, "an incident")
-            if number % TOLD_FIRST == 0:
+            if number % NOTIFIED_FIRST == 0:
                 watch.wait(lambda: watch.of("stall"), "stall")
             else:
                 wait_for_life(watch, chance.random() * LONGEST_LIFE)

@@ -50,7 +50,7 @@ class Watched:
         self.dest = dest
         self.expected: list[tuple[str, set[str]]] = []
 
-    def suffer(self, name: str, stall: Stall, *signatures: str) -> None:
+    def expect(self, name: str, stall: Stall, *signatures: str) -> None:
         """Make one stall, and undo it once the agent has reported one with its name."""
         # What begins before the last one has ended would be a part of the same incident.
         ended = len(self.expected)
@@ -130,8 +130,8 @@ def test_mariadb(tmp_path: Path, triggers: str) -> None:
         MariaDB(parent=MEMORY) as server,
         one_incident_each(server, tmp_path, triggers) as watched,
     ):
-        watched.suffer("metadata lock", metadata_lock_pileup, "metadata-lock")
-        watched.suffer("global read lock", global_read_lock, "global-read-lock")
+        watched.expect("metadata lock", metadata_lock_pileup, "metadata-lock")
+        watched.expect("global read lock", global_read_lock, "global-read-lock")
 
 
 @pytest.mark.slow
@@ -143,16 +143,16 @@ def test_mysql55(tmp_path: Path, triggers: str) -> None:
         MySQL55(*options, parent=device.folder) as server,
         one_incident_each(server, tmp_path, triggers) as watched,
     ):
-        watched.suffer(
+        watched.expect(
             "file extension", lambda server: file_extend(server, device), "innodb-file-extend"
         )
-        watched.suffer("row lock", row_lock_convoy, "innodb-row-lock")
-        watched.suffer("redo sync", lambda server: redo_sync(server, device), "innodb-redo-sync")
+        watched.expect("row lock", row_lock_convoy, "innodb-row-lock")
+        watched.expect("redo sync", lambda server: redo_sync(server, device), "innodb-redo-sync")
         # Who has the row would sync the log at each commit: the stall before this one, and true.
         # Without that 190 connections are too quick for the trigger on a fast machine; the check
         # of each waiter against all others makes 400 slow anywhere.
         server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-        watched.suffer(
+        watched.expect(
             "deadlock check",
             lambda server: deadlock_check_storm(server, 400),
             "innodb-deadlock-check",
@@ -168,7 +168,7 @@ def test_tables_that_are_opened_too_often(tmp_path: Path, triggers: str) -> None
         one_incident_each(server, tmp_path, triggers) as watched,
     ):
         # The dictionary is cold, and its mutex the narrower place at first.
-        watched.suffer("table opening", table_open_storm, "table-open-lock", "innodb-dict-lock")
+        watched.expect("table opening", table_open_storm, "table-open-lock", "innodb-dict-lock")
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_an_index_that_is_read_from_the_disk(tmp_path: Path, triggers: str) -> N
     with MySQL55(*INDEX_LOCK_OPTIONS) as server:
         fill(server)
         with one_incident_each(server, tmp_path, quick) as watched:
-            watched.suffer("index lock", index_lock, "innodb-index-lock")
+            watched.expect("index lock", index_lock, "innodb-index-lock")
 
 
 @pytest.mark.slow
@@ -189,6 +189,6 @@ def test_mysql97(tmp_path: Path, triggers: str) -> None:
     # Its data lie on the machine's disk, whose stalls are its own.
     quick = without_disk(triggers)
     with MySQL97() as server, one_incident_each(server, tmp_path, quick) as watched:
-        watched.suffer("metadata lock", metadata_lock_pileup, "metadata-lock")
-        watched.suffer("row lock", row_lock_convoy, "innodb-row-lock")
-        watched.suffer("global read lock", global_read_lock, "global-read-lock")
+        watched.expect("metadata lock", metadata_lock_pileup, "metadata-lock")
+        watched.expect("row lock", row_lock_convoy, "innodb-row-lock")
+        watched.expect("global read lock", global_read_lock, "global-read-lock")

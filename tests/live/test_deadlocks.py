@@ -131,7 +131,7 @@ def test_a_server_that_does_not_count(mysql55: MySQL55) -> None:
 
 @pytest.mark.needs("root", "bpf", "waits")
 def test_the_probes_give_the_cue(mysql55: MySQL55) -> None:
-    """A uprobe sees that MySQL 5.5 weighs two transactions: each deadlock is then looked at."""
+    """A uprobe sees that MySQL 5.5 weighs two transactions: each deadlock is then read."""
     with watching(mysql55) as watch, probed(mysql55) as waits:
         watch.begin()
         maker = Deadlocks(mysql55)

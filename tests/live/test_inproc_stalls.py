@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stalls seen from within by an ordinary user in a jail, and from outside by BPF: one verdict.
+"""Stalls captured in a jail by an ordinary user, and from the host by BPF: the same verdict.
 
 The jail (tests/support/jail.py) has no capability, and refuses ptrace, BPF and perf.
 """
@@ -74,7 +74,7 @@ Stall = Callable[[SqlServer], AbstractContextManager[object]]
 
 
 class Inmate:
-    """A server in a jail, with the library inside, and an ordinary user beside it."""
+    """A server in a jail, with the library inside, and an ordinary user in the jail."""
 
     def __init__(self, server: MySQL55, jail: Jail, rings: Path, folder: Path) -> None:
         self.server = server
@@ -165,7 +165,8 @@ def test_nothing_else_works_in_the_jail(backend: str, shared: Path) -> None:
 
 @pytest.mark.needs("bpf", "freeze")
 def test_redo_sync(shared: Path) -> None:
-    """One verdict from within and outside, of the agent in the jail, and of the dead one's ring."""
+    """The same verdict in the jail, on the host, of the agent in the jail, and of a dead server's
+    ring."""
     dest = shared / "store"
     with loop_device(MEMORY) as device:
         server = MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder)
@@ -231,7 +232,7 @@ def test_table_open(shared: Path) -> None:
 @pytest.mark.needs("bpf", "slap")
 @pytest.mark.timeout(1800)
 def test_deadlock_check(shared: Path) -> None:
-    """By BPF the search is seen at work; from within, by those who let kernel_mutex go."""
+    """BPF shows the search while it runs; the library shows those who release kernel_mutex."""
     server = MySQL55(parent=MEMORY)
     with (
         inmate(server, shared) as inner,
@@ -331,7 +332,7 @@ def test_mariadb_whose_disk_is_frozen(tmp_path: Path) -> None:
 @pytest.mark.alone
 @pytest.mark.needs("sysbench")
 def test_load_that_is_no_stall_has_no_sure_finding(shared: Path) -> None:
-    """Threads that release a lock in order, and queue for rows now and then, are no stall.
+    """Threads that release a lock in order, and queue for rows at times, are no stall.
 
     As many as the server can do would fill the CPUs: then a holder that lost its own keeps all
     others for tens of milliseconds, and that is one. A machine that stands still for a moment does

@@ -83,8 +83,8 @@ def test_file_extension() -> None:
 def test_deadlock_check(mysql55: MySQL55) -> None:
     """The deadlock checker holds the kernel mutex: it wakes those that wait for that."""
     # Not one capture after the other: waits that go on meanwhile would be over when they are met.
-    # And none of the waits for rows, which are told ten times as often: this program has to read
-    # what is told, and would hold the probe up.
+    # And none of the waits for rows, which are reported ten times as often: this program has to
+    # read the reports, and would hold the probe up.
     options = ("--kind", "mutex", "--threshold", "2")
     captures = ("--capture-threshold", "mutex=2", "--capture-interval", "250")
     with (
@@ -119,7 +119,7 @@ def woken_by_a_checker(event: Line) -> bool:
 
 
 def test_an_idle_server_has_no_event(server: SqlServer) -> None:
-    """All its threads wait, for work, and each has been looked at."""
+    """All its threads wait, for work, and each has been sampled."""
     with (
         idle_connections(server, 20),
         watched(server, "--threshold", "50", "--capture-threshold", "50") as watch,
@@ -136,7 +136,7 @@ def test_an_idle_server_has_no_event(server: SqlServer) -> None:
 
 @pytest.mark.needs("sysbench")
 def test_light_load_has_true_events_alone(server: SqlServer) -> None:
-    """What is told of a healthy server is a file or a lock that a statement waited for."""
+    """What is reported of a healthy server is a file or a lock that a statement waited for."""
     with (
         sysbench_load(server, 4, "oltp_read_write", f"--rate={RATE}"),
         watched(server, "--threshold", "100") as watch,
@@ -145,7 +145,7 @@ def test_light_load_has_true_events_alone(server: SqlServer) -> None:
         done = server.status("Questions")
         wait_until(lambda: server.status("Questions") > done + 1500, "load for a while")
         watch.ask("waits", "waits")
-        # A slow disk is no error of the probe; a thread without work that is told would be one.
+        # A slow disk is no error of the probe; a reported thread without work would be one.
         for event in watch.events():
             assert event["kind"] not in ("cond", "join", "futex", "sem"), event
             assert event["frames"], event

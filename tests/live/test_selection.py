@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two servers on one host are told apart, never the wrong one taken in silence."""
+"""Two servers on one host are distinguished; the wrong one is never taken silently."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits that a server makes for locks of its own, told by uprobes in it, and what these leave."""
+"""Waits of a server for its own locks, reported by uprobes, and that these leave nothing behind."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors.sql import connection as sql_connection
-from stallscope.collectors.sql import wire
+from stallscope.collectors.sql import protocol
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import ConnectError, LateError, RefusedError, SqlError
 from stallscope.collectors.sql.heartbeat import Heartbeat
 from stallscope.collectors.sql.login import Login, Tls
 from stallscope.collectors.sql.processlist import Processlist
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.collectors.sql.status import Status
-from stallscope.collectors.sql.wire import Session
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from tests.support.servers.clients import idle_connections, running_statements
 
@@ -53,10 +53,10 @@ def connection(server: SqlServer) -> Iterator[Connection]:
 def patient_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of a session's settings what ends a statement that takes long."""
     settings = [
-        setting for setting in wire.SESSION if not setting.split(" = ")[0].endswith("_time")
+        setting for setting in protocol.SESSION if not setting.split(" = ")[0].endswith("_time")
     ]
-    assert len(settings) == len(wire.SESSION) - 2
-    monkeypatch.setattr(wire, "SESSION", settings)
+    assert len(settings) == len(protocol.SESSION) - 2
+    monkeypatch.setattr(protocol, "SESSION", settings)
 
 
 def states(pid: int) -> set[str]:
@@ -154,7 +154,7 @@ def test_leaving_while_an_answer_comes_is_no_aborted_client(
     number = connection.open(PATIENCE).connection
     asked: list[str] = []
 
-    def ask(session: Session) -> None:
+    def ask(session: SqlSession) -> None:
         asked.append("first")
         session.run("SELECT SLEEP(0.3)")
         session.run("SELECT 1")
@@ -263,7 +263,7 @@ class Counting(Status):
 
     asked = 0
 
-    def read(self, session: Session) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         self.asked += 1
         return super().read(session)
 
@@ -321,13 +321,13 @@ def test_restart(require: Callable[..., None]) -> None:
         server.shut_down()
         with pytest.raises(ConnectError):
             connection.ask(lambda session: session.run("DO 1"), PATIENCE)
-        told = 0
+        refused = 0
         for _ in range(TRIES):
             with pytest.raises(ConnectError) as failed:
                 connection.open(PATIENCE)
             # The others are those that did try.
-            told += "tried again in" in str(failed.value)
-        assert told > TRIES - 20, "callers are told at once"
+            refused += "tried again in" in str(failed.value)
+        assert refused > TRIES - 20, "callers are refused at once"
         server.start()
 
         def back() -> bool:
@@ -363,7 +363,7 @@ def test_long_statement_is_late_and_others_are_reported(server: SqlServer) -> No
         connection.open(PATIENCE)
         asked: list[str] = []
 
-        def wait_at_the_gate(session: Session) -> None:
+        def wait_at_the_gate(session: SqlSession) -> None:
             asked.append(GATE)
             session.select(GATE)
 
@@ -421,7 +421,7 @@ def test_what_nobody_waits_for_is_not_asked_further(server: SqlServer) -> None:
         connection.open(PATIENCE)
         asked: list[str] = []
 
-        def several(session: Session) -> None:
+        def several(session: SqlSession) -> None:
             for statement in (GATE, "SELECT 2", "SELECT 3"):
                 asked.append(statement)
                 session.select(statement)

@@ -11,7 +11,7 @@ import pytest
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
 from stallscope.collectors import processes, snapshot
-from stallscope.collectors.sql import lock_waits, wire
+from stallscope.collectors.sql import lock_waits, protocol
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
@@ -37,7 +37,7 @@ def mariadb_with_plugin(require: Callable[..., None]) -> Iterator[MariaDB]:
         yield server
 
 
-def looked_at(server: SqlServer) -> tuple[Capture, Sessions]:
+def captured(server: SqlServer) -> tuple[Capture, Sessions]:
     """Capture, then ask, as the commands do it."""
     with closing(Connection(Login(user="root", socket=str(server.socket)))) as connection:
         connection.open(PATIENCE)
@@ -66,7 +66,7 @@ def check_blocker(analysis: Analysis, signature: str, holder: int, waiters: int)
 
 def test_metadata_lock_of_an_idle_connection(mysql97: MySQL97) -> None:
     with metadata_lock_pileup(mysql97) as holder:
-        capture, sessions = looked_at(mysql97)
+        capture, sessions = captured(mysql97)
     assert sessions.reason is None
     analysis = analysis_of(capture)
     check_blocker(analysis, "metadata-lock", holder, 20)
@@ -86,14 +86,14 @@ def test_metadata_lock_of_an_idle_connection(mysql97: MySQL97) -> None:
 
 def test_metadata_lock_on_mariadb(mariadb_with_plugin: MariaDB) -> None:
     with metadata_lock_pileup(mariadb_with_plugin) as holder:
-        capture, sessions = looked_at(mariadb_with_plugin)
+        capture, sessions = captured(mariadb_with_plugin)
     assert sessions.notes == ()
     check_blocker(analysis_of(capture), "metadata-lock", holder, 20)
 
 
 def test_metadata_lock_on_mariadb_without_its_plugin(mariadb: MariaDB) -> None:
     with metadata_lock_pileup(mariadb):
-        capture, sessions = looked_at(mariadb)
+        capture, sessions = captured(mariadb)
     assert sessions.reason is None
     assert ["metadata_lock_info" in note for note in sessions.notes] == [True]
     assert not capture.partial
@@ -105,7 +105,7 @@ def test_metadata_lock_on_mariadb_without_its_plugin(mariadb: MariaDB) -> None:
 def test_row_locks(name: str, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue(name)
     with row_lock_convoy(server) as holder:
-        capture, sessions = looked_at(server)
+        capture, sessions = captured(server)
     assert sessions.notes == ()
     check_blocker(analysis_of(capture), "innodb-row-lock", holder, 40)
     rows = [lock for lock in capture.locks if lock.kind is LockKind.ROW]
@@ -116,7 +116,7 @@ def test_row_locks(name: str, request: pytest.FixtureRequest) -> None:
 
 def test_global_read_lock(mysql97: MySQL97) -> None:
     with global_read_lock(mysql97) as holder:
-        capture, _ = looked_at(mysql97)
+        capture, _ = captured(mysql97)
     analysis = analysis_of(capture)
     check_blocker(analysis, "global-read-lock", holder, 20)
     assert analysis.findings[0].blocker is not None
@@ -125,7 +125,7 @@ def test_global_read_lock(mysql97: MySQL97) -> None:
 
 def test_a_server_that_does_not_report(mysql55: MySQL55) -> None:
     with row_lock_convoy(mysql55):
-        capture, sessions = looked_at(mysql55)
+        capture, sessions = captured(mysql55)
     assert sessions.reason is not None
     assert "does not report the OS thread" in sessions.reason
     assert not capture.partial
@@ -150,7 +150,9 @@ def test_late_lock_waits_leave_the_connections(
     """The statement for lock waits is made a slow one: what came before it is kept."""
     slow = "SELECT SLEEP(3600), NULL, NULL FROM DUAL WHERE 'x' IN ({1}) OR '{0}' <> ''"
     # What the server itself would end sooner.
-    monkeypatch.setattr(wire, "SESSION", [s for s in wire.SESSION if "statement_time" not in s])
+    monkeypatch.setattr(
+        protocol, "SESSION", [s for s in protocol.SESSION if "statement_time" not in s]
+    )
     monkeypatch.setattr(lock_waits, "INNODB_LOCK_WAITS", slow)
     login = Login(user="root", socket=str(mariadb.socket))
     with row_lock_convoy(mariadb, 5), closing(Connection(login)) as connection:
@@ -168,7 +170,7 @@ def test_mariadb_with_performance_schema(require: Callable[..., None]) -> None:
     consumer = "--performance-schema-consumer-events-statements-current=ON"
     words = ("--performance-schema=ON", consumer)
     with MariaDB(*words) as server, row_lock_convoy(server, 5) as holder:
-        capture, sessions = looked_at(server)
+        capture, sessions = captured(server)
     assert sessions.notes == ()
     assert raw_statements(sessions)[holder] == "UPDATE t1 SET b = b + 1 WHERE a = 1"
     check_blocker(analysis_of(capture), "innodb-row-lock", holder, 5)

@@ -88,6 +88,6 @@ def test_a_server_that_hangs_is_captured_all_the_same(
     with stopped(mariadb):
         shot = take(tmp_path, "-p", mariadb.pid, "--sql-deadline", "0.2")
     assert [note.code for note in shot.capture.notes] == ["sessions"]
-    told = seconds_in(shot.capture.notes[0].message, "connecting has taken")
-    assert 0.2 <= told < Login(user="").connect_seconds, "it waited for longer than was allowed"
+    reported = seconds_in(shot.capture.notes[0].message, "connecting has taken")
+    assert 0.2 <= reported < Login(user="").connect_seconds, "it waited for longer than was allowed"
     assert len(shot.capture.threads) > 5

@@ -32,11 +32,11 @@ def test_texts_of_a_convoy(kind: Callable[[], SqlServer], monkeypatch: pytest.Mo
         login = Login(user="root", socket=str(server.socket))
         with closing(Connection(login)) as connection:
             connection.open(PATIENCE)
-            told = texts.fetch_texts(connection)
-    assert told.missing == ()
-    assert "12 wait for its row lock" in told.found["lock-waits"]
-    report = told.found["innodb-status"]
-    for text in (told.found["processlist"], report):
+            reported = texts.fetch_texts(connection)
+    assert reported.missing == ()
+    assert "12 wait for its row lock" in reported.found["lock-waits"]
+    report = reported.found["innodb-status"]
+    for text in (reported.found["processlist"], report):
         assert "UPDATE t1 SET b = b + ? WHERE a = ?" in text
     assert "hex " not in report
     # Where the server prints no rows, nothing else may be unknown.

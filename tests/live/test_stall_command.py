@@ -50,7 +50,7 @@ def kept(name: str, folder: Path) -> Iterator[int]:
         pid = int(found[1])
         try:
             yield pid
-        finally:  # or its end would be waited for in vain
+        finally:  # or the wait for its end would never finish
             process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 128 + signal.SIGINT
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server is gone")
@@ -58,7 +58,7 @@ def kept(name: str, folder: Path) -> Iterator[int]:
 
 @pytest.mark.needs("root", "bpf", "mariadb")
 def test_keeps_a_stall_with_a_busy_holder(short_folder: Path, tmp_path: Path) -> None:
-    """The holder is likely and no more: it is the one statement at work, others are idle."""
+    """The holder is likely and no more: it is the one statement that runs, others are idle."""
     with kept("metadata-lock-select", short_folder) as pid:
         shot = take(tmp_path, "-p", pid)
     verdict = shot.analysis["findings"][0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real stalls get their names, and their blockers.
 
-Each is made once, and looked at by all that can see it from outside: the wait programs, which say
+Each is made once, and examined by all that can see it from outside: the wait programs, which say
 while it goes on who waits for what and who holds it, and take captures of it; ``stallscope snap``;
 and debuggers, whose dumps have the same verdict.
 """
@@ -193,7 +193,7 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
 
 
 def names_the_checker(capture: Capture, findings: Sequence[Finding]) -> bool:
-    """Say whether a capture caught the checker beside most of its waiters; it is the blocker."""
+    """Say whether a capture caught the checker and most of its waiters; it is the blocker."""
     checkers = threads_with(capture, "lock_deadlock_recursive")
     if not any(thread.label is Label.VERIFIED for thread in checkers):
         return False  # its frames may be inconsistent

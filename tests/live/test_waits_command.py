@@ -105,7 +105,7 @@ def test_metadata_locks_are_seen_in_flight(server: SqlServer) -> None:
         unharmed(server),
         watching("-p", server.pid, "--interval", "0.5", "--top", "100") as watch,
     ):
-        # The ALTER waits in pieces of a second: each is told when it has been long enough.
+        # The ALTER waits in pieces of a second: each is reported when it has been long enough.
         for _ in range(LINES):
             line = watch.line()
             in_flight = line.kinds["metadata-lock"].in_flight
@@ -212,7 +212,7 @@ def test_a_server_that_restarts_is_followed(tmp_path: Path) -> None:
                 if any(key.pid == server.pid for key in watch.line().keys):
                     break
             else:
-                pytest.fail("no wait of the new process was told")
+                pytest.fail("no wait of the new process was reported")
             final = watch.end()
             assert watch.process.wait(PATIENCE) in (0, 3)
             assert watch.errors() == ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for the mutex of ``target-known_waits``, as probes and rings tell of them alike."""
+"""Waits for the mutex of ``target-known_waits``, as the wait programs and the rings report them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def own(frames: Sequence[str]) -> list[str]:
 
 
 def assert_convoy(watch: Waits, target: Target, made: Made, line: WaitLine) -> None:
-    """Assert that a line and the events tell of all who wait by then; end it, and look again."""
+    """Assert that a line and the events show all waiters; release the mutex, and check again."""
     count = len(made.calls)
     key = key_of(line, "mutex", "the_mutex")
     assert (key.in_flight, key.owner_tid) == (count, made.holder)
     assert key.longest_in_flight_ms >= 1.0
-    told = {event.tid: event for event in watch.events if event.kind == "mutex"}
-    assert set(told) == {call.tid for call in made.calls}
-    for event in told.values():
+    reported = {event.tid: event for event in watch.events if event.kind == "mutex"}
+    assert set(reported) == {call.tid for call in made.calls}
+    for event in reported.values():
         assert event.in_flight
         assert own(event.frames) == WAITER
         assert event.owner_tid == made.holder
     # The last of them to fall asleep met all others.
-    assert max(event.waiters for event in told.values()) == count
+    assert max(event.waiters for event in reported.values()) == count
     # As long as it goes on, each line has it.
     (stack,) = key_of(watch.line(), "mutex", "the_mutex").waiters
     assert (stack.count, own(stack.frames)) == (count, WAITER)

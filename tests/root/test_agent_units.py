@@ -140,7 +140,7 @@ def test_a_user_without_rights_takes_a_capture(installed: Path, tmp_path: Path) 
         words = ("snap", "--backend", "bpf", "--pid", str(server.pid))
 
         def whole() -> bool:
-            """Take a capture; say whether no thread of the server was at work just then."""
+            """Take a capture; return whether no thread of the server was running just then."""
             done = unprivileged(str(installed), *words)
             assert done.returncode in (0, 3), done.stderr
             capture = capturefile.loads(done.stdout.encode(), "probe")

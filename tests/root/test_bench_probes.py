@@ -44,7 +44,7 @@ def test_steps_of_a_capture_come_in_order() -> None:
             break
     assert len(late) == SMALL.captures
     for one in late:
-        assert 0 <= one.learnt_ms <= one.copied_ms <= one.finished_ms
+        assert 0 <= one.learned_ms <= one.copied_ms <= one.finished_ms
 
 
 def test_both_programs_of_ours_say_what_they_counted() -> None:

@@ -195,7 +195,7 @@ def test_stacks_begin_with_what_the_program_called(public: Path) -> None:
             assert thread.syscall is not None
             assert thread.syscall.name == "futex"
             assert thread.name == f"w-{fact.wait}"
-        # poll, read, nanosleep and so on are the kernel's to tell.
+        # poll, read, nanosleep and so on are seen by the kernel alone.
         unseen = [threads[fact.tid] for fact in target.threads if fact.wait not in SEEN]
         assert unseen
         assert not any(thread.frames for thread in unseen)

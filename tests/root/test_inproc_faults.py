@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever a process with the library inside does to itself, or is done to it: it goes on, and
-what it has told can be read.
+what it has recorded can be read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target that makes known waits tells the truth about them."""
+"""The target that makes known waits reports them correctly."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stall in the kernel, on the disk or of the host does not stall who looks at it.
+"""A stall in the kernel, on the disk or of the host does not stall the tool that examines it.
 
 While a process keeps its own mmap_lock, `ps`, `pgrep` and whatever reads its command line wait for
 it too: these tests read nothing of the kind, and a timer thaws the disk whatever happens.
@@ -290,7 +290,7 @@ def test_the_evidence_goes_to_a_full_disk(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def beside(group: Cgroup, *argv: str) -> Iterator[None]:
+def running_in(group: Cgroup, *argv: str) -> Iterator[None]:
     """Run a program in the group until the block ends."""
     with subprocess.Popen([*group.wrapper, *argv], stdin=subprocess.DEVNULL) as process:
         try:
@@ -319,7 +319,7 @@ def test_the_cpu_quota_of_the_unit_is_used_up() -> None:
     spin = ("sh", "-c", "while :; do :; done")
     with limited("cpu") as group, Target("threads", "20", "5") as target:
         group.limit_cpu(5_000, 10_000)
-        with beside(group, *spin), beside(group, *spin):
+        with running_in(group, *spin), running_in(group, *spin):
             wait_until(lambda: group.throttled() > 100, "the quota is used up")
             before = group.throttled()
             assert_a_verdict_in_time(group, target)
@@ -351,7 +351,10 @@ def test_the_memory_of_the_unit_and_of_the_target_is_at_its_limit(tmp_path: Path
     reader = (sys.executable, "-c", READ_AGAIN_AND_AGAIN, str(file), str(64 << 20))
     with limited("memory") as group:
         group.limit_memory(MEMORY)
-        with Target("threads", "20", "5", wrapper=group.wrapper) as target, beside(group, *reader):
+        with (
+            Target("threads", "20", "5", wrapper=group.wrapper) as target,
+            running_in(group, *reader),
+        ):
             wait_until(lambda: group.reclaimed() > 100, "the limit is met all the time")
             before = group.reclaimed()
             assert_a_verdict_in_time(group, target)

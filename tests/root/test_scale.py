@@ -24,7 +24,7 @@ DEPTH = 25
 PATIENT = str(round(1000 * PATIENCE))
 """Milliseconds: on a busy machine the time that is allowed by default is soon over."""
 SMALL_STACK = ("--stack", "16384")
-"""One beside the other in one mapping, as where threads bring their own memory."""
+"""Stacks side by side in one mapping, as where a program gives threads their memory."""
 
 
 # A process begins with the memory of who forked it, which is large here: one that is small asks.

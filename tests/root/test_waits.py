@@ -38,12 +38,12 @@ def target(tmp_path: Path) -> Iterator[Target]:
 
 
 def waiting_tids(events: Sequence[Event]) -> set[int | None]:
-    """Return the threads that were told of while they waited for a mutex."""
+    """Return the threads that were reported while they waited for a mutex."""
     return {event.tid for event in events if event.in_flight and event.kind == "mutex"}
 
 
 def make_reported(watcher: Waits, target: Target, count: int) -> list[Made]:
-    """Make waits for the mutex, one after the other; each ends once it was told in flight.
+    """Make waits for the mutex, one after the other; each ends once it was reported in flight.
 
     Who lets the lock go is recorded from then on, and need not be before.
     """
@@ -92,10 +92,10 @@ def test_counts_are_exact(target: Target) -> None:
 
 
 def assert_lengths(events: Sequence[Event], made: Made) -> None:
-    """Assert that each wait that was made was told once, and how long it was.
+    """Assert that each wait that was made was reported once, with its length.
 
     The lengths agree at best: a thread that has to do without its CPU on its way out, or whose
-    machine has to, looks at the clock late.
+    machine has to, reads the clock late.
     """
     ended = [event for event in events if event.kind == "mutex" and not event.in_flight]
     assert len(ended) == len(made.calls)
@@ -145,7 +145,7 @@ def test_convoy_in_flight(target: Target) -> None:
 
 
 def test_waits_below_their_threshold_in_flight(target: Target) -> None:
-    """No record tells of them yet: the words of the lock do."""
+    """No record shows them yet: the lock words do."""
     with Waits("--interval", "20", "--threshold", "60000", pids=(target.pid,)) as watcher:
         made = make(target, "hold mutex 5")
         line = watcher.line()
@@ -154,7 +154,7 @@ def test_waits_below_their_threshold_in_flight(target: Target) -> None:
         key = key_of(line, "mutex", "the_mutex")
         assert key.address == made.address
         assert key.owner_tid == made.holder
-        # The idle threads, which nobody has looked at, are not among them.
+        # The idle threads, which nobody has sampled, are not among them.
         assert not [key for key in line.keys if key.kind in ("cond", "futex", "sem")]
         make(target, "release")
         watcher.finish()
@@ -181,8 +181,8 @@ def test_short_waits_are_classified_too(target: Target) -> None:
     assert final.kinds["futex"].count == 0
 
 
-def test_waits_that_are_over_when_they_are_learnt_of_are_classified_too(target: Target) -> None:
-    """Of an alarm nothing is left to copy by then: the ends of the waits tell."""
+def test_waits_that_are_over_when_they_are_reported_are_classified_too(target: Target) -> None:
+    """A wait that ends by an alarm leaves nothing to copy: the end of the wait is reported."""
     with Waits(*ONCE, "--threshold", "1", pids=(target.pid,)) as watcher:
         watcher.process.send_signal(signal.SIGSTOP)
         make(target, "mutex 7 5")

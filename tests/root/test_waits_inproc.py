@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits from the ring of the in-process library: what the probes would tell, without them."""
+"""Waits from the ring of the in-process library: the same as the wait programs would report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ONCE = ("--interval", "3600000")
 ROUNDING_MS = 0.001
 NOBODY = 65534
 PAUSE_MS = 150
-"""Longer than the library keeps silent of a lock after it has told who let it go."""
+"""Longer than the pause of the library after it has recorded who released a lock."""
 CELLS = 128
 """Records that a ring holds (inproc/recorder_file.c)."""
 
@@ -67,7 +67,7 @@ def target(tmp_path: Path, rings: Path) -> Iterator[Target]:
 def staged(tmp_path: Path, rings: Path) -> Iterator[Target]:
     """Return one whose locks are let go when each waiter has looked up for the first time.
 
-    Who lets one go before is not recorded: nobody has told yet that they wait long.
+    Releases before that are not recorded: no long wait has been recorded yet.
     """
     with known_waits(tmp_path, waiters=8, idle=6, env=inside(rings), staged=True) as target:
         one_ring(rings)
@@ -84,7 +84,7 @@ def ended(events: Sequence[Event]) -> list[Event]:
 
 
 def assert_nothing_lost(line: WaitLine) -> None:
-    """Assert that all was told but who lets a lock go again and again."""
+    """Assert that all was recorded but those who release a lock again and again."""
     assert {cause for cause, count in line.lost.items() if count} <= {"rate"}
 
 
@@ -109,9 +109,9 @@ def test_counts_are_exact(rings: Path, target: Target) -> None:
         assert key.max_ms <= max(call.length_ns for call in made.calls) / 1e6
     key = key_of(final, "mutex")
     assert (key.name, key.address) == ("the_mutex", locked.address)
-    told = ended(watch.events)
-    assert [event.tid for event in told] == [call.tid for call in locked.calls]
-    for event, call in zip(told, locked.calls, strict=True):
+    reported = ended(watch.events)
+    assert [event.tid for event in reported] == [call.tid for call in locked.calls]
+    for event, call in zip(reported, locked.calls, strict=True):
         assert (call.released_ns - call.asleep_ns) / 1e6 <= event.length_ms
         assert event.length_ms <= call.length_ns / 1e6 + ROUNDING_MS
     assert_nothing_lost(final)
@@ -130,9 +130,9 @@ def test_both_ends_of_a_wait(rings: Path, staged: Target) -> None:
     ]
     assert key.waiters[0].frames[0] == "pthread_mutex_lock"
     assert key.holders[0].frames[0] == "pthread_mutex_unlock"
-    told = ended(watch.events)
-    assert len(told) == 3
-    for event in told:
+    reported = ended(watch.events)
+    assert len(reported) == 3
+    for event in reported:
         assert own(event.frames) == WAITER
         assert event.waker is not None
         assert event.waker.tid == made.holder
@@ -144,7 +144,7 @@ def test_convoy_in_flight(rings: Path, target: Target) -> None:
     with watching(rings, target, *options) as watch:
         made = make(target, "hold mutex 8")
         line = watch.line()
-        # A waiter is told of once it has copied its stack.
+        # A waiter is reported once it has copied its stack.
         while len({event.tid for event in watch.events if event.kind == "mutex"}) < 8:
             line = watch.line()
         assert line.kinds["mutex"].in_flight == 8
@@ -186,7 +186,7 @@ def test_rwlocks(rings: Path, target: Target) -> None:
 
 
 def test_short_waits_are_classified_too(rings: Path, target: Target) -> None:
-    """No record tells of them: the call does, and the symbols of the program."""
+    """No record shows them: the call does, and the symbols of the program."""
     with watching(rings, target, *ONCE, "--threshold", "60000") as watch:
         make(target, "mutex 5 1")
         final = watch.finish()
@@ -335,11 +335,11 @@ def test_records_that_were_overwritten_are_counted(rings: Path, target: Target) 
     assert final.kinds["mutex"].count == count
     assert final.kinds["mutex"].over == count
     key = key_of(final, "mutex", "the_mutex")
-    told = sum(stack.count for stack in key.waiters)
+    counted = sum(stack.count for stack in key.waiters)
     assert final.lost["ring-full"] > 0
     # WAKER records take cells, too.
-    assert count <= told + final.lost["ring-full"] + final.lost["rate"]
-    assert told < count
+    assert count <= counted + final.lost["ring-full"] + final.lost["rate"]
+    assert counted < count
 
 
 def test_the_target_ends(tmp_path: Path, rings: Path) -> None:
@@ -484,11 +484,11 @@ def test_the_wait_programs_agree(tmp_path: Path, rings: Path) -> None:
             scenario(target)
             by_ring = watch.finish()
     assert (by_probes.source, by_ring.source) == ("bpf", "inproc")
-    assert told(by_ring).keys() == told(by_probes).keys()
-    assert {kind for kind, _, _ in told(by_ring)} == set(KINDS)
-    files = {key for key in told(by_ring) if key[2] is not None}
-    assert {key: told(by_ring)[key] for key in files} == {
-        key: told(by_probes)[key] for key in files
+    assert waits_of(by_ring).keys() == waits_of(by_probes).keys()
+    assert {kind for kind, _, _ in waits_of(by_ring)} == set(KINDS)
+    files = {key for key in waits_of(by_ring) if key[2] is not None}
+    assert {key: waits_of(by_ring)[key] for key in files} == {
+        key: waits_of(by_probes)[key] for key in files
     }
     assert key_of(by_ring, "mutex").count == 6
     assert set(HOLDER) <= holders(by_ring) & holders(by_probes)
@@ -513,10 +513,10 @@ KINDS = ("mutex", "rwlock", "fsync", "fdatasync", "fallocate", "ftruncate", "unl
 """Of the scenario. What only probes see: semaphores, and reads and writes of a few bytes."""
 
 
-def told(line: WaitLine) -> dict[tuple[str, str, str | None], int]:
+def waits_of(line: WaitLine) -> dict[tuple[str, str, str | None], int]:
     """Return how often each thing was waited for, but for locks of the idle threads.
 
-    What the probes tell of a file that has been closed since begins with dots.
+    The path that the wait programs report of a file that has been closed since begins with dots.
     """
     return {
         (key.kind, key.name.removeprefix("..."), key.file_class): key.count
@@ -563,8 +563,8 @@ def test_a_wait_takes_a_capture_while_it_goes_on(
         assert_names_the_wait(capture.trigger, reason, held)
         (lock,) = [lock for lock in capture.locks if lock.symbol == "the_mutex"]
         assert (lock.owner_tid, lock.waiters) == (held.holder, 5)
-        told = watch.event(lambda event: of_mutex(event) and event["in_flight"], "event")
-        assert told["tid"] in {call.tid for call in held.calls}
+        reported = watch.event(lambda event: of_mutex(event) and event["in_flight"], "event")
+        assert reported["tid"] in {call.tid for call in held.calls}
         make(target, "release")
         over = watch.event(lambda event: of_mutex(event) and not event["in_flight"], "its end")
         assert over["length_ms"] >= 20

@@ -68,7 +68,7 @@ def assert_length(event: Event, call: Call, line: WaitLine) -> None:
 
 
 def make_reported(watch: Waits, target: Target, kind: str, waiters: int = 1) -> Made:
-    """Make threads wait until each has been told of, however late that is on a busy machine."""
+    """Make threads wait until each has been reported, however late that is on a busy machine."""
     held = make(target, f"hold {kind} {waiters}")
     since = min(call.start_ns for call in held.calls)
     tids = {call.tid for call in held.calls}

@@ -37,8 +37,8 @@ def in_flight(event: Line) -> bool:
     return of_mutex(event) and event["in_flight"] is True
 
 
-def await_told(watch: Watcher, held: Made) -> None:
-    """Wait until each of these waits was told while it goes on."""
+def await_reports(watch: Watcher, held: Made) -> None:
+    """Wait until each of these waits was reported in flight."""
     since = min(call.start_ns for call in held.calls)
     watch.line(
         lambda _: (
@@ -69,7 +69,7 @@ def is_captured(line: Line) -> bool:
 
 
 def assert_names_the_wait(trigger: Trigger, target: Target, held: Made) -> None:
-    """Assert that it tells of a wait for the mutex, and that its times follow each other."""
+    """Assert that it is of a wait for the mutex, and that its times follow each other."""
     assert (trigger.kind, trigger.name) == ("mutex", "the_mutex")
     assert trigger.address == int(held.address or "0", 16)
     assert trigger.pid == target.pid
@@ -94,14 +94,14 @@ def assert_caught(capture: Capture, held: Made) -> None:
 
 @contextmanager
 def reported_early(folder: Path) -> Iterator[tuple[Target, Watcher, Made]]:
-    """Let threads wait for the mutex who were told, and whom no capture was taken for."""
+    """Let threads wait for the mutex that are reported, and for which no capture is taken."""
     options = (*LONG, "--capture-threshold", f"mutex={NEVER_MS}")
     with (
         known_waits(folder, WAITERS) as target,
         watcher(target.pid, options=options) as watch,
     ):
         held = make(target, f"hold mutex {WAITERS}")
-        await_told(watch, held)
+        await_reports(watch, held)
         yield target, watch, held
 
 
@@ -119,7 +119,7 @@ def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
         assert capture.trigger.threshold_ms == LATE_MS
         assert_names_the_wait(capture.trigger, target, held)
         assert_caught(capture, held)
-        await_told(watch, held)
+        await_reports(watch, held)
         make(target, "release")
         (ended,) = await_ended(watch, held)
         assert ended["length_ms"] >= LATE_MS
@@ -127,7 +127,7 @@ def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_capture_shows_who_waits_by_then(tmp_path: Path) -> None:
-    """Waits that were told long before, by one that was told as the first."""
+    """Waits that were reported long before, by one that was reported first."""
     with reported_early(tmp_path) as (target, watch, held):
         watch.ask(f"capture-threshold mutex {LATE_MS}", "capture-threshold")
         capture = watch.capture()
@@ -139,7 +139,7 @@ def test_a_capture_shows_who_waits_by_then(tmp_path: Path) -> None:
 
 
 def test_a_wait_that_is_over_takes_none(tmp_path: Path) -> None:
-    """It was told, and ended before it was long enough."""
+    """It was reported, and ended before it was long enough."""
     with reported_early(tmp_path) as (target, watch, held):
         make(target, "release")
         await_ended(watch, held)
@@ -181,7 +181,7 @@ def test_captures_that_come_too_often_are_counted(tmp_path: Path) -> None:
         watcher(target.pid, options=options) as watch,
     ):
         held = make(target, f"hold mutex {WAITERS}")
-        await_told(watch, held)
+        await_reports(watch, held)
         make(target, "release")
         watch.ask("waits", "waits")
         assert len(watch.captures) == 1
@@ -195,7 +195,7 @@ def test_the_next_capture_says_what_was_suppressed(tmp_path: Path) -> None:
     ):
         held = make(target, f"hold mutex {WAITERS}")
         first = watch.capture(0)
-        await_told(watch, held)
+        await_reports(watch, held)
         make(target, "release")
         # One wait after the other, until the interval is over and one takes the next capture.
         wait_until(lambda: make(target, "mutex 1 40") and len(watch.captures) > 1, "a capture")
@@ -284,8 +284,8 @@ def test_threads_that_wait_for_work_are_no_event(tmp_path: Path) -> None:
         watcher(target.pid, options=options) as watch,
     ):
         # The probe has dealt with whatever was reported before this wait, which is one.
-        await_told(watch, make(target, "hold mutex"))
+        await_reports(watch, make(target, "hold mutex"))
         watch.ask("waits", "waits")
-        # Two of the idle threads are at locks, and are told as what they are.
+        # Two of the idle threads are at locks, and are reported as what they are.
         assert {event["kind"] for event in watch.events()} == {"mutex", "rwlock", "sem"}
         make(target, "release")

@@ -32,7 +32,7 @@ def held(pid: int) -> set[str]:
 def loaded() -> set[str]:
     """Return what the kernel has, of whomever.
 
-    bpftool, which looks at each of them, fails where one goes meanwhile.
+    bpftool reads each of them, and fails where one is removed meanwhile.
     """
     return {f"{kind} {number}" for kind in NEXT for number in numbers(kind)}
 

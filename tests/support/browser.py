@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages in a real browser that tell whatever a report must not do."""
+"""Pages in a real browser that record what a report must not do."""
 
 from __future__ import annotations
 

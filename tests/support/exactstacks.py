@@ -44,7 +44,7 @@ class Kind:
     listens: bool = True
     chains: tuple[tuple[str, ...], ...] = ()
     others: tuple[str, ...] = ()
-    """Programs besides the target that the process may have become."""
+    """Other programs than the target that the process may have executed."""
     reason: str = "live-reads"
     """Why stacks of threads that slept are raced, where that has to be seen; or empty."""
     sampled: bool = True

@@ -211,7 +211,7 @@ def server_target() -> Target:
 
 @contextmanager
 def kept_busy(victims: Victims) -> Iterator[None]:
-    """Call functions with uprobes beside the block; the answers say that the target goes on."""
+    """Call functions with uprobes during the block; the answers say that the target goes on."""
     over = threading.Event()
     target = victims.busy
     assert target is not None

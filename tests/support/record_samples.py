@@ -63,7 +63,7 @@ MORE_STATUS = frozenset(
     | {"Innodb_data_fsyncs", "Innodb_data_reads", "Innodb_data_writes", "Innodb_os_log_fsyncs"}
     | {"Opened_tables", "Threads_connected"}
 )
-"""Beside those that the defaults look at: to try other triggers on the same recordings."""
+"""In addition to those that the defaults read: to try other triggers on the same recordings."""
 PREFIXES = ("processlist.", "heartbeat.", "psi.", "host.run_queue", "host.cpus")
 PROCESS = frozenset(("process.rss_bytes", "process.cpu_share", "process.threads"))
 LONG_WAITS = ("--threshold=50", "--top=8")

@@ -304,7 +304,7 @@ def checks() -> list[Step]:
 
 
 def quick_steps() -> list[Step]:
-    """Return what tells in a minute whether a change is worth a whole run."""
+    """Return what shows in a minute whether a change is worth a whole run."""
     return [
         *checks(),
         Step(

@@ -34,7 +34,7 @@ class Probe:
     def __init__(self, command: str, *options: str, pids: tuple[int, ...]) -> None:
         words = [word for pid in pids for word in ("--pid", str(pid))]
         self.argv = [str(probe.find()), command, *options, *words]
-        self.news = threading.Condition()
+        self.changed = threading.Condition()
         self.ended = False
         self.unfinished = b""
         """The line that it was about to say when it ended."""
@@ -86,9 +86,9 @@ class Probe:
             *lines, self.unfinished = (self.unfinished + data).split(b"\n")
             for line in lines:
                 self.take(line)
-        with self.news:
+        with self.changed:
             self.ended = True
-            self.news.notify_all()
+            self.changed.notify_all()
 
 
 class Watcher(Probe):
@@ -110,11 +110,11 @@ class Watcher(Probe):
     def line(self, wanted: Callable[[Line], bool], what: str, *, start: int = 0) -> Line:
         """Return the first line, from number ``start`` on, that is wanted; wait for it.
 
-        Each line is looked at once: whoever is slower than a storm holds the probe up.
+        Each line is parsed once: a reader slower than a storm holds the probe up.
         """
         at = start
         deadline = time.monotonic() + PATIENCE
-        with self.news:
+        with self.changed:
             while True:
                 for line in self.lines[at:]:
                     if wanted(line):
@@ -123,7 +123,7 @@ class Watcher(Probe):
                 left = deadline - time.monotonic()
                 assert not self.ended, f"it ended without {what}: {self.lines[start:][-5:]}"
                 assert left > 0, f"no {what}; last lines: {self.lines[start:][-5:]}"
-                self.news.wait(left)
+                self.changed.wait(left)
 
     def event(self, wanted: Callable[[Line], bool], what: str) -> Line:
         """Return the first event that is wanted; wait for it."""
@@ -137,8 +137,8 @@ class Watcher(Probe):
 
     def capture(self, number: int = 0) -> Capture:
         """Return one of the captures that went without a file; wait for it."""
-        with self.news:
-            self.news.wait_for(lambda: len(self.captures) > number or self.ended, PATIENCE)
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.captures) > number or self.ended, PATIENCE)
             assert len(self.captures) > number, f"{len(self.captures)} captures"
             return self.captures[number]
 
@@ -155,14 +155,14 @@ class Watcher(Probe):
             if data.startswith(b'{"type":"end",'):
                 capture = capturefile.loads(b"\n".join([*self._records, b""]), "serve")
                 self._records = []
-                with self.news:
+                with self.changed:
                     self.captures.append(capture)
-                    self.news.notify_all()
+                    self.changed.notify_all()
         else:
             line = json.loads(data)
-            with self.news:
+            with self.changed:
                 self.lines.append(line)
-                self.news.notify_all()
+                self.changed.notify_all()
 
 
 @contextmanager
@@ -205,15 +205,15 @@ class Waits(Probe):
             said = loads(data, "stallscope-probe", len(self._said) + 1)
         except StallscopeError as error:
             said = error
-        with self.news:
+        with self.changed:
             self._said.append(said)
-            self.news.notify_all()
+            self.changed.notify_all()
 
     def read(self) -> WaitLine | Notice | None:
         """Return what it says next; None at the end."""
         at = len(self.lines) + len(self.notices)
-        with self.news:
-            assert self.news.wait_for(lambda: len(self._said) > at or self.ended, PATIENCE), (
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self._said) > at or self.ended, PATIENCE), (
                 "the probe says nothing"
             )
             if len(self._said) <= at:
@@ -256,7 +256,7 @@ class Waits(Probe):
         return last
 
     def finish(self) -> WaitLine:
-        """Tell it to quit; return the totals."""
+        """Ask it to quit; return the totals."""
         self.say("quit")
         return self.rest()
 
@@ -267,7 +267,7 @@ class Waits(Probe):
 
     @property
     def events(self) -> list[Event]:
-        """All events told so far."""
+        """All events reported so far."""
         return [event for line in self.lines for event in line.events]
 
 

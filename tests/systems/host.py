@@ -75,7 +75,8 @@ class Host:
         return list(found["incidents"])
 
     def locks_kept(self) -> int:
-        """Count the incidents that are metadata locks; there may be others (``stalls_told``)."""
+        """Count the incidents that are metadata locks; there may be others
+        (``reported_stalls``)."""
         return [one["verdict"] for one in self.incidents()].count("metadata-lock")
 
     @contextmanager
@@ -95,7 +96,7 @@ class Host:
         finally:
             self.run("systemctl stop test-pileup; systemctl reset-failed test-pileup")
 
-    def stalls_told(self) -> int:
+    def reported_stalls(self) -> int:
         """Count the metadata locks in the journal of this boot.
 
         An emulated machine that is busy with something else has stalls of other kinds, too.
@@ -106,7 +107,9 @@ class Host:
     def wait_until_reported(self, count: int = 1) -> None:
         """Wait until the journal has so many of them."""
         try:
-            self.until(lambda: self.stalls_told() >= count, f"{count} stalls in the journal", 600)
+            self.until(
+                lambda: self.reported_stalls() >= count, f"{count} stalls in the journal", 600
+            )
         except Exception:
             print(self.journal()[-4000:])
             raise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent on a whole Debian: installed, started, upgraded, restarted and removed as documented.
 
-These tests are one story, told in order: each finds the host as the one before has left it.
+These tests run in order: each finds the host as the one before has left it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_a_server_whose_program_was_replaced_is_still_named(host: Host) -> None:
     if host.server_pid() != pid:
         pytest.fail("the packages' scripts have restarted the server")
     assert host.check(f"readlink /proc/{pid}/exe").strip().endswith("(deleted)")
-    stalls = host.stalls_told()
+    stalls = host.reported_stalls()
     with host.stalled():
         host.wait_until_reported(stalls + 1)
 

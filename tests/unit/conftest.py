@@ -11,8 +11,8 @@ from tests.unit.scenes import Analyze
 
 __all__: list[str] = []
 
-# A busy machine makes anything slow now and then, and what is drawn at random is too large now and
-# then: only wrong results fail a test.
+# A busy machine makes anything slow at times, and what is drawn at random is too large at
+# times: only wrong results fail a test.
 settings.register_profile(
     "stallscope",
     deadline=None,

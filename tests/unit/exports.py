@@ -127,7 +127,7 @@ def raw(*names: str) -> Entry:
 
 
 def history(text: str = "LOCK_open") -> History:
-    """Return what an incident has beside its captures."""
+    """Return what an incident has in addition to its captures."""
     start = 1_763_714_796 * SECOND
     samples = tuple(
         Sample(

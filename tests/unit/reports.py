@@ -26,7 +26,7 @@ _STATEMENT = "SELECT c FROM sbtest1 WHERE id = ?"
 
 
 def busy(waiters: int = 20, *, time_ns: int = START_NS) -> Capture:
-    """Return a convoy at LOCK_open beside threads that are idle, with sessions and statements."""
+    """Return a convoy at LOCK_open and idle threads, with sessions and statements."""
     capture = convoy(waiters)
     idle = stack("poll", "vio_io_wait", "my_net_read", "do_command", "handle_one_connection")
     threads = [

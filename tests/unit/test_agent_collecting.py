@@ -24,7 +24,7 @@ LATE = re.compile(r"no answer (within 0\.5|for [1-9]\d*) s")
 
 
 class Fake:
-    """A collector that does what it is told; ``gate`` holds it up while it is closed."""
+    """A collector that does what the test asks for; ``gate`` holds it up while it is closed."""
 
     def __init__(self, name: str, thread: str | None = None, deadline: float = SHORT) -> None:
         self.name = name
@@ -53,18 +53,18 @@ class Fake:
         self.closed.set()
 
 
-def take(events: EventQueue, wanted: Callable[[Event], bool]) -> Event:
-    """Return the first news that is wanted."""
+def take(events: EventQueue, matches: Callable[[Event], bool]) -> Event:
+    """Return the first event that matches."""
     deadline = time.monotonic() + PATIENCE
-    while (news := events.get(deadline - time.monotonic())) is not None:
-        if wanted(news):
-            return news
+    while (event := events.get(deadline - time.monotonic())) is not None:
+        if matches(event):
+            return event
     raise AssertionError("it did not come")
 
 
 def sample_of(name: str, *, failed: bool) -> Callable[[Event], bool]:
-    return lambda news: (
-        isinstance(news, Sample) and news.source == name and (news.error is not None) == failed
+    return lambda event: (
+        isinstance(event, Sample) and event.source == name and (event.error is not None) == failed
     )
 
 
@@ -82,7 +82,7 @@ def test_samples_of_all_lanes_arrive() -> None:
     fakes = [Fake("a", deadline=PATIENCE), Fake("b", deadline=PATIENCE)]
     threads = CollectorThreads([*fakes, Fake("c", thread="a", deadline=PATIENCE)], events.put)
     threads.poll()
-    found = [take(events, lambda news: isinstance(news, Sample)) for _ in range(3)]
+    found = [take(events, lambda event: isinstance(event, Sample)) for _ in range(3)]
     assert sorted(sample.source for sample in found if isinstance(sample, Sample)) == [
         "a",
         "b",
@@ -93,17 +93,17 @@ def test_samples_of_all_lanes_arrive() -> None:
 
 def test_a_collector_samples_once_an_interval() -> None:
     events = EventQueue()
-    seldom, often = Fake("seldom", "a", PATIENCE), Fake("often", "a", PATIENCE)
-    seldom.interval = 3600.0
-    threads = CollectorThreads([seldom, often], events.put)
+    rare, often = Fake("rare", "a", PATIENCE), Fake("often", "a", PATIENCE)
+    rare.interval = 3600.0
+    threads = CollectorThreads([rare, often], events.put)
     for _ in range(5):
         threads.poll()
         take(events, sample_of("often", failed=False))
-    assert (seldom.begun, often.begun) == (1, 5)
-    seldom.interval = 0.0
+    assert (rare.begun, often.begun) == (1, 5)
+    rare.interval = 0.0
     threads.poll()
-    take(events, sample_of("seldom", failed=False))
-    assert seldom.begun == 2
+    take(events, sample_of("rare", failed=False))
+    assert rare.begun == 2
     threads.close()
 
 
@@ -114,9 +114,9 @@ def test_one_that_hangs_delays_no_other_lane_and_is_asked_once() -> None:
     threads = CollectorThreads([hangs, works], events.put)
     arrived: list[Sample] = []
 
-    def both(news: Event) -> bool:
-        arrived.extend([news] if isinstance(news, Sample) else [])
-        return sample_of("works", failed=False)(news)
+    def both(event: Event) -> bool:
+        arrived.extend([event] if isinstance(event, Sample) else [])
+        return sample_of("works", failed=False)(event)
 
     for _ in range(20):
         threads.poll()
@@ -126,8 +126,8 @@ def test_one_that_hangs_delays_no_other_lane_and_is_asked_once() -> None:
         pass_deadline(threads)
     for _ in range(5):
         threads.poll()
-    while (news := events.get(0)) is not None:
-        both(news)
+    while (event := events.get(0)) is not None:
+        both(event)
     late = next(sample for sample in arrived if sample.source == "hangs")
     assert LATE.fullmatch(late.error or ""), late.error
     assert hangs.begun == 1
@@ -203,7 +203,7 @@ def test_a_question_behind_a_late_call_is_refused_at_once() -> None:
     pass_deadline(threads)
     asked: list[int] = []
     threads.query("sql", "who", lambda: asked.append(1), PATIENCE)
-    answer = take(events, lambda news: isinstance(news, QueryResult))
+    answer = take(events, lambda event: isinstance(event, QueryResult))
     assert isinstance(answer, QueryResult)
     assert answer.key == "who"
     assert answer.error is not None
@@ -222,7 +222,7 @@ def test_a_question_is_given_up_at_its_deadline_though_its_turn_has_not_come() -
     threads.query("sql", "who", lambda: "nobody", SHORT)
     wait_until(lambda: time.monotonic() > threads.next_due(), "the deadline has passed")
     threads.check()
-    answer = take(events, lambda news: isinstance(news, QueryResult))
+    answer = take(events, lambda event: isinstance(event, QueryResult))
     assert isinstance(answer, QueryResult)
     assert answer.key == "who"
     assert LATE.fullmatch(answer.error or ""), answer.error

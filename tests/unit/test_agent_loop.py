@@ -104,11 +104,11 @@ def test_texts_that_do_not_come_are_said_to_be_missing(tmp_path: Path) -> None:
 
 def test_what_the_server_does_not_report_is_said_once(tmp_path: Path) -> None:
     environment = FakeEnvironment()
-    with running(environment, tmp_path, verdicts=FakeVerdicts(FOUND, "the owners are not told")):
+    with running(environment, tmp_path, verdicts=FakeVerdicts(FOUND, "the owners are unknown")):
         breach(environment)
     (incident,) = stored(tmp_path)
     assert len(incident.captures) == 3
-    assert incident.notes == (Note("not-told", "the owners are not told"),)
+    assert incident.notes == (Note("not-known", "the owners are unknown"),)
 
 
 @pytest.mark.parametrize("raw_sql", [True, False])
@@ -432,7 +432,7 @@ def test_thousands_of_triggers_a_second_are_one_incident(tmp_path: Path) -> None
         shots.mkdir()
         environment.status.value = 100
         wait_until(lambda: environment.of("stall"), "the stall is notified")
-        for number in range(2000):  # captures of waits, as fast as they can be told of
+        for number in range(2000):  # captures of waits, as fast as they can be reported
             path = shots / f"{number}.jsonl.zst"
             path.write_bytes(b"")
             wait = Trigger("threshold", "mutex", length_ms=1000.0, finished_ms=1.0)
@@ -495,19 +495,19 @@ def test_triggers_are_read_again_and_a_bad_file_changes_nothing(tmp_path: Path) 
     assert stored(tmp_path) == []
 
 
-def test_what_was_learnt_and_another_poll_survive_a_reload(tmp_path: Path) -> None:
+def test_baselines_and_a_new_polling_interval_survive_a_reload(tmp_path: Path) -> None:
     usual = msgspec.structs.replace(BREACH, threshold="9 * baseline(Threads_running)")
     environment = FakeEnvironment(
         msgspec.structs.replace(SETTINGS, poll_interval=60.0, triggers=(usual,))
     )
     with running(environment, tmp_path) as agent:
         wait_until(lambda: agent.metrics.polls, "it looks")
-        agent.engine.recall({"busy": [(5.0,) * 60]})
+        agent.engine.restore_baselines({"busy": [(5.0,) * 60]})
         environment.settings = msgspec.structs.replace(environment.settings, poll_interval=0.05)
         agent.events.put(Signal("reload"))
         wait_until(lambda: environment.fake.adapted, "it reads them")
-        assert agent.engine.learnt() == {"busy": [(5.0,) * 60]}
-        wait_until(lambda: agent.metrics.polls > 3, "it looks at the new pace")
+        assert agent.engine.baselines() == {"busy": [(5.0,) * 60]}
+        wait_until(lambda: agent.metrics.polls > 3, "it polls at the new interval")
 
 
 def test_an_incident_of_a_killed_agent_is_marked(tmp_path: Path) -> None:

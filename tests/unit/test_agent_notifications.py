@@ -100,16 +100,16 @@ def notifier(
 
 
 def test_a_command_gets_variables_and_no_shell(tmp_path: Path, said: list[str]) -> None:
-    file = tmp_path / "told"
+    file = tmp_path / "variables"
     made = notifier(command=(sys.executable, "-c", SHOW, str(file)))
     made.notify("stall", INCIDENT, Path("/var/lib/x"))
     wait_until(lambda: file.exists() and "CONFIDENCE" in file.read_text(), "it was run")
-    told = dict(line.partition("=")[::2] for line in file.read_text().splitlines())
-    assert told["STALLSCOPE_EVENT"] == "stall"
-    assert told["STALLSCOPE_PATH"] == "/var/lib/x"
-    assert told["STALLSCOPE_VERDICT"] == "metadata-lock"
-    assert told["STALLSCOPE_CONFIDENCE"] == "0.89"
-    assert told["STALLSCOPE_WHY"] == "Threads_running 187 > 40; $(reboot)"
+    variables = dict(line.partition("=")[::2] for line in file.read_text().splitlines())
+    assert variables["STALLSCOPE_EVENT"] == "stall"
+    assert variables["STALLSCOPE_PATH"] == "/var/lib/x"
+    assert variables["STALLSCOPE_VERDICT"] == "metadata-lock"
+    assert variables["STALLSCOPE_CONFIDENCE"] == "0.89"
+    assert variables["STALLSCOPE_WHY"] == "Threads_running 187 > 40; $(reboot)"
     assert said == []
 
 
@@ -225,7 +225,7 @@ def test_a_webhook_that_is_not_there_is_said(said: list[str]) -> None:
 
 
 def test_plugins_are_run_at_their_events_alone(tmp_path: Path, said: list[str]) -> None:
-    file = tmp_path / "told"
+    file = tmp_path / "variables"
     plugin = (sys.executable, "-c", SHOW, str(file))
     made = Notifier(None, None, plugins={"start": plugin})
     made.notify("stall", INCIDENT, Path("/x"))

@@ -64,20 +64,20 @@ def test_the_verdict_of_most_threads_over_the_burst_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "missing", "notes"),
+    ("reported", "missing", "notes"),
     [
         ({}, None, ()),
-        ({"notes": ("the owners are not told",)}, None, ("the owners are not told",)),
+        ({"notes": ("the owners are unknown",)}, None, ("the owners are unknown",)),
         ({"reason": "no answer since 1.0 s"}, "no answer since 1.0 s", ()),
     ],
 )
 def test_only_threads_without_connections_are_said_to_be_without(
-    tmp_path: Path, told: dict[str, Any], missing: str | None, notes: tuple[str, ...]
+    tmp_path: Path, reported: dict[str, Any], missing: str | None, notes: tuple[str, ...]
 ) -> None:
     path = tmp_path / "0001.jsonl.zst"
     thread = Thread(tid=101, frames=(), state="S", label=Label.VERIFIED)
     capturefile.write(Capture(backend="bpf", processes=(Process(100),), threads=(thread,)), path)
-    sessions = Sessions(sessions=(Session(7, 101),), pid=100, **told)
+    sessions = Sessions(sessions=(Session(7, 101),), pid=100, **reported)
     judged = name_capture(VerdictRequest(str(path), sessions), catalog.load([]))
     assert (judged.error, judged.sessions, judged.notes) == (None, missing, notes)
     (annotated,) = capturefile.read(path).threads

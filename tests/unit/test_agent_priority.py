@@ -23,7 +23,7 @@ print(os.getpriority(os.PRIO_PROCESS, 0))
 print(Path("/proc/self/autogroup").read_text(), end="")
 """
 
-# Alone: beside other tests they run at a lower priority, from which only root comes back.
+# Alone: with other tests they run at a lower priority, from which only root comes back.
 pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel gives CPU time to no sessions"),

@@ -68,7 +68,7 @@ if "--watch" in sys.argv:
 """
     + OBEY
 )
-TELL = """\
+REPORT = """\
 say(type="ready")
 say(type="captured", path="/x", partial=True, trigger={"reason": "convoy", "kind": "mutex",
     "address": "0x10", "waiters": 12, "finished_ms": 17.5})
@@ -234,14 +234,14 @@ def test_waits_that_are_sampled_are_waits_and_why_is_said_once(begin: Begin) -> 
     assert session.said == ["wait programs: no BTF: sampled"]
 
 
-def test_wait_programs_that_could_not_be_had_are_tried_again(
+def test_wait_programs_that_could_not_be_loaded_are_tried_again(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_session, "WATCH_AGAIN_SECONDS", 0.05)
     gate = tmp_path / "gate"
     session = begin(BUSY.format(gate=str(gate)))
     session.ready(sees_waits=False)
-    session.ready(sees_waits=False)  # again, in vain
+    session.ready(sees_waits=False)  # again without success
     assert len(session.said) == 1
     gate.touch()
     session.ready(sees_waits=True)
@@ -259,7 +259,7 @@ def test_without_a_probe_every_capture_says_so(begin: Begin, tmp_path: Path) -> 
 
 
 def test_what_it_says_by_itself_is_news(begin: Begin) -> None:
-    session = begin(TELL)
+    session = begin(REPORT)
     taken = session.wait(lambda event: isinstance(event, CaptureResult) and event.path == "/x")
     assert isinstance(taken, CaptureResult)
     assert taken.key is None

@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 
 class Process:
-    """A process that listens where it is told to."""
+    """A process that listens on the socket of its argument."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -114,7 +114,7 @@ def test_mistakes_are_explained(pattern: str, complaint: str) -> None:
         vocabulary.pattern(pattern, anchored=False)
 
 
-def test_a_name_learnt_later_is_seen_in_names_met_before() -> None:
+def test_a_pattern_added_later_matches_names_met_before() -> None:
     vocabulary = Vocabulary({})
     assert vocabulary.mask("late") == 0
     bit = vocabulary.element(["late"])

@@ -92,14 +92,14 @@ def test_a_search_in_later_versions(signatures: catalog.Catalog) -> None:
 def test_a_search_that_is_seen_is_surer(signatures: catalog.Catalog) -> None:
     storm = Storm()
     storm.scenery.release(SEARCHED, storm.searchers[0], storm.mutex)
-    told = storm.verdict(signatures)
+    inferred = storm.verdict(signatures)
     search = "lock_deadlock_recursive, lock_deadlock_occurs, lock_rec_enqueue_waiting"
     storm.scenery.add(f"{search}, {UPDATE}", tid=7, state="R", on_cpu=True)
     seen = storm.verdict(signatures)
-    assert seen.signature == told.signature == "innodb-deadlock-check"
+    assert seen.signature == inferred.signature == "innodb-deadlock-check"
     assert seen.blocker is not None
     assert seen.blocker.tid == 7
-    assert seen.confidence > told.confidence
+    assert seen.confidence > inferred.confidence
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_few_waiters_make_no_sure_finding_of_a_release(signatures: catalog.Catal
 
 
 def test_owner_without_frames_is_the_blocker(signatures: catalog.Catalog) -> None:
-    """It reads a file: no wait that the agent watches. The release before tells what owners do."""
+    """It reads a file: no wait that the agent watches. The release before shows what owners do."""
     scenery = Scenery()
     lock = scenery.lock(owner=7, symbol="LOCK_open")
     scenery.unseen(tid=7)
@@ -220,8 +220,8 @@ def test_releases_are_shown(signatures: catalog.Catalog) -> None:
     assert shown[1]["waited_ms"] == 40.0
     assert shown[1]["frames"][0] == "pthread_cond_broadcast"
     text = "\n".join(line.text for line in terminal.render(analysis, terminal.Options(width=200)))
-    told = f'by thread {storm.queued[1]} "t" 12 ms before, after a wait of 40 ms, 2 times:'
-    assert told in text
+    line = f'by thread {storm.queued[1]} "t" 12 ms before, after a wait of 40 ms, 2 times:'
+    assert line in text
     assert "… and 2 more" in text
 
 

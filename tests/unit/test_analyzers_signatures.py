@@ -240,7 +240,7 @@ CASES = (
         (f"{TIMED}, psi_cond_timedwait, lock_wait, row_mysql_handle_errors, {SESSION55}",),
     ),
     Case(
-        "row-lock with one statement at work",
+        "row-lock with one statement that runs",
         "innodb-row-lock",
         (f"{COND51}, os_event_wait_low, srv_suspend_mysql_thread, {READ55}, {SESSION55}",),
         f"row_upd_step, row_update_for_mysql, ha_innobase::update_row, mysql_update, {SESSION55}",
@@ -317,7 +317,7 @@ CASES = (
         "S",
     ),
     Case(
-        "global-read-lock 9.x, inlined, told by a commit",
+        "global-read-lock 9.x, inlined, shown by a commit",
         "global-read-lock",
         (
             f"{STRIPPED}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table, open_tables, "

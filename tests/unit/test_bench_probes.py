@@ -141,7 +141,7 @@ def test_lateness_counts_from_the_threshold_by_the_clock_of_the_thread() -> None
     calls = [call(7, 1000 * MS, 25 * MS), call(7, 2000 * MS, 25 * MS)]
     passes = THRESHOLD_MS * MS
     seen = [
-        # Told in flight, and again when it has ended: what counts is the first.
+        # Reported in flight, and again when it has ended: the first counts.
         event(7, 1000 * MS + 500, passes, 1000 * MS + passes + MS, in_flight=True),
         event(7, 1000 * MS + 500, 25 * MS, 1026 * MS),
         event(8, 2000 * MS + 500, passes, 2000 * MS, in_flight=True),
@@ -194,12 +194,12 @@ def test_a_preempted_thread_may_have_read_the_clock_too_late() -> None:
 
 def test_events_are_read_from_lines_of_their_own_and_from_totals() -> None:
     one = event(7, 1, MS, 3, in_flight=True)
-    told = msgspec.to_builtins(one)
+    encoded = msgspec.to_builtins(one)
     text = [
         '{"type":"ready"}\n',
-        json.dumps({"type": "event", "event": told}) + "\n",
+        json.dumps({"type": "event", "event": encoded}) + "\n",
         waits_line(),
-        waits_line(events=[told, told]),
+        waits_line(events=[encoded, encoded]),
     ]
     assert events(lines_of("".join(text))) == [one] * 3
 

@@ -30,7 +30,7 @@ class Server:
         self.reports = 0
         self.late = False
 
-    def ask(self, ask: Callable[[Any], Any], seconds: float, *, dear: bool = False) -> Any:
+    def ask(self, ask: Callable[[Any], Any], seconds: float, *, expensive: bool = False) -> Any:
         if self.late:
             raise LateError("no answer")
         return ask(self)

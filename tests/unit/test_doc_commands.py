@@ -35,7 +35,7 @@ def examples(text: str) -> Iterator[str]:
 
 def invocations(line: str, program: str) -> Iterator[list[str]]:
     """Yield the arguments of each use of a program in a line of shell."""
-    # What is explained beside an example is set apart by many spaces.
+    # Many spaces separate an example from its explanation.
     line = re.split(r"\s{3,}", line)[0]
     # What a substitution prints is one word; so is a here-document's name.
     line = re.sub(r"\$\([^)]*\)", "4711", line)

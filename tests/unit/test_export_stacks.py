@@ -53,7 +53,7 @@ def pprof_file(tmp_path: Path, entries: Sequence[Entry], options: Options | None
 
 
 def go_pprof(path: Path, *words: str) -> str:
-    # It tells times as they are here, wherever that is.
+    # It prints times of the local time zone.
     return run("env", "TZ=UTC", *pprof_program(), "-symbolize=none", *words, path)
 
 

@@ -88,7 +88,7 @@ def test_an_incident() -> None:
 
 def test_a_wait_is_one_span_at_the_time_of_its_clock() -> None:
     (wait,) = of(trace([], [history()]), "X", "mutex LOCK_open")
-    # It began 1001 s after boot, a second after the first sample, and was told twice.
+    # It began 1001 s after boot, a second after the first sample, and was reported twice.
     assert wait["ts"] == (START + SECOND) / 1e3
     assert wait["dur"] == 400_000
     assert (wait["pid"], wait["tid"]) == (100, 101)

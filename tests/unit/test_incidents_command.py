@@ -333,7 +333,7 @@ def test_ten_thousand_incidents_are_listed_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.needs("root")
 def test_of_another_user(store: Store, tmp_path: Path) -> None:
-    """Who may read it lists it; it is not written, and who may not is told so in one line."""
+    """Listing needs read access alone and writes nothing; without it, one line says so."""
     copy = tmp_path / "copy"
     shutil.copytree(store.dest, copy)
     for folder in (tmp_path, *tmp_path.parents):

@@ -220,7 +220,7 @@ def test_waits_name_their_source() -> None:
     assert "source: inproc, the library in the server" in text(first)
     # Only the first line has it.
     assert "source: inproc" in text(line(in_flight_by="scan"), source="inproc")
-    # It has no BPF timers, and no uprobes that would tell row locks apart: neither is a fault.
+    # It has no BPF timers, and no uprobes that would identify row locks: neither is a fault.
     assert "kernel has no BPF timers" not in text(first)
     assert "row locks" not in text(first, uprobes=True)
     assert "source:" not in text(line(source="bpf"))
@@ -239,7 +239,7 @@ def test_waits_that_are_sampled_say_so() -> None:
     assert "short waits are missed" in sampled
     assert "once after" not in sampled
     assert "kernel has no BPF timers" not in sampled
-    assert "row locks" not in sampled  # it has no uprobes that would tell them apart
+    assert "row locks" not in sampled  # it has no uprobes that would distinguish them
     assert "once after 80" in text(interval_ns=10_000_000, longest_interval_ns=80_000_000)
 
 

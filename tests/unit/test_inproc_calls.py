@@ -140,7 +140,7 @@ def test_waits_for_locks_are_reported_with_their_holder(
         (stat,) = [stat for stat in facts["stat"] if stat["id"] == word]
         assert stat["count"] == len(made.calls) == 21
         assert stat["over"] == 21
-        # It begins before the waiter is seen asleep, and ends before that looks at the clock.
+        # It begins before the waiter is seen asleep, and ends before the waiter reads the clock.
         assert sum(call.released_ns - call.asleep_ns for call in made.calls) <= stat["total_ns"]
         assert stat["total_ns"] <= sum(call.length_ns for call in made.calls)
         records = [record for record in facts["record"] if record["id"] == word]
@@ -215,13 +215,13 @@ def test_nothing_that_interrupts_a_wait_leaves_anything_behind(
     ) as process:
         out, said = process.communicate(timeout=PATIENCE)
     assert (process.returncode, said) == (0, b"")
-    told = msgspec.json.decode(out)
-    assert told["rounds"] > 0
+    printed = msgspec.json.decode(out)
+    assert printed["rounds"] > 0
     (ring,) = rings.glob(f"{process.pid}-*")
     facts = facts_of(ring)
     # 4 fighters, 16 at a time, the main thread; a slot is free when its thread has ended.
     assert facts["ring"][0]["slots_used"] <= 2 * 21
-    assert facts["ring"][0]["waits"] > 100 * min(1, told["rounds"] / count)
+    assert facts["ring"][0]["waits"] > 100 * min(1, printed["rounds"] / count)
     assert [slot["tid"] for slot in facts["slot"]] == [process.pid]
     assert [slot for slot in facts["slot"] if slot["waits"]] == []
     assert [stat for stat in facts["stat"] if stat["marked"]] == []

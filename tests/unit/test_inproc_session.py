@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that ``stallscope run`` has started: looked at while it lives, and when it is dead."""
+"""A program that ``stallscope run`` has started: captured while it runs, and after its end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def waiters(server: Target) -> list[Fact]:
     return [fact for fact in facts if fact.symbol != "cond_back_mutex"]
 
 
-def told(capture: Capture, fact: Fact) -> tuple[str, int | None, str | None]:
+def lock_of(capture: Capture, fact: Fact) -> tuple[str, int | None, str | None]:
     """Return kind, owner and name of the lock that a thread waits for, as a capture has them."""
     (thread,) = [thread for thread in capture.threads if thread.tid == fact.tid]
     assert thread.lock is not None, fact
@@ -100,7 +100,7 @@ def check(capture: Capture, server: Target) -> None:
     """Compare all locks and stacks with what the program knows of itself."""
     assert capture.backend == "inproc"
     for fact in waiters(server):
-        kind, owner, symbol = told(capture, fact)
+        kind, owner, symbol = lock_of(capture, fact)
         assert (kind, owner) == (fact.kind, fact.owner), fact
         if fact.symbol is not None:
             assert symbol == fact.symbol
@@ -219,8 +219,8 @@ def test_the_probe_and_the_commands_agree_whose_a_ring_is(
     args = ["waits", "--backend", "inproc", "--pid", str(server.pid), "--duration", "0.1"]
     done = subprocess.run([probe.find(), *args], capture_output=True, check=True, timeout=PATIENCE)
     lines = [json.loads(text) for text in done.stdout.splitlines()]
-    told = [one for line in lines for one in line.get("programs", ()) if one["name"] == "ring"]
-    assert [one["attach"] for one in told] == [str(expected)]
+    rings = [one for line in lines for one in line.get("programs", ()) if one["name"] == "ring"]
+    assert [one["attach"] for one in rings] == [str(expected)]
 
 
 def test_an_orderly_end_leaves_nothing(server: Target, ring: Path) -> None:

@@ -191,10 +191,10 @@ def test_pauses_are_used(program: Path) -> None:
             elif calls == 2:
                 os.read(reader, 1)
                 running.forget(reader)
-                running.say("told")
+                running.say("line")
             return math.inf
 
-        assert list(running.lines(30, tick)) == [b"told"]
+        assert list(running.lines(30, tick)) == [b"line"]
     assert calls >= 2
     os.close(reader)
     os.close(writer)

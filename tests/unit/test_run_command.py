@@ -24,7 +24,7 @@ from tests.unit.programs import python_program
 CHECKOUT = Path(__file__).resolve().parents[2]
 UNPRIVILEGED = 65534
 
-_TELL = """\
+_PRINT = """\
 import json, os, signal, sys
 print(json.dumps({
     "argv": sys.argv[1:],
@@ -62,25 +62,25 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def teller(tmp_path: Path) -> str:
-    """Return a program that tells what it was given."""
-    path = tmp_path / "teller.py"
-    path.write_text(_TELL)
+def printer(tmp_path: Path) -> str:
+    """Return a program that prints what it was given."""
+    path = tmp_path / "printer.py"
+    path.write_text(_PRINT)
     return str(path)
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+def printed(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     assert done.stderr == ""
     answer: dict[str, object] = json.loads(done.stdout)
     return answer
 
 
 def test_the_program_has_the_library_its_arguments_and_the_settings(
-    library: Path, teller: str, tmp_path: Path
+    library: Path, printer: str, tmp_path: Path
 ) -> None:
     options = ["--ring-dir", str(tmp_path), "--threshold", "50", "--threshold", "fsync=20"]
     options += ["--threads", "99", "--keep-ring", "--off"]
-    answer = told(run(*options, "--", sys.executable, teller, "--debug", "--", "-x", "a b"))
+    answer = printed(run(*options, "--", sys.executable, printer, "--debug", "--", "-x", "a b"))
     assert answer["argv"] == ["--debug", "--", "-x", "a b"]
     assert answer["env"] == {
         "LD_PRELOAD": str(library),
@@ -94,9 +94,9 @@ def test_the_program_has_the_library_its_arguments_and_the_settings(
 
 
 def test_the_dashes_may_be_left_out_and_nothing_is_set_that_was_not_asked_for(
-    library: Path, teller: str
+    library: Path, printer: str
 ) -> None:
-    answer = told(run(sys.executable, teller, "--off"))
+    answer = printed(run(sys.executable, printer, "--off"))
     assert answer["argv"] == ["--off"]
     assert answer["env"] == {"LD_PRELOAD": str(library), "STALLSCOPE_LIBRARY": str(library)}
 
@@ -112,8 +112,8 @@ def test_what_is_preloaded_already_stays_in_front(library: Path) -> None:
     assert preloaded(f"/old/{preload.LIBRARY}:b.so:") == f"b.so:{library}"
 
 
-def test_the_exit_code_and_the_signals_are_the_programs(library: Path, teller: str) -> None:
-    assert run("--", sys.executable, teller, CODE="7").returncode == 7
+def test_the_exit_code_and_the_signals_are_the_programs(library: Path, printer: str) -> None:
+    assert run("--", sys.executable, printer, CODE="7").returncode == 7
     killed = run("--", "sh", "-c", "kill -TERM $$")
     assert killed.returncode == -signal.SIGTERM
     # Python has SIGPIPE ignored, and a program would inherit that.

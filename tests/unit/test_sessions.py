@@ -101,8 +101,8 @@ def test_locks_of_the_server_are_added() -> None:
     threads = (thread(101, lock=0), thread(102), thread(103), thread(104))
     found = annotate(capture(*threads, locks=(cond,)), redact(looked, normalize))
     assert found.locks[0] == cond
-    told = [(k.symbol, k.owner_tid, k.waiters, k.source, k.kind) for k in found.locks[1:]]
-    assert told == [
+    reported = [(k.symbol, k.owner_tid, k.waiters, k.source, k.kind) for k in found.locks[1:]]
+    assert reported == [
         ("shop.orders", 102, 2, "server", LockKind.METADATA),
         ("shop.orders", 101, 1, "server", LockKind.METADATA),
     ]
@@ -131,11 +131,11 @@ def test_what_the_stack_shows_comes_first() -> None:
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12))),
 )
 def test_whatever_a_server_says(
-    told: list[tuple[int, int | None, str]], pairs: list[tuple[int, int]]
+    reported: list[tuple[int, int | None, str]], pairs: list[tuple[int, int]]
 ) -> None:
     print(f"STALLSCOPE_SEED={SEED}")
     looked = Sessions(
-        sessions=tuple(session(c, tid, text) for c, tid, text in told),
+        sessions=tuple(session(c, tid, text) for c, tid, text in reported),
         waits=waits(*pairs, kind=LockKind.ROW),
         pid=100,
     )

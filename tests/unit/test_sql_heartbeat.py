@@ -34,11 +34,11 @@ def gate() -> Iterator[threading.Event]:
     found.set()
 
 
-@pytest.mark.parametrize("dear", [False, True])
+@pytest.mark.parametrize("expensive", [False, True])
 def test_one_slow_query_is_no_server_that_does_not_answer(
-    dear: bool, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    expensive: bool, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "DEAR_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "EXPENSIVE_SECONDS", 3600.0)
     connection = Answering(Login(user="nobody"))
     asked = threading.Event()
 
@@ -50,10 +50,10 @@ def test_one_slow_query_is_no_server_that_does_not_answer(
     # Nothing is asked by a thread that got no CPU in all the time.
     while not asked.is_set():
         with pytest.raises(LateError):
-            connection.ask(wait_at_the_gate, 0.01, dear=dear)
+            connection.ask(wait_at_the_gate, 0.01, expensive=expensive)
     beat = Heartbeat(connection, 0.01).collect()
     assert beat.error is not None
-    if dear:
+    if expensive:
         assert beat.elapsed_ms == 0
     else:
         assert 10 <= beat.elapsed_ms <= (time.monotonic() - begun) * 1e3

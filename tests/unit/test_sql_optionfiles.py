@@ -191,7 +191,7 @@ def test_includes_as_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_default_files_as_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their order: system, MYSQL_HOME, extra, home; suffixes of groups besides."""
+    """Their order: system, MYSQL_HOME, extra, home; also suffixes of groups."""
     home, other, extra = tmp_path / "home", tmp_path / "other", tmp_path / "extra.cnf"
     for folder in (home, other):
         folder.mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of the server that hold no data, and collectors that are asked seldom."""
+"""Texts of the server that hold no data, and collectors that are asked rarely."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stallscope.collectors.sql.collecting import Infrequent, SqlCollector
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import LateError, SqlError, StatementError
 from stallscope.collectors.sql.login import Login
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.collectors.sql.texts import MAX_KINDS, lock_waits_text, processlist_text
-from stallscope.collectors.sql.wire import Session as Wire
 from stallscope.collectors.triggers.engine import sources_named
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.model.capture import LockKind
@@ -67,11 +67,11 @@ def test_quotes_are_read_as_the_server_reads_them() -> None:
     assert normalizer("REAL_AS_FLOAT,ANSI_QUOTES")(sql).text == sql
 
 
-class Told(SqlCollector):
-    name = "told"
+class Scripted(SqlCollector):
+    name = "scripted"
     error: SqlError | None = None
 
-    def read(self, session: Wire) -> dict[str, float]:
+    def read(self, session: SqlSession) -> dict[str, float]:
         raise NotImplementedError
 
     def collect(self):  # type: ignore[no-untyped-def]
@@ -90,27 +90,27 @@ class Told(SqlCollector):
 def test_what_is_expensive_or_missing_is_queried_rarely(
     error: SqlError | None, interval: float
 ) -> None:
-    told = Told(Connection(Login(user="nobody")))
-    told.error = error
-    seldom = Infrequent(told, 5.0)
-    assert seldom.interval == 5.0
+    scripted = Scripted(Connection(Login(user="nobody")))
+    scripted.error = error
+    infrequent = Infrequent(scripted, 5.0)
+    assert infrequent.interval == 5.0
     if error is None:
-        seldom.collect()
+        infrequent.collect()
     else:
         with pytest.raises(type(error)):
-            seldom.collect()
+            infrequent.collect()
     # A machine that is busy can make it longer than that, and nothing makes it shorter.
-    assert interval <= seldom.interval
-    assert seldom.interval < interval * 3 or error is None
+    assert interval <= infrequent.interval
+    assert infrequent.interval < interval * 3 or error is None
 
 
 def test_the_time_that_a_sample_took_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 12.5])
     # Threads of other tests may still ask for the time.
     monkeypatch.setattr(collecting, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    seldom = Infrequent(Told(Connection(Login(user="nobody"))), 5.0)
-    seldom.collect()
-    assert seldom.interval == pytest.approx(250.0)
+    infrequent = Infrequent(Scripted(Connection(Login(user="nobody"))), 5.0)
+    infrequent.collect()
+    assert infrequent.interval == pytest.approx(250.0)
 
 
 def test_a_trigger_sets_the_interval_of_its_collector() -> None:
@@ -125,7 +125,7 @@ def test_a_trigger_sets_the_interval_of_its_collector() -> None:
     )
     assert sources_named(settings) == {"lock_waits": 1.0, "innodb": 1.0}
     connection = Connection(Login(user="nobody"))
-    found = {one.name: one.interval for one in sources._seldom(connection, settings)}
+    found = {one.name: one.interval for one in sources._infrequent(connection, settings)}
     assert found == {
         "lock_waits": 1.0,
         "metadata_locks": 5.0,

@@ -35,19 +35,19 @@ def _recorded(root: Path, seed: int) -> tuple[Recorder, list[Said]]:
 def _check_images(recorder: Recorder, said: list[Said], folder: Path) -> int:
     """Check every image of every instant; return how many there were."""
     checked: dict[Image, int] = {}
-    for told, images in recorder.instants:
+    for confirmed, images in recorder.instants:
         for image in images:
-            if checked.get(image) == told:
+            if checked.get(image) == confirmed:
                 continue
-            checked[image] = told
+            checked[image] = confirmed
             root = folder / str(len(checked))
             root.mkdir()
             image.restore(root)
             # What retention is about to remove may be gone already.
-            going = [one for one in said if one[0] == "going"] if told else []
-            check(root / "store", said[:told] + going)
+            going = [one for one in said if one[0] == "going"] if confirmed else []
+            check(root / "store", said[:confirmed] + going)
             if len(checked) % 20 == 0:
-                _live_on(root / "store", said[:told] + going)
+                _live_on(root / "store", said[:confirmed] + going)
             shutil.rmtree(root)
     return len(checked)
 

@@ -89,7 +89,7 @@ def test_waits_come_near_in_milliseconds() -> None:
     settings = triggerfile.defaults()
     (convoy,) = (trigger for trigger in settings.triggers if trigger.name == "lock-convoy")
     (state,) = (state for state in Engine(settings).states() if state.name == convoy.name)
-    near = msgspec.structs.replace(state, looks=1, nearest=120.0, nearest_threshold=500.0)
+    near = msgspec.structs.replace(state, samples=1, nearest=120.0, nearest_threshold=500.0)
     said = sentence(Tried(convoy, near, ()))
     assert said == "would not fire: came to 120 ms, and 500 ms fires"
 

@@ -170,7 +170,7 @@ WAIT = f'{TRIGGER}wait = "fsync"\n'
         ('[[trigger]]\nname = "a b"\nvariable = "a > 1"\n', 2, "a name has letters, digits"),
         (f"{VARIABLE}threshold = 1\n{VARIABLE}threshold = 1", 6, "'own' is defined twice"),
         (f"{TRIGGER}enabled = false", 2, "there is no such trigger to disable"),
-        # What it looks at.
+        # The names that it reads.
         (f"{TRIGGER}threshold = 1\n", 2, "it has no condition: give a 'variable' or a 'wait'"),
         (f'{VARIABLE}wait = "fsync"\nthreshold = 1', 3, "not both"),
         (f"{TRIGGER}variable = 'a +'\nthreshold = 1", 3, "'a .': unexpected end: a number"),

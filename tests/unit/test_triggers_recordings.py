@@ -80,7 +80,7 @@ def test_an_hour_of_a_healthy_server_fires_nothing(server: str, seed: int) -> No
 def test_all_triggers_can_fire_on_a_healthy_server(server: str) -> None:
     hour = healthy_time(load(f"healthy-{server}"), 600, 3)
     result = dry_run(triggerfile.defaults(), hour, {"host.cpus": 2})
-    assert [t.settings.name for t in result.triggers if not t.state.looks] == []
+    assert [t.settings.name for t in result.triggers if not t.state.samples] == []
 
 
 @pytest.mark.parametrize("name", STALLS)
@@ -95,7 +95,7 @@ def test_a_stall_is_seen_by_samples_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (_, waits) in STALLS.items() if waits])
-def test_a_stall_is_seen_by_the_wait_probes(name: str) -> None:
+def test_a_stall_is_seen_by_the_wait_programs(name: str) -> None:
     records = load(name)
     found = fired(records, waits=True)
     assert found[0][0] >= mark(records, "begin"), "fired before the stall"
@@ -121,11 +121,11 @@ def test_a_collapse_under_load_is_seen_and_a_load_that_stops_is_none() -> None:
     for record in healthy_time(busy, 1800, 4):
         if record.sample:
             assert engine.feed(record.sample) == ()
-    learnt = engine.learnt()
-    assert learnt["qps-collapse"]
+    baselines = engine.baselines()
+    assert baselines["qps-collapse"]
     for what, expected in (("calm", set()), ("there", {"qps-collapse", "metadata-lock"})):
         after = Engine(triggerfile.defaults(), {"host.cpus": 2})
-        after.recall(learnt)
+        after.restore_baselines(baselines)
         since = mark(lull, what)
         until = since + (6 if what == "calm" else 10) * NS
         names = {

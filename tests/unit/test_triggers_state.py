@@ -161,8 +161,8 @@ def test_the_wall_clock_decides_nothing(
     jumping, steady = engine(sleep=5.0), engine(sleep=5.0)
     for second, (value, wall) in enumerate(looks):
         jumped = jumping.feed(running(second, value, wall))
-        told = steady.feed(running(second, value, second))
-        assert [f.why for f in jumped] == [f.why for f in told]
+        followed = steady.feed(running(second, value, second))
+        assert [f.why for f in jumped] == [f.why for f in followed]
         assert all(fired.time_ns == wall for fired in jumped)
 
 
@@ -195,7 +195,7 @@ def test_a_threshold_that_is_not_known_fires_nothing() -> None:
     one = engine(threshold="greatest(9, host.cpus)", cycles=1)
     assert one.feed(running(1, 80)) == ()
     assert one.states()[0].never_seen == ("host.cpus",)
-    assert one.states()[0].looks == 0
+    assert one.states()[0].samples == 0
 
 
 def test_hysteresis() -> None:
@@ -220,7 +220,7 @@ def test_below() -> None:
 def test_a_faster_poll_does_not_count_faster_than_its_interval() -> None:
     one = engine(0.05, cycles=3)
     fired = [tick for tick in range(100) if one.feed(running(tick / 20, 99))]
-    assert fired == [36], "two intervals, each a little short, after the first look"
+    assert fired == [36], "two intervals, each a little short, after the first sample"
 
 
 def test_samples_that_come_early_count() -> None:
@@ -259,21 +259,21 @@ def test_a_thousand_breaches_a_second() -> None:
     assert one.states()[0].suppressed == 4999
 
 
-def learnt(baseline: Baseline, start: int, seconds: int, value: float, **how: bool) -> Baseline:
+def learned(baseline: Baseline, start: int, seconds: int, value: float, **how: bool) -> Baseline:
     for second in range(start, start + seconds):
         baseline.learn(value, second * NS, incident=how.get("incident", False))
     return baseline
 
 
 def test_nothing_is_usual_before_it_was_watched() -> None:
-    assert learnt(Baseline(), 0, 119, 50).value is None
-    assert learnt(Baseline(), 0, 121, 50).value == 50
+    assert learned(Baseline(), 0, 119, 50).value is None
+    assert learned(Baseline(), 0, 121, 50).value == 50
 
 
 def test_a_minute_of_something_else_is_not_usual() -> None:
-    one = learnt(Baseline(), 0, 600, 1000)
-    assert learnt(one, 600, 120, 3).value == 1000
-    assert learnt(one, 720, 600, 3).value == 3, "after ten minutes it is"
+    one = learned(Baseline(), 0, 600, 1000)
+    assert learned(one, 600, 120, 3).value == 1000
+    assert learned(one, 720, 600, 3).value == 3, "after ten minutes it is"
 
 
 def test_day_and_night() -> None:
@@ -285,10 +285,10 @@ def test_day_and_night() -> None:
             assert abs(one.value - usual) < 0.1 * usual
 
 
-def test_nothing_is_learnt_of_an_incident_unless_it_stays() -> None:
-    one = learnt(Baseline(), 0, 300, 1000)
-    assert learnt(one, 300, 800, 3, incident=True).value == 1000
-    assert learnt(one, 1100, 1200, 3, incident=True).value == 3
+def test_an_incident_changes_no_baseline_unless_it_lasts() -> None:
+    one = learned(Baseline(), 0, 300, 1000)
+    assert learned(one, 300, 800, 3, incident=True).value == 1000
+    assert learned(one, 1100, 1200, 3, incident=True).value == 3
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.booleans(), st.integers(0, 100)), max_size=300))

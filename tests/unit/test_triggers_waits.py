@@ -130,8 +130,8 @@ def test_baselines_are_taken_along() -> None:
     first, later, other = engine(drop), engine(drop), engine(CONVOY)
     for second in range(130):
         first.feed(Sample("status", 0, second * NS, {"Threads_running": 4.0}))
-    later.recall(first.learnt())
-    other.recall(first.learnt())
+    later.restore_baselines(first.baselines())
+    other.restore_baselines(first.baselines())
     many = Sample("status", 0, 10_000 * NS, {"Threads_running": 20.0})
     (fired,) = later.feed(many)
     assert fired.value == 5

@@ -68,9 +68,9 @@ def test_columns_of_a_histogram() -> None:
     assert columns[0] == 0
     assert columns[-1] == units.COLUMNS - 1
     firsts_ms = [(1 << columns.index(column)) / 1e6 for column in range(1, units.COLUMNS)]
-    told = [0.008, 0.066, 0.5, 4, 34, 300, 2000]
+    recorded = [0.008, 0.066, 0.5, 4, 34, 300, 2000]
     assert units.LEGEND == "below 8 µs, 66 µs, 0.5 ms, 4 ms, 34 ms, 0.3 s, 2 s, longer"
-    for first, end in zip(firsts_ms, told, strict=True):
+    for first, end in zip(firsts_ms, recorded, strict=True):
         assert first == pytest.approx(end, rel=0.13)
 
 

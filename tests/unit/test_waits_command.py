@@ -28,7 +28,7 @@ SAMPLES = Path(__file__).parent.parent / "data" / "waits"
 CHECKOUT = Path(__file__).resolve().parents[2]
 LINES = {name: json.loads((SAMPLES / f"{name}.json").read_bytes()) for name in ("stalled", "final")}
 
-# Writes the lines of the file beside it, then the final one: at once, or when it is told to end.
+# Writes the lines of a file in its folder, then the final one: at once, or when asked to end.
 _PROBE = """\
 import json, os, signal, sys
 folder = os.path.dirname(os.path.abspath(sys.argv[0]))
@@ -68,7 +68,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 @pytest.fixture
 def here() -> str:
-    """Return the process to watch, which the fake probe never looks at."""
+    """Return the process to watch; the fake probe never reads it."""
     return str(os.getpid())
 
 
@@ -126,8 +126,8 @@ def test_the_options_reach_the_probe(
         " --threshold fsync=2.5 --top 7 --events --no-uprobes --force-kernel"
     )
     assert main(words.split()) == Exit.DONE
-    told = json.loads((tmp_path / "arguments").read_bytes())
-    assert " ".join(told) == (
+    arguments = json.loads((tmp_path / "arguments").read_bytes())
+    assert " ".join(arguments) == (
         f"waits --interval 500 --top 200 --duration 90.000 --pid {here} --kind fsync --kind lock"
         " --threshold 20 --threshold fsync=2.5 --events --no-uprobes --force"
     )
@@ -335,7 +335,7 @@ class Sleepers:
     """Processes of one name, one after the other."""
 
     def __init__(self, folder: Path) -> None:
-        # What it is started as tells it from all others of its program.
+        # Its command line distinguishes it from all others of its program.
         self.name = f"slp{os.getpid()}"
         self.program = os.path.basename(os.path.realpath(sys.executable))
         self._path = folder / self.name
@@ -365,7 +365,7 @@ def sleepers(tmp_path: Path) -> Iterator[Sleepers]:
 
 
 class Screen:
-    """What a terminal is told."""
+    """What is sent to the terminal."""
 
     def __init__(self, start: Callable[..., subprocess.Popen[str]], *words: str) -> None:
         self._master, slave = pty.openpty()
@@ -376,7 +376,7 @@ class Screen:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def until(self, text: str) -> None:
-        """Read until it was told this."""
+        """Read until this was sent."""
         while text not in self.text:
             ready, _, _ = select.select([self._master], [], [], PATIENCE)
             assert ready, f"not shown: {text!r}; shown: {self.text!r}"
@@ -443,7 +443,7 @@ def test_a_server_that_is_back_is_followed(
     assert process.stderr is not None
     process.stdout.readline()
     assert "--follow" in json.loads((tmp_path / "arguments").read_bytes())
-    told: list[str] = []
+    sent: list[str] = []
     for _ in range(2):
         sleepers.end()
         assert process.stderr.readline() == (
@@ -453,9 +453,11 @@ def test_a_server_that_is_back_is_followed(
         assert process.stderr.readline() == (
             f"stallscope: watching {sleepers.program} (pid {first})\n"
         )
-        told.append(f"target {first}\n")
+        sent.append(f"target {first}\n")
     words = tmp_path / "words"
-    wait_until(lambda: words.exists() and words.read_text() == "".join(told), "the probe was told")
+    wait_until(
+        lambda: words.exists() and words.read_text() == "".join(sent), "the probe got the lines"
+    )
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert json.loads(out)["final"]

@@ -31,7 +31,7 @@ def server(pid: int, start_time: int = 1, datadir: str | None = "/data/a") -> Se
 
 @pytest.fixture
 def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
-    """Return a probe that says what it is told."""
+    """Return a probe that prints what it is sent."""
     program = python_program(
         tmp_path / "probe",
         "import sys\nfor line in sys.stdin:\n    print(line.strip(), flush=True)\n",
@@ -55,8 +55,8 @@ def test_the_new_process_is_reported(stream: Stream, gone: int) -> None:
         follower.begin(stream)
         assert follower.tick(stream) == math.inf
         assert follower.server is found
-        told = stream.lines(PATIENCE, lambda: math.inf)
-        assert [next(told), next(told)] == [b"target %d" % pid for pid in found.pids]
+        lines = stream.lines(PATIENCE, lambda: math.inf)
+        assert [next(lines), next(lines)] == [b"target %d" % pid for pid in found.pids]
         assert said == [
             f"mysqld (pid {gone}) has ended; waiting for it",
             f"watching mysqld (pid {os.getpid()})",

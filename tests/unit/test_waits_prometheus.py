@@ -249,6 +249,6 @@ def test_any_label_can_be_read_back(server: str, kind: str) -> None:
 def test_no_class_of_files_is_made_up() -> None:
     series = parse(written(line({"read": KindWaits(3, 1, 1)})))
     assert not [name for name in series if "file_wait" in name]
-    told = msgspec.structs.replace(line(), classes=(ClassWaits("read", "data", 3, 1.0, 1.0),))
-    series = parse(written(told))
+    changed = msgspec.structs.replace(line(), classes=(ClassWaits("read", "data", 3, 1.0, 1.0),))
+    series = parse(written(changed))
     assert of(series, "file_wait_duration_seconds_count", **{"class": "data"}) == 3

@@ -134,7 +134,8 @@ def test_holders_without_a_name(signatures: catalog.Catalog) -> None:
 
 
 def test_a_finding_says_who_holds_what_has_no_word() -> None:
-    """A chain of findings: thread 1 blocks thread 2, and thread 2 the others, as frames tell."""
+    """A chain of findings: thread 1 blocks thread 2, and thread 2 the others, as their frames
+    show."""
     base = capture([None, None, None, None])
 
     def finding(name: str, blocker: int, members: tuple[int, ...], root: str | None) -> Finding:

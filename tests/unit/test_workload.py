@@ -15,7 +15,7 @@ from stallscope.base.errors import Exit
 from stallscope.collectors.sql import versions
 from stallscope.collectors.sql import workload as source
 from stallscope.collectors.sql.failures import StatementError
-from stallscope.collectors.sql.wire import Session
+from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.main import main
 from stallscope.server import innodbnumbers
 from stallscope.server.status import StatusSample
@@ -165,7 +165,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize(
-    ("number", "said", "told"),
+    ("number", "said", "reason"),
     [
         (1109, "no such table", "not available on this server"),
         (1146, "no such table", "not available on this server"),
@@ -173,18 +173,18 @@ class Refusing:
         (3024, "the query took too long", "the query took too long"),
     ],
 )
-def test_why_a_source_cannot_be_had(number: int, said: str, told: str) -> None:
-    sample = source.sample(cast(Session, Refusing(number, said)))
-    assert sample.missing == {"innodb": said, "metrics": told, "progress": told}
+def test_why_a_source_cannot_be_read(number: int, said: str, reason: str) -> None:
+    sample = source.sample(cast(SqlSession, Refusing(number, said)))
+    assert sample.missing == {"innodb": said, "metrics": reason, "progress": reason}
     assert sample.session == 1
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"), [([], "performance_schema is off"), ([("NO",)], "disabled: UPDATE")]
+    ("rows", "reason"), [([], "performance_schema is off"), ([("NO",)], "disabled: UPDATE")]
 )
-def test_why_progress_is_not_reported(rows: list[tuple[str]], told: str) -> None:
-    sample = source.sample(cast(Session, Refusing(1109, "no such table", rows)))
-    assert sample.missing["progress"].startswith(told)
+def test_why_progress_is_not_reported(rows: list[tuple[str]], reason: str) -> None:
+    sample = source.sample(cast(SqlSession, Refusing(1109, "no such table", rows)))
+    assert sample.missing["progress"].startswith(reason)
 
 
 def test_a_counter_that_was_set_back() -> None:

@@ -58,7 +58,7 @@ def events() -> Iterator[Event]:
 
 
 class FakeSource:
-    """Says what it is told to say."""
+    """Prints the lines that a test gives it."""
 
     def __init__(self, said: Sequence[Event] | None = None) -> None:
         self.said = list(events()) if said is None else list(said)

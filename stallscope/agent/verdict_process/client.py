@@ -86,7 +86,7 @@ class VerdictProcess:
             return b"", f"cannot run {argv[0]}: {error.strerror}"
         with process:
             self._process = process
-            if self._closing.is_set():  # since it was looked at
+            if self._closing.is_set():  # it was set after the check above
                 process.kill()
             try:
                 out, err = process.communicate(lines, timeout=self._seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Name one capture: put the sessions beside its file, and keep the first finding."""
+"""Name one capture: write its file of sessions, and keep the first finding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["name_capture", "verdict_of"]
 
 
 def name_capture(request: VerdictRequest, signatures: catalog.Catalog) -> VerdictAnswer:
-    """Put the sessions beside one capture, and analyze it with them."""
+    """Write the sessions of one capture, and analyze it with them."""
     path = Path(request.path)
     try:
         capture = capturefile.read(path)
@@ -47,7 +47,7 @@ def name_capture(request: VerdictRequest, signatures: catalog.Catalog) -> Verdic
 
 
 def _with_sessions(capture: Capture, sessions: Sessions, path: Path) -> tuple[Capture, str | None]:
-    """Put the sessions beside the file; return why threads have no connection, where it is so."""
+    """Write the file of sessions; return why threads have no connection, None where they have."""
     sessions = redact(sessions, normalize)
     known = len(capture.notes)
     annotated = annotate(capture, sessions)

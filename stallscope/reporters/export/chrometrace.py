@@ -66,20 +66,20 @@ def _events(
 
 
 class _Names:
-    """Names of processes and threads, told once each."""
+    """Names of processes and threads, each written once."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[int, int]] = set()
+        self._written: set[tuple[int, int]] = set()
 
     def of(self, event: dict[str, Any], process: str, thread: str) -> Iterator[dict[str, Any]]:
         pid, tid = event["pid"], event["tid"]
         if pid == _OWN:
             return
-        if process and (pid, -1) not in self._told:
-            self._told.add((pid, -1))
+        if process and (pid, -1) not in self._written:
+            self._written.add((pid, -1))
             yield _meta("process_name", pid, 0, process)
-        if thread and (pid, tid) not in self._told:
-            self._told.add((pid, tid))
+        if thread and (pid, tid) not in self._written:
+            self._written.add((pid, tid))
             yield _meta("thread_name", pid, tid, thread)
 
 
@@ -167,7 +167,7 @@ def _samples(history: History) -> Iterator[dict[str, Any]]:
 
 
 def _waits(history: History) -> Iterator[dict[str, Any]]:
-    """Yield each wait once: a long one is told while it goes on, and again when it is over."""
+    """Yield each wait once: a long one is reported while it goes on, and again when it is over."""
     offset = _clock_offset(history)
     latest: dict[tuple[int, int], tuple[Event, WaitLine]] = {}
     for line in history.waits:

@@ -149,7 +149,7 @@ def _add(
             if key:
                 stacks[key] = stack
         pid = _pid(capture, thread)
-        # Threads without an id cannot be told apart but by their names.
+        # Threads without an id can only be distinguished by their names.
         who = (pid, thread.tid, "" if thread.tid else thread.name)
         track = tracks.get(who)
         if track is None:

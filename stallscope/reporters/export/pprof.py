@@ -28,7 +28,7 @@ _INT64_MAX = (1 << 63) - 1
 def render(entries: Iterable[Entry], options: Options) -> Iterator[bytes]:
     """Return one profile of all captures: equal stacks of equal labels are one sample.
 
-    Sample types: ``threads/count``; ``waited/nanoseconds`` where a source tells it.
+    Sample types: ``threads/count``; ``waited/nanoseconds`` where the source has it.
     """
     profile = _Profile(options)
     for entry in entries:

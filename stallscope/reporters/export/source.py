@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """What an incident has beside its captures."""
+    """What an incident has in addition to its captures."""
 
     incident: Incident
     samples: tuple[Sample, ...] = ()
@@ -64,7 +64,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One thread. ``names`` are safe to print and innermost first; ``frames`` beside them."""
+    """One thread. ``names`` are safe to print and innermost first, one for each of ``frames``."""
 
     index: int
     """Into Capture.threads."""

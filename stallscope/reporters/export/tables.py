@@ -232,7 +232,7 @@ def _locks(
 
 
 def _address(lock: Lock) -> str | None:
-    """Return where it is; what the server tells of, a row for one, is nowhere in memory."""
+    """Return its address; what only the server reports, such as a row, has none."""
     return f"{lock.address:#x}" if lock.address else None
 
 

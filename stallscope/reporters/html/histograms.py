@@ -160,7 +160,7 @@ def keys(lines: Sequence[WaitLine | Notice]) -> list[KeyRow]:
     over: Counter[tuple[str, str]] = Counter()
     longest: dict[tuple[str, str], float] = defaultdict(float)
     waiting: Counter[tuple[str, str]] = Counter()
-    told: dict[tuple[str, str], Key] = {}
+    latest: dict[tuple[str, str], Key] = {}
     for line in _lines(lines):
         for key in line.keys:
             if key.kind in IDLE_KINDS:
@@ -171,9 +171,9 @@ def keys(lines: Sequence[WaitLine | Notice]) -> list[KeyRow]:
             over[at] += key.over
             longest[at] = max(longest[at], key.max_ms, key.longest_in_flight_ms)
             waiting[at] = max(waiting[at], key.in_flight)
-            if at not in told or len(key.waiters) >= len(told[at].waiters):
-                told[at] = key
-    ordered = sorted(told, key=lambda at: (-max(total[at], longest[at]), at))[:MAX_KEYS]
+            if at not in latest or len(key.waiters) >= len(latest[at].waiters):
+                latest[at] = key
+    ordered = sorted(latest, key=lambda at: (-max(total[at], longest[at]), at))[:MAX_KEYS]
     return [
         KeyRow(
             kind=shown(at[0]),
@@ -183,9 +183,9 @@ def keys(lines: Sequence[WaitLine | Notice]) -> list[KeyRow]:
             total=duration(total[at]),
             longest=duration(longest[at]),
             in_flight=waiting[at],
-            owner=told[at].owner_tid,
-            waiter=_excerpt(told[at].waiters[0].frames) if told[at].waiters else "",
-            holder=_excerpt(told[at].holders[0].frames) if told[at].holders else "",
+            owner=latest[at].owner_tid,
+            waiter=_excerpt(latest[at].waiters[0].frames) if latest[at].waiters else "",
+            holder=_excerpt(latest[at].holders[0].frames) if latest[at].holders else "",
         )
         for at in ordered
     ]

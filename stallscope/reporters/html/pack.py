@@ -16,7 +16,7 @@ from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.subsystems import OTHER, Subsystems
 from stallscope.base.text import clean
 from stallscope.model.capture import Frame, Lock, Thread
-from stallscope.reporters.counts import count_states, told_state
+from stallscope.reporters.counts import count_states, counted_state
 from stallscope.reporters.html import waitgraph
 from stallscope.reporters.lines import short_name
 
@@ -197,7 +197,7 @@ class Packer:
         doing = " · ".join(x for x in (thread.command, thread.activity) if x)
         return self._what.add(
             (
-                self._text(told_state(analysis.states[index])),
+                self._text(counted_state(analysis.states[index])),
                 stack,
                 self._raw(thread.frames, raws),
                 self._raw(thread.kernel_frames, raws),
@@ -221,7 +221,7 @@ class Packer:
 
 
 def place(analysis: Analysis, index: int) -> str:
-    """Return where a thread is: the frames that tell what it wants."""
+    """Return where a thread is: the frames that show what it waits for or does."""
     return " < ".join(map(short_name, analysis.places[index][:3])) or "no frame could be read"
 
 

@@ -29,7 +29,7 @@ _FIRST = (
     "psi.memory.some_avg10",
     "Innodb_row_lock_current_waits",
 )
-"""What tells most of a stall, in this order."""
+"""The series that show most about a stall, most useful first."""
 _GAUGES = re.compile(
     r"Threads_(?!created)|Open_(?!ed)|Max_used|Slave_open|Prepared_stmt_count|.*_current"
     r"|.*_pending|.*_pages_(?!created|read|written|flushed)|.*_bytes_(?:data|dirty)"
@@ -81,7 +81,7 @@ def build(samples: Sequence[Sample], fired: Sequence[Fired]) -> list[dict[str, A
 
 
 def _rank(name: str, asked: str) -> int:
-    """Order series: what a trigger names, then what tells most, then the rest."""
+    """Order series: those that a trigger names, then the most useful ones, then the rest."""
     if name in asked.replace("=", " ").split():
         return 0
     return _FIRST.index(name) + 1 if name in _FIRST else len(_FIRST) + 1

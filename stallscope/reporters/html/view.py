@@ -70,7 +70,7 @@ class GroupView(msgspec.Struct, frozen=True):
     count: int
     state: str
     place: str
-    """Its telling frames."""
+    """The frames that show what it waits for or does."""
     doubts: str
     frames: tuple[FrameView, ...]
 

@@ -49,7 +49,7 @@ class _Drawing:
         """Thread → its own node."""
         first = analysis.findings[0].blocker if analysis.findings else None
         self.blocker = None if first is None else first.thread
-        self.told = {(edge.owner, edge.lock): edge.source for edge in analysis.edges}
+        self.sources = {(edge.owner, edge.lock): edge.source for edge in analysis.edges}
 
     def value(self) -> dict[str, Any]:
         roots = forest(self.analysis)
@@ -123,7 +123,7 @@ class _Drawing:
         """Return who says that these threads wait for this one."""
         owners = [index for index, number in self.alone.items() if number == holder]
         if owners and queue.lock is not None:
-            return self.told.get((owners[0], queue.lock), "frames")
+            return self.sources.get((owners[0], queue.lock), "frames")
         if queue.finding is not None:
             blocker = self.analysis.findings[queue.finding].blocker
             return blocker.source if blocker is not None else "frames"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where scripts/setup keeps what is costly to get, and why something could not be had."""
+"""Where scripts/setup keeps what is costly to get, and why something is not available."""
 
 from __future__ import annotations
 

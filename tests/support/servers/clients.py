@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that do something to a server until they are told to stop."""
+"""Connections that do something to a server until they are asked to stop."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def open_transaction(server: SqlServer, database: str, *statements: str) -> Iter
                 cursor.execute(statement)
         server.wait_until_asleep(connection_id(connection))
         yield connection_id(connection)
-        with suppress(pymysql.err.Error):  # who looks at the stall may have killed it
+        with suppress(pymysql.err.Error):  # a test of the stall may have killed it
             connection.rollback()
 
 

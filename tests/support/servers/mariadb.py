@@ -25,7 +25,7 @@ INSTALL_OPTIONS = (
 
 
 def lock_plugin_options() -> tuple[str, ...]:
-    """Return options for a server that tells who holds metadata locks."""
+    """Return options for a server that reports who holds metadata locks."""
     return (f"--plugin-dir={_plugins()}", f"--plugin-load-add={LOCK_PLUGIN}")
 
 

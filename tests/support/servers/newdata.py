@@ -26,7 +26,7 @@ CREATE_SECONDS = 3 * PATIENCE
 def new_data(program: Path, options: Sequence[str], data: Path, create: Callable[[], None]) -> None:
     """Make ``data`` by ``create``, or copy it from where that was done before.
 
-    Program and options tell one kind of data from another: a newer program makes its own.
+    Program and options identify the kind of data: a newer program makes its own.
     """
     status = program.stat()
     identity = f"{program} {status.st_size} {status.st_mtime_ns} {list(options)} {os.geteuid()}"

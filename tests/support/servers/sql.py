@@ -62,7 +62,7 @@ class SqlServer(ABC):
         self.env: Mapping[str, str] = {}
         self.wrapper: Sequence[str] = ()
         """Command that root starts the server by: it changes the user, and has it as a child."""
-        """Variables for the server, besides those of this process."""
+        """Variables for the server, in addition to those of this process."""
         self.folder = Path()
         self.temporary = Path()
         """For temporary tables: in memory, so that statements run where the data's disk hangs.

@@ -26,7 +26,7 @@ class Late(Exception):
 
 
 def wait_until(condition: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
-    """Return the first true value of ``condition``, asking ever more rarely.
+    """Return the first true value of ``condition``, asking at growing intervals.
 
     Raises Late after ``seconds`` with ``what`` and the last value seen.
     """

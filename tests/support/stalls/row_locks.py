@@ -18,8 +18,9 @@ LONG_CHECKS = 900
 
 A check takes as long as the square of those that wait. With 900 of them MySQL 5.5 keeps its mutex
 for milliseconds at a time, and a capture meets whom the others wait for. With 190 it is 0.2 ms: on
-a quiet machine they take turns, and for minutes no wait for the mutex is worth telling; on a busy
-one those that are told wait for a CPU instead, and of their captures one in fifty meets a check.
+a quiet machine they take turns, and for minutes no wait for the mutex is long enough to report; on
+a busy one those that are reported wait for a CPU instead, and of their captures one in fifty meets
+a check.
 """
 
 UPDATE = "UPDATE t1 SET b = b + 1 WHERE a = 1"

@@ -56,7 +56,7 @@ def metadata_lock_pileup(
 
 @contextmanager
 def _long_select(server: SqlServer, idle: int = 5) -> Iterator[int]:
-    """Use the table in a statement that takes an hour, beside idle connections."""
+    """Use the table in a statement that takes an hour, with idle connections."""
     with (
         idle_connections(server, idle),
         running_statements(server, "shop", [LONG_READ]) as (holder,),

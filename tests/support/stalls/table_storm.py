@@ -69,7 +69,7 @@ def random_select(randomness: random.Random, tables: int) -> str:
 def table_open_storm(
     server: SqlServer, tables: int = TABLES, connections: int = 64, seed: int = 1
 ) -> Iterator[None]:
-    """Select from random tables, flushing all of them now and then.
+    """Select from random tables, flushing all of them at intervals.
 
     Under MySQL 5.5 tables are opened one at a time under LOCK_open.
     """

@@ -65,7 +65,7 @@ VARIANTS = {
 
 INSIDE = """\
 #!/bin/sh
-# What a guest runs. The shared folder is where it was told of.
+# What a guest runs. The shared folder is where its arguments say.
 shared=$1
 uname -r >"$shared/started"
 # For file systems that can be frozen.
@@ -89,7 +89,7 @@ def missing() -> str | None:
 
 
 def argv_of(kernel: Kernel, variant: Variant, shared: Path) -> list[str]:
-    # It computes all the time, and what runs beside it has deadlines.
+    # It computes all the time, and what runs at the same time has deadlines.
     argv = [
         "nice",
         "-n",

@@ -42,7 +42,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 IMAGE_BYTES = 6 << 30
 """Of the file system; the file is sparse."""
 MADE_OF, BOOTED = "made-of", "booted"
-"""Files beside an image: the recipe it was made by; that it was booted once."""
+"""Files next to an image: the recipe that made it; a mark that it was booted once."""
 SECONDS = 3600
 TOOLS = ("debootstrap", "mkfs.ext4", "qemu-system-x86_64", "dpkg-deb", "unshare")
 

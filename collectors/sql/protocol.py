@@ -35,7 +35,7 @@ from stallscope.collectors.sql.failures import (
 from stallscope.collectors.sql.login import Login, Tls
 from stallscope.collectors.sql.versions import ServerVersion, parse
 
-__all__ = ["TAG", "Row", "Rows", "ServerFacts", "Session", "connect", "reach"]
+__all__ = ["TAG", "Row", "Rows", "ServerFacts", "SqlSession", "connect", "reach"]
 
 Row = tuple[Any, ...]
 
@@ -143,7 +143,7 @@ class _NoPlainPassword:
         )
 
 
-class Session:
+class SqlSession:
     """An open connection, used by one thread at a time."""
 
     def __init__(self, raw: pymysql.Connection[Any], facts: ServerFacts) -> None:
@@ -244,7 +244,7 @@ class Session:
         return StatementError(f"the server refused ({number}): {text}", number)
 
     def quit(self) -> None:
-        """Take leave: a server counts and logs clients that just vanish (Aborted_clients)."""
+        """Send COM_QUIT: a server counts and logs clients that just vanish (Aborted_clients)."""
         with contextlib.suppress(Exception):
             self._raw.close()
 
@@ -296,7 +296,7 @@ def _connect_through_folder(end: socket.socket, path: str) -> None:
         os.close(folder)
 
 
-def connect(login: Login, end: socket.socket) -> Session:
+def connect(login: Login, end: socket.socket) -> SqlSession:
     """Log in on an open socket and set the session up; the socket is closed where that fails."""
     try:
         return _connect(login, end)
@@ -305,7 +305,7 @@ def connect(login: Login, end: socket.socket) -> Session:
         raise
 
 
-def _connect(login: Login, end: socket.socket) -> Session:
+def _connect(login: Login, end: socket.socket) -> SqlSession:
     local = login.socket is not None
     raw = _prepared(login, local)
     # Waiting is limited from outside: a read that timed out would end the connection, and a
@@ -322,7 +322,7 @@ def _connect(login: Login, end: socket.socket) -> Session:
             f"the program at {login.where} is no MySQL server: {type(error).__name__}"
         ) from error
     try:
-        return Session(raw, _set_up(raw, end if local else None))
+        return SqlSession(raw, _set_up(raw, end if local else None))
     except (pymysql.err.Error, OSError, EOFError, ValueError, TypeError, IndexError) as error:
         raise _connect_failure(login, error) from error
 
