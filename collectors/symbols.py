@@ -100,25 +100,29 @@ def symbolize(
     Only modules with a build-id are looked up: a path alone can be another file on this machine.
     """
     wanted = _wanted(capture, again=again)
-    problems = [
-        f"{module.path}: no build-id in the capture: {len(frames)} frames stay"
-        for module, frames in wanted.items()
-        if not module.build_id
-    ]
-    asked = [(module, frames) for module, frames in wanted.items() if module.build_id]
+    problems = []
+    asked: list[tuple[Module, str, list[Frame]]] = []
+    for module, frames in wanted.items():
+        if not module.build_id:
+            problems.append(f"{module.path}: no build-id in the capture: {len(frames)} frames stay")
+        elif not _BUILD_ID.fullmatch(module.build_id):
+            problems.append(f"{module.path}: {module.build_id} is not a build-id")
+        else:
+            asked.append((module, module.build_id, frames))
     innermost = {id(thread.frames[0]) for thread in capture.threads if thread.frames}
-    queries = [_query(i, module, frames, innermost) for i, (module, frames) in enumerate(asked)]
+    queries = [_query(i, build_id, of, innermost) for i, (_, build_id, of) in enumerate(asked)]
     with tempfile.TemporaryDirectory(prefix="stallscope-") as folder:
         fetched = Path(folder)
         if fetch is not None:
-            problems += _fetch_all([module for module, _ in asked], fetch, fetched)
+            modules = [(module, build_id) for module, build_id, _ in asked]
+            problems += _fetch_all(modules, fetch, fetched)
         answers = _ask(queries, [fetched] if debug_dir is None else [debug_dir, fetched])
         for answer in answers.values():
             if answer.file is not None and Path(answer.file).is_relative_to(fetched):
                 answer.file = os.path.realpath(answer.file)
     frames_new: dict[int, Frame] = {}
     files: dict[Module, str | None] = {}
-    for i, (module, frames) in enumerate(asked):
+    for i, (module, _, frames) in enumerate(asked):
         found = answers.get(i, _NO_ANSWER)
         if found.error is not None or len(found.symbols) != len(frames):
             problems.append(f"{module.path} ({module.build_id}): {found.error or 'no answer'}")
@@ -157,27 +161,22 @@ def _wanted(capture: Capture, *, again: bool) -> dict[Module, list[Frame]]:
     return wanted
 
 
-def _query(number: int, module: Module, frames: list[Frame], innermost: set[int]) -> bytes:
-    return msgspec.json.encode(
-        {
-            "id": number,
-            "build_id": module.build_id,
-            "path": None,
-            "offsets": [f"{frame.offset:#x}" for frame in frames],
-            # Of a caller we know where it goes on, which can be behind its last instruction.
-            "callers": [id(frame) not in innermost for frame in frames],
-        }
+def _query(number: int, build_id: str, frames: list[Frame], innermost: set[int]) -> bytes:
+    """Return the line that asks for the frames of one module: docs/probe.md."""
+    # Of a caller we know where it goes on, which can be behind its last instruction.
+    addresses = (
+        f"{frame.offset:#x}" if id(frame) in innermost else f"{frame.offset:#x}-1"
+        for frame in frames
     )
+    return f"{number} {','.join(addresses)} {build_id}".encode()
 
 
-def _fetch_all(modules: list[Module], fetch: Callable[[str], Path], folder: Path) -> list[str]:
+def _fetch_all(
+    modules: list[tuple[Module, str]], fetch: Callable[[str], Path], folder: Path
+) -> list[str]:
     """Lay fetched files out by build-id in the folder; return what could not be fetched."""
     problems = []
-    for module in modules:
-        build_id = module.build_id
-        if build_id is None or not _BUILD_ID.fullmatch(build_id):
-            problems.append(f"{module.path}: {build_id} is not a build-id")
-            continue
+    for module, build_id in modules:
         try:
             found = fetch(build_id)
         except StallscopeError as error:

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command/symbolize_lines.h"
 
+#include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +18,8 @@
 #define MEMORY_LIMIT (UINT64_C(4) << 30)
 
 struct request {
-	json_int_t id;
-	const char *build_id, *path; // NULL: unknown
+	uint64_t id;
+	const char *build_id, *path; // in the line; NULL: unknown
 	uint64_t *addresses;
 	bool *callers;
 	size_t count;
@@ -37,45 +36,62 @@ static struct stall_error *bad_request(const char *what)
 	return stall_error_create(STALL_ERROR_FORMAT, "request: %s", what);
 }
 
-static bool take_address(const json_t *value, uint64_t *ret)
+static bool take_id(const char *text, uint64_t *ret)
 {
-	const char *text = json_string_value(value);
 	char *rest;
 
-	if (!text || strncmp(text, "0x", 2) || !text[2])
+	if (*text < '0' || *text > '9')
 		return false;
 	errno = 0;
-	*ret = strtoull(text + 2, &rest, 16);
-	return !errno && !*rest;
+	*ret = strtoull(text, &rest, 10);
+	return !errno && !*rest && *ret <= INT64_MAX;
 }
 
-// The strings live as long as the JSON.
-static struct stall_error *parse_request(json_t *json, struct request *ret)
+// strtoull() alone would take spaces and signs, and no digits.
+static bool take_address(const char *text, uint64_t *ret, bool *ret_caller)
 {
-	json_t *offsets = json_object_get(json, "offsets");
-	json_t *callers = json_object_get(json, "callers");
-	json_t *id = json_object_get(json, "id");
+	char *rest;
 
-	if (!json_is_integer(id))
-		return bad_request("\"id\" is not a number");
-	ret->id = json_integer_value(id);
-	ret->build_id = json_string_value(json_object_get(json, "build_id"));
-	ret->path = json_string_value(json_object_get(json, "path"));
-	if (!json_is_array(offsets))
-		return bad_request("\"offsets\" is not a list");
-	ret->count = json_array_size(offsets);
-	if (callers && json_array_size(callers) != ret->count)
-		return bad_request("\"callers\" is not as long as \"offsets\"");
-	ret->addresses = calloc(ret->count + 1, sizeof(*ret->addresses));
-	ret->callers = calloc(ret->count + 1, sizeof(*ret->callers));
+	if (strncmp(text, "0x", 2) || !isxdigit((unsigned char)text[2]))
+		return false;
+	errno = 0;
+	*ret = strtoull(text, &rest, 16);
+	*ret_caller = !strcmp(rest, "-1");
+	return !errno && (*ret_caller || !*rest);
+}
+
+static struct stall_error *take_addresses(char *words, struct request *ret)
+{
+	size_t count = 1;
+
+	for (const char *at = words; *at; at++)
+		count += *at == ',';
+	ret->addresses = calloc(count, sizeof(*ret->addresses));
+	ret->callers = calloc(count, sizeof(*ret->callers));
 	if (!ret->addresses || !ret->callers)
 		return &stall_enomem;
-	for (size_t i = 0; i < ret->count; i++) {
-		if (!take_address(json_array_get(offsets, i), &ret->addresses[i]))
-			return bad_request("an offset is not a string of hex digits behind 0x");
-		ret->callers[i] = json_is_true(json_array_get(callers, i));
+	for (const char *word; (word = strsep(&words, ","));) {
+		if (!take_address(word, &ret->addresses[ret->count], &ret->callers[ret->count]))
+			return bad_request("an address is not hex digits behind 0x");
+		ret->count++;
 	}
 	return NULL;
+}
+
+// ID ADDRESS[,...] BUILD-ID [PATH]: a path may have spaces. Words of the line are cut out of it.
+static struct stall_error *parse_request(char *line, struct request *ret)
+{
+	const char *id = strsep(&line, " ");
+	char *addresses = strsep(&line, " ");
+	const char *build_id = strsep(&line, " ");
+
+	if (!take_id(id, &ret->id))
+		return bad_request("the first word is not a number");
+	if (!addresses || !build_id || !*build_id)
+		return bad_request("not ID ADDRESS[,...] BUILD-ID [PATH]");
+	ret->build_id = strcmp(build_id, "-") ? build_id : NULL;
+	ret->path = line && *line ? line : NULL;
+	return take_addresses(addresses, ret);
 }
 
 static void write_symbol(struct stall_json *json, const struct stall_symbolized *symbol)
@@ -95,7 +111,7 @@ static void write_answer(struct stall_json *json, const struct request *request,
 			 const struct stall_error *failed, const struct stall_symbolized *symbols)
 {
 	stall_json_open(json, '{');
-	stall_json_member_int(json, "id", request->id);
+	stall_json_member_uint(json, "id", request->id);
 	stall_json_member_string(json, "file", file);
 	stall_json_member_string(json, "error", failed ? failed->message : NULL);
 	stall_json_key(json, "symbols");
@@ -111,17 +127,14 @@ static void write_answer(struct stall_json *json, const struct request *request,
 	stall_json_newline(json);
 }
 
-static struct stall_error *answer(struct stall_symbolizer *symbolizer, const char *line,
-				  size_t size, struct stall_json *json)
+static struct stall_error *answer(struct stall_symbolizer *symbolizer, char *line,
+				  struct stall_json *json)
 {
-	json_auto_t *parsed = json_loadb(line, size, 0, NULL);
 	_cleanup_(request_deinit) struct request request = {};
 	_cleanup_free_ struct stall_symbolized *symbols = NULL;
 	const char *file = NULL;
 
-	if (!parsed)
-		return bad_request("not JSON");
-	struct stall_error *err = parse_request(parsed, &request);
+	struct stall_error *err = parse_request(line, &request);
 	if (err)
 		return err;
 	symbols = calloc(request.count + 1, sizeof(*symbols));
@@ -166,7 +179,10 @@ struct stall_error *stall_symbolize_lines(const char *const *debug_dirs, size_t 
 		json.size = 0;
 		if (size > MAX_LINE)
 			return bad_request("longer than 64 MB");
-		err = answer(symbolizer, line, size, &json);
+		if (strlen(line) != (size_t)size)
+			return bad_request("a line has a zero byte");
+		line[strcspn(line, "\n")] = '\0';
+		err = answer(symbolizer, line, &json);
 		if (!err)
 			err = stall_output_write(output, json.data, json.size);
 	}

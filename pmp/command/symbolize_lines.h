@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command "symbolize": one JSON object a line in, one out.
+// The command "symbolize": one request a line in, one JSON object a line out.
 #ifndef STALL_SYMBOLIZE_LINES_H
 #define STALL_SYMBOLIZE_LINES_H
 

@@ -23,17 +23,17 @@ assert sys.argv[1] == "symbolize"
 dirs = sys.argv[3::2]
 assert sys.argv[2::2] == ["--debug-dir"] * len(dirs)
 for line in sys.stdin:
-    query = json.loads(line)
-    name = query["build_id"]
+    number, addresses, name = line.split()
     files = [f"{d}/.build-id/{name[:2]}/{name[2:]}.debug" for d in dirs]
     files = [f for f in files if os.path.lexists(f)] + ["/debug/work.debug"] * (name == "aa11")
     symbols = []
-    for offset, caller in zip(query["offsets"], query["callers"]):
+    for address in addresses.split(","):
+        offset, caller, _ = (address + "--").split("-", 2)
         at = int(offset, 16) - 0x1000
         found = {"symbol": "work(int)", "linkage": "_Z4worki", "symbol_offset": at}
-        symbols.append(found if files and 0 <= at - caller < 0x20 else None)
+        symbols.append(found if files and 0 <= at - (caller == "1") < 0x20 else None)
     print(json.dumps({
-        "id": query["id"],
+        "id": int(number),
         "file": files[0] if files else None,
         "error": None if files else "no file with this build-id",
         "symbols": symbols,
@@ -105,6 +105,14 @@ def test_what_cannot_be_named_is_said() -> None:
     assert (result.wanted, result.named) == (2, 0)
     assert "/usr/lib/bare.so: no build-id" in " ".join(result.problems)
     assert "/usr/lib/other.so (bb22): no file with this build-id" in result.problems
+
+
+@pytest.mark.parametrize("build_id", ["aa11\n0 0x1 aa11", "aa11 /etc/passwd", "-", "../aa", "AA11"])
+def test_a_build_id_that_is_none_is_not_asked_for(build_id: str) -> None:
+    hostile = msgspec.structs.replace(WORK, build_id=build_id)
+    result = symbolize(capture_of((frame(hostile, 0x1001), frame(WORK, 0x1001))), debug_dir=None)
+    assert names(result.capture) == [[None, "work(int)"]]
+    assert result.problems == (f"/usr/bin/work: {build_id} is not a build-id",)
 
 
 def test_fetched_files_are_used_and_failures_named() -> None:

@@ -68,7 +68,6 @@ SYSTEM = (
     "python3",
     "python3-venv",
     "libbpf1",
-    "libjansson4",
     "libcap2-bin",
 )
 SERVER = ("mariadb-server", "mariadb-server-core", "mariadb-client", "mariadb-client-core")
