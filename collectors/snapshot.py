@@ -9,6 +9,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import gdb, probe, processes, pyspy, rings
+from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Note, Process
 from stallscope.server.families import family
@@ -65,14 +66,14 @@ def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Optio
     if not core.is_file():
         raise StallscopeError(f"no core file {core}")
     args = ["core", "--core", str(core)]
-    args += _given(("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
+    args += given(("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
     return _parse(_of_file(core, args + _read_strings(), options))
 
 
 def take_ring(ring: Path, sysroot: Path | None, options: Options) -> Capture:
     """Make a Capture of a ring: what the threads of its server waited for at its last moment."""
     args = ["ring", "--ring", str(ring)]
-    args += _given(("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
+    args += given(("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
     return _parse(_of_file(ring, args, options))
 
 
@@ -117,30 +118,28 @@ def _by_gdb_at_last(pids: tuple[int, ...], options: Options, error: StallscopeEr
 
 def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
     """Return the probe's command line."""
-    args = ["snap", "--backend", options.backend, "--deadline", str(round(options.seconds * 1000))]
-    for pid in pids:
-        args += ["--pid", str(pid)]
-    for flag, given in (
+    args = command(
+        "snap",
+        pids,
+        backend=options.backend,
+        ring=options.ring,
+        force_kernel=options.force_kernel,
+    )
+    for flag, wanted in (
         ("--allow-stop", options.allow_stop),
         ("--stop-blocked-reads", options.stop_blocked_reads),
         ("--no-kernel-stacks", not options.kernel_stacks),
-        ("--force", options.force_kernel),
     ):
-        if given:
+        if wanted:
             args.append(flag)
-    args += _given(
+    args += given(
+        ("--deadline", round(options.seconds * 1000)),
         ("--max-threads", options.max_threads),
         ("--max-stack", options.max_stack),
         ("--passes", options.passes),
         ("--debug-dir", options.debug_dir),
-        ("--ring", options.ring),
     )
     return args + _read_strings()
-
-
-def _given(*pairs: tuple[str, Path | int | None]) -> list[str]:
-    """Return the options that have a value."""
-    return [word for name, value in pairs if value is not None for word in (name, str(value))]
 
 
 def _read_strings() -> list[str]:

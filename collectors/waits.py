@@ -19,6 +19,7 @@ import msgspec
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.probe import ProbeError
+from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.processes import NotRunningError, Selector, Server
 from stallscope.model import waitlines
@@ -55,28 +56,26 @@ class Options(msgspec.Struct, frozen=True):
 
 def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
     """Return the probe's command line."""
-    interval_ms = round(options.interval * 1000)
-    args = ["waits", "--interval", str(interval_ms), "--top", str(options.top)]
+    args = command(
+        "waits",
+        pids,
+        backend=options.backend,
+        ring=options.ring,
+        force_kernel=options.force_kernel,
+        interval=options.interval,
+        top=options.top,
+        uprobes=options.uprobes,
+    )
     if options.duration is not None:
         args += ["--duration", f"{options.duration:.3f}"]
-    for pid in pids:
-        args += ["--pid", str(pid)]
-    if options.backend != "auto":
-        args += ["--backend", options.backend]
-    if options.ring is not None:
-        args += ["--ring", str(options.ring)]
     for kind in options.kinds:
         args += ["--kind", kind]
     for threshold in options.thresholds:
         args += ["--threshold", threshold]
-    for flag, given in (
-        ("--events", options.events),
-        ("--no-uprobes", not options.uprobes),
-        ("--follow", options.follow),
-        ("--force", options.force_kernel),
-    ):
-        if given:
-            args.append(flag)
+    if options.events:
+        args.append("--events")
+    if options.follow:
+        args.append("--follow")
     return args
 
 

@@ -16,6 +16,7 @@ import msgspec
 from stallscope.agent.events import CaptureResult, ProbeStatus, Put, TargetEnded, WaitsReceived
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
+from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
 from stallscope.model import waitlines
 from stallscope.model.waitlines import Notice, WaitLine
@@ -60,23 +61,21 @@ class ProbeSettings(msgspec.Struct, frozen=True):
 
 def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) -> list[str]:
     """Return the probe's command line; without ``watch`` it takes captures alone."""
-    args = ["serve", "--follow", "--backend", settings.backend, "--read-string", "server_version"]
-    for pid in pids:
-        args += ["--pid", str(pid)]
-    if settings.ring is not None:
-        args += ["--ring", str(settings.ring)]
-    if settings.force_kernel:
-        args.append("--force")
-    if not watch:
-        return args
-    args += ["--watch", "--interval", str(round(settings.interval * 1000))]
-    args += ["--top", str(settings.top)]
-    args += settings.triggers
-    if settings.triggers:
+    args = command(
+        "serve",
+        pids,
+        backend=settings.backend,
+        ring=settings.ring,
+        force_kernel=settings.force_kernel,
+        interval=settings.interval if watch else None,
+        top=settings.top,
+        uprobes=settings.uprobes,
+    )
+    args += ["--follow", "--read-string", "server_version"]
+    if watch and settings.triggers:
+        args += settings.triggers
         args += ["--capture-interval", str(round(settings.capture_interval * 1000))]
         args += ["--captures", str(settings.captures)]
-    if not settings.uprobes:
-        args.append("--no-uprobes")
     return args
 
 

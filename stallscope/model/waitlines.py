@@ -27,6 +27,7 @@ __all__ = [
     "Target",
     "WaitLine",
     "WaiterStack",
+    "Waits",
     "Waker",
     "loads",
 ]
@@ -56,30 +57,30 @@ class Target(msgspec.Struct, frozen=True):
     exe: str | None = None
 
 
-class KindWaits(msgspec.Struct, frozen=True):
-    """All waits of one kind in an interval."""
+class Waits(msgspec.Struct, frozen=True):
+    """Waits that are counted together in an interval."""
 
     count: Count
     total_ms: Milliseconds
     max_ms: Milliseconds
     over: Count = 0
-    threshold_ms: Milliseconds | None = None
+    """Longer than their threshold."""
     bytes: Count | None = None
-    in_flight: Count = 0
     histogram: Buckets = ()
 
 
-class ClassWaits(msgspec.Struct, frozen=True):
+class KindWaits(Waits, frozen=True, kw_only=True):
+    """All waits of one kind."""
+
+    threshold_ms: Milliseconds | None = None
+    in_flight: Count = 0
+
+
+class ClassWaits(Waits, frozen=True, kw_only=True):
     """All waits of one kind for files of one class."""
 
     kind: str
     file_class: str = msgspec.field(name="class")
-    count: Count = 0
-    total_ms: Milliseconds = 0.0
-    max_ms: Milliseconds = 0.0
-    over: Count = 0
-    bytes: Count | None = None
-    histogram: Buckets = ()
 
 
 class WaiterStack(msgspec.Struct, frozen=True):
@@ -106,16 +107,11 @@ class HolderStack(msgspec.Struct, frozen=True):
     label: str | None = None
 
 
-class Key(msgspec.Struct, frozen=True):
-    """A lock or a file."""
+class Key(Waits, frozen=True, kw_only=True):
+    """All waits for one lock or file."""
 
     kind: str
     name: str
-    count: Count
-    total_ms: Milliseconds
-    max_ms: Milliseconds
-    over: Count = 0
-    bytes: Count | None = None
     address: str | None = None
     file_class: str | None = msgspec.field(name="class", default=None)
     pid: int | None = None
@@ -124,7 +120,6 @@ class Key(msgspec.Struct, frozen=True):
     owner_tid: int | None = None
     waiters: tuple[WaiterStack, ...] = ()
     holders: tuple[HolderStack, ...] = ()
-    histogram: Buckets = ()
 
 
 class Waker(msgspec.Struct, frozen=True):

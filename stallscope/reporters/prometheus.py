@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TypeVar
 
-from stallscope.model.waitlines import Buckets, ClassWaits, Key, KindWaits, WaitLine
+from stallscope.model.waitlines import Buckets, Key, WaitLine, Waits
 from stallscope.reporters.exposition import Exposition, Labels
 
 __all__ = ["MAX_LOCKS", "Metrics"]
@@ -39,7 +39,7 @@ class _Sums:
         self.bytes: int | None = None
         self.buckets = [0] * (len(_BOUNDS_NS) + 1)
 
-    def add(self, waits: KindWaits | ClassWaits | Key) -> None:
+    def add(self, waits: Waits) -> None:
         self.seconds += waits.total_ms / 1000
         self.over += waits.over
         if waits.bytes is not None:

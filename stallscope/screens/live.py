@@ -17,6 +17,7 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import rings, snapshot
 from stallscope.collectors.probe import PROBE
+from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.processes import Server
 from stallscope.model import capturefile, waitlines
@@ -37,7 +38,6 @@ _WARM_SECONDS = 60.0
 _STORE_SECONDS = 10.0
 _INCIDENTS = 20
 _END_SECONDS = 3.0
-_READ_STRING = ("--read-string", "server_version")
 
 
 class LiveOptions(msgspec.Struct, frozen=True):
@@ -172,18 +172,16 @@ class LiveSource:
         return None
 
     def _arguments(self, *, watch: bool) -> list[str]:
-        args = ["serve", "--backend", self._options.backend, *_READ_STRING]
-        for pid in self._pids:
-            args += ["--pid", str(pid)]
-        if self._options.ring is not None:
-            args += ["--ring", str(self._options.ring)]
-        if watch:
-            args += ["--watch", "--interval", str(round(self._options.interval * 1000))]
-        if not self._options.uprobes:
-            args.append("--no-uprobes")
-        if self._options.force_kernel:
-            args.append("--force")
-        return args
+        args = command(
+            "serve",
+            self._pids,
+            backend=self._options.backend,
+            ring=self._options.ring,
+            force_kernel=self._options.force_kernel,
+            interval=self._options.interval if watch else None,
+            uprobes=self._options.uprobes,
+        )
+        return [*args, "--read-string", "server_version"]
 
     def _tick(self) -> float:
         """Ask for a capture when it is time; return when to look again."""

@@ -300,7 +300,7 @@ def test_a_restarted_server_has_another_ring(begin: Begin, tmp_path: Path) -> No
     session.session.follow((2,))
     session.ready()
     _, named, found = log.read_text().splitlines()
-    assert f"--backend inproc --read-string server_version --pid 1 --ring {ring}" in named
+    assert f"--backend inproc --pid 1 --ring {ring}" in named
     assert "--backend inproc" in found
     assert "--pid 2" in found
     assert "--ring" not in found

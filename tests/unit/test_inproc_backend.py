@@ -137,7 +137,6 @@ def test_what_the_probe_is_asked(tmp_path: Path) -> None:
         return args[at : at + 2] == expected[:2] and args[args.index("--ring") + 1] == str(ring)
 
     assert has(waits.arguments((1,), waits.Options(backend="inproc", ring=ring)))
-    assert "--backend" not in waits.arguments((1,), waits.Options())
     settings = ProbeSettings(captures=tmp_path, backend="inproc", ring=ring)
     assert has(probe_session.arguments((1,), settings, watch=True))
     assert has(probe_session.arguments((1,), settings, watch=False))

@@ -24,7 +24,7 @@ def engine(*triggers: TriggerSettings) -> Engine:
 
 def line(kind: str = "fsync", longest: float = 0.0, waiters: int = 1) -> WaitLine:
     kinds = {kind: KindWaits(7, 30.0, 12.5, in_flight=waiters)}
-    key = Key(kind, "a", 7, 30.0, 12.5, in_flight=waiters, longest_in_flight_ms=longest)
+    key = Key(7, 30.0, 12.5, kind=kind, name="a", in_flight=waiters, longest_in_flight_ms=longest)
     return WaitLine(SCHEMA, 0.0, 1.0, kinds, (key,) if waiters else (), {})
 
 
@@ -79,7 +79,7 @@ def test_lines_fire_and_clear() -> None:
 
 def test_a_long_wait_and_a_convoy_must_be_of_one_lock() -> None:
     both = line("mutex", longest=700.0, waiters=2)
-    crowd = Key("mutex", "b", 9, 1.0, 1.0, in_flight=40, longest_in_flight_ms=3.0)
+    crowd = Key(9, 1.0, 1.0, kind="mutex", name="b", in_flight=40, longest_in_flight_ms=3.0)
     both = msgspec.structs.replace(both, keys=(*both.keys, crowd))
     assert engine(CONVOY).feed_waits(both, 0, NS) == ()
 

@@ -161,7 +161,12 @@ def test_the_documented_fields_are_these() -> None:
         (json.dumps({**SAMPLE, "seconds": -1}).encode(), "seconds"),
         (json.dumps({**SAMPLE, "lost": {"rate": -1}}).encode(), "lost"),
         (json.dumps({**SAMPLE, "ts": "now"}).encode(), "ts"),
-        (json.dumps({**SAMPLE, "keys": [{"kind": "mutex"}]}).encode(), "name"),
+        (
+            json.dumps(
+                {**SAMPLE, "keys": [{"kind": "mutex", "count": 1, "total_ms": 1, "max_ms": 1}]}
+            ).encode(),
+            "name",
+        ),
         (json.dumps({**SAMPLE, "seconds": 1e300}).encode(), "seconds"),
         (json.dumps(SAMPLE).encode().replace(b"1240.5", b"NaN", 1), "not stallscope.waits/1"),
         (json.dumps(SAMPLE).encode()[:-40], "not stallscope.waits/1"),

@@ -128,8 +128,8 @@ def test_the_options_reach_the_probe(
     assert main(words.split()) == Exit.DONE
     arguments = json.loads((tmp_path / "arguments").read_bytes())
     assert " ".join(arguments) == (
-        f"waits --interval 500 --top 200 --duration 90.000 --pid {here} --kind fsync --kind lock"
-        " --threshold 20 --threshold fsync=2.5 --events --no-uprobes --force"
+        f"waits --backend auto --pid {here} --force --interval 500 --top 200 --no-uprobes"
+        " --duration 90.000 --kind fsync --kind lock --threshold 20 --threshold fsync=2.5 --events"
     )
 
 

@@ -230,8 +230,8 @@ def test_labels_are_bounded() -> None:
         "LOCK open",
         *(f"L{i}" for i in range(500)),
     ]
-    keys = tuple(Key("mutex", name, 1, 1.0, 1.0) for name in names)
-    keys += (Key("read", "named_like_a_lock", 1, 1.0, 1.0),)
+    keys = tuple(Key(1, 1.0, 1.0, kind="mutex", name=name) for name in names)
+    keys += (Key(1, 1.0, 1.0, kind="read", name="named_like_a_lock"),)
     text = written(line(keys=keys))
     locks = {dict(labels)["lock"] for labels in parse(text)["stallscope_lock_waits_total"]}
     assert locks == {f"L{i}" for i in range(MAX_LOCKS)}
@@ -249,6 +249,8 @@ def test_any_label_can_be_read_back(server: str, kind: str) -> None:
 def test_no_class_of_files_is_made_up() -> None:
     series = parse(written(line({"read": KindWaits(3, 1, 1)})))
     assert not [name for name in series if "file_wait" in name]
-    changed = msgspec.structs.replace(line(), classes=(ClassWaits("read", "data", 3, 1.0, 1.0),))
+    changed = msgspec.structs.replace(
+        line(), classes=(ClassWaits(3, 1.0, 1.0, kind="read", file_class="data"),)
+    )
     series = parse(written(changed))
     assert of(series, "file_wait_duration_seconds_count", **{"class": "data"}) == 3

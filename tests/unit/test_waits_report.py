@@ -73,11 +73,13 @@ def text(line: WaitLine, excerpts: Excerpts, options: waits.Options = OPTIONS) -
 
 
 def kind(count: int = 0, total: float = 0.0, in_flight: int = 0, over: int = 0) -> KindWaits:
-    return KindWaits(count, total, total, over, 10.0, None, in_flight)
+    return KindWaits(count, total, total, over, threshold_ms=10.0, in_flight=in_flight)
 
 
 def key(name: str, total: float, in_flight: int = 0, longest: float = 0.0) -> Key:
-    return Key("mutex", name, 1, total, total, in_flight=in_flight, longest_in_flight_ms=longest)
+    return Key(
+        1, total, total, kind="mutex", name=name, in_flight=in_flight, longest_in_flight_ms=longest
+    )
 
 
 def interval(kinds: dict[str, KindWaits], *keys: Key) -> WaitLine:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines of ``stallscope-probe`` for processes that live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["command", "given"]
+
+
+def command(
+    name: str,
+    pids: tuple[int, ...],
+    *,
+    backend: str,
+    ring: Path | None,
+    force_kernel: bool,
+    interval: float | None = None,
+    top: int | None = None,
+    uprobes: bool = True,
+) -> list[str]:
+    """Return what ``snap``, ``serve`` and ``waits`` have in common.
+
+    ``interval``: seconds from one line of waits to the next; None: there are none.
+    """
+    args = [name, "--backend", backend]
+    for pid in pids:
+        args += ["--pid", str(pid)]
+    args += given(("--ring", ring))
+    if force_kernel:
+        args.append("--force")
+    if interval is None:
+        return args
+    if name == "serve":
+        args.append("--watch")
+    args += given(("--interval", round(interval * 1000)), ("--top", top))
+    if not uprobes:
+        args.append("--no-uprobes")
+    return args
+
+
+def given(*pairs: tuple[str, Path | int | None]) -> list[str]:
+    """Return the options that have a value."""
+    return [word for name, value in pairs if value is not None for word in (name, str(value))]
