@@ -13,10 +13,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/capabilities.h"
 #include "base/cleanup.h"
+#include "base/privileges.h"
 #include "ebpf/bpf_error.h"
-#include "ebpf/bpf_log.h"
 #include "ebpf/denylist.h"
 #include "ebpf/threads_loader.h"
 
@@ -53,7 +52,7 @@ static struct stall_error *run_on_self(struct stall_bpf_threads *threads,
 	struct stall_bpf_records records = {};
 	pid_t self = getpid();
 	size_t at = 0;
-	struct stall_error *err = stall_bpf_threads_want(threads, &self, 1);
+	struct stall_error *err = stall_bpf_threads_set_targets(threads, &self, 1);
 
 	if (!err)
 		err = stall_bpf_threads_run(threads, &(struct stall_bpf_run){.max_bytes = SIZE_MAX},

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "ebpf/bpf_log.h"
+#include "ebpf/bpf_error.h"
 
 // A map in a map: where user space replaces it, the kernel waits for a grace period of RCU, in
 // whose readers all programs run that do not sleep (maybe_wait_bpf_programs() of

@@ -7,7 +7,7 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 
-#include "ebpf/bpf_log.h"
+#include "ebpf/bpf_error.h"
 #include "ksym.skel.h"
 
 // The skeleton itself: it is allocated by libbpf.

@@ -8,7 +8,6 @@
 
 #include "base/cleanup.h"
 #include "ebpf/bpf_error.h"
-#include "ebpf/bpf_log.h"
 #include "threads.skel.h"
 
 #define CHUNK                                                                                      \
@@ -122,8 +121,8 @@ bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads)
 	return threads->limited != NULL;
 }
 
-static struct stall_error *set_wanted(struct stall_bpf_threads *threads, const pid_t *tgids,
-				      size_t count)
+static struct stall_error *set_targets(struct stall_bpf_threads *threads, const pid_t *tgids,
+				       size_t count)
 {
 	int fd = bpf_map__fd(threads->skeleton->maps.targets);
 	uint8_t one = 1;
@@ -144,8 +143,8 @@ static struct stall_error *set_wanted(struct stall_bpf_threads *threads, const p
 	return NULL;
 }
 
-struct stall_error *stall_bpf_threads_want(struct stall_bpf_threads *threads, const pid_t *tgids,
-					   size_t count)
+struct stall_error *stall_bpf_threads_set_targets(struct stall_bpf_threads *threads,
+						  const pid_t *tgids, size_t count)
 {
 	if (count > STALL_BPF_MAX_PROCESSES)
 		return stall_error_create(STALL_ERROR_LIMIT,
@@ -155,7 +154,7 @@ struct stall_error *stall_bpf_threads_want(struct stall_bpf_threads *threads, co
 		return NULL;
 	bpf_link__destroy(threads->limited);
 	threads->limited = NULL;
-	struct stall_error *err = set_wanted(threads, tgids, count);
+	struct stall_error *err = set_targets(threads, tgids, count);
 	if (err)
 		return err;
 	// Several processes are seen at one moment only in one walk over all tasks.
@@ -243,7 +242,7 @@ struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
 
 	if (err)
 		return err;
-	bss->want_kernel_stacks = run->kernel_stacks;
+	bss->with_kernel_stacks = run->kernel_stacks;
 	bss->saw_last = 0;
 	if (!threads->limited)
 		return read_all(threads->whole, run->max_bytes, records);

@@ -35,8 +35,8 @@ struct stall_error *stall_bpf_threads_create(struct stall_bpf_threads **ret);
 void stall_bpf_threads_destroy(struct stall_bpf_threads *threads);
 
 // Chooses the processes. Cheap where they are those of the last time.
-struct stall_error *stall_bpf_threads_want(struct stall_bpf_threads *threads, const pid_t *tgids,
-					   size_t count);
+struct stall_error *stall_bpf_threads_set_targets(struct stall_bpf_threads *threads,
+						  const pid_t *tgids, size_t count);
 
 // Whether this kernel limits the iterator to one process (bpf_iter_link_info.task.pid).
 bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads);

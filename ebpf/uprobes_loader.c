@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ebpf/bpf_log.h"
+#include "ebpf/bpf_error.h"
 #include "ebpf/waits_state.h"
 
 #define UPROBE_TYPE "/sys/bus/event_source/devices/uprobe/type"

@@ -47,10 +47,10 @@ struct stall_wait_stat {
 	/* From here on written by every wait: a cache line of its own. */
 	__u64 total_ns;
 	__u64 max_ns;
-	__u64 bytes;   /* READ, WRITE, EXTEND */
-	__u64 over;    /* waits over the threshold */
-	__u64 in_vain; /* FUTEX: the word had changed (EAGAIN), no wait; not in the histogram */
-	__u64 last_ns; /* end of the latest, CLOCK_MONOTONIC */
+	__u64 bytes;	  /* READ, WRITE, EXTEND */
+	__u64 over;	  /* waits over the threshold */
+	__u64 not_waited; /* FUTEX: the word had changed (EAGAIN), no wait; not in the histogram */
+	__u64 last_ns;	  /* end of the latest, CLOCK_MONOTONIC */
 	__u64 limited_ns[2]; /* in a ring: of the latest END and WAKER record that was limited */
 	__u64 bucket[STALL_WAIT_BUCKETS]; /* their sum is the count */
 };
@@ -99,7 +99,7 @@ enum stall_slot_flags {
 	 * operation is the opcode of its kind (struct iocb, io_uring). */
 	STALL_SLOT_ASYNC = 1 << 4,
 	/* An END with STALL_SLOT_FIRST that is none: the wait goes on. */
-	STALL_SLOT_GOES_ON = 1 << 5,
+	STALL_SLOT_IN_FLIGHT = 1 << 5,
 	/* Of the registers only those are set that /proc/PID/task/TID/syscall shows. */
 	STALL_SLOT_CALL_REGS = 1 << 6,
 };

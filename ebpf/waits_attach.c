@@ -9,7 +9,6 @@
 
 #include "ebpf/async_loader.h"
 #include "ebpf/bpf_error.h"
-#include "ebpf/bpf_log.h"
 #include "ebpf/kernel_types.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_attach.h"

@@ -9,11 +9,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/capabilities.h"
 #include "base/cleanup.h"
+#include "base/privileges.h"
 #include "ebpf/async_loader.h"
+#include "ebpf/bpf_error.h"
 #include "ebpf/bpf_features.h"
-#include "ebpf/bpf_log.h"
 #include "ebpf/waits_loader.h"
 
 static void destroy_waitsp(struct stall_bpf_waits **waits)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ebpf/waits_loader.h"
-#include "base/kernel_policy.h"
+#include "base/privileges.h"
 #include "ebpf/async_loader.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_attach.h"
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "ebpf/bpf_log.h"
+#include "ebpf/bpf_error.h"
 
 #define MAX_STACK 32768
 #define MAX_COUNT (1U << 20) // of threads and of keys

@@ -25,7 +25,7 @@ OLD(stall_old_cond_broadcast, pthread_cond_broadcast);
 static inline __attribute__((always_inline)) bool begin(struct hook *hook, pthread_cond_t *cond,
 							pthread_mutex_t *mutex)
 {
-	hook_lets_go(mutex, STALL_RING_MUTEX_UNLOCK);
+	hook_releases(mutex, STALL_RING_MUTEX_UNLOCK);
 	return hook_begin_lock(hook, cond, STALL_RING_COND_WAIT, true);
 }
 
@@ -69,13 +69,13 @@ INTERPOSED int pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *mut
 
 int stall_cond_signal(pthread_cond_t *cond)
 {
-	hook_lets_go(cond, STALL_RING_COND_SIGNAL);
+	hook_releases(cond, STALL_RING_COND_SIGNAL);
 	return REAL(cond_signal)(cond);
 }
 
 int stall_cond_broadcast(pthread_cond_t *cond)
 {
-	hook_lets_go(cond, STALL_RING_COND_BROADCAST);
+	hook_releases(cond, STALL_RING_COND_BROADCAST);
 	return REAL(cond_broadcast)(cond);
 }
 

@@ -61,7 +61,7 @@ INTERPOSED int pthread_mutex_lock(pthread_mutex_t *mutex)
 
 INTERPOSED int pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
-	hook_lets_go(mutex, STALL_RING_MUTEX_UNLOCK);
+	hook_releases(mutex, STALL_RING_MUTEX_UNLOCK);
 	return REAL(mutex_unlock)(mutex);
 }
 

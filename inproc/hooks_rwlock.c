@@ -69,7 +69,7 @@ INTERPOSED int pthread_rwlock_wrlock(pthread_rwlock_t *rwlock)
 
 INTERPOSED int pthread_rwlock_unlock(pthread_rwlock_t *rwlock)
 {
-	hook_lets_go(rwlock, STALL_RING_RWLOCK_UNLOCK);
+	hook_releases(rwlock, STALL_RING_RWLOCK_UNLOCK);
 	return REAL(rwlock_unlock)(rwlock);
 }
 

@@ -102,7 +102,7 @@ clockid_t hook_stage_clock(void);
 
 /* The calling thread lets a lock or a condition go that somebody has waited long for. */
 void hook_release(const void *object, enum stall_ring_call call);
-static inline void hook_lets_go(const void *object, enum stall_ring_call call)
+static inline void hook_releases(const void *object, enum stall_ring_call call)
 {
 	if (STALL_UNLIKELY(recorder_is_marked((uintptr_t)object)))
 		hook_release(object, call);

@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "inproc/recorder_marks.h"
 #include "inproc/recorder_wait.h"
 #include "inproc/ring.h"
 

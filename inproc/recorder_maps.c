@@ -13,7 +13,7 @@ static uint32_t is_reading;
 static uint64_t next_ns;
 
 // The path is the sixth field. Anonymous memory has none, and [heap] and the like have no code.
-static bool is_wanted(const char *line, const char *end)
+static bool is_kept_line(const char *line, const char *end)
 {
 	int spaces = 0;
 
@@ -45,7 +45,7 @@ static void keep_lines(struct reading *reading)
 
 	while ((line_end = memchr(at, '\n', end - at))) {
 		size_t length = line_end + 1 - at;
-		if (is_wanted(at, line_end)) {
+		if (is_kept_line(at, line_end)) {
 			recorder_copy(text + reading->kept, at, length); // downward: may overlap
 			reading->kept += length;
 		}

@@ -76,7 +76,7 @@ static bool set_there(uint64_t page)
 	return !(__atomic_fetch_or(&there[page / 64], bit, __ATOMIC_RELAXED) & bit);
 }
 
-static void set_gone(const struct recorder_ring *ring, uint64_t page)
+static void unset_present(const struct recorder_ring *ring, uint64_t page)
 {
 	__atomic_fetch_and(&there[page / 64], ~(1ULL << page % 64), __ATOMIC_RELAXED);
 	count(ring, page, -1);
@@ -221,7 +221,7 @@ void recorder_stack_release(struct recorder_ring *ring, uint32_t slot)
 	uint64_t first = start + kept, end = first;
 
 	for (; !ring->is_whole && end < start + pages && is_there(end); end++)
-		set_gone(ring, end);
+		unset_present(ring, end);
 	if (end > first && raw_call3(SYS_madvise, recorder_ring_at(ring, first * STALL_RING_PAGE),
 				     (end - first) * STALL_RING_PAGE, MADV_REMOVE)) {
 		while (end > first) {

@@ -59,14 +59,14 @@ static bool make(struct recorder_ring *ring)
 	const char *what = "";
 
 	if (settings->bad)
-		recorder_say((const char *const[]){"the value of ", settings->bad,
-						   " is not understood: the default is taken",
-						   NULL});
+		recorder_print((const char *const[]){"the value of ", settings->bad,
+						     " is not understood: the default is taken",
+						     NULL});
 	int errnum = recorder_create(ring, &what);
 	if (!errnum)
 		return true;
-	recorder_say((const char *const[]){"nothing is recorded: cannot make the ring: ", what,
-					   ": ", error_text(errnum), NULL});
+	recorder_print((const char *const[]){"nothing is recorded: cannot make the ring: ", what,
+					     ": ", error_text(errnum), NULL});
 	return false;
 }
 

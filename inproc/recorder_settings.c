@@ -170,7 +170,7 @@ static bool is_stderr(void)
 		(raw_call2(SYS_fcntl, STDERR_FILENO, F_GETFL) & O_APPEND));
 }
 
-void recorder_say(const char *const *parts)
+void recorder_print(const char *const *parts)
 {
 	struct iovec vector[MAX_PARTS + 2] = {{(void *)"stallscope: ", 12}};
 	size_t count = 1;

@@ -31,6 +31,6 @@ struct recorder_settings {
 };
 const struct recorder_settings *recorder_settings(void);
 /* A line on standard error, if that is still what it was: "stallscope: " and the parts up to NULL. */
-void recorder_say(const char *const *parts);
+void recorder_print(const char *const *parts);
 
 #endif

@@ -4,7 +4,7 @@
 #include <sys/prctl.h>
 
 #include "inproc/recorder_maps.h"
-#include "inproc/recorder_marks.h"
+#include "inproc/recorder_wait.h"
 
 #define RETRY_NS 1000000000ULL
 #define MAX_CHECKED 64 // slots that are asked whether their thread lives, for each that is taken

@@ -59,7 +59,7 @@ void recorder_read_comm(char comm[STALL_BPF_COMM]);
 /* The start of the oldest wait for this object that goes on, and how many wait; 0: nobody. */
 uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count);
 
-/* That the wait of the thread is long: who lets its object go is recorded (recorder_marks.h). */
+/* That the wait of the thread is long: who lets its object go is recorded (recorder_wait.h). */
 void recorder_mark(struct recorder_thread *thread);
 void recorder_unmark(struct recorder_thread *thread);
 

@@ -152,7 +152,7 @@ void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *
 	*ret_mode = st->st_mode;
 }
 
-static uint32_t keep_end(char *name, const char *path, uint32_t size)
+static uint32_t copy_path_end(char *name, const char *path, uint32_t size)
 {
 	uint32_t length = strlen(path);
 
@@ -179,7 +179,7 @@ static void read_link(char *name, int fd, uint32_t size)
 	*at = '\0';
 	long n = raw_call3(SYS_readlink, link, path, sizeof(path) - 1);
 	path[n > 0 ? n : 0] = '\0';
-	keep_end(name, path, size);
+	copy_path_end(name, path, size);
 }
 
 void recorder_file_name(struct recorder_ring *ring, struct stall_wait_stat *stat, uint64_t tag,
@@ -198,7 +198,7 @@ void recorder_file_name(struct recorder_ring *ring, struct stall_wait_stat *stat
 	recorder_write_barrier();
 	name->mode = mode;
 	if (wait->path)
-		keep_end(name->path, wait->path, sizeof(name->path));
+		copy_path_end(name->path, wait->path, sizeof(name->path));
 	else
 		read_link(name->path, wait->fd, sizeof(name->path));
 	if (!name->path[0])

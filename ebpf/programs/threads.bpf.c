@@ -12,7 +12,7 @@
 const volatile __u32 reader_pidns = 0;
 
 // Set between two runs.
-__u32 want_kernel_stacks = 0;
+__u32 with_kernel_stacks = 0;
 __u32 chosen_only = 0; // leave out threads that are not in `chosen`
 // Set by a run.
 __u32 saw_last = 0; // the end of the process's list of threads was met
@@ -106,7 +106,7 @@ static __always_inline void fill(struct task_struct *task, struct stall_bpf_thre
 static __always_inline __u32 read_kernel_stack(struct task_struct *task, __u64 *frames)
 {
 	// The stack of a thread that is on a CPU changes under the unwinder.
-	if (!want_kernel_stacks || is_on_cpu(task))
+	if (!with_kernel_stacks || is_on_cpu(task))
 		return 0;
 	long size = bpf_get_task_stack(task, frames, STALL_BPF_KERNEL_FRAMES * sizeof(*frames), 0);
 	if (size <= 0)

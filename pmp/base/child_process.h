@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Children of this program: what one does first that was forked to do a part of its work, and one that
-// does nothing.
+// Children of this program: the first steps of a child that does a part of its work, a child that does
+// nothing, and messages with a descriptor between parent and child.
 #ifndef STALL_CHILD_PROCESS_H
 #define STALL_CHILD_PROCESS_H
 
+#include <stddef.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #define STALL_CHILD_FD 3
 #define STALL_CHILD_MAX_FDS 4
@@ -21,5 +23,12 @@ pid_t stall_idle_child_create(void);
 
 // Keeps errno.
 void stall_idle_child_destroy(pid_t child);
+
+// Sends the parts as one message, with a descriptor where `fd` is one. `flags` as of sendmsg(2).
+// Returns as that does.
+ssize_t stall_send_descriptor(int socket, struct iovec *parts, size_t count, int fd, int flags);
+
+// Receives one message; `ret_fd` is -1 where no descriptor came with it. Returns as recvmsg(2).
+ssize_t stall_receive_descriptor(int socket, struct iovec *parts, size_t count, int *ret_fd);
 
 #endif

@@ -9,10 +9,9 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "base/capabilities.h"
 #include "base/child_process.h"
 #include "base/cleanup.h"
-#include "base/kernel_policy.h"
+#include "base/privileges.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines that a probe says while it goes on, in `serve` and `waits` alike: {"type":"...",...}.
+// Lines of a probe that keeps running, in `serve` and `waits`: JSON out ({"type":"...",...}), commands
+// in.
 #ifndef STALL_MESSAGES_H
 #define STALL_MESSAGES_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -19,5 +22,26 @@ void stall_message_threshold(struct stall_json *json, const char *type, const ch
 			     uint64_t ns);
 
 struct stall_error *stall_message_write(struct stall_json *json, struct stall_output *output);
+
+// Commands on standard input, one per line, which arrive in pieces of any size: what has been read
+// and is not run yet.
+struct stall_command_lines {
+	char *text; // the caller's, of `size` bytes: no line is longer
+	size_t size;
+	size_t used;
+	bool skip; // the rest of a line that is too long
+};
+
+struct stall_command_handler {
+	void *arg;
+	const bool *over;     // once it is set, nothing more is run
+	const char *too_long; // what is answered to a line that has no room
+	struct stall_error *(*run)(void *arg, char *line);
+	struct stall_error *(*refuse)(void *arg, const char *message);
+};
+
+// Takes `got` more bytes, which were read to text + used, and runs the lines that are whole.
+struct stall_error *stall_command_lines_take(struct stall_command_lines *lines, size_t got,
+					     const struct stall_command_handler *handler);
 
 #endif

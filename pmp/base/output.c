@@ -367,7 +367,7 @@ static size_t reap_waiting(void)
 	return left;
 }
 
-static void leave_behind(pid_t pid)
+static void hand_over(pid_t pid)
 {
 	for (size_t i = 0; i < MAX_WAITING; i++) {
 		if (waiting[i])
@@ -419,7 +419,7 @@ static struct stall_error *write_by_child(struct stall_output *output)
 		return stall_error_os(errnum, "%s: cannot fork the writing process", output->path);
 	int timeout_ms = before ? SHORT_PATIENCE_MS : PATIENCE_MS;
 	if (!read_answer(answer, timeout_ms, message, sizeof(message))) {
-		leave_behind(pid);
+		hand_over(pid);
 		return stall_error_create(
 			STALL_ERROR_LATE,
 			"%s is not written yet: its file system has not answered for %d ms; "

@@ -3,16 +3,157 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/perf_event.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/capabilities.h"
 #include "base/cleanup.h"
+
+struct stall_capability_sets stall_capabilities_read(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {};
+
+	if (syscall(SYS_capget, &header, data) < 0)
+		return (struct stall_capability_sets){};
+	return (struct stall_capability_sets){
+		.effective = (uint64_t)data[1].effective << 32 | data[0].effective,
+		.permitted = (uint64_t)data[1].permitted << 32 | data[0].permitted,
+	};
+}
+
+bool stall_capabilities_write(const struct stall_capability_sets *sets)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	const struct __user_cap_data_struct data[2] = {
+		{.effective = (uint32_t)sets->effective, .permitted = (uint32_t)sets->permitted},
+		{.effective = (uint32_t)(sets->effective >> 32),
+		 .permitted = (uint32_t)(sets->permitted >> 32)},
+	};
+
+	return syscall(SYS_capset, &header, data) == 0;
+}
+
+bool stall_has_capability(enum stall_capability capability)
+{
+	uint64_t wanted = UINT64_C(1) << capability;
+
+	if (capability >= STALL_CAP_PERFMON)
+		wanted |= STALL_CAPABILITY(SYS_ADMIN);
+	return stall_capabilities_read().effective & wanted;
+}
+
+static const char *capability_name(enum stall_capability capability)
+{
+	switch (capability) {
+	case STALL_CAP_SYS_PTRACE:
+		return "CAP_SYS_PTRACE";
+	case STALL_CAP_SYS_ADMIN:
+		return "CAP_SYS_ADMIN";
+	case STALL_CAP_PERFMON:
+		return "CAP_PERFMON";
+	case STALL_CAP_BPF:
+		return "CAP_BPF";
+	case STALL_CAP_CHECKPOINT_RESTORE:
+		return "CAP_CHECKPOINT_RESTORE";
+	default: // no feature asks for it
+		return "?";
+	}
+}
+
+void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,
+				size_t size)
+{
+	ret[0] = 0;
+	for (size_t i = 0; i < count; i++) {
+		size_t used = strlen(ret);
+
+		if (!stall_has_capability(wanted[i]))
+			snprintf(ret + used, size - used, "%s%s", used ? ", " : "",
+				 capability_name(wanted[i]));
+	}
+}
+
+static int perf_paranoid(void)
+{
+	_cleanup_fclose_ FILE *file = fopen("/proc/sys/kernel/perf_event_paranoid", "re");
+	int level;
+
+	return file && fscanf(file, "%d", &level) == 1 ? level : 0;
+}
+
+const char *stall_perf_advice(void)
+{
+	// Kernels of Debian and Ubuntu take CAP_SYS_ADMIN where it is above 2, which no other has.
+	if (perf_paranoid() > 2 && !stall_has_capability(STALL_CAP_SYS_ADMIN))
+		return "sysctl kernel.perf_event_paranoid=2 (above that, kernels of Debian and "
+		       "Ubuntu take CAP_SYS_ADMIN), and CAP_PERFMON, or run it as root";
+	return STALL_CAPABILITIES_ADVICE;
+}
+
+// '0' where the kernel has no Yama.
+static char read_scope(void)
+{
+	_cleanup_close_ int fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
+	char scope;
+
+	return fd >= 0 && read(fd, &scope, 1) == 1 ? scope : '0';
+}
+
+static struct stall_error *refuses_all(char scope)
+{
+	if (scope != '3')
+		return NULL;
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"kernel.yama.ptrace_scope is 3, so reading other processes is refused to "
+		"everybody; "
+		"set it lower and reboot, or start the server with stallscope run and use the "
+		"backend inproc");
+}
+
+struct stall_error *stall_yama_refuses_all(void)
+{
+	return refuses_all(read_scope());
+}
+
+struct stall_error *stall_yama_check(void)
+{
+	char scope = read_scope();
+	struct stall_error *err = refuses_all(scope);
+
+	if (err || scope == '0' || stall_has_capability(STALL_CAP_SYS_PTRACE))
+		return err;
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"kernel.yama.ptrace_scope is %c, so reading other processes takes "
+		"CAP_SYS_PTRACE; %s",
+		scope, STALL_CAPABILITIES_ADVICE);
+}
+
+struct stall_error *stall_lockdown_check(void)
+{
+	char modes[128]; // "none integrity [confidentiality]"
+	// No file: no lockdown in this kernel, or securityfs is not mounted.
+	_cleanup_close_ int fd = open("/sys/kernel/security/lockdown", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, modes, sizeof(modes) - 1);
+
+	if (n < 0)
+		return NULL;
+	modes[n] = 0;
+	if (!strstr(modes, "[confidentiality]"))
+		return NULL;
+	return stall_error_create(
+		STALL_ERROR_PERMISSION,
+		"the kernel is locked down for confidentiality, so BPF programs and perf cannot "
+		"read it; boot with lockdown=integrity, or use the backend proc");
+}
 
 // Before Linux 5.8, and in containers that were given it alone, SYS_ADMIN stands for these.
 #define IN_SYS_ADMIN                                                                               \
@@ -26,7 +167,7 @@ static bool may_lock_memory(void)
 	return setrlimit(RLIMIT_MEMLOCK, &infinity) == 0;
 }
 
-static uint64_t wanted_by(const struct stall_privileges *privileges)
+static uint64_t needed_capabilities(const struct stall_privileges *privileges)
 {
 	uint64_t wanted = STALL_CAPABILITY(DAC_READ_SEARCH);
 
@@ -103,7 +244,7 @@ static bool write_sets(uint64_t effective, uint64_t permitted)
 static struct stall_error *keep(const struct stall_privileges *privileges)
 {
 	uint64_t permitted = stall_capabilities_read().permitted;
-	uint64_t kept = permitted & wanted_by(privileges);
+	uint64_t kept = permitted & needed_capabilities(privileges);
 
 	// This program executes no other: the bounding set decides nothing but what one could have.
 	for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)

@@ -1,11 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-// Giving up, for good, the capabilities that a command does not use.
+// What this program may do: its capabilities, what the kernel's policy forbids, and the permanent
+// dropping of the capabilities that a command does not use.
 #ifndef STALL_PRIVILEGES_H
 #define STALL_PRIVILEGES_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
+
+// Bits of linux/capability.h; the headers of older systems lack the last three.
+enum stall_capability {
+	STALL_CAP_DAC_OVERRIDE = 1,
+	STALL_CAP_DAC_READ_SEARCH = 2,
+	STALL_CAP_KILL = 5,
+	STALL_CAP_SETGID = 6,
+	STALL_CAP_SETUID = 7,
+	STALL_CAP_IPC_LOCK = 14,
+	STALL_CAP_SYS_PTRACE = 19,
+	STALL_CAP_SYS_ADMIN = 21,
+	STALL_CAP_SYS_NICE = 23,
+	STALL_CAP_SYSLOG = 34,
+	STALL_CAP_PERFMON = 38,		   // since Linux 5.8, before that SYS_ADMIN
+	STALL_CAP_BPF = 39,		   // since Linux 5.8, before that SYS_ADMIN
+	STALL_CAP_CHECKPOINT_RESTORE = 40, // since Linux 5.9, before that SYS_ADMIN
+};
+
+#define STALL_PROBE_CAPABILITIES "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore+ep"
+#define STALL_CAPABILITIES_ADVICE                                                                  \
+	"run it as root, or give it capabilities: setcap " STALL_PROBE_CAPABILITIES                \
+	" stallscope-probe"
+
+// A set has a bit for each.
+#define STALL_CAPABILITY(name) (UINT64_C(1) << STALL_CAP_##name)
+
+struct stall_capability_sets {
+	uint64_t effective, permitted;
+};
+
+// Of this thread; none where the kernel refuses to say.
+struct stall_capability_sets stall_capabilities_read(void);
+// The inheritable set becomes empty. False and errno on failure.
+bool stall_capabilities_write(const struct stall_capability_sets *sets);
+
+// SYS_ADMIN counts for PERFMON, BPF and CHECKPOINT_RESTORE, as it does for the kernel.
+bool stall_has_capability(enum stall_capability capability);
+
+// Names those that are missing, as "CAP_BPF, CAP_PERFMON"; "" where none is.
+void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,
+				size_t size);
+
+// What to do where perf_event_open was refused: an advice as STALL_CAPABILITIES_ADVICE.
+const char *stall_perf_advice(void);
+
+// Yama (kernel.yama.ptrace_scope) limits who may read another process,
+// lockdown keeps even root from reading the kernel's memory.
+
+// NULL, or that nobody may read another process, not even root, and what can be done.
+struct stall_error *stall_yama_refuses_all(void);
+
+// The same, and that this process may not.
+struct stall_error *stall_yama_check(void);
+
+// NULL, or why BPF programs cannot read the kernel here and what can be done.
+struct stall_error *stall_lockdown_check(void);
 
 // What a command does, beside reading files and unwinding in a child without privileges.
 struct stall_privileges {

@@ -2,6 +2,7 @@
 #include "capture/capture.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,8 +13,20 @@
 #include "capture/capture_stacks.h"
 #include "capture/cmdline.h"
 #include "capture/fields.h"
-#include "capture/lock_record.h"
-#include "capture/syscalls.h"
+#include "capture/records.h"
+
+// Of the machine that built this.
+static const char *const syscall_names[] = {
+#include "syscall-names.inc"
+};
+
+// NULL where this build knows none.
+static const char *syscall_name(int64_t number)
+{
+	if (number < 0 || (uint64_t)number >= sizeof(syscall_names) / sizeof(syscall_names[0]))
+		return NULL;
+	return syscall_names[number];
+}
 
 #define SCHEMA "stallscope.capture/1"
 // Written out when so much has come together, so that memory does not grow with the capture.
@@ -291,7 +304,7 @@ static void write_syscall(struct stall_json *json, const struct stall_thread *th
 	}
 	stall_json_open(json, '{');
 	stall_put_syscall_nr(json, thread->syscall);
-	stall_put_syscall_name(json, stall_syscall_name(thread->syscall));
+	stall_put_syscall_name(json, syscall_name(thread->syscall));
 	stall_put_syscall_args(json);
 	stall_json_open(json, '[');
 	for (int i = 0; i < 6; i++)

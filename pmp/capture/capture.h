@@ -10,7 +10,7 @@
 #include "base/host.h"
 #include "base/output.h"
 #include "capture/capture_stacks.h"
-#include "capture/trigger.h"
+#include "capture/records.h"
 #include "lock/lock.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"

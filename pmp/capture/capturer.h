@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/output.h"
-#include "capture/trigger.h"
+#include "capture/records.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
 

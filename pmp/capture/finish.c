@@ -10,9 +10,50 @@
 #include "capture/agent_frames.h"
 #include "capture/capture.h"
 #include "capture/capture_stacks.h"
-#include "capture/live_reads.h"
 #include "lock/lock.h"
-#include "snapshot/label_reason.h"
+#include "snapshot/snapshot.h"
+
+static size_t list_threads(const struct stall_snapshot *snapshot,
+			   const struct stall_unwound *unwound, uint32_t *ret)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		if (unwound->stacks[i].live_reads && snapshot->threads[i].label != STALL_RACED)
+			ret[count++] = (uint32_t)i;
+	return count;
+}
+
+// Some stacks continue outside of their copies (a signal's own stack, a coroutine's, more than
+// --max-stack). The unwinder reads that memory later than the copy was made. Labels those threads
+// raced that have run since. Reads the target only if there are any.
+static struct stall_error *check_live_reads(struct stall_snapshot *snapshot,
+					    const struct stall_unwound *unwound,
+					    const struct stall_backend *backend, void *state)
+{
+	_cleanup_free_ uint32_t *threads = calloc(snapshot->thread_count + 1, sizeof(*threads));
+	_cleanup_free_ bool *ran = calloc(snapshot->thread_count + 1, sizeof(*ran));
+
+	if (!threads || !ran)
+		return &stall_enomem;
+	size_t count = list_threads(snapshot, unwound, threads);
+	// Memory that is a file, or that nobody reads, stays as it is.
+	if (!count || snapshot->memory.read)
+		return NULL;
+	struct stall_error *err = backend->find_runs(state, snapshot, threads, count, ran);
+	if (err)
+		return err;
+	for (size_t i = 0; i < count; i++) {
+		struct stall_thread *thread = &snapshot->threads[threads[i]];
+
+		// A sample is of one moment, which was over at once.
+		if (!ran[i] && thread->label != STALL_RUNNING)
+			continue;
+		thread->label = STALL_RACED;
+		thread->label_reason = STALL_REASON_LIVE_READS;
+	}
+	return NULL;
+}
 
 #define MAX_STRING 256
 
@@ -214,8 +255,7 @@ static struct stall_error *unwind(const struct stall_finish *finish, struct stal
 	snapshot->thread_count -= snapshot->release_count;
 	stall_label_reasons_add(snapshot);
 	if (!err && finish->backend)
-		err = stall_live_reads_check(snapshot, unwound, finish->backend,
-					     finish->backend_state);
+		err = check_live_reads(snapshot, unwound, finish->backend, finish->backend_state);
 	return err;
 }
 

@@ -11,7 +11,7 @@
 #include "base/host.h"
 #include "base/output.h"
 #include "capture/kernel_symbols.h"
-#include "capture/trigger.h"
+#include "capture/records.h"
 #include "snapshot/backend.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"

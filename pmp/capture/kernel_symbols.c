@@ -241,20 +241,20 @@ static struct stall_error *keep(struct stall_kernel_symbols *symbols, const stru
 struct stall_error *stall_kernel_symbols_find(struct stall_kernel_symbols *symbols,
 					      struct stall_kernel_symbol *queries, size_t count)
 {
-	size_t wanted_count;
+	size_t missing_count;
 	struct stall_error *err = NULL;
 
 	if (symbols->count > MAX_KNOWN)
 		forget(symbols);
-	_cleanup_free_ struct known *wanted = collect_new(symbols, queries, count, &wanted_count);
+	_cleanup_free_ struct known *wanted = collect_new(symbols, queries, count, &missing_count);
 	if (!wanted)
 		return &stall_enomem;
-	if (wanted_count) {
-		err = find_new(symbols, wanted, wanted_count);
+	if (missing_count) {
+		err = find_new(symbols, wanted, missing_count);
 		if (!err)
-			err = keep(symbols, wanted, wanted_count);
+			err = keep(symbols, wanted, missing_count);
 		if (err) {
-			for (size_t i = 0; i < wanted_count; i++)
+			for (size_t i = 0; i < missing_count; i++)
 				free(wanted[i].name);
 			return err;
 		}

@@ -7,8 +7,214 @@
 #include <string.h>
 
 #include "base/options_text.h"
-#include "command/options_watch.h"
 #include "ebpf/wait_kinds.h"
+
+#define MAX_NAME 32
+#define MAX_CONVOY 65536
+#define MIN_POLL_NS 1000000
+#define MAX_POLL_NS UINT64_C(10000000000)
+
+static struct stall_error *parse_kinds(const char *option, const char *name, uint32_t *ret)
+{
+	uint32_t kinds = stall_watch_kinds_parse(name);
+
+	if (!kinds)
+		return stall_usage("--%s \"%s\": no kind of wait and no group (lock, sync, space, "
+				   "io, all)",
+				   option, name);
+	*ret = kinds;
+	return NULL;
+}
+
+// --kind NAME: a kind or a group. The first replaces the default, all kinds; *given: there was one.
+static struct stall_error *add_kind(struct stall_watch_options *options, const char *text,
+				    bool *given)
+{
+	uint32_t kinds = 0;
+	struct stall_error *err = parse_kinds("kind", text, &kinds);
+
+	if (err)
+		return err;
+	options->kinds = *given ? options->kinds | kinds : kinds;
+	*given = true;
+	return NULL;
+}
+
+// "MS" or "KIND=MS", where KIND may be a group.
+static struct stall_error *parse_threshold(const char *option, const char *text,
+					   uint32_t *ret_kinds, uint64_t *ret_ns)
+{
+	const char *equals = strchr(text, '=');
+	char name[MAX_NAME] = "all";
+
+	if (equals && (size_t)(equals - text) < sizeof(name)) {
+		memcpy(name, text, equals - text);
+		name[equals - text] = '\0';
+	} else if (equals) {
+		equals = NULL; // no kind has such a long name: the whole is no number either
+	}
+	struct stall_error *err = parse_kinds(option, name, ret_kinds);
+	return err ? err : stall_parse_ms(option, equals ? equals + 1 : text, ret_ns);
+}
+
+// --backend of the commands that only watch: auto, bpf, inproc or poll.
+static struct stall_error *check_backend(const struct stall_watch_options *options)
+{
+	const char *name = options->source.backend;
+
+	if (strcmp(name, "auto") && strcmp(name, "bpf") && strcmp(name, "inproc") &&
+	    strcmp(name, "poll"))
+		return stall_usage("--backend \"%.40s\": waits are reported by bpf, inproc or poll",
+				   name);
+	return NULL;
+}
+
+static struct stall_error *set_poll_interval(struct stall_watch_options *options, const char *text)
+{
+	struct stall_error *err =
+		stall_parse_ms("poll-interval", text, &options->source.poll_interval_ns);
+
+	if (err)
+		return err;
+	if (options->source.poll_interval_ns < MIN_POLL_NS ||
+	    options->source.poll_interval_ns > MAX_POLL_NS)
+		return stall_usage("--poll-interval: from 1 to 10000 ms");
+	return NULL;
+}
+
+static struct stall_error *add_threshold(struct stall_watch_options *options, const char *text)
+{
+	uint32_t kinds = 0;
+	uint64_t ns = 0;
+	struct stall_error *err = parse_threshold("threshold", text, &kinds, &ns);
+
+	if (err)
+		return err;
+	options->source.asked |= stall_watch_wait_kinds(kinds);
+	for (int i = 0; i < STALL_WAIT_KINDS; i++)
+		if (stall_watch_wait_kinds(kinds) & 1u << i)
+			options->source.threshold_ns[i] = ns;
+	return NULL;
+}
+
+static struct stall_error *add_capture_threshold(struct stall_serve_options *options,
+						 const char *text)
+{
+	uint32_t kinds = 0;
+	uint64_t ns = 0;
+	struct stall_error *err = parse_threshold("capture-threshold", text, &kinds, &ns);
+
+	if (!err)
+		stall_trigger_rules_set(&options->rules, kinds, ns);
+	return err;
+}
+
+static struct stall_error *set_convoy(struct stall_serve_options *options, const char *text)
+{
+	uint64_t count;
+	struct stall_error *err = stall_parse_number("convoy", text, 2, MAX_CONVOY, &count);
+
+	if (!err)
+		options->rules.convoy = count;
+	return err;
+}
+
+static struct stall_error *set_capture_interval(struct stall_serve_options *options,
+						const char *text)
+{
+	uint64_t ns;
+	struct stall_error *err = stall_parse_ms("capture-interval", text, &ns);
+
+	if (!err)
+		options->rules.interval_ns = ns;
+	return err;
+}
+
+const char stall_help[] =
+	"stallscope-probe: takes the stacks of all threads of a live process\n"
+	"\n"
+	"Usage:\n"
+	"  stallscope-probe snap --pid PID [--pid PID ...] [OPTIONS]   one capture\n"
+	"  stallscope-probe serve --pid PID [--pid PID ...] [OPTIONS]  a capture for each line "
+	"\"snap\",\n"
+	"                                          \"snap FILE\" on standard input, until "
+	"\"quit\"\n"
+	"  stallscope-probe waits --pid PID [--pid PID ...] [OPTIONS]  long waits for locks and "
+	"files,\n"
+	"                                          a JSON line each interval; docs/probe.md\n"
+	"  stallscope-probe core --core FILE [--exe FILE] [--sysroot DIR] [OPTIONS]\n"
+	"                                          a capture of a core file\n"
+	"  stallscope-probe ring --ring FILE [--sysroot DIR] [OPTIONS]\n"
+	"                                          a capture of what libstallscope.so left "
+	"behind\n"
+	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses: lines in, JSON "
+	"lines out\n"
+	"  stallscope-probe features               what works on this machine, as JSON\n"
+	"  stallscope-probe --version | --help\n"
+	"\n"
+	"RISKS: the default backend never stops a thread of the target. The backend ptrace does,\n"
+	"one thread at a time, for some microseconds each; it is only used if it is named, or "
+	"with\n"
+	"--allow-stop. A capture holds names of functions, threads and files, no SQL text; its "
+	"file\n"
+	"can be read by its owner alone.\n"
+	"\n"
+	"Options:\n"
+	"  --backend auto|bpf|proc|ptrace|inproc  auto: the first that works (default)\n"
+	"  --ring FILE|DIR        inproc: the ring of the process, or the folder that it is in\n"
+	"  --allow-stop           auto may take a backend that stops threads\n"
+	"  --stop-blocked-reads   ptrace: stop threads in calls that a stop makes return EINTR "
+	"too;\n"
+	"                         MySQL 5.5 drops a connection after ten of them\n"
+	"  --max-stack BYTES      copied of each stack (131072)\n"
+	"  --max-threads N        at most so many threads (65536)\n"
+	"  --passes N             at most so many attempts to read a thread that runs (8)\n"
+	"  --deadline MS          gives up what is not done by then (10000)\n"
+	"  --no-kernel-stacks     leave the kernel's frames out\n"
+	"  --read-string SYMBOL   text of a global variable of the target, e.g. server_version\n"
+	"  --debug-dir DIR        searched for separate debug files, beside /usr/lib/debug\n"
+	"  --output FILE          instead of standard output; compressed if it ends in .zst\n"
+	"  --force-overwrite      replace FILE if it exists\n"
+	"  --force                go on where the kernel is known to crash under such BPF "
+	"programs\n"
+	"\n"
+	"Options of waits: --backend auto|bpf|inproc|poll, --ring, and\n"
+	"  --interval MS          between lines (1000)\n"
+	"  --duration SECONDS     ends then; else at the end of standard input, or \"quit\" there\n"
+	"  --kind KIND            " STALL_WATCH_KINDS_HELP
+	"  --threshold [KIND=]MS  stacks are taken of waits that are longer (100)\n"
+	"  --top N                locks and files in a line (20)\n"
+	"  --events               each wait over its threshold, with its stack\n"
+	"  --follow               goes on when its processes have ended, for \"target PID\" on\n"
+	"                         standard input\n"
+	"  --no-uprobes           no uprobes in the server's own functions\n"
+	"  --no-timer             as on a kernel without BPF timers\n"
+	"  --poll-interval MS     poll: polling interval of each thread; default 10, or more\n"
+	"                         where that takes above 5 % of a CPU\n"
+	"\n"
+	"Options of serve: those of waits but --duration (--backend poll: captures by proc), and\n"
+	"  --watch                see waits from the start; every option below means it, and so "
+	"do\n"
+	"                         --events and --interval\n"
+	"  --capture-threshold [KIND=]MS  a wait so long takes a capture while it goes on\n"
+	"  --convoy N             so does one over its threshold, for what N threads wait for\n"
+	"  --capture-interval MS  from one such capture to the next, at least (10000)\n"
+	"  --captures DIR         their folder; without it they are among the answers\n"
+	"\n"
+	"Exit status: 0 done; 1 failed; 2 wrong usage; 3 done in part, notes in the capture say "
+	"what\n"
+	"is missing.\n"
+	"\n"
+	"Examples:\n"
+	"  stallscope-probe snap --pid $(pidof mysqld) --output stall.jsonl.zst\n"
+	"  stallscope-probe snap --pid $(pidof mysqld) --read-string server_version | jq .type\n"
+	"  stallscope-probe snap --pid 4711 --backend ptrace --deadline 200\n"
+	"  printf 'snap one.jsonl\\nquit\\n' | stallscope-probe serve --pid 4711\n"
+	"  stallscope-probe serve --pid 4711 --captures /dev/shm --capture-threshold 500\n"
+	"  stallscope-probe waits --pid $(pidof mysqld) --duration 60 --kind lock\n"
+	"  stallscope-probe core --core core.4711 --exe /usr/sbin/mysqld\n"
+	"  stallscope-probe snap --pid 4711 --backend inproc\n"
+	"  stallscope-probe ring --ring /run/stallscope/4711-1b2c3d.ring\n";
 
 #define MIN_INTERVAL_NS 10000000
 
@@ -197,9 +403,9 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 {
 	switch (id) {
 	case OPTION_KIND:
-		return stall_options_add_kind(&options->watch, value, &options->kind_given);
+		return add_kind(&options->watch, value, &options->kind_given);
 	case OPTION_THRESHOLD:
-		return stall_options_add_threshold(&options->watch, value);
+		return add_threshold(&options->watch, value);
 	case OPTION_EVENTS:
 		options->watch.events = options->serve.events = true;
 		return NULL;
@@ -210,7 +416,7 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		options->watch.source.no_timer = true;
 		return NULL;
 	case OPTION_POLL_INTERVAL:
-		return stall_options_set_poll_interval(&options->watch, value);
+		return set_poll_interval(&options->watch, value);
 	case OPTION_INTERVAL:
 		options->interval_given = true;
 		return stall_parse_ms("interval", value, &options->waits.interval_ns);
@@ -223,11 +429,11 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		options->serve.watch = true;
 		return NULL;
 	case OPTION_CAPTURE_THRESHOLD:
-		return stall_options_add_capture_threshold(&options->serve, value);
+		return add_capture_threshold(&options->serve, value);
 	case OPTION_CONVOY:
-		return stall_options_set_convoy(&options->serve, value);
+		return set_convoy(&options->serve, value);
 	case OPTION_CAPTURE_INTERVAL:
-		return stall_options_set_capture_interval(&options->serve, value);
+		return set_capture_interval(&options->serve, value);
 	default:
 		options->serve.captures = value;
 		return NULL;
@@ -329,7 +535,7 @@ static struct stall_error *check(const struct stall_options *options, const char
 	if (options->waits.interval_ns < MIN_INTERVAL_NS)
 		return stall_usage("--interval: not less than %d ms", MIN_INTERVAL_NS / 1000000);
 	if (bit & WAITS) {
-		struct stall_error *err = stall_options_check_backend(&options->watch);
+		struct stall_error *err = check_backend(&options->watch);
 		if (err)
 			return err;
 	}

@@ -11,11 +11,10 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/command_lines.h"
 #include "base/messages.h"
 #include "base/options_text.h"
 #include "base/output.h"
-#include "watch/watch_line.h"
+#include "watch/watch_events.h"
 #include "watch/watch_processes.h"
 
 #define MAX_LINE 256

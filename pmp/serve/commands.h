@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
-#include "base/command_lines.h"
+#include "base/messages.h"
 #include "serve/server.h"
 
 // "snap " and a path.

@@ -51,7 +51,7 @@ static bool has_ended(const struct stall_server *server, const struct pollfd *fd
 }
 
 // SIGTERM is a quit: thresholds of a ring are put back.
-static struct stall_error *hear_sigterm(int *ret)
+static struct stall_error *receive_sigterm(int *ret)
 {
 	sigset_t set;
 
@@ -112,7 +112,7 @@ static struct stall_error *start(struct stall_server *server,
 	if (!err && server->options->watch)
 		err = stall_watching_on(server);
 	if (!err)
-		err = hear_sigterm(ret_signals);
+		err = receive_sigterm(ret_signals);
 	return err ? err : stall_answer_ready(server);
 }
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "capture/trigger.h"
+#include "capture/records.h"
 #include "ebpf/wait_kinds.h"
 
 struct stall_trigger_rules {

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "serve/answers.h"
 #include "serve/captures.h"
-#include "watch/watch_line.h"
+#include "watch/watch_events.h"
 #include "watch/watch_slots.h"
 
 // Of several errors the first counts; takes the error over.

@@ -10,13 +10,82 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "snapshot/late_reads.h"
 #include "snapshot/read_child_main.h"
+
+#define MAX_LATE 16 // processes that are remembered
+#define MS UINT64_C(1000000)
+#define SHORT_PATIENCE_NS (20 * MS) // where a read was late before
+#define ALONE_NS (1000 * MS)
+
+// Processes of which a read was late.
+static struct late {
+	pid_t pid;
+	uint64_t start_time;
+	uint64_t at_ns;	     // when a read was late,
+	uint64_t refused_ns; // when one was not tried after it,
+	uint64_t well_ns;    // and when one went well
+} late_reads[MAX_LATE];
+
+static struct late *find_late(const struct stall_target *target)
+{
+	for (size_t i = 0; i < MAX_LATE; i++)
+		if (late_reads[i].pid == target->pid &&
+		    late_reads[i].start_time == target->start_time)
+			return &late_reads[i];
+	return NULL;
+}
+
+static void late_reads_mark_late(const struct stall_target *target)
+{
+	struct late *late = find_late(target);
+
+	for (size_t i = 0; !late && i < MAX_LATE; i++)
+		if (!late_reads[i].pid)
+			late = &late_reads[i];
+	for (size_t i = 0; !late && i < MAX_LATE; i++)
+		if (!i || late_reads[i].at_ns < late->at_ns)
+			late = &late_reads[i];
+	*late = (struct late){
+		.pid = target->pid,
+		.start_time = target->start_time,
+		.at_ns = stall_clock_ns(CLOCK_MONOTONIC),
+	};
+}
+
+static void late_reads_mark_well(const struct stall_target *target)
+{
+	struct late *late = find_late(target);
+
+	if (late)
+		late->well_ns = stall_clock_ns(CLOCK_MONOTONIC);
+}
+
+bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns)
+{
+	const struct late *late = find_late(target);
+
+	return late && (late->at_ns >= since_ns || late->refused_ns >= since_ns);
+}
+
+// `patience_ns`, less where a read was late before, or 0: the read is not tried, which is remembered.
+static uint64_t late_reads_patience(const struct stall_target *target, uint64_t patience_ns)
+{
+	struct late *late = find_late(target);
+	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+
+	if (!late || late->at_ns <= late->well_ns)
+		return patience_ns;
+	if (now_ns - late->at_ns >= ALONE_NS)
+		return SHORT_PATIENCE_NS;
+	late->refused_ns = now_ns;
+	return 0;
+}
 
 #define MAX_STUCK 8  // children that wait for a lock
 #define MAX_ARENAS 4 // a program has one
@@ -158,7 +227,7 @@ static void abandon(const struct stall_target *target)
 	uint64_t until_ns = stall_clock_ns(CLOCK_MONOTONIC) + KILL_NS;
 	struct timespec nap = {.tv_nsec = (long)MS / 10};
 
-	stall_late_reads_mark_late(target);
+	late_reads_mark_late(target);
 	kill(child->pid, SIGKILL);
 	do {
 		if (waitpid(child->pid, NULL, __WALL | WNOHANG) != 0) {
@@ -224,13 +293,13 @@ static struct stall_error *call(const struct stall_target *target,
 				struct stall_read_message *message, bool with_procfd, int *ret_fd,
 				int *ret_status)
 {
-	uint64_t patience = stall_late_reads_patience(target, readers.patience_ns);
+	uint64_t patience = late_reads_patience(target, readers.patience_ns);
 	struct stall_error *err = NULL;
 	int fd = -1;
 
 	reap_stuck();
 	if (patience && is_stuck_on(target)) {
-		stall_late_reads_mark_late(target);
+		late_reads_mark_late(target);
 		patience = 0;
 	}
 	if (!patience)
@@ -250,7 +319,7 @@ static struct stall_error *call(const struct stall_target *target,
 		end_child(&readers.child);
 		return stall_error_create(STALL_ERROR_AGAIN, "the reading process ended");
 	}
-	stall_late_reads_mark_well(target);
+	late_reads_mark_well(target);
 	*ret_status = message->status;
 	if (ret_fd)
 		*ret_fd = fd;

@@ -6,6 +6,7 @@
 #ifndef STALL_READ_CHILD_H
 #define STALL_READ_CHILD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -13,6 +14,10 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "snapshot/target.h"
+
+// Whether a read of the process was late, or was not tried because of an earlier one, since then
+// (CLOCK_MONOTONIC).
+bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns);
 
 // How long a read may get no further. A process of which a read was late is left alone for a
 // second, and then has less time.

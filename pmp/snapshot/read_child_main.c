@@ -10,7 +10,6 @@
 
 #include "base/child_process.h"
 #include "base/cleanup.h"
-#include "base/descriptors.h"
 
 #define BATCH 512 // ranges a call; the kernel takes 1024 (UIO_MAXIOV)
 

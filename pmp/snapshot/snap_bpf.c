@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
-#include "base/kernel_policy.h"
+#include "base/privileges.h"
 #include "ebpf/denylist.h"
 #include "ebpf/threads_loader.h"
 #include "snapshot/sample.h"
@@ -493,7 +493,7 @@ static struct stall_error *choose_processes(struct state *state,
 		return &stall_enomem;
 	for (size_t i = 0; i < snapshot->process_count; i++)
 		tgids[i] = snapshot->processes[i].target.pid;
-	return stall_bpf_threads_want(state->threads, tgids, snapshot->process_count);
+	return stall_bpf_threads_set_targets(state->threads, tgids, snapshot->process_count);
 }
 
 static struct stall_error *bpf_capture(void *arg, struct stall_snapshot *snapshot,

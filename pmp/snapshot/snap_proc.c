@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/kernel_policy.h"
+#include "base/privileges.h"
 #include "snapshot/backend.h"
 #include "snapshot/proc_copy.h"
 #include "snapshot/proc_thread.h"

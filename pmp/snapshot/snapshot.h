@@ -234,4 +234,8 @@ uint64_t stall_stack_end(const struct stall_maps *maps, uint64_t sp, uint64_t fs
 // go, with a note. Where no thread is left, STALL_ERROR_NO_PROCESS.
 struct stall_error *stall_snapshot_drop_ended(struct stall_snapshot *snapshot);
 
+// Labels threads raced, with the reason, that did not run while their stacks were copied but whose
+// stacks other threads may have written to. The system call that a thread is in shows it.
+void stall_label_reasons_add(struct stall_snapshot *snapshot);
+
 #endif

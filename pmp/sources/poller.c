@@ -325,23 +325,23 @@ static struct stall_error *poll_process(struct stall_poller *poller,
 static void plan(struct stall_poller *poller, uint64_t started_ns, uint64_t cost_ns)
 {
 	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-	uint64_t wanted_ns = poller->fixed_ns;
+	uint64_t interval_ns = poller->fixed_ns;
 
 	poller->cost_ns = poller->cost_ns ? (3 * poller->cost_ns + cost_ns) / 4 : cost_ns;
-	if (!wanted_ns) {
-		wanted_ns = poller->cost_ns * 100 / MAX_SHARE;
-		if (wanted_ns < INTERVAL_NS)
-			wanted_ns = INTERVAL_NS;
-		if (wanted_ns > LONGEST_NS)
-			wanted_ns = LONGEST_NS;
+	if (!interval_ns) {
+		interval_ns = poller->cost_ns * 100 / MAX_SHARE;
+		if (interval_ns < INTERVAL_NS)
+			interval_ns = INTERVAL_NS;
+		if (interval_ns > LONGEST_NS)
+			interval_ns = LONGEST_NS;
 	}
-	poller->interval_ns = wanted_ns;
-	poller->next_ns = started_ns + wanted_ns;
+	poller->interval_ns = interval_ns;
+	poller->next_ns = started_ns + interval_ns;
 	if (poller->next_ns < now_ns + cost_ns) // others have their turn
 		poller->next_ns = now_ns + cost_ns;
 }
 
-static bool has_news(const struct stall_poller *poller)
+static bool has_new_tasks(const struct stall_poller *poller)
 {
 	if (poller->end_count || poller->file_count || poller->has_words || poller->no_memory)
 		return true;
@@ -365,7 +365,7 @@ void stall_poller_pass(struct stall_poller *poller)
 		err = poll_process(poller, poller->processes[i], started_ns);
 	poller->no_memory |= err != NULL; // no other error comes here
 	stall_error_destroy(err);
-	if (has_news(poller))
+	if (has_new_tasks(poller))
 		eventfd_write(poller->event, 1);
 	plan(poller, started_ns, stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns);
 }

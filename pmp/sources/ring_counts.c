@@ -42,7 +42,7 @@ static void add_counts(struct stall_wait_stat *to, const struct stall_wait_stat 
 	to->total_ns += more->total_ns;
 	to->bytes += more->bytes;
 	to->over += more->over;
-	to->in_vain += more->in_vain;
+	to->not_waited += more->not_waited;
 	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
 		to->bucket[i] += more->bucket[i];
 }
@@ -52,7 +52,7 @@ static void subtract_counts(struct stall_wait_stat *from, const struct stall_wai
 	from->total_ns -= less->total_ns;
 	from->bytes -= less->bytes;
 	from->over -= less->over;
-	from->in_vain -= less->in_vain;
+	from->not_waited -= less->not_waited;
 	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
 		from->bucket[i] -= less->bucket[i];
 }
@@ -62,7 +62,7 @@ static bool has_counts(const struct stall_wait_stat *stat)
 	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
 		if (stat->bucket[i])
 			return true;
-	return stat->in_vain;
+	return stat->not_waited;
 }
 
 // Counts only grow: less than before is another stat at the same place.

@@ -115,7 +115,7 @@ static bool ask(struct stall_ring_scan *scan, size_t index, const struct stall_w
 		return false;
 	record.type = STALL_RECORD_END;
 	record.now_ns = record.start_ns;
-	record.flags = STALL_SLOT_FIRST | STALL_SLOT_GOES_ON;
+	record.flags = STALL_SLOT_FIRST | STALL_SLOT_IN_FLIGHT;
 	record.stack_size = copy.size;
 	record.stack_address = copy.address;
 	memcpy(record.regs, copy.regs, sizeof(record.regs));
@@ -135,7 +135,7 @@ static bool is_missing_stack(const struct stall_ring_scan *scan, size_t index,
 	return !stall_ring_read_stack(scan->ring, index, slot->seq, &copy, scan->stack, 0);
 }
 
-static bool is_to_come(struct stall_ring_scan *scan, size_t index,
+static bool is_in_list(struct stall_ring_scan *scan, size_t index,
 		       const struct stall_wait_slot *slot)
 {
 	struct slot_scans *slot_scans = &scan->slots[index];
@@ -176,7 +176,7 @@ static size_t scan_slot(struct stall_ring_scan *scan, size_t index,
 		wait_until(scan, due_ns);
 		return 0;
 	}
-	if (is_to_come(scan, index, slot)) {
+	if (is_in_list(scan, index, slot)) {
 		wait_until(scan, now_ns + SCAN_AGAIN_NS);
 		return 0;
 	}

@@ -11,7 +11,6 @@
 #include "ebpf/waits_loader.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
-#include "waits/server_functions.h"
 #include "waits/server_wait.h"
 
 // Hits a second of one function, in all processes. One costs the thread about a microsecond, and

@@ -7,7 +7,7 @@
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
 #include "sources/server_uprobes.h"
-#include "sources/source_bpf.h"
+#include "sources/sources.h"
 #include "sources/wait_copies.h"
 #include "waits/wait_process.h"
 #include "waits/wait_source.h"

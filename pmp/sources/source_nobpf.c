@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for source_bpf.c where the program was built without BPF.
-#include "sources/source_bpf.h"
+#include "sources/sources.h"
 #include "waits/wait_source.h"
 
 struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options *options,

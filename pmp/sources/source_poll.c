@@ -9,7 +9,7 @@
 #include "base/cleanup.h"
 #include "snapshot/read_child.h"
 #include "sources/poller.h"
-#include "sources/source_poll.h"
+#include "sources/sources.h"
 #include "sources/wait_copies.h"
 #include "waits/wait_process.h"
 #include "waits/wait_roles.h"
@@ -175,7 +175,7 @@ static bool take_question(struct source *source, struct stall_poll_slot *slot,
 	struct stall_wait_record *record = &question->record;
 
 	*record = stall_poll_slot_record(source->poller, slot, STALL_RECORD_END, slot->start_ns);
-	record->flags |= STALL_SLOT_FIRST | STALL_SLOT_GOES_ON;
+	record->flags |= STALL_SLOT_FIRST | STALL_SLOT_IN_FLIGHT;
 	record->stack_address = slot->thread->call.sp;
 	record->stack_size = stall_read_child_range(&slot->process->target, record->stack_address,
 						    question->stack, sizeof(question->stack));

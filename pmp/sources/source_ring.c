@@ -8,7 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "rings/ring_snapshot.h"
-#include "sources/source_ring.h"
+#include "sources/sources.h"
 #include "sources/watched_rings.h"
 #include "waits/wait_process.h"
 #include "waits/wait_source.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "unwind/minidebug.h"
+#include "unwind/debug_file.h"
 #include "unwind/symbol_table.h"
 
 #define MAX_SYMBOLS 8000000U // a table; Chromium with debug information has 1 million

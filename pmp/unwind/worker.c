@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/descriptors.h"
 #include "unwind/worker_child.h"
 #include "unwind/worker_job.h"
 #include "unwind/worker_result.h"
@@ -31,12 +31,12 @@ struct stall_worker {
 	uint8_t *region;
 	pid_t pid; // 0: none
 	int socket;
-	struct stall_poisons poisons;
+	struct stall_bad_files bad_files;
 	// What a worker named last as it died or was late, where that alone proves nothing.
-	struct stall_poison suspect;
+	struct stall_bad_file suspect;
 	bool has_suspect;
 	// Whose files and stacks this child has had, in all of its jobs.
-	struct stall_poison_owner seen;
+	struct stall_bad_file_owner seen;
 	bool has_seen, has_seen_several;
 	size_t reads; // of this job
 };
@@ -55,7 +55,7 @@ static void stop_child(struct stall_worker *worker)
 	worker->socket = -1;
 }
 
-static bool send_answer(struct stall_worker *worker, const struct stall_wire_message *message,
+static bool send_answer(struct stall_worker *worker, const struct stall_protocol_message *message,
 			const void *data, size_t size, int fd)
 {
 	struct iovec parts[2] = {{(void *)message, sizeof(*message)}, {(void *)data, size}};
@@ -67,7 +67,7 @@ static bool send_answer(struct stall_worker *worker, const struct stall_wire_mes
 enum outcome { OUTCOME_MESSAGE, OUTCOME_DIED, OUTCOME_LATE };
 
 static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
-			    struct stall_wire_message *ret)
+			    struct stall_protocol_message *ret)
 {
 	for (;;) {
 		struct pollfd pollfd = {.fd = worker->socket, .events = POLLIN};
@@ -99,7 +99,7 @@ static void share_memory(const struct stall_worker *worker, bool share)
 static struct stall_error *start_child(struct stall_worker *worker)
 {
 	int sockets[2];
-	struct stall_wire_message message;
+	struct stall_protocol_message message;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) < 0)
 		return stall_error_os(errno, "cannot make a socket for the unwinding process");
@@ -127,7 +127,8 @@ static struct stall_error *start_child(struct stall_worker *worker)
 	worker->pid = pid;
 	enum outcome outcome =
 		receive(worker, stall_clock_ns(CLOCK_MONOTONIC) + START_NS, &message);
-	if (outcome == OUTCOME_MESSAGE && message.type == STALL_WIRE_READY && message.status == 0)
+	if (outcome == OUTCOME_MESSAGE && message.type == STALL_PROTOCOL_READY &&
+	    message.status == 0)
 		return NULL;
 	stop_child(worker);
 	if (outcome == OUTCOME_MESSAGE && message.status > 0)
@@ -181,9 +182,9 @@ void stall_worker_destroy(struct stall_worker *worker)
 }
 
 static bool answer_file(struct stall_worker *worker, const struct stall_job_layout *layout,
-			const struct stall_wire_message *question)
+			const struct stall_protocol_message *question)
 {
-	struct stall_wire_message answer = {.type = STALL_WIRE_FILE, .status = ENOENT};
+	struct stall_protocol_message answer = {.type = STALL_PROTOCOL_FILE, .status = ENOENT};
 	uint32_t process, module;
 	int fd = -1;
 
@@ -195,10 +196,10 @@ static bool answer_file(struct stall_worker *worker, const struct stall_job_layo
 }
 
 static bool answer_read(struct stall_worker *worker, const struct stall_job_layout *layout,
-			const struct stall_wire_message *question)
+			const struct stall_protocol_message *question)
 {
-	struct stall_wire_message answer = {.type = STALL_WIRE_READ};
-	uint8_t page[STALL_WIRE_PAGE];
+	struct stall_protocol_message answer = {.type = STALL_PROTOCOL_READ};
+	uint8_t page[STALL_PROTOCOL_PAGE];
 
 	if (stall_job_has_process(layout, question->process) && ++worker->reads <= MAX_READS)
 		answer.size = stall_snapshot_read(layout->snapshot, question->process,
@@ -216,8 +217,8 @@ static void note_seen(struct stall_worker *worker, const struct stall_job_layout
 		if (!stall_job_has_process(layout, i))
 			continue;
 		if (!worker->has_seen)
-			worker->seen = stall_poison_owner(process);
-		else if (!stall_poison_owner_is(&worker->seen, process))
+			worker->seen = stall_bad_file_owner(process);
+		else if (!stall_bad_file_owner_is(&worker->seen, process))
 			worker->has_seen_several = true;
 		worker->has_seen = true;
 	}
@@ -225,7 +226,7 @@ static void note_seen(struct stall_worker *worker, const struct stall_job_layout
 
 static enum outcome serve(struct stall_worker *worker, const struct stall_job_layout *layout)
 {
-	struct stall_wire_message message = {.type = STALL_WIRE_JOB};
+	struct stall_protocol_message message = {.type = STALL_PROTOCOL_JOB};
 	uint64_t until = layout->job.deadline_ns + GRACE_NS;
 
 	worker->reads = 0;
@@ -238,11 +239,11 @@ static enum outcome serve(struct stall_worker *worker, const struct stall_job_la
 
 		if (outcome != OUTCOME_MESSAGE)
 			return outcome;
-		if (message.type == STALL_WIRE_DONE)
+		if (message.type == STALL_PROTOCOL_DONE)
 			return OUTCOME_MESSAGE;
-		if (message.type == STALL_WIRE_FILE)
+		if (message.type == STALL_PROTOCOL_FILE)
 			answered = answer_file(worker, layout, &message);
-		else if (message.type == STALL_WIRE_READ)
+		else if (message.type == STALL_PROTOCOL_READ)
 			answered = answer_read(worker, layout, &message);
 		if (!answered)
 			return OUTCOME_DIED;
@@ -251,16 +252,16 @@ static enum outcome serve(struct stall_worker *worker, const struct stall_job_la
 
 // The file that the worker says it was busy with, which may be a lie.
 static bool read_accused(const struct stall_worker *worker, const struct stall_job_layout *layout,
-			 struct stall_poison *ret)
+			 struct stall_bad_file *ret)
 {
-	const volatile struct stall_wire_job *live = (void *)worker->region;
+	const volatile struct stall_protocol_job *live = (void *)worker->region;
 	uint32_t current_module = live->current_module, process, module;
 
 	if (current_module == 0 || !stall_job_module(layout, current_module - 1, &process, &module))
 		return false;
 	const struct stall_process *owner = &layout->snapshot->processes[process];
-	*ret = (struct stall_poison){.owner = stall_poison_owner(owner)};
-	return stall_wire_key_read(&owner->maps->modules[module], &ret->key);
+	*ret = (struct stall_bad_file){.owner = stall_bad_file_owner(owner)};
+	return stall_protocol_key_read(&owner->maps->modules[module], &ret->key);
 }
 
 // Keeps the file that the worker was busy with away from the next one: at once where the worker
@@ -268,16 +269,16 @@ static bool read_accused(const struct stall_worker *worker, const struct stall_j
 // that has had data of several processes is not believed: what it names is tried.
 static void accuse(struct stall_worker *worker, const struct stall_job_layout *layout, bool late)
 {
-	struct stall_poison accused;
+	struct stall_bad_file accused;
 
 	if (!read_accused(worker, layout, &accused))
 		return;
-	bool again = worker->has_suspect && stall_poison_is_same(&accused, &worker->suspect);
+	bool again = worker->has_suspect && stall_bad_file_is_same(&accused, &worker->suspect);
 	worker->has_suspect = worker->has_seen_several || (late && !again);
 	if (worker->has_suspect)
 		worker->suspect = accused;
 	else
-		stall_poisons_add(&worker->poisons, &accused);
+		stall_bad_files_add(&worker->bad_files, &accused);
 }
 
 static struct stall_job_layout make_layout(const struct stall_worker *worker,
@@ -294,7 +295,7 @@ static struct stall_job_layout make_layout(const struct stall_worker *worker,
 typedef struct stall_error *fill_function(struct stall_job_layout *layout, void *arg);
 
 struct task {
-	enum stall_wire_kind kind;
+	enum stall_protocol_kind kind;
 	fill_function *fill;
 	void *arg;
 };
@@ -304,7 +305,7 @@ static struct stall_error *attempt(struct stall_worker *worker, struct stall_job
 				   const struct task *task, uint64_t deadline, enum outcome *ret)
 {
 	stall_job_deinit(layout);
-	struct stall_error *err = stall_job_fill(layout, task->kind, &worker->poisons);
+	struct stall_error *err = stall_job_fill(layout, task->kind, &worker->bad_files);
 	if (!err)
 		err = task->fill(layout, task->arg);
 	if (!err)
@@ -333,7 +334,7 @@ static struct stall_error *try_suspect(struct stall_worker *worker, struct stall
 	uint32_t suspect = 0;
 
 	while (suspect < snapshot->process_count &&
-	       !stall_poison_owner_is(&worker->suspect.owner, &snapshot->processes[suspect]))
+	       !stall_bad_file_owner_is(&worker->suspect.owner, &snapshot->processes[suspect]))
 		suspect++;
 	// Of one process the job itself is the trial.
 	if (suspect == snapshot->process_count || snapshot->process_count == 1 || now >= deadline)
@@ -396,7 +397,7 @@ struct stall_error *stall_worker_unwind(struct stall_worker *worker,
 	struct stall_unwound unwound = {};
 	bool partial;
 	struct stall_error *err =
-		run(worker, &layout, &(struct task){STALL_WIRE_UNWIND, fill_threads, NULL},
+		run(worker, &layout, &(struct task){STALL_PROTOCOL_UNWIND, fill_threads, NULL},
 		    &partial);
 
 	if (!err)
@@ -410,7 +411,7 @@ struct stall_error *stall_worker_unwind(struct stall_worker *worker,
 }
 
 struct queries {
-	struct stall_wire_query *wire;
+	struct stall_protocol_query *entries;
 	size_t count;
 	const char *name; // FIND_DATA
 };
@@ -420,15 +421,15 @@ static struct stall_error *fill_queries(struct stall_job_layout *layout, void *a
 	struct queries *queries = arg;
 
 	if (queries->name)
-		queries->wire->name = stall_job_string(layout, queries->name);
-	return stall_job_fill_queries(layout, queries->wire, queries->count);
+		queries->entries->name = stall_job_string(layout, queries->name);
+	return stall_job_fill_queries(layout, queries->entries, queries->count);
 }
 
-// Reads the answers back into `wire`.
+// Reads the answers back into `entries`.
 static void read_queries(const struct stall_job_layout *layout, struct queries *queries)
 {
-	memcpy(queries->wire, layout->region + layout->job.queries,
-	       queries->count * sizeof(*queries->wire));
+	memcpy(queries->entries, layout->region + layout->job.queries,
+	       queries->count * sizeof(*queries->entries));
 }
 
 struct stall_error *stall_worker_name_data(struct stall_worker *worker,
@@ -436,24 +437,24 @@ struct stall_error *stall_worker_name_data(struct stall_worker *worker,
 					   struct stall_data_query *queries, size_t count)
 {
 	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
-	_cleanup_free_ struct stall_wire_query *wire = calloc(count + 1, sizeof(*wire));
+	_cleanup_free_ struct stall_protocol_query *entries = calloc(count + 1, sizeof(*entries));
 	_cleanup_free_ char *strings = NULL;
-	struct queries job = {wire, count, NULL};
+	struct queries job = {entries, count, NULL};
 	size_t size;
 	bool partial;
 
-	if (!wire)
+	if (!entries)
 		return &stall_enomem;
 	for (size_t i = 0; i < count; i++) {
-		wire[i].process = queries[i].process;
-		wire[i].address = queries[i].address;
+		entries[i].process = queries[i].process;
+		entries[i].address = queries[i].address;
 		queries[i].name = NULL;
 		queries[i].offset = 0;
 	}
 	if (!count)
 		return NULL;
 	struct stall_error *err =
-		run(worker, &layout, &(struct task){STALL_WIRE_NAME_DATA, fill_queries, &job},
+		run(worker, &layout, &(struct task){STALL_PROTOCOL_NAME_DATA, fill_queries, &job},
 		    &partial);
 	if (!err)
 		err = stall_result_strings(&layout, &strings, &size);
@@ -461,12 +462,12 @@ struct stall_error *stall_worker_name_data(struct stall_worker *worker,
 		return err;
 	read_queries(&layout, &job);
 	for (size_t i = 0; i < count; i++) {
-		const char *name = stall_result_string(strings, size, wire[i].found);
+		const char *name = stall_result_string(strings, size, entries[i].found);
 
 		if (!name)
 			continue;
 		queries[i].name = strndup(name, STALL_MAX_SYMBOL);
-		queries[i].offset = wire[i].offset;
+		queries[i].offset = entries[i].offset;
 		if (!queries[i].name)
 			return &stall_enomem;
 	}
@@ -479,18 +480,18 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 					   uint64_t *ret_size)
 {
 	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
-	struct stall_wire_query wire = {.process = process};
-	struct queries job = {&wire, 1, name};
+	struct stall_protocol_query entry = {.process = process};
+	struct queries job = {&entry, 1, name};
 	bool partial;
 	struct stall_error *err =
-		run(worker, &layout, &(struct task){STALL_WIRE_FIND_DATA, fill_queries, &job},
+		run(worker, &layout, &(struct task){STALL_PROTOCOL_FIND_DATA, fill_queries, &job},
 		    &partial);
 
 	if (err)
 		return err;
 	read_queries(&layout, &job);
-	*ret_address = wire.found ? wire.address : 0;
-	*ret_size = wire.found ? wire.size : 0;
+	*ret_address = entry.found ? entry.address : 0;
+	*ret_size = entry.found ? entry.size : 0;
 	return NULL;
 }
 
@@ -498,50 +499,51 @@ struct patterns {
 	uint32_t process;
 	const char *const *patterns;
 	size_t count;
-	struct stall_wire_query *wire; // STALL_WIRE_PLACES for each
+	struct stall_protocol_query *entries; // STALL_PROTOCOL_PLACES for each
 };
 
 static struct stall_error *fill_patterns(struct stall_job_layout *layout, void *arg)
 {
 	struct patterns *patterns = arg;
-	size_t places = patterns->count * STALL_WIRE_PLACES;
+	size_t places = patterns->count * STALL_PROTOCOL_PLACES;
 
 	for (size_t i = 0; i < places; i++) {
 		uint64_t name =
-			i % STALL_WIRE_PLACES
-				? patterns->wire[i - 1].name
+			i % STALL_PROTOCOL_PLACES
+				? patterns->entries[i - 1].name
 				: stall_job_string(layout,
-						   patterns->patterns[i / STALL_WIRE_PLACES]);
+						   patterns->patterns[i / STALL_PROTOCOL_PLACES]);
 
-		patterns->wire[i] =
-			(struct stall_wire_query){.process = patterns->process, .name = name};
+		patterns->entries[i] =
+			(struct stall_protocol_query){.process = patterns->process, .name = name};
 	}
-	return stall_job_fill_queries(layout, patterns->wire, places);
+	return stall_job_fill_queries(layout, patterns->entries, places);
 }
 
 // A place that the worker reports is used where it lies in a file of that very process.
 static bool read_place(const struct stall_job_layout *layout, uint32_t process,
-		       const struct stall_wire_query *wire, struct stall_function_place *ret)
+		       const struct stall_protocol_query *entry, struct stall_function_place *ret)
 {
 	uint32_t of_process, module;
-	struct stall_wire_key key;
+	struct stall_protocol_key key;
 
-	if (!wire->found || !stall_job_module(layout, wire->found - 1, &of_process, &module) ||
+	if (!entry->found || !stall_job_module(layout, entry->found - 1, &of_process, &module) ||
 	    of_process != process)
 		return false;
-	if (!stall_wire_key_read(&layout->snapshot->processes[process].maps->modules[module],
-				 &key) ||
-	    wire->address >= key.size)
+	if (!stall_protocol_key_read(&layout->snapshot->processes[process].maps->modules[module],
+				     &key) ||
+	    entry->address >= key.size)
 		return false;
 	ret->module = module;
-	ret->file_offset = wire->address;
-	ret->skipped = wire->offset <= wire->address ? (uint8_t)wire->offset : 0;
-	ret->stepped = wire->size & STALL_WIRE_STEPPED;
-	ret->clone = wire->size & STALL_WIRE_CLONE;
+	ret->file_offset = entry->address;
+	ret->skipped = entry->offset <= entry->address ? (uint8_t)entry->offset : 0;
+	ret->stepped = entry->size & STALL_PROTOCOL_STEPPED;
+	ret->clone = entry->size & STALL_PROTOCOL_CLONE;
 	return true;
 }
 
-_Static_assert(STALL_FUNCTION_PLACES == STALL_WIRE_PLACES, "one for the callers, one for the wire");
+_Static_assert(STALL_FUNCTION_PLACES == STALL_PROTOCOL_PLACES,
+	       "one for the callers, one for the protocol");
 
 struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 						const struct stall_snapshot *snapshot,
@@ -550,24 +552,24 @@ struct stall_error *stall_worker_find_functions(struct stall_worker *worker,
 						struct stall_function_place *ret, size_t *ret_count)
 {
 	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
-	size_t places = pattern_count * STALL_WIRE_PLACES;
-	_cleanup_free_ struct stall_wire_query *wire = calloc(places + 1, sizeof(*wire));
-	struct patterns job = {process, patterns, pattern_count, wire};
+	size_t places = pattern_count * STALL_PROTOCOL_PLACES;
+	_cleanup_free_ struct stall_protocol_query *entries = calloc(places + 1, sizeof(*entries));
+	struct patterns job = {process, patterns, pattern_count, entries};
 	size_t count = 0;
 	bool partial;
 
-	if (!wire)
+	if (!entries)
 		return &stall_enomem;
 	struct stall_error *err =
-		run(worker, &layout, &(struct task){STALL_WIRE_FIND_FUNCTIONS, fill_patterns, &job},
-		    &partial);
+		run(worker, &layout,
+		    &(struct task){STALL_PROTOCOL_FIND_FUNCTIONS, fill_patterns, &job}, &partial);
 	if (err)
 		return err;
-	memcpy(wire, layout.region + layout.job.queries, places * sizeof(*wire));
+	memcpy(entries, layout.region + layout.job.queries, places * sizeof(*entries));
 	for (size_t i = 0; i < places; i++) {
-		if (!read_place(&layout, process, &wire[i], &ret[count]))
+		if (!read_place(&layout, process, &entries[i], &ret[count]))
 			continue;
-		ret[count++].pattern = (uint32_t)(i / STALL_WIRE_PLACES);
+		ret[count++].pattern = (uint32_t)(i / STALL_PROTOCOL_PLACES);
 	}
 	*ret_count = count;
 	return NULL;

@@ -48,19 +48,19 @@ static struct stall_error *enter(struct stall_worker_child *child, struct stall_
 static bool begin(struct stall_worker_state *state)
 {
 	uint8_t *region = state->region;
-	struct stall_wire_job *job = (struct stall_wire_job *)region;
+	struct stall_protocol_job *job = (struct stall_protocol_job *)region;
 
 	state->jobs++;
 	state->job = job;
-	state->processes = (struct stall_wire_process *)(region + job->processes);
-	state->mappings = (struct stall_wire_mapping *)(region + job->mappings);
-	state->modules = (struct stall_wire_module *)(region + job->modules);
-	state->threads = (struct stall_wire_thread *)(region + job->threads);
-	state->queries = (struct stall_wire_query *)(region + job->queries);
-	state->frames = (struct stall_wire_frame *)(region + job->frames);
-	state->stacks = (struct stall_wire_stack *)(region + job->stacks);
+	state->processes = (struct stall_protocol_process *)(region + job->processes);
+	state->mappings = (struct stall_protocol_mapping *)(region + job->mappings);
+	state->modules = (struct stall_protocol_module *)(region + job->modules);
+	state->threads = (struct stall_protocol_thread *)(region + job->threads);
+	state->queries = (struct stall_protocol_query *)(region + job->queries);
+	state->frames = (struct stall_protocol_frame *)(region + job->frames);
+	state->stacks = (struct stall_protocol_stack *)(region + job->stacks);
 	state->indexes = (uint32_t *)(region + job->indexes);
-	state->infos = (struct stall_wire_module_info *)(region + job->infos);
+	state->infos = (struct stall_protocol_module_info *)(region + job->infos);
 	state->strings = (char *)(region + job->strings);
 	state->pages_read = 0;
 	state->states = calloc(job->module_count + 1, sizeof(*state->states));
@@ -72,16 +72,16 @@ static void do_job(struct stall_worker_state *state)
 	if (!begin(state))
 		return;
 	switch (state->job->kind) {
-	case STALL_WIRE_UNWIND:
+	case STALL_PROTOCOL_UNWIND:
 		stall_worker_job_unwind(state);
 		break;
-	case STALL_WIRE_NAME_DATA:
+	case STALL_PROTOCOL_NAME_DATA:
 		stall_worker_job_name_data(state);
 		break;
-	case STALL_WIRE_FIND_DATA:
+	case STALL_PROTOCOL_FIND_DATA:
 		stall_worker_job_find_data(state);
 		break;
-	case STALL_WIRE_FIND_FUNCTIONS:
+	case STALL_PROTOCOL_FIND_FUNCTIONS:
 		stall_worker_job_find_functions(state);
 		break;
 	}
@@ -93,7 +93,7 @@ static void do_job(struct stall_worker_state *state)
 _Noreturn void stall_worker_child_main(struct stall_worker_child *child)
 {
 	static struct stall_worker_state state;
-	struct stall_wire_message message = {.type = STALL_WIRE_READY};
+	struct stall_protocol_message message = {.type = STALL_PROTOCOL_READY};
 	int fd;
 
 	state.stacks_base = child->arena->base;
@@ -105,9 +105,9 @@ _Noreturn void stall_worker_child_main(struct stall_worker_child *child)
 	if (!stall_worker_send(&state, &message) || err)
 		_exit(1);
 	while (stall_worker_receive(&state, &message, NULL, &fd) &&
-	       message.type == STALL_WIRE_JOB) {
+	       message.type == STALL_PROTOCOL_JOB) {
 		do_job(&state);
-		message = (struct stall_wire_message){.type = STALL_WIRE_DONE};
+		message = (struct stall_protocol_message){.type = STALL_PROTOCOL_DONE};
 		if (!stall_worker_send(&state, &message))
 			break;
 	}

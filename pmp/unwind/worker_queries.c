@@ -38,9 +38,9 @@ static bool find_object(struct stall_worker_state *state, uint32_t module, uint6
 	return found;
 }
 
-static void name_query(struct stall_worker_state *state, struct stall_wire_query *query)
+static void name_query(struct stall_worker_state *state, struct stall_protocol_query *query)
 {
-	const struct stall_wire_process *process = &state->processes[query->process];
+	const struct stall_protocol_process *process = &state->processes[query->process];
 	struct stall_symbol symbol;
 
 	for (uint32_t i = 0; i < process->module_count; i++) {
@@ -63,7 +63,7 @@ void stall_worker_job_name_data(struct stall_worker_state *state)
 }
 
 static bool find_in(struct stall_worker_state *state, uint32_t module, const char *name,
-		    struct stall_wire_query *query)
+		    struct stall_protocol_query *query)
 {
 	struct stall_binary *binary = stall_worker_binary(state, module);
 	uint64_t address, size;
@@ -81,9 +81,9 @@ static bool find_in(struct stall_worker_state *state, uint32_t module, const cha
 	return true;
 }
 
-static void find_query(struct stall_worker_state *state, struct stall_wire_query *query)
+static void find_query(struct stall_worker_state *state, struct stall_protocol_query *query)
 {
-	const struct stall_wire_process *process = &state->processes[query->process];
+	const struct stall_protocol_process *process = &state->processes[query->process];
 	const char *name = (char *)state->region + query->name;
 
 	// The main program first: what it copied out of a library ("copy relocation") counts.
@@ -138,7 +138,8 @@ static bool is_emulated(const uint8_t *code)
 }
 
 // Where to set the probe: behind an ENDBR64.
-static bool find_place(const struct stall_elf *elf, uint64_t address, struct stall_wire_query *ret)
+static bool find_place(const struct stall_elf *elf, uint64_t address,
+		       struct stall_protocol_query *ret)
 {
 	static const uint8_t endbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
 	uint8_t code[8];
@@ -154,7 +155,7 @@ static bool find_place(const struct stall_elf *elf, uint64_t address, struct sta
 	size_t skip = memcmp(code, endbr, sizeof(endbr)) == 0 ? sizeof(endbr) : 0;
 	ret->address = offset + skip;
 	ret->offset = skip;
-	ret->size = is_emulated(code + skip) ? 0 : STALL_WIRE_STEPPED;
+	ret->size = is_emulated(code + skip) ? 0 : STALL_PROTOCOL_STEPPED;
 	return true;
 }
 
@@ -175,9 +176,9 @@ static bool matches(const char *pattern, const char *base)
 }
 
 // An alias of a place that is known, or one place too many, is left out.
-static void add_place(struct stall_wire_query *places, const struct stall_wire_query *place)
+static void add_place(struct stall_protocol_query *places, const struct stall_protocol_query *place)
 {
-	for (size_t i = 0; i < STALL_WIRE_PLACES; i++) {
+	for (size_t i = 0; i < STALL_PROTOCOL_PLACES; i++) {
 		if (places[i].found == place->found && places[i].address == place->address)
 			return;
 		if (places[i].found)
@@ -196,7 +197,7 @@ static void visit(void *arg, const char *name, uint64_t address)
 	const char *region = (char *)search->state->region;
 	size_t length = strcspn(name, ".@");
 	const char *suffix = name + length;
-	struct stall_wire_query place = {.found = search->module + 1};
+	struct stall_protocol_query place = {.found = search->module + 1};
 	char base[512];
 
 	// The cold part of a function is jumped to, never called.
@@ -204,13 +205,13 @@ static void visit(void *arg, const char *name, uint64_t address)
 		return;
 	memcpy(base, name, length);
 	base[length] = 0;
-	for (size_t i = 0; i < search->state->job->query_count; i += STALL_WIRE_PLACES) {
-		struct stall_wire_query *places = &search->state->queries[i];
+	for (size_t i = 0; i < search->state->job->query_count; i += STALL_PROTOCOL_PLACES) {
+		struct stall_protocol_query *places = &search->state->queries[i];
 
 		if (!matches(region + places->name, base) ||
 		    !find_place(search->elf, address, &place))
 			continue;
-		place.size |= is_clone(suffix) ? STALL_WIRE_CLONE : 0;
+		place.size |= is_clone(suffix) ? STALL_PROTOCOL_CLONE : 0;
 		add_place(places, &place);
 	}
 }
@@ -218,7 +219,7 @@ static void visit(void *arg, const char *name, uint64_t address)
 void stall_worker_job_find_functions(struct stall_worker_state *state)
 {
 	// All queries of a job are of one process.
-	const struct stall_wire_process *process = &state->processes[state->queries[0].process];
+	const struct stall_protocol_process *process = &state->processes[state->queries[0].process];
 	struct search search = {.state = state};
 
 	for (uint32_t i = 0; i < process->module_count && !stall_worker_late(state); i++) {

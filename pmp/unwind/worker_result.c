@@ -21,7 +21,7 @@ struct counts {
 
 static struct counts read_counts(const struct stall_job_layout *layout)
 {
-	const volatile struct stall_wire_job *live = (void *)layout->region;
+	const volatile struct stall_protocol_job *live = (void *)layout->region;
 
 	return (struct counts){
 		at_most(live->frame_count, layout->job.frame_capacity),
@@ -71,7 +71,7 @@ static void read_frame(const struct stall_job_layout *layout,
 		       struct stall_frame *ret)
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
-	struct stall_wire_frame frame;
+	struct stall_protocol_frame frame;
 
 	memcpy(&frame, layout->region + layout->job.frames + index * sizeof(frame), sizeof(frame));
 	if (frame.process >= snapshot->process_count)
@@ -122,7 +122,7 @@ static bool read_stack(const struct stall_job_layout *layout, const struct count
 		       const struct stall_unwound_storage *storage, size_t index,
 		       struct stall_stack *ret)
 {
-	struct stall_wire_stack stack;
+	struct stall_protocol_stack stack;
 
 	memcpy(&stack, layout->region + layout->job.stacks + index * sizeof(stack), sizeof(stack));
 	if (!stack.done || stack.first > counts->indexes ||
@@ -185,7 +185,7 @@ static void read_info(const struct stall_job_layout *layout,
 	const struct stall_module *known =
 		&layout->snapshot->processes[process].maps->modules[module];
 	size_t index = layout->first_module[process] + module;
-	struct stall_wire_module_info info;
+	struct stall_protocol_module_info info;
 
 	memcpy(&info, layout->region + layout->job.infos + index * sizeof(info), sizeof(info));
 	*ret = (struct stall_module_info){.process = process, .module = module};
@@ -217,7 +217,7 @@ static struct stall_error *read_infos(const struct stall_job_layout *layout,
 	for (uint32_t process = 0; process < snapshot->process_count; process++) {
 		for (uint32_t i = 0; i < snapshot->processes[process].maps->module_count; i++) {
 			size_t index = layout->first_module[process] + i;
-			const volatile struct stall_wire_module_info *live =
+			const volatile struct stall_protocol_module_info *live =
 				(void *)(layout->region + layout->job.infos);
 
 			if (storage->modules[index] || live[index].examined)

@@ -6,9 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/child_process.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/descriptors.h"
 
 // More than any sound program has; a core file is not opened here.
 #define MAX_PROGRAM_HEADERS 4096
@@ -22,7 +22,7 @@ bool stall_worker_late(const struct stall_worker_state *state)
 
 uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
 {
-	struct stall_wire_job *job = state->job;
+	struct stall_protocol_job *job = state->job;
 	size_t size = strlen(text) + 1;
 
 	if (size > job->string_capacity - job->string_bytes)
@@ -33,28 +33,30 @@ uint32_t stall_worker_string(struct stall_worker_state *state, const char *text)
 	return at + 1;
 }
 
-bool stall_worker_send(struct stall_worker_state *state, const struct stall_wire_message *message)
+bool stall_worker_send(struct stall_worker_state *state,
+		       const struct stall_protocol_message *message)
 {
 	struct iovec part = {(void *)message, sizeof(*message)};
 
 	return stall_send_descriptor(state->socket, &part, 1, -1, 0) == (ssize_t)sizeof(*message);
 }
 
-bool stall_worker_receive(struct stall_worker_state *state, struct stall_wire_message *message,
+bool stall_worker_receive(struct stall_worker_state *state, struct stall_protocol_message *message,
 			  uint8_t *page, int *ret_fd)
 {
 	uint8_t unused[8];
 	struct iovec parts[2] = {
 		{message, sizeof(*message)},
-		{page ? page : unused, page ? STALL_WIRE_PAGE : sizeof(unused)},
+		{page ? page : unused, page ? STALL_PROTOCOL_PAGE : sizeof(unused)},
 	};
 
 	return stall_receive_descriptor(state->socket, parts, 2, ret_fd) >=
 	       (ssize_t)sizeof(*message);
 }
 
-bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,
-		      struct stall_wire_message *ret, uint8_t *page, int *ret_fd)
+bool stall_worker_ask(struct stall_worker_state *state,
+		      const struct stall_protocol_message *question,
+		      struct stall_protocol_message *ret, uint8_t *page, int *ret_fd)
 {
 	// Without an answer there is nobody left to work for.
 	if (!stall_worker_send(state, question) || !stall_worker_receive(state, ret, page, ret_fd))
@@ -64,14 +66,14 @@ bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_
 
 /* Files. */
 
-static bool same_key(const struct stall_wire_key *a, const struct stall_wire_key *b)
+static bool same_key(const struct stall_protocol_key *a, const struct stall_protocol_key *b)
 {
 	return a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
 	       a->mtime_ns == b->mtime_ns;
 }
 
 static struct stall_worker_file *find_file(struct stall_worker_state *state,
-					   const struct stall_wire_key *key)
+					   const struct stall_protocol_key *key)
 {
 	for (size_t i = 0; i < state->file_count; i++) {
 		if (same_key(&state->files[i].key, key))
@@ -98,7 +100,8 @@ void stall_worker_trim_files(struct stall_worker_state *state)
 static struct stall_error *ask_for_file(struct stall_worker_state *state, uint32_t module,
 					int *ret_fd)
 {
-	struct stall_wire_message question = {.type = STALL_WIRE_FILE, .module = module}, answer;
+	struct stall_protocol_message question = {.type = STALL_PROTOCOL_FILE, .module = module},
+				      answer;
 
 	if (!stall_worker_ask(state, &question, &answer, NULL, ret_fd) || *ret_fd < 0)
 		return stall_error_create(STALL_ERROR_OTHER, "the file did not arrive");
@@ -129,14 +132,14 @@ static struct stall_error *open_binary(struct stall_worker_state *state, uint32_
 static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t module,
 				      struct stall_binary **ret)
 {
-	const struct stall_wire_module *wire = &state->modules[module];
-	struct stall_worker_file *file = find_file(state, &wire->key);
+	const struct stall_protocol_module *entry = &state->modules[module];
+	struct stall_worker_file *file = find_file(state, &entry->key);
 
-	if (wire->poisoned)
+	if (entry->bad)
 		return stall_error_create(
 			STALL_ERROR_FORMAT,
 			"reading it crashed or held up the process that reads ELF files");
-	if (!wire->has_fd)
+	if (!entry->has_fd)
 		return stall_error_create(STALL_ERROR_OTHER, "the file could not be opened");
 	if (!file) {
 		struct stall_binary *binary;
@@ -155,7 +158,7 @@ static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t
 		if (err)
 			return err;
 		file = &state->files[state->file_count++];
-		*file = (struct stall_worker_file){.key = wire->key, .binary = binary};
+		*file = (struct stall_worker_file){.key = entry->key, .binary = binary};
 	}
 	file->job = state->jobs;
 	*ret = file->binary;
@@ -165,25 +168,26 @@ static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t
 static uint32_t symbols_code(const char *source)
 {
 	if (strcmp(source, ".symtab") == 0)
-		return STALL_WIRE_SYMTAB;
+		return STALL_PROTOCOL_SYMTAB;
 	if (strcmp(source, ".dynsym") == 0)
-		return STALL_WIRE_DYNSYM;
+		return STALL_PROTOCOL_DYNSYM;
 	if (strcmp(source, ".gnu_debugdata") == 0)
-		return STALL_WIRE_MINIDEBUG;
-	return strcmp(source, "separate") == 0 ? STALL_WIRE_SEPARATE : STALL_WIRE_SYMBOLS_NONE;
+		return STALL_PROTOCOL_MINIDEBUG;
+	return strcmp(source, "separate") == 0 ? STALL_PROTOCOL_SEPARATE
+					       : STALL_PROTOCOL_SYMBOLS_NONE;
 }
 
 static uint32_t cfi_code(const char *source)
 {
 	if (strcmp(source, "both") == 0)
-		return STALL_WIRE_BOTH;
+		return STALL_PROTOCOL_BOTH;
 	if (strcmp(source, ".eh_frame") == 0)
-		return STALL_WIRE_EH;
-	return strcmp(source, ".debug_frame") == 0 ? STALL_WIRE_DEBUG : STALL_WIRE_CFI_NONE;
+		return STALL_PROTOCOL_EH;
+	return strcmp(source, ".debug_frame") == 0 ? STALL_PROTOCOL_DEBUG : STALL_PROTOCOL_CFI_NONE;
 }
 
 static void describe(struct stall_worker_state *state, const struct stall_binary *binary,
-		     struct stall_wire_module_info *info)
+		     struct stall_protocol_module_info *info)
 {
 	info->symbols = symbols_code(stall_symbols_source(binary->symbols));
 	info->cfi = cfi_code(stall_cfi_source(binary->cfi));
@@ -195,21 +199,21 @@ static void describe(struct stall_worker_state *state, const struct stall_binary
 struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint32_t module)
 {
 	struct stall_worker_module *known = &state->states[module];
-	const struct stall_wire_module *wire = &state->modules[module];
-	struct stall_wire_module_info *info = &state->infos[module];
+	const struct stall_protocol_module *entry = &state->modules[module];
+	struct stall_protocol_module_info *info = &state->infos[module];
 	struct stall_binary *binary = NULL;
 
 	if (known->tried)
 		return known->binary;
 	known->tried = true;
 	state->job->current_module = module + 1;
-	*info = (struct stall_wire_module_info){.examined = 1};
+	*info = (struct stall_protocol_module_info){.examined = 1};
 	// Where headers say nothing, the file offset stands for the address.
-	known->bias = wire->start - wire->offset;
+	known->bias = entry->start - entry->offset;
 	_cleanup_error_ struct stall_error *err = get_binary(state, module, &binary);
 	if (!err) {
 		describe(state, binary, info);
-		err = stall_elf_bias(binary->elf, wire->start, wire->offset, &known->bias);
+		err = stall_elf_bias(binary->elf, entry->start, entry->offset, &known->bias);
 	}
 	info->bias = known->bias;
 	if (err)

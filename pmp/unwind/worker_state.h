@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "unwind/binary.h"
-#include "unwind/worker_wire.h"
+#include "unwind/worker_protocol.h"
 
 #define STALL_LIVE_PAGES 256 // kept during a job; a power of two
 
@@ -16,12 +16,12 @@ struct stall_live_page {
 	uint64_t address; // of the page; UINT64_MAX: free
 	uint32_t process;
 	uint32_t size; // how much of it could be read
-	uint8_t data[STALL_WIRE_PAGE];
+	uint8_t data[STALL_PROTOCOL_PAGE];
 };
 
 // A file that was opened once, under its key; kept between jobs while it is in use.
 struct stall_worker_file {
-	struct stall_wire_key key;
+	struct stall_protocol_key key;
 	struct stall_binary *binary;
 	uint64_t job; // the last one that used it
 };
@@ -44,16 +44,16 @@ struct stall_worker_state {
 	struct stall_live_page *pages;
 
 	// The current job.
-	struct stall_wire_job *job;
-	struct stall_wire_process *processes;
-	struct stall_wire_mapping *mappings;
-	struct stall_wire_module *modules;
-	struct stall_wire_thread *threads;
-	struct stall_wire_query *queries;
-	struct stall_wire_frame *frames;
-	struct stall_wire_stack *stacks;
+	struct stall_protocol_job *job;
+	struct stall_protocol_process *processes;
+	struct stall_protocol_mapping *mappings;
+	struct stall_protocol_module *modules;
+	struct stall_protocol_thread *threads;
+	struct stall_protocol_query *queries;
+	struct stall_protocol_frame *frames;
+	struct stall_protocol_stack *stacks;
 	uint32_t *indexes;
-	struct stall_wire_module_info *infos;
+	struct stall_protocol_module_info *infos;
 	char *strings;
 	struct stall_worker_module *states;
 	size_t pages_read;
@@ -64,13 +64,15 @@ bool stall_worker_late(const struct stall_worker_state *state);
 // A string of the result + 1; 0 where there is no room.
 uint32_t stall_worker_string(struct stall_worker_state *state, const char *text);
 
-bool stall_worker_send(struct stall_worker_state *state, const struct stall_wire_message *message);
+bool stall_worker_send(struct stall_worker_state *state,
+		       const struct stall_protocol_message *message);
 // `page` (may be NULL) receives what follows the message.
-bool stall_worker_receive(struct stall_worker_state *state, struct stall_wire_message *message,
+bool stall_worker_receive(struct stall_worker_state *state, struct stall_protocol_message *message,
 			  uint8_t *page, int *ret_fd);
 // Asks the probe. *ret_fd is -1 unless a file came along.
-bool stall_worker_ask(struct stall_worker_state *state, const struct stall_wire_message *question,
-		      struct stall_wire_message *ret, uint8_t *page, int *ret_fd);
+bool stall_worker_ask(struct stall_worker_state *state,
+		      const struct stall_protocol_message *question,
+		      struct stall_protocol_message *ret, uint8_t *page, int *ret_fd);
 
 // The file of a module, opened now or earlier. NULL: it cannot be read; its info says why.
 struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint32_t module);

@@ -61,11 +61,11 @@ static bool grow(struct stall_site_table *table)
 	return true;
 }
 
-static const struct stall_wire_mapping *find_mapping(const struct stall_worker_state *state,
-						     uint32_t process, uint64_t pc)
+static const struct stall_protocol_mapping *find_mapping(const struct stall_worker_state *state,
+							 uint32_t process, uint64_t pc)
 {
-	const struct stall_wire_process *p = &state->processes[process];
-	const struct stall_wire_mapping *mappings = state->mappings + p->first_mapping;
+	const struct stall_protocol_process *p = &state->processes[process];
+	const struct stall_protocol_mapping *mappings = state->mappings + p->first_mapping;
 	size_t low = 0, high = p->mapping_count;
 
 	while (low < high) {
@@ -92,7 +92,7 @@ static bool is_thread_start(const struct stall_name *name)
 	return false;
 }
 
-static void name_frame(struct stall_worker_state *state, struct stall_wire_frame *frame,
+static void name_frame(struct stall_worker_state *state, struct stall_protocol_frame *frame,
 		       struct stall_name *name)
 {
 	if (name->stamp != state->jobs) {
@@ -106,8 +106,8 @@ static void name_frame(struct stall_worker_state *state, struct stall_wire_frame
 }
 
 static void find_in_module(struct stall_worker_state *state,
-			   const struct stall_wire_mapping *mapping, struct job_site *site,
-			   struct stall_wire_frame *frame)
+			   const struct stall_protocol_mapping *mapping, struct job_site *site,
+			   struct stall_protocol_frame *frame)
 {
 	struct stall_binary *binary = stall_worker_binary(state, mapping->module);
 	uint64_t bias = state->states[mapping->module].bias;
@@ -139,7 +139,7 @@ static const struct job_site *get_site(struct stall_worker_state *state, uint32_
 				       uint64_t pc, bool exact)
 {
 	struct stall_site_table *table = state->sites;
-	struct stall_wire_job *job = state->job;
+	struct stall_protocol_job *job = state->job;
 
 	if (table->count * 2 >= table->capacity && !grow(table))
 		return NULL;
@@ -148,14 +148,16 @@ static const struct job_site *get_site(struct stall_worker_state *state, uint32_
 		return site;
 	if (job->frame_count == job->frame_capacity)
 		return NULL;
-	struct stall_wire_frame frame = {.pc = pc, .process = process, .module = STALL_NO_MODULE};
+	struct stall_protocol_frame frame = {.pc = pc,
+					     .process = process,
+					     .module = STALL_NO_MODULE};
 	*site = (struct job_site){.pc = pc,
 				  .process = process,
 				  .used = true,
 				  .exact = exact,
 				  .frame = (uint32_t)job->frame_count};
 	// A return address may be the first byte after its mapping.
-	const struct stall_wire_mapping *mapping =
+	const struct stall_protocol_mapping *mapping =
 		find_mapping(state, process, exact ? pc : pc - 1);
 	if (mapping)
 		find_in_module(state, mapping, site, &frame);
@@ -175,14 +177,14 @@ static const struct stall_live_page *get_page(struct live *live, uint64_t addres
 {
 	struct stall_worker_state *state = live->state;
 	size_t slot =
-		hash(address / STALL_WIRE_PAGE, live->process, false) & (STALL_LIVE_PAGES - 1);
+		hash(address / STALL_PROTOCOL_PAGE, live->process, false) & (STALL_LIVE_PAGES - 1);
 	struct stall_live_page *page = &state->pages[slot];
-	struct stall_wire_message answer, question = {
-						  .type = STALL_WIRE_READ,
-						  .process = live->process,
-						  .address = address,
-						  .size = STALL_WIRE_PAGE,
-					  };
+	struct stall_protocol_message answer, question = {
+						      .type = STALL_PROTOCOL_READ,
+						      .process = live->process,
+						      .address = address,
+						      .size = STALL_PROTOCOL_PAGE,
+					      };
 	int fd;
 
 	if (page->address == address && page->process == live->process)
@@ -196,7 +198,8 @@ static const struct stall_live_page *get_page(struct live *live, uint64_t addres
 		return NULL;
 	page->address = address;
 	page->process = live->process;
-	page->size = answer.size < STALL_WIRE_PAGE ? (uint32_t)answer.size : STALL_WIRE_PAGE;
+	page->size =
+		answer.size < STALL_PROTOCOL_PAGE ? (uint32_t)answer.size : STALL_PROTOCOL_PAGE;
 	return page;
 }
 
@@ -208,9 +211,9 @@ static bool read_live(void *arg, uint64_t address, uint64_t *ret)
 	if (address > UINT64_MAX - sizeof(bytes))
 		return false;
 	for (size_t done = 0; done < sizeof(bytes);) {
-		uint64_t at = address + done, in_page = at & (STALL_WIRE_PAGE - 1);
+		uint64_t at = address + done, in_page = at & (STALL_PROTOCOL_PAGE - 1);
 		const struct stall_live_page *page = get_page(live, at - in_page);
-		size_t part = STALL_WIRE_PAGE - in_page;
+		size_t part = STALL_PROTOCOL_PAGE - in_page;
 
 		if (part > sizeof(bytes) - done)
 			part = sizeof(bytes) - done;
@@ -258,7 +261,7 @@ static enum stall_unwind_end walk(struct stall_worker_state *state, uint32_t pro
 				  struct stall_regs *regs, const struct stall_stack_memory *memory,
 				  const struct live *live, uint32_t *ret_count)
 {
-	struct stall_wire_job *job = state->job;
+	struct stall_protocol_job *job = state->job;
 	bool exact = true;
 
 	for (*ret_count = 0; *ret_count < STALL_MAX_FRAMES;) {
@@ -285,8 +288,8 @@ static enum stall_unwind_end walk(struct stall_worker_state *state, uint32_t pro
 
 static void unwind_thread(struct stall_worker_state *state, size_t i)
 {
-	const struct stall_wire_thread *thread = &state->threads[i];
-	struct stall_wire_stack *stack = &state->stacks[i];
+	const struct stall_protocol_thread *thread = &state->threads[i];
+	struct stall_protocol_stack *stack = &state->stacks[i];
 	struct live live = {.state = state, .process = thread->process};
 	struct stall_regs regs = thread->regs;
 	struct stall_stack_memory memory = {

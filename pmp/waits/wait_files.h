@@ -11,6 +11,24 @@
 #include "ebpf/waits.h"
 #include "snapshot/target.h"
 
+// What a database server keeps in a file, by the file's name.
+enum stall_file_class {
+	STALL_FILE_REDO,
+	STALL_FILE_DOUBLEWRITE,
+	STALL_FILE_DATA,
+	STALL_FILE_BINLOG,
+	STALL_FILE_UNDO,
+	STALL_FILE_TEMPORARY,
+	STALL_FILE_RELAY,
+	STALL_FILE_OTHER,
+	STALL_FILE_CLASSES,
+};
+
+const char *stall_file_class_name(enum stall_file_class class);
+
+// MySQL and MariaDB 5.1 and later, RocksDB, PostgreSQL. `deleted`: unlinked while it is in use.
+enum stall_file_class stall_file_class(const char *path, bool deleted);
+
 // What the kernel said of a file, as a path as the target sees it: by its descriptor where that is
 // still the same file, else from the names in the record, which are the last few of the path
 // (".../c/d"). *ret_deleted: it was unlinked. Free *ret.

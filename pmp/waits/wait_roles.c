@@ -9,7 +9,7 @@
 #include "lock/lock.h"
 #include "rings/ring_threads.h"
 #include "snapshot/read_child.h"
-#include "waits/server_functions.h"
+#include "waits/server_wait.h"
 
 // How far up the stack of a waiter its wait function can lie.
 #define MAX_INNER_FRAMES 24

@@ -29,7 +29,7 @@ void stall_wait_counts_add(struct stall_wait_counts *to, const struct stall_wait
 		to->max_ns = more->max_ns;
 	to->over += more->over;
 	to->bytes += more->bytes;
-	to->in_vain += more->in_vain;
+	to->not_waited += more->not_waited;
 	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
 		to->bucket[i] += more->bucket[i];
 }
@@ -49,7 +49,7 @@ static struct stall_wait_counts counts_between(const struct stall_wait_counts *n
 		.total_ns = difference(now->total_ns, before->total_ns),
 		.over = difference(now->over, before->over),
 		.bytes = difference(now->bytes, before->bytes),
-		.in_vain = difference(now->in_vain, before->in_vain),
+		.not_waited = difference(now->not_waited, before->not_waited),
 	};
 
 	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
@@ -176,7 +176,7 @@ static struct stall_wait_counts counts_of(const struct stall_wait_stat *stat, ui
 		.max_ns = max_ns,
 		.over = stat->over,
 		.bytes = stat->bytes,
-		.in_vain = stat->in_vain,
+		.not_waited = stat->not_waited,
 	};
 
 	for (int i = 0; i < STALL_WAIT_BUCKETS; i++) {
@@ -387,7 +387,7 @@ static int compare_groups(const void *a, const void *b)
 }
 
 // Entries that stand for all that found no place in the kernel's table are no lock or file.
-static bool is_wanted(const struct stall_wait_entry *entry, uint32_t kinds, bool final)
+static bool is_listed(const struct stall_wait_entry *entry, uint32_t kinds, bool final)
 {
 	if (!(kinds & 1u << entry->kind) || !entry->key.tgid)
 		return false;
@@ -403,7 +403,7 @@ static uint32_t kinds_by_word(const struct stall_wait_table *table, uint32_t kin
 	uint32_t by_word = kinds;
 
 	for (size_t i = 0; (entry = stall_wait_table_at(table, i)); i++)
-		if (entry->by_name && is_wanted(entry, kinds, final))
+		if (entry->by_name && is_listed(entry, kinds, final))
 			by_word &= ~(1u << entry->kind);
 	return by_word;
 }
@@ -439,7 +439,7 @@ struct stall_error *stall_wait_top_init(struct stall_wait_top *top, struct stall
 
 	*top = (struct stall_wait_top){};
 	for (size_t i = 0; (entry = stall_wait_table_at(table, i)); i++)
-		wanted += is_wanted(entry, entry->by_name ? kinds : by_word, final);
+		wanted += is_listed(entry, entry->by_name ? kinds : by_word, final);
 	top->entries = calloc(wanted + 1, sizeof(*top->entries));
 	top->groups = calloc(wanted + 1, sizeof(*top->groups));
 	if (!top->entries || !top->groups) {
@@ -448,7 +448,7 @@ struct stall_error *stall_wait_top_init(struct stall_wait_top *top, struct stall
 	}
 	wanted = 0;
 	for (size_t i = 0; (entry = stall_wait_table_at(table, i)); i++)
-		if (is_wanted(entry, entry->by_name ? kinds : by_word, final))
+		if (is_listed(entry, entry->by_name ? kinds : by_word, final))
 			top->entries[wanted++] = entry;
 	qsort(top->entries, wanted, sizeof(*top->entries), compare_entries);
 	make_groups(top, wanted, final);
@@ -462,4 +462,39 @@ void stall_wait_top_deinit(struct stall_wait_top *top)
 	free(top->entries);
 	free(top->groups);
 	*top = (struct stall_wait_top){};
+}
+
+void stall_wakers_add(struct stall_wakers *wakers, const struct stall_wait_record *record,
+		      uint32_t stack, enum stall_label label)
+{
+	struct stall_waker *waker = &wakers->wakers[wakers->count++ % STALL_WAKERS];
+
+	*waker = (struct stall_waker){
+		.tag = stall_wait_tag(&record->key),
+		.when_ns = record->now_ns,
+		.tid = record->tid,
+		.stack = stack,
+		.label = label,
+	};
+	memcpy(waker->comm, record->comm, sizeof(waker->comm));
+}
+
+// Records of several CPUs come in the order in which they were begun, so that one from after the
+// wait's end may stand before it.
+const struct stall_waker *stall_wakers_find(const struct stall_wakers *wakers,
+					    const struct stall_wait_record *end)
+{
+	uint64_t tag = stall_wait_tag(&end->key);
+	uint64_t oldest = wakers->count > STALL_WAKERS ? wakers->count - STALL_WAKERS : 0;
+	const struct stall_waker *found = NULL;
+
+	for (uint64_t i = wakers->count; i > oldest; i--) {
+		const struct stall_waker *waker = &wakers->wakers[(i - 1) % STALL_WAKERS];
+		if (waker->tag != tag || waker->when_ns > end->now_ns ||
+		    waker->when_ns < end->start_ns)
+			continue;
+		if (!found || waker->when_ns > found->when_ns)
+			found = waker;
+	}
+	return found;
 }

@@ -7,19 +7,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/error.h"
 #include "ebpf/wait_kinds.h"
 #include "ebpf/waits.h"
 #include "lock/lock_layout.h"
 #include "snapshot/snapshot.h"
-#include "waits/file_class.h"
+#include "waits/wait_files.h"
 
 #define STALL_MAX_ENTRIES 24576
 #define STALL_MAX_USES 32 // stacks of waiters, and of holders, of one lock or file
 
 struct stall_wait_counts {
-	uint64_t count, total_ns, max_ns, over, bytes, in_vain;
+	uint64_t count, total_ns, max_ns, over, bytes, not_waited;
 	uint64_t bucket[STALL_WAIT_BUCKETS];
 };
 void stall_wait_counts_add(struct stall_wait_counts *to, const struct stall_wait_counts *more);
@@ -154,5 +155,28 @@ static inline void stall_wait_table_destroyp(struct stall_wait_table **table)
 {
 	stall_wait_table_destroy(*table);
 }
+
+// The latest threads that woke waiters: the other end of waits that are over.
+#define STALL_WAKERS 4096 // a power of two
+
+struct stall_waker {
+	uint64_t tag; // of the key; 0: none
+	uint64_t when_ns;
+	pid_t tid;
+	uint32_t stack;
+	enum stall_label label;
+	char comm[STALL_BPF_COMM];
+};
+
+struct stall_wakers {
+	struct stall_waker wakers[STALL_WAKERS];
+	uint64_t count; // since the start: the latest is at count - 1
+};
+
+void stall_wakers_add(struct stall_wakers *wakers, const struct stall_wait_record *record,
+		      uint32_t stack, enum stall_label label);
+// The last one that woke waiters of the key while this wait went on; NULL: none is known.
+const struct stall_waker *stall_wakers_find(const struct stall_wakers *wakers,
+					    const struct stall_wait_record *end);
 
 #endif

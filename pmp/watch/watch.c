@@ -8,10 +8,10 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "sources/choose_source.h"
+#include "sources/sources.h"
 #include "watch/watch_batch.h"
-#include "watch/watch_learn.h"
 #include "watch/watch_processes.h"
+#include "watch/watch_roles.h"
 #include "watch/watch_slots.h"
 #include "watch/watch_state.h"
 

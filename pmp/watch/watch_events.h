@@ -3,6 +3,8 @@
 #ifndef STALL_WATCH_EVENTS_H
 #define STALL_WATCH_EVENTS_H
 
+#include <stdbool.h>
+
 #include "base/error.h"
 #include "base/json_writer.h"
 #include "waits/wait_unwind.h"
@@ -14,5 +16,11 @@ struct stall_error *stall_watch_apply(struct stall_watch *watch, struct stall_wa
 
 // An event, as a member object of a line ({"kind": ..., "name": ...}).
 void stall_watch_event_write(const struct stall_watch_event *event, struct stall_json *json);
+
+struct stall_watch;
+
+// One line of stallscope.waits/1: what happened since the line before, or since the start (`final`).
+struct stall_error *stall_watch_write(struct stall_watch *watch, bool final,
+				      struct stall_json *json);
 
 #endif

@@ -10,7 +10,6 @@
 #include "waits/wait_stacks.h"
 #include "waits/wait_table.h"
 #include "waits/wait_unwind.h"
-#include "waits/wait_wakers.h"
 #include "watch/watch_types.h"
 
 #define STALL_WATCH_BATCH 256 // records that are unwound together

@@ -2,7 +2,7 @@
 #include "watch/watch_stats.h"
 
 #include "base/clock.h"
-#include "watch/watch_learn.h"
+#include "watch/watch_roles.h"
 #include "watch/watch_slots.h"
 #include "watch/watch_state.h"
 
@@ -60,7 +60,7 @@ struct stall_error *stall_watch_take_stats(struct stall_watch *watch)
 	if (err)
 		return err;
 	stall_watch_count_in_flight(watch, now_ns);
-	return stall_watch_learn_in_flight(watch);
+	return stall_watch_identify_in_flight(watch);
 }
 
 static bool is_done_with(const struct stall_watch *watch, const struct stall_wait_entry *entry,

@@ -41,7 +41,7 @@ QUICK = Sizes(pairs=3, batches=100, rare_batches=200, connections=100, load_thre
 # What is asked of tests/targets/costs.c, and what one such call is.
 CALLS = {
     "getppid": "a system call that is no wait",
-    "futex_vain": "a futex wait that fails (EAGAIN)",
+    "futex_changed": "a futex wait that fails (EAGAIN)",
     "futex_wake": "a futex wake of nobody",
     "futex_wait": "two futex waits and two wakes, with their switches",
     "function": "a function with a uprobe",

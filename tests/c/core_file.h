@@ -17,7 +17,7 @@
 
 // Goes to a folder and lets cores be written. The kernel writes "core" into the working directory,
 // unless it was told otherwise.
-static inline bool cores_come_to(const char *dir)
+static inline bool cores_are_written_to(const char *dir)
 {
 	const struct rlimit limit = {64 << 20, 64 << 20};
 	char pattern[128] = "";

@@ -60,7 +60,7 @@ static inline void recording_start(struct recording *scene, const char *name, co
 }
 
 // A line, without its end; false: it has ended.
-static inline bool recording_hear(struct recording *scene, char *line, size_t size)
+static inline bool recording_read_line(struct recording *scene, char *line, size_t size)
 {
 	size_t used = 0;
 

@@ -248,7 +248,7 @@ static void test_core(const char *dir)
 	struct target_process target;
 	size_t count;
 
-	if (!cores_come_to(dir) || !target_start(&target, argv)) {
+	if (!cores_are_written_to(dir) || !target_start(&target, argv)) {
 		printf("skipped: no core files here, or no targets built\n");
 		return;
 	}

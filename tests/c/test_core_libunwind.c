@@ -312,7 +312,7 @@ int main(int argc, char **argv)
 	CHECK_OK(stall_worker_create(&arena, &options, &worker));
 	if (argc > 2)
 		compare_file(argv[1], argv[2], argc > 3 ? argv[3] : NULL);
-	else if (mkdtemp(dir) && cores_come_to(dir))
+	else if (mkdtemp(dir) && cores_are_written_to(dir))
 		compare_targets();
 	else
 		printf("skipped: no core files here\n");

@@ -39,7 +39,7 @@ static void test_releases(void)
 	}
 }
 
-static void test_entries_say_why(void)
+static void test_entries_have_reasons(void)
 {
 	for (unsigned int i = 0; i < stall_denylist_count; i++) {
 		const struct stall_denied_kernel *entry = &stall_denylist[i];
@@ -66,7 +66,7 @@ static void test_message(void)
 int main(void)
 {
 	test_releases();
-	test_entries_say_why();
+	test_entries_have_reasons();
 	test_message();
 	return check_done();
 }

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "snapshot/maps_line.h"
 #include "snapshot/snapshot.h"
 
 #define PAGE 4096UL

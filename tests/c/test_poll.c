@@ -281,7 +281,7 @@ static void keep(void *arg, struct stall_poll_thread *thread)
 }
 
 // The main thread of a target sleeps in read(2), until it is asked something.
-static void test_looks(void)
+static void test_polls(void)
 {
 	static const char *const argv[] = {"threads", "4", "6", NULL};
 	struct stall_poll_reader reader = {.calls = calls, .runs_left = 2};
@@ -337,6 +337,6 @@ int main(void)
 	test_paths();
 	test_stats();
 	test_describe();
-	test_looks();
+	test_polls();
 	return check_done();
 }

@@ -120,7 +120,7 @@ static bool has_wait(const uint8_t *stack, uint64_t address, uint32_t size, uint
 	return wait.object == object && wait.value == at && wait.size == object * FACTOR;
 }
 
-static void look_at_slots(struct stall_ring *ring, struct seen *seen)
+static void check_slots(struct stall_ring *ring, struct seen *seen)
 {
 	static uint8_t stack[ROOM];
 	struct stall_ring_stack_copy copy;
@@ -142,7 +142,7 @@ static void look_at_slots(struct stall_ring *ring, struct seen *seen)
 }
 
 // False: the next one is being written, or there is none.
-static bool look_at_record(struct stall_ring *ring, uint64_t *cursor, struct seen *seen)
+static bool check_next_record(struct stall_ring *ring, uint64_t *cursor, struct seen *seen)
 {
 	static uint8_t stack[ROOM];
 	struct stall_ring_record_copy copy;
@@ -174,7 +174,7 @@ static void start_writers(struct recording *scene, const char *directory, uint64
 
 	snprintf(name, sizeof(name), "%llu", (unsigned long long)seed);
 	recording_start(scene, name, directory, env);
-	CHECK(recording_hear(scene, line, sizeof(line)));
+	CHECK(recording_read_line(scene, line, sizeof(line)));
 	for (time_t end = time(NULL) + DEADLINE_S; time(NULL) < end;) {
 		if (recording_rings(directory, scene->pid, path) == 1)
 			return;
@@ -194,8 +194,8 @@ static void test_reader(const char *directory, uint64_t seed)
 	time_t end = time(NULL) + DEADLINE_S;
 	while (ring && check_failed < 10 && time(NULL) < end &&
 	       (seen.waits < 2000 || seen.stacks < 200 || seen.ends < 500)) {
-		look_at_slots(ring, &seen);
-		while (look_at_record(ring, &cursor, &seen))
+		check_slots(ring, &seen);
+		while (check_next_record(ring, &cursor, &seen))
 			;
 	}
 	printf("checked %llu waits, %llu stacks, %llu ends and %llu releases\n",
@@ -225,9 +225,9 @@ static void test_kill(const char *directory, uint64_t seed)
 	while ((live->waits < waits || live->head <= 2 * WRITERS) && time(NULL) < end)
 		;
 	CHECK_INT(recording_end(&scene, SIGKILL), -SIGKILL);
-	look_at_slots(ring, &seen);
+	check_slots(ring, &seen);
 	for (uint64_t head = live->head; cursor < head;) {
-		if (!look_at_record(ring, &cursor, &seen)) {
+		if (!check_next_record(ring, &cursor, &seen)) {
 			unfinished++;
 			cursor++;
 		}

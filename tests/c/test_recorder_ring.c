@@ -17,7 +17,7 @@
 
 /* Scenes. */
 
-__attribute__((noreturn)) static int say_and_stay(void)
+__attribute__((noreturn)) static int print_and_wait(void)
 {
 	recording_wait_once(); // tries to make the ring
 	bool recorded = recording_wait_once();
@@ -74,7 +74,7 @@ static int scene_many(void)
 		pthread_create(&threads[i], NULL, wait_often, NULL);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
-	say_and_stay();
+	print_and_wait();
 }
 
 static int scene_file_limit(void)
@@ -108,7 +108,7 @@ static int scene_ordinary_user(void)
 {
 	if (setgid(65534) || setuid(65534))
 		return 1;
-	say_and_stay();
+	print_and_wait();
 }
 
 /* Tests. */
@@ -185,7 +185,7 @@ static void test_layout(const char *directory)
 	bool truncated;
 
 	recording_start(&scene, "stay", directory, env);
-	CHECK(recording_hear(&scene, line, sizeof(line)));
+	CHECK(recording_read_line(&scene, line, sizeof(line)));
 	CHECK_STRING(line, "recorded");
 	ring = recording_open(directory, scene.pid);
 	const struct stall_ring_header *header = stall_ring_header(ring);
@@ -235,7 +235,7 @@ static void test_fork(const char *directory)
 	char line[64] = "";
 
 	recording_start(&scene, "fork", directory, keep);
-	CHECK(recording_hear(&scene, line, sizeof(line)));
+	CHECK(recording_read_line(&scene, line, sizeof(line)));
 	pid_t child = atoi(line);
 	CHECK_INT(recording_end(&scene, 0), 0);
 	CHECK_INT(recording_rings(directory, 0, NULL), 2);
@@ -258,7 +258,7 @@ static void test_two(const char *directory)
 
 	for (int i = 0; i < 2; i++) {
 		recording_start(&scenes[i], "stay", directory, NULL);
-		CHECK(recording_hear(&scenes[i], line, sizeof(line)));
+		CHECK(recording_read_line(&scenes[i], line, sizeof(line)));
 	}
 	CHECK_INT(recording_rings(directory, 0, NULL), 2);
 	for (int i = 0; i < 2; i++) {
@@ -277,7 +277,7 @@ static void check_refused(const char *scene_name, const char *directory, const c
 	char line[64] = "";
 
 	recording_start(&scene, scene_name, directory, NULL);
-	CHECK(recording_hear(&scene, line, sizeof(line)));
+	CHECK(recording_read_line(&scene, line, sizeof(line)));
 	recording_end(&scene, SIGKILL);
 	CHECK_STRING(line, "nothing");
 	CHECK_INT(recording_lines(scene.text), 1);
@@ -323,7 +323,7 @@ static void check_short_of_room(const char *scene_name, const char *directory,
 	char line[64] = "";
 
 	recording_start(&scene, scene_name, directory, env);
-	CHECK(recording_hear(&scene, line, sizeof(line)));
+	CHECK(recording_read_line(&scene, line, sizeof(line)));
 	CHECK_STRING(line, "recorded");
 	struct stall_ring *ring = recording_open(directory, scene.pid);
 	CHECK(sum_of_lost(stall_ring_live(ring)) > 0);
@@ -354,7 +354,7 @@ static void test_old_kernel(const char *directory)
 	struct stat st;
 
 	recording_start(&scene, "old-kernel", directory, NULL);
-	CHECK(recording_hear(&scene, line, sizeof(line)));
+	CHECK(recording_read_line(&scene, line, sizeof(line)));
 	CHECK_STRING(line, "recorded");
 	struct stall_ring *ring = recording_open(directory, scene.pid);
 	CHECK_INT(stat(stall_ring_path(ring), &st), 0);
@@ -380,7 +380,7 @@ static void check_environment(const char *directory, const char *value)
 	char line[64] = "";
 
 	recording_start(&scene, "stay", directory, env);
-	CHECK(recording_hear(&scene, line, sizeof(line)));
+	CHECK(recording_read_line(&scene, line, sizeof(line)));
 	CHECK_STRING(line, "recorded");
 	struct stall_ring *ring = recording_open(directory, scene.pid);
 	CHECK_INT(stall_ring_live(ring)->threshold_ns[STALL_WAIT_FUTEX], 100000000);
@@ -420,7 +420,7 @@ static void test_off(const char *directory)
 	char line[64] = "";
 
 	recording_start(&scene, "stay", directory, env);
-	CHECK(recording_hear(&scene, line, sizeof(line)));
+	CHECK(recording_read_line(&scene, line, sizeof(line)));
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = recording_open(directory, scene.pid);
 	CHECK_INT(stall_ring_live(ring)->enabled, 0);
 	CHECK_INT(stall_ring_live(ring)->waits, 0);
@@ -437,7 +437,7 @@ static void test_stale(const char *directory)
 
 	for (int i = 0; i < 7; i++) {
 		recording_start(&scene, "stay", directory, NULL);
-		CHECK(recording_hear(&scene, line, sizeof(line)));
+		CHECK(recording_read_line(&scene, line, sizeof(line)));
 		recording_end(&scene, SIGKILL);
 		pids[i] = scene.pid;
 	}
@@ -452,7 +452,7 @@ static const struct {
 	const char *name;
 	int (*run)(void);
 } scenes[] = {
-	{"stay", say_and_stay},
+	{"stay", print_and_wait},
 	{"exit", scene_exit},
 	{"fork", scene_fork},
 	{"many", scene_many},

@@ -375,9 +375,9 @@ static void test_release(void)
 	CHECK(last.record.tid != syscall(SYS_gettid) && last.record.stack_size > 0);
 	CHECK_INT(last.record.size, 1);
 	CHECK(last.record.value > 0);
-	uint64_t told_ns = last.record.now_ns;
+	uint64_t reported_ns = last.record.now_ns;
 	release_by_other(&mutex);
-	CHECK(!next_record() || last.record.now_ns - told_ns >= RELEASE_PAUSE); // so soon
+	CHECK(!next_record() || last.record.now_ns - reported_ns >= RELEASE_PAUSE); // so soon
 	set_threshold(NEVER);
 	recorder_end(thread, 0, 0);
 	recorder_leave(thread);
@@ -506,7 +506,7 @@ static void *wait_once(void *arg)
 }
 
 // The kernel has it for a moment longer than pthread_join(3) waits.
-static void join_for_good(pthread_t thread)
+static void join_uncancelled(pthread_t thread)
 {
 	void *tid;
 
@@ -543,7 +543,7 @@ static void test_slots(void)
 		CHECK_INT(lost(STALL_LOST_SLOTS_FULL), before + 3); // this thread has one
 		pthread_barrier_wait(&barrier);
 		for (int i = 0; i < 10; i++)
-			join_for_good(threads[i]);
+			join_uncancelled(threads[i]);
 	}
 }
 
@@ -746,7 +746,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < SCENES; i++) {
 		const char *env[] = {scenes[i].env, NULL};
 		recording_start(&scene, scenes[i].name, directory, env);
-		CHECK(recording_hear(&scene, line, sizeof(line)));
+		CHECK(recording_read_line(&scene, line, sizeof(line)));
 		printf("%s: %s\n", scenes[i].name, line);
 		CHECK_INT(recording_end(&scene, 0), 0);
 		fputs(scene.text, stderr);

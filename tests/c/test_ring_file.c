@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/capabilities.h"
+#include "base/privileges.h"
 #include "ring_image.h"
 #include "rings/ring_file.h"
 #include "rings/ring_releases.h"

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "snapshot/label_reason.h"
 
 #define PAGE 4096UL
 

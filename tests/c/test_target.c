@@ -42,7 +42,7 @@ static void check_refused(pid_t pid, enum stall_error_code code)
 	stall_error_destroy(err);
 }
 
-static void *tell_tid(void *arg)
+static void *report_tid(void *arg)
 {
 	__atomic_store_n((pid_t *)arg, gettid(), __ATOMIC_RELEASE);
 	pause(); // until it is cancelled
@@ -57,7 +57,7 @@ static void test_refusals(void)
 	check_refused(0, STALL_ERROR_USAGE);
 	check_refused(-1, STALL_ERROR_USAGE);
 	check_refused(0x3fffffff, STALL_ERROR_NO_PROCESS);
-	pthread_create(&thread, NULL, tell_tid, &tid);
+	pthread_create(&thread, NULL, report_tid, &tid);
 	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
 		sched_yield();
 	check_refused(tid, STALL_ERROR_USAGE);
@@ -210,7 +210,7 @@ static void test_thread_limit(void)
 	size_t count = 0;
 
 	for (int i = 0; i < 3; i++) {
-		pthread_create(&threads[i], NULL, tell_tid, &tid[i]);
+		pthread_create(&threads[i], NULL, report_tid, &tid[i]);
 		while (!__atomic_load_n(&tid[i], __ATOMIC_ACQUIRE))
 			sched_yield();
 	}

@@ -183,7 +183,7 @@ static void test_event_while_preempted(void)
 }
 
 // Nothing is believed: neither a name that is none, nor a lock of another transaction.
-static void test_lies(void)
+static void test_false_claims(void)
 {
 	struct stall_server_wait wait = {};
 	uint8_t noise[4096];
@@ -323,7 +323,7 @@ int main(int argc, char **argv)
 	test_event();
 	test_event_while_preempted();
 	test_absent();
-	test_lies();
+	test_false_claims();
 	test_storm("storm 100000", "lock_wait", "_Z9lock_waitP9que_thr_t", 100000);
 	test_storm("step 2000", "srw_mutex_impl::wait_and_lock",
 		   "_ZN14srw_mutex_implILb1EE13wait_and_lockEv", 2000);

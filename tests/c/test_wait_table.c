@@ -4,7 +4,6 @@
 
 #include "check.h"
 #include "waits/wait_table.h"
-#include "waits/wait_wakers.h"
 #include "watch/watch_state.h"
 
 #define PID 4711

@@ -6,11 +6,11 @@
 #define RECORDS_PER_SECOND 100
 #define SYNCS 3 // fewer than the share of one of the few that have records here
 
-static uint32_t told; // of syncs
+static uint32_t reported; // of syncs
 
 static void count_sync(void *arg, const struct stall_wait_record *record, const uint8_t *stack)
 {
-	told += record->type == STALL_RECORD_END && record->key.kind == STALL_WAIT_FSYNC;
+	reported += record->type == STALL_RECORD_END && record->key.kind == STALL_WAIT_FSYNC;
 }
 
 static void take(struct stall_bpf_waits *waits)
@@ -30,7 +30,7 @@ static uint64_t limited(struct stall_bpf_waits *waits)
 	return losses[STALL_LOST_RATE];
 }
 
-// The storm is on: more waits than may be told of are over.
+// The storm is on: more waits than may be reported of are over.
 static bool await_limit(struct stall_bpf_waits *waits)
 {
 	uint64_t end = stall_clock_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
@@ -77,9 +77,9 @@ int main(void)
 	for (int i = 0; i < SYNCS; i++)
 		make_sync(&syncer, waits);
 	take(waits);
-	printf("reported %u of %d syncs; %llu above the limit\n", told, SYNCS,
+	printf("reported %u of %d syncs; %llu above the limit\n", reported, SYNCS,
 	       (unsigned long long)limited(waits));
-	CHECK_INT(told, SYNCS);
+	CHECK_INT(reported, SYNCS);
 	stall_bpf_waits_destroy(waits);
 	actor_stop(&stormer);
 	actor_stop(&syncer);

@@ -168,7 +168,7 @@ static void test_remove(struct actor *actor)
 	struct watcher *watcher = watcher_start(&options, actor->pid);
 	for (int i = 0; i < 8; i++) {
 		json_decref(actor_do(actor, "fsync 3"));
-		json_decref(wait_told(&watcher, 1, actor, 6, word));
+		json_decref(wait_reported(&watcher, 1, actor, 6, word));
 		stall_bpf_waits_remove(watcher->waits, actor->pid);
 		json_decref(actor_do(actor, "mutex 1 10 6"));
 		CHECK_OK(stall_bpf_waits_add(watcher->waits, actor->pid));

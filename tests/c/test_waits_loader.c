@@ -15,15 +15,15 @@ static int64_t int_member(json_t *object, const char *name)
 }
 
 // The record of a type that this thread sent between two moments.
-static const struct told *find_told(const struct watcher *watcher, uint32_t type, pid_t tid,
-				    uint64_t from, uint64_t to)
+static const struct reported *find_reported(const struct watcher *watcher, uint32_t type, pid_t tid,
+					    uint64_t from, uint64_t to)
 {
 	for (size_t i = 0; i < watcher->record_count; i++) {
-		const struct told *told = &watcher->records[i];
+		const struct reported *reported = &watcher->records[i];
 
-		if (told->record.type == type && told->record.tid == tid &&
-		    told->record.now_ns >= from && told->record.now_ns <= to)
-			return told;
+		if (reported->record.type == type && reported->record.tid == tid &&
+		    reported->record.now_ns >= from && reported->record.now_ns <= to)
+			return reported;
 	}
 	return NULL;
 }
@@ -44,18 +44,19 @@ static uint64_t check_wait(const struct watcher *watcher, json_t *call, pid_t ho
 	pid_t tid = int_member(call, "tid");
 	uint64_t start = int_member(call, "start_ns"), length = int_member(call, "length_ns");
 	uint64_t released = int_member(call, "released_ns");
-	const struct told *end = find_told(watcher, STALL_RECORD_END, tid, start, start + length);
-	const struct told *flight =
-		find_told(watcher, STALL_RECORD_IN_FLIGHT, tid, start, start + length);
-	const struct told *waker =
-		find_told(watcher, STALL_RECORD_WAKER, holder, released, start + length);
+	const struct reported *end =
+		find_reported(watcher, STALL_RECORD_END, tid, start, start + length);
+	const struct reported *flight =
+		find_reported(watcher, STALL_RECORD_IN_FLIGHT, tid, start, start + length);
+	const struct reported *waker =
+		find_reported(watcher, STALL_RECORD_WAKER, holder, released, start + length);
 
 	CHECK(end && flight && waker);
 	if (!end || !flight || !waker)
 		return 0;
-	uint64_t told = end->record.now_ns - end->record.start_ns;
-	CHECK(told <= length);
-	CHECK(told >= released - (uint64_t)int_member(call, "asleep_ns"));
+	uint64_t reported = end->record.now_ns - end->record.start_ns;
+	CHECK(reported <= length);
+	CHECK(reported >= released - (uint64_t)int_member(call, "asleep_ns"));
 	CHECK_INT(end->record.key.id, word);
 	CHECK_INT(end->record.result, 0);
 	CHECK((end->record.flags & STALL_SLOT_REPORTED) && (end->record.flags & STALL_SLOT_MARKED));
@@ -70,7 +71,7 @@ static uint64_t check_wait(const struct watcher *watcher, json_t *call, pid_t ho
 	CHECK_STRING(waker->record.comm, "holder");
 	CHECK_INT(waker->record.key.id, word);
 	CHECK(waker->record.stack_size > 0);
-	return told <= length ? length - told : 0;
+	return reported <= length ? length - reported : 0;
 }
 
 // The least of what a machine that does other work, too, can only make more: of how much longer than
@@ -93,10 +94,12 @@ static void check_lateness(const struct watcher *watcher, uint64_t word, uint64_
 	size_t count = 0;
 
 	for (size_t i = 0; i < watcher->record_count; i++) {
-		const struct told *told = &watcher->records[i];
+		const struct reported *reported = &watcher->records[i];
 
-		if (told->record.type == STALL_RECORD_IN_FLIGHT && told->record.key.id == word)
-			late[count++] = told->received_ns - told->record.start_ns - threshold;
+		if (reported->record.type == STALL_RECORD_IN_FLIGHT &&
+		    reported->record.key.id == word)
+			late[count++] =
+				reported->received_ns - reported->record.start_ns - threshold;
 	}
 	check_least("reported late", late, count, LATEST_NS);
 }
@@ -107,7 +110,7 @@ static void test_mutex(struct watcher *watcher, struct actor *actor, uint64_t wo
 	uint64_t differences[ROUNDS];
 
 	for (size_t i = 0; i < ROUNDS; i++) {
-		json_t *answer = wait_told(&watcher, 1, actor, 1, word);
+		json_t *answer = wait_reported(&watcher, 1, actor, 1, word);
 		json_t *calls = json_object_get(answer, "calls");
 
 		CHECK_INT(json_array_size(calls), 1);
@@ -123,7 +126,7 @@ static void test_mutex(struct watcher *watcher, struct actor *actor, uint64_t wo
 		find_stat(watcher, actor->pid, STALL_WAIT_FUTEX, word);
 	CHECK_INT(stat_count(stat), ROUNDS);
 	CHECK(stat && stat->over == ROUNDS && stat->marked == 0);
-	check_least("lengths reported short", differences, ROUNDS, LENGTH_NS);
+	check_least("lengths reported too short", differences, ROUNDS, LENGTH_NS);
 	check_lateness(watcher, word, threshold);
 }
 
@@ -320,7 +323,7 @@ static void test_two_loaders(void)
 		CHECK_OK(stall_bpf_waits_add(watchers[i]->waits, actor.pid));
 	}
 	for (int i = 0; i < 7; i++)
-		json_decref(wait_told(watchers, 2, &actor, 1, word));
+		json_decref(wait_reported(watchers, 2, &actor, 1, word));
 	for (int i = 0; i < 2; i++) {
 		CHECK(await_records(watchers[i], STALL_RECORD_END, word, 7));
 		CHECK_INT(count_records(watchers[i], STALL_RECORD_IN_FLIGHT, word), 7);

@@ -388,7 +388,7 @@ static int make_bomb(void)
 }
 
 // A file that holds a worker up is named, and left alone from then on.
-static void test_poison(void)
+static void test_bad_file(void)
 {
 	struct stall_worker *worker = make_worker(50);
 	struct stall_snapshot *snapshot = make_snapshot(make_bomb(), 0x2000, 50);
@@ -445,7 +445,7 @@ static struct stall_snapshot *make_two(int fd, uint64_t module_size)
 	return snapshot;
 }
 
-static struct stall_wire_job *find_region(void)
+static struct stall_protocol_job *find_region(void)
 {
 	char *line = NULL;
 	size_t capacity = 0;
@@ -461,11 +461,11 @@ static struct stall_wire_job *find_region(void)
 	}
 	free(line);
 	CHECK(found);
-	return (struct stall_wire_job *)found;
+	return (struct stall_protocol_job *)found;
 }
 
 struct takeover {
-	volatile struct stall_wire_job *job;
+	volatile struct stall_protocol_job *job;
 	pid_t child;
 	uint32_t accused; // job module
 	bool dies;
@@ -494,13 +494,13 @@ static const char *error_of(const struct stall_unwound *unwound, uint32_t proces
 	return "no module";
 }
 
-static void test_lie(bool dies)
+static void test_false_suspect(bool dies)
 {
 	struct stall_worker *worker = make_worker(dies ? 20000 : 2000);
 	size_t size;
 	_cleanup_free_ uint8_t *bytes = load_file("/proc/self/exe", &size);
 	struct stall_snapshot *snapshot = make_two(memfd_of(bytes, size), size);
-	volatile struct stall_wire_job *job = find_region();
+	volatile struct stall_protocol_job *job = find_region();
 
 	for (int i = 0; i < 3; i++) {
 		// One that is stopped has not done its work before it is taken over.
@@ -526,7 +526,7 @@ static void test_lie(bool dies)
 }
 
 // What really holds workers up is found among several processes too, and the others keep theirs.
-static void test_poison_of_one(void)
+static void test_bad_file_of_one(void)
 {
 	struct stall_worker *worker = make_worker(200);
 	struct stall_snapshot *snapshot = make_two(make_bomb(), 0x2000);
@@ -547,37 +547,37 @@ static void test_poison_of_one(void)
 }
 
 // A process with many bad files takes no room from others.
-static void test_poisons(void)
+static void test_bad_files(void)
 {
-	struct stall_poisons poisons = {};
+	struct stall_bad_files bad_files = {};
 	struct stall_process hostile = {.target.pid = 1}, other = {.target.pid = 2};
-	struct stall_poison poison = {.owner = stall_poison_owner(&other), .key.ino = 7};
+	struct stall_bad_file bad_file = {.owner = stall_bad_file_owner(&other), .key.ino = 7};
 
-	CHECK(!stall_poisons_has(NULL, &other, &poison.key));
-	stall_poisons_add(&poisons, &poison);
-	CHECK(stall_poisons_has(&poisons, &other, &poison.key));
-	CHECK(!stall_poisons_has(&poisons, &hostile, &poison.key));
-	poison.owner = stall_poison_owner(&hostile);
+	CHECK(!stall_bad_files_has(NULL, &other, &bad_file.key));
+	stall_bad_files_add(&bad_files, &bad_file);
+	CHECK(stall_bad_files_has(&bad_files, &other, &bad_file.key));
+	CHECK(!stall_bad_files_has(&bad_files, &hostile, &bad_file.key));
+	bad_file.owner = stall_bad_file_owner(&hostile);
 	for (uint64_t i = 100; i < 300; i++) {
-		poison.key.ino = i;
-		stall_poisons_add(&poisons, &poison);
-		CHECK(stall_poisons_has(&poisons, &hostile, &poison.key));
+		bad_file.key.ino = i;
+		stall_bad_files_add(&bad_files, &bad_file);
+		CHECK(stall_bad_files_has(&bad_files, &hostile, &bad_file.key));
 	}
-	CHECK_INT(poisons.count, 1 + STALL_MAX_POISONS_OF_PROCESS);
-	poison.key.ino = 299 - STALL_MAX_POISONS_OF_PROCESS;
-	CHECK(!stall_poisons_has(&poisons, &hostile, &poison.key));
-	poison.key.ino = 7;
-	CHECK(stall_poisons_has(&poisons, &other, &poison.key));
+	CHECK_INT(bad_files.count, 1 + STALL_MAX_BAD_FILES_OF_PROCESS);
+	bad_file.key.ino = 299 - STALL_MAX_BAD_FILES_OF_PROCESS;
+	CHECK(!stall_bad_files_has(&bad_files, &hostile, &bad_file.key));
+	bad_file.key.ino = 7;
+	CHECK(stall_bad_files_has(&bad_files, &other, &bad_file.key));
 	// Another process with the same number is another one.
 	other.target.start_time = 5;
-	CHECK(!stall_poisons_has(&poisons, &other, &poison.key));
-	for (int pid = 10; pid < 10 + 2 * STALL_MAX_POISONS; pid++) {
+	CHECK(!stall_bad_files_has(&bad_files, &other, &bad_file.key));
+	for (int pid = 10; pid < 10 + 2 * STALL_MAX_BAD_FILES; pid++) {
 		hostile.target.pid = pid;
-		poison.owner = stall_poison_owner(&hostile);
-		stall_poisons_add(&poisons, &poison);
-		CHECK(stall_poisons_has(&poisons, &hostile, &poison.key));
+		bad_file.owner = stall_bad_file_owner(&hostile);
+		stall_bad_files_add(&bad_files, &bad_file);
+		CHECK(stall_bad_files_has(&bad_files, &hostile, &bad_file.key));
 	}
-	CHECK_INT(poisons.count, STALL_MAX_POISONS);
+	CHECK_INT(bad_files.count, STALL_MAX_BAD_FILES);
 }
 
 // The file was replaced by a shorter one after its headers were read.
@@ -619,10 +619,10 @@ static void test_hostile_results(void)
 						  .size = size,
 						  .snapshot = snapshot,
 						  .only = STALL_ALL_PROCESSES};
-		struct stall_wire_job *job = (struct stall_wire_job *)region;
+		struct stall_protocol_job *job = (struct stall_protocol_job *)region;
 		struct stall_unwound unwound = {};
 
-		CHECK_OK(stall_job_fill(&layout, STALL_WIRE_UNWIND, NULL));
+		CHECK_OK(stall_job_fill(&layout, STALL_PROTOCOL_UNWIND, NULL));
 		CHECK_OK(stall_job_fill_threads(&layout));
 		CHECK_OK(stall_job_finish(&layout, 0));
 		uint64_t *words = (uint64_t *)(region + layout.job.stacks);
@@ -664,11 +664,11 @@ int main(int argc, char **argv)
 	test_killed();
 	test_stopped();
 	test_damaged_files();
-	test_poison();
-	test_poison_of_one();
-	test_poisons();
-	test_lie(true);
-	test_lie(false);
+	test_bad_file();
+	test_bad_file_of_one();
+	test_bad_files();
+	test_false_suspect(true);
+	test_false_suspect(false);
 	test_shrinking_file();
 	test_hostile_results();
 	stall_arena_deinit(&arena);

@@ -107,14 +107,14 @@ static inline void actor_stop(struct actor *actor)
 	rmdir(actor->folder);
 }
 
-struct told {
+struct reported {
 	struct stall_wait_record record;
 	uint64_t received_ns;
 };
 
 struct watcher {
 	struct stall_bpf_waits *waits;
-	struct told records[MAX_RECORDS];
+	struct reported records[MAX_RECORDS];
 	struct stall_wait_file files[256];
 	size_t record_count, file_count;
 };
@@ -129,7 +129,7 @@ static inline void keep_wait(void *arg, const struct stall_wait_record *record,
 		sum += stack[i];
 	if (watcher->record_count < MAX_RECORDS)
 		watcher->records[watcher->record_count++] =
-			(struct told){*record, stall_clock_ns(CLOCK_MONOTONIC)};
+			(struct reported){*record, stall_clock_ns(CLOCK_MONOTONIC)};
 }
 
 static inline void keep_file(void *arg, const struct stall_wait_file *file)
@@ -183,8 +183,8 @@ static inline bool await_records(struct watcher *watcher, uint32_t type, uint64_
 
 // Has so many threads wait for the mutex `word` and lets them go once all watchers were told of each:
 // by then, and not before, whoever wakes them is told too. Returns what the target says of it.
-static inline json_t *wait_told(struct watcher **watchers, size_t watcher_count,
-				struct actor *actor, size_t waiters, uint64_t word)
+static inline json_t *wait_reported(struct watcher **watchers, size_t watcher_count,
+				    struct actor *actor, size_t waiters, uint64_t word)
 {
 	char command[32];
 	size_t before[4];

@@ -30,7 +30,7 @@ static void look_up(struct stall_cfi *cfi, uint64_t address, const uint8_t *data
 }
 
 // Any four or eight bytes can be where a function begins.
-static void look_around(struct stall_cfi *cfi, const uint8_t *data, size_t size)
+static void read_all(struct stall_cfi *cfi, const uint8_t *data, size_t size)
 {
 	size_t stride = size / SAMPLES / 4 * 4 + 4;
 
@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!err)
 		err = stall_cfi_create(elf, NULL, &cfi);
 	if (!err)
-		look_around(cfi, data + 1, size - 1);
+		read_all(cfi, data + 1, size - 1);
 	stall_error_destroy(err);
 	stall_cfi_destroy(cfi);
 	stall_elf_destroy(elf);

@@ -3,7 +3,7 @@
 // By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
 // clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
 // -I../../build/walls/base -I../../build/walls/snapshot ../../tests/fuzz/fuzz_elf.c ../base/error.c
-// binary.c cfi.c cfi_section.c debug_file.c demangle.c elf_file.c expression.c minidebug.c
+// binary.c cfi.c cfi_section.c debug_file.c demangle.c elf_file.c expression.c
 // symbol_table.c symbols.c unwind.c -lz -lzstd -llzma -lstdc++
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static void look_up(struct stall_binary *binary, uint64_t address, const uint8_t
 	}
 }
 
-static void look_around(struct stall_binary *binary, const uint8_t *data, size_t size)
+static void read_all(struct stall_binary *binary, const uint8_t *data, size_t size)
 {
 	const struct stall_elf *elf = binary->elf;
 	struct stall_symbol symbol;
@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		stall_error_destroy(err);
 		return 0;
 	}
-	look_around(binary, data, size);
+	read_all(binary, data, size);
 	stall_binary_destroy(binary);
 	return 0;
 }

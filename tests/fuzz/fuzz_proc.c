@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "capture/cmdline.h"
-#include "snapshot/maps_line.h"
+#include "snapshot/maps.h"
 #include "snapshot/proc_thread.h"
 #include "sources/poll_files.h"
 #include "sources/poll_process.h"

@@ -19,8 +19,8 @@ static void must(bool condition)
 		abort();
 }
 
-static void look_at_threads(const struct stall_ring_threads *threads,
-			    const struct stall_ring_releases *releases)
+static void read_threads(const struct stall_ring_threads *threads,
+			 const struct stall_ring_releases *releases)
 {
 	struct stall_snapshot snapshot = {};
 	struct stall_error *err;
@@ -51,7 +51,7 @@ static void look_at_threads(const struct stall_ring_threads *threads,
 	free(snapshot.releases);
 }
 
-static void look_at_maps(const struct stall_ring *ring)
+static void read_maps(const struct stall_ring *ring)
 {
 	struct stall_maps *maps;
 	uint64_t read_ns;
@@ -69,7 +69,7 @@ static void look_at_maps(const struct stall_ring *ring)
 	free(text);
 }
 
-static void look_around(struct stall_ring *ring, struct stall_arena *arena)
+static void read_all(struct stall_ring *ring, struct stall_arena *arena)
 {
 	struct stall_ring_threads threads;
 	struct stall_ring_releases releases;
@@ -81,8 +81,8 @@ static void look_around(struct stall_ring *ring, struct stall_arena *arena)
 	must(!err);
 	err = stall_ring_releases_init(&releases, ring, arena, 4096);
 	must(!err);
-	look_at_threads(&threads, &releases);
-	look_at_maps(ring);
+	read_threads(&threads, &releases);
+	read_maps(ring);
 	for (size_t i = 0; i < count; i++) {
 		if (stall_ring_read_name(ring, i, stats[i].tag, &name))
 			must(strlen(name.path) < sizeof(name.path));
@@ -106,10 +106,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (err) {
 		stall_error_destroy(err);
 	} else {
-		look_around(ring, &arena);
+		read_all(ring, &arena);
 		// And cut in the middle, while it is mapped.
 		must(ftruncate(again, (off_t)(size / 2)) == 0);
-		look_around(ring, &arena);
+		read_all(ring, &arena);
 		stall_ring_close(ring);
 	}
 	close(again);

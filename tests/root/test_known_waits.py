@@ -118,6 +118,6 @@ def test_the_storm_counts_its_operations() -> None:
 
 def test_costs_are_reported_for_every_kind() -> None:
     with Target("costs") as target:
-        for kind in ("getppid", "futex_vain", "futex_wake", "futex_wait", "function"):
+        for kind in ("getppid", "futex_changed", "futex_wake", "futex_wait", "function"):
             assert 1 < target.ask(f"{kind} 20")["ns"] < 1000 * NS_PER_MS, kind
         assert target.ask("nothing 20") == {"error": "no such command"}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // costs: says what one call costs, to be asked with and without somebody who watches. Command:
 // `KIND BATCHES`; the answer is the median of so many batches. Kinds: getppid, which nobody waits
-// in; futex_vain, which finds another value; futex_wake, of nobody; futex_wait: the turn goes to
+// in; futex_changed, which finds another value; futex_wake, of nobody; futex_wait: the turn goes to
 // another thread and back, two waits and two wakes; function, which has the name of one that servers
 // wait in, and is called but rarely.
 #include "batches.h"
@@ -20,7 +20,7 @@ static NOIPA void call_getppid(void)
 	syscall(SYS_getppid);
 }
 
-static NOIPA void call_futex_vain(void)
+static NOIPA void call_futex_changed(void)
 {
 	futex(&word, FUTEX_WAIT_PRIVATE, 1);
 }
@@ -76,7 +76,7 @@ static NOIPA void call_function(void)
 }
 
 static const struct batch_kind kinds[] = {
-	{"getppid", call_getppid, 2000, 0},	  {"futex_vain", call_futex_vain, 1000, 0},
+	{"getppid", call_getppid, 2000, 0},	  {"futex_changed", call_futex_changed, 1000, 0},
 	{"futex_wake", call_futex_wake, 1000, 0}, {"futex_wait", call_futex_wait, 200, 0},
 	{"function", call_function, 1, 500000},
 };

@@ -120,8 +120,8 @@ static size_t waiter_max = 1, waiter_count;
 
 static struct {
 	int tid;
-	int go, all_asleep, let_go, over;
-	uint64_t keep_ns; // 0: until let_go
+	int go, all_asleep, release, over;
+	uint64_t keep_ns; // 0: until release
 	uint64_t released_ns;
 } holder;
 static int waiter_over;
@@ -158,7 +158,7 @@ static NOIPA void keep(const void *object, size_t size)
 			continue;
 	} else {
 		post(holder.all_asleep);
-		take(holder.let_go);
+		take(holder.release);
 	}
 	holder.released_ns = target_now();
 }
@@ -300,7 +300,7 @@ static void lock_hold(void)
 
 static void lock_release(void)
 {
-	post(holder.let_go);
+	post(holder.release);
 	round_end();
 	holding = false;
 	print_lock();
@@ -524,7 +524,7 @@ static void start_actors(void)
 {
 	holder.go = event_create();
 	holder.all_asleep = event_create();
-	holder.let_go = event_create();
+	holder.release = event_create();
 	holder.over = event_create();
 	waiter_over = event_create();
 	pthread_detach(target_thread(holder_main, NULL, 65536));

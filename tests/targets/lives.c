@@ -79,7 +79,7 @@ static void become(uid_t uid)
 		target_die("setresuid");
 }
 
-static void go_on_as_child(void)
+static void continue_as_child(void)
 {
 	pid_t child = fork();
 
@@ -112,7 +112,7 @@ static void answer(const char *command)
 		if (prctl(PR_SET_DUMPABLE, 0))
 			target_die("prctl");
 	} else if (!strcmp(command, "fork")) {
-		go_on_as_child();
+		continue_as_child();
 	} else if (sscanf(command, "exit %d", &status) == 1) {
 		exit(status);
 	} else if (sscanf(command, "_exit %d", &status) == 1) {

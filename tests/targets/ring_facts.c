@@ -9,7 +9,7 @@
 
 static const uint8_t *ring;
 
-static void tell_stats(const struct stall_ring_header *header)
+static void print_stats(const struct stall_ring_header *header)
 {
 	const struct stall_wait_stat *stats = (const void *)(ring + header->stats_offset);
 
@@ -27,7 +27,7 @@ static void tell_stats(const struct stall_ring_header *header)
 	}
 }
 
-static void tell_slots(const struct stall_ring_header *header)
+static void print_slots(const struct stall_ring_header *header)
 {
 	const struct stall_wait_slot *slots = (const void *)(ring + header->slots_offset);
 
@@ -45,7 +45,7 @@ static void tell_slots(const struct stall_ring_header *header)
 	}
 }
 
-static void tell_records(const struct stall_ring_header *header)
+static void print_records(const struct stall_ring_header *header)
 {
 	for (uint32_t i = 0; i < header->cell_count; i++) {
 		const struct stall_ring_cell *cell =
@@ -80,8 +80,8 @@ int main(int argc, char **argv)
 		target_die("not a ring");
 	printf("{\"fact\":\"ring\",\"pid\":%d,\"state\":%u,\"slots_used\":%u,\"waits\":%llu}\n",
 	       header->pid, header->state, header->slots_used, header->waits);
-	tell_stats(header);
-	tell_slots(header);
-	tell_records(header);
+	print_stats(header);
+	print_slots(header);
+	print_records(header);
 	return 0;
 }

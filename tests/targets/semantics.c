@@ -13,7 +13,7 @@
 #define UNTOUCHED 12345
 #define LONG_NS 30000000 // a wait through more than one stage of patience
 
-static void tell(const char *what, long result)
+static void report(const char *what, long result)
 {
 	int left = errno;
 
@@ -23,16 +23,16 @@ static void tell(const char *what, long result)
 	printf("\n");
 }
 
-#define TELL(call)                                                                                 \
+#define REPORT(call)                                                                               \
 	do {                                                                                       \
 		errno = UNTOUCHED;                                                                 \
-		tell(#call, (long)(call));                                                         \
+		report(#call, (long)(call));                                                       \
 	} while (0)
 
 #if __GLIBC_PREREQ(2, 30)
-#define TELL_CLOCK(call) TELL(call)
+#define REPORT_CLOCK(call) REPORT(call)
 #else
-#define TELL_CLOCK(call) (void)monotonic
+#define REPORT_CLOCK(call) (void)monotonic
 #endif
 
 static struct timespec after(clockid_t clock, long ns)
@@ -142,7 +142,7 @@ static void make_mutex(const struct mutex_kind *kind)
 	pthread_mutexattr_setpshared(&attr, kind->shared ? PTHREAD_PROCESS_SHARED
 							 : PTHREAD_PROCESS_PRIVATE);
 	memset(mutex, 0, sizeof(*mutex));
-	TELL(pthread_mutex_init(mutex, &attr));
+	REPORT(pthread_mutex_init(mutex, &attr));
 	pthread_mutexattr_destroy(&attr);
 }
 
@@ -154,20 +154,20 @@ static void *be_another_thread(void *arg)
 	struct timespec bad = {.tv_sec = wall.tv_sec + 60, .tv_nsec = 1000000000};
 	struct timespec past = {.tv_sec = -1};
 
-	TELL(pthread_mutex_trylock(mutex));
-	TELL(pthread_mutex_timedlock(mutex, &wall));
-	TELL(pthread_mutex_timedlock(mutex, &bad));
-	TELL(pthread_mutex_timedlock(mutex, &past));
-	TELL_CLOCK(pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &monotonic));
-	TELL_CLOCK(pthread_mutex_clocklock(mutex, CLOCK_THREAD_CPUTIME_ID, &monotonic));
+	REPORT(pthread_mutex_trylock(mutex));
+	REPORT(pthread_mutex_timedlock(mutex, &wall));
+	REPORT(pthread_mutex_timedlock(mutex, &bad));
+	REPORT(pthread_mutex_timedlock(mutex, &past));
+	REPORT_CLOCK(pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &monotonic));
+	REPORT_CLOCK(pthread_mutex_clocklock(mutex, CLOCK_THREAD_CPUTIME_ID, &monotonic));
 	if (kind->type != PTHREAD_MUTEX_NORMAL && kind->type != PTHREAD_MUTEX_ADAPTIVE_NP)
-		TELL(pthread_mutex_unlock(mutex));
+		REPORT(pthread_mutex_unlock(mutex));
 	return NULL;
 }
 
 static void *lock_and_die(void *arg)
 {
-	TELL(pthread_mutex_lock(mutex));
+	REPORT(pthread_mutex_lock(mutex));
 	return NULL;
 }
 
@@ -180,14 +180,14 @@ static void try_deaths(const struct mutex_kind *kind)
 	pthread_t thread;
 
 	run(lock_and_die, NULL);
-	TELL(pthread_mutex_lock(mutex));
-	TELL(pthread_mutex_consistent(mutex));
-	TELL(pthread_mutex_unlock(mutex));
+	REPORT(pthread_mutex_lock(mutex));
+	REPORT(pthread_mutex_consistent(mutex));
+	REPORT(pthread_mutex_unlock(mutex));
 	thread = start_holder(&holder); // dies while this thread waits
-	TELL(pthread_mutex_lock(mutex));
+	REPORT(pthread_mutex_lock(mutex));
 	pthread_join(thread, NULL);
-	TELL(pthread_mutex_consistent(mutex));
-	TELL(pthread_mutex_unlock(mutex));
+	REPORT(pthread_mutex_consistent(mutex));
+	REPORT(pthread_mutex_unlock(mutex));
 	if (kind->shared) {
 		fflush(stdout);
 		pid_t child = fork();
@@ -195,17 +195,17 @@ static void try_deaths(const struct mutex_kind *kind)
 		if (!child)
 			_exit(pthread_mutex_lock(mutex));
 		waitpid(child, NULL, 0);
-		TELL(pthread_mutex_lock(mutex));
-		TELL(pthread_mutex_consistent(mutex));
-		TELL(pthread_mutex_unlock(mutex));
+		REPORT(pthread_mutex_lock(mutex));
+		REPORT(pthread_mutex_consistent(mutex));
+		REPORT(pthread_mutex_unlock(mutex));
 	}
 	run(lock_and_die, NULL);
 	struct timespec wall = after(CLOCK_REALTIME, 1000000);
-	TELL(pthread_mutex_timedlock(mutex, &wall));
-	TELL(pthread_mutex_unlock(mutex));
-	TELL(pthread_mutex_lock(mutex));
-	TELL(pthread_mutex_trylock(mutex));
-	TELL(pthread_mutex_timedlock(mutex, &wall));
+	REPORT(pthread_mutex_timedlock(mutex, &wall));
+	REPORT(pthread_mutex_unlock(mutex));
+	REPORT(pthread_mutex_lock(mutex));
+	REPORT(pthread_mutex_trylock(mutex));
+	REPORT(pthread_mutex_timedlock(mutex, &wall));
 }
 
 static void try_mutex(const struct mutex_kind *kind)
@@ -220,41 +220,41 @@ static void try_mutex(const struct mutex_kind *kind)
 
 	printf("mutex %s\n", kind->name);
 	make_mutex(kind);
-	TELL(pthread_mutex_lock(mutex));
+	REPORT(pthread_mutex_lock(mutex));
 	if (kind->type != PTHREAD_MUTEX_NORMAL && kind->type != PTHREAD_MUTEX_ADAPTIVE_NP) {
-		TELL(pthread_mutex_lock(mutex));
+		REPORT(pthread_mutex_lock(mutex));
 		if (kind->type == PTHREAD_MUTEX_RECURSIVE) {
 			unsigned count = mutex->__data.__count;
 
 			mutex->__data.__count = ~0U;
-			TELL(pthread_mutex_lock(mutex));
+			REPORT(pthread_mutex_lock(mutex));
 			mutex->__data.__count = count;
-			TELL(pthread_mutex_unlock(mutex));
+			REPORT(pthread_mutex_unlock(mutex));
 		}
 	} else if (kind->protocol == PTHREAD_PRIO_NONE) {
 		struct timespec wall = after(CLOCK_REALTIME, 1000000);
 
-		TELL(pthread_mutex_timedlock(mutex, &wall));
+		REPORT(pthread_mutex_timedlock(mutex, &wall));
 	}
 	run(be_another_thread, (void *)kind);
-	TELL(pthread_mutex_unlock(mutex));
+	REPORT(pthread_mutex_unlock(mutex));
 	if (kind->type != PTHREAD_MUTEX_NORMAL && kind->type != PTHREAD_MUTEX_ADAPTIVE_NP)
-		TELL(pthread_mutex_unlock(mutex));
+		REPORT(pthread_mutex_unlock(mutex));
 	struct timespec bad = {.tv_nsec = -1};
-	TELL(pthread_mutex_timedlock(mutex, &bad)); // is not looked at
-	TELL(pthread_mutex_unlock(mutex));
+	REPORT(pthread_mutex_timedlock(mutex, &bad)); // is not looked at
+	REPORT(pthread_mutex_unlock(mutex));
 	// Of a thread without a real-time priority this kind cannot be locked.
 	if (kind->protocol != PTHREAD_PRIO_PROTECT || sched_getscheduler(0) == SCHED_FIFO) {
 		thread = start_holder(&holder);
-		TELL(pthread_mutex_lock(mutex));
-		TELL(pthread_mutex_unlock(mutex));
+		REPORT(pthread_mutex_lock(mutex));
+		REPORT(pthread_mutex_unlock(mutex));
 		pthread_join(thread, NULL);
 	}
 	if (kind->robust)
 		try_deaths(kind);
 	printf("owner %d users %u kind %d\n", mutex->__data.__owner, mutex->__data.__nusers,
 	       mutex->__data.__kind);
-	TELL(pthread_mutex_destroy(mutex));
+	REPORT(pthread_mutex_destroy(mutex));
 }
 
 static void try_mutexes(void)
@@ -276,9 +276,9 @@ static void try_bad_mutex(void)
 {
 	memset(mutex, 0, sizeof(*mutex));
 	mutex->__data.__kind = 13;
-	TELL(pthread_mutex_lock(mutex));
-	TELL(pthread_mutex_trylock(mutex));
-	TELL(pthread_mutex_unlock(mutex));
+	REPORT(pthread_mutex_lock(mutex));
+	REPORT(pthread_mutex_trylock(mutex));
+	REPORT(pthread_mutex_unlock(mutex));
 }
 
 /* Rwlocks */
@@ -305,13 +305,13 @@ static void *time_out(void *arg)
 	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
 	struct timespec bad = {.tv_sec = wall.tv_sec + 60, .tv_nsec = -1};
 
-	TELL(pthread_rwlock_tryrdlock(rwlock) == 0 ? pthread_rwlock_unlock(rwlock) : EBUSY);
-	TELL(pthread_rwlock_trywrlock(rwlock));
-	TELL(pthread_rwlock_timedwrlock(rwlock, &wall));
-	TELL(pthread_rwlock_timedwrlock(rwlock, &bad));
-	TELL_CLOCK(pthread_rwlock_clockwrlock(rwlock, CLOCK_MONOTONIC, &monotonic));
-	TELL_CLOCK(pthread_rwlock_clockwrlock(rwlock, CLOCK_PROCESS_CPUTIME_ID, &monotonic));
-	TELL_CLOCK(pthread_rwlock_clockrdlock(rwlock, CLOCK_PROCESS_CPUTIME_ID, &monotonic));
+	REPORT(pthread_rwlock_tryrdlock(rwlock) == 0 ? pthread_rwlock_unlock(rwlock) : EBUSY);
+	REPORT(pthread_rwlock_trywrlock(rwlock));
+	REPORT(pthread_rwlock_timedwrlock(rwlock, &wall));
+	REPORT(pthread_rwlock_timedwrlock(rwlock, &bad));
+	REPORT_CLOCK(pthread_rwlock_clockwrlock(rwlock, CLOCK_MONOTONIC, &monotonic));
+	REPORT_CLOCK(pthread_rwlock_clockwrlock(rwlock, CLOCK_PROCESS_CPUTIME_ID, &monotonic));
+	REPORT_CLOCK(pthread_rwlock_clockrdlock(rwlock, CLOCK_PROCESS_CPUTIME_ID, &monotonic));
 	return NULL;
 }
 
@@ -321,8 +321,8 @@ static void *time_out_reading(void *arg)
 	struct timespec wall = after(CLOCK_REALTIME, 1000000);
 	struct timespec monotonic = after(CLOCK_MONOTONIC, 1000000);
 
-	TELL(pthread_rwlock_timedrdlock(rwlock, &wall));
-	TELL_CLOCK(pthread_rwlock_clockrdlock(rwlock, CLOCK_MONOTONIC, &monotonic));
+	REPORT(pthread_rwlock_timedrdlock(rwlock, &wall));
+	REPORT_CLOCK(pthread_rwlock_clockrdlock(rwlock, CLOCK_MONOTONIC, &monotonic));
 	return NULL;
 }
 
@@ -335,36 +335,36 @@ static void try_rwlock(pthread_rwlock_t *rwlock, const char *name, int kind)
 	printf("rwlock %s\n", name);
 	pthread_rwlockattr_init(&attr);
 	pthread_rwlockattr_setkind_np(&attr, kind);
-	TELL(pthread_rwlock_init(rwlock, &attr));
-	TELL(pthread_rwlock_rdlock(rwlock));
-	TELL(pthread_rwlock_rdlock(rwlock));
+	REPORT(pthread_rwlock_init(rwlock, &attr));
+	REPORT(pthread_rwlock_rdlock(rwlock));
+	REPORT(pthread_rwlock_rdlock(rwlock));
 	run(time_out, rwlock);
-	TELL(pthread_rwlock_unlock(rwlock));
-	TELL(pthread_rwlock_unlock(rwlock));
-	TELL(pthread_rwlock_wrlock(rwlock));
-	TELL(pthread_rwlock_wrlock(rwlock));
-	TELL(pthread_rwlock_rdlock(rwlock));
+	REPORT(pthread_rwlock_unlock(rwlock));
+	REPORT(pthread_rwlock_unlock(rwlock));
+	REPORT(pthread_rwlock_wrlock(rwlock));
+	REPORT(pthread_rwlock_wrlock(rwlock));
+	REPORT(pthread_rwlock_rdlock(rwlock));
 	struct timespec wall = after(CLOCK_REALTIME, 1000000);
-	TELL(pthread_rwlock_timedrdlock(rwlock, &wall));
+	REPORT(pthread_rwlock_timedrdlock(rwlock, &wall));
 	run(time_out_reading, rwlock);
 	run(time_out, rwlock);
-	TELL(pthread_rwlock_unlock(rwlock));
+	REPORT(pthread_rwlock_unlock(rwlock));
 	holder.take = take_write;
 	thread = start_holder(&holder);
-	TELL(pthread_rwlock_rdlock(rwlock));
-	TELL(pthread_rwlock_unlock(rwlock));
+	REPORT(pthread_rwlock_rdlock(rwlock));
+	REPORT(pthread_rwlock_unlock(rwlock));
 	pthread_join(thread, NULL);
 	holder.in_one_piece = kind == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP;
 	thread = start_holder(&holder);
-	TELL(pthread_rwlock_wrlock(rwlock));
-	TELL(pthread_rwlock_unlock(rwlock));
+	REPORT(pthread_rwlock_wrlock(rwlock));
+	REPORT(pthread_rwlock_unlock(rwlock));
 	pthread_join(thread, NULL);
 	holder.take = take_read;
 	thread = start_holder(&holder);
-	TELL(pthread_rwlock_wrlock(rwlock));
-	TELL(pthread_rwlock_unlock(rwlock));
+	REPORT(pthread_rwlock_wrlock(rwlock));
+	REPORT(pthread_rwlock_unlock(rwlock));
 	pthread_join(thread, NULL);
-	TELL(pthread_rwlock_destroy(rwlock));
+	REPORT(pthread_rwlock_destroy(rwlock));
 }
 
 /* Conditions */
@@ -382,26 +382,26 @@ static void try_conds(void)
 	printf("conditions\n");
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	TELL(pthread_cond_init(&cond, &attr));
+	REPORT(pthread_cond_init(&cond, &attr));
 	make_mutex(&errorcheck);
-	TELL(pthread_cond_wait(&cond, mutex)); // of nobody
-	TELL(pthread_cond_timedwait(&cond, mutex, &monotonic));
-	TELL(pthread_mutex_lock(mutex));
-	TELL(pthread_cond_timedwait(&cond, mutex, &monotonic));
-	TELL(pthread_cond_timedwait(&cond, mutex, &bad));
-	TELL_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_REALTIME, &wall));
-	TELL_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_MONOTONIC, &monotonic));
-	TELL_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_THREAD_CPUTIME_ID, &monotonic));
-	TELL(pthread_mutex_unlock(mutex));
+	REPORT(pthread_cond_wait(&cond, mutex)); // of nobody
+	REPORT(pthread_cond_timedwait(&cond, mutex, &monotonic));
+	REPORT(pthread_mutex_lock(mutex));
+	REPORT(pthread_cond_timedwait(&cond, mutex, &monotonic));
+	REPORT(pthread_cond_timedwait(&cond, mutex, &bad));
+	REPORT_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_REALTIME, &wall));
+	REPORT_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_MONOTONIC, &monotonic));
+	REPORT_CLOCK(pthread_cond_clockwait(&cond, mutex, CLOCK_THREAD_CPUTIME_ID, &monotonic));
+	REPORT(pthread_mutex_unlock(mutex));
 	make_mutex(&recursive);
-	TELL(pthread_mutex_lock(mutex));
-	TELL(pthread_mutex_lock(mutex));
-	TELL(pthread_cond_timedwait(&cond, mutex, &monotonic));
-	TELL(pthread_mutex_unlock(mutex));
-	TELL(pthread_mutex_unlock(mutex));
-	TELL(pthread_cond_signal(&cond));
-	TELL(pthread_cond_broadcast(&cond));
-	TELL(pthread_cond_destroy(&cond));
+	REPORT(pthread_mutex_lock(mutex));
+	REPORT(pthread_mutex_lock(mutex));
+	REPORT(pthread_cond_timedwait(&cond, mutex, &monotonic));
+	REPORT(pthread_mutex_unlock(mutex));
+	REPORT(pthread_mutex_unlock(mutex));
+	REPORT(pthread_cond_signal(&cond));
+	REPORT(pthread_cond_broadcast(&cond));
+	REPORT(pthread_cond_destroy(&cond));
 }
 
 /* Files */
@@ -422,71 +422,71 @@ static void try_files(void)
 	void *volatile nothing = NULL, *volatile nowhere = (void *)8;
 	volatile int negative = -1;
 	printf("files\n");
-	TELL(fsync(fd));
-	TELL(fsync(out));
-	TELL(fsync(gone));
-	TELL(fdatasync(fd));
-	TELL(fdatasync(gone));
-	TELL(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));
-	TELL(sync_file_range(out, 0, 0, SYNC_FILE_RANGE_WRITE));
-	TELL(sync_file_range(fd, 0, 0, 12345));
-	TELL(syncfs(gone));
-	TELL(fallocate(fd, 0, 0, BLOCK));
-	TELL(fallocate(fd, 0, 0, 0));
-	TELL(fallocate(fd, 1 << 20, 0, 1));
-	TELL(fallocate(reader, 0, 0, 1));
-	TELL(posix_fallocate(fd, BLOCK, BLOCK));
-	TELL(posix_fallocate(reader, 0, 1));
-	TELL(posix_fallocate(gone, 0, 1));
-	TELL(posix_fallocate(fd, -1, 1));
-	TELL(posix_fallocate(out, 0, 1));
-	TELL(ftruncate(fd, 100));
-	TELL(ftruncate(fd, -1));
-	TELL(ftruncate(reader, 0));
-	TELL(pwrite(fd, buffer, BLOCK, 0));
-	TELL(pwrite(fd, buffer, BLOCK, BLOCK));
-	TELL(pwrite(fd, buffer, 10, 5));
-	TELL(pwrite(reader, buffer, BLOCK, 0));
-	TELL(pwrite(out, buffer, BLOCK, 0));
-	TELL(pwrite(gone, buffer, BLOCK, 0));
-	TELL(pwrite(fd, nothing, BLOCK, 0));
-	TELL(pwrite(fd, buffer, BLOCK, -1));
-	TELL(pread(fd, buffer, BLOCK, 0));
-	TELL(pread(fd, buffer, BLOCK, BLOCK + 100));
-	TELL(pread(fd, buffer, BLOCK, 1 << 30));
-	TELL(pread(gone, buffer, BLOCK, 0));
-	TELL(pread(fd, nothing, BLOCK, 0));
-	TELL(preadv(fd, vector, 2, 100));
-	TELL(preadv(fd, vector, negative, 0));
-	TELL(preadv(fd, nothing, 2, 0));
-	TELL(pwritev(fd, vector, 2, 100));
-	TELL(pwritev(gone, vector, 2, 100));
-	TELL(pwritev(fd, nowhere, 2, 100));
+	REPORT(fsync(fd));
+	REPORT(fsync(out));
+	REPORT(fsync(gone));
+	REPORT(fdatasync(fd));
+	REPORT(fdatasync(gone));
+	REPORT(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));
+	REPORT(sync_file_range(out, 0, 0, SYNC_FILE_RANGE_WRITE));
+	REPORT(sync_file_range(fd, 0, 0, 12345));
+	REPORT(syncfs(gone));
+	REPORT(fallocate(fd, 0, 0, BLOCK));
+	REPORT(fallocate(fd, 0, 0, 0));
+	REPORT(fallocate(fd, 1 << 20, 0, 1));
+	REPORT(fallocate(reader, 0, 0, 1));
+	REPORT(posix_fallocate(fd, BLOCK, BLOCK));
+	REPORT(posix_fallocate(reader, 0, 1));
+	REPORT(posix_fallocate(gone, 0, 1));
+	REPORT(posix_fallocate(fd, -1, 1));
+	REPORT(posix_fallocate(out, 0, 1));
+	REPORT(ftruncate(fd, 100));
+	REPORT(ftruncate(fd, -1));
+	REPORT(ftruncate(reader, 0));
+	REPORT(pwrite(fd, buffer, BLOCK, 0));
+	REPORT(pwrite(fd, buffer, BLOCK, BLOCK));
+	REPORT(pwrite(fd, buffer, 10, 5));
+	REPORT(pwrite(reader, buffer, BLOCK, 0));
+	REPORT(pwrite(out, buffer, BLOCK, 0));
+	REPORT(pwrite(gone, buffer, BLOCK, 0));
+	REPORT(pwrite(fd, nothing, BLOCK, 0));
+	REPORT(pwrite(fd, buffer, BLOCK, -1));
+	REPORT(pread(fd, buffer, BLOCK, 0));
+	REPORT(pread(fd, buffer, BLOCK, BLOCK + 100));
+	REPORT(pread(fd, buffer, BLOCK, 1 << 30));
+	REPORT(pread(gone, buffer, BLOCK, 0));
+	REPORT(pread(fd, nothing, BLOCK, 0));
+	REPORT(preadv(fd, vector, 2, 100));
+	REPORT(preadv(fd, vector, negative, 0));
+	REPORT(preadv(fd, nothing, 2, 0));
+	REPORT(pwritev(fd, vector, 2, 100));
+	REPORT(pwritev(gone, vector, 2, 100));
+	REPORT(pwritev(fd, nowhere, 2, 100));
 	void *map = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
-	TELL(msync(map, BLOCK, MS_SYNC));
-	TELL(msync(map, BLOCK, MS_ASYNC));
-	TELL(msync((char *)map + 1, BLOCK, MS_SYNC));
+	REPORT(msync(map, BLOCK, MS_SYNC));
+	REPORT(msync(map, BLOCK, MS_ASYNC));
+	REPORT(msync((char *)map + 1, BLOCK, MS_SYNC));
 	munmap(map, BLOCK);
-	TELL(msync(map, BLOCK, MS_SYNC));
-	TELL(rename("file", "other"));
-	TELL(rename("file", "other"));
-	TELL(renameat(AT_FDCWD, "other", AT_FDCWD, "file"));
-	TELL(renameat(gone, "other", AT_FDCWD, "file"));
-	TELL(mkdir("folder", 0700));
+	REPORT(msync(map, BLOCK, MS_SYNC));
+	REPORT(rename("file", "other"));
+	REPORT(rename("file", "other"));
+	REPORT(renameat(AT_FDCWD, "other", AT_FDCWD, "file"));
+	REPORT(renameat(gone, "other", AT_FDCWD, "file"));
+	REPORT(mkdir("folder", 0700));
 #if __GLIBC_PREREQ(2, 28)
-	TELL(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", RENAME_NOREPLACE));
-	TELL(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", RENAME_EXCHANGE));
-	TELL(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", 1 << 30));
+	REPORT(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", RENAME_NOREPLACE));
+	REPORT(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", RENAME_EXCHANGE));
+	REPORT(renameat2(AT_FDCWD, "file", AT_FDCWD, "folder", 1 << 30));
 #endif
-	TELL(unlink("none"));
-	TELL(unlink(nowhere));
-	TELL(rename("folder", nowhere));
-	TELL(rename(nowhere, "folder"));
-	TELL(unlink("folder"));
-	TELL(unlinkat(AT_FDCWD, "file", 0));
-	TELL(unlinkat(AT_FDCWD, "file", AT_REMOVEDIR));
-	TELL(unlinkat(gone, "folder", 0));
-	TELL(unlink("file"));
+	REPORT(unlink("none"));
+	REPORT(unlink(nowhere));
+	REPORT(rename("folder", nowhere));
+	REPORT(rename(nowhere, "folder"));
+	REPORT(unlink("folder"));
+	REPORT(unlinkat(AT_FDCWD, "file", 0));
+	REPORT(unlinkat(AT_FDCWD, "file", AT_REMOVEDIR));
+	REPORT(unlinkat(gone, "folder", 0));
+	REPORT(unlink("file"));
 	free(buffer);
 }
 

@@ -95,7 +95,7 @@ static NOIPA void middle_tails(unsigned long turn)
 	KEEP_FRAME();
 }
 
-static NOIPA void leave_thread(unsigned long turn)
+static NOIPA void end_thread(unsigned long turn)
 {
 	(void)turn;
 	syscall(SYS_exit, 0);
@@ -111,7 +111,7 @@ NOIPA void heads_end(unsigned long turn)
 	if (kind == SIGNAL)
 		raise(SIGUSR1);
 	else if (kind == EXIT)
-		leave_thread(turn);
+		end_thread(turn);
 	else
 		call_on(turn, kind == SEGMENTS ? middle_heads : low_heads, second_top);
 	KEEP_FRAME();
@@ -354,7 +354,7 @@ static void print_chains(void)
 		[SEGMENTS] = {"low_heads,call_on,middle_heads,call_on,heads_end",
 			      "low_tails,call_on,middle_tails,call_on,tails_end"},
 		[COROUTINE] = {"low_heads,call_on,heads_end", "low_tails,call_on,tails_end"},
-		[EXIT] = {"leave_thread,heads_end", "tails_end"},
+		[EXIT] = {"end_thread,heads_end", "tails_end"},
 	};
 
 	chain_print("target_read_command,target_serve,main", NULL, NULL);

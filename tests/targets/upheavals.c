@@ -311,7 +311,7 @@ static void churn_some(unsigned long rounds)
 	}
 }
 
-static void beside_fighters(void (*some)(unsigned long), unsigned long rounds)
+static void while_locks_are_taken(void (*some)(unsigned long), unsigned long rounds)
 {
 	pthread_t threads[FIGHTERS];
 
@@ -337,9 +337,9 @@ int main(int argc, char **argv)
 	if (strcmp(argv[2], "jump")) // out of the making of the ring, too
 		wait_a_little();
 	if (!strcmp(argv[2], "cancel"))
-		beside_fighters(cancel_some, rounds);
+		while_locks_are_taken(cancel_some, rounds);
 	else if (!strcmp(argv[2], "fork"))
-		beside_fighters(fork_some, rounds);
+		while_locks_are_taken(fork_some, rounds);
 	else if (!strcmp(argv[2], "signal"))
 		signal_some(rounds);
 	else if (!strcmp(argv[2], "jump"))

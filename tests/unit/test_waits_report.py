@@ -207,7 +207,7 @@ def test_row_locks_that_look_idle_are_not_passed_over(
 
 
 def test_the_uprobes_are_at_these_functions() -> None:
-    source = (GOLDEN.parents[2] / "pmp" / "waits" / "server_functions.c").read_text()
+    source = (GOLDEN.parents[2] / "pmp" / "waits" / "server_wait.c").read_text()
     found = re.findall(
         r'\.name = "([^"]+)",[^{}]*\{[^}]*\},\s*\.role = STALL_ROLE_ROW_LOCK', source
     )

@@ -2,8 +2,8 @@
 #include "ebpf/programs/waits/async.bpf.h"
 
 #include "ebpf/programs/waits/files.bpf.h"
-#include "ebpf/programs/waits/histogram.bpf.h"
 #include "ebpf/programs/waits/records.bpf.h"
+#include "ebpf/programs/waits/stats.bpf.h"
 
 #define ASYNC_CALLS 16384 // on their way at once
 

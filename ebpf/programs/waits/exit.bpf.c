@@ -7,9 +7,9 @@
 
 #include "ebpf/programs/waits/async.bpf.h"
 #include "ebpf/programs/waits/calls.bpf.h"
-#include "ebpf/programs/waits/histogram.bpf.h"
 #include "ebpf/programs/waits/records.bpf.h"
 #include "ebpf/programs/waits/slots.bpf.h"
+#include "ebpf/programs/waits/stats.bpf.h"
 #include "ebpf/programs/waits/wait.bpf.h"
 
 #define EAGAIN 11
@@ -70,7 +70,7 @@ static __always_inline int end_wait(struct end *end, struct stall_wait_slot *slo
 	if (!stat || kind >= STALL_WAIT_KINDS)
 		return 0;
 	if (kind == STALL_WAIT_FUTEX && end->result == -EAGAIN) {
-		__sync_fetch_and_add(&stat->in_vain, 1);
+		__sync_fetch_and_add(&stat->not_waited, 1);
 		return 0;
 	}
 	count_wait(stat, ns, end->now);

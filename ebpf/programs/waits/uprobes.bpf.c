@@ -22,7 +22,7 @@ static __always_inline bool read_frame(struct frame *frame, __u64 call_sp)
 /* Whether the call that a uprobe saw has not returned: its return address still stands on the
  * stack, under the same frame. Without a probe on the return, which would rewrite that address,
  * there is no other sign. */
-static __always_inline bool server_call_goes_on(__u64 call_sp, __u64 return_address, __u32 hash,
+static __always_inline bool is_same_server_call(__u64 call_sp, __u64 return_address, __u32 hash,
 						__u64 sp)
 {
 	struct frame frame;
@@ -73,11 +73,11 @@ VERIFIED_ONCE int refresh_server_call(struct stall_wait_slot *slot, __u64 sp)
 		return 0;
 	if (server->prepared
 		    ? refresh_prepared_call(server, sp)
-		    : server_call_goes_on(server->sp, server->return_address, server->frame, sp))
+		    : is_same_server_call(server->sp, server->return_address, server->frame, sp))
 		return 0;
 	server->function = 0;
 	if (!outer->function ||
-	    !server_call_goes_on(outer->sp, outer->return_address, outer->frame, sp))
+	    !is_same_server_call(outer->sp, outer->return_address, outer->frame, sp))
 		return 0;
 	server->prepared = 0;
 	server->lock = outer->lock;
@@ -144,7 +144,7 @@ static __always_inline bool keep_outer(struct stall_wait_slot *slot, __u64 sp)
 
 	if (!before->function || before->prepared)
 		return false;
-	if (!server_call_goes_on(before->sp, before->return_address, before->frame, sp))
+	if (!is_same_server_call(before->sp, before->return_address, before->frame, sp))
 		return false;
 	outer->function = before->function;
 	outer->lock = before->lock;

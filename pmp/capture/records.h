@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a capture was taken without being asked for: the `trigger` record of docs/capture-format.md.
-#ifndef STALL_TRIGGER_H
-#define STALL_TRIGGER_H
+// The records `lock` and `trigger` of docs/capture-format.md.
+#ifndef STALL_RECORDS_H
+#define STALL_RECORDS_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "base/json_writer.h"
 #include "lock/lock.h"
 
+// Writes the members of the record.
+void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct stall_json *json);
+
+// Why a capture was taken that nobody asked for.
 struct stall_trigger {
 	const char *reason; // "threshold", "convoy"
 	const char *kind;   // of the wait, as in stallscope.waits/1
@@ -24,7 +29,7 @@ struct stall_trigger {
 	uint64_t suppressed; // captures since the one before that were not taken
 };
 
-// The members of the record. A name that is not known may be that of a lock of the capture.
+// Writes the members of the record. A name that is not known may be that of a lock of the capture.
 void stall_trigger_write(const struct stall_trigger *trigger, const struct stall_locks *locks,
 			 struct stall_json *json);
 

@@ -1,10 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "capture/trigger.h"
+#include "capture/records.h"
+
+#include <stdio.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "capture/fields.h"
-#include "capture/lock_record.h"
+
+// "LOCK_open", "buffer+0x40", or NULL. Free what is in *ret_storage. Out of memory: json has failed.
+static const char *lock_name(const struct stall_lock *lock, struct stall_json *json,
+			     char **ret_storage)
+{
+	if (!lock->symbol || !lock->symbol_offset)
+		return lock->symbol;
+	if (asprintf(ret_storage, "%s+0x%llx", lock->symbol,
+		     (unsigned long long)lock->symbol_offset) < 0) {
+		*ret_storage = NULL;
+		json->failed = true;
+	}
+	return *ret_storage;
+}
+
+void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct stall_json *json)
+{
+	_cleanup_free_ char *name = NULL;
+
+	stall_put_lock_id(json, id);
+	stall_put_lock_process(json, lock->process);
+	stall_put_lock_address(json, lock->address);
+	stall_put_lock_futex(json, lock->futex, lock->futex);
+	stall_put_lock_kind(json, stall_lock_kind_name(lock->kind));
+	stall_put_lock_owner_tid(json, lock->owner_tid, lock->owner_tid);
+	// Where the word is no lock's, any 32 bits can stand there; a reader takes no negative number.
+	if (!lock->owner_tid && lock->owner_raw)
+		stall_put_lock_owner_raw(json, (uint32_t)lock->owner_raw);
+	stall_put_lock_readers(json, lock->kind == STALL_LOCK_RWLOCK, lock->readers);
+	stall_put_lock_waiters(json, lock->waiters);
+	stall_put_lock_symbol(json, lock_name(lock, json, &name));
+	stall_put_lock_stable(json, lock->stable);
+	stall_put_lock_source(json, "futex");
+}
 
 static const struct stall_lock *find_lock(const struct stall_locks *locks, uint64_t address)
 {
@@ -28,7 +63,7 @@ void stall_trigger_write(const struct stall_trigger *trigger, const struct stall
 	const char *name = trigger->name;
 
 	if (!name && lock)
-		name = stall_lock_name(lock, json, &storage);
+		name = lock_name(lock, json, &storage);
 	stall_put_trigger_reason(json, trigger->reason);
 	stall_put_trigger_kind(json, trigger->kind);
 	stall_put_trigger_name(json, name);

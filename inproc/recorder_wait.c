@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "inproc/recorder_marks.h"
+#include "inproc/recorder_wait.h"
 
 #include "inproc/raw_call.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the records say of locks and files: roles, names, owners.
-#ifndef STALL_WATCH_LEARN_H
-#define STALL_WATCH_LEARN_H
+#ifndef STALL_WATCH_ROLES_H
+#define STALL_WATCH_ROLES_H
 
 #include "base/error.h"
 #include "ebpf/waits.h"
@@ -10,10 +10,10 @@
 
 struct stall_watch;
 
-struct stall_error *stall_watch_learn(struct stall_watch *watch, struct stall_wait_item *item);
+struct stall_error *stall_watch_identify(struct stall_watch *watch, struct stall_wait_item *item);
 // Identifies words that threads wait on now and that no record has named: waits that are no longer
 // than their threshold yet.
-struct stall_error *stall_watch_learn_in_flight(struct stall_watch *watch);
+struct stall_error *stall_watch_identify_in_flight(struct stall_watch *watch);
 struct stall_error *stall_watch_name_file(struct stall_watch *watch,
 					  const struct stall_wait_file *file);
 // Names a file that no record has named, if its source can.

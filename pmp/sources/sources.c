@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sources/choose_source.h"
+#include "sources/sources.h"
 
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "rings/ring_find.h"
-#include "sources/source_bpf.h"
-#include "sources/source_poll.h"
-#include "sources/source_ring.h"
 
 void stall_wait_source_options_init(struct stall_wait_source_options *options)
 {

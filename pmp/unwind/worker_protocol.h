@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the probe and its worker say to each other. Jobs and results lie in a shared region; short
-// messages over a SOCK_SEQPACKET socket say that they are there, ask for files (answered with a
-// descriptor) and for memory.
+// The protocol between the probe and its worker. Jobs and results lie in a shared region. Short
+// messages over a SOCK_SEQPACKET socket announce them, request files (the answer has a descriptor)
+// and memory.
 //
 // The worker believes the probe. The probe believes nothing: it copies results out and checks each
 // number in its copy.
-#ifndef STALL_WORKER_WIRE_H
-#define STALL_WORKER_WIRE_H
+#ifndef STALL_WORKER_PROTOCOL_H
+#define STALL_WORKER_PROTOCOL_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,17 +14,17 @@
 #include "snapshot/snapshot.h"
 #include "unwind/elf_file.h"
 
-#define STALL_WIRE_PAGE 4096
+#define STALL_PROTOCOL_PAGE 4096
 
-enum stall_wire_type {
-	STALL_WIRE_READY = 1, // worker: the sandbox is up; `status` 0 or an errno
-	STALL_WIRE_JOB,	      // probe: do the job in the region
-	STALL_WIRE_DONE,      // worker: the result is in the region
-	STALL_WIRE_FILE,      // worker: wants the file of job module `module`; the answer has it
-	STALL_WIRE_READ,      // worker: wants the page at `address`; the answer holds `size` bytes
+enum stall_protocol_type {
+	STALL_PROTOCOL_READY = 1, // worker: the sandbox is up; `status` 0 or an errno
+	STALL_PROTOCOL_JOB,	  // probe: do the job in the region
+	STALL_PROTOCOL_DONE,	  // worker: the result is in the region
+	STALL_PROTOCOL_FILE,	  // worker: requests the file of job module `module`
+	STALL_PROTOCOL_READ, // worker: requests the page at `address`; the answer holds `size` bytes
 };
 
-struct stall_wire_message {
+struct stall_protocol_message {
 	uint32_t type;
 	uint32_t module;
 	uint32_t process;
@@ -33,46 +33,46 @@ struct stall_wire_message {
 	uint64_t size;
 };
 
-enum stall_wire_kind {
-	STALL_WIRE_UNWIND,
-	STALL_WIRE_NAME_DATA,
-	STALL_WIRE_FIND_DATA,
-	STALL_WIRE_FIND_FUNCTIONS,
+enum stall_protocol_kind {
+	STALL_PROTOCOL_UNWIND,
+	STALL_PROTOCOL_NAME_DATA,
+	STALL_PROTOCOL_FIND_DATA,
+	STALL_PROTOCOL_FIND_FUNCTIONS,
 };
 
-struct stall_wire_process {
+struct stall_protocol_process {
 	uint32_t first_mapping, mapping_count; // executable ones, sorted by start
 	uint32_t first_module, module_count;
 	uint32_t main_module; // of the job; UINT32_MAX unknown
 };
 
-struct stall_wire_mapping {
+struct stall_protocol_mapping {
 	uint64_t start, end, offset;
 	uint32_t module; // of the job
 };
 
 // Identifies a file, to see whether it is known already.
-struct stall_wire_key {
+struct stall_protocol_key {
 	uint64_t dev, ino, size, mtime_ns;
 };
 
-struct stall_wire_module {
+struct stall_protocol_module {
 	uint32_t process, module; // of the snapshot
 	uint64_t start, end, offset;
-	uint64_t path;	  // offset of a string in the region
-	uint8_t has_fd;	  // else there is no file to ask for
-	uint8_t poisoned; // a worker died of it
-	struct stall_wire_key key;
+	uint64_t path;	// offset of a string in the region
+	uint8_t has_fd; // else there is no file to ask for
+	uint8_t bad;	// a worker died of it
+	struct stall_protocol_key key;
 };
 
-struct stall_wire_thread {
+struct stall_protocol_thread {
 	uint32_t process;
 	struct stall_regs regs;
 	uint64_t stack_address, stack_size;
 	uint64_t stack; // offset in the arena
 };
 
-struct stall_wire_query {
+struct stall_protocol_query {
 	uint32_t process;
 	uint64_t address; // NAME_DATA: in. FIND_DATA: out. FIND_FUNCTIONS: out, in the file
 	uint64_t name;	  // FIND_DATA: offset of a string in the region. FIND_FUNCTIONS: a pattern
@@ -83,16 +83,16 @@ struct stall_wire_query {
 };
 
 // A pattern of FIND_FUNCTIONS has so many queries in a row, for the places where it is found.
-#define STALL_WIRE_PLACES 16
-enum stall_wire_place { STALL_WIRE_CLONE = 1, STALL_WIRE_STEPPED = 2 };
+#define STALL_PROTOCOL_PLACES 16
+enum stall_protocol_place { STALL_PROTOCOL_CLONE = 1, STALL_PROTOCOL_STEPPED = 2 };
 
-struct stall_wire_frame {
+struct stall_protocol_frame {
 	uint64_t pc, offset, symbol_offset;
 	uint32_t process, module; // module of the snapshot, or STALL_NO_MODULE
 	uint32_t symbol, linkage; // strings of the result + 1; 0: none
 };
 
-struct stall_wire_stack {
+struct stall_protocol_stack {
 	uint64_t first; // index into the result's indexes
 	uint32_t count;
 	uint32_t end; // enum stall_unwind_end
@@ -100,17 +100,22 @@ struct stall_wire_stack {
 	uint32_t done;
 };
 
-enum stall_wire_symbols {
-	STALL_WIRE_SYMBOLS_NONE,
-	STALL_WIRE_SYMTAB,
-	STALL_WIRE_DYNSYM,
-	STALL_WIRE_MINIDEBUG,
-	STALL_WIRE_SEPARATE,
+enum stall_protocol_symbols {
+	STALL_PROTOCOL_SYMBOLS_NONE,
+	STALL_PROTOCOL_SYMTAB,
+	STALL_PROTOCOL_DYNSYM,
+	STALL_PROTOCOL_MINIDEBUG,
+	STALL_PROTOCOL_SEPARATE,
 };
 
-enum stall_wire_cfi { STALL_WIRE_CFI_NONE, STALL_WIRE_EH, STALL_WIRE_DEBUG, STALL_WIRE_BOTH };
+enum stall_protocol_cfi {
+	STALL_PROTOCOL_CFI_NONE,
+	STALL_PROTOCOL_EH,
+	STALL_PROTOCOL_DEBUG,
+	STALL_PROTOCOL_BOTH
+};
 
-struct stall_wire_module_info {
+struct stall_protocol_module_info {
 	uint32_t examined;
 	uint32_t symbols, cfi;
 	uint64_t bias;
@@ -119,7 +124,7 @@ struct stall_wire_module_info {
 };
 
 // At the start of the region. Arrays are offsets in the region; the worker fills the last five.
-struct stall_wire_job {
+struct stall_protocol_job {
 	uint32_t kind;
 	uint32_t process_count, mapping_count, module_count, thread_count, query_count;
 	uint64_t deadline_ns; // CLOCK_MONOTONIC: give up what is left by then

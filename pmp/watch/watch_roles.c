@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch/watch_learn.h"
+#include "watch/watch_roles.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "watch/watch_slots.h"
 #include "watch/watch_state.h"
 
-#define MAX_LOOKS 64 // at words that threads wait on, each line
+#define MAX_READ_WORDS 64 // at words that threads wait on, each line
 
 struct stall_error *stall_watch_name_file(struct stall_watch *watch,
 					  const struct stall_wait_file *file)
@@ -109,9 +109,9 @@ static struct stall_error *name_by(struct stall_watch *watch, struct stall_wait_
 	return NULL;
 }
 
-static struct stall_error *learn_from_server(struct stall_watch *watch,
-					     struct stall_wait_entry *entry,
-					     const struct stall_wait_item *item)
+static struct stall_error *identify_from_server(struct stall_watch *watch,
+						struct stall_wait_entry *entry,
+						const struct stall_wait_item *item)
 {
 	struct stall_server_wait wait;
 
@@ -146,7 +146,7 @@ static void set_identity(struct stall_watch *watch, struct stall_wait_entry *ent
 	set_role(watch, entry, identity->role);
 }
 
-struct stall_error *stall_watch_learn(struct stall_watch *watch, struct stall_wait_item *item)
+struct stall_error *stall_watch_identify(struct stall_watch *watch, struct stall_wait_item *item)
 {
 	struct stall_wait_entry *entry;
 	struct stall_error *err = stall_wait_table_get(watch->table, &item->record.key, &entry);
@@ -161,7 +161,7 @@ struct stall_error *stall_watch_learn(struct stall_watch *watch, struct stall_wa
 		set_name(entry, item->symbol);
 		item->symbol = NULL;
 	}
-	return learn_from_server(watch, entry, item);
+	return identify_from_server(watch, entry, item);
 }
 
 // What the words alone leave no doubt of.
@@ -231,11 +231,11 @@ static bool needs_identification(const struct stall_wait_entry *entry)
 	       (entry->in_flight || was_waited_for);
 }
 
-struct stall_error *stall_watch_learn_in_flight(struct stall_watch *watch)
+struct stall_error *stall_watch_identify_in_flight(struct stall_watch *watch)
 {
 	struct stall_error *err = NULL;
 	struct stall_wait_entry *entry;
-	int left = MAX_LOOKS;
+	int left = MAX_READ_WORDS;
 
 	for (size_t i = 0; !err && left && (entry = stall_wait_table_at(watch->table, i)); i++) {
 		if (!needs_identification(entry))
