@@ -64,7 +64,7 @@ struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const
 
 	struct utsname kernel = {};
 
-	if (!log[0]) // libbpf says some things once only
+	if (!log[0]) // libbpf prints some messages only once
 		log = strerror(errnum);
 	stall_missing_capabilities(wanted, sizeof(wanted) / sizeof(wanted[0]), missing,
 				   sizeof(missing));

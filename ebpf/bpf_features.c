@@ -144,7 +144,7 @@ static struct stall_error *check_tracepoints(void)
 	if (program < 0)
 		return missing("cannot load a BPF program for tracepoints", errno,
 			       "take a kernel with CONFIG_BPF_EVENTS");
-	// One that fires seldom.
+	// One that fires rarely.
 	_cleanup_close_ int fd = bpf_raw_tracepoint_open("sched_process_exec", program);
 	return fd >= 0 ? NULL
 		       : missing("cannot attach to tracepoints", errno,

@@ -33,8 +33,8 @@ struct stall_wait_key {
 	__u64 id, id2;
 };
 
-/* A place in a hash table by open addressing: stall_wait_tag(key) & mask is the first place to look
- * at. Behind the table lies one stat for each kind, with tgid 0, for what found no place. */
+/* A place in a hash table by open addressing: stall_wait_tag(key) & mask is the first place to
+ * probe. Behind the table is one stat for each kind, with tgid 0, for what found no place. */
 struct stall_wait_stat {
 	__u64 tag; /* of the key; 0: free */
 	struct stall_wait_key key;
@@ -55,11 +55,11 @@ struct stall_wait_stat {
 	__u64 bucket[STALL_WAIT_BUCKETS]; /* their sum is the count */
 };
 
-/* What a uprobe in the server said last of this thread: believed only while the frame it was set in
- * still lies on the stack, which the reader checks by return_address at sp. */
+/* What a uprobe in the server last recorded about this thread. It is valid only while the frame it
+ * was set in is still on the stack, which the reader checks by return_address at sp. */
 struct stall_wait_server {
 	__u16 function; /* index of the uprobe + 1; 0: none */
-	__u16 prepared; /* not 0: it has said for what lock its caller is about to wait */
+	__u16 prepared; /* not 0: it has recorded the lock that its caller is about to wait for */
 	__u32 frame;	/* stall_frame_hash() of what lay above the return address */
 	__u64 lock;	/* the lock object, 0 unknown */
 	__u64 arg;	/* a second argument, as the uprobe's table says */

@@ -18,7 +18,7 @@
 #define THREAD_PLACES_PER_SLOT 4 // of the hash table of threads: it stays sparse
 #define LEAST_THREAD_PLACES 64
 
-// Of 37 KiB each. More possible CPUs than half of the most share them: they seldom need one.
+// Of 37 KiB each. More possible CPUs than half of the most share them: they rarely need one.
 #define RECORDS_PER_CPU 2
 #define LEAST_RECORDS 16
 #define MOST_RECORDS 256
@@ -171,7 +171,7 @@ static void choose_programs(struct stall_bpf_waits *waits, const struct btf *btf
 								 BTF_KIND_TYPEDEF) >= 0);
 }
 
-// 0, or the errno of what the kernel said.
+// 0, or the kernel's errno.
 static int load(struct stall_bpf_waits *waits, const struct btf *btf, unsigned int pidns,
 		bool timer)
 {

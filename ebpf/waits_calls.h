@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Which system calls are waits and where their arguments are: filled in by the loader, so that a
- * call that nobody wants costs one load. A reader of /proc has the same table. */
+ * call that is not watched costs one load. A reader of /proc has the same table. */
 #ifndef STALL_WAITS_CALLS_H
 #define STALL_WAITS_CALLS_H
 

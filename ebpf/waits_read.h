@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the wait programs say: records, slots of waits, and counts of locks and files.
+// What the wait programs report: records, slots of waits, and counts of locks and files.
 #ifndef STALL_WAITS_READ_H
 #define STALL_WAITS_READ_H
 
@@ -31,7 +31,7 @@ const volatile struct stall_wait_slot *stall_bpf_waits_slots(const struct stall_
 							     size_t *ret_count);
 const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_bpf_waits *waits,
 							     size_t *ret_count);
-// Says what a futex word is; for all waits on it from now on.
+// Sets the role of a futex word, for all waits on it from now on.
 void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_wait_key *key,
 			      enum stall_wait_role role);
 // The longest wait of a stat since this was last called; max_ns starts again.

@@ -50,8 +50,8 @@ void hook_end(struct hook *hook, int result);
 /* Of a system call: -1 and errno, or what it did. */
 void hook_end_call(struct hook *hook, int64_t result, uint64_t bytes);
 
-/* What the program passes to be read. The kernel says EFAULT of a pointer that is none, and so may
- * we not look at it: nothing is ever mapped that low (vm.mmap_min_addr). */
+/* Memory that the program passes to be read. For an invalid pointer the kernel returns EFAULT, so the
+ * hook must not read it either: nothing is ever mapped that low (vm.mmap_min_addr). */
 static inline bool hook_may_read(const void *pointer)
 {
 	return (uintptr_t)pointer >= 65536;

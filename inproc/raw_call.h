@@ -56,7 +56,7 @@ static inline uint64_t recorder_now(void)
 	return recorder_clock(CLOCK_MONOTONIC);
 }
 
-/* Not memcpy(3): a sanitizer's own looks at every byte, and a stack has bytes that nobody may read. */
+/* Not memcpy(3): a sanitizer's version checks every byte, and a stack has bytes that may not be read. */
 static inline void recorder_copy(void *to, const void *from, size_t size)
 {
 	asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(size) : : "memory");

@@ -450,7 +450,7 @@ static void record_release(struct recorder_ring *ring, struct recorder_thread *t
 		return;
 	uint64_t last_ns = __atomic_load_n(&stat->limited_ns[1], __ATOMIC_RELAXED);
 	if (last_ns && now - last_ns < QUEUE_PAUSE_NS)
-		return; // whether somebody has waited that long is not looked at
+		return; // not checked: whether a thread has waited that long
 	uint64_t oldest = recorder_oldest_wait(ring, object, &waiters);
 	if (!oldest || (oldest > now - threshold_ns && waiters < QUEUE))
 		return;

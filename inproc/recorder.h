@@ -2,8 +2,8 @@
 /*
  * What a thread of the server writes into the ring about itself. Everything here may run in any
  * thread at any moment, under any lock of the server or of the loader: it takes no lock, allocates
- * nothing, calls no function that does, sends no signal and never waits. Where the ring cannot be
- * had, nothing is recorded, and the server goes on.
+ * nothing, calls no function that does, sends no signal and never waits. Where there can be no
+ * ring, nothing is recorded, and the server runs on.
  *
  * The interposed functions (hooks_*.c) call it; it calls none of them.
  */
@@ -45,12 +45,12 @@ uint64_t recorder_patience_ns(void);
 /* When the wait of recorder_begin() began, CLOCK_MONOTONIC: a clock need not be read again. */
 uint64_t recorder_began_ns(const struct recorder_thread *thread);
 
-/* In the child of fork(2): the ring is the parent's. The child begins one of its own when it first
- * has something to say. */
+/* In the child of fork(2): the ring is the parent's. The child creates its own when it first
+ * has something to record. */
 void recorder_forked(void);
-/* At the end of a thread: its slot is free again, and what it says from here on is not recorded. */
+/* At the end of a thread: its slot is free again, and its later waits are not recorded. */
 void recorder_thread_ends(void);
-/* exit(3) without an error: says so in the header, and removes the file unless STALLSCOPE_KEEP_RING
+/* exit(3) without an error: notes that in the header, and removes the file unless STALLSCOPE_KEEP_RING
  * is set. */
 void recorder_exits(void);
 

@@ -29,7 +29,7 @@
 #define MIN_SLOTS 16
 #define MAX_TRIES 16 // of fallocate(2), which a signal interrupts
 
-#define KEPT 4		 // rings of dead servers
+#define KEPT 4		 // rings of servers that have ended
 #define MAX_ENTRIES 4096 // of the folder that are read
 #define NAME 64
 
@@ -243,7 +243,7 @@ static long allocate(int fd, uint64_t size)
 	return rc;
 }
 
-// Of a kernel that cannot make memory there bit by bit: as many slots as can be had now.
+// For a kernel that cannot populate memory part by part: as many slots as there is memory for now.
 static int fill_whole(struct making *making, int fd)
 {
 	struct stall_ring_header *layout = &making->ring->layout;
@@ -390,7 +390,7 @@ static void write_header(struct recorder_ring *ring)
 	header->state = STALL_RING_LIVE;
 }
 
-/* Rings that dead servers left behind. */
+/* Rings of servers that have ended. */
 
 // struct linux_dirent64 of the kernel.
 struct entry {

@@ -5,7 +5,7 @@
 
 #include "inproc/recorder_memory.h"
 
-/* Makes and maps it, and removes old ones of dead servers. 0, or an errno, and what could not be done. */
+/* Makes and maps it, and removes old ones of servers that have ended. 0, or an errno, and what failed. */
 int recorder_create(struct recorder_ring *ring, const char **ret_what);
 
 #endif

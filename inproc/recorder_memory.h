@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring as it is mapped, and its memory: what is not there must not be touched. */
+/* The mapped ring and its memory. Pages that are not populated must not be touched. */
 #ifndef STALL_RECORDER_MEMORY_H
 #define STALL_RECORDER_MEMORY_H
 
@@ -26,12 +26,12 @@ static inline void *recorder_ring_at(const struct recorder_ring *ring, uint64_t 
 /* Counts what was not recorded. */
 void recorder_ring_lost(struct recorder_ring *ring, enum stall_wait_lost cause);
 
-/* False: that memory cannot be had. Anything but slots is refused beyond what so many threads may
- * take. What there is not must not be touched. */
+/* False: there is no such memory. Except for slots, memory beyond the share of that many threads is
+ * refused. Memory that is not there must not be touched. */
 bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t size);
-/* What is not there yet was never written to: it is all 0. */
+/* Does not populate it: memory that is not there yet was never written to and is all 0. */
 bool recorder_ring_has_already(const struct recorder_ring *ring, uint64_t offset, uint64_t size);
-/* How much of its stack's place a slot may fill, so that all have some. */
+/* How many bytes of its stack a slot may fill, so that all slots get some. */
 uint32_t recorder_stack_share(const struct recorder_ring *ring);
 /* The slot is in no wait: gives its memory back where that is scarce. */
 void recorder_stack_release(struct recorder_ring *ring, uint32_t slot);

@@ -37,8 +37,8 @@ bool recorder_is_due(uint64_t *last_ns, uint64_t now, uint64_t pause_ns)
 					   __ATOMIC_RELAXED);
 }
 
-// A condition may be that of idle threads, who are many: until a reader has said what it is, some
-// records will do.
+// A condition may be one of idle threads, of which there are many: until a reader has set its role,
+// a few records are enough.
 bool recorder_may_record(struct recorder_ring *ring, struct stall_wait_stat *stat, uint32_t role,
 			 uint64_t *last_ns, uint64_t now)
 {

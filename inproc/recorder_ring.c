@@ -92,7 +92,7 @@ struct recorder_ring *recorder_ring_needed(void)
 	if (ring || !__atomic_compare_exchange_n(&state, &none, MAKING, false, __ATOMIC_ACQUIRE,
 						 __ATOMIC_RELAXED))
 		return ring ? ring : wait_for_ring();
-	// A handler that leaves by siglongjmp(), or a cancellation, would leave it half made.
+	// A handler that exits by siglongjmp(), or a cancellation, would leave it half made.
 	uint64_t all = ~0ULL, blocked;
 	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &all, &blocked, sizeof(all));
 	bool is_made = make(&the_ring);

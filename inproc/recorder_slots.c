@@ -90,7 +90,7 @@ static void raise_to(uint32_t *maximum, uint32_t value)
 		;
 }
 
-// The first free one, or that of a dead thread whose tid this one was given. slot_count: none.
+// The first free one, or that of an ended thread whose tid this one was given. slot_count: none.
 static uint32_t find(struct recorder_ring *ring, int32_t tid)
 {
 	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_ACQUIRE),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A slot for each thread that has something to say. */
+/* A slot for each thread that has something to record. */
 #ifndef STALL_RECORDER_SLOTS_H
 #define STALL_RECORDER_SLOTS_H
 
@@ -27,7 +27,7 @@ struct recorder_thread {
 	struct stall_wait_slot *slot;	/* NULL: none */
 	uint64_t refused_ns;		/* when it last got none */
 	uintptr_t frame;		/* of the outermost call of the library */
-	uintptr_t stack_low, stack_end; /* between them all can be read; 0: not looked at */
+	uintptr_t stack_low, stack_end; /* all between them can be read; 0: not determined */
 	uint64_t start_ns;		/* of the wait, CLOCK_MONOTONIC */
 	uint64_t object;		/* recorder_wait.object */
 	struct stall_wait_stat *stat;	/* of the last wait */
@@ -59,7 +59,7 @@ void recorder_read_comm(char comm[STALL_BPF_COMM]);
 /* The start of the oldest wait for this object that goes on, and how many wait; 0: nobody. */
 uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count);
 
-/* That the wait of the thread is long: who lets its object go is recorded (recorder_wait.h). */
+/* Marks the wait of the thread as long: the release of its object is recorded (recorder_wait.h). */
 void recorder_mark(struct recorder_thread *thread);
 void recorder_unmark(struct recorder_thread *thread);
 

@@ -3,7 +3,7 @@
 
 #include <sys/uio.h>
 
-#define MAX_DEPTH (1 << 20) // of a stack that is looked at page by page, once
+#define MAX_DEPTH (1 << 20) // of a stack that is checked page by page, once
 #define MAX_PAGES 9	    // of a copy from a stack that is not known
 #define BAD_HOW 0x7fffffff
 

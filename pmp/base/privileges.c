@@ -212,7 +212,7 @@ static bool are_perf_events_refused(void)
 }
 
 // So do all kernels since 2025 for uprobes (Linux commit ba677dbe77af, also in stable ones). Tried
-// with a path that is none, which is looked at after the right.
+// with an invalid path: the kernel checks the capability first.
 static bool are_uprobes_refused(void)
 {
 	struct perf_event_attr attr = {.size = sizeof(attr), .config1 = (uintptr_t) ""};

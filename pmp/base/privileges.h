@@ -39,7 +39,7 @@ struct stall_capability_sets {
 	uint64_t effective, permitted;
 };
 
-// Of this thread; none where the kernel refuses to say.
+// Of this thread; none where the kernel refuses.
 struct stall_capability_sets stall_capabilities_read(void);
 // The inheritable set becomes empty. False and errno on failure.
 bool stall_capabilities_write(const struct stall_capability_sets *sets);
@@ -66,7 +66,7 @@ struct stall_error *stall_yama_check(void);
 // NULL, or why BPF programs cannot read the kernel here and what can be done.
 struct stall_error *stall_lockdown_check(void);
 
-// What a command does, beside reading files and unwinding in a child without privileges.
+// What a command does, in addition to reading files and unwinding in a child without privileges.
 struct stall_privileges {
 	bool reads_processes;
 	bool opens_programs; // that a path such as /proc/PID/exe may name

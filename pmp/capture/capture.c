@@ -199,7 +199,7 @@ static struct stall_error *write_modules(struct writer *writer)
 		if (err)
 			return err;
 	}
-	// Files of frames of which the worker said nothing.
+	// Files of frames of which the worker reported nothing.
 	for (size_t i = 0; i < unwound->frame_count; i++) {
 		const struct stall_frame *frame = &unwound->frames[i];
 		if (!is_module(snapshot, frame->process, frame->module))

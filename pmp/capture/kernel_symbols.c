@@ -12,7 +12,7 @@
 #include "base/cleanup.h"
 #include "ebpf/ksym_loader.h"
 
-// Kernel functions are smaller; what lies further behind a symbol belongs to none.
+// Kernel functions are smaller; an address further behind a symbol belongs to none.
 #define MAX_FUNCTION (1 << 20)
 // Distinct kernel addresses that are kept; a server that stalls has a hundred.
 #define MAX_KNOWN 65536
@@ -91,7 +91,7 @@ static struct stall_error *ask_kernel(struct stall_kernel_symbols *symbols, stru
 {
 	for (size_t i = 0; i < count; i++) {
 		const char *text;
-		// A return address may lie behind a function that never returns: look at the call.
+		// A return address may be behind a function that never returns: use that of the call.
 		struct stall_error *err =
 			stall_ksym_loader_find(symbols->bpf, wanted[i].address - 1, &text);
 		if (!err)

@@ -20,10 +20,10 @@ struct stall_trigger {
 	const char *name;   // of the lock or file; NULL not known
 	uint64_t address;   // of the lock word, 0: a file
 	pid_t pid, tid;
-	uint64_t length_ns; // of the wait so far, when it was learnt of
+	uint64_t length_ns; // of the wait so far, when its record was received
 	uint64_t threshold_ns;
 	uint32_t waiters; // in a wait for the same lock or file
-	// CLOCK_MONOTONIC: the threshold was passed; this program learnt of it; all stacks were
+	// CLOCK_MONOTONIC: the threshold was passed; the record was received; all stacks were
 	// copied.
 	uint64_t crossed_ns, received_ns, copied_ns;
 	uint64_t suppressed; // captures since the one before that were not taken

@@ -37,7 +37,7 @@ static struct stall_error *open_ring(const struct inputs *inputs, struct stall_r
 	return stall_ring_open_fd(fd, inputs->options->ring, ret);
 }
 
-// The header alone is looked at here: whether the process lives the child could not ask.
+// Only the header is read here: the child could not find out whether the process is alive.
 static struct stall_error *open_inputs(struct inputs *inputs)
 {
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = NULL;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A capture of a ring alone: what a server that has ended left behind, or one that lives and is not
-// looked at.
+// A capture from a ring alone: of a server that has ended, or of one that runs but is not read.
 #ifndef STALL_RING_CAPTURE_H
 #define STALL_RING_CAPTURE_H
 

@@ -76,7 +76,7 @@ static struct stall_error *capture(const struct stall_options *options, capture_
 	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	bool partial = false;
 
-	// First, so that a name that cannot be had costs the target nothing.
+	// First, so that a name that cannot be used costs the target nothing.
 	struct stall_error *err =
 		stall_output_create(options->output, options->force_overwrite, &output);
 	if (!err)
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
 	bool partial = false;
 
 	// Stacks of the target are in our memory: no core dump of it. (The sanitizers' leak check
-	// must be able to look at its own process.)
+	// must be able to read its own process.)
 #ifndef __SANITIZE_ADDRESS__
 	prctl(PR_SET_DUMPABLE, 0);
 #endif

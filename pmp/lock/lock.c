@@ -65,7 +65,7 @@ static const struct stall_futex *find_futex(const struct stall_snapshot *snapsho
 	return bsearch(&key, snapshot->futexes, snapshot->futex_count, sizeof(key), compare_futex);
 }
 
-// Around a lock lies what has nothing to do with it: what counts is that both reads mean the same.
+// Unrelated data surrounds a lock, so both reads need not be equal: they must mean the same.
 static bool means_the_same(const struct stall_lock_decoded *a, const struct stall_lock_decoded *b)
 {
 	return a->kind != STALL_LOCK_UNKNOWN && a->kind == b->kind && a->address == b->address &&

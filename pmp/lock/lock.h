@@ -22,7 +22,7 @@ struct stall_lock {
 	pid_t owner_tid;  // in our pid namespace; 0 none or unknown
 	pid_t owner_raw;  // as it stands in memory
 	uint32_t readers; // rwlock: how many hold it for reading
-	bool stable;	  // the word did not change while it was looked at
+	bool stable;	  // the word did not change while it was read
 	uint32_t waiters; // threads of this capture
 	char *symbol;	  // NULL: not a global
 	uint64_t symbol_offset;

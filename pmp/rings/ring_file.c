@@ -271,7 +271,7 @@ volatile struct stall_wait_stat *stall_ring_stats(const struct stall_ring *ring,
 	return (volatile struct stall_wait_stat *)(ring->base + ring->header.stats_offset);
 }
 
-// memcpy, and nothing of it later: what is looked at afterwards is the copy.
+// memcpy, and nothing of it later: only the copy is used afterwards.
 static void copy_out(void *ret, const void *from, size_t size)
 {
 	memcpy(ret, from, size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the ring that libstallscope.so keeps in a server, or left behind. Nothing in it is believed:
-// sizes are checked once, and every value is copied before it is looked at. A file that is cut while
+// sizes are checked once, and every value is copied before it is used. A file that is cut while
 // it is mapped reads as zeros from there on (ring_map.h).
 #ifndef STALL_RING_FILE_H
 #define STALL_RING_FILE_H
@@ -31,7 +31,7 @@ static inline void stall_ring_closep(struct stall_ring **ring)
 }
 
 bool stall_ring_is_writable(const struct stall_ring *ring);
-// The file was cut, or a page of it cannot be had: zeros were read.
+// The file was cut, or a page of it cannot be read: zeros were read.
 bool stall_ring_was_cut(const struct stall_ring *ring);
 const char *stall_ring_path(const struct stall_ring *ring);
 uid_t stall_ring_owner(const struct stall_ring *ring); // of the file, when it was opened
@@ -74,7 +74,7 @@ bool stall_ring_read_name(const struct stall_ring *ring, size_t stat, uint64_t t
 // The next record from *cursor on, which moves on; *cursor 0: from the oldest that there is.
 // False: there is none; or, where *cursor is still below the header's `head`, the next one is being
 // written. One that stays so for a second (its writer gave up, or died) is passed over then; who
-// reads a dead server's ring passes over it at once by ++*cursor. *ret_lost is added those that
+// reads the ring of a server that has ended skips it at once by ++*cursor. *ret_lost is added those that
 // were overwritten before they were read.
 struct stall_ring_record_copy {
 	struct stall_wait_record record; // stack_size is what was copied; the name ends

@@ -18,7 +18,7 @@
 #include "snapshot/read_child.h"
 
 #define MAX_FOLDERS 8
-#define MAX_ENTRIES 65536 // of a folder that are looked at
+#define MAX_ENTRIES 65536 // of a folder that are checked
 #define MAX_CANDIDATES 256
 #define MAX_ENVIRONMENT (256 << 10)
 
@@ -131,7 +131,7 @@ static struct stall_error *check_owner(const struct identity *identity,
 
 struct folders {
 	char *paths[MAX_FOLDERS];
-	bool refused[MAX_FOLDERS]; // may not be looked into
+	bool refused[MAX_FOLDERS]; // may not be read
 	size_t count;
 };
 
@@ -225,7 +225,7 @@ struct search {
 	size_t candidates;
 	char *found; // path of the best one so far
 	uint64_t created_ns;
-	struct stall_error *refused; // the first that could not be looked into
+	struct stall_error *refused; // the first that could not be read
 };
 
 static void search_deinit(struct search *search)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How locks were let go that threads had waited long for: WAKER records of a ring.
+// Releases of locks that threads had waited long for: WAKER records of a ring.
 #ifndef STALL_RING_RELEASES_H
 #define STALL_RING_RELEASES_H
 
@@ -8,7 +8,7 @@
 #include "snapshot/snapshot.h"
 
 #define STALL_RELEASE_AGE_NS UINT64_C(10000000000) // older ones say nothing of this stall
-#define STALL_RELEASES_LOCK 16			   // looked at of each lock
+#define STALL_RELEASES_LOCK 16			   // read of each lock
 #define STALL_RELEASES 512			   // in all
 
 struct stall_ring_release {
@@ -27,7 +27,7 @@ struct stall_error *stall_ring_releases_init(struct stall_ring_releases *release
 					     size_t max_stack);
 void stall_ring_releases_deinit(struct stall_ring_releases *releases);
 
-// When the object was let go last, CLOCK_MONOTONIC; 0: not that anybody knows.
+// When the object was released last, CLOCK_MONOTONIC; 0: not known.
 uint64_t stall_ring_released_ns(const struct stall_ring_releases *releases, uint64_t object);
 
 // Adds those that are not too old to the snapshot, whose threads must be complete.

@@ -19,7 +19,7 @@ struct stall_error *stall_ring_content_init(struct stall_ring_content *content,
 					    size_t max_stack);
 void stall_ring_content_deinit(struct stall_ring_content *content);
 
-// Reads of memory outside the copies find nothing: the process may not be looked into.
+// Reads of memory outside the copies find nothing: the process may not be read.
 void stall_ring_snapshot_init(struct stall_snapshot *snapshot);
 
 // Sets what the process is called, where that is not known yet.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines that a serving probe says.
+// The lines that a serving probe writes.
 #ifndef STALL_ANSWERS_H
 #define STALL_ANSWERS_H
 
@@ -30,7 +30,7 @@ struct stall_error *stall_answer_captured(struct stall_server *server, const cha
 struct stall_error *stall_answer_not_captured(struct stall_server *server, const char *message,
 					      const struct stall_trigger *trigger);
 
-// Tells what became of a command, and takes the error over. The target's end is the end of all,
+// Reports the result of a command, and takes the error over. The target's end is the end of all,
 // unless the server waits for another.
 struct stall_error *stall_answer_failed(struct stall_server *server, struct stall_error *failed);
 // The same where it is only the command that cannot be done.

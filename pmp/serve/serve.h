@@ -12,7 +12,7 @@
 void stall_serve_options_init(struct stall_serve_options *options);
 
 // Reads commands from `in` until "quit" or its end, answers on `out`. Fails when the target ended
-// or `out` is gone; what went wrong with one capture is said in the answer.
+// or `out` is gone; an error of one capture is reported in the answer.
 struct stall_error *stall_serve(const struct stall_serve_options *options,
 				const struct stall_capturer_options *capture,
 				const struct stall_watch_options *watch, int in, int out);

@@ -17,7 +17,7 @@ struct stall_server {
 	struct stall_watch_options watch_options; // thresholds change
 	int out;
 
-	struct stall_target *targets; // to learn of their end while nothing is asked for
+	struct stall_target *targets; // to notice their end while no command runs
 	size_t target_count;
 	struct stall_capturer *capturer;
 

@@ -87,7 +87,7 @@ struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid
 	if (err)
 		return err;
 	err = stall_capturer_warm(server->capturer);
-	// The first capture fills what others have missed, and says what cannot be had.
+	// The first capture fills what others have missed, and notes what cannot be read.
 	if (err && (err->code == STALL_ERROR_AGAIN || err->code == STALL_ERROR_UNSUPPORTED)) {
 		stall_error_destroy(err);
 		err = NULL;

@@ -122,7 +122,7 @@ enum stall_trigger_verdict stall_triggers_consider(struct stall_triggers *trigge
 	}
 	if (!late)
 		threshold_ns = wait->threshold_ns;
-	// That it is too long is known now, where it was not yet when it was learnt of.
+	// That it is too long is known now, where it was not when its record was received.
 	uint64_t crossed_ns = wait->start_ns + threshold_ns;
 	uint64_t received_ns = wait->received_ns < crossed_ns ? now_ns : wait->received_ns;
 	*ret = (struct stall_trigger){

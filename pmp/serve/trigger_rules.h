@@ -18,7 +18,7 @@ struct stall_trigger_rules {
 	uint64_t interval_ns;			  // from one capture to the next, at least
 };
 
-// Where the caller says nothing: a probe that is run by hand in a stall must not become a load.
+// The default: a probe that is run by hand in a stall must not become a load.
 #define STALL_TRIGGER_INTERVAL_NS UINT64_C(10000000000)
 
 // Never a capture; once thresholds are set, at most one each STALL_TRIGGER_INTERVAL_NS.
@@ -27,7 +27,7 @@ void stall_trigger_rules_init(struct stall_trigger_rules *rules);
 void stall_trigger_rules_set(struct stall_trigger_rules *rules, uint32_t kinds, uint64_t ns);
 bool stall_trigger_rules_any(const struct stall_trigger_rules *rules);
 
-// A wait in flight, as it was learnt of. Times are CLOCK_MONOTONIC.
+// A wait in flight, as its record was received. Times are CLOCK_MONOTONIC.
 struct stall_trigger_wait {
 	uint64_t wait;	  // as in struct stall_watch_alarm
 	const char *name; // of the lock or file, NULL not known yet
@@ -55,7 +55,7 @@ void stall_triggers_deinit(struct stall_triggers *triggers);
 
 // As stall_trigger_rules_set, from now on.
 void stall_triggers_set(struct stall_triggers *triggers, uint32_t kinds, uint64_t ns);
-// Nothing of what was learnt goes on: the watch has started again.
+// Forgets all waits: the watch has started again.
 void stall_triggers_forget(struct stall_triggers *triggers);
 
 enum stall_trigger_verdict {

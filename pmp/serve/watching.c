@@ -197,7 +197,7 @@ struct stall_error *stall_watching_write(struct stall_server *server, bool final
 	return err ? err : stall_answer(server, &json);
 }
 
-// What was not long enough for a capture when it was learnt of, and goes on.
+// Waits that were too short for a capture when their records were received, and are still in flight.
 static void run_due(struct stall_server *server)
 {
 	struct stall_trigger_wait wait;
@@ -233,7 +233,7 @@ struct stall_error *stall_watching_run(struct stall_server *server)
 	if (!server->watch)
 		return NULL;
 	keep_error(server, stall_watch_dispatch(server->watch));
-	// Its wait had ended before it could be looked at: no event.
+	// Its wait had ended before it could be read: no event.
 	if (server->taken && !server->failed)
 		keep_error(server, stall_captures_finish(server, NULL, 0));
 	run_due(server);

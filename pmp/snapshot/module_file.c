@@ -51,7 +51,7 @@ static struct stall_error *open_vdso(const struct stall_target *target, struct s
 	return NULL;
 }
 
-// O_PATH touches no device and waits for no FIFO: what it is gets looked at before it is opened.
+// O_PATH touches no device and waits for no FIFO: its type is checked before it is opened.
 static int open_regular(int path_fd, const char **ret_why)
 {
 	char path[32];
@@ -178,7 +178,7 @@ struct stall_error *stall_module_open_path(const struct stall_target *target,
 		if (err || module->fd >= 0)
 			return err;
 	}
-	// That it may not look into the process says nothing of the file.
+	// A refusal to read the process is no property of the file.
 	return set_error(module,
 			 fd >= 0 || module->deleted ? "the mapped file was deleted or replaced"
 						    : NULL,

@@ -23,7 +23,7 @@ struct stall_module {
 };
 
 // Fills module->fd, or module->error. `start` and `end` are those of one mapping of the file, as in
-// /proc/PID/maps. Fails for want of memory only.
+// /proc/PID/maps. Fails only where memory is short.
 struct stall_error *stall_module_open(const struct stall_target *target,
 				      struct stall_module *module, uint64_t start, uint64_t end);
 

@@ -9,7 +9,7 @@
 #include "snapshot/proc_thread.h"
 #include "snapshot/stack_copy.h"
 
-// Threads whose stacks are copied together, and looked at again right after: the shorter that takes,
+// Threads whose stacks are copied together, and checked again right after: the shorter that takes,
 // the fewer of them run meanwhile.
 #define CHUNK 256
 
@@ -206,7 +206,8 @@ static struct stall_error *check_after(const struct copier *copier, size_t first
 	return NULL;
 }
 
-// In the first pass all were looked at before, each chunk right before it in those that follow.
+// In the first pass all threads were read before; in later ones each chunk is read right before it is
+// copied.
 static struct stall_error *run_chunk(struct copier *copier, size_t first, bool again)
 {
 	size_t end = copier->count - first < CHUNK ? copier->count : first + CHUNK;

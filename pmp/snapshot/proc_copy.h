@@ -12,7 +12,7 @@
 #include "snapshot/snapshot.h"
 
 // What stall_proc_copy() did not get done: threads for whose stacks the arena had no room, threads
-// that were not looked at before the deadline, and threads that were, with no time to copy their
+// that were not read before the deadline, and threads that were, with no time to copy their
 // stacks or to see whether they ran meanwhile.
 struct stall_proc_left {
 	size_t full, unseen, open;
@@ -20,12 +20,12 @@ struct stall_proc_left {
 
 // Fills and labels the threads of the snapshot with these indexes, in as many passes as the
 // options allow until the deadline, which began at started_ns (CLOCK_MONOTONIC). gone[i] says that
-// threads[i] has ended, or was not looked at.
+// threads[i] has ended, or was not read.
 struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_t *threads,
 				    size_t count, const struct stall_snapshot_options *options,
 				    uint64_t started_ns, bool *gone, struct stall_proc_left *ret);
 
-// Notes what was left undone for the deadline, or for want of room.
+// Notes what was left undone for the deadline, or because there was no room.
 struct stall_error *stall_proc_note(struct stall_snapshot *snapshot,
 				    const struct stall_snapshot_options *options,
 				    const struct stall_proc_left *left);

@@ -2,7 +2,7 @@
 // Reads of a process that wait for its mmap_lock: of its memory, its mappings, its command line. A
 // thread of it that changes the mappings while a disk or a device keeps it waiting holds that lock
 // for as long, and the wait for it cannot be ended, not even by SIGKILL. So a child does these
-// reads; one that is late is left behind, and what else can be had of the process is still had.
+// reads. A child that is late is abandoned, and everything else of the process can still be read.
 #ifndef STALL_READ_CHILD_H
 #define STALL_READ_CHILD_H
 

@@ -104,7 +104,7 @@ struct stall_futex {
 	uint8_t first[STALL_FUTEX_BEFORE + STALL_FUTEX_AFTER]; // the earlier read, if read_twice
 };
 
-// A lock that threads had waited long for was let go; the latest first. Its stack is that of
+// A release of a lock that threads had waited long for; the latest first. Its stack is that of
 // threads[thread_count + its index].
 struct stall_release {
 	uint64_t object;
@@ -170,7 +170,7 @@ struct stall_snapshot_options {
 	// For the choice of a backend: which processes are meant. NULL: none yet.
 	const pid_t *pids;
 	size_t pid_count;
-	const char *ring; // inproc: the file, or a folder to look in; NULL: searched for
+	const char *ring; // inproc: the file, or a folder to search; NULL: searched for
 };
 #define STALL_DEFAULT_MAX_STACK (128 * 1024)
 #define STALL_DEFAULT_MAX_THREADS 65536

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process whose threads are looked at again and again.
+// A process whose threads are polled.
 #ifndef STALL_POLL_PROCESS_H
 #define STALL_POLL_PROCESS_H
 

@@ -192,7 +192,7 @@ static bool is_same_mark(const struct stall_poll_mark *a, const struct stall_pol
 	       a->below == b->below;
 }
 
-/* Looks. */
+/* Polls. */
 
 // What was read of a thread in one pass.
 struct reading {

@@ -30,7 +30,7 @@ struct stall_poll_thread {
 	bool asleep;   // since `runs` was read
 	bool in_wait;  // `call` is a wait, and it may be in it still
 	bool is_futex; // of that wait
-	bool unwanted; // nobody wants to know of that wait
+	bool unwanted; // no wait that is watched
 	struct stall_proc_syscall call;
 	struct stall_poll_mark mark;
 	uint64_t since_ns, seen_ns; // in `call`: the first and the latest pass

@@ -19,7 +19,7 @@
 #define MAX_THREADS 65536
 #define KEPT_RUNS 4096	 // descriptors
 #define KEPT_CALLS 1024	 // the same
-#define OTHER_FILES 1024 // that this program may need beside them
+#define OTHER_FILES 1024 // that this program may need in addition
 #define END_SECONDS 1	 // that the thread may take to end
 
 static void free_slot(struct stall_poller *poller, struct stall_poll_thread *thread)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks through the slots of a ring for waits that have passed their threshold and go on.
+// Scans the slots of a ring for waits in flight that have passed their threshold.
 #ifndef STALL_RING_SCAN_H
 #define STALL_RING_SCAN_H
 
@@ -37,7 +37,7 @@ void stall_ring_scan_deinit(struct stall_ring_scan *scan);
 void stall_ring_scan_run(struct stall_ring_scan *scan, const struct stall_wait_handler *handler,
 			 uint64_t now_ns);
 
-// What the recorder says, in the terms of everybody else.
+// The recorder's data, in the terms of the other sources.
 void stall_ring_record_settle(const struct stall_ring_scan *scan, struct stall_wait_record *record);
 
 #endif

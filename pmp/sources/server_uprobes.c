@@ -19,7 +19,7 @@ struct probed {
 
 struct stall_server_uprobes {
 	struct stall_bpf_waits *waits;
-	uint64_t then; // when hits were last looked at
+	uint64_t then; // when hits were last read
 	struct probed *functions;
 };
 
@@ -51,7 +51,7 @@ void stall_server_uprobes_destroy(struct stall_server_uprobes *uprobes)
 	free(uprobes);
 }
 
-// What is looked for in a process, and where it was found.
+// The functions that are searched for in a process, and where they were found.
 struct search {
 	const char *patterns[MAX_PATTERNS];
 	uint32_t functions[MAX_PATTERNS];

@@ -252,7 +252,7 @@ static struct batch take_batch(struct source *source)
 	return batch;
 }
 
-// The process executes another program: who learns of it takes a snapshot of it.
+// The process executes another program: a new snapshot of it is taken.
 static void report_replaced(pid_t pid, const struct stall_wait_handler *handler)
 {
 	const struct stall_wait_record record = {

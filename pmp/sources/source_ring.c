@@ -131,7 +131,7 @@ static void destroy(void *state)
 	free(source);
 }
 
-/* Looking. */
+/* Scans. */
 
 static int fd(void *state)
 {
@@ -219,7 +219,7 @@ static void take_records(struct stall_watched_rings *source, struct stall_watche
 	}
 }
 
-// The process has executed another program: who learns of it takes a snapshot of it.
+// The process has executed another program: a new snapshot of it is taken.
 static void report_replaced(const struct stall_watched_ring *ringed,
 			    const struct stall_wait_handler *handler)
 {

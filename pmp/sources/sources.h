@@ -9,14 +9,14 @@
 
 void stall_wait_source_options_init(struct stall_wait_source_options *options);
 
-// `pids`: of the processes that will be watched. Of itself it takes the wait programs where they work, else
-// rings where all of these have one, else /proc.
+// `pids`: the processes that will be watched. By default it uses the wait programs where they work,
+// else rings where all of these processes have one, else /proc.
 struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
 					   const struct stall_wait_source_options *options,
 					   const pid_t *pids, size_t pid_count);
 void stall_wait_source_deinit(struct stall_wait_source *source);
 
-// Waits from /proc, polled. `why_not_bpf`: what is said of the wait programs; NULL: they are not asked for.
+// Waits from /proc, polled. `why_not_bpf`: why the wait programs are not used; NULL: they were not requested.
 struct stall_error *stall_wait_source_poll(const struct stall_wait_source_options *options,
 					   const char *why_not_bpf, struct stall_wait_source *ret);
 

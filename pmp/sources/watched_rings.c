@@ -49,7 +49,7 @@ bool stall_watched_ring_set_threshold(struct stall_watched_ring *ringed, enum st
 	return true;
 }
 
-// Unless somebody else has said something since.
+// Unless another process has set something since.
 static void restore_thresholds(struct stall_watched_ring *ringed)
 {
 	for (int i = 0; i < STALL_WAIT_KINDS; i++) {

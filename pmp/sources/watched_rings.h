@@ -29,7 +29,7 @@ struct stall_watched_ring {
 	struct stall_ring_scan scan;
 	uint64_t cursor, overwritten;
 	uint64_t lost_before[STALL_LOST_CAUSES];
-	// Thresholds that were written, and what had been there.
+	// Thresholds that were written, and those before.
 	uint64_t set_ns[STALL_WAIT_KINDS], old_ns[STALL_WAIT_KINDS];
 	uint32_t set; // bit of each
 	struct timespec folder_changed;
@@ -55,8 +55,8 @@ struct stall_watched_ring *stall_watched_ring_find(const struct stall_watched_ri
 struct stall_watched_ring *stall_watched_ring_of_slot(const struct stall_watched_rings *source,
 						      size_t slot);
 
-// False: the ring cannot be written. What was there comes back when it is dropped, unless somebody
-// else has said something since.
+// False: the ring cannot be written. The former value is restored when the ring is dropped, unless
+// another process has set one since.
 bool stall_watched_ring_set_threshold(struct stall_watched_ring *ringed, enum stall_wait_kind kind,
 				      uint64_t ns);
 

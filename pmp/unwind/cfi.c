@@ -212,7 +212,7 @@ static bool set_register(struct machine *m, const struct instruction *in)
 									   : UINT8_MAX});
 }
 
-// What the CIE says of the register. In a CIE itself there is nothing to restore.
+// The CIE's rule of the register. In a CIE itself there is nothing to restore.
 static bool restore_rule(struct machine *m, const struct instruction *in)
 {
 	if (in->reg < STALL_REGS)
@@ -378,7 +378,7 @@ static bool decode(const struct state *state, const struct stall_cfi_cie *cie,
 		struct stall_rule rule = state->rules[reg];
 
 		rule.reg = reg;
-		// Where nothing is said about a register the ABI decides.
+		// Where there is no rule for a register the ABI decides.
 		if (rule.kind == STALL_RULE_UNSPECIFIED && survives_calls(reg))
 			rule.kind = STALL_RULE_SAME;
 		bool is_lost = rule.kind == STALL_RULE_UNSPECIFIED ||

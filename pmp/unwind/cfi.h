@@ -11,7 +11,7 @@
 #include "unwind/elf_file.h"
 
 enum stall_rule_kind {
-	STALL_RULE_UNSPECIFIED,	   // nothing is said; in no row
+	STALL_RULE_UNSPECIFIED,	   // no rule; in no row
 	STALL_RULE_UNDEFINED,	   // in a row for the PC only: there is no caller
 	STALL_RULE_SAME,	   // the caller's register is this frame's
 	STALL_RULE_OFFSET,	   // saved at CFA + offset

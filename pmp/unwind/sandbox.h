@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Giving up privileges for good before hostile input is parsed.
+// Drops privileges permanently before hostile input is parsed.
 #ifndef STALL_SANDBOX_H
 #define STALL_SANDBOX_H
 

@@ -305,7 +305,7 @@ static bool is_better(const struct stall_symbol_entry *a, const char *a_name,
 	return strcmp(a_name, b_name) < 0;
 }
 
-#define MAX_BACK 65536 // entries looked at behind the address, in a table made to hurt
+#define MAX_BACK 65536 // entries read behind the address, in a hostile table
 #define MAX_ALIASES 256
 
 // Among the entries that start at entries[last].address and satisfy size > beyond (or, with

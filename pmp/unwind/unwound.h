@@ -63,7 +63,7 @@ struct stall_unwound {
 	size_t frame_count;
 	struct stall_stack *stacks; // one per thread of the snapshot, in its order
 	size_t stack_count;
-	struct stall_module_info *modules; // only those that were looked at
+	struct stall_module_info *modules; // only those that were examined
 	size_t module_count;
 	bool partial; // the worker died or was late: some stacks are NOT_TRIED
 	struct stall_unwound_storage *storage;

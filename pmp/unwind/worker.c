@@ -35,7 +35,7 @@ struct stall_worker {
 	// What a worker named last as it died or was late, where that alone proves nothing.
 	struct stall_bad_file suspect;
 	bool has_suspect;
-	// Whose files and stacks this child has had, in all of its jobs.
+	// The process whose files and stacks this child has had, in all of its jobs.
 	struct stall_bad_file_owner seen;
 	bool has_seen, has_seen_several;
 	size_t reads; // of this job
@@ -250,7 +250,7 @@ static enum outcome serve(struct stall_worker *worker, const struct stall_job_la
 	}
 }
 
-// The file that the worker says it was busy with, which may be a lie.
+// The file that the worker reported to be busy with, which may be false.
 static bool read_accused(const struct stall_worker *worker, const struct stall_job_layout *layout,
 			 struct stall_bad_file *ret)
 {
@@ -264,9 +264,9 @@ static bool read_accused(const struct stall_worker *worker, const struct stall_j
 	return stall_protocol_key_read(&owner->maps->modules[module], &ret->key);
 }
 
-// Keeps the file that the worker was busy with away from the next one: at once where the worker
-// died of it, the second time where it was late, which a busy machine may be the cause of. A worker
-// that has had data of several processes is not believed: what it names is tried.
+// Keeps the file that the worker was busy with away from the next worker: at once where the worker
+// died of it, the second time where it was late, which a busy machine may cause. A worker that has
+// had data of several processes is not trusted: the file that it names is tried first.
 static void accuse(struct stall_worker *worker, const struct stall_job_layout *layout, bool late)
 {
 	struct stall_bad_file accused;
@@ -323,8 +323,8 @@ static struct stall_error *attempt(struct stall_worker *worker, struct stall_job
 	return NULL;
 }
 
-// Gives what concerns the suspect's process to a worker that has had nothing else. What that one
-// names it is believed about that process: nobody else can have taken it over.
+// Gives the data of the suspect's process to a worker that has had no other data. The file that this
+// worker names is trusted for that process: no other process can have taken the worker over.
 static struct stall_error *try_suspect(struct stall_worker *worker, struct stall_job_layout *layout,
 				       const struct task *task, uint64_t deadline)
 {

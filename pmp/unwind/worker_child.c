@@ -15,7 +15,7 @@
 #include "unwind/worker_unwind.h"
 
 #define SOCKET STALL_CHILD_FD
-#define MEMORY_LIMIT ((size_t)4 << 30) // beside the shared regions
+#define MEMORY_LIMIT ((size_t)4 << 30) // without the shared regions
 
 static struct stall_error *enter(struct stall_worker_child *child, struct stall_worker_state *state)
 {

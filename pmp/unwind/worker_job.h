@@ -55,7 +55,7 @@ struct stall_job_layout {
 	// The one process that is laid out, STALL_ALL_PROCESSES: no other has modules, threads or
 	// memory then.
 	uint32_t only;
-	// Where things went; the region itself is not believed after the worker had it.
+	// Where things went; the region itself is not trusted once the worker had it.
 	struct stall_protocol_job job;
 	uint32_t *first_module; // per process: its first job module
 };

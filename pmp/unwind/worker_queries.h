@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of the worker that look names and addresses up: worker.h says what each brings.
+// Jobs of the worker that look up names and addresses: worker.h has what each returns.
 #ifndef STALL_WORKER_QUERIES_H
 #define STALL_WORKER_QUERIES_H
 

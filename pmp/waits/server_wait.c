@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts are those of x86-64 binaries, each tried on the server that stands beside it. What memory
+// Layouts are those of x86-64 binaries, each tried on the server that is named with it. What memory
 // holds is believed only where two places in it agree: a lock that names its transaction, a ticket
 // that names its context.
 #include "waits/server_wait.h"
@@ -214,7 +214,7 @@ static bool read_source_file(const struct stall_target *target, uint64_t address
 	return snprintf(ret, size, "%s", slash ? slash + 1 : path) < (int)size;
 }
 
-// Codes of what a thread wants of a latch: RW_LOCK_EX, _SHARED, _WAIT_EX up to 5.6 (sync0sync.h),
+// Codes of the lock mode that a thread requests of a latch: RW_LOCK_EX, _SHARED, _WAIT_EX up to 5.6 (sync0sync.h),
 // RW_LOCK_SX, _X_WAIT, _S, _X from 5.7 on (sync0types.h). All else is a mutex.
 static bool is_rwlock_type(uint64_t type)
 {

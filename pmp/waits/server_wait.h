@@ -10,7 +10,7 @@
 #include "ebpf/waits.h"
 #include "snapshot/target.h"
 
-// What the lock argument is, for those who want to know more of it.
+// What the lock argument points to.
 enum stall_server_detail {
 	STALL_DETAIL_NONE,
 	STALL_DETAIL_LATCH,	   // an InnoDB mutex or rwlock; the second argument says which

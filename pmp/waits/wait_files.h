@@ -29,14 +29,14 @@ const char *stall_file_class_name(enum stall_file_class class);
 // MySQL and MariaDB 5.1 and later, RocksDB, PostgreSQL. `deleted`: unlinked while it is in use.
 enum stall_file_class stall_file_class(const char *path, bool deleted);
 
-// What the kernel said of a file, as a path as the target sees it: by its descriptor where that is
+// The path of a file of the kernel's record, as the target sees it: by its descriptor where that is
 // still the same file, else from the names in the record, which are the last few of the path
 // (".../c/d"). *ret_deleted: it was unlinked. Free *ret.
 struct stall_error *stall_wait_file_path(const struct stall_target *target,
 					 const struct stall_wait_file *file, char **ret,
 					 bool *ret_deleted);
 
-// The same of a file of which nothing is known but its key: looks through the descriptors of the
+// The same for a file of which only the key is known: searches the descriptors of the
 // process. *ret is NULL where it is not among them.
 struct stall_error *stall_wait_file_search(const struct stall_target *target,
 					   const struct stall_wait_key *key, char **ret,

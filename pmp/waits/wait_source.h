@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where waits are learnt of: the wait programs (source_bpf.c), the rings of servers that have the
-// in-process library (source_ring.c), or /proc (source_poll.c). All that comes after is the same for
-// all of them.
+// A wait source: the wait programs (source_bpf.c), the rings of servers that have the in-process
+// library (source_ring.c), or /proc (source_poll.c). Everything behind it is the same for all three.
 #ifndef STALL_WAIT_SOURCE_H
 #define STALL_WAIT_SOURCE_H
 
@@ -23,7 +22,7 @@ struct stall_wait_item;
 
 struct stall_wait_source_options {
 	const char *backend; // "bpf", "inproc" or "poll"; any other means the best that works
-	const char *ring;    // inproc: the ring, or a folder to look in; NULL: searched for
+	const char *ring;    // inproc: the ring, or a folder to search; NULL: searched for
 	uint32_t kinds;	     // bit of each enum stall_wait_kind that is wanted
 	uint64_t threshold_ns[STALL_WAIT_KINDS]; // can be changed later
 	uint32_t asked; // bit of each whose threshold somebody asked for: a ring has its own
@@ -97,7 +96,7 @@ struct stall_wait_source_calls {
 	struct stall_error *(*copy_stacks)(void *state, struct stall_arena *arena,
 					   const struct stall_wait_process *process,
 					   struct stall_wait_item *const *items, size_t count);
-	// The bytes around a word that threads wait for. False: they cannot be had (any more).
+	// The bytes around a word that threads wait for. False: they cannot be read (any more).
 	bool (*read_word)(void *state, const struct stall_wait_process *process,
 			  const struct stall_wait_key *key, struct stall_futex *ret);
 
@@ -108,7 +107,7 @@ struct stall_wait_source_calls {
 	// the first call, after which no new wait finds it: call again after 100 ms or more. Then
 	// its last values are in *ret.
 	bool (*retire)(void *state, size_t stat, struct stall_wait_stat *ret);
-	// Says what a futex word is, for all waits on it from now on.
+	// Sets the role of a futex word, for all waits on it from now on.
 	void (*set_role)(void *state, const struct stall_wait_key *key, enum stall_wait_role role);
 
 	// What it knows of a file that no record has named. False: nothing.

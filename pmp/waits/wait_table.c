@@ -391,12 +391,12 @@ static bool is_listed(const struct stall_wait_entry *entry, uint32_t kinds, bool
 {
 	if (!(kinds & 1u << entry->kind) || !entry->key.tgid)
 		return false;
-	// Who waits on a word that nobody has looked at may be waiting for work.
+	// A thread on a word without a role may be waiting for work.
 	bool known = stall_wait_key_is_file(&entry->key) || entry->examined;
 	return (entry->in_flight && known) || stall_wait_entry_counts(entry, final).count;
 }
 
-// The kinds without those whose locks are known by name: there their words say no more.
+// The kinds without those whose locks are known by name: there their words add nothing.
 static uint32_t kinds_by_word(const struct stall_wait_table *table, uint32_t kinds, bool final)
 {
 	const struct stall_wait_entry *entry;

@@ -46,7 +46,7 @@ struct stall_wait_entry {
 	enum stall_watch_kind kind;
 	enum stall_wait_role role;	// of a futex word
 	bool examined;			// a futex word whose kind has been found, or found unknown
-	enum stall_wait_role ring_role; // of one that was not looked at, by its ring
+	enum stall_wait_role ring_role; // of one that was not examined, by its ring
 	uint32_t asked;			// the batch in which a stack of it was chosen to find out
 	char *name;			// NULL: none is known
 	uint64_t object;		// address of the lock; 0 for files

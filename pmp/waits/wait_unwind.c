@@ -310,7 +310,7 @@ static bool meets_unknown_code(const struct job *job, const struct stall_unwound
 	return false;
 }
 
-// Looks at the mappings again of those processes that need it. *ret_again: the job is to be done
+// Reads the mappings again of those processes that need it. *ret_again: the job is to be done
 // again with them. job->stale says which stacks need a reading of the mappings that is not due yet.
 static struct stall_error *unwind_again(struct stall_wait_unwinder *unwinder, struct job *job,
 					const struct stall_unwound *unwound, bool *ret_again)
@@ -380,7 +380,7 @@ static struct stall_error *run_job(struct stall_wait_unwinder *unwinder, struct 
 	settle_refreshes(unwinder, job, &unwound, again);
 	for (size_t i = 0; i < job->snapshot.thread_count; i++) {
 		take_stack(unwinder, job, &unwound, i);
-		// What frames without names say of a word would be believed for long.
+		// A role from frames without names would be kept for long.
 		if (!job->items[i]->identify || job->stale[i])
 			continue;
 		identify(unwinder, job, &unwound, i);
@@ -404,7 +404,7 @@ struct stall_error *stall_wait_unwind(struct stall_wait_unwinder *unwinder,
 					   items[i].stack, items[i].stack_size);
 		if (recall(unwinder, &items[i], hash))
 			continue;
-		// A word that is not looked at could hide a stall for as long as the server runs.
+		// A word that is never examined could hide a stall for as long as the server runs.
 		if (within_limit(unwinder, &items[i]) || items[i].identify)
 			add_thread(&job, unwinder, &items[i], hash);
 		else

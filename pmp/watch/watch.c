@@ -227,7 +227,7 @@ struct stall_error *stall_watch_dispatch(struct stall_watch *watch)
 	if (!err)
 		err = consume(watch);
 	if (!err && has_ends(watch)) {
-		err = consume(watch); // the last that they said
+		err = consume(watch); // their last records
 		if (!err)
 			err = stall_watch_check_processes(watch);
 	}

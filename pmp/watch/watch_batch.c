@@ -263,7 +263,7 @@ struct stall_error *stall_watch_flush(struct stall_watch *watch)
 {
 	if (!watch->item_count)
 		return NULL;
-	watch->waiting.valid = false; // threads have waited and gone on meanwhile
+	watch->waiting.valid = false; // threads have begun and ended waits meanwhile
 	struct stall_error *err = stall_watch_take_alarms(watch);
 	if (!err)
 		err = choose_unknown(watch);

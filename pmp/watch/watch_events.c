@@ -187,7 +187,7 @@ static void add_use(struct stall_watch *watch, struct stall_wait_uses *uses, con
 		watch->lost[STALL_WATCH_LOST_STACKS_OF_KEY_FULL]++;
 }
 
-// A wait counts when it is learnt of; its time when it is over.
+// A wait is counted when its first record is received, its time when it is over.
 static void count_waiter(struct stall_watch *watch, struct stall_wait_entry *entry,
 			 const struct stall_wait_item *item)
 {
@@ -239,7 +239,7 @@ static void apply_event(struct stall_watch *watch, const struct stall_wait_item 
 {
 	const struct subject subject = find_subject(watch, &item->record);
 
-	// No room for it, or it has been learnt from already.
+	// No room for it, or its role is known already.
 	if (!subject.entry || item->record.flags & STALL_SLOT_IN_FLIGHT)
 		return;
 	if (item->record.type == STALL_RECORD_END) {

@@ -10,7 +10,7 @@
 #include "watch/watch_slots.h"
 #include "watch/watch_state.h"
 
-#define MAX_READ_WORDS 64 // at words that threads wait on, each line
+#define MAX_READ_WORDS 64 // that threads wait on, for each line
 
 struct stall_error *stall_watch_name_file(struct stall_watch *watch,
 					  const struct stall_wait_file *file)
@@ -63,7 +63,7 @@ static void set_role(struct stall_watch *watch, struct stall_wait_entry *entry,
 	watch->source.calls->set_role(watch->source.state, &entry->key, role);
 }
 
-// What the uprobe said of this thread's wait, if the thread is still in that call.
+// What the uprobe recorded of this thread's wait, if the thread is still in that call.
 static bool describe(struct stall_watch *watch, const struct stall_wait_item *item,
 		     struct stall_server_wait *ret)
 {
@@ -121,7 +121,7 @@ static struct stall_error *identify_from_server(struct stall_watch *watch,
 	if (!describe(watch, item, &wait))
 		return NULL;
 	// The mutex of a table of locks is waited for in the same functions: libc's own locks keep
-	// what their frames said.
+	// the role from their frames.
 	bool own = entry->role == STALL_ROLE_MUTEX && entry->has_lock;
 	if (own || wait.role == STALL_ROLE_UNKNOWN)
 		return NULL;

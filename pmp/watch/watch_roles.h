@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the records say of locks and files: roles, names, owners.
+// Roles, names and owners of locks and files, from records.
 #ifndef STALL_WATCH_ROLES_H
 #define STALL_WATCH_ROLES_H
 

@@ -55,7 +55,7 @@ struct stall_watch {
 	pid_t awaited[STALL_WATCH_AWAITED];
 	size_t awaited_count;
 	pid_t gone;	     // one of them that has ended; 0: none
-	uint64_t awaited_ns; // when they were looked for
+	uint64_t awaited_ns; // when they were searched for
 
 	struct stall_wait_item *items;
 	size_t item_count, alarms_taken; // of those before that one the stacks are copied
@@ -113,7 +113,7 @@ static inline const struct stall_target *stall_watch_target(
 	return &process->snapshot->processes[0].target;
 }
 
-// An error of want of room in the table is counted; any other is returned.
+// Counts an error of a full table, and returns any other.
 static inline struct stall_error *stall_watch_lose_entry(struct stall_watch *watch,
 							 struct stall_error *err)
 {

@@ -10,7 +10,7 @@
 #define QUIET_NS UINT64_C(60000000000)
 #define QUIET_FULL_NS UINT64_C(2000000000)
 
-// What a stat says of its lock or file, beside its counts.
+// What a stat has of its lock or file, in addition to its counts.
 static struct stall_error *take_stat(struct stall_watch *watch, const struct stall_wait_stat *stat)
 {
 	struct stall_wait_entry *entry = stall_wait_table_find(watch->table, &stat->key);

@@ -33,7 +33,7 @@ struct stall_watch_event {
 	pid_t tid, tgid;
 	const char *comm;
 	uint64_t start_ns, length_ns; // CLOCK_MONOTONIC; so far, where in flight
-	uint64_t received_ns;	      // when this program learnt of it
+	uint64_t received_ns;	      // when its record was received
 	uint64_t threshold_ns;	      // that it has passed
 	uint32_t waiters;	      // threads in a wait for the same key now, this one included
 	uint64_t address;	      // of the lock word, 0 for files

@@ -16,7 +16,7 @@
 #include "target_process.h"
 
 // Goes to a folder and lets cores be written. The kernel writes "core" into the working directory,
-// unless it was told otherwise.
+// unless it is configured otherwise.
 static inline bool cores_are_written_to(const char *dir)
 {
 	const struct rlimit limit = {64 << 20, 64 << 20};

@@ -28,7 +28,7 @@
 
 struct recording {
 	pid_t pid;
-	int out;	// what it says
+	int out;	// its output
 	FILE *err;	// its standard error, to be read when it has ended
 	char text[512]; // of it
 };
@@ -71,7 +71,7 @@ static inline bool recording_read_line(struct recording *scene, char *line, size
 	return used > 0;
 }
 
-// Returns the exit code, or minus the signal. scene->text is what it said on standard error.
+// Returns the exit code, or minus the signal. scene->text is its output on standard error.
 static inline int recording_end(struct recording *scene, int signal)
 {
 	char rest[256];

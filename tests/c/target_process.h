@@ -15,11 +15,11 @@
 struct target_process {
 	pid_t pid;    // 0: waited for already
 	int stdin_fd; // the target ends when it closes
-	char *facts;  // what it said before "ready", lines
+	char *facts;  // what it printed before "ready", lines
 	FILE *answers;
 };
 
-// The path of a built target, or of a file beside it.
+// The path of a built target, or of a file in its folder.
 static inline void target_path(const char *name, char path[PATH_MAX])
 {
 	ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 128);

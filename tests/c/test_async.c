@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous I/O of a target that does exactly as much as it is told: tests/targets/async.c.
+// Asynchronous I/O of a target that does exactly as much as it is asked for: tests/targets/async.c.
 #include <stdlib.h>
 
 #include "check.h"

@@ -474,7 +474,7 @@ static void test_walk(void)
 	}
 }
 
-// Functions beside a damaged one are found; what is not found may be the damaged one.
+// Functions next to a damaged one are found; what is not found may be the damaged one.
 static void test_damaged_walk(void)
 {
 	struct section section = {.is_eh_frame = true};

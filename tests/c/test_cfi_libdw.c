@@ -81,7 +81,7 @@ static bool is_same_rule(Dwarf_Frame *frame, uint8_t reg, const struct stall_rul
 	if (dwarf_frame_register(frame, reg, memory, &ops, &count) != 0)
 		return false;
 	// The default: libdw's table of callee-saved registers has rax for rbx (elfutils 0.188,
-	// backends/x86_64_cfi.c), and what is not said is not distinguished from "the same".
+	// backends/x86_64_cfi.c), and a missing rule is not distinguished from "the same".
 	if (count == 0 && reg != STALL_REG_PC)
 		return survives_calls(reg) ? rule && rule->kind == STALL_RULE_SAME : !rule;
 	if (count == 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A core file gives the stacks that the process had; a damaged one gives less, and says so.
+// A core file gives the stacks that the process had; a damaged one gives less, with a note.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -211,7 +211,7 @@ static void test_other_program(int core)
 	stall_snapshot_destroy(snapshot);
 }
 
-// A limit on threads is kept, and said.
+// A limit on threads is kept, and noted.
 static void test_thread_limit(int core, size_t count)
 {
 	static const struct stall_core_options options = {.exe_fd = -1,

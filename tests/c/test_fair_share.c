@@ -63,7 +63,7 @@ static void test_who_asks_for_little_gets_it(void)
 	CHECK_INT(granted, asked);
 	// The half that is for who comes first is used up, and the shares of those that flood.
 	CHECK(flooded > 30 * BUDGET * 9 / 10);
-	// Beside what each may at once: the first that asks finds itself alone.
+	// In addition to the burst of each: the first flow finds itself alone.
 	CHECK(flooded + granted <= 30 * BUDGET + 3 * BUDGET);
 }
 

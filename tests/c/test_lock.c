@@ -32,7 +32,7 @@ struct object {
 	uint32_t words[14];
 };
 
-static struct stall_futex look(const struct object *object, int offset)
+static struct stall_futex read_futex(const struct object *object, int offset)
 {
 	struct stall_futex futex = {.address = LOCK + offset, .readable = true, .stable = true};
 
@@ -48,7 +48,7 @@ static struct stall_futex look(const struct object *object, int offset)
 static struct stall_lock_decoded decode(const struct object *object, int offset, uint32_t operation,
 					uint32_t value, enum stall_wait_name name)
 {
-	struct stall_futex futex = look(object, offset);
+	struct stall_futex futex = read_futex(object, offset);
 	const struct stall_lock_wait wait = {
 		.address = LOCK + offset,
 		.operation = operation & FUTEX_CMD_MASK,
@@ -130,7 +130,7 @@ static void test_no_guess(void)
 	const struct stall_lock_wait wait = {.address = LOCK, .private = true, .value = 2};
 	CHECK_INT(stall_lock_decode(&wait, STALL_WAIT_FOREIGN, NULL, &tids).kind,
 		  STALL_LOCK_UNKNOWN);
-	struct stall_futex unreadable = look(&object, 0);
+	struct stall_futex unreadable = read_futex(&object, 0);
 	unreadable.readable = false;
 	struct stall_lock_decoded lock =
 		stall_lock_decode(&wait, STALL_WAIT_MUTEX, &unreadable, &tids);
@@ -283,7 +283,7 @@ static void test_names(void)
 static void test_locks(void)
 {
 	struct object object = mutex(2, 0, OWNER, 0);
-	struct stall_futex futex = look(&object, 0);
+	struct stall_futex futex = read_futex(&object, 0);
 	struct stall_frame frames[] = {
 		{.module = 0},
 		{.module = 0, .symbol = "pthread_mutex_lock"},
@@ -323,7 +323,7 @@ static void test_locks(void)
 
 	// An owner that is no thread is not named, and a word that changed says so.
 	object = mutex(2, 0, 4711, 0);
-	futex = look(&object, 0);
+	futex = read_futex(&object, 0);
 	futex.stable = false;
 	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
 	CHECK_INT(locks.count, 1);

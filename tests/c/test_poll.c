@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Polling /proc for waits: what its files may say, which call is which wait, and looks at a thread.
+// Polling /proc for waits: what its files may say, which call is which wait, and polls of a thread.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/stat.h>

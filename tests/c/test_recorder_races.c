@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that write, and begin and end, while a reader looks: each slot, stack and record that it
+// Threads that write, and begin and end, while a reader reads: each slot, stack and record that it
 // gets is of one wait. And so it is when they are killed at any moment.
 #include <fcntl.h>
 #include <sched.h>
@@ -18,7 +18,7 @@
 #define DEADLINE_S 240 // also on a slow and busy machine
 #define SCRIBBLES 50000
 
-// What is told of a wait follows from its object: the size is a multiple of it, and the value is
+// What is recorded of a wait follows from its object: the size is a multiple of it, and the value is
 // where the description of the wait itself lies on the stack.
 #define FACTOR 5
 
@@ -101,7 +101,7 @@ static bool is_plausible(const struct stall_wait_key *key, uint64_t size)
 	return key->kind == STALL_WAIT_FUTEX && key->id && size == key->id * FACTOR;
 }
 
-// A wait for a lock that began before there was a ring: it is told without these, which locks have
+// A wait for a lock that began before there was a ring: it is recorded without these, which locks have
 // not. Each writer can be in one.
 static bool is_late(uint64_t size, uint64_t value)
 {

@@ -12,8 +12,8 @@
 
 #define MS 1000000ULL
 #define ROOM 65536
-// The threshold, where nothing else is said: no wait is as long, however late its thread comes to its
-// end. What is told of a wait has words around its object, and some objects here are no memory.
+// The default threshold: no wait is as long, however late its thread gets to its end. A record of a
+// wait has the words around its object, and some objects here are no memory.
 #define NEVER (1000000 * MS)
 #define RELEASE_PAUSE (100 * MS) // KEY_PAUSE_NS of recorder_records.c
 
@@ -261,7 +261,7 @@ static void test_end_record(void)
 	CHECK(!next_record());
 }
 
-// The first wait says what a condition is; an idle one tells nothing more.
+// The first wait records what a condition is; an idle one records nothing more.
 static void test_conditions(void)
 {
 	uint64_t object[8] = {};

@@ -17,7 +17,7 @@
 #define MARK 0x5354414c4c53434f // "STALLSCO"
 #define ROUNDS 20
 
-// What the child tells about itself.
+// What the child reports about itself.
 struct facts {
 	uint64_t mutex;
 	pid_t main;

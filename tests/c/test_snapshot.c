@@ -136,7 +136,7 @@ static void test_read_futexes(void)
 	CHECK_OK(stall_snapshot_read_futexes(snapshot));
 	CHECK_INT(snapshot->futex_count, 3);
 	CHECK(!snapshot->futexes[0].stable && !snapshot->futexes[0].read_twice);
-	page[1024 - 16] = 77; // within what is looked at
+	page[1024 - 16] = 77; // within the part that is checked
 	CHECK_OK(stall_snapshot_read_futexes(snapshot));
 	CHECK_INT(snapshot->futex_count, 3);
 	const struct stall_futex *futexes = snapshot->futexes;

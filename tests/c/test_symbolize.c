@@ -144,7 +144,7 @@ int main(void)
 	check_found(build_id, NULL, path);
 	unlink(path);
 	rmdir(folder);
-	// As gdb wants them.
+	// As gdb expects them.
 	snprintf(folder, sizeof(folder), "%s/.build-id", dir);
 	CHECK(mkdir(folder, 0700) == 0);
 	snprintf(folder, sizeof(folder), "%s/.build-id/%.2s", dir, build_id);

@@ -204,7 +204,7 @@ static void test_objects(void)
 	close_image();
 }
 
-// Names as addresses tell, for tables in which each field was damaged in turn.
+// Names by address, for tables in which each field was damaged in turn.
 static void test_hostile_tables(void)
 {
 	static const uint64_t values[] = {0, 1, 23, 25, UINT32_MAX, UINT64_MAX, UINT64_MAX - 8};
@@ -245,7 +245,7 @@ static void test_overlaps_end(void)
 		Elf64_Sym symbols[COUNT];
 	} *big = malloc(sizeof(*big));
 
-	// Every symbol but the first is too short to cover the address: the search must not look at
+	// Every symbol but the first is too short to cover the address: the search must not read
 	// them all, each time.
 	image_init(&big->image, SHT_SYMTAB);
 	uint32_t name = image_name(&big->image, IMAGE_STRINGS, "f");

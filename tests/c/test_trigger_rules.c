@@ -23,7 +23,7 @@ static struct stall_triggers make(uint64_t mutex_ms, uint32_t convoy, uint64_t i
 	return triggers;
 }
 
-// A mutex wait since `start_ms` that was learnt of after 10 ms, its threshold.
+// A mutex wait since `start_ms` whose record was received after 10 ms, its threshold.
 static struct stall_trigger_wait wait_of(uint64_t slot, uint64_t start_ms)
 {
 	return (struct stall_trigger_wait){

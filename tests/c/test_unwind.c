@@ -14,7 +14,7 @@
 static struct stall_arena arena;
 static struct stall_worker *worker;
 
-// What libdwfl is told of the snapshot.
+// What libdwfl gets of the snapshot.
 struct walk {
 	const struct stall_snapshot *snapshot;
 	const struct stall_thread *thread;
@@ -184,7 +184,7 @@ static void test_target(const char *const *argv, size_t max_stack, bool has_fact
 		compare_stack(snapshot, &unwound, i);
 		live_reads += unwound.stacks[i].live_reads;
 	}
-	// Short copies are made up for from the live process, and it is told.
+	// Where copies are short, the live process is read, and that is reported.
 	CHECK(max_stack >= 4096 || live_reads > 0);
 	CHECK_INT(ended_live, has_facts && max_stack < 4096 ? 1 : 0);
 	if (has_facts)

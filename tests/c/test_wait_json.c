@@ -221,7 +221,7 @@ static void test_stacks(void)
 	CHECK(!stall_wait_stacks_frames(stacks, 1000000, &count));
 }
 
-// Names without end: what is kept stays bounded, and what is not is told.
+// Names without end: what is kept stays bounded, and what is dropped is reported.
 static void test_full_stacks(void)
 {
 	static const struct stall_snapshot snapshot = {};

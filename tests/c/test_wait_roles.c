@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a futex word is, by the frames of who waits on it and by the words around it. The process
-// that is looked at is this one.
+// that is examined is this one.
 #include <linux/futex.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -115,7 +115,7 @@ static void test_unknown(void)
 	CHECK_INT(found.object, (uintptr_t)&words[16]);
 }
 
-// Servers' own locks sleep on conditions; their wait functions tell.
+// Servers' own locks sleep on conditions; their wait functions show it.
 static void test_servers(void)
 {
 	static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;

@@ -288,7 +288,7 @@ static void test_top_in_flight(void)
 	struct stall_wait_entry *entry = stall_wait_table_find(table, &stat.key);
 	entry->in_flight = 3;
 	entry->longest_ns = 77;
-	// Nobody has looked at it yet: they may be waiting for work.
+	// It has no role yet: they may be waiting for work.
 	CHECK_OK(stall_wait_top_init(&top, table, ~0u, false, 10));
 	CHECK_INT(top.count, 0);
 	stall_wait_top_deinit(&top);

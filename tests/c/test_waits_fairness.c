@@ -30,7 +30,7 @@ static uint64_t limited(struct stall_bpf_waits *waits)
 	return losses[STALL_LOST_RATE];
 }
 
-// The storm is on: more waits than may be reported of are over.
+// The storm is on: more waits than may be reported are over.
 static bool await_limit(struct stall_bpf_waits *waits)
 {
 	uint64_t end = stall_clock_ns(CLOCK_MONOTONIC) + PATIENCE_NS;

@@ -98,7 +98,7 @@ static void test_keys_full(struct actor *actor)
 	watcher_stop(watcher);
 }
 
-// Each fsync is told; a page holds few of them. What does not fit is counted, none twice.
+// Each fsync is reported; a page holds few of them. What does not fit is counted, none twice.
 static void test_ring_full(struct actor *actor)
 {
 	struct stall_bpf_waits_options options;

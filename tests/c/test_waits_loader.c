@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wait programs on a process whose waits are known: each is counted, and told from both ends.
+// The wait programs on a process whose waits are known: each is counted, and reported from both ends.
 #include "ebpf/waits_read.h"
 #include "waits_watcher.h"
 
@@ -35,7 +35,7 @@ static int compare_times(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-// One wait for a lock, as the target tells it: it ended, it was told of in flight, and its waker is
+// One wait for a lock, as the target reports it: it ended, it was reported in flight, and its waker is
 // the holder. It lasted from when its thread was seen asleep at least, and no longer than the
 // thread says. Returns how much longer the thread says.
 static uint64_t check_wait(const struct watcher *watcher, json_t *call, pid_t holder, uint64_t word,
@@ -87,7 +87,7 @@ static void check_least(const char *what, uint64_t *values, size_t count, uint64
 	CHECK(values[0] < limit);
 }
 
-// How late this program learns of waits that pass their threshold.
+// How late this program receives records of waits that pass their threshold.
 static void check_lateness(const struct watcher *watcher, uint64_t word, uint64_t threshold)
 {
 	uint64_t late[MAX_RECORDS];
@@ -246,7 +246,7 @@ static void check_known(bool no_timer)
 	free(watcher);
 }
 
-// Threads that wait already when they are first watched. Their word's role decides what is told.
+// Threads that wait already when they are first watched. Their word's role decides what is reported.
 static void test_adopted(void)
 {
 	struct stall_bpf_waits_options options;
@@ -276,7 +276,7 @@ static void test_adopted(void)
 	CHECK(await_records(watcher, STALL_RECORD_END, word, 3));
 	CHECK_INT(stat_count(find_stat(watcher, actor.pid, STALL_WAIT_FUTEX, word)), 3);
 
-	// A condition variable is no stall; its first wait is told once, so that it can be known.
+	// A condition variable is no stall; its first wait is reported once, so that it can be known.
 	answer = actor_do(&actor, "cond 1 1");
 	word = hex_member(answer, "address");
 	json_decref(answer);
@@ -332,7 +332,8 @@ static void test_two_loaders(void)
 		check_nothing_lost(watchers[i]);
 	}
 	stall_bpf_waits_destroy(watchers[0]->waits);
-	json_decref(actor_do(&actor, "mutex 2 20")); // so long that each is told when it is over
+	json_decref(
+		actor_do(&actor, "mutex 2 20")); // so long that each is reported when it is over
 	CHECK(await_records(watchers[1], STALL_RECORD_END, word, 9));
 	stall_bpf_waits_destroy(watchers[1]->waits);
 	actor_stop(&actor);

@@ -514,7 +514,7 @@ static void test_false_suspect(bool dies)
 		pthread_join(thread, NULL);
 		CHECK_INT(unwound.partial, !dies);
 		stall_unwound_deinit(&unwound);
-		// It is dead by now, and all that it said is forgotten.
+		// It has ended by now, and all that it reported is forgotten.
 		unwound = unwind(worker, snapshot);
 		CHECK(!unwound.partial);
 		CHECK(!error_of(&unwound, 0));

@@ -64,14 +64,14 @@ static void test_data(void)
 	stall_worker_destroy(worker);
 }
 
-// The bytes at the place that the worker tells are those of the function.
+// The bytes at the place that the worker reports are those of the function.
 static bool is_at(const struct stall_snapshot *snapshot, const struct stall_function_place *place,
 		  const void *function)
 {
 	const struct stall_module *module = &snapshot->processes[0].maps->modules[place->module];
 	uint8_t bytes[16];
 
-	// Where the compiler was told to begin functions with ENDBR64, the place is behind it.
+	// Where the compiler has to begin functions with ENDBR64, the place is behind it.
 	size_t skip = memcmp(function, "\xf3\x0f\x1e\xfa", 4) == 0 ? 4 : 0;
 
 	return pread(module->fd, bytes, sizeof(bytes), (off_t)place->file_offset) ==

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A target that waits on request (tests/targets/known_waits.c), and a loader of the wait programs that
-// keeps what it was told.
+// keeps their records.
 #ifndef STALL_WAITS_WATCHER_H
 #define STALL_WAITS_WATCHER_H
 
@@ -181,8 +181,8 @@ static inline bool await_records(struct watcher *watcher, uint32_t type, uint64_
 	}
 }
 
-// Has so many threads wait for the mutex `word` and lets them go once all watchers were told of each:
-// by then, and not before, whoever wakes them is told too. Returns what the target says of it.
+// Has so many threads wait for the mutex `word` and releases it once all watchers have a record of
+// each: only from then on their waker is recorded too. Returns what the target reports.
 static inline json_t *wait_reported(struct watcher **watchers, size_t watcher_count,
 				    struct actor *actor, size_t waiters, uint64_t word)
 {

@@ -38,7 +38,7 @@ void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak)
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 
-// All ends lead through that of AddressSanitizer, which tells the stack: an abort() too, and what
+// All ends lead through that of AddressSanitizer, which prints the stack: an abort() too, and what
 // UndefinedBehaviorSanitizer finds.
 const char *__asan_default_options(void)
 {
@@ -121,7 +121,7 @@ static struct input load(const char *path)
 	return input;
 }
 
-// Bytes, words of telling values, moved blocks, cut ends: mostly near the ends, where headers are.
+// Bytes, words of special values, moved blocks, cut ends: mostly near the ends, where headers are.
 static size_t damage(uint8_t *data, size_t size)
 {
 	static const uint64_t telling[] = {0,	    1,	       0x7f,	   0x80,      0xffff,

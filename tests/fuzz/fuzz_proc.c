@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input is a file of /proc, as a process may make it look by its names; each parser gets it.
+// The input is a file of /proc, with whatever names a process may choose; each parser gets it.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// churn RATE [STAY [MICROSECONDS [cond]]]: makes and ends RATE threads a second beside STAY threads
+// churn RATE [STAY [MICROSECONDS [cond]]]: makes and ends RATE threads a second next to STAY threads
 // that stay blocked. Each lives for that long (200), asleep, or in one wait for a condition variable.
 // Commands: `made`.
 #include "levels.h"

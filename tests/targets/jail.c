@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a program as an unprivileged user of a hardened container does: in mount, pid and user
 // namespaces of its own, without any capability, without a way to get one, and with a seccomp filter
-// that refuses to look into other processes and to load BPF programs.
+// that refuses to read other processes and to load BPF programs.
 //
 //	jail PROGRAM [ARGUMENT...]            in a new jail
 //	jail --join PID PROGRAM [ARGUMENT...]  in the jail of a process

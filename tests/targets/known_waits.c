@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // known_waits FOLDER [--waiters N] [--idle N] [--depth N] [--staged 1]: makes waits on request,
-// exactly as many as asked, and tells of each how long it was by its own clock.
+// exactly as many as asked, and reports of each how long it was by its own clock.
 //
 //   KIND COUNT MS [WAITERS]  mutex, rwlock, sem, cond: WAITERS threads (1) wait for one that keeps
 //                            it for MS after the last of them has gone to sleep; COUNT times
@@ -137,7 +137,7 @@ static NOIPA void keep(const void *object, size_t size)
 	uint64_t until;
 	struct timespec ts;
 
-	// Those for a condition go to sleep one after the other: the mutex beside it has no contention.
+	// Those for a condition go to sleep one after the other: their mutex has no contention.
 	bool in_turn = object == &the_cond;
 
 	for (size_t i = 0; !in_turn && i < waiter_count; i++)

@@ -7,7 +7,7 @@
 //   intact       says whether nobody has written to those
 //   user UID     becomes that user
 //   root DIR     makes DIR its root folder
-//   undumpable   nobody may look into it any more
+//   undumpable   nobody may read it any more
 //   fork         goes on as its own child; the parent ends
 //   exec         executes itself
 //   exit STATUS  ends, with all that is to be done at the end; no answer

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // semantics FOLDER [staged]: prints what every call that the in-process library interposes returns, and
-// what it leaves in errno, in the cases that tell kinds of locks apart. To be run with the library and
+// what it leaves in errno, in the cases that distinguish kinds of locks. To be run with the library and
 // without, and compared. Ends by itself. Staged: with the library, who waits by stages has looked up
 // once before the lock is let go.
 #include "target.h"
@@ -241,7 +241,7 @@ static void try_mutex(const struct mutex_kind *kind)
 	if (kind->type != PTHREAD_MUTEX_NORMAL && kind->type != PTHREAD_MUTEX_ADAPTIVE_NP)
 		REPORT(pthread_mutex_unlock(mutex));
 	struct timespec bad = {.tv_nsec = -1};
-	REPORT(pthread_mutex_timedlock(mutex, &bad)); // is not looked at
+	REPORT(pthread_mutex_timedlock(mutex, &bad)); // is not read
 	REPORT(pthread_mutex_unlock(mutex));
 	// Of a thread without a real-time priority this kind cannot be locked.
 	if (kind->protocol != PTHREAD_PRIO_PROTECT || sched_getscheduler(0) == SCHED_FIFO) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // spin [KIND...]: threads that never sleep, in known frames. KIND is `user` (a loop), `syscall`
-// (getppid again and again) or `vdso` (clock_gettime); beside them one thread that is blocked.
+// (getppid again and again) or `vdso` (clock_gettime); in addition one thread that is blocked.
 // Commands: `turns`.
 #include "levels.h"
 #include "waits.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded, it makes a program one that nobody but root may look into: /proc/PID/mem, maps and exe
+// Preloaded, it makes a program one that nobody but root may read: /proc/PID/mem, maps and exe
 // cannot be read, as those of a server that changed its user.
 #include <sys/prctl.h>
 

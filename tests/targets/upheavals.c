@@ -4,7 +4,7 @@
 // right afterwards; prints what it did.
 //
 //   cancel    threads are cancelled while they wait for a condition or for files
-//   fork      fork, vfork and clone beside threads that fight for locks; children wait, too
+//   fork      fork, vfork and clone while threads compete for locks; children wait, too
 //   signal    handlers sync, write and unlink in the middle of waits
 //   jump      handlers leave waits for files by siglongjmp()
 //   churn     short lives of threads that wait

@@ -112,7 +112,7 @@ struct wait_kind {
 	const char *name;
 	void (*wait)(void *);
 	long syscall;
-	const void *object; // first argument lies in it; NULL: not looked at
+	const void *object; // first argument lies in it; NULL: not read
 	size_t size;
 };
 

@@ -100,7 +100,7 @@ struct uprobe_cookie {
 	__s32 next_call;
 };
 
-// `regs` is a copy: the verifier wants to see which member of the context is read.
+// `regs` is a copy: the verifier must see which member of the context is read.
 static __always_inline __u64 argument(const struct pt_regs *regs, __u8 number)
 {
 	switch (number) {

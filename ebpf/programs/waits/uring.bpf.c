@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-// io_uring. Both ends are tracepoints of the kernel's. What they say has changed over time: the loader
-// looks into the kernel's types and excludes these programs where it does not fit.
+// io_uring. Both ends are tracepoints of the kernel. Their arguments have changed over time: the
+// loader reads the kernel's types and excludes these programs where they do not fit.
 #include "ebpf/programs/waits/async.bpf.h"
 #include "ebpf/programs/waits/files.bpf.h"
 #include "ebpf/programs/waits/slots.bpf.h"
