@@ -75,7 +75,7 @@ static inline bool stall_fair_take(struct stall_fair_share *share, __u32 flow, _
 }
 
 /* Of a futex wait: what its word is, with those of a mutex or rwlock apart, of which one may be
- * stormed. What has a word for each thread (rows, tables), or was not looked at yet, is one. Of all
+ * stormed. Words of one thread each (rows, tables), and words without a role, are one flow. Of all
  * others: the call. */
 enum stall_flow_class {
 	STALL_FLOW_ROLES = 0,

@@ -12,8 +12,8 @@ long real_nothing(void)
 	return 0;
 }
 
-// In glibc 2.25 to 2.28 a tryrdlock or trywrlock that succeeds can leave other threads asleep for
-// ever (bug 23844), in servers that never call them. A lock with a deadline in the past is the same
+// In glibc 2.25 to 2.28 a tryrdlock or trywrlock that succeeds can leave other threads asleep
+// forever (bug 23844), in servers that never call them. A lock with a deadline in the past is the same
 // path as a plain one up to where it would sleep.
 static const struct timespec past;
 

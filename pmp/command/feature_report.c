@@ -44,7 +44,7 @@ static struct stall_error *check_backend(const struct stall_backend *backend)
 	return err;
 }
 
-// Whether kernel frames get names. Any address will do.
+// Whether kernel frames get names. Any address is suitable.
 static struct stall_error *check_kernel_symbols(void)
 {
 	struct stall_kernel_symbols *symbols;

@@ -221,7 +221,7 @@ static bool is_ring_name(const char *name)
 }
 
 struct search {
-	const struct identity *identity; // NULL: any ring will do
+	const struct identity *identity; // NULL: any ring
 	size_t candidates;
 	char *found; // path of the best one so far
 	uint64_t created_ns;

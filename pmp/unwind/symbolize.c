@@ -96,7 +96,7 @@ static bool is_build_id(const char *text)
 // The best file so far: one with static functions is better than one without.
 struct search {
 	struct stall_symbolizer *symbolizer;
-	const char *build_id; // NULL: any will do
+	const char *build_id; // NULL: any
 	struct stall_elf *elf;
 	char *file;
 	bool complete;

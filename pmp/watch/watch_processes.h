@@ -28,7 +28,7 @@ struct stall_error *stall_watch_probe_server(struct stall_watch *watch,
 					     struct stall_wait_process *process);
 // Ends those whose end no record has reported.
 struct stall_error *stall_watch_check_processes(struct stall_watch *watch);
-// Opens the rings of those that were too young to have one, now and then.
+// Opens the rings of processes that were too young to have one. Tries only at intervals.
 struct stall_error *stall_watch_open_awaited(struct stall_watch *watch);
 
 #endif

@@ -142,7 +142,7 @@ static void test_records(const char *command, size_t count, enum stall_wait_kind
 	CHECK(totals_of(kind, 0).over >= count);
 }
 
-// Neither kept in the kernel for ever nor lost without a word.
+// Neither kept in the kernel forever nor lost without being counted.
 static void check_lost(void)
 {
 	uint64_t lost[STALL_LOST_CAUSES];

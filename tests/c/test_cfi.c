@@ -300,7 +300,7 @@ static void test_return_address(void)
 	CHECK_INT(rule_of(outermost.row, STALL_REG_PC)->kind, STALL_RULE_UNDEFINED);
 	CHECK_INT(rule_of(elsewhere.row, STALL_REG_PC)->kind, STALL_RULE_REGISTER);
 	CHECK_INT(rule_of(elsewhere.row, STALL_REG_PC)->other, 5);
-	// Its caller would be where it is itself, for ever.
+	// Its caller would be where it is itself, forever.
 	CHECK_BAD(DW_CFA_same_value, STALL_REG_PC);
 	CHECK_BAD(DW_CFA_register, STALL_REG_PC, STALL_REG_PC);
 	CHECK_BAD(DW_CFA_register, STALL_REG_PC, 17);

@@ -251,7 +251,7 @@ static void test_records(void)
 	CHECK_INT(read_records(ring, &cursor, &lost, &last), 0);
 	CHECK_INT(lost, 2 * IMAGE_CELLS);
 	CHECK_INT(cursor, 3 + 2 * IMAGE_CELLS); // the next one is being written
-	// Neither the largest number there is nor one that goes back makes it read for ever.
+	// Neither the largest number there is nor one that goes back makes it read forever.
 	live->head = UINT64_MAX;
 	read_records(ring, &cursor, &lost, &last);
 	live->head = 0;

@@ -142,7 +142,7 @@ static void test_hostile_expressions(void)
 	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_drop);
 	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_pick, 200);
 	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_rot);
-	// Jumps to itself, for ever; into nowhere; over the rest; to the end.
+	// Jumps to itself, forever; into nowhere; over the rest; to the end.
 	CHECK_FAILS(STALL_STEP_BAD, DW_OP_skip, 0xfd, 0xff);
 	CHECK_FAILS(STALL_STEP_BAD, DW_OP_skip, 0xe8, 0x03, DW_OP_lit0);
 	CHECK_FAILS(STALL_STEP_BAD, DW_OP_lit0, DW_OP_skip, 0xfb, 0xff);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lock that threads storm leaves room for the records of a file that is synced now and then.
+// A lock that threads storm leaves room for the records of a file that is synced at intervals.
 #include "ebpf/waits_read.h"
 #include "waits_watcher.h"
 

@@ -74,8 +74,8 @@ static uint64_t check_wait(const struct watcher *watcher, json_t *call, pid_t ho
 	return reported <= length ? length - reported : 0;
 }
 
-// The least of what a machine that does other work, too, can only make more: of how much longer than
-// it was told a thread was away that has to do without its CPU, or how late a reader is.
+// Other load on the machine can only make these values larger, so the least of them counts: how much
+// longer than reported a thread was asleep, or how late a reader is.
 static void check_least(const char *what, uint64_t *values, size_t count, uint64_t limit)
 {
 	CHECK(count > 0);

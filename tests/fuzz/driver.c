@@ -124,7 +124,7 @@ static struct input load(const char *path)
 // Bytes, words of special values, moved blocks, cut ends: mostly near the ends, where headers are.
 static size_t damage(uint8_t *data, size_t size)
 {
-	static const uint64_t telling[] = {0,	    1,	       0x7f,	   0x80,      0xffff,
+	static const uint64_t special[] = {0,	    1,	       0x7f,	   0x80,      0xffff,
 					   0x10000, INT32_MAX, UINT32_MAX, INT64_MAX, UINT64_MAX};
 	uint64_t kind = random_word() % 16, where = random_word();
 	size_t at = where % 4 == 0		    ? where / 4 % size
@@ -137,7 +137,7 @@ static size_t damage(uint8_t *data, size_t size)
 	if (kind < 9) {
 		data[at] = (uint8_t)random_word();
 	} else if (kind < 14) {
-		uint64_t word = telling[random_word() % (sizeof(telling) / sizeof(telling[0]))];
+		uint64_t word = special[random_word() % (sizeof(special) / sizeof(special[0]))];
 		size_t width = (size_t)1 << random_word() % 4;
 
 		memcpy(data + at, &word, width < size - at ? width : size - at);

@@ -15,13 +15,10 @@ ROOTS = (
     *("pmp", "ebpf", "inproc", "web/src", "scripts", "tests"),
 )
 SUFFIXES = (".md", ".py", ".toml", ".j2", ".c", ".h", ".js")
-STRINGS_ONLY = (".c", ".h")
-"""Of these files only string literals are checked. Of all others the whole text is."""
 EXEMPT = ("docs/glossary.md", "tests/support/wordlint.py", "tests/unit/test_wordlint.py")
 """These files name the words that are not used."""
 DATA = "tests/data/"
 """Texts of other tools and servers."""
-_C_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _GAP = r"""[\s#/*"']+"""
 """What can be between two words: a line can end there, also in a comment or a string."""
 
@@ -35,13 +32,6 @@ def words(path: Path = WORD_LIST) -> dict[str, str]:
 def readable(path: Path) -> str:
     """Return what is checked of a file, in lower case, with names split into their words."""
     text = path.read_text()
-    if path.suffix in STRINGS_ONLY:
-        text = "\n".join(
-            ""
-            if line.lstrip().startswith(("//", "#include"))
-            else "\t".join(_C_STRING.findall(line))
-            for line in text.splitlines()
-        )
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text.replace("_", " ")).lower()
 
 

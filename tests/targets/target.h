@@ -181,7 +181,7 @@ static NOIPA __attribute__((unused)) void target_read_command(char *line, size_t
 	line[used] = '\0';
 }
 
-// Answers commands for ever. `answer` prints one line of JSON.
+// Answers commands forever. `answer` prints one line of JSON.
 static NOIPA void __attribute__((noreturn, unused))
 target_serve(void (*answer)(const char *command))
 {

@@ -106,7 +106,7 @@ static void unlock_after_wait(void *arg)
 	count(&cleanups);
 }
 
-static void *wait_for_ever(void *arg)
+static void *wait_forever(void *arg)
 {
 	CHECK(pthread_mutex_lock(&cond_mutex));
 	pthread_cleanup_push(unlock_after_wait, NULL);
@@ -121,7 +121,7 @@ static void count_cleanup(void *arg)
 	count(&cleanups);
 }
 
-static void *sync_for_ever(void *arg)
+static void *sync_forever(void *arg)
 {
 	pthread_cleanup_push(count_cleanup, NULL);
 	for (;;) {
@@ -139,8 +139,7 @@ static void cancel_some(unsigned long rounds)
 		pthread_t threads[AT_ONCE];
 
 		for (int nr = 0; nr < AT_ONCE; nr++)
-			threads[nr] =
-				target_thread(nr % 2 ? wait_for_ever : sync_for_ever, NULL, 0);
+			threads[nr] = target_thread(nr % 2 ? wait_forever : sync_forever, NULL, 0);
 		struct timespec nap = {.tv_nsec = rand() % 2000000};
 		nanosleep(&nap, NULL);
 		for (int nr = 0; nr < AT_ONCE; nr++)

@@ -23,6 +23,11 @@ PLANTED = {
     "class.py": ("fixed = 1\n\n\nclass ToMend:\n    pass\n", 4),
     "wrapped.py": ("# It is tried again for\n# ever.\n", 1),
     "main.c": ('// How to fix it.\nstatic const char help[] = "how to mend it";\n', 2),
+    "line.h": ("int fixed; // not mended\n", 1),
+    "block.bpf.h": ("/* It is tried again for\n * ever. */\n", 1),
+    "function.c": ("int fixed;\nint stall_mend(void);\n", 2),
+    "macro.h": ("#define STALL_MEND 1\n", 1),
+    "include.c": ('#include "base/mend.h"\n', 1),
     "own.toml": ('remedies = ["Mend it."]\n', 1),
     "page.html.j2": ("<p>How to mend it</p>\n", 1),
 }
