@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 State = str
-"""``idle``, ``running``, ``waiting``; ``unseen``: it sleeps where the agent does not look."""
+"""``idle``, ``running``, ``waiting``; ``unseen``: it sleeps in a call that is not watched."""
 
 
 class Group(msgspec.Struct, frozen=True):

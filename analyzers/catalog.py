@@ -86,7 +86,7 @@ class Site(msgspec.Struct, frozen=True):
     created: str
 
     def fits(self, kind: str, place: str, lock: Lock) -> bool:
-        """Say whether it is this place and kind of lock."""
+        """Return whether it is this place and kind of lock."""
         if self.kind not in ("", kind) or not fnmatchcase(place, self.place):
             return False
         return not self.created or fnmatchcase(lock.created or "", self.created)

@@ -147,13 +147,13 @@ def _likely(scene: Scene, case: Case) -> list[str]:
 
 
 def _holder_open(case: Case) -> bool:
-    """Say whether it is open who holds what the last in the queue waits for."""
+    """Return whether it is open who holds what the last in the queue waits for."""
     blocker = case.blocker
     return blocker is None or not blocker.certain or blocker.thread in case.waiters
 
 
 def _nobody(scene: Scene, case: Case) -> list[str]:
-    """Say what the stacks leave open about the holder."""
+    """Return what the stacks leave open about the holder."""
     if not _holder_open(case):
         return []
     blocker = case.blocker

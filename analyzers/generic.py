@@ -207,7 +207,8 @@ def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) 
 
 
 def _cpus(scene: Scene) -> Finding | None:
-    """Say when twice as many threads want to run as there are CPUs; only where states are known."""
+    """Return when twice as many threads want to run as there are CPUs; only where states are
+    known."""
     signature = scene.catalog.by_id.get("cpu-saturated")
     cpus = scene.capture.host.get("cpus")
     if signature is None or not isinstance(cpus, int) or cpus < 1:

@@ -54,7 +54,7 @@ def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candi
 
 
 def described(scene: Scene, waiters: Sequence[int]) -> list[str]:
-    """Say who let the locks go last that these threads wait for, and where."""
+    """Return who let the locks go last that these threads wait for, and where."""
     out = []
     for lock in list(scene.queues(waiters))[:LOCKS]:
         item = scene.capture.locks[lock]
@@ -67,7 +67,7 @@ def described(scene: Scene, waiters: Sequence[int]) -> list[str]:
 
 
 def when(release: Release) -> str:
-    """Say how long before the capture it was, and how long others had waited."""
+    """Return how long before the capture it was, and how long others had waited."""
     text = f"{_milliseconds(release.ago_ns)} before"
     if release.waited_ns is not None:
         text += f", after a wait of {_milliseconds(release.waited_ns)}"

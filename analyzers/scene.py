@@ -260,7 +260,7 @@ class Scene:
         return None
 
     def let_go_as(self, signature: Signature, lock: int) -> bool:
-        """Say whether at least half of a lock's releases are those of the signature."""
+        """Return whether at least half of a lock's releases are those of the signature."""
         if not signature.releases:
             return False
         key = signature.id, lock
@@ -376,11 +376,11 @@ class Scene:
         return (activity,) if activity else ()
 
     def place(self, thread: int) -> str:
-        """Say where a thread is."""
+        """Return where a thread is."""
         return " < ".join(self.significant(thread)) or "?"
 
     def doing(self, thread: int) -> str:
-        """Say what a thread does, for a sentence."""
+        """Return what a thread does, for a sentence."""
         shape = self.shape(thread)
         item = self.capture.threads[thread]
         if self.states[thread] == IDLE:

@@ -15,7 +15,7 @@ __all__ = [
     "Sample",
     "Series",
     "Stack",
-    "StackCourse",
+    "StackCounts",
     "Stuck",
     "Verdict",
     "related",
@@ -66,7 +66,7 @@ class Stuck(msgspec.Struct, frozen=True):
     frames: Stack
 
 
-class StackCourse(msgspec.Struct, frozen=True):
+class StackCounts(msgspec.Struct, frozen=True):
     """Threads in one stack, sample by sample."""
 
     frames: Stack
@@ -87,9 +87,9 @@ class Series(msgspec.Struct, frozen=True):
     came: int
     """Threads that the first sample has not, and a later one has."""
     went: int
-    persists: tuple[StackCourse, ...]
+    persists: tuple[StackCounts, ...]
     """Stacks of every sample."""
-    comes_and_goes: tuple[StackCourse, ...]
+    comes_and_goes: tuple[StackCounts, ...]
 
 
 def sample(analysis: Analysis, name: str) -> Sample:
@@ -120,7 +120,8 @@ def sample(analysis: Analysis, name: str) -> Sample:
 
 
 def related(samples: Sequence[Sample]) -> bool:
-    """Say whether these can be samples of one server: most neighbours have a thread in common."""
+    """Return whether these can be samples of one server: most neighbours have a thread in
+    common."""
     pairs = list(itertools.pairwise(samples))
     common = sum(bool(one.tids & other.tids) for one, other in pairs)
     return bool(pairs) and 2 * common >= len(pairs)
@@ -196,10 +197,10 @@ def _movement(samples: Sequence[Sample]) -> tuple[int, int, int]:
     return len(moved), len(seen - first), len(seen - last)
 
 
-def _courses(samples: Sequence[Sample]) -> tuple[tuple[StackCourse, ...], tuple[StackCourse, ...]]:
+def _courses(samples: Sequence[Sample]) -> tuple[tuple[StackCounts, ...], tuple[StackCounts, ...]]:
     """Return the stacks of all samples, and those of some, most threads first."""
     courses = [
-        StackCourse(stack, tuple(item.stacks.get(stack, 0) for item in samples))
+        StackCounts(stack, tuple(item.stacks.get(stack, 0) for item in samples))
         for stack in dict.fromkeys(stack for item in samples for stack in item.stacks)
     ]
     courses.sort(key=lambda course: (-sum(course.counts), course.frames))

@@ -53,7 +53,7 @@ def _postgres(process: Process) -> str | None:
 
 
 def _mariadb(stacks: Stacks, catalog: Catalog) -> bool:
-    """Say whether a program called mysqld is MariaDB's: frames that MySQL has not."""
+    """Return whether a program called mysqld is MariaDB's: frames that MySQL has not."""
     marks = 0
     for server in catalog.servers:
         if server.name == "mariadb":

@@ -17,7 +17,7 @@ from stallscope.model.capture import Capture, Frame
 __all__ = ["MAX_FRAMES", "Shape", "Stacks"]
 
 MAX_FRAMES = 1024
-"""Frames of one stack that patterns look at."""
+"""The most frames of one stack that patterns are matched with."""
 
 
 class Shape(msgspec.Struct, frozen=True, eq=False):
@@ -37,12 +37,12 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     idle: Idle | None
     session: bool
     waiter_of: tuple[Signature, ...]
-    """Signatures whose waiters look like this, in order of precedence."""
+    """Signatures whose waiters have such a stack, in order of precedence."""
     holder_of: dict[str, tuple[int, ...]]
     """Signature id → indexes of its holder entries that fit."""
 
     def fits(self, patterns: Sequence[Pattern]) -> bool:
-        """Say whether one of the patterns matches."""
+        """Return whether one of the patterns matches."""
         return _fits(patterns, self.present, self.masks, self.helpers)
 
     def site(self) -> str:

@@ -61,7 +61,8 @@ def _at_least(root: Finding, found: Sequence[Finding]) -> Finding:
 
 
 def _speaks_alone(scene: Scene, signature: Signature, blocker: Candidate | None) -> bool:
-    """Say whether the holder is enough: for entries that say so, and where others are explained."""
+    """Return whether the holder is enough: for entries that say so, and where others are
+    explained."""
     if blocker is None or scene.at_once(scene.holders.get(signature.id, ())) < LEAST_OFTEN:
         return False
     if any(scene.waiters.get(other) for other in signature.explains):
@@ -73,7 +74,7 @@ def _speaks_alone(scene: Scene, signature: Signature, blocker: Candidate | None)
 
 
 def _same_blocker(scene: Scene, blocker: Candidate, other: str) -> bool:
-    """Say whether the other signature has waiters, and this thread blocks them."""
+    """Return whether the other signature has waiters, and this thread blocks them."""
     waiters = scene.waiters.get(other)
     if not waiters or not blocker.chains:
         return False
@@ -249,7 +250,7 @@ def _lasting(scene: Scene, threads: Iterable[int]) -> bool:
 
 
 def _named(scene: Scene, case: Case) -> bool:
-    """Say whether most of the waiters wait for a lock whose name the signature claims."""
+    """Return whether most of the waiters wait for a lock whose name the signature claims."""
     count = sum(
         lock.waiters
         for lock in scene.locks_of(case.waiters)

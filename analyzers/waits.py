@@ -125,12 +125,12 @@ def syscall_wait(thread: Thread, catalog: Catalog) -> Wait | None:
 
 
 def kernel_worker(thread: Thread) -> bool:
-    """Say whether it is a thread of io_uring: the kernel's own, without a stack to be read."""
+    """Return whether it is a thread of io_uring: the kernel's own, without a stack to be read."""
     return not thread.frames and any(str(f) in IO_WORKERS for f in thread.kernel_frames)
 
 
 def unseen(thread: Thread) -> bool:
-    """Say whether nothing is known of a thread but that it sleeps, or not even that."""
+    """Return whether nothing is known of a thread but that it sleeps, or not even that."""
     known = thread.frames or thread.kernel_frames or thread.syscall or thread.lock is not None
     return not known and thread.unwind == "not-tried" and thread.state in ("S", "I", "?")
 
@@ -146,7 +146,7 @@ def _reported(thread: Thread) -> str:
 
 
 def state(thread: Thread, wait: Wait | None, *, idle: bool) -> str:
-    """Say whether the thread is idle, running, waiting or unseen.
+    """Return whether the thread is idle, running, waiting or unseen.
 
     Dumps do not give a state (``?``): there the frames decide. A thread that spins for a lock
     waits, although it runs, and so does one that was woken and has not run yet. One that queues

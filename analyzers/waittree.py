@@ -138,7 +138,7 @@ class _Forest:
                 self.likely.add(owner)
 
     def _leads(self, start: int, target: int) -> bool:
-        """Say whether ``start`` is, or waits for, the thread ``target``."""
+        """Return whether ``start`` is, or waits for, the thread ``target``."""
         node: int | None = start
         seen: set[int] = set()
         while node is not None and node not in seen:

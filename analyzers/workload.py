@@ -206,7 +206,7 @@ def _ratio(rule: Rule, of: str, grown: float, window: _Window, sample: StatusSam
 
 
 def _why_missing(rule: Rule, sample: StatusSample) -> str:
-    """Say why none of the names is there."""
+    """Return why none of the names is there."""
     if rule.id == "deadlocks" and sample.latest_deadlock:
         return f"this server does not count them; the latest was at {sample.latest_deadlock}"
     for name in (*rule.of, *rule.to):

@@ -40,11 +40,12 @@ class Collector(Protocol):
 
     @property
     def interval(self) -> float:
-        """Seconds from look to look, at least; 0: at every poll."""
+        """Least seconds between two samples; 0: at every poll."""
         ...
 
     def collect(self) -> Sample:
-        """Look once. Raises: StallscopeError where the source is not there; it is tried again."""
+        """Take a sample. Raises: StallscopeError where the source is not there; it is tried
+        again."""
         ...
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take a Capture with gdb: the last fallback, since it stops every thread for as long as it looks.
+"""Take a Capture with gdb: the last fallback, since it stops every thread for as long as it reads.
 
 What is done about its dangers: no init files, no auto-loaded scripts, no debuginfod, no reading
 from a terminal; symbols are read before the attach; a deadline.
 
-gdb that is late is ended with SIGKILL. SIGTERM looks kinder and is not: gdb 13, during its attach,
+gdb that is late is ended with SIGKILL. SIGTERM would be worse: gdb 13, during its attach,
 passes a SIGINT on to the target, which makes PostgreSQL shut down. The commands that it is given
 never let the target run under it, so there is no breakpoint in it that could stay. But the SIGSTOP
 of PTRACE_ATTACH can be left over and stop the target (ptrace(2), "Attaching and detaching"). So
@@ -266,7 +266,7 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
         while not poll.poll(_POLL_MS):
-            watch.look()
+            watch.poll()
             if time.monotonic() > deadline:
                 _end(process, target)
                 raise StallscopeError(
@@ -308,7 +308,7 @@ class _StopWatch:
         self.longest_unseen = 0
         """The longest time between two polls: a stop that no poll saw was no longer than this."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now = time.monotonic_ns()
         self.longest_unseen = max(self.longest_unseen, now - self._before)
         if self._target.is_traced():

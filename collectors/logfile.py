@@ -11,7 +11,7 @@ from stallscope.base.errors import StallscopeError
 __all__ = ["LogFollower"]
 
 MAX_READ = 8 << 20
-"""Bytes of one look; what is more is left for the next."""
+"""The most bytes of one read; the rest is left for the next."""
 MAX_BEHIND = 64 << 20
 """Bytes that may be left to read; beyond, the middle is skipped, and counted."""
 MAX_LINE = 65_536
@@ -43,7 +43,7 @@ class LogFollower:
         self._fd, self._offset = fd, 0
 
     def lines(self) -> list[str]:
-        """Return the whole lines since the last look. Raises: StallscopeError."""
+        """Return the whole lines since the last read. Raises: StallscopeError."""
         if self._fd < 0:
             self._open()
         data = self._read()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find and run ``stallscope-probe``, the one program that may look into other processes."""
+"""Find and run ``stallscope-probe``, the one program that may read other processes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _with_advice(message: str, probe: Path) -> str:
-    """Say what to type where a capability is missing."""
+    """Return what to type where a capability is missing."""
     if "CAP_SYS_PTRACE" not in message or "setcap" in message:
         return with_path(message, probe)
     if os.geteuid() == 0:
@@ -158,7 +158,7 @@ def _with_advice(message: str, probe: Path) -> str:
 
 
 def with_path(advice: str, probe: Path) -> str:
-    """Put the whole path into the probe's advice: setcap does not look along PATH."""
+    """Put the whole path into the probe's advice: setcap does not search PATH."""
     return advice.replace(f"+ep {PROBE}", f"+ep {probe}")
 
 

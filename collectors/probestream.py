@@ -78,7 +78,7 @@ class Stream:
 
     @property
     def ending(self) -> bool:
-        """Say whether it was asked to end."""
+        """Return whether it was asked to end."""
         return self._end_by is not None
 
     def say(self, text: str) -> None:

@@ -195,14 +195,14 @@ def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
 
 def _listed(servers: Sequence[Server]) -> str:
     """Name all of them, as fully as one line has room for: the rest of it must stay readable."""
-    for say in (str, _briefly, lambda server: f"pid {server.main.pid}"):
+    for say in (str, _choice, lambda server: f"pid {server.main.pid}"):
         those = "; ".join(map(say, servers))
         if len(those) <= LIST_LENGTH:
             break
     return those
 
 
-def _briefly(server: Server) -> str:
+def _choice(server: Server) -> str:
     """Return an option that selects it, other than its pid."""
     if server.ports:
         return f"pid {server.main.pid} port {server.ports[0]}"
@@ -224,7 +224,7 @@ def seen_again(server: Server) -> Server | None:
 
 
 def listens(server: Server) -> bool:
-    """Say whether the server takes connections, as far as may be seen."""
+    """Return whether the server takes connections, as far as may be seen."""
     return any(_listening(PROC, server.main.pid))
 
 

@@ -48,7 +48,7 @@ def find() -> str:
 
 
 def is_python(pid: int) -> bool:
-    """Say whether the process runs the Python interpreter, or has it as a library."""
+    """Return whether the process runs the Python interpreter, or has it as a library."""
     info = processes.read(pid)
     if info is None:
         return False

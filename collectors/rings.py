@@ -212,7 +212,7 @@ def _judge(
 
 
 def _would_be_seen(ring: Ring, proc: Path) -> bool:
-    """Say whether the server of a ring would be among the processes that we see."""
+    """Return whether the server of a ring would be among the processes that we see."""
     own = _namespace(proc / "self")
     if own is None or not ring.pid or not ring.start_time:
         return False

@@ -45,7 +45,7 @@ class Options(msgspec.Struct, frozen=True):
     debug_dir: Path | None = None
     force_kernel: bool = False
     ring: Path | None = None
-    """Of the backend inproc, or its folder; None: it is looked for."""
+    """The ring of the backend inproc, or its folder; None: it is searched for."""
 
 
 def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: Options) -> Capture:
@@ -95,15 +95,15 @@ def _by_probe(pids: tuple[int, ...], options: Options) -> Capture:
             if options.backend == "inproc":
                 raise
             raise probe.ProbeError(rings.advice(error, pids)) from error
-        return _by_gdb_at_last(pids, options, error)
+        return _fall_back_to_gdb(pids, options, error)
     except probe.ProbeMissingError as error:
         if not (options.backend == "auto" and options.allow_stop):
             raise
-        return _by_gdb_at_last(pids, options, error)
+        return _fall_back_to_gdb(pids, options, error)
     return _parse(data)
 
 
-def _by_gdb_at_last(pids: tuple[int, ...], options: Options, error: StallscopeError) -> Capture:
+def _fall_back_to_gdb(pids: tuple[int, ...], options: Options, error: StallscopeError) -> Capture:
     """Take gdb where the user allowed stops and nothing else works."""
     try:
         gdb.find()

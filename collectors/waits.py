@@ -111,7 +111,7 @@ class Follower:
             self._descriptor = -1
 
     def begin(self, stream: Stream) -> None:
-        """Look out for the end of the server's main process."""
+        """Watch for the end of the server's main process."""
         try:
             self._descriptor = os.pidfd_open(self._server.main.pid)
         except ProcessLookupError:
@@ -120,7 +120,7 @@ class Follower:
             stream.wake_on(self._descriptor)
 
     def tick(self, stream: Stream) -> float:
-        """Look whether the server has ended, or is back; return when to be called again."""
+        """Check whether the server has ended, or is back; return when to be called again."""
         if stream.ending:
             return math.inf
         if self._descriptor >= 0:

@@ -107,7 +107,8 @@ def consumer(path: Path) -> Callable[[], str | None]:
 
 
 def firefox_profiler() -> str | None:
-    """Say why the Firefox Profiler's own command line cannot run; old Node.js cannot parse it."""
+    """Return why the Firefox Profiler's own command line cannot run; old Node.js cannot parse
+    it."""
     absent = consumer(FIREFOX_PROFILER)() or tool("node")()
     if absent is not None:
         return absent
@@ -118,7 +119,7 @@ def firefox_profiler() -> str | None:
 
 
 def cores() -> str | None:
-    """Say why the kernel does not write cores into working folders."""
+    """Return why the kernel does not write cores into working folders."""
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     return None if pattern == "core" else f"kernel.core_pattern is {one_line(pattern, 100)}"
 

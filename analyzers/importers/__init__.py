@@ -144,7 +144,7 @@ def _others(text: str, name: str) -> Iterator[Capture]:
 
 
 def _unknown(text: str, name: str) -> UnknownFormat:
-    """Say what was tried, and show the first line that fits nothing."""
+    """Return what was tried, and show the first line that fits nothing."""
     tried = ", ".join(("gdb", *(known.name for known in FORMATS)))
     line = next((line for line in text.split("\n") if line.strip()), "")
     return UnknownFormat(

@@ -112,7 +112,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Say whether a server announces a stack trace in the text."""
+    """Return whether a server announces a stack trace in the text."""
     return "Attempting backtrace" in text or "stack_bottom = " in text
 
 

@@ -167,7 +167,7 @@ class Dump:
         return index
 
     def knows_lock(self, address: int) -> bool:
-        """Say whether some thread waits for the lock at this address."""
+        """Return whether some thread waits for the lock at this address."""
         return (address, "") in self._lock_index
 
     def thread(

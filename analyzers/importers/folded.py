@@ -26,7 +26,7 @@ _MAX_COUNT = 2**31 - 1
 
 
 def sniff(text: str) -> bool:
-    """Say whether a line looks like a collapsed stack."""
+    """Return whether a line looks like a collapsed stack."""
     return ";" in text and _ENOUGH.search(text) is not None
 
 
@@ -76,7 +76,7 @@ def load(text: str, name: str) -> Loaded:
 
 
 def _have_titles(stacks: list[list[str]]) -> bool:
-    """Say whether the first parts are programs or threads, and no functions."""
+    """Return whether the first parts are programs or threads, and no functions."""
     heads = {names[0] for names in stacks}
     if heads and all(_PY_SPY.fullmatch(head) for head in heads):
         return True

@@ -413,7 +413,7 @@ def _deadlock(lines: list[str]) -> str:
 
 
 def sniff(text: str) -> bool:
-    """Say whether a monitor's output or a semaphore wait stands in the text."""
+    """Return whether a monitor's output or a semaphore wait stands in the text."""
     return "INNODB MONITOR OUTPUT" in text or " seconds the semaphore" in text
 
 

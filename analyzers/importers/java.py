@@ -127,7 +127,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Say whether a thread's head and a frame of the JVM stand in the text."""
+    """Return whether a thread's head and a frame of the JVM stand in the text."""
     return "\tat " in text or "Full thread dump " in text
 
 

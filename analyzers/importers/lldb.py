@@ -91,7 +91,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Say whether a frame of lldb stands in the text."""
+    """Return whether a frame of lldb stands in the text."""
     return "frame #0: 0x" in text
 
 

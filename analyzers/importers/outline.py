@@ -63,12 +63,12 @@ class _Reader(LineReader):
 
 
 def _says(name: str) -> bool:
-    """Say whether a name is one of a program, not a word of a language."""
+    """Return whether a name is one of a program, not a word of a language."""
     return "_" in name or "::" in name or "(" in name
 
 
 def sniff(text: str) -> bool:
-    """Say whether a thread's head stands in the text."""
+    """Return whether a thread's head stands in the text."""
     return "hread" in text and _SNIFF.search(text) is not None
 
 

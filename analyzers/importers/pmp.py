@@ -91,7 +91,7 @@ def _balanced(text: str) -> list[str] | None:
 
 
 def sniff(text: str) -> bool:
-    """Say whether a line has a count, and names with commas between them."""
+    """Return whether a line has a count, and names with commas between them."""
     return _ENOUGH.search(text) is not None
 
 

@@ -35,7 +35,7 @@ _KNOWN = re.compile(
 
 
 def _is_processlist(columns: Container[str]) -> bool:
-    """Say whether a table with these columns lists what sessions do; some leave columns out."""
+    """Return whether a table with these columns lists what sessions do; some leave columns out."""
     return "command" in columns or ("state" in columns and "info" in columns)
 
 
@@ -165,7 +165,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Say whether the head of a processlist stands in the text."""
+    """Return whether the head of a processlist stands in the text."""
     return _SNIFF.search(text) is not None
 
 

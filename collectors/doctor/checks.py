@@ -14,7 +14,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.processes import Server
 
-__all__ = ["Check", "Look", "Place", "Status", "Task", "run"]
+__all__ = ["Check", "CheckFunction", "Place", "Status", "Task", "run"]
 
 Status = Literal["ok", "degraded", "missing"]
 
@@ -31,7 +31,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where to look: ``root`` is / but in tests."""
+    """What to check: ``root`` is / except in tests."""
 
     root: Path = Path("/")
     server: Server | None = None
@@ -55,14 +55,14 @@ class Place(msgspec.Struct, frozen=True):
             return None
 
 
-Look = Callable[[], Iterable[Check]]
+CheckFunction = Callable[[], Iterable[Check]]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A function that looks, and how long it may take."""
+    """A function that makes checks, and how long it may take."""
 
     name: str
-    look: Look
+    function: CheckFunction
     seconds: float = 5.0
 
 
@@ -89,7 +89,7 @@ class _Running:
 
     def _work(self) -> None:
         try:
-            self.checks = list(self._task.look())
+            self.checks = list(self._task.function())
         except (StallscopeError, OSError) as error:
             self.checks = [Check(self._task.name, "degraded", one_line(f"not known: {error}"))]
         finally:

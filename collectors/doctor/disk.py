@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stallscope.collectors.doctor.checks import Check, Place
 from stallscope.store import DiskGuard, reading_dest
-from stallscope.store.retention import no_room
+from stallscope.store.retention import too_little_space
 
 __all__ = ["disk"]
 
@@ -30,7 +30,7 @@ def disk(place: Place) -> Iterator[Check]:
     else:
         made = "" if dest.exists() else " (will be created)"
         yield Check("store", "ok", f"{dest}{made}")
-    reason = no_room(there, DiskGuard(), _CAPTURE_BYTES)
+    reason = too_little_space(there, DiskGuard(), _CAPTURE_BYTES)
     if reason is not None:
         fix = "free space, or choose a directory on another disk with --dest"
         yield Check("disk", "degraded", f"{reason}: captures are skipped", fix)

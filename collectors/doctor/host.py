@@ -63,7 +63,7 @@ def python() -> Iterator[Check]:
 
 
 def _extras() -> Check:
-    """Say which extras are installed, and what does not work without the others."""
+    """Return which extras are installed, and what does not work without the others."""
     missing = [extra for extra in extras.EXTRAS if not extras.is_installed(extra)]
     if not missing:
         there = ", ".join(f"{module} ({extra})" for extra, module in extras.EXTRAS.items())

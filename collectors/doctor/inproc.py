@@ -81,7 +81,7 @@ def _without_a_ring(place: Place, pid: int) -> Check:
 
 
 def _preloads(place: Place, pid: int) -> bool:
-    """Say whether a process was started to load our library."""
+    """Return whether a process was started to load our library."""
     try:
         with (place.root / f"proc/{pid}/environ").open("rb") as file:
             words = file.read(_ENVIRONMENT).split(b"\0")
@@ -93,7 +93,7 @@ def _preloads(place: Place, pid: int) -> bool:
 
 
 def _loaded(place: Place, pid: int) -> bool | None:
-    """Say whether a process has our library; None where that cannot be read."""
+    """Return whether a process has our library; None where that cannot be read."""
     maps = procfile.read(place.root / f"proc/{pid}/maps", _MAPS)
     return None if maps is None else f"/{preload.LIBRARY}".encode() in maps
 

@@ -56,7 +56,7 @@ def _cgroup(place: Place, pid: int) -> str:
 
 
 def access(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:
-    """Capture the processes once by a backend that stops nothing, and look at what is missing."""
+    """Capture the processes once by a backend that stops nothing, and report what is missing."""
     try:
         capture = snapshot.take(pids, servers, snapshot.Options())
     except StallscopeError as error:

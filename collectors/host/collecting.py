@@ -16,7 +16,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors.collector import sample
 from stallscope.model.samples import Sample
 
-__all__ = ["HostCollector", "KeptFile", "Pace", "as_number"]
+__all__ = ["HostCollector", "OpenedFile", "Pace", "as_number"]
 
 MAX_FILE = 1 << 20
 """Bytes of one file of /proc that are read; /proc/stat of 1,000 CPUs has 200 KB."""
@@ -32,7 +32,7 @@ _WHY = {
 }
 
 
-class KeptFile:
+class OpenedFile:
     """A file of /proc, opened once: each read from its start makes its text again."""
 
     def __init__(self, path: Path | str, limit: int = 65_536) -> None:
@@ -86,7 +86,7 @@ class Pace:
         self._begun = 0
 
     def due(self, clock_ns: int) -> bool:
-        """Say whether it may be taken now; the time that it takes counts from here."""
+        """Return whether it may be taken now; the time that it takes counts from here."""
         if clock_ns < self._next_ns:
             return False
         self._begun = time.thread_time_ns()
@@ -107,19 +107,19 @@ class HostCollector(ABC):
     def __init__(self) -> None:
         # A thread of its own: a file of /proc can hang, that of a process with mmap_lock held.
         self.thread = self.name
-        self._files: list[KeptFile] = []
+        self._files: list[OpenedFile] = []
 
     def collect(self) -> Sample:
-        """Look once. Raises: StallscopeError, a sentence."""
+        """Take a sample. Raises: StallscopeError, a sentence."""
         return sample(self.name, self.read)
 
     @abstractmethod
     def read(self, clock_ns: int) -> dict[str, float]:
         """Return numbers by name."""
 
-    def keep(self, path: Path | str, limit: int = 65_536) -> KeptFile:
+    def keep(self, path: Path | str, limit: int = 65_536) -> OpenedFile:
         """Return a file that is closed with the collector."""
-        file = KeptFile(path, limit)
+        file = OpenedFile(path, limit)
         self._files.append(file)
         return file
 

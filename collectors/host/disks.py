@@ -2,9 +2,9 @@
 """Block devices, and which of them holds the data; /proc/diskstats.
 
 ``disk.sda.reads`` and the like are counters; ``util`` (0 to 1), ``read_await_ms`` and
-``write_await_ms`` are of the time since the look before. ``disk.datadir.…`` are the numbers of the
-device that the data directory lies on. ``util`` of a device that works on several requests at once
-says little: such a one is busy at 1.0 and may take far more.
+``write_await_ms`` are of the time since the previous sample. ``disk.datadir.…`` are the numbers of
+the device that the data directory lies on. ``util`` of a device that works on several requests at
+once says little: such a one is busy at 1.0 and may take far more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Disks(HostCollector):
         try:
             device = os.stat(f"{process}/root{datadir}").st_dev
         except OSError as error:
-            self.datadir_missing = f"cannot look at {datadir}: {error.strerror}"
+            self.datadir_missing = f"cannot read {datadir}: {error.strerror}"
             return
         self._device = (os.major(device), os.minor(device))
         # A file system of several devices (btrfs, overlay) has a number that no device has.
@@ -90,7 +90,7 @@ class Disks(HostCollector):
         return self._device is not None and words[:2] == [b"%d" % n for n in self._device]
 
     def _is_whole(self, name: str) -> bool:
-        """Say whether it is a disk and no partition, whose requests count twice else."""
+        """Return whether it is a disk and no partition, whose requests count twice else."""
         known = self._whole.get(name)
         if known is None:
             known = not name.startswith(_NAMELESS) and (self._sys / "block" / name).exists()

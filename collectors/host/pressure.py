@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors.host.collecting import HostCollector, KeptFile, as_number
+from stallscope.collectors.host.collecting import HostCollector, OpenedFile, as_number
 
 __all__ = ["Pressure"]
 
@@ -27,7 +27,7 @@ class Pressure(HostCollector):
 
     def __init__(self, pid: int | None = None, *, proc: Path = Path("/proc")) -> None:
         super().__init__()
-        self._files_of: list[tuple[str, KeptFile]] = [
+        self._files_of: list[tuple[str, OpenedFile]] = [
             (f"psi.{resource}.", self.keep(proc / "pressure" / resource, 4096))
             for resource in RESOURCES
         ]

@@ -59,7 +59,7 @@ class SqlCollector(ABC):
 class Infrequent:
     """A collector whose statement is expensive, or not possible on every server.
 
-    Its ``interval`` grows with what the last look took: one that is late waits for so long as if
+    Its ``interval`` grows with the time of the last statement: one that is late counts as if
     it had taken its whole deadline.
     """
 

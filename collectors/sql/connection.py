@@ -218,7 +218,7 @@ class Connection:
                 self._socket = end.dup()
             session = connect(self.login, end)
         except ConnectError as error:
-            self._put_off(error)
+            self._retry_later(error)
             raise
         self.connects += 1
         self._session = session
@@ -230,9 +230,9 @@ class Connection:
         if time.monotonic() - self._connected_at > LONGEST_PAUSE:
             self._failure, self._pause = None, 0.0
         else:
-            self._put_off(error)
+            self._retry_later(error)
 
-    def _put_off(self, error: ConnectError) -> None:
+    def _retry_later(self, error: ConnectError) -> None:
         """Say when the next try is: each later than the one before."""
         refused = isinstance(error, RefusedError)
         first, longest = (

@@ -101,7 +101,7 @@ class DeadlockWatch:
         """There is a deadlock to read: a read that failed is repeated."""
 
     def begin(self) -> list[Deadlock]:
-        """Look for the first time: return the latest deadlock that was there before, if any.
+        """Start the watch: return the latest deadlock that was there before, if any.
 
         It is not counted: nobody knows how many there were.
         """
@@ -109,11 +109,11 @@ class DeadlockWatch:
         self._count(self._connection.ask(self._counter, self._deadline))
         return self._new(self._latest(), counted=False)
 
-    def look(self, *, cue: bool = False) -> list[Deadlock]:
+    def poll(self, *, cue: bool = False) -> list[Deadlock]:
         """Return the deadlocks that are new; ``cue``: somebody knows that there is one.
 
         Raises: StallscopeError where the server does not answer; what its log said is kept for the
-        next look.
+        next poll.
         """
         self._owed = self._owed or cue
         if self._settings is None:

@@ -161,7 +161,7 @@ class SqlSession:
 
     @cached_property
     def has_process(self) -> bool:
-        """Say whether the account sees the connections of others."""
+        """Return whether the account sees the connections of others."""
         try:
             # Nothing but numbers of page sizes, and it wants the same privilege, roles included.
             self.select("SELECT COUNT(*) FROM information_schema.INNODB_CMP")
@@ -171,7 +171,7 @@ class SqlSession:
 
     @cached_property
     def has_threads_table(self) -> bool:
-        """Say whether performance_schema.threads is there and kept up to date for clients."""
+        """Return whether performance_schema.threads is there and kept up to date for clients."""
         try:
             rows = self.select(
                 "SELECT INSTRUMENTED FROM performance_schema.threads"

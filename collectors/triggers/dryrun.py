@@ -13,10 +13,10 @@ from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettin
 from stallscope.collectors.triggers.state import Phase
 from stallscope.model.incident import Fired
 
-__all__ = ["DryRun", "Tried", "dry_run", "sentence"]
+__all__ = ["DryRun", "TriggerRun", "dry_run", "sentence"]
 
 
-class Tried(msgspec.Struct, frozen=True):
+class TriggerRun(msgspec.Struct, frozen=True):
     """One trigger."""
 
     settings: TriggerSettings
@@ -27,7 +27,7 @@ class Tried(msgspec.Struct, frozen=True):
 class DryRun(msgspec.Struct, frozen=True):
     """All of them, in the order of the settings."""
 
-    triggers: tuple[Tried, ...]
+    triggers: tuple[TriggerRun, ...]
     samples: int
     seconds: float
     """From the first sample to the last."""
@@ -50,7 +50,7 @@ def dry_run(
         clocks.append(record.clock_ns)
     states = {state.name: state for state in engine.states()}
     tried = (
-        Tried(t, states[t.name], tuple(one for one in fired if one.trigger == t.name))
+        TriggerRun(t, states[t.name], tuple(one for one in fired if one.trigger == t.name))
         for t in settings.triggers
     )
     return DryRun(
@@ -60,8 +60,8 @@ def dry_run(
     )
 
 
-def sentence(tried: Tried) -> str:
-    """Say what became of a trigger that did not fire, or of the first time that one did."""
+def sentence(tried: TriggerRun) -> str:
+    """Return what became of a trigger that did not fire, or of the first time that one did."""
     if tried.fired:
         again = f", {len(tried.fired)} times in total" if len(tried.fired) > 1 else ""
         return f"would fire: {tried.fired[0].why}{again}"
@@ -73,7 +73,7 @@ def sentence(tried: Tried) -> str:
     return f"would not fire: {_distance(tried)}"
 
 
-def _distance(tried: Tried) -> str:
+def _distance(tried: TriggerRun) -> str:
     state, settings = tried.state, tried.settings
     row = f"{state.most_in_a_row} of {settings.cycles} samples in a row"
     if state.phase is Phase.COUNTING:

@@ -14,7 +14,7 @@ import msgspec
 from stallscope.base.text import one_line
 from stallscope.collectors.triggers import waiting
 from stallscope.collectors.triggers.baseline import NS
-from stallscope.collectors.triggers.evaluation import Evaluation, Look
+from stallscope.collectors.triggers.evaluation import Evaluation, Moment
 from stallscope.collectors.triggers.expression import Name, Named, is_condition, parse
 from stallscope.collectors.triggers.readings import Readings
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
@@ -66,7 +66,7 @@ def status_variables(settings: AgentSettings) -> frozenset[str]:
 
 def sources_named(settings: AgentSettings) -> dict[str, float]:
     """Return the first words of names such as ``lock_waits.waiting``, each with the shortest
-    interval, in seconds, of the triggers that look at it.
+    interval, in seconds, of the triggers that read it.
     """
     found: dict[str, float] = {}
     for trigger in settings.triggers:
@@ -127,7 +127,7 @@ class Engine:
         ]
         incident = bool(self.breached)
         fired = [
-            trigger.look(self._readings, sample, incident)
+            trigger.evaluate(self._readings, sample, incident)
             for trigger in self._variables
             if trigger.leader in found
         ]
@@ -135,7 +135,7 @@ class Engine:
 
     def feed_waits(self, line: WaitLine, time_ns: int, clock_ns: int) -> tuple[Fired, ...]:
         """Take a line of the wait programs; it is a sample too."""
-        fired = [trigger.look(line, time_ns, clock_ns) for trigger in self._waits]
+        fired = [trigger.evaluate(line, time_ns, clock_ns) for trigger in self._waits]
         found = tuple(one for one in fired if one is not None)
         return found + self.feed(waiting.sample_of(line, time_ns, clock_ns))
 
@@ -205,7 +205,7 @@ class _Watched:
 
     def _count(self, breached: bool | None, cleared: bool | None, clock_ns: int) -> bool:
         before = self.machine.row if self.machine.phase is not Phase.FIRED else 0
-        fires = self.machine.look(breached, cleared, clock_ns)
+        fires = self.machine.take(breached, cleared, clock_ns)
         counting = self.machine.phase is Phase.COUNTING
         row = before + 1 if fires else self.machine.row if counting else 0
         self.most_in_a_row = max(self.most_in_a_row, row)
@@ -219,7 +219,7 @@ class _WaitTrigger(_Watched):
         assert isinstance(settings.threshold, float | int)
         self.threshold = float(settings.threshold)
 
-    def look(self, line: WaitLine, time_ns: int, clock_ns: int) -> Fired | None:
+    def evaluate(self, line: WaitLine, time_ns: int, clock_ns: int) -> Fired | None:
         self.samples += 1
         self._remember(self._longest(line))
         wait = waiting.longest(self.settings, line)
@@ -258,7 +258,7 @@ class _WaitTrigger(_Watched):
 
 
 class _VariableTrigger(_Watched):
-    """Looks whenever the first name of its expression is sampled."""
+    """It is evaluated whenever the first name of its expression is sampled."""
 
     def __init__(self, settings: TriggerSettings, poll: float) -> None:
         pace = max(settings.interval, poll)
@@ -291,16 +291,16 @@ class _VariableTrigger(_Watched):
             for means in part.baselines
         ]
 
-    def look(self, readings: Readings, sample: Sample, incident: bool) -> Fired | None:
+    def evaluate(self, readings: Readings, sample: Sample, incident: bool) -> Fired | None:
         clock = sample.clock_ns
         if self._latest is not None and 0 <= clock - self._latest < self._interval_ns:
             return None
         self._latest = clock
-        look = Look(readings, clock, self._stale_ns, incident)
+        moment = Moment(readings, clock, self._stale_ns, incident)
         self.seen |= {n for n in self.names if readings.reading(n, clock, self._stale_ns)}
-        value = self._variable.value(look)
-        threshold = self._threshold.value(look) if self._threshold else None
-        clear = self._clear.value(look) if self._clear else threshold
+        value = self._variable.value(moment)
+        threshold = self._threshold.value(moment) if self._threshold else None
+        clear = self._clear.value(moment) if self._clear else threshold
         self.value, self.threshold = value, threshold
         if self._condition:
             breached = None if value is None else bool(value)
@@ -316,7 +316,7 @@ class _VariableTrigger(_Watched):
             return None
         return Fired(
             trigger=self.settings.name,
-            why=self._sentence(look),
+            why=self._sentence(moment),
             time_ns=sample.time_ns,
             value=None if self._condition else value,
             threshold=threshold,
@@ -336,7 +336,7 @@ class _VariableTrigger(_Watched):
                 return
         self.nearest = (value, threshold)
 
-    def _sentence(self, look: Look) -> str:
+    def _sentence(self, moment: Moment) -> str:
         cycles = self.settings.cycles
         times = "1 sample" if cycles == 1 else f"{cycles} samples in a row"
         text = one_line(self.settings.variable or "", 160)
@@ -351,13 +351,13 @@ class _VariableTrigger(_Watched):
         head = f"{text} {number(self.value)} {sign} {number(self.threshold)}, {times}"
         if [_text(name) for name in self.names] == [text]:
             return head
-        return one_line(f"{head} ({self._numbers(look)})", 500)
+        return one_line(f"{head} ({self._numbers(moment)})", 500)
 
-    def _numbers(self, look: Look) -> str:
+    def _numbers(self, moment: Moment) -> str:
         """Describe what the value is made of; what is 0 is left out."""
         found = []
         for name in self.names:
-            reading = look.readings.reading(name, look.clock_ns, look.stale_ns)
+            reading = moment.readings.reading(name, moment.clock_ns, moment.stale_ns)
             if reading is None or reading.value:
                 found.append(f"{_text(name)} {number(reading.value if reading else None)}")
         return ", ".join(found[:_MOST_NUMBERS])

@@ -23,7 +23,7 @@ from stallscope.collectors.triggers.expression import (
 )
 from stallscope.collectors.triggers.readings import Readings
 
-__all__ = ["Comparison", "Evaluation", "Look"]
+__all__ = ["Comparison", "Evaluation", "Moment"]
 
 Value = float | None
 
@@ -32,7 +32,7 @@ MAX_SLOTS = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Moment:
     """One moment at which an expression is evaluated."""
 
     readings: Readings
@@ -62,12 +62,12 @@ class Evaluation:
         """Return what it learns by, in the order of the text."""
         return self._parts.baselines
 
-    def value(self, look: Look) -> Value:
+    def value(self, moment: Moment) -> Value:
         """Return the value now."""
-        return self._value(look)
+        return self._value(moment)
 
 
-_Compiled = Callable[[Look], Value]
+_Compiled = Callable[[Moment], Value]
 
 
 def _divide(a: float, b: float) -> Value:
@@ -93,7 +93,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 def _compile(node: Node, parts: _Parts) -> _Compiled:
     match node:
         case Number(value):
-            return lambda look: value
+            return lambda moment: value
         case Name() | States():
             return _read(node)
         case Negation(sign, operand):
@@ -115,7 +115,7 @@ def _binary(sign: str, left: _Compiled, right: _Compiled, parts: _Parts) -> _Com
 
 
 class Comparison:
-    """Two sides, and what they were at the latest look."""
+    """Two sides, and what they were at the latest moment."""
 
     def __init__(self, sign: str, left: _Compiled, right: _Compiled) -> None:
         self.sign = sign
@@ -123,8 +123,8 @@ class Comparison:
         self._left = left
         self._right = right
 
-    def value(self, look: Look) -> Value:
-        left, right = self.sides = (self._left(look), self._right(look))
+    def value(self, moment: Moment) -> Value:
+        left, right = self.sides = (self._left(moment), self._right(moment))
         if left is None or right is None:
             return None
         return float(_COMPARISONS[self.sign](left, right))
@@ -139,16 +139,16 @@ class _Parts:
 
 
 def _read(name: Named) -> _Compiled:
-    def value(look: Look) -> Value:
-        reading = look.readings.reading(name, look.clock_ns, look.stale_ns)
+    def value(moment: Moment) -> Value:
+        reading = moment.readings.reading(name, moment.clock_ns, moment.stale_ns)
         return None if reading is None else _finite(reading.value)
 
     return value
 
 
 def _negation(sign: str, operand: _Compiled) -> _Compiled:
-    def value(look: Look) -> Value:
-        inner = operand(look)
+    def value(moment: Moment) -> Value:
+        inner = operand(moment)
         if inner is None:
             return None
         return -inner if sign == "-" else float(not inner)
@@ -159,9 +159,9 @@ def _negation(sign: str, operand: _Compiled) -> _Compiled:
 def _logic(left: _Compiled, right: _Compiled, *, decides: bool) -> _Compiled:
     """One side that decides is enough, whatever the other, unknown, side would be."""
 
-    def value(look: Look) -> Value:
+    def value(moment: Moment) -> Value:
         # Both are always evaluated: functions of earlier samples must see every sample.
-        sides = (left(look), right(look))
+        sides = (left(moment), right(moment))
         if any(side is not None and bool(side) == decides for side in sides):
             return float(decides)
         return None if None in sides else float(not decides)
@@ -170,8 +170,8 @@ def _logic(left: _Compiled, right: _Compiled, *, decides: bool) -> _Compiled:
 
 
 def _arithmetic(apply: Callable[[float, float], Value], a: _Compiled, b: _Compiled) -> _Compiled:
-    def value(look: Look) -> Value:
-        left, right = a(look), b(look)
+    def value(moment: Moment) -> Value:
+        left, right = a(moment), b(moment)
         if left is None or right is None:
             return None
         try:
@@ -205,8 +205,8 @@ def _call(node: Call, arguments: list[_Compiled], parts: _Parts) -> _Compiled:
 
 
 def _known(first: _Compiled, instead: _Compiled) -> _Compiled:
-    def value(look: Look) -> Value:
-        a, b = first(look), instead(look)
+    def value(moment: Moment) -> Value:
+        a, b = first(moment), instead(moment)
         return b if a is None else a
 
     return value
@@ -215,21 +215,21 @@ def _known(first: _Compiled, instead: _Compiled) -> _Compiled:
 def _baseline(operand: _Compiled, baseline: Baseline) -> _Compiled:
     epoch = 0
 
-    def value(look: Look) -> Value:
+    def value(moment: Moment) -> Value:
         nonlocal epoch
-        if look.readings.epoch != epoch:
-            epoch = look.readings.epoch
+        if moment.readings.epoch != epoch:
+            epoch = moment.readings.epoch
             baseline.forget()
-        inner = operand(look)
+        inner = operand(moment)
         if inner is not None:
-            baseline.learn(inner, look.clock_ns, incident=look.incident)
+            baseline.learn(inner, moment.clock_ns, incident=moment.incident)
         return baseline.value
 
     return value
 
 
 def _is_counter(node: Node) -> bool:
-    """Say whether it can only grow while the server runs: status variables, and sums of them."""
+    """Return whether it can only grow while the server runs: status variables, and sums of them."""
     match node:
         case Name(name):
             return "." not in name
@@ -252,14 +252,14 @@ class _Growth:
         self._latest: Value = None
         self._epoch = 0
 
-    def value(self, look: Look) -> Value:
-        if look.readings.epoch != self._epoch:
-            self._epoch = look.readings.epoch
+    def value(self, moment: Moment) -> Value:
+        if moment.readings.epoch != self._epoch:
+            self._epoch = moment.readings.epoch
             self._before = self._latest = None
-        now = self._operand(look)
+        now = self._operand(moment)
         if now is None:
             return None
-        clock = self._clock(look)
+        clock = self._clock(moment)
         if self._before is None:
             self._before = (now, clock)
         elif clock > self._before[1]:
@@ -272,11 +272,13 @@ class _Growth:
             return None
         return _finite(difference * NS / elapsed_ns if self._per_second else difference)
 
-    def _clock(self, look: Look) -> int:
+    def _clock(self, moment: Moment) -> int:
         """Return when x was sampled: a trigger is evaluated more often than a slow collector
         samples."""
-        found = [look.readings.reading(name, look.clock_ns, look.stale_ns) for name in self._of]
-        return max((reading.clock_ns for reading in found if reading), default=look.clock_ns)
+        found = [
+            moment.readings.reading(name, moment.clock_ns, moment.stale_ns) for name in self._of
+        ]
+        return max((reading.clock_ns for reading in found if reading), default=moment.clock_ns)
 
 
 class _Window:
@@ -291,19 +293,19 @@ class _Window:
         self._first: int | None = None
         self._epoch = 0
 
-    def value(self, look: Look) -> Value:
-        if look.readings.epoch != self._epoch:
-            self._epoch = look.readings.epoch
+    def value(self, moment: Moment) -> Value:
+        if moment.readings.epoch != self._epoch:
+            self._epoch = moment.readings.epoch
             self._slots.clear()
             self._first = None
-        now = self._operand(look)
+        now = self._operand(moment)
         if now is not None:
-            self._add(now, look.clock_ns)
-        while self._slots and look.clock_ns - self._slots[0].clock_ns >= self._length_ns:
+            self._add(now, moment.clock_ns)
+        while self._slots and moment.clock_ns - self._slots[0].clock_ns >= self._length_ns:
             self._slots.popleft()
         if not self._slots:
             self._first = None
-        if self._first is None or look.clock_ns - self._first < self._length_ns // 2:
+        if self._first is None or moment.clock_ns - self._first < self._length_ns // 2:
             return None
         match self._function:
             case "max":

@@ -46,7 +46,7 @@ MAX_LENGTH = 2000
 MAX_DEPTH = 40
 MAX_NODES = 200
 MAX_WINDOW = 3600.0
-"""Seconds that a function may look back."""
+"""The longest window of a function, in seconds."""
 
 NAMESPACES = (
     "command",
@@ -150,7 +150,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of numbers. ``seconds``: of those that look back."""
+    """A function of numbers. ``seconds``: the window of those that read earlier samples."""
 
     function: str
     arguments: tuple[Node, ...]
@@ -192,7 +192,7 @@ def names(node: Node) -> tuple[Named, ...]:
 
 
 def is_condition(node: Node) -> bool:
-    """Say whether the value is true or false, and not a number to be compared."""
+    """Return whether the value is true or false, and not a number to be compared."""
     match node:
         case Negation(operator, _):
             return operator == "not"
@@ -277,7 +277,7 @@ class _Parser:
             return self._made(Negation("-", self._sign(depth)))
         if self._take_sign(frozenset("(")):
             inner = self.expression(depth)
-            self._want(")")
+            self._expect(")")
             return inner
         token = self._take()
         if token is None:
@@ -301,12 +301,12 @@ class _Parser:
             token = self._take()
             if token is None or token.kind != "text" or not token.text:
                 raise ExpressionError(f"{function!r} needs a text: write {FUNCTIONS[function]}")
-            self._want(")")
+            self._expect(")")
             return States(token.text) if function == "state" else Name(f"command.{token.text}")
         arguments = [self.expression(depth)]
         while self._take_sign(frozenset(",")):
             arguments.append(self.expression(depth))
-        self._want(")")
+        self._expect(")")
         if len(arguments) != _ARITY[function]:
             raise ExpressionError(
                 f"{function!r} with {len(arguments)} arguments: write {FUNCTIONS[function]}"
@@ -341,7 +341,7 @@ class _Parser:
             return True
         return False
 
-    def _want(self, sign: str) -> None:
+    def _expect(self, sign: str) -> None:
         if self._take_sign(frozenset((sign,))) is None:
             token = self._take()
             raise ExpressionError(f"{_shown(token)} where {sign!r} is missing")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The latest value of each name that triggers look at."""
+"""The latest value of each name that triggers read."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ class TriggerSettings(_Settings, frozen=True):
     clear: float | str | None = None
     """The value at which it is over; the threshold where there is none."""
     cycles: Cycles = 5
-    """Looks in a row that must be breached."""
+    """Samples in a row that must be breached."""
     clear_cycles: Cycles = 5
     interval: Seconds = 1.0
-    """Seconds from look to look, at least."""
+    """Least seconds between two samples."""
     sleep: Seconds = 300.0
     """Seconds after it fired in which it does not fire again."""
     run_time: Seconds = 30.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trigger remembers from look to look: when it fires, and when it may fire again."""
+"""What a trigger remembers between samples: when it fires, and when it may fire again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Machine:
         """Return the breaches in a row, or the clear samples in a row once it has fired."""
         return self._row
 
-    def look(self, breached: bool | None, cleared: bool | None, clock_ns: int) -> bool:
+    def take(self, breached: bool | None, cleared: bool | None, clock_ns: int) -> bool:
         """Take a sample; return whether it fires. Both None where the value is not known."""
         if breached is None or cleared is None:
             return False
@@ -96,7 +96,7 @@ class Machine:
     def give_up(self, clock_ns: int) -> bool:
         """End a breach of which nothing has been known for long; say whether it was ended.
 
-        It was over, as far as anybody can say, at the last look that knew something.
+        It counts as over since the last sample that had a value.
         """
         if self.phase is not Phase.FIRED or self._clock_ns is None:
             return False

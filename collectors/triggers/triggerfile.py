@@ -132,7 +132,7 @@ def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
 
 
 def _with_hint(error: TriggerFileError) -> TriggerFileError:
-    """Say what to write instead of a word that pt-stalk has."""
+    """Return what to write instead of a word that pt-stalk has."""
     text = str(error)
     match = re.search(r"unknown field `([^`]*)`", text)
     if match is None:

@@ -43,7 +43,7 @@ class CaptureResult(msgspec.Struct, frozen=True):
     """CLOCK_MONOTONIC, when it was known to be whole."""
     partial: bool = False
     key: str | None = None
-    """Of the request; None: the probe took it by itself, for a wait."""
+    """Of the request; None: the probe count it by itself, for a wait."""
     wait: Trigger | None = None
     error: str | None = None
 

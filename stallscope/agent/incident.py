@@ -131,13 +131,13 @@ class Capture(msgspec.Struct):
 
     @property
     def settled(self) -> bool:
-        """Say whether nothing more is to come before it can be analyzed."""
+        """Return whether nothing more is to come before it can be analyzed."""
         taken = self.step not in (Step.REQUESTED, Step.STORING)
         return self.step is Step.FAILED or (taken and not self.sessions_due)
 
     @property
     def done(self) -> bool:
-        """Say whether nothing more is to come at all."""
+        """Return whether nothing more is to come at all."""
         return self.step in (Step.FAILED, Step.ANALYZED)
 
 
@@ -196,12 +196,12 @@ class IncidentMachine:
 
     @property
     def is_open(self) -> bool:
-        """Say whether it goes on."""
+        """Return whether it goes on."""
         return self.state not in (State.CLOSING, State.CLOSED)
 
     @property
     def is_capturing(self) -> bool:
-        """Say whether a capture that it asked for is being taken."""
+        """Return whether a capture that it asked for is being taken."""
         return any(capture.step is Step.REQUESTED for capture in self.captures.values())
 
     @property
@@ -210,7 +210,7 @@ class IncidentMachine:
         return None if self._burst is None else self._burst.next_ns
 
     def is_past(self, now: Moment) -> bool:
-        """Say whether what fires now is another stall, though its recovery is still recorded."""
+        """Return whether what fires now is another stall, though its recovery is still recorded."""
         if self.lost is not None:
             return True
         return self.state is State.RECOVERING and now.ns - self._cleared_ns > SAME_NS
@@ -463,7 +463,7 @@ class IncidentMachine:
     def _request(self, reason: str, trigger: str, breach_ns: int, now: Moment) -> None:
         key = f"capture-{next(self._numbers)}"
         self.captures[key] = Capture(key, reason, trigger, breach_ns, now.wall_ns)
-        self._limits.took(now.ns)
+        self._limits.count(now.ns)
         self._emit(TakeCapture(key))
         self._emit(FetchSessions(key))
 
@@ -476,7 +476,7 @@ class IncidentMachine:
         key = f"wait-{next(self._numbers)}"
         at_ns = now.wall_ns - round((late_ms or 0.0) * 1e6)
         capture = self.captures[key] = Capture(key, "trigger", trigger, now.ns, at_ns)
-        self._limits.took(now.ns)
+        self._limits.count(now.ns)
         if wait is not None and wait.suppressed:
             self.note(
                 "suppressed-by-probe", f"{wait.suppressed} captures were skipped: too frequent"
@@ -502,7 +502,7 @@ class IncidentMachine:
 
     def _capture_failed(self, capture: Capture, why: str, now: Moment) -> None:
         """Try again, as long as the stall goes on: the probe may be ready soon."""
-        self._limits.gave_back()
+        self._limits.uncount()
         self.note("not-captured", why)
         burst = self._burst
         if burst is None:

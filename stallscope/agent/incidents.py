@@ -65,7 +65,7 @@ class Incidents:
 
     @property
     def busy(self) -> bool:
-        """Say whether an incident goes on, or is still being finished."""
+        """Return whether an incident goes on, or is still being finished."""
         return self._open is not None or bool(self._closing)
 
     @property
@@ -75,7 +75,7 @@ class Incidents:
         return math.inf if due is None or self._is_capturing() else due
 
     def has_burst(self, *, ready: bool) -> bool:
-        """Say whether captures of a burst are still to come; ``ready``: the backend is."""
+        """Return whether captures of a burst are still to come; ``ready``: the backend is."""
         state = None if self._open is None else self._open.state
         return state is State.CAPTURING or (state is State.RETRYING and not ready)
 

@@ -23,18 +23,18 @@ class CaptureLimits:
         """When the latest capture was taken."""
         self._taken: deque[int] = deque()
 
-    def took(self, now_ns: int) -> None:
+    def count(self, now_ns: int) -> None:
         """Count a capture."""
         self.last_ns = now_ns
         self._taken.append(now_ns)
 
-    def gave_back(self) -> None:
+    def uncount(self) -> None:
         """Count the latest one no more: it failed."""
         if self._taken:
             self._taken.pop()
 
     def refusal(self, now_ns: int) -> str | None:
-        """Say why no capture may be taken now."""
+        """Return why no capture may be taken now."""
         while self._taken and now_ns - self._taken[0] > HOUR_NS:
             self._taken.popleft()
         most = self.captures_an_hour

@@ -149,7 +149,7 @@ class Agent:
             while not self._stopping:
                 now = self._clock.now_ns()
                 if self._over(now, end):
-                    self._wind_down()
+                    self._finish()
                     break
                 if now >= self._next_poll:
                     interval = round((self._plan.poll_interval or self.settings.poll_interval) * NS)
@@ -204,11 +204,11 @@ class Agent:
 
     def _adopt(self) -> None:
         """Ask the server process that runs now."""
-        self._let_go()
+        self._close_sources()
         self._sources = self._environment.sources(self._target.server, self.settings)
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
 
-    def _let_go(self) -> None:
+    def _close_sources(self) -> None:
         self.metrics.late += self._threads.late
         self._sources.close()
         self._threads.close()
@@ -242,7 +242,7 @@ class Agent:
             case "ended":
                 self._lost_ns = self._clock.now_ns()
                 self._close_what_is_left()
-                self._let_go()
+                self._close_sources()
             case "restarted":
                 self._adopt()
                 self._backend.follow(self._target.server.pids)
@@ -323,7 +323,7 @@ class Agent:
         )
         if deadlocks != self._deadlocks:
             self._deadlocks = deadlocks
-            self._sources.cue()
+            self._sources.deadlock_seen()
 
     def _captured(self, result: CaptureResult) -> None:
         if result.error is not None:
@@ -403,13 +403,13 @@ class Agent:
 
         def room() -> str | None:
             try:
-                return self._store.no_room(guard)
+                return self._store.too_little_space(guard)
             except StallscopeError as error:
                 return str(error)
 
         self._writer.submit(room, lambda why: self.feed(DiskChecked(why)), needed=False)
 
-    def _wind_down(self) -> None:
+    def _finish(self) -> None:
         """Let what was begun come to its end, for a while."""
         end = self._clock.now_ns() + WIND_DOWN_NS
         # Where the probe is not ready yet, the captures of the burst are still to be taken.
@@ -434,7 +434,7 @@ class Agent:
         while (event := self.events.get(0)) is not None:
             if isinstance(event, Callback):
                 event.then()
-        self._let_go()
+        self._close_sources()
         self._target.close()
         # It has had that time already; what it still takes would come into a spool that is gone.
         closing.join(STOP_SECONDS)

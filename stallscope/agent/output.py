@@ -125,7 +125,7 @@ def _priority(level: int) -> int:
 
 
 def _is_journal(stream: IO[str]) -> bool:
-    """Say whether a stream leads to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
+    """Return whether a stream leads to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
     with contextlib.suppress(OSError, ValueError):
         found = os.fstat(stream.fileno())
         return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"

@@ -55,7 +55,7 @@ class ProbeSettings(msgspec.Struct, frozen=True):
     uprobes: bool = True
     backend: str = "auto"
     ring: Path | None = None
-    """Of the backend inproc, or its folder; None: it is looked for."""
+    """The ring of the backend inproc, or its folder; None: it is searched for."""
     force_kernel: bool = False
 
 
@@ -130,7 +130,7 @@ class ProbeSession:
 
     @property
     def ready(self) -> bool:
-        """Say whether it takes captures now."""
+        """Return whether it takes captures now."""
         return self._ready
 
     @property

@@ -73,7 +73,7 @@ class Sources(msgspec.Struct):
     why_no_sessions: str = "SQL is not used for this server"
     texts: Callable[[], Texts] | None = None
     """Asks what the server says of itself in a stall; in the SQL thread."""
-    cue: Callable[[], None] = lambda: None
+    deadlock_seen: Callable[[], None] = lambda: None
     """To be called where the wait programs see that a deadlock has found its victim."""
     close: Callable[[], None] = lambda: None
 
@@ -99,17 +99,17 @@ class Deadlocks:
         self._begun = False
         self._cued = False
 
-    def cue(self) -> None:
+    def deadlock_seen(self) -> None:
         """Say that there is one: the wait programs have seen it find its victim."""
         self._cued = True
 
     def collect(self) -> Sample:
-        """Look once. Raises: StallscopeError where the server or the disk does not answer."""
+        """Poll once. Raises: StallscopeError where the server or the disk does not answer."""
         return sample(self.name, self._poll)
 
     def _poll(self, clock_ns: int) -> dict[str, float]:
         cued, self._cued = self._cued, False
-        found = self._watch.look(cue=cued) if self._begun else self._watch.begin()
+        found = self._watch.poll(cue=cued) if self._begun else self._watch.begin()
         self._begun = True
         for deadlock in found:
             self._keep(deadlock)
@@ -161,7 +161,7 @@ def of_server(
     deadlocks = Deadlocks(DeadlockWatch(connection, main.pid), keep_deadlock)
     return Sources(
         (*collectors, deadlocks),
-        cue=deadlocks.cue,
+        deadlock_seen=deadlocks.deadlock_seen,
         sessions=lambda: fetch(connection, SESSIONS_SECONDS),
         texts=lambda: fetch_texts(connection),
         close=connection.close,

@@ -51,7 +51,7 @@ class Target:
 
     @property
     def running(self) -> bool:
-        """Say whether it ran at the last poll."""
+        """Return whether it ran at the last poll."""
         return self._descriptor >= 0
 
     def entry(self) -> TargetEntry:
@@ -99,12 +99,12 @@ class Target:
         _log.warning(
             "%s (pid %d) has ended; waiting for it", self.server.name, self.server.main.pid
         )
-        self._soon(now_ns)
+        self._retry_soon(now_ns)
 
     def _is_reachable(self, now_ns: int) -> bool:
         if now_ns < self._due_ns:
             return False
-        self._put_off(now_ns, LONGEST_STARTING_PAUSE_NS)
+        self._retry_later(now_ns, LONGEST_STARTING_PAUSE_NS)
         listens = processes.listens(self.server)
         again = processes.seen_again(self.server)
         if again is None:
@@ -131,7 +131,7 @@ class Target:
         if not self.running:
             return self._later(now_ns, "")
         self._logged = ""
-        self._soon(now_ns)
+        self._retry_soon(now_ns)
         changed = "" if new.program == old.program else ", another program file"
         _log.info("watching %s (pid %d%s)", found.name, new.pid, changed)
         return True
@@ -140,14 +140,14 @@ class Target:
         if why and why != self._logged:
             _log.warning("%s", why)
         self._logged = why
-        self._put_off(now_ns, LONGEST_PAUSE_NS)
+        self._retry_later(now_ns, LONGEST_PAUSE_NS)
         return False
 
-    def _soon(self, now_ns: int) -> None:
+    def _retry_soon(self, now_ns: int) -> None:
         self._pause_ns = FIRST_PAUSE_NS
         self._due_ns = now_ns + self._pause_ns
 
-    def _put_off(self, now_ns: int, longest_ns: int) -> None:
+    def _retry_later(self, now_ns: int, longest_ns: int) -> None:
         self._due_ns = now_ns + self._pause_ns
         self._pause_ns = min(self._pause_ns * 3 // 2, longest_ns)
 

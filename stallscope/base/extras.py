@@ -19,7 +19,7 @@ def how_to_install(*extras: str) -> str:
 
 
 def is_installed(extra: str) -> bool:
-    """Say whether the package of an extra is there, without loading it."""
+    """Return whether the package of an extra is there, without loading it."""
     return importlib.util.find_spec(EXTRAS[extra]) is not None
 
 

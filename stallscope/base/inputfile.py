@@ -82,7 +82,7 @@ _DAMAGE = (zlib.error, OSError, lzma.LZMAError, zstd.ZstdError, EOFError)
 
 
 def is_core(head: bytes) -> bool:
-    """Say whether data begins like an ELF core file."""
+    """Return whether data begins like an ELF core file."""
     return head[:4] == b"\x7fELF" and len(head) > 17 and head[16:18] in (b"\x04\0", b"\0\x04")
 
 

@@ -23,7 +23,7 @@ _SECONDS = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86_400, "w": 6
 
 def rfc3339(time_ns: int) -> str:
     """Return the moment in UTC to the microsecond."""
-    time_ns = _sane(time_ns)
+    time_ns = _in_range(time_ns)
     time = datetime.datetime.fromtimestamp(time_ns // 10**9, datetime.UTC)
     time = time.replace(tzinfo=None, microsecond=time_ns % 10**9 // 1000)
     return f"{time.isoformat(timespec='microseconds')}Z"
@@ -31,7 +31,9 @@ def rfc3339(time_ns: int) -> str:
 
 def local(time_ns: int) -> str:
     """Return the moment as the user's clocks show it, to the millisecond."""
-    time_ns = min(_sane(time_ns), _MOST_NS - 2 * 86_400 * 10**9)  # no zone leads out of the range
+    time_ns = min(
+        _in_range(time_ns), _MOST_NS - 2 * 86_400 * 10**9
+    )  # no zone leads out of the range
     time = datetime.datetime.fromtimestamp(time_ns // 10**9)
     return f"{time:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9 // 10**6:03d}"
 
@@ -51,5 +53,5 @@ def since(text: str, now_ns: int) -> int:
         raise ValueError(str(error)) from error
 
 
-def _sane(time_ns: int) -> int:
+def _in_range(time_ns: int) -> int:
     return max(0, min(time_ns, _MOST_NS))

@@ -163,7 +163,7 @@ class CommandEnvironment:
         if self._is_python:
             return backends.SerialBackend(_by_py_spy, put)
         if args.no_probe:
-            return backends.SerialBackend(_by_gdb if args.allow_gdb else _by_nothing, put)
+            return backends.SerialBackend(_by_gdb if args.allow_gdb else _refuse_capture, put)
         probe = backends.ProbeBackend(
             backends.with_triggers(
                 ProbeSettings(
@@ -242,7 +242,7 @@ def _warn(text: str) -> None:
 
 
 def server_is_python(server: Server) -> bool:
-    """Say whether its stacks are Python's, which no unwinder of C sees."""
+    """Return whether its stacks are Python's, which no unwinder of C sees."""
     if family(server.main.exe, server.main.comm) is not None:
         return False  # a server that has Python as a plugin is still one
     from stallscope.collectors import pyspy
@@ -262,7 +262,7 @@ def _by_gdb(pids: tuple[int, ...]) -> Capture:
     return gdb.capture(pids, seconds=CAPTURE_SECONDS, reason="requested by --allow-gdb")
 
 
-def _by_nothing(pids: tuple[int, ...]) -> Capture:
+def _refuse_capture(pids: tuple[int, ...]) -> Capture:
     raise StallscopeError("--no-probe: no stacks are taken")
 
 

@@ -85,7 +85,7 @@ def read(path: Path, args: argparse.Namespace) -> tuple[list[Capture], str]:
         data = progress.of_bytes(data, path.name, path.stat().st_size)
     if capturefile.is_capture(head):
         (capture,) = importers.read(data, str(path))
-        return [sessionsfile.add_beside(capture, path)], "stallscope"
+        return [sessionsfile.add_from_file(capture, path)], "stallscope"
     with contextlib.ExitStack() as stack:
         pieces: importers.Pieces = map
         processes = parallel.count(args.jobs)

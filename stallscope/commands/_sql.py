@@ -48,7 +48,7 @@ def add_deadline_argument(group: argparse._ArgumentGroup) -> None:
 
 
 def asked_for(args: argparse.Namespace) -> bool:
-    """Say whether the user named credentials: then they have to be right."""
+    """Return whether the user named credentials: then they have to be right."""
     given = (args.defaults_file, args.defaults_extra_file, args.login_path)
     if getattr(args, "no_sql", False):
         if any(given):

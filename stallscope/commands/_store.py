@@ -66,7 +66,7 @@ def add_retention_arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def has_retention(args: argparse.Namespace) -> bool:
-    """Say whether one of the options was given."""
+    """Return whether one of the options was given."""
     given = (args.retention_time, args.retention_count, args.retention_size)
     return any(value is not None for value in given)
 

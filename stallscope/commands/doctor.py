@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 
 def _checks(args: argparse.Namespace) -> Iterator[Check]:
-    """Look at the host, and at the server where one is named."""
+    """Check the host, and the server where one is named."""
     named = _sql.asked_for(args)
     selector = _common.selector(args)
     servers: tuple[Server, ...] = ()
@@ -93,7 +93,7 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     ]
     if servers:
         tasks += _of_server(args, place, pids, servers)
-    if not args.no_sql and (named or _speaks_sql(server)):
+    if not args.no_sql and (named or _is_sql_server(server)):
         # Heavy, and needless for other servers.
         from stallscope.collectors.doctor.sql import sql
 
@@ -119,7 +119,7 @@ def _name(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]
         yield Check("server", "ok", f"{server.name}: {server}, {many}")
 
 
-def _speaks_sql(server: Server | None) -> bool:
+def _is_sql_server(server: Server | None) -> bool:
     return server is not None and family(server.main.exe, server.main.comm) in ("mysql", "mariadb")
 
 

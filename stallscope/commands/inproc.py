@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Look, and do what was asked for."""
+    """Find the rings, and run the action."""
     selected = bool(args.pid or _common.selector(args))
     _check(args, selected)
     if args.action == "status":

@@ -14,7 +14,7 @@ from stallscope.base.errors import Exit, UsageError
 from stallscope.base.text import clean
 
 if TYPE_CHECKING:
-    from stallscope.collectors.triggers.dryrun import DryRun, Tried
+    from stallscope.collectors.triggers.dryrun import DryRun, TriggerRun
     from stallscope.collectors.triggers.settings import AgentSettings
 
 __all__ = ["EPILOG", "add_arguments", "run"]
@@ -86,7 +86,7 @@ def _print_tried(result: DryRun, *, json: bool) -> None:
         print(f"  {tried.settings.name:<{width}}  {clean(sentence(tried))}")
 
 
-def _as_json(tried: Tried) -> dict[str, Any]:
+def _as_json(tried: TriggerRun) -> dict[str, Any]:
     from stallscope.collectors.triggers.dryrun import sentence
 
     return {

@@ -9,7 +9,7 @@ import sys
 from stallscope.agent.environment import Plan
 from stallscope.agent.loop import Agent
 from stallscope.base.errors import Exit, UsageError
-from stallscope.collectors.triggers.dryrun import Tried, sentence
+from stallscope.collectors.triggers.dryrun import TriggerRun, sentence
 from stallscope.commands import _agent
 from stallscope.commands._numbers import time_between
 
@@ -76,5 +76,5 @@ def _print_states(agent: Agent) -> None:
     states = {state.name: state for state in agent.engine.states()}
     for settings in agent.settings.triggers:
         fired = tuple(one for one in agent.fired if one.trigger == settings.name)
-        print(f"{settings.name}: {sentence(Tried(settings, states[settings.name], fired))}")
+        print(f"{settings.name}: {sentence(TriggerRun(settings, states[settings.name], fired))}")
     sys.stdout.flush()

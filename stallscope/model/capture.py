@@ -81,7 +81,7 @@ else:
 
 
 # gc=False below: nothing that a frame or thread holds can lead back to it, and a capture can have
-# hundreds of thousands of them for the garbage collector to look at.
+# hundreds of thousands of them for the garbage collector to scan.
 
 
 class Label(enum.StrEnum):
@@ -322,5 +322,5 @@ class Capture(msgspec.Struct, frozen=True):
 
     @property
     def partial(self) -> bool:
-        """Say whether something of the process was not read."""
+        """Return whether something of the process was not read."""
         return bool(self.missing)

@@ -84,13 +84,13 @@ _SCHEMA_AT_START = re.compile(rb'\s*\{[^\n]{0,4096}?"schema"\s*:\s*"stallscope\.
 
 
 def is_capture(data: bytes) -> bool:
-    """Say whether decompressed data claims to be a capture, of any version."""
+    """Return whether decompressed data claims to be a capture, of any version."""
     return _SCHEMA_AT_START.match(data) is not None
 
 
 def read(path: Path) -> Capture:
     """Read a capture file, compressed or not, and the sessions beside it."""
-    return sessionsfile.add_beside(loads(read_bytes(path), str(path)), path)
+    return sessionsfile.add_from_file(loads(read_bytes(path), str(path)), path)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -131,7 +131,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def is_ring(head: bytes) -> bool:
-    """Say whether data begins like a ring."""
+    """Return whether data begins like a ring."""
     return head.startswith(MAGIC)
 
 

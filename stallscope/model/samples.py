@@ -11,7 +11,7 @@ __all__ = ["Sample"]
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One look of one collector.
+    """What one collector read at one moment.
 
     Names of ``values``: status variables of the server as it spells them (``Threads_running``);
     all others begin with what they are about: ``processlist.running``,

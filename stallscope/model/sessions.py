@@ -72,7 +72,7 @@ class LockWait(msgspec.Struct, frozen=True):
 
 
 class Sessions(msgspec.Struct, frozen=True):
-    """One look at all connections, and at who waits for whom."""
+    """All connections, and who waits for whom, as read at one moment."""
 
     sessions: tuple[Session, ...]
     waits: tuple[LockWait, ...] = ()
@@ -116,7 +116,7 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
     A statement that is not redacted is left out. What does not fit becomes a note ``sessions``:
     the capture as it was is returned with it.
     """
-    reason = sessions.reason or _stranger(capture, sessions)
+    reason = sessions.reason or _wrong_server(capture, sessions)
     if reason is not None:
         return _noted(capture, (reason,))
     found = _matched(capture, sessions)
@@ -145,8 +145,8 @@ def _noted(capture: Capture, notes: tuple[str, ...]) -> Capture:
     return msgspec.structs.replace(capture, notes=capture.notes + more) if more else capture
 
 
-def _stranger(capture: Capture, sessions: Sessions) -> str | None:
-    """Say why these are not the connections of the captured server."""
+def _wrong_server(capture: Capture, sessions: Sessions) -> str | None:
+    """Return why these are not the connections of the captured server."""
     pids = {process.pid for process in capture.processes}
     if sessions.pid:
         if sessions.pid in pids:
@@ -228,7 +228,7 @@ def _add_locks(
 
 
 def _can_wait(thread: Thread, locks: list[Lock]) -> bool:
-    """Say whether the stack agrees: it is of an earlier moment than the server's answer."""
+    """Return whether the stack agrees: it is of an earlier moment than the server's answer."""
     if thread.on_cpu or thread.label is Label.RUNNING:
         return False
     if thread.lock is None or not 0 <= thread.lock < len(locks):

@@ -20,7 +20,7 @@ from stallscope.base.text import one_line
 from stallscope.model.capture import Capture, Index
 from stallscope.model.sessions import Sessions, annotate, missing
 
-__all__ = ["MAX_BYTES", "SCHEMA", "SUFFIX", "add", "add_beside", "path_of", "write"]
+__all__ = ["MAX_BYTES", "SCHEMA", "SUFFIX", "add", "add_from_file", "path_of", "write"]
 
 SCHEMA = "stallscope.sessions/1"
 SUFFIX = ".sessions.json"
@@ -54,7 +54,7 @@ def write(capture: Capture, sessions: Sessions, path: Path) -> None:
     atomicfile.write(path_of(path), [data, b"\n"], force=True)
 
 
-def add_beside(capture: Capture, path: Path) -> Capture:
+def add_from_file(capture: Capture, path: Path) -> Capture:
     """Return the capture of a file with the sessions that lie beside it, where there are any."""
     if str(path) == "-":
         return capture

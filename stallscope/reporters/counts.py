@@ -42,7 +42,7 @@ def counted_state(state: str) -> str:
 
 
 def count_unseen(analysis: Analysis) -> int:
-    """Return how many threads sleep where the in-process library does not look."""
+    """Return how many threads sleep in calls that the in-process library does not watch."""
     pairs = zip(analysis.capture.threads, analysis.states, strict=True)
     return sum(thread.count for thread, state in pairs if state == UNSEEN)
 
@@ -69,7 +69,8 @@ def thread_of(analysis: Analysis, tid: int) -> Thread | None:
 
 
 def trust(threads: Sequence[Thread]) -> str:
-    """Say what there is to doubt in the stacks of these threads; empty: they are exact and whole.
+    """Return what there is to doubt in the stacks of these threads; empty: they are exact and
+    whole.
 
     Dumps of other tools do not say, and no more is said of them.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stallscope.analyzers.diff import Change, Diff, Side
-from stallscope.analyzers.series import Series, StackCourse, Verdict
+from stallscope.analyzers.series import Series, StackCounts, Verdict
 from stallscope.base.text import clean, without_surrogates
 from stallscope.reporters.lines import Line, short_name, wrap
 
@@ -71,7 +71,7 @@ def _verdict(verdict: Verdict, samples: int) -> str:
     return text
 
 
-def _courses(title: str, courses: Sequence[StackCourse], width: int) -> Iterator[Line]:
+def _courses(title: str, courses: Sequence[StackCounts], width: int) -> Iterator[Line]:
     if courses:
         yield Line("")
         yield Line(f"{title}, threads sample by sample", "bold")

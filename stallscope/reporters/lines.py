@@ -45,7 +45,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def plain(stream: TextIO) -> bool:
-    """Say whether the stream is to have no colours: NO_COLOR before CLICOLOR_FORCE."""
+    """Return whether the stream is to have no colours: NO_COLOR before CLICOLOR_FORCE."""
     if os.environ.get("NO_COLOR"):
         return True
     if os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
@@ -83,7 +83,7 @@ def print_lines(lines: Sequence[Line], stream: TextIO) -> None:
 
 
 def can_draw_blocks(stream: TextIO) -> bool:
-    """Say whether the stream's encoding has the blocks that small charts are drawn with."""
+    """Return whether the stream's encoding has the blocks that small charts are drawn with."""
     return _can_encode("▁█·", stream)
 
 

@@ -131,7 +131,7 @@ def of_items(items: Collection[T], what: str) -> Iterator[T]:
 
 @contextmanager
 def while_waiting(what: str) -> Iterator[None]:
-    """Say what is being waited for, once that takes a while."""
+    """Return what is being waited for, once that takes a while."""
     if not _wanted():
         yield
         return

@@ -47,7 +47,7 @@ class _Sums:
         _sort_in(self.buckets, waits.histogram, waits.count)
 
     def follows(self, before: _Sums) -> bool:
-        """Say whether no counter is smaller than it was."""
+        """Return whether no counter is smaller than it was."""
         grown = all(
             now >= then
             for now, then in zip(accumulate(self.buckets), accumulate(before.buckets), strict=True)
@@ -102,7 +102,7 @@ class Metrics:
     def finish(self, line: WaitLine) -> None:
         """Take in the final line: all once more, and what came after the last interval.
 
-        What goes on now is left out from here on: nobody looks any more.
+        Waits in flight are left out from here on: they are no longer watched.
         """
         kinds, classes = self._kinds, self._classes
         self._kinds, self._classes = {}, {}

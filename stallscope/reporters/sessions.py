@@ -34,7 +34,7 @@ def statement(thread: Thread, limit: int) -> str:
 
 
 def has_ended(thread: Thread | None) -> bool:
-    """Say whether its statement is its last one, and it runs none now."""
+    """Return whether its statement is its last one, and it runs none now."""
     return thread is not None and thread.command == "Sleep"
 
 

@@ -127,7 +127,8 @@ class _Report:
         yield from self._items("References", finding.references, whole=True)
 
     def _in_kernel(self, thread: Thread) -> Iterator[Line]:
-        """Say what the thread does in the kernel: waits for a disk look like this."""
+        """Yield lines that say what the thread does in the kernel: waits for a disk look like
+        this."""
         call = thread.syscall
         parts = [f"state {thread.state}"] if thread.state != "?" else []
         if call is not None:

@@ -13,7 +13,7 @@ __all__ = ["render", "why"]
 
 
 def why(trigger: Trigger) -> str:
-    """Say which wait it was, and how late the capture is."""
+    """Return which wait it was, and how late the capture is."""
     return "; ".join([_cause(trigger), *_lateness(trigger), *_suppressed(trigger)]) + "."
 
 

@@ -121,7 +121,7 @@ class _Screen:
         return f"{threads_text(count)} {'waits' if count == 1 else 'wait'} for {what} now{since}"
 
     def _ended(self) -> str:
-        """Say how many waits above the threshold have ended, and for what most of the time."""
+        """Return how many waits above the threshold have ended, and for what most of the time."""
         over = sum(kind.over for name, kind in self.line.kinds.items() if name not in IDLE_KINDS)
         if not over:
             return ""
@@ -165,7 +165,8 @@ class _Screen:
         return "; waits in flight are found by a scan: this kernel has no BPF timers"
 
     def _sampled(self) -> str:
-        """Say how often threads are polled; waits shorter than the longest pause can be missed."""
+        """Return how often threads are polled; waits shorter than the longest pause can be
+        missed."""
         every = (self.line.interval_ns or 0) / 1e6
         longest = (self.line.longest_interval_ns or 0) / 1e6
         late = f", once after {duration(longest)}" if longest >= 2 * every else ""

@@ -24,7 +24,7 @@ from textual.widgets import Footer, Input
 
 from stallscope.reporters.lines import wrap
 from stallscope.screens import panes
-from stallscope.screens.events import Ended, Event, Listed, Saved, Source, Trouble
+from stallscope.screens.events import Ended, Event, IncidentsListed, Saved, Source, SourceState
 from stallscope.screens.rows import Rows
 from stallscope.screens.state import State
 
@@ -59,7 +59,7 @@ def capture_path(folder: Path, title: str) -> Path:
     return folder / f"stallscope-{name}-{stamp}.jsonl.zst"
 
 
-class Happened(Message):
+class SourceEvent(Message):
     """A source has something to say."""
 
     def __init__(self, event: Event) -> None:
@@ -97,7 +97,7 @@ class View(Screen[None]):
         app, width = self.top, self.size.width
         head = panes.head(app.state, width, paused=app.paused, pattern=app.pattern)
         self._rows("head").show([head])
-        self._fit("troubles", panes.troubles(app.state, width)[:5])
+        self._fit("degraded_sources", panes.degraded_sources(app.state, width)[:5])
 
     def _rows(self, name: str) -> Rows:
         return self.query_one(f"#{name}", Rows)
@@ -123,7 +123,7 @@ class Overview(View):
         """Make the parts, from the top down."""
         yield Rows(id="head", focus=False)
         yield Rows(id="verdict", focus=False)
-        yield Rows(id="troubles", focus=False)
+        yield Rows(id="degraded_sources", focus=False)
         yield Rows("Threads by state", id="chart", focus=False)
         with Container(id="panes"):
             yield Rows("Who waits on what", id="tree", threads=True)
@@ -177,7 +177,7 @@ class Threads(View):
     def compose(self) -> ComposeResult:
         """Make one list."""
         yield Rows(id="head", focus=False)
-        yield Rows(id="troubles", focus=False)
+        yield Rows(id="degraded_sources", focus=False)
         yield Rows("Threads", id="list", threads=True)
         yield Footer(show_command_palette=False)
 
@@ -207,7 +207,7 @@ class Stack(View):
     def compose(self) -> ComposeResult:
         """Make one list."""
         yield Rows(id="head", focus=False)
-        yield Rows(id="troubles", focus=False)
+        yield Rows(id="degraded_sources", focus=False)
         yield Rows("Stack, innermost frame first", id="list")
         yield Footer(show_command_palette=False)
 
@@ -348,12 +348,12 @@ class Top(App[None]):
         self.follow()
 
     def _put(self, event: Event) -> None:
-        self.post_message(Happened(event))
+        self.post_message(SourceEvent(event))
 
-    def on_happened(self, message: Happened) -> None:
+    def on_source_event(self, message: SourceEvent) -> None:
         """Take an event in; paused, what would change the picture waits."""
         event = message.event
-        if self.paused and not isinstance(event, Saved | Ended | Trouble | Listed):
+        if self.paused and not isinstance(event, Saved | Ended | SourceState | IncidentsListed):
             self._waiting.append(event)
             return
         self.state.take(event)

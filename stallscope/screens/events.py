@@ -13,16 +13,26 @@ from stallscope.analyzers.analysis import Analysis
 from stallscope.model.waitlines import WaitLine
 from stallscope.store import Summary
 
-__all__ = ["Ended", "Event", "Listed", "Put", "Saved", "Shot", "Source", "Trouble", "Waited"]
+__all__ = [
+    "Analyzed",
+    "Ended",
+    "Event",
+    "IncidentsListed",
+    "Put",
+    "Saved",
+    "Source",
+    "SourceState",
+    "WaitsSeen",
+]
 
 
-class Waited(msgspec.Struct, frozen=True):
+class WaitsSeen(msgspec.Struct, frozen=True):
     """A line of waits."""
 
     line: WaitLine
 
 
-class Shot(msgspec.Struct, frozen=True):
+class Analyzed(msgspec.Struct, frozen=True):
     """A capture, analyzed. ``ts``: seconds since the epoch."""
 
     analysis: Analysis
@@ -38,14 +48,14 @@ class Saved(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class SourceState(msgspec.Struct, frozen=True):
     """A source that is degraded and what is lost; ``text`` None: it works again."""
 
     source: str
     text: str | None = None
 
 
-class Listed(msgspec.Struct, frozen=True):
+class IncidentsListed(msgspec.Struct, frozen=True):
     """The last incidents of the store, the newest first."""
 
     incidents: tuple[Summary, ...]
@@ -57,7 +67,7 @@ class Ended(msgspec.Struct, frozen=True):
     why: str
 
 
-Event = Waited | Shot | Saved | Trouble | Listed | Ended
+Event = WaitsSeen | Analyzed | Saved | SourceState | IncidentsListed | Ended
 Put = Callable[[Event], None]
 
 

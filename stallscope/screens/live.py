@@ -23,7 +23,16 @@ from stallscope.collectors.processes import Server
 from stallscope.model import capturefile, waitlines
 from stallscope.model.capture import Capture
 from stallscope.model.waitlines import WaitLine
-from stallscope.screens.events import Ended, Event, Listed, Put, Saved, Shot, Trouble, Waited
+from stallscope.screens.events import (
+    Analyzed,
+    Ended,
+    Event,
+    IncidentsListed,
+    Put,
+    Saved,
+    SourceState,
+    WaitsSeen,
+)
 from stallscope.screens.sessions import Asking
 from stallscope.store import listing, reading_dest
 
@@ -51,7 +60,7 @@ class LiveOptions(msgspec.Struct, frozen=True):
     force_kernel: bool = False
     backend: str = "auto"
     ring: Path | None = None
-    """Of the backend inproc, or its folder; None: it is looked for."""
+    """The ring of the backend inproc, or its folder; None: it is searched for."""
     dest: Path | None = None
     """Of the store; None: the one that is read where none is named, if there is one."""
 
@@ -132,10 +141,10 @@ class LiveSource:
         why = self._serve(watch=True)
         if why is None or self._closing.is_set():
             return
-        self._put(Trouble("waits", f"no waits: {why}"))
+        self._put(SourceState("waits", f"no waits: {why}"))
         why = self._serve(watch=False)
         if why is not None and not self._closing.is_set():
-            self._put(Trouble("stacks", f"no stacks: {why}"))
+            self._put(SourceState("stacks", f"no stacks: {why}"))
             self._put(Ended("no data available; see `stallscope doctor`"))
 
     def _serve(self, *, watch: bool) -> str | None:
@@ -184,7 +193,7 @@ class LiveSource:
         return [*args, "--read-string", "server_version"]
 
     def _tick(self) -> float:
-        """Ask for a capture when it is time; return when to look again."""
+        """Ask for a capture when it is time; return when to check again."""
         if not self._ready or self._asked is not None or self._paused or self._closing.is_set():
             return math.inf
         left = self._due - time.monotonic()
@@ -210,13 +219,13 @@ class LiveSource:
             return
         line = waitlines.loads(data, PROBE, number)
         if isinstance(line, WaitLine):
-            self._put(Waited(line))
+            self._put(WaitsSeen(line))
         elif line.type == "ready":
             self._ready = True
         elif line.type == "error":
             self._asked = None
             self._due = time.monotonic() + _PAUSES[1]
-            self._put(Trouble("probe", f"the probe: {line.message}"))
+            self._put(SourceState("probe", f"the probe: {line.message}"))
 
     def _captured(self, data: bytes) -> None:
         begin = time.thread_time_ns()
@@ -233,7 +242,7 @@ class LiveSource:
             pause = min(max(cost / _SHARE, _PAUSES[0]), _PAUSES[1])
         self._asked = None
         self._due = time.monotonic() + pause
-        self._put(Shot(analysis, (capture.time_ns or time.time_ns()) / 1e9, pause))
+        self._put(Analyzed(analysis, (capture.time_ns or time.time_ns()) / 1e9, pause))
         while self._wanted:
             self._put(_save(capture, self._wanted.pop(0)))
 
@@ -253,9 +262,9 @@ class LiveSource:
 
 def _incidents(dest: Path) -> Event:
     try:
-        return Listed(tuple(reversed(listing(dest).incidents[-_INCIDENTS:])))
+        return IncidentsListed(tuple(reversed(listing(dest).incidents[-_INCIDENTS:])))
     except StallscopeError as error:
-        return Trouble("store", f"no incidents: {error}")
+        return SourceState("store", f"no incidents: {error}")
 
 
 def _save(capture: Capture, path: Path) -> Saved:

@@ -23,6 +23,7 @@ from stallscope.store import Summary
 __all__ = [
     "Row",
     "chart",
+    "degraded_sources",
     "head",
     "incidents",
     "plain",
@@ -30,7 +31,6 @@ __all__ = [
     "stack",
     "threads",
     "tree",
-    "troubles",
     "verdict",
     "waits",
 ]
@@ -106,7 +106,7 @@ def verdict(state: State, width: int) -> list[Row]:
     return [plain(line.text, style) for line in wrap(text, width)]
 
 
-def troubles(state: State, width: int) -> list[Row]:
+def degraded_sources(state: State, width: int) -> list[Row]:
     """Return what the last key brought about, and in one line what does not work."""
     texts = [state.ended] if state.ended is not None and state.analysis is not None else []
     texts += [state.note] if state.note else []
@@ -114,8 +114,10 @@ def troubles(state: State, width: int) -> list[Row]:
     for text in texts:  # a path is of use only where all of it is seen
         found = list(wrap(one_line(text, 1000), width, hang="  "))[:_NOTE_ROWS]
         rows += [plain(line.text, "bold") for line in found]
-    if state.troubles:
-        rows.append(plain(_cut(one_line("; ".join(state.troubles.values())), width), "yellow"))
+    if state.degraded_sources:
+        rows.append(
+            plain(_cut(one_line("; ".join(state.degraded_sources.values())), width), "yellow")
+        )
     return rows
 
 

@@ -15,7 +15,7 @@ from stallscope.base.inputfile import chunks
 from stallscope.model import sessionsfile
 from stallscope.model.capture import Capture
 from stallscope.model.waitlines import WaitLine
-from stallscope.screens.events import Ended, Event, Put, Saved, Shot, Waited
+from stallscope.screens.events import Analyzed, Ended, Event, Put, Saved, WaitsSeen
 
 __all__ = ["Replay", "source"]
 
@@ -40,20 +40,24 @@ def _incident(path: Path, catalog: Catalog) -> Iterator[Timed]:
     stored = store.read_incident(path)
     for item in stored.captures():
         if item.capture is not None:
-            yield _shot(item.capture, (item.capture.time_ns or item.entry.time_ns) / 1e9, catalog)
+            yield _analyzed(
+                item.capture, (item.capture.time_ns or item.entry.time_ns) / 1e9, catalog
+            )
     for line in stored.waits():
         if isinstance(line, WaitLine):
-            yield line.ts, Waited(line)
+            yield line.ts, WaitsSeen(line)
 
 
 def _file(path: Path, catalog: Catalog) -> Iterator[Timed]:
     for number, capture in enumerate(importers.read(chunks(path), str(path))):
-        capture = sessionsfile.add_beside(capture, path)
-        yield _shot(capture, capture.time_ns / 1e9 if capture.time_ns else float(number), catalog)
+        capture = sessionsfile.add_from_file(capture, path)
+        yield _analyzed(
+            capture, capture.time_ns / 1e9 if capture.time_ns else float(number), catalog
+        )
 
 
-def _shot(capture: Capture, ts: float, catalog: Catalog) -> Timed:
-    return ts, Shot(engine.analyze(capture, catalog), ts)
+def _analyzed(capture: Capture, ts: float, catalog: Catalog) -> Timed:
+    return ts, Analyzed(engine.analyze(capture, catalog), ts)
 
 
 class Replay:

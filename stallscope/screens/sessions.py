@@ -10,7 +10,7 @@ from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
 from stallscope.model.capture import Capture
 from stallscope.model.sessions import Sessions, annotate, redact
-from stallscope.screens.events import Put, Trouble
+from stallscope.screens.events import Put, SourceState
 from stallscope.server.statements import normalize
 
 __all__ = ["Asking"]
@@ -63,6 +63,6 @@ class Asking:
                 return
             sessions = fetch(self._connection, self._deadline)
             said = "; ".join(filter(None, (sessions.reason, *sessions.notes)))
-            self._put(Trouble("sql", said or None))
+            self._put(SourceState("sql", said or None))
             self._sessions = sessions if sessions.reason is None else None
             self._answered.set()

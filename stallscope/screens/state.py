@@ -11,7 +11,15 @@ from stallscope.analyzers.analysis import Analysis
 from stallscope.model.waitkinds import IDLE_KINDS
 from stallscope.model.waitlines import Key, WaitLine
 from stallscope.reporters.counts import count_states
-from stallscope.screens.events import Ended, Event, Listed, Saved, Shot, Trouble, Waited
+from stallscope.screens.events import (
+    Analyzed,
+    Ended,
+    Event,
+    IncidentsListed,
+    Saved,
+    SourceState,
+    WaitsSeen,
+)
 from stallscope.store import Summary
 
 __all__ = ["HISTORY", "KeyId", "Moment", "State", "Watched"]
@@ -64,7 +72,7 @@ class State:
         """Of the latest event, seconds since the epoch."""
         self.watched: dict[KeyId, Watched] = {}
         self.incidents: tuple[Summary, ...] = ()
-        self.troubles: dict[str, str] = {}
+        self.degraded_sources: dict[str, str] = {}
         self.note = ""
         """What the last key brought about."""
         self.ended: str | None = None
@@ -72,34 +80,36 @@ class State:
     def take(self, event: Event) -> None:
         """Let an event change what is shown."""
         match event:
-            case Waited(line):
+            case WaitsSeen(line):
                 self._waits(line)
-            case Shot():
-                self._shot(event)
+            case Analyzed():
+                self._analyzed(event)
             case Saved(path, error):
                 self.note = f"saved (0600) {path}" if path is not None else f"not saved: {error}"
-            case Trouble(source, text):
+            case SourceState(source, text):
                 if text is None:
-                    self.troubles.pop(source, None)
+                    self.degraded_sources.pop(source, None)
                 else:
-                    self.troubles[source] = text
-            case Listed(incidents):
+                    self.degraded_sources[source] = text
+            case IncidentsListed(incidents):
                 self.incidents = incidents
             case Ended(why):
                 self.ended = why
 
-    def _shot(self, shot: Shot) -> None:
+    def _analyzed(self, analyzed: Analyzed) -> None:
         before = self.analysis
-        self.analysis = shot.analysis
+        self.analysis = analyzed.analysis
         if self.line is None:
-            self.source = shot.analysis.capture.backend
-        self.pause = shot.pause
-        self.shot_ts = shot.ts
-        self.now = max(self.now, shot.ts)
-        if before is None or _verdict(before) != _verdict(shot.analysis):
-            self.since = shot.ts
-        counts = count_states(shot.analysis)
-        self.moments.append(Moment(shot.ts, counts["waiting"], counts["running"], counts["idle"]))
+            self.source = analyzed.analysis.capture.backend
+        self.pause = analyzed.pause
+        self.shot_ts = analyzed.ts
+        self.now = max(self.now, analyzed.ts)
+        if before is None or _verdict(before) != _verdict(analyzed.analysis):
+            self.since = analyzed.ts
+        counts = count_states(analyzed.analysis)
+        self.moments.append(
+            Moment(analyzed.ts, counts["waiting"], counts["running"], counts["idle"])
+        )
 
     def _waits(self, line: WaitLine) -> None:
         if line.final:
@@ -116,7 +126,7 @@ class State:
         for name, watched in list(self.watched.items()):
             now = seen.get(name)
             watched.loads.append(0.0 if now is None else load(now, line.seconds))
-            watched.key = now or _at_rest(watched.key)
+            watched.key = now or _without_waits_in_flight(watched.key)
             if now is None and not any(watched.loads):
                 del self.watched[name]
 
@@ -138,7 +148,7 @@ def load(key: Key, seconds: float) -> float:
     return key.in_flight + min(key.total_ms / 1000, key.count * seconds) / seconds
 
 
-def _at_rest(key: Key) -> Key:
+def _without_waits_in_flight(key: Key) -> Key:
     return msgspec.structs.replace(
         key, count=0, total_ms=0.0, max_ms=0.0, in_flight=0, longest_in_flight_ms=0.0
     )

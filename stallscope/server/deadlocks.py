@@ -144,7 +144,7 @@ class _Lock(msgspec.Struct):
         )
 
     def meets(self, other: _Lock) -> bool:
-        """Say whether both are locks of one record, or of one table."""
+        """Return whether both are locks of one record, or of one table."""
         return (self.kind, self.table, self.index, self.space, self.page) == (
             other.kind,
             other.table,

@@ -127,7 +127,7 @@ class _Redaction:
         yield from self._count()
 
     def _count(self) -> Iterator[str]:
-        """Say how many lines were left out here."""
+        """Yield lines that say how many lines were left out here."""
         count, self._left_out = self._left_out, 0
         if count:
             yield f"<left out: {count} line{'s' * (count > 1)}>"
@@ -171,7 +171,7 @@ class _Redaction:
 
 
 def _is_known(text: str) -> bool:
-    """Say whether InnoDB prints this: its own words, numbers, places and locks of its source."""
+    """Return whether InnoDB prints this: its own words, numbers, places and locks of its source."""
     rest = _MUTEX.sub("mutex", _PLACE.sub("file", _QUOTED.sub("lock", text)))
     rest = _TRX.sub("trx", _HEX.sub("", rest))
     words = _WORD.findall(rest)

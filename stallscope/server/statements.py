@@ -333,7 +333,7 @@ def _literals(tokens: list[_Token]) -> list[_Token]:
 
 
 def _names_password(before: list[_Token]) -> bool:
-    """Say whether ``PASSWORD (`` or ``PASSWORD =`` stand there: a quoted name is none then."""
+    """Return whether ``PASSWORD (`` or ``PASSWORD =`` stand there: a quoted name is none then."""
     return any(token.upper.endswith("PASSWORD") for token in before[-2:])
 
 
@@ -342,7 +342,7 @@ def _last(tokens: list[_Token], back: int) -> _Token | None:
 
 
 def _begins_operand(before: _Token | None) -> bool:
-    """Say whether a value stands after this token, and no operator."""
+    """Return whether a value stands after this token, and no operator."""
     if before is None:
         return True
     if before.kind == "word":

@@ -108,7 +108,7 @@ def _look(name: str, inside: int, known: dict[str, Summary], found: Listing) -> 
             found.read += 1
         if summary.end_ns is None and not summary.interrupted:
             with files.folder(name, inside) as folder:
-                alive = reading.goes_on(inside, name, folder)
+                alive = reading.is_ongoing(inside, name, folder)
             summary = msgspec.structs.replace(summary, going_on=alive)
         found.incidents.append(summary)
     except FileNotFoundError:

@@ -101,7 +101,7 @@ def _own_dest() -> Path:
 
 
 def _writable(folder: Path) -> bool:
-    """Say whether files can be made in a folder, which may itself have to be made."""
+    """Return whether files can be made in a folder, which may itself have to be made."""
     if not folder.exists():
         folder = folder.parent
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
@@ -115,7 +115,7 @@ def incident_id(time_ns: int, name: str, pid: int) -> str:
 
 
 def is_id(name: str) -> bool:
-    """Say whether a folder of this name can be an incident."""
+    """Return whether a folder of this name can be an incident."""
     return _ID.fullmatch(name) is not None
 
 
@@ -125,42 +125,43 @@ def capture_name(number: int) -> str:
 
 
 def is_leftover(name: str) -> bool:
-    """Say whether this is an incident that is being made or removed."""
+    """Return whether this is an incident that is being made or removed."""
     return _LEFTOVER.fullmatch(name) is not None
 
 
 def is_capture_name(name: str) -> bool:
-    """Say whether a file in ``captures`` is a capture."""
+    """Return whether a file in ``captures`` is a capture."""
     return _CAPTURE.fullmatch(name) is not None
 
 
 def is_sessions_name(name: str) -> bool:
-    """Say whether a file in ``captures`` holds the sessions of a capture."""
+    """Return whether a file in ``captures`` holds the sessions of a capture."""
     return _SESSIONS.fullmatch(name) is not None
 
 
 def is_text_name(name: str) -> bool:
-    """Say whether a file in ``texts`` is one of ours."""
+    """Return whether a file in ``texts`` is one of ours."""
     return _TEXT.fullmatch(name) is not None
 
 
 def is_deadlock_name(name: str) -> bool:
-    """Say whether a file in ``deadlocks`` is one of ours."""
+    """Return whether a file in ``deadlocks`` is one of ours."""
     return _DEADLOCK.fullmatch(name) is not None
 
 
 def is_temporary(name: str) -> bool:
-    """Say whether this is a file that was being written when its writer was killed."""
+    """Return whether this is a file that was being written when its writer was killed."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_own_temporary(name: str) -> bool:
-    """Say whether this is such a file of the store's own, which may lie among those of others."""
+    """Return whether this is such a file of the store's own, which may lie among those of
+    others."""
     return is_temporary(name) and name.startswith((f".{INDEX}.", f".{MARK}."))
 
 
 def pt_stalk_files(folder: Path) -> bool:
-    """Say whether files of pt-stalk lie in a folder, among the first thousands of names."""
+    """Return whether files of pt-stalk lie in a folder, among the first thousands of names."""
     try:
         with os.scandir(folder) as entries:
             for _, entry in zip(range(20_000), entries, strict=False):

@@ -72,7 +72,7 @@ def hold(path: Path, seconds: float) -> Iterator[None]:
 
 
 def is_held(name: str, inside: int) -> bool | None:
-    """Say whether somebody holds the lock on a folder; None where that is unknown."""
+    """Return whether somebody holds the lock on a folder; None where that is unknown."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(name, flags, dir_fd=inside)

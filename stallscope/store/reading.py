@@ -24,7 +24,7 @@ from stallscope.store import files, layout, locking
 from stallscope.store.appended import frames, whole_lines
 from stallscope.store.records import MAX_CAPTURES, MAX_INCIDENT, decode_incident, decode_samples
 
-__all__ = ["StoredCapture", "StoredIncident", "goes_on", "read_incident"]
+__all__ = ["StoredCapture", "StoredIncident", "is_ongoing", "read_incident"]
 
 MAX_PACKED = 128 << 20
 """Bytes of a compressed file of samples or waits."""
@@ -63,7 +63,7 @@ def read_incident(path: Path) -> StoredIncident:
             data = files.read(layout.INCIDENT, inside, MAX_INCIDENT)
             incident = decode_incident(data, None)  # a copy can have any name
             with files.folder(path.parent) as above:
-                alive = incident.end_ns is None and goes_on(above, path.name, inside)
+                alive = incident.end_ns is None and is_ongoing(above, path.name, inside)
     except FileNotFoundError:
         raise StallscopeError(f"{path}: not an incident: it has no incident.json") from None
     except OSError as error:
@@ -73,8 +73,8 @@ def read_incident(path: Path) -> StoredIncident:
     return StoredIncident(path, incident, going_on=alive)
 
 
-def goes_on(above: int, name: str, inside: int) -> bool:
-    """Say whether an agent has the incident ``name`` in hand."""
+def is_ongoing(above: int, name: str, inside: int) -> bool:
+    """Return whether an agent has the incident ``name`` in hand."""
     held = locking.is_held(name, above)
     if held is not None:
         return held

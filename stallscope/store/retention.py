@@ -18,7 +18,15 @@ from stallscope.model.capture import Note
 from stallscope.store import files, layout, locking
 from stallscope.store.index import Summary
 
-__all__ = ["DiskGuard", "Pruned", "Retention", "clear_leftovers", "expired", "no_room", "remove"]
+__all__ = [
+    "DiskGuard",
+    "Pruned",
+    "Retention",
+    "clear_leftovers",
+    "expired",
+    "remove",
+    "too_little_space",
+]
 
 _DAY_NS = 86_400 * 10**9
 _LEFTOVER_S = 3600.0
@@ -198,7 +206,7 @@ def _taken(folder: Path) -> Iterator[bool]:
 
 
 def _is_old(folder: Path, now: float) -> bool:
-    """Say whether a folder has lain there so long that no living process is still making it."""
+    """Return whether a folder has lain there so long that no living process is still making it."""
     try:
         status = folder.lstat()
     except OSError:
@@ -206,12 +214,12 @@ def _is_old(folder: Path, now: float) -> bool:
     return stat.S_ISDIR(status.st_mode) and now - status.st_mtime > _LEFTOVER_S
 
 
-def no_room(dest: Path, guard: DiskGuard, expected: int) -> str | None:
-    """Say why another capture of ``expected`` bytes would leave others too little disk."""
+def too_little_space(dest: Path, guard: DiskGuard, expected: int) -> str | None:
+    """Return why another capture of ``expected`` bytes would leave others too little disk."""
     try:
         status = os.statvfs(dest)
     except OSError as error:
-        raise StallscopeError(f"cannot look at {dest}: {files.one_line_of(error)}") from error
+        raise StallscopeError(f"cannot read {dest}: {files.one_line_of(error)}") from error
     free = status.f_bavail * status.f_frsize - expected
     if free < guard.bytes_free:
         return (

@@ -59,14 +59,16 @@ class Store:
     def _note_size(self, size: int) -> None:
         self.last_capture_bytes = size
 
-    def no_room(self, guard: retention.DiskGuard, expected: int | None = None) -> str | None:
-        """Say why another capture would leave others too little disk, None where it would not.
+    def too_little_space(
+        self, guard: retention.DiskGuard, expected: int | None = None
+    ) -> str | None:
+        """Return why another capture would leave others too little disk, None where it would not.
 
         ``expected`` bytes: those of the last capture where nothing is given.
         """
         if expected is None:
             expected = self.last_capture_bytes
-        return retention.no_room(self.dest, guard, expected)
+        return retention.too_little_space(self.dest, guard, expected)
 
     def recover(self) -> list[str]:
         """Mark the incidents whose agent was killed as interrupted; return their ids."""

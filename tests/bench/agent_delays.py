@@ -128,7 +128,7 @@ def sql_section(sizes: Sizes) -> Section:
         f"A trigger over SQL, {sizes.connections} connections, polled at 10 Hz",
         found,
         SQL_GOAL_MS,
-        ("counted from when the look began that saw the breach",),
+        ("counted from the start of the sample with the breach",),
     )
 
 

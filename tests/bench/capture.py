@@ -282,7 +282,7 @@ def exact_row(kind: Kind, seen: Seen) -> Row:
 
 
 def exact_stacks(sizes: Sizes) -> Section:
-    """Capture targets whose stacks are hard to copy exactly, and look at each stack."""
+    """Capture targets whose stacks are hard to copy exactly, and check each stack."""
     rows, goals, left_out = [], [], []
     for kind in KINDS.values():
         if missing := available(kind):

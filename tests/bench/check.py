@@ -14,7 +14,7 @@ __all__ = ["describe", "is_named", "right_stacks", "verified_right", "whole_stac
 
 
 def is_named(taken: Taken) -> bool:
-    """Say whether the tool names functions at all."""
+    """Return whether the tool names functions at all."""
     return any(name for stack in taken.stacks for name in stack.names)
 
 
@@ -63,7 +63,7 @@ def whole_stacks(taken: Taken) -> tuple[int, int]:
 
 
 def describe(taken: Taken) -> str:
-    """Say what is in a capture of which nobody knows what is right."""
+    """Return what is in a capture of which nobody knows what is right."""
     frames = sum(len(stack.names) * stack.count for stack in taken.stacks)
     named = sum(stack.count for stack in taken.stacks for name in stack.names if name)
     each = frames / taken.threads

@@ -2,10 +2,10 @@
 """Whether a live stall has one verdict, whoever dumped it: own capture, eu-stack and gdb.
 
 A stall that stands still is dumped by one tool after the other. One whose waits turn over in
-milliseconds is another one by the time that the next tool looks: its moment is held as well, with
-SIGSTOP, so that all see the same. eu-stack and gdb wait for a thread in an uninterruptible sleep
-for as long as it lasts: where a disk does not answer, the own capture is taken, then the process is
-stopped, then the disk let go, and then they look at what has not moved.
+milliseconds is another one by the time that the next tool reads it: its moment is held as well,
+with SIGSTOP, so that all see the same. eu-stack and gdb wait for a thread in an uninterruptible
+sleep for as long as it lasts: where a disk does not answer, the own capture is taken, then the
+process is stopped, then the disk is released, and then they read what has not moved.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Round(NamedTuple):
 
     @property
     def one_moment(self) -> bool:
-        """Say whether all tools saw the same: the stall stood still, or was held."""
+        """Return whether all tools saw the same: the stall stood still, or was held."""
         return self.how != TURNS or self.stall not in MOVING
 
     @property
     def same(self) -> bool:
-        """Say whether all found one stall, be it one that no signature knows."""
+        """Return whether all found one stall, be it one that no signature knows."""
         found = self.verdicts.values()
         return all(v.found for v in found) and len({v.signature for v in found}) == 1
 

@@ -79,7 +79,7 @@ def ours(tool: Tool) -> bool:
 
 
 def often(tool: Tool) -> bool:
-    """Say whether a tool is measured in every round."""
+    """Return whether a tool is measured in every round."""
     return ours(tool) or isinstance(tool, Control)
 
 
@@ -97,7 +97,7 @@ def measure_gaps(
                 continue
             progress(f"gap: {tool.name}, round {nr + 1}")
             gaps = seen[tool.name]
-            # As long a look at the target without a capture as the capture will take.
+            # Measure the target without a capture for as long as the capture will take.
             idle = time.monotonic_ns()
             time.sleep(max(0.05, 1.5 * (gaps.wall_ms[-1] if gaps.wall_ms else 1000.0) / 1000))
             taken = tool.capture(pid)
@@ -119,7 +119,7 @@ def measure_gaps(
 
 
 def examine(tool: Tool, taken: Taken, facts: Sequence[Fact]) -> str:
-    """Say how many stacks are right, or of a server what they are; ours must be whole."""
+    """Return how many stacks are right, or of a server what they are; ours must be whole."""
     if isinstance(tool, Control):
         return "-"
     if facts:

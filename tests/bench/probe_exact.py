@@ -28,7 +28,7 @@ def differences(calls: Sequence[Call], seen: Sequence[Event]) -> list[float]:
 
     An event belongs to a call of the same thread that it lies in. Raises BenchError where a call
     has none, or more than one. A thread that was preempted may have been so between its wait and
-    its look at the clock: then the event must not be longer, and how much shorter nobody knows.
+    its read of the clock: then the event must not be longer, and how much shorter nobody knows.
     """
     found = []
     for call in calls:

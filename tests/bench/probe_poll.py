@@ -77,7 +77,7 @@ def need(count: int, sizes: Sizes) -> tuple[Row, float]:
     longest = figure([(line.longest_interval_ns or 0) / 1e6 for line in lines], "ms")
     cells: dict[str, Figure | str] = {
         "CPU": f"{share:.2f} % of one",
-        "looks every": every,
+        "polls every": every,
         "longest pause": longest,
     }
     return Row(f"{count} threads", cells), share

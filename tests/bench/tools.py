@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that are compared: each captures all stacks of a process, and is read back.
 
-What a program printed is parsed, so that a capture that is broken cannot look fast.
+What a program printed is parsed, so that a broken capture does not count as a fast one.
 """
 
 from __future__ import annotations

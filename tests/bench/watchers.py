@@ -132,12 +132,12 @@ def is_ready(_pid: int, output: str) -> bool:
 
 
 def has_heading(_pid: int, output: str) -> bool:
-    """Say whether a tool of bcc has printed its heading, which it does once it is attached."""
+    """Return whether a tool of bcc has printed its heading, which it does once it is attached."""
     return re.search(r"^(Tracing|TIME)\b.*\n", output, re.MULTILINE) is not None
 
 
 def has_bpf_links(pid: int, _output: str) -> bool:
-    """Say whether a process has attached BPF programs, by the links among its open files."""
+    """Return whether a process has attached BPF programs, by the links among its open files."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for path in Path(f"/proc/{pid}/fdinfo").iterdir():
             if "link_type:" in path.read_text():

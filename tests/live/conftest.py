@@ -69,7 +69,7 @@ def _clients_gone(shared_servers: list[SqlServer]) -> Iterator[None]:
 
 
 def has_only(server: SqlServer, ids: frozenset[int]) -> bool:
-    """Say whether a server has no connections but these."""
+    """Return whether a server has no connections but these."""
     return server.connection_ids() <= ids
 
 

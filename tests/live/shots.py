@@ -23,7 +23,7 @@ from tests.support.targets import trouble
 
 __all__ = [
     "CHECKOUT",
-    "Shot",
+    "Captured",
     "names",
     "names_lock_open",
     "run",
@@ -45,7 +45,7 @@ Runner = Callable[..., subprocess.CompletedProcess[str]]
 _numbers = itertools.count()
 
 
-class Shot(NamedTuple):
+class Captured(NamedTuple):
     """What one ``stallscope snap`` said."""
 
     code: int
@@ -76,14 +76,14 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def take(folder: Path, *options: object, runner: Runner = run) -> Shot:
+def take(folder: Path, *options: object, runner: Runner = run) -> Captured:
     """Run ``stallscope snap`` with these options; it must succeed, at least in part."""
     file = folder / f"shot-{next(_numbers)}.jsonl"
     if "-p" in options and not {"--no-sql", "--sql-deadline"} & set(options):
         options += ("--sql-deadline", LONGEST_SQL)
     done = runner("snap", *options, "--json", "--output", file)
     assert done.returncode in (0, 3), done.stderr
-    return Shot(done.returncode, json.loads(done.stdout), capturefile.read(file), done.stderr)
+    return Captured(done.returncode, json.loads(done.stdout), capturefile.read(file), done.stderr)
 
 
 def served(
@@ -115,7 +115,8 @@ def served(
 def names_lock_open(
     files: Iterator[Path], signatures: Catalog, enough: int, *, owner: bool = True
 ) -> bool:
-    """Say whether so many captures name LOCK_open first, and one of them its owner if asked to."""
+    """Return whether so many captures name LOCK_open first, and one of them its owner if asked
+    to."""
     named = owned = 0
     for file in files:
         analysis = engine.analyze(capturefile.read(file), signatures)

@@ -23,7 +23,7 @@ STALLS = {"metadata-lock": metadata_lock_pileup, "row-lock": row_lock_convoy}
 
 
 def is_where(seen: Seen, thread: Thread) -> bool:
-    """Say whether it is in the same system call as in the capture."""
+    """Return whether it is in the same system call as in the capture."""
     if thread.syscall is None or thread.syscall.nr != seen.syscall or not seen.counters:
         return False
     return thread.syscall.args[:1] == (seen.argument,) and thread.frames[0].pc == (seen.counters[0])
@@ -32,7 +32,7 @@ def is_where(seen: Seen, thread: Thread) -> bool:
 def seen_by_gdb(server: SqlServer) -> dict[int, Seen]:
     if not isinstance(server, MySQL97):
         return gdb_threads("-p", str(server.pid))
-    root = root_folder()  # gdb looks for the server's files by their names outside
+    root = root_folder()  # gdb opens the server's files by their names outside
     return gdb_threads(root / "usr/sbin/mysqld", "-p", str(server.pid), sysroot=root)
 
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.needs("root", "bpf", "waits", "mariadb")]
 
 
 DURATIONS = (4, 16, 64)
-"""Seconds to look for: where the machine is slow, the first are not enough."""
+"""Seconds to run for: where the machine is slow, the first are not enough."""
 STOP_SECONDS = 2.0
 STOPS = 5
 """Times at most that it is ended, until it has not had to wait for a CPU."""

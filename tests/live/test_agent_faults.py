@@ -66,7 +66,7 @@ def server(mariadb: MariaDB) -> SqlServer:
 
 
 def is_asked(server: SqlServer) -> bool:
-    """Say whether a heartbeat of the agent was answered: another was sent after it."""
+    """Return whether a heartbeat of the agent was answered: another was sent after it."""
     return server.status("Com_do") >= 2
 
 
@@ -182,7 +182,7 @@ def test_a_refused_password_leaves_the_probe(server: SqlServer, tmp_path: Path) 
             watch.wait(lambda: "metadata-lock" in verdicts(watch), "metadata-lock")
         said = [line for line in watch.said if "Access denied" in line]
         assert watch.stop() == 0
-    # Once for each collector, and not at every look.
+    # Once for each collector, and not at every poll.
     assert len(said) <= 6, said
     assert not any("wrong" in line for line in watch.said)
     (incident,) = incidents(tmp_path / "store")

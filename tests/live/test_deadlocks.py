@@ -48,11 +48,11 @@ def _check(deadlock: Deadlock, connections: frozenset[int], *, victim: bool = Tr
 
 
 def _in_the_log(watch: DeadlockWatch, count: int) -> list[Deadlock]:
-    """Look until so many were seen; return them all."""
+    """Poll until so many were seen; return them all."""
     seen: list[Deadlock] = []
 
     def all_seen() -> bool:
-        seen.extend(watch.look())
+        seen.extend(watch.poll())
         return len(seen) >= count
 
     wait_until(all_seen, f"{count} deadlocks in the log")
@@ -61,7 +61,7 @@ def _in_the_log(watch: DeadlockWatch, count: int) -> list[Deadlock]:
 
 def _counted(watch: DeadlockWatch) -> int | None:
     """Return how many the server has counted by now; there is none to be seen."""
-    assert watch.look() == []
+    assert watch.poll() == []
     return watch.counts().counted
 
 
@@ -82,8 +82,8 @@ def test_each_is_in_the_log(
         connections = Deadlocks(server).make(MANY)
         seen = _in_the_log(watch, MANY)
         wait_until(lambda: _counted(watch) == MANY, f"{MANY} are counted")
-        assert watch.look() == []
-        assert watch.look() == []
+        assert watch.poll() == []
+        assert watch.poll() == []
         counts = watch.counts()
     assert len({deadlock.id for deadlock in seen}) == len(seen) == MANY
     assert {deadlock.source for deadlock in seen} == {"log"}
@@ -103,11 +103,11 @@ def test_seen_and_missed_are_all(kind: type[SqlServer], require: Callable[..., N
         for count in (1, 7, 12):
             connections = maker.make(count)
             # MySQL wakes the victim first, and counts then.
-            found = wait_until(watch.look, "the counter moved")
+            found = wait_until(watch.poll, "the counter moved")
             assert len(found) == 1
             _check(found[0], connections)
             seen += found
-        assert watch.look(cue=True) == []
+        assert watch.poll(cue=True) == []
         wait_until(lambda: _counted(watch) == MANY, f"{MANY} are counted")
         counts = watch.counts()
     assert (counts.seen, counts.counted, counts.missed) == (3, MANY, MANY - 3)
@@ -122,9 +122,9 @@ def test_a_server_that_does_not_count(mysql55: MySQL55) -> None:
         maker = Deadlocks(mysql55)
         for _ in range(MANY):
             connections = maker.make(1)
-            (found,) = watch.look(cue=True)
+            (found,) = watch.poll(cue=True)
             _check(found, connections)
-        assert watch.look(cue=True) == []
+        assert watch.poll(cue=True) == []
         counts = watch.counts()
     assert (counts.seen, counts.counted, counts.missed) == (MANY, None, None)
 
@@ -139,7 +139,7 @@ def test_the_probes_give_the_cue(mysql55: MySQL55) -> None:
         for _ in range(5):
             maker.make(1)
             waits.line(lambda line: hits(line, "trx_weight_ge") > 0)
-            found += watch.look(cue=True)
+            found += watch.poll(cue=True)
         assert len({deadlock.id for deadlock in found}) == 5
 
 
@@ -151,7 +151,7 @@ def test_the_log_is_switched_on_later(mariadb: MariaDB) -> None:
         mariadb.execute("SET GLOBAL innodb_print_all_deadlocks = ON")
         try:
             watch._settings_at -= 60  # a minute later
-            watch.look()
+            watch.poll()
             assert watch.counts().source == "log"
             maker.make(3)
             assert len(_in_the_log(watch, 3)) == 3
@@ -164,6 +164,6 @@ def test_what_was_there_before_is_not_counted(mariadb: MariaDB) -> None:
     with watching(mariadb) as first, watching(mariadb) as second:
         (one,) = first.begin()
         (two,) = second.begin()
-        assert one.id == two.id  # a store keeps it once, whoever looks
+        assert one.id == two.id  # a store keeps it once, whichever source found it
         assert first.counts().seen == 0
         assert first.counts().missed == 0

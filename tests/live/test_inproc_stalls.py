@@ -26,7 +26,7 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Capture
 from tests.live.shots import (
     CHECKOUT,
-    Shot,
+    Captured,
     names_lock_open,
     run,
     served,
@@ -86,12 +86,12 @@ class Inmate:
         """Run the checkout's stallscope in the jail."""
         return self.jail.run(*python(), "-m", "stallscope", *words, env=self.env, cwd=CHECKOUT)
 
-    def inside(self) -> Shot:
+    def inside(self) -> Captured:
         """Take a capture in the jail, by the server's ring."""
         options = ("-p", self.jail.pid, "--backend", "inproc", "--no-sql")
         return take(self.folder, *options, runner=self.stallscope)
 
-    def outside(self) -> Shot:
+    def outside(self) -> Captured:
         """Take a capture as root, by BPF."""
         return take(self.folder, "-p", self.server.pid, "--backend", "bpf", "--no-sql")
 
@@ -121,7 +121,7 @@ def inmate(server: MySQL55, folder: Path, **variables: str) -> Iterator[Inmate]:
         yield Inmate(server, jail, rings, folder)
 
 
-def ns_blocker(shot: Shot) -> int | None:
+def ns_blocker(shot: Captured) -> int | None:
     """Return the number that the verdict's blocker has in the server's own pid namespace."""
     blocker = shot.analysis["findings"][0]["blocker"]
     if blocker is None:
@@ -151,8 +151,8 @@ def test_nothing_else_works_in_the_jail(backend: str, shared: Path) -> None:
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
         assert re.match(r"stallscope: .*(CAP_SYS_PTRACE|run it as root)", done.stderr), done.stderr
         for name in ("mem", "maps", "exe"):
-            looked = server.jail.run("cat", f"/proc/{server.jail.pid}/{name}")
-            assert "Permission denied" in looked.stderr
+            done = server.jail.run("cat", f"/proc/{server.jail.pid}/{name}")
+            assert "Permission denied" in done.stderr
         status = server.jail.run("cat", "/proc/self/status").stdout
         fields = dict(line.split(":", 1) for line in status.splitlines())
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):

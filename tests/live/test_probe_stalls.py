@@ -108,7 +108,7 @@ def test_deadlock_check(mysql55: MySQL55) -> None:
 
 
 def woken_by_a_checker(event: Line) -> bool:
-    """Say whether it is the end of a wait for the mutex, let go where deadlocks are checked."""
+    """Return whether it is the end of a wait for the mutex, let go where deadlocks are checked."""
     return (
         not event["in_flight"]
         and event["kind"] == "mutex"

@@ -19,7 +19,7 @@ from stallscope.analyzers.analysis import Finding
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
-from tests.live.shots import Shot, names_lock_open, served, take, threads_with, unharmed
+from tests.live.shots import Captured, names_lock_open, served, take, threads_with, unharmed
 from tests.live.watches import (
     EVENTS_FIRST,
     captured_by,
@@ -64,7 +64,7 @@ ENOUGH = 5
 
 SERVERS = ["mariadb", "mysql55", "mysql97"]
 
-Check = Callable[[SqlServer, Shot], None]
+Check = Callable[[SqlServer, Captured], None]
 
 
 @pytest.fixture(params=SERVERS)
@@ -79,7 +79,7 @@ def serving(server: SqlServer) -> Sequence[object]:
     return (probe.find(), "serve", "--pid", server.pid, "--read-string", "server_version")
 
 
-def shots(server: SqlServer, folder: Path) -> Iterator[Shot]:
+def shots(server: SqlServer, folder: Path) -> Iterator[Captured]:
     for _ in range(TRIES):
         yield take(folder, "-p", server.pid, "--backend", "bpf")
 
@@ -88,7 +88,7 @@ def shots(server: SqlServer, folder: Path) -> Iterator[Shot]:
 def same_verdict(require: Callable[..., None], tmp_path: Path) -> Check:
     """Return a check that what debuggers print has the verdict of a capture."""
 
-    def check(server: SqlServer, shot: Shot) -> None:
+    def check(server: SqlServer, shot: Captured) -> None:
         require("eu-stack", "gdb")
         for tool in ("eu-stack", "gdb"):
             TOOLS[tool](server, tmp_path / tool)
@@ -193,7 +193,7 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
 
 
 def names_the_checker(capture: Capture, findings: Sequence[Finding]) -> bool:
-    """Say whether a capture caught the checker and most of its waiters; it is the blocker."""
+    """Return whether a capture caught the checker and most of its waiters; it is the blocker."""
     checkers = threads_with(capture, "lock_deadlock_recursive")
     if not any(thread.label is Label.VERIFIED for thread in checkers):
         return False  # its frames may be inconsistent

@@ -42,7 +42,7 @@ def is_clean(screen: Terminal) -> None:
 
 
 def probes_of(server: MariaDB) -> list[str]:
-    """Return the probes that look at the server."""
+    """Return the probes that watch the server."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -25,7 +25,7 @@ from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
 pytestmark = pytest.mark.needs("root", "waits")
 
 DURATIONS = (2, 8, 32)
-"""Seconds to look for: where the machine is slow, the first are not enough."""
+"""Seconds to run for: where the machine is slow, the first are not enough."""
 LINES = 200
 """Lines at most, until one shows what is to be seen."""
 
@@ -121,7 +121,7 @@ def test_metadata_locks_are_seen_in_flight(server: SqlServer) -> None:
 
 
 def waits_in(line: WaitLine, function: str) -> bool:
-    """Say whether a wait for a metadata lock has the function in its stack."""
+    """Return whether a wait for a metadata lock has the function in its stack."""
     return any(
         function in frame
         for key in line.keys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal in tmux: type, look, resize."""
+"""A terminal in tmux: type, read the screen, resize."""
 
 from __future__ import annotations
 

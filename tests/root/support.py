@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run stallscope-probe on targets and look at what it gives and what it leaves behind."""
+"""Run stallscope-probe on targets, and check what it prints and leaves behind."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_known_waits_are_counted_and_measured(tmp_path: Path) -> None:
     counts, off, _ = one_run(tmp_path)
     assert counts == WANTED
     assert {kind: len(values) for kind, values in off.items()} == WANTED
-    for values in off.values():  # one thread can be late to look at its clock, not most of them
+    for values in off.values():  # one thread can be late to read its clock, not most of them
         assert statistics.median(values) <= LIMIT_MS
 
 

@@ -2,7 +2,7 @@
 """What a ring says is a capture like any other, and takes no right on the process.
 
 The reader here is an ordinary user without capabilities, and mostly the process is one that even
-its own user may not look into.
+its own user may not read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def public() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def public_probe(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a copy of the probe that everybody can execute, and look for rings in the folder."""
+    """Use a copy of the probe that everybody can execute, and search the folder for rings."""
     shutil.copy(probe.find(), public / "stallscope-probe")
     monkeypatch.setenv("STALLSCOPE_PROBE", str(public / "stallscope-probe"))
     monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(public / "rings"))
@@ -239,7 +239,8 @@ def test_who_released_a_lock_is_reported(public: Path) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    """Say whether all threads of a child have ended: the first one may be ahead of the others."""
+    """Return whether all threads of a child have ended: the first one may be ahead of the
+    others."""
     process = Path(f"/proc/{pid}")
     state = (process / "stat").read_text().rpartition(")")[2].split()[0]
     return state == "Z" and len(list((process / "task").iterdir())) == 1

@@ -213,7 +213,7 @@ def test_a_folder_that_does_not_do_gets_one_line(open_to_all: Path, name: str) -
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """Return a folder that every user may look into, with the library in it."""
+    """Return a folder that every user may read, with the library in it."""
     folder = Path(tempfile.mkdtemp(prefix="stallscope-test-", dir="/tmp"))
     folder.chmod(0o755)
     yield folder
@@ -390,7 +390,7 @@ def test_the_ring_of_the_program_before_is_nobody_s(rings: Path) -> None:
 
 
 def mark_a_wait(ring: Path) -> None:
-    """Make it look as if the first thread were in its wait still: its number becomes odd."""
+    """Make the first thread seem to be in its wait still: its number becomes odd."""
     with ring.open("r+b") as file:
         file.seek(32 - 8)  # slots_offset
         (slots,) = struct.unpack("=Q", file.read(8))

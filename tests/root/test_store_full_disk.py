@@ -108,12 +108,14 @@ def test_the_guard_counts_the_capture_that_is_to_come(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4096) as disk:
         store = Store.open(disk / "store")
         mib = 1 << 20
-        assert store.no_room(DiskGuard(bytes_free=3 * mib, pct_free=5)) is None
-        assert "disk-bytes-free" in str(store.no_room(DiskGuard(5 * mib, 0)))
-        assert "disk-pct-free" in str(store.no_room(DiskGuard(0, 99.95)))
-        assert "disk-bytes-free" in str(store.no_room(DiskGuard(3 * mib, 0), expected=mib))
+        assert store.too_little_space(DiskGuard(bytes_free=3 * mib, pct_free=5)) is None
+        assert "disk-bytes-free" in str(store.too_little_space(DiskGuard(5 * mib, 0)))
+        assert "disk-pct-free" in str(store.too_little_space(DiskGuard(0, 99.95)))
+        assert "disk-bytes-free" in str(store.too_little_space(DiskGuard(3 * mib, 0), expected=mib))
         with store.begin(incident(1)) as folder:
             folder.add_text("noise", noise(1))
             folder.add_capture(b"\x28\xb5\x2f\xfd" + bytes(mib), CaptureEntry("", 1, "trigger"))
         assert store.last_capture_bytes == mib + 4
-        assert "disk-bytes-free" in str(store.no_room(DiskGuard(bytes_free=2 * mib, pct_free=0)))
+        assert "disk-bytes-free" in str(
+            store.too_little_space(DiskGuard(bytes_free=2 * mib, pct_free=0))
+        )

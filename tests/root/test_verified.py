@@ -25,7 +25,7 @@ THREADS = 8
 
 
 def is_one_chain(names: list[str]) -> bool:
-    """Say whether the frames are one unbroken way down from the thread's start."""
+    """Return whether the frames are one unbroken way down from the thread's start."""
     if not names or names[-1] != "flip_main":
         return False
     names = names[-2::-1]

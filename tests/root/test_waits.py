@@ -366,7 +366,7 @@ def test_one_more_target(target: Target, tmp_path: Path) -> None:
         Waits(*ONCE, pids=(target.pid,)) as watcher,
     ):
         make(target, "fsync 2")
-        make(other, "fsync 100")  # nobody looks yet
+        make(other, "fsync 100")  # nobody watches yet
         assert watcher.ask(f"target {other.pid}".encode()) == Notice("target", other.pid)
         make(other, "fsync 3")
         make(target, "fsync 5")
@@ -421,7 +421,7 @@ def test_the_target_executes_another_program(tmp_path: Path) -> None:
             shell.stdin.flush()
             while shell.stdout.readline().strip() != b"ready":
                 continue
-            # Its libraries are looked for once their code has been met.
+            # Its libraries are read once their code has been met.
             found: list[list[str]] = []
             end = time.monotonic() + PATIENCE
             while WAITER not in found and time.monotonic() < end:

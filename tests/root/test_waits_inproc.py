@@ -90,7 +90,7 @@ def assert_nothing_lost(line: WaitLine) -> None:
 
 @pytest.mark.kernels("inproc")
 def test_counts_are_exact(rings: Path, target: Target) -> None:
-    make(target, "fsync 7")  # nobody looks yet
+    make(target, "fsync 7")  # nobody watches yet
     with watching(rings, target, *ONCE, "--threshold", "1", "--events") as watch:
         synced = make(target, "fsync 23")
         space = make(target, "fallocate 29 65536")
@@ -249,7 +249,7 @@ def test_threshold_changes(rings: Path, target: Target) -> None:
         final = watch.finish()
     assert (final.kinds["mutex"].count, final.kinds["mutex"].over) == (7, 4)
     assert final.kinds["mutex"].threshold_ms == 1.0
-    # Who only looked leaves the server as it was.
+    # A reader leaves the server as it was.
     assert ringfile.read(ring).thresholds_ms == before
 
 

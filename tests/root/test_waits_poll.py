@@ -55,9 +55,9 @@ def count(line: WaitLine, kind: str) -> int:
 
 
 def assert_length(event: Event, call: Call, line: WaitLine) -> None:
-    """Assert that a length is true to within what the line says of its looks.
+    """Assert that a length is true to within what the line says of its polls.
 
-    When a waiter was asleep is known to within the target's own look at it, and that it is over to
+    When a waiter was asleep is known to within the target's own poll of it, and that it is over to
     within the time that it needs to get a CPU.
     """
     assert line.longest_interval_ns is not None
@@ -329,7 +329,7 @@ def test_the_target_ends(tmp_path: Path) -> None:
         Waits(*options, pids=(target.pid,)) as watch,
     ):
         make_reported(watch, target, "mutex", 2)
-        # Of a thread that is gone at the next look nobody has seen how its wait ended.
+        # A thread that has ended before the next poll: how its wait ended is unknown.
         while len(ended(watch.events, "mutex")) < 2:
             watch.line()
         make(target, "hold mutex 2")
@@ -368,7 +368,7 @@ def test_without_the_right_to_read(target: Target) -> None:
 
 
 def test_its_own_interval_grows_with_the_number_of_threads(tmp_path: Path) -> None:
-    """A look at so many takes longer than its share of the shortest interval."""
+    """A poll of so many threads takes longer than its share of the shortest interval."""
     with known_waits(tmp_path, idle=1500) as target:
         with Waits("--backend", "poll", "--interval", "500", pids=(target.pid,)) as watch:
             lines = [watch.line() for _ in range(4)]

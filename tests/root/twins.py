@@ -40,7 +40,7 @@ def build_id(path: Path) -> str:
 
 
 def separate(source: Path, twin: Path, debug_dir: Path) -> None:
-    """Strip, and put the symbols where debuggers look for them: DIR/.build-id/xx/rest.debug."""
+    """Strip, and put the symbols where debuggers search for them: DIR/.build-id/xx/rest.debug."""
     identity = build_id(source)
     file = debug_dir / ".build-id" / identity[:2] / f"{identity[2:]}.debug"
     file.parent.mkdir(parents=True)

@@ -78,7 +78,7 @@ def _parent(controller: str) -> tuple[Path, bool] | None:
 
 
 def cgroups_missing() -> str | None:
-    """Say why no group can be limited here."""
+    """Return why no group can be limited here."""
     if os.geteuid() != 0:
         return "not root"
     for controller in ("cpu", "memory"):

@@ -23,7 +23,7 @@ STALLSCOPE = Path(__file__).resolve().parents[2] / "scripts" / "stallscope"
 BUILD = Path(__file__).resolve().parents[2] / "build"
 STOPPED_STATES = frozenset("Tt")
 SNAPSHOT_SECONDS = 120
-LOOKS = 5
+TRIES = 5
 
 
 class Scene(NamedTuple):
@@ -121,15 +121,15 @@ def check_unharmed(server: SqlServer, before: frozenset[int]) -> None:
     )
 
 
-def look(scene: Scene, server: SqlServer, capture: Path) -> None:
+def capture_stall(scene: Scene, server: SqlServer, capture: Path) -> None:
     """Take captures until one is of the moment that the scene is about: a storm has others."""
-    for left in reversed(range(LOOKS)):
+    for left in reversed(range(TRIES)):
         printed = snap(server.pid, capture)
         if any(verdict in printed for verdict in scene.verdicts):
             return
         if left:
             say("the storm was at another point just then; once more")
-    raise DemoError(f"none of {LOOKS} verdicts names {' or '.join(scene.verdicts)}")
+    raise DemoError(f"none of {TRIES} verdicts names {' or '.join(scene.verdicts)}")
 
 
 def run(scene: Scene, page: Path, keep: bool) -> None:
@@ -139,7 +139,7 @@ def run(scene: Scene, page: Path, keep: bool) -> None:
         with scene.stall(server):
             say(f"stalled it: {scene.story}")
             before = server.settled_connection_ids()
-            look(scene, server, capture)
+            capture_stall(scene, server, capture)
             check_unharmed(server, before)
             if keep:
                 write_report(capture, page)

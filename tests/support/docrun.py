@@ -211,7 +211,7 @@ def differences(page: Path) -> list[str]:
 
 
 def rewritten(page: Path, pictures: bool) -> tuple[str, list[str]]:
-    """Return the page with what its sessions print now, and what its author has to look at."""
+    """Return the page with what its sessions print now, and what its author has to check."""
     text = page.read_text()
     lines = text.splitlines()
     moved = 0

@@ -92,7 +92,7 @@ def verdict(file: Path) -> Verdict:
 
 @contextmanager
 def held(pid: int, device: Device | None = None) -> Iterator[None]:
-    """Stop a process, so that all who look see one moment; it goes on at the end.
+    """Stop a process, so that all tools see the same moment; it goes on at the end.
 
     Threads that wait for a frozen ``device`` cannot stop, and no debugger gets hold of them: they
     do so when it answers, before they return from their system calls. It is frozen again at the

@@ -119,7 +119,7 @@ class Seen:
 
 
 def available(kind: Kind) -> str | None:
-    """Say why the target is not here; None: it is."""
+    """Return why the target is not here; None: it is."""
     try:
         target_path(kind.target)
     except TargetError as error:
@@ -128,7 +128,8 @@ def available(kind: Kind) -> str | None:
 
 
 def is_part(names: Sequence[str], chain: Sequence[str], complete: bool) -> bool:
-    """Say whether these are frames of the chain in a row, and where it is complete to its end."""
+    """Return whether these are frames of the chain in a row, and where it is complete to its
+    end."""
     length = len(names)
     places = range(len(chain) - length + 1)
     if complete:
@@ -211,7 +212,7 @@ def capture_stacks(
     captures: int,
     progress: Callable[[int], None] | None = None,
 ) -> Seen:
-    """Capture a target so often with one serving probe, and look at each stack."""
+    """Capture a target so often with one serving probe, and check each stack."""
     seen = Seen()
     paths = {name: str(target_path(name)) for name in kind.others}
     arguments = [argument.format(**paths) for argument in kind.arguments]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server as in a hardened container: no capability, and nothing to look inside with.
+"""A server as in a hardened container: no capability, and no tool inside.
 
 tests/targets/jail.c says what a jail is.
 """

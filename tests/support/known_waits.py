@@ -23,7 +23,7 @@ class Call(msgspec.Struct, frozen=True):
     released_ns: int
     voluntary: int
     involuntary: int
-    """Times that the thread was preempted, perhaps between its wait and its look at the clock."""
+    """Times that the thread was preempted, perhaps between its wait and its read of the clock."""
 
     @property
     def end_ns(self) -> int:

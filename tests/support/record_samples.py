@@ -74,7 +74,7 @@ SECONDS_AFTER = 6
 
 
 class Recorder:
-    """Looks once a second, as the agent does, in a thread of its own."""
+    """Polls once a second, as the agent does, in a thread of its own."""
 
     def __init__(self, server: SqlServer) -> None:
         self.records: list[Record] = []

@@ -80,7 +80,7 @@ class Fact(msgspec.Struct):
 
 
 def is_static(name: str) -> bool:
-    """Say whether a stripped target has no name for this function (tests/targets/levels.h)."""
+    """Return whether a stripped target has no name for this function (tests/targets/levels.h)."""
     if name.startswith("level_"):
         return int(name.removeprefix("level_")) % 2 == 1
     return not name.startswith("wait_") and name != "main"
@@ -173,7 +173,7 @@ class Target:
         self._process.stdin.flush()
 
     def beats_on(self) -> bool:
-        """Say whether its heartbeat goes on; it may have to wait for a CPU before it does."""
+        """Return whether its heartbeat goes on; it may have to wait for a CPU before it does."""
         before = self.ask("gap")["ticks"]
         with contextlib.suppress(Late):
             wait_until(lambda: self.ask("gap")["ticks"] > before, "the heartbeat goes on")
@@ -233,7 +233,7 @@ class Target:
 
 
 def is_asleep(task: Path) -> bool:
-    """Say whether a thread (its folder in /proc) is in a call other than write, or has ended."""
+    """Return whether a thread (its folder in /proc) is in a call other than write, or has ended."""
     try:
         text = (task / "syscall").read_text()
     except OSError:

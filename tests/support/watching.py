@@ -278,7 +278,8 @@ def key_of(line: WaitLine, kind: str, name: str | None = None) -> Key:
 
 
 def is_named(key: Key, name: str | None) -> bool:
-    """Say whether a key has that name; a path of which only the end is known begins with ``...``.
+    """Return whether a key has that name; a path of which only the end is known begins with
+    ``...``.
 
     Where a file is mounted is looked up later, and on a slow machine it is closed by then.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with a database server and the agent: what people do to it, and what they look at."""
+"""A host with a database server and the agent: what people do to it, and what they read."""
 
 from __future__ import annotations
 

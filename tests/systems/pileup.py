@@ -31,8 +31,8 @@ def main() -> None:
     ready = Path(sys.argv[1])
     holder = pymysql.connect(database="shop", **ACCOUNT)
     holder.begin()
-    look = pymysql.connect(**ACCOUNT)
-    with holder.cursor() as cursor, look.cursor() as states:
+    watching = pymysql.connect(**ACCOUNT)
+    with holder.cursor() as cursor, watching.cursor() as states:
 
         def waiting(count: int) -> None:
             found = -1

@@ -35,7 +35,7 @@ signal (send, receive) set=(exists) peer=@{profile_name},
 
 
 def test_the_server_is_confined(host: Host) -> None:
-    """An enforcing profile without any rule that lets others look into the server."""
+    """An enforcing profile without any rule that lets others read the server."""
     host.machine.write(
         "/etc/apparmor.d/usr.sbin.mariadbd", (HERE / "mariadbd.apparmor").read_text()
     )
@@ -104,7 +104,7 @@ def test_it_starts_and_names_a_stall(host: Host) -> None:
         host.wait_until_reported()
     # Its captures are analyzed at low priority.
     host.until(lambda: host.locks_kept() == 1, "the incident has its verdict")
-    # Nobody who looks from outside is seen by the profile.
+    # The profile does not apply to processes outside the server.
     assert [line for line in host.denials() if "ptrace" in line] == []
 
 

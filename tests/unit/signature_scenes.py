@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501  a stack reads best on few lines
-"""A scene for each signature, and one that looks like it and is another's.
+"""A scene for each signature, and a similar one of another signature.
 
 Long: one table, with an entry for each signature of the catalog.
 

@@ -71,7 +71,7 @@ def sample_of(name: str, *, failed: bool) -> Callable[[Event], bool]:
 def pass_deadline(threads: CollectorThreads) -> None:
     """Wait until a call is late, and have that noticed.
 
-    A look is due when its thread's thread has begun it, which may need a CPU first.
+    A sample counts from when the collector's thread has begun it, which may need a CPU first.
     """
     wait_until(lambda: time.monotonic() > threads.next_due(), "the deadline has passed")
     threads.check()
@@ -143,7 +143,7 @@ def test_what_comes_late_is_dropped_and_then_it_is_asked_again() -> None:
     fake.gate.clear()
     threads = CollectorThreads([fake], events.put)
     threads.poll()
-    wait_until(lambda: fake.begun, "it looks")
+    wait_until(lambda: fake.begun, "it collects")
     pass_deadline(threads)
     fake.gate.set()
     wait_until(lambda: threads.dropped == 1, "its answer is dropped")
@@ -162,7 +162,7 @@ def test_one_lane_takes_turns_and_says_behind_whom_it_waits() -> None:
     first.gate.clear()
     threads = CollectorThreads([first, second], events.put)
     threads.poll()
-    wait_until(lambda: first.begun, "the first looks")
+    wait_until(lambda: first.begun, "the first collects")
     pass_deadline(threads)
     threads.poll()
     behind = take(events, sample_of("second", failed=True))
@@ -199,7 +199,7 @@ def test_a_question_behind_a_late_call_is_refused_at_once() -> None:
     fake.gate.clear()
     threads = CollectorThreads([fake], events.put)
     threads.poll()
-    wait_until(lambda: fake.begun, "it looks")
+    wait_until(lambda: fake.begun, "it collects")
     pass_deadline(threads)
     asked: list[int] = []
     threads.query("sql", "who", lambda: asked.append(1), PATIENCE)
@@ -235,7 +235,7 @@ def test_the_end_does_not_wait_for_one_that_never_returns() -> None:
     fake.gate.clear()
     threads = CollectorThreads([fake], EventQueue().put)
     threads.poll()
-    wait_until(lambda: fake.begun, "it looks")
+    wait_until(lambda: fake.begun, "it collects")
     begun = time.monotonic()
     threads.close()
     assert time.monotonic() - begun < PATIENCE / 2

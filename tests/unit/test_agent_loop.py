@@ -191,7 +191,7 @@ def test_the_recovery_is_no_part_of_the_stall(tmp_path: Path, seconds: float | N
     assert not incident.interrupted
     if seconds is None:
         assert recorded > lasted + RECOVERY * NS
-    # The look that finds it over comes a poll later, and is late where the machine is busy.
+    # The sample that finds it over comes a poll later, and is late on a busy machine.
     assert length(incident) < lasted + RECOVERY * NS / 2
 
 
@@ -365,7 +365,7 @@ def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path:
 
         target = Target(server_of(before.pid), find)
         with running(environment, tmp_path, target=target) as agent:
-            wait_until(lambda: agent.metrics.polls, "it looks")
+            wait_until(lambda: agent.metrics.polls, "it polls")
             before.kill()
             before.wait()
             agent.events.put(TargetEnded())
@@ -387,7 +387,7 @@ def test_nothing_of_a_server_that_has_ended_goes_on_with_the_next(tmp_path: Path
     with child() as before:
         target = Target(server_of(before.pid), gone)
         with running(environment, tmp_path, target=target) as agent:
-            wait_until(lambda: agent.metrics.polls, "it looks")
+            wait_until(lambda: agent.metrics.polls, "it polls")
             asked = time.monotonic_ns()
             before.kill()
             before.wait()
@@ -439,7 +439,7 @@ def test_thousands_of_triggers_a_second_are_one_incident(tmp_path: Path) -> None
             agent.events.put(CaptureResult(str(path), time.monotonic_ns(), wait=wait))
         wait_until(lambda: not list(shots.iterdir()), "each was taken or dropped")
         polls = agent.metrics.polls
-        wait_until(lambda: agent.metrics.polls > polls, "it looks again")
+        wait_until(lambda: agent.metrics.polls > polls, "it polls again")
         environment.status.value = 0
         wait_until(lambda: environment.of("end"), "its end")
     (incident,) = stored(tmp_path)
@@ -452,7 +452,7 @@ def test_a_collector_that_never_returns_stops_nothing(tmp_path: Path) -> None:
     environment = FakeEnvironment()
     environment.status.gate.clear()
     with running(environment, tmp_path) as agent:
-        wait_until(lambda: agent.metrics.polls > 5, "it looks all the same")
+        wait_until(lambda: agent.metrics.polls > 5, "it still polls")
 
 
 def test_what_several_collectors_fail_for_is_said_once(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_triggers_are_read_again_and_a_bad_file_changes_nothing(tmp_path: Path) 
         wait_until(lambda: environment.fake.adapted, "it reads them")
         environment.status.value = 100
         polls = agent.metrics.polls
-        wait_until(lambda: agent.metrics.polls > polls + 3, "it looks")
+        wait_until(lambda: agent.metrics.polls > polls + 3, "it polls")
     assert stored(tmp_path) == []
 
 
@@ -501,7 +501,7 @@ def test_baselines_and_a_new_polling_interval_survive_a_reload(tmp_path: Path) -
         msgspec.structs.replace(SETTINGS, poll_interval=60.0, triggers=(usual,))
     )
     with running(environment, tmp_path) as agent:
-        wait_until(lambda: agent.metrics.polls, "it looks")
+        wait_until(lambda: agent.metrics.polls, "it polls")
         agent.engine.restore_baselines({"busy": [(5.0,) * 60]})
         environment.settings = msgspec.structs.replace(environment.settings, poll_interval=0.05)
         agent.events.put(Signal("reload"))

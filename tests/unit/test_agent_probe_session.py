@@ -362,7 +362,7 @@ def dead() -> int:
 def test_a_server_that_ends_while_the_probe_begins_costs_no_wait_programs(begin: Begin) -> None:
     gone = dead()
     session = begin(GONE.format(pid=gone), gone)
-    wait_until(lambda: session.session.restarts, "there is nothing to look at")
+    wait_until(lambda: session.session.restarts, "there is nothing to capture")
     session.session.follow((1,))
     session.ready(sees_waits=True)
     assert session.said == []

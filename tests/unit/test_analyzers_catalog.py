@@ -186,7 +186,7 @@ def test_mistakes_name_their_line(
 ) -> None:
     assert change[0] in SOUND
     path = write(tmp_path, SOUND.replace(*change, 1))
-    if complaint is None:  # a set that nothing uses is not looked into
+    if complaint is None:  # a set that nothing uses is not read
         assert catalog.check(path)
         return
     with pytest.raises(CatalogError) as caught:

@@ -44,7 +44,7 @@ def of_docs(text: str) -> dict[str, dict[str, tuple[Declared, str]]]:
 
 
 def against_c(record: str, probe: dict[str, Declared], model: dict[str, Field]) -> list[str]:
-    """Say what the C and the Python declaration of a record do not agree on."""
+    """Return what the C and the Python declaration of a record do not agree on."""
     wrong = []
     for name in probe.keys() - model.keys():
         wrong.append(f"{record}.{name} is in {C} alone: declare it in {PYTHON} and {DOCS}")
@@ -69,7 +69,7 @@ def against_c(record: str, probe: dict[str, Declared], model: dict[str, Field]) 
 def against_docs(
     record: str, model: dict[str, Field], docs: dict[str, tuple[Declared, str]]
 ) -> list[str]:
-    """Say what the docs do not have right of a record."""
+    """Return what the docs do not have right of a record."""
     wrong = []
     for name in docs.keys() - model.keys():
         wrong.append(f"{record}.{name} is in {DOCS} alone: declare it in {PYTHON}, or drop it")

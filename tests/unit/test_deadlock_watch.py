@@ -68,11 +68,11 @@ def test_the_report_is_asked_for_when_the_counter_moved(
     server.counter = 5
     watch.begin()
     assert server.reports == 1
-    assert watch.look() == []
+    assert watch.poll() == []
     assert server.reports == 1
     server.counter, server.number = 8, 1
-    assert len(watch.look()) == 1
-    assert watch.look() == []
+    assert len(watch.poll()) == 1
+    assert watch.poll() == []
     assert server.reports == 2
     counts = watch.counts()
     assert (counts.seen, counts.counted, counts.missed) == (1, 3, 2)
@@ -82,9 +82,9 @@ def test_a_metric_that_is_set_back(server: Server, watch: DeadlockWatch) -> None
     server.metric = 10
     watch.begin()
     server.metric, server.number = 12, 1
-    watch.look()
+    watch.poll()
     server.metric, server.number = 1, 2  # SET GLOBAL innodb_monitor_reset_all
-    assert len(watch.look()) == 1
+    assert len(watch.poll()) == 1
     counts = watch.counts()
     assert (counts.seen, counts.counted, counts.missed) == (2, 3, 1)
 
@@ -94,11 +94,11 @@ def test_a_server_that_does_not_count(
 ) -> None:
     watch.begin()
     server.number = 1
-    assert watch.look() == []  # not before its time
-    assert len(watch.look(cue=True)) == 1
+    assert watch.poll() == []  # not before its time
+    assert len(watch.poll(cue=True)) == 1
     server.number = 2
     monkeypatch.setattr(deadlocks, "BLIND_SECONDS", 0.0)
-    assert len(watch.look()) == 1
+    assert len(watch.poll()) == 1
     counts = watch.counts()
     assert (counts.seen, counts.counted, counts.missed) == (2, None, None)
 
@@ -108,9 +108,9 @@ def test_a_late_answer_loses_nothing(server: Server, watch: DeadlockWatch) -> No
     watch.begin()
     server.counter, server.number, server.late = 1, 1, True
     with pytest.raises(LateError):
-        watch.look()
+        watch.poll()
     server.late = False
-    assert len(watch.look()) == 1
+    assert len(watch.poll()) == 1
 
 
 def test_a_cue_that_met_a_late_server_is_kept(server: Server, watch: DeadlockWatch) -> None:
@@ -118,9 +118,9 @@ def test_a_cue_that_met_a_late_server_is_kept(server: Server, watch: DeadlockWat
     server.number, server.late = 1, True
     watch._settings_at -= 60  # its variables are to be read again
     with pytest.raises(LateError):
-        watch.look(cue=True)
+        watch.poll(cue=True)
     server.late = False
-    assert len(watch.look()) == 1
+    assert len(watch.poll()) == 1
 
 
 def test_a_report_that_is_late_is_asked_for_again(
@@ -138,9 +138,9 @@ def test_a_report_that_is_late_is_asked_for_again(
 
     monkeypatch.setattr(server, "select", refuse)
     with pytest.raises(LateError):
-        watch.look()
+        watch.poll()
     monkeypatch.setattr(server, "select", select)
-    assert len(watch.look()) == 1
+    assert len(watch.poll()) == 1
 
 
 def test_a_log_that_is_written_slowly(
@@ -158,17 +158,17 @@ def test_a_log_that_is_written_slowly(
     for at in range(end):
         with log.open("a") as written:
             written.write(lines[at])
-        found = watch.look()
+        found = watch.poll()
         assert len(found) == (at == end - 1)
-        assert watch.look() == []
+        assert watch.poll() == []
     (deadlock,) = found
     assert deadlock.victim == 1
     assert all(transaction.holds for transaction in deadlock.transactions)
     with log.open("a") as written:
         written.writelines(lines[end : end + end - 1])
-    assert watch.look() == []
+    assert watch.poll() == []
     monkeypatch.setattr(deadlocks, "QUIET_SECONDS", 0.0)
-    (cut,) = watch.look()  # nothing more comes of it
+    (cut,) = watch.poll()  # nothing more comes of it
     assert cut.victim is None
     assert len(cut.transactions) == 2
 

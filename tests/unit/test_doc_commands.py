@@ -20,7 +20,7 @@ from tests.support.stall import STALLS
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPERATORS = {"|", "||", "&&", ";", "&"}
-# A synopsis says what may be there, not what is typed; tests of the man pages look at those.
+# A synopsis says what may be there, not what is typed; tests of the man pages check those.
 SYNOPSIS = re.compile(r"^## Synopsis\n.*?(?=^## |\Z)", re.M | re.S)
 USAGE = re.compile(r"[A-Z]+\|[A-Z]+|\[[-A-Z]|\.\.\.$|…")
 

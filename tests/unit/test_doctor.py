@@ -227,7 +227,7 @@ def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(server=server(str(tmp_path)), dest=tmp_path)
     checks = {c.name: c for c in disk.disk(place)}
     assert checks["store-disk"].status == "degraded"
-    monkeypatch.setattr(disk, "no_room", lambda *_: "the disk is full")
+    monkeypatch.setattr(disk, "too_little_space", lambda *_: "the disk is full")
     monkeypatch.setattr(os, "access", lambda *_: False)
     checks = {c.name: c for c in disk.disk(Place(dest=tmp_path))}
     assert checks["store"].status == checks["disk"].status == "degraded"

@@ -47,7 +47,8 @@ def target() -> Iterator[subprocess.Popen[str]]:
 
 
 def answers(process: subprocess.Popen[str]) -> bool:
-    """Say whether the process runs on; the test's timeout ends the wait for one that does not."""
+    """Return whether the process runs on; the test's timeout ends the wait for one that does
+    not."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("x\n")
@@ -164,14 +165,14 @@ def test_what_a_killed_gdb_had_forked_is_killed_too(
     """The real one forks when it attaches, to see what ptrace can do."""
     file = tmp_path / "child"
     fake_gdb(tmp_path, _FORK_AND_HANG.format(file=str(file)), monkeypatch)
-    look = gdb._StopWatch.look
+    poll = gdb._StopWatch.poll
 
     def interrupt(watch: gdb._StopWatch) -> None:
-        look(watch)
+        poll(watch)
         if file.exists() and file.read_text():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(gdb._StopWatch, "look", interrupt)
+    monkeypatch.setattr(gdb._StopWatch, "poll", interrupt)
     with pytest.raises(KeyboardInterrupt):
         gdb.capture([target.pid], seconds=PATIENCE)
     child = Path("/proc", file.read_text())
@@ -182,10 +183,10 @@ def test_ctrl_c_does_not_leave_the_target_stopped(
     target: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real gdb, interrupted as soon as it has stopped the target."""
-    look = gdb._StopWatch.look
+    poll = gdb._StopWatch.poll
 
     def interrupt(watch: gdb._StopWatch) -> None:
-        look(watch)
+        poll(watch)
         if watch._begin is not None:
             raise KeyboardInterrupt
 
@@ -196,7 +197,7 @@ def test_ctrl_c_does_not_leave_the_target_stopped(
             return True
         return False  # it came and went unseen
 
-    monkeypatch.setattr(gdb._StopWatch, "look", interrupt)
+    monkeypatch.setattr(gdb._StopWatch, "poll", interrupt)
     wait_until(interrupted, "it was seen stopped")
     assert answers(target)
     assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()

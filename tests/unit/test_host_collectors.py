@@ -21,7 +21,7 @@ from stallscope.collectors.host import (
     ProcessNumbers,
     host_collectors,
 )
-from stallscope.collectors.host.collecting import KeptFile, Pace
+from stallscope.collectors.host.collecting import OpenedFile, Pace
 
 TICKS = 2 / os.sysconf("SC_CLK_TCK")
 """By so much two readings of the CPU seconds in /proc/PID/stat can be wrong: it has whole ticks, of
@@ -56,7 +56,7 @@ def test_process_of_this_test() -> None:
     longest, most = time.monotonic(), time.process_time()
     first = collector.collect()
     shortest, least = time.monotonic(), time.process_time()
-    assert "process.cpu_share" not in first.values  # there is no share without a look before
+    assert "process.cpu_share" not in first.values  # there is no share without an earlier sample
     assert first.values["process.rss_bytes"] > 1 << 20
     with Path("/dev/null").open(), Path("/dev/null").open():
         while time.process_time() - least < 0.1:
@@ -241,7 +241,7 @@ def test_what_is_missing_is_a_sentence(tmp_path: Path) -> None:
 def test_a_file_is_cut_at_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"x" * 100_000)
-    assert len(KeptFile(path, 1000).read()) == 1000
+    assert len(OpenedFile(path, 1000).read()) == 1000
 
 
 def test_an_expensive_sample_is_taken_rarely() -> None:

@@ -28,7 +28,7 @@ from stallscope.model.capture import Capture
 from stallscope.model.waitlines import WaitLine
 from stallscope.reporters import waits as waits_reporter
 from stallscope.screens import panes
-from stallscope.screens.events import Shot, Waited
+from stallscope.screens.events import Analyzed, WaitsSeen
 from stallscope.screens.live import LiveOptions, LiveSource
 from stallscope.screens.state import State
 from tests.unit.captures import convoy
@@ -42,7 +42,7 @@ _REFUSED = 'sys.exit("stallscope-probe: CAP_BPF is missing, and ptrace is not pe
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which rings are looked for, in the place of the machine's own."""
+    """Return the folder in which rings are searched, instead of the machine's own."""
     folder = tmp_path / "rings"
     folder.mkdir()
     monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(folder))
@@ -249,13 +249,13 @@ def test_top_names_its_source() -> None:
         return panes.head(state, 120, paused=False, pattern=None).text
 
     assert "inproc" not in head()
-    state.take(Waited(line(source="inproc")))
-    state.take(Waited(line()))
+    state.take(WaitsSeen(line(source="inproc")))
+    state.take(WaitsSeen(line()))
     assert "  inproc  " in head()
-    state.take(Waited(line(source="poll", sampled=True)))
+    state.take(WaitsSeen(line(source="poll", sampled=True)))
     assert "  waits sampled  " in head()
     state = State("mysqld (pid 1)")
-    state.take(Shot(engine.analyze(taken(), catalog.load()), 1.0))
+    state.take(Analyzed(engine.analyze(taken(), catalog.load()), 1.0))
     assert "  inproc" in head()
 
 

@@ -21,7 +21,7 @@ from tests.unit.rings import made, of_this_process
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which rings are looked for, in the place of the machine's own."""
+    """Return the folder in which rings are searched, instead of the machine's own."""
     monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(rings, "SHARED", ())
     return tmp_path

@@ -152,20 +152,20 @@ def test_counters_are_rates_and_gauges_are_not() -> None:
 
 
 def test_a_counter_that_fell_has_no_rate() -> None:
-    def look(second: int, count: float) -> Sample:
+    def sample(second: int, count: float) -> Sample:
         return Sample("status", second * 10**9, second * 10**9, {"Questions": count})
 
-    (table,) = timeline.build([look(1, 10), look(2, 30), look(3, 5), look(4, 6)], [])
+    (table,) = timeline.build([sample(1, 10), sample(2, 30), sample(3, 5), sample(4, 6)], [])
     assert table["series"] == {"Questions/s": [None, 20, None, 1]}
 
 
 def test_series_are_bounded() -> None:
     many = {f"Status_{i}": float(i) for i in range(5000)}
-    looks = [
+    samples = [
         Sample("x", second, second * 10**9, {k: v + second for k, v in many.items()})
         for second in range(3)
     ]
-    (table,) = timeline.build(looks, [])
+    (table,) = timeline.build(samples, [])
     assert len(table["series"]) == timeline.MAX_SERIES
 
 

@@ -42,10 +42,10 @@ def session(connection: int, os_tid: int | None, statement: str | None = None) -
 
 
 def test_threads_are_described() -> None:
-    looked = Sessions(
+    listed = Sessions(
         sessions=(session(7, 101, "SELECT * FROM t WHERE a = 'secret'"), session(8, 102)), pid=100
     )
-    found = annotate(capture(thread(101), thread(102), thread(103)), redact(looked, normalize))
+    found = annotate(capture(thread(101), thread(102), thread(103)), redact(listed, normalize))
     first, second, third = found.threads
     assert (first.connection, first.user, first.database) == (7, "app", "shop")
     assert (first.command, first.activity) == ("Query", "updating")
@@ -54,17 +54,17 @@ def test_threads_are_described() -> None:
     assert (second.connection, second.query, second.digest) == (8, None, None)
     assert third == thread(103)
     assert (first.own, second.own, third.own) == (None, None, None)
-    asking = annotate(found, redact(msgspec.structs.replace(looked, own=8), normalize))
+    asking = annotate(found, redact(msgspec.structs.replace(listed, own=8), normalize))
     assert [item.own for item in asking.threads] == [None, True, None]
     assert "secret" not in repr(found)
-    assert raw_statements(looked) == {7: "SELECT * FROM t WHERE a = 'secret'"}
+    assert raw_statements(listed) == {7: "SELECT * FROM t WHERE a = 'secret'"}
     assert found.notes == ()
 
 
 def test_ids_are_of_the_servers_namespace() -> None:
-    looked = Sessions(sessions=(session(7, 12),), pid=100)
+    listed = Sessions(sessions=(session(7, 12),), pid=100)
     found = annotate(
-        capture(thread(12, ns_tid=99), thread(500, ns_tid=12)), redact(looked, normalize)
+        capture(thread(12, ns_tid=99), thread(500, ns_tid=12)), redact(listed, normalize)
     )
     assert [t.connection for t in found.threads] == [None, 7]
 
@@ -81,8 +81,8 @@ def test_a_reason_is_a_note_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("pid", [4711, None])
 def test_connections_of_another_server(pid: int | None) -> None:
-    looked = Sessions(sessions=tuple(session(i, 9000 + i) for i in range(5)), pid=pid)
-    found = annotate(capture(thread(9000), thread(2)), redact(looked, normalize))
+    listed = Sessions(sessions=tuple(session(i, 9000 + i) for i in range(5)), pid=pid)
+    found = annotate(capture(thread(9000), thread(2)), redact(listed, normalize))
     assert [t.connection for t in found.threads] == [None, None]
     assert len(found.notes) == 1
 
@@ -93,13 +93,13 @@ def waits(*pairs: tuple[int, int], kind: LockKind = LockKind.METADATA) -> tuple[
 
 def test_locks_of_the_server_are_added() -> None:
     cond = Lock(process=0, address=0x10, kind=LockKind.COND, waiters=1)
-    looked = Sessions(
+    listed = Sessions(
         sessions=tuple(session(i, 100 + i) for i in range(1, 5)),
         waits=waits((1, 2), (3, 2), (4, 1)),
         pid=100,
     )
     threads = (thread(101, lock=0), thread(102), thread(103), thread(104))
-    found = annotate(capture(*threads, locks=(cond,)), redact(looked, normalize))
+    found = annotate(capture(*threads, locks=(cond,)), redact(listed, normalize))
     assert found.locks[0] == cond
     reported = [(k.symbol, k.owner_tid, k.waiters, k.source, k.kind) for k in found.locks[1:]]
     assert reported == [
@@ -113,13 +113,13 @@ def test_what_the_stack_shows_comes_first() -> None:
     """The stack is of an earlier moment: who held a CPU or stood at a mutex did not wait yet."""
     mutex = Lock(process=0, address=0x10, kind=LockKind.MUTEX, owner_tid=104)
     running = msgspec.structs.replace(thread(103), on_cpu=True, label=Label.RUNNING)
-    looked = Sessions(
+    listed = Sessions(
         sessions=tuple(session(i, 100 + i) for i in range(1, 5)),
         waits=waits((1, 2), (3, 2), (4, 4), (9, 2), (4, 9)),
         pid=100,
     )
     threads = (thread(101, lock=0), thread(102), running, thread(104))
-    found = annotate(capture(*threads, locks=(mutex,)), redact(looked, normalize))
+    found = annotate(capture(*threads, locks=(mutex,)), redact(listed, normalize))
     assert found.locks == (mutex,)
     assert [t.lock for t in found.threads] == [0, None, None, None]
 
@@ -134,12 +134,12 @@ def test_whatever_a_server_says(
     reported: list[tuple[int, int | None, str]], pairs: list[tuple[int, int]]
 ) -> None:
     print(f"STALLSCOPE_SEED={SEED}")
-    looked = Sessions(
+    listed = Sessions(
         sessions=tuple(session(c, tid, text) for c, tid, text in reported),
         waits=waits(*pairs, kind=LockKind.ROW),
         pid=100,
     )
-    found = annotate(capture(*(thread(100 + i) for i in range(10))), redact(looked, normalize))
+    found = annotate(capture(*(thread(100 + i) for i in range(10))), redact(listed, normalize))
     assert len(found.threads) == 10
     tids = {t.tid for t in found.threads}
     for item in found.threads:

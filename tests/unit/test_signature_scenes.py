@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each signature of the catalog: a scene of it, and one that looks alike and is not it."""
+"""Each signature of the catalog: a scene of it, and a similar one that is not it."""
 
 from __future__ import annotations
 

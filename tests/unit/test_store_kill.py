@@ -66,7 +66,7 @@ def test_killed_at_any_moment() -> None:
 
 
 def kills(name: str, seed: str) -> None:
-    """Kill agents of one store at random moments, and look at the store after each."""
+    """Kill agents of one store at random moments, and check the store after each."""
     folder, chance = Path(name), random.Random(int(seed))
     dest = folder / "store"
     life(folder / "first", 0, lambda _: None)  # with all that is loaded only once

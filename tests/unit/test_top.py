@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live view on recorded events: its screens as text, its keys, and text that is hostile.
 
-``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_top.py`` writes the screens: look at them.
+``STALLSCOPE_UPDATE_GOLDEN=1 pytest tests/unit/test_top.py`` writes the screens: check them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 from stallscope.main import main
 from stallscope.screens import panes
 from stallscope.screens.app import Top, View, capture_path
-from stallscope.screens.events import Ended, Event, Saved, Shot, Trouble, Waited
+from stallscope.screens.events import Analyzed, Ended, Event, Saved, SourceState, WaitsSeen
 from stallscope.screens.rows import Rows
 from stallscope.screens.state import State, load
 from tests.unit.top_scenes import FakeSource, analysis, events, recorded, wait_lines
@@ -171,7 +171,7 @@ def test_the_keys() -> None:
         await shows(pilot, "PAUSED")
         before = top.state.now
         later = msgspec.structs.replace(wait_lines()[-1], ts=before + 5)
-        top._put(Waited(later))
+        top._put(WaitsSeen(later))
         await until(pilot, lambda: len(top._waiting) == 1)
         assert top.state.now == before
         await pilot.press("space")
@@ -241,8 +241,12 @@ def hostile() -> list[Event]:
     found = analysis(msgspec.structs.replace(base, threads=threads))
     line = wait_lines()[-1]
     keys = tuple(msgspec.structs.replace(key, name=HOSTILE, kind="mutex") for key in line.keys)
-    said: list[Event] = [Trouble("sql", HOSTILE), Saved(error=HOSTILE), Shot(found, line.ts)]
-    return [*said, Waited(msgspec.structs.replace(line, keys=keys))]
+    said: list[Event] = [
+        SourceState("sql", HOSTILE),
+        Saved(error=HOSTILE),
+        Analyzed(found, line.ts),
+    ]
+    return [*said, WaitsSeen(msgspec.structs.replace(line, keys=keys))]
 
 
 @pytest.mark.parametrize("keys", ["", "t", "b"])
@@ -259,13 +263,16 @@ def test_untrusted_text_is_inert(keys: str) -> None:
 
 
 def test_what_is_degraded_is_one_line() -> None:
-    said: list[Event] = [Trouble("waits", "no waits: no BPF"), Trouble("sql", "no SQL: refused")]
-    said += [event for event in events() if isinstance(event, Shot)]
+    said: list[Event] = [
+        SourceState("waits", "no waits: no BPF"),
+        SourceState("sql", "no SQL: refused"),
+    ]
+    said += [event for event in events() if isinstance(event, Analyzed)]
 
     async def steps(pilot: Pilot[None], top: Top) -> None:
         await shows(pilot, "no waits: no BPF; no SQL: refused")
         await shows(pilot, "Who waits on what")
-        top._put(Trouble("sql"))
+        top._put(SourceState("sql"))
         await until(pilot, lambda: "no SQL" not in text(top))
         top._put(Ended("the server has ended"))
         await shows(pilot, "ENDED")
@@ -300,13 +307,13 @@ def test_only_what_changed_is_drawn() -> None:
 
             widget.refresh = refresh  # type: ignore[method-assign]
         await until(pilot, lambda: nothing_new(top))
-        top._put(Waited(msgspec.structs.replace(line, ts=line.ts + 1)))
+        top._put(WaitsSeen(msgspec.structs.replace(line, ts=line.ts + 1)))
         await until(pilot, lambda: "head" in drawn)
         assert top.state.now == line.ts + 1
         assert "tree" not in drawn
 
     def nothing_new(top: Top) -> bool:
-        """Say whether nothing was drawn any more, nor is when the screen is followed again."""
+        """Return whether nothing was drawn any more, nor is when the screen is followed again."""
         quiet = not drawn
         drawn.clear()
         assert isinstance(top.screen, View)
@@ -367,7 +374,7 @@ def test_two_thousand_threads_are_many_rows_and_no_more() -> None:
         await pilot.press("end")
         await until(pilot, lambda: top.screen.query_one("#list", Rows).cursor == 1999)
 
-    drive(steps, FakeSource([Shot(found, 1.0)]))
+    drive(steps, FakeSource([Analyzed(found, 1.0)]))
 
 
 def test_names_of_captures() -> None:

@@ -14,7 +14,7 @@ import pytest
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.command import CommandCollector
-from stallscope.collectors.triggers.dryrun import Tried, sentence
+from stallscope.collectors.triggers.dryrun import TriggerRun, sentence
 from stallscope.collectors.triggers.engine import Engine
 from stallscope.collectors.triggers.settings import CommandSettings
 from stallscope.main import main
@@ -90,7 +90,7 @@ def test_waits_come_near_in_milliseconds() -> None:
     (convoy,) = (trigger for trigger in settings.triggers if trigger.name == "lock-convoy")
     (state,) = (state for state in Engine(settings).states() if state.name == convoy.name)
     near = msgspec.structs.replace(state, samples=1, nearest=120.0, nearest_threshold=500.0)
-    said = sentence(Tried(convoy, near, ()))
+    said = sentence(TriggerRun(convoy, near, ()))
     assert said == "would not fire: came to 120 ms, and 500 ms fires"
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallscope.collectors.triggers.evaluation import Evaluation, Look
+from stallscope.collectors.triggers.evaluation import Evaluation, Moment
 from stallscope.collectors.triggers.expression import (
     FUNCTIONS,
     ExpressionError,
@@ -41,7 +41,7 @@ class Run:
     def see(self, *samples: Sample, incident: bool = False) -> float | None:
         for one in samples:
             self.readings.take(one)
-        return self.evaluation.value(Look(self.readings, samples[-1].clock_ns, STALE, incident))
+        return self.evaluation.value(Moment(self.readings, samples[-1].clock_ns, STALE, incident))
 
 
 def value(text: str, **values: float) -> float | None:

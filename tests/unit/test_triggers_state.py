@@ -25,7 +25,7 @@ def machine(cycles: int = 3, clear_cycles: int = 2, sleep: float = 10) -> Machin
     return Machine(cycles, clear_cycles, int(sleep * NS), NS)
 
 
-def fires(one: Machine, looks: str, start: int = 0) -> list[int]:
+def fires(one: Machine, samples: str, start: int = 0) -> list[int]:
     """Return the seconds at which it fires. ``+`` breached, ``-`` clear, ``.`` between, ``?``."""
     meaning: dict[str, tuple[bool | None, bool | None]] = {
         "+": (True, False),
@@ -34,7 +34,9 @@ def fires(one: Machine, looks: str, start: int = 0) -> list[int]:
         "?": (None, None),
     }
     return [
-        second for second, look in enumerate(looks, start) if one.look(*meaning[look], second * NS)
+        second
+        for second, sample in enumerate(samples, start)
+        if one.take(*meaning[sample], second * NS)
     ]
 
 
@@ -55,7 +57,7 @@ def test_a_long_silence_ends_a_row() -> None:
 
 def test_does_not_fire_again_until_it_was_clear() -> None:
     assert fires(machine(sleep=0), "+" * 50) == [2]
-    assert fires(machine(sleep=0), "+++-+++") == [2], "one clear look of two"
+    assert fires(machine(sleep=0), "+++-+++") == [2], "one clear sample of two"
     assert fires(machine(sleep=0), "+++...." + "+" * 9) == [2], "below the threshold is not over"
     assert fires(machine(sleep=0), "+++--+++") == [2, 7]
 
@@ -69,10 +71,10 @@ def test_sleep_counts_from_when_it_fired() -> None:
 
 def test_samples_that_come_late_are_dropped() -> None:
     one = machine(cycles=2)
-    assert not one.look(True, False, 10 * NS)
-    assert not one.look(True, False, 9 * NS)
-    assert not one.look(True, False, 10 * NS)
-    assert one.look(True, False, 11 * NS)
+    assert not one.take(True, False, 10 * NS)
+    assert not one.take(True, False, 9 * NS)
+    assert not one.take(True, False, 10 * NS)
+    assert one.take(True, False, 11 * NS)
 
 
 def test_a_breach_is_over_at_the_first_of_its_clear_samples() -> None:
@@ -95,7 +97,7 @@ def test_what_is_known_no_more_is_over_after_a_while() -> None:
 
 def test_a_slow_trigger_is_not_given_up_between_two_samples() -> None:
     one = Machine(1, 1, 0, 300 * NS)
-    assert one.look(True, False, 0)
+    assert one.take(True, False, 0)
     assert not one.give_up(3000 * NS)
     assert one.give_up(3001 * NS)
 
@@ -121,19 +123,19 @@ def test_restart_ends_what_was_breached() -> None:
     assert fires(one, "+++", start=3) == [5]
 
 
-LOOKS = st.lists(st.sampled_from("+-.?"), max_size=200).map("".join)
+SAMPLES = st.lists(st.sampled_from("+-.?"), max_size=200).map("".join)
 
 
-@given(LOOKS, st.integers(1, 6), st.integers(1, 6), st.integers(0, 30))
+@given(SAMPLES, st.integers(1, 6), st.integers(1, 6), st.integers(0, 30))
 def test_never_below_cycles_and_never_twice_without_a_clear(
-    looks: str, cycles: int, clear_cycles: int, sleep: int
+    samples: str, cycles: int, clear_cycles: int, sleep: int
 ) -> None:
-    fired = fires(machine(cycles, clear_cycles, sleep), looks)
+    fired = fires(machine(cycles, clear_cycles, sleep), samples)
     for second in fired:
-        known = looks[: second + 1].replace("?", "")
+        known = samples[: second + 1].replace("?", "")
         assert known.endswith("+" * cycles)
     for before, after in itertools.pairwise(fired):
-        between = looks[before + 1 : after + 1].replace("?", "")
+        between = samples[before + 1 : after + 1].replace("?", "")
         assert "-" * clear_cycles in between
         assert after - before >= sleep
 
@@ -156,10 +158,10 @@ def running(second: float, value: float, wall: int = 0) -> Sample:
     st.randoms(use_true_random=False),
 )
 def test_the_wall_clock_decides_nothing(
-    looks: list[tuple[float, int]], randomness: random.Random
+    samples: list[tuple[float, int]], randomness: random.Random
 ) -> None:
     jumping, steady = engine(sleep=5.0), engine(sleep=5.0)
-    for second, (value, wall) in enumerate(looks):
+    for second, (value, wall) in enumerate(samples):
         jumped = jumping.feed(running(second, value, wall))
         followed = steady.feed(running(second, value, second))
         assert [f.why for f in jumped] == [f.why for f in followed]
@@ -292,12 +294,12 @@ def test_an_incident_changes_no_baseline_unless_it_lasts() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.booleans(), st.integers(0, 100)), max_size=300))
-def test_a_baseline_is_within_what_was_seen(looks: list[tuple[float, bool, int]]) -> None:
+def test_a_baseline_is_within_what_was_seen(samples: list[tuple[float, bool, int]]) -> None:
     one, clock = Baseline(), 0
-    for value, incident, seconds in looks:
+    for value, incident, seconds in samples:
         clock += seconds * NS
         one.learn(value, clock, incident=incident)
     if one.value is not None:
-        values = [value for value, _, _ in looks]
+        values = [value for value, _, _ in samples]
         assert min(values) <= one.value * (1 + 1e-9)
         assert one.value <= max(values) * (1 + 1e-9)

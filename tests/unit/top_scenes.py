@@ -13,7 +13,7 @@ from stallscope.model import capturefile, waitlines
 from stallscope.model.capture import Capture
 from stallscope.model.incident import TargetEntry, Verdict
 from stallscope.model.waitlines import WaitLine
-from stallscope.screens.events import Event, Listed, Put, Saved, Shot, Waited
+from stallscope.screens.events import Analyzed, Event, IncidentsListed, Put, Saved, WaitsSeen
 from stallscope.store import Summary
 
 __all__ = ["FakeSource", "analysis", "events", "incidents", "recorded", "wait_lines"]
@@ -50,11 +50,11 @@ def incidents() -> tuple[Summary, ...]:
 def events() -> Iterator[Event]:
     """Yield the lines of waits, and the capture as often as it would have been taken."""
     found = analysis()
-    yield Listed(incidents())
+    yield IncidentsListed(incidents())
     for number, line in enumerate(wait_lines()):
         if number % 2 == 0:
-            yield Shot(found, line.ts, 2.0)
-        yield Waited(line)
+            yield Analyzed(found, line.ts, 2.0)
+        yield WaitsSeen(line)
 
 
 class FakeSource:

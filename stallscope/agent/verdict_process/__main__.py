@@ -26,7 +26,7 @@ MAX_CPU_SECONDS = 120
 
 def main(arguments: list[str]) -> int:
     """Answer each request; what cannot be read is an answer too."""
-    _be_small()
+    _lower_priority()
     try:
         signatures = catalog.load([Path(argument) for argument in arguments])
     except StallscopeError as error:
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _be_small() -> None:
+def _lower_priority() -> None:
     """Stand behind the server: for CPU, and when memory runs out."""
     set_priority(NICE)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))

@@ -88,7 +88,7 @@ def _rank(name: str, asked: str) -> int:
 
 
 def _counter(source: str, name: str) -> bool:
-    """Say whether a value is one that only rises: a status variable that is no gauge."""
+    """Return whether a value is one that only rises: a status variable that is no gauge."""
     return source == "status" and "." not in name and not _GAUGES.match(name)
 
 

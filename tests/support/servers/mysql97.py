@@ -36,8 +36,8 @@ GET_PROC = ("sh", "-c", f'mount --rbind {OUTSIDE}/proc /proc && exec "$0" "$@"')
 LIBRARIES = OUTSIDE / "lib/x86_64-linux-gnu"
 # A program of the outside, with the loader and libraries that it was linked with. In a namespace
 # of its own, so that the server's keeps having no /proc.
-LOOK = f"mount --rbind {OUTSIDE}/proc /proc && exec {LIBRARIES}/ld-linux-x86-64.so.2"
-LOOK += f' --library-path {LIBRARIES}:{OUTSIDE}/usr/lib/x86_64-linux-gnu "$@"'
+RUN_OUTSIDE = f"mount --rbind {OUTSIDE}/proc /proc && exec {LIBRARIES}/ld-linux-x86-64.so.2"
+RUN_OUTSIDE += f' --library-path {LIBRARIES}:{OUTSIDE}/usr/lib/x86_64-linux-gnu "$@"'
 
 
 class MySQL97(SqlServer):
@@ -87,7 +87,7 @@ class MySQL97(SqlServer):
         """As the base class: in the server's mount namespace, where its paths mean its files."""
         enter = ["nsenter", f"--mount=/proc/{self.pid}/ns/mnt", "unshare", "--mount"]
         name, *arguments = command
-        return [*enter, "sh", "-c", LOOK, "sh", f"{OUTSIDE}{name}", *arguments]
+        return [*enter, "sh", "-c", RUN_OUTSIDE, "sh", f"{OUTSIDE}{name}", *arguments]
 
     def _create_data(self) -> None:
         self.give_to_server(Path(self._home))

@@ -85,7 +85,7 @@ class Postgres:
         return done.stdout
 
     def answers(self) -> bool:
-        """Say whether a new connection gets an answer to a query."""
+        """Return whether a new connection gets an answer to a query."""
         try:
             return self.query("SELECT 1") == "1\n"
         except subprocess.CalledProcessError:

@@ -186,7 +186,7 @@ class SqlServer(ABC):
         return connection
 
     def answers(self) -> bool:
-        """Say whether a new connection gets an answer to a query."""
+        """Return whether a new connection gets an answer to a query."""
         try:
             with closing(self.connect()) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT 1")

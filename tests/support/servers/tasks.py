@@ -18,7 +18,7 @@ NO_CALL = ("running", "-1")
 
 
 def at_rest(pid: int) -> bool:
-    """Say whether all threads sleep: none runs, waits for a CPU, or for a page of its memory.
+    """Return whether all threads sleep: none runs, waits for a CPU, or for a page of its memory.
 
     A server says what a statement waits for before its thread is there, and a thread that has to
     wait for a CPU on its way can take long. One that has computed for seconds is not on its way:
@@ -28,7 +28,8 @@ def at_rest(pid: int) -> bool:
 
 
 def held_up(pid: int) -> bool:
-    """Say whether all threads sleep but those, one at least, whose system calls want the disk."""
+    """Return whether all threads sleep but those, one at least, whose system calls want the
+    disk."""
     awake = [task for task in _tasks(pid) if _state(task) not in ASLEEP]
     return bool(awake) and all(_waits_for_the_disk(task) for task in awake)
 

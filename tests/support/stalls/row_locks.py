@@ -28,7 +28,7 @@ HOT_ROW = (
     "CREATE DATABASE IF NOT EXISTS rows_",
     "CREATE TABLE IF NOT EXISTS rows_.t1 (a INT PRIMARY KEY, b BIGINT) ENGINE=InnoDB",
     "REPLACE INTO rows_.t1 VALUES (1, 0)",
-    # A row-lock wait must outlast the slowest of the backends that look at it.
+    # A row-lock wait must outlast the slowest of the backends.
     "SET GLOBAL innodb_lock_wait_timeout = 3600",
 )
 LOCK_WAITS = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"

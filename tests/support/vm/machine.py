@@ -166,11 +166,11 @@ class Machine:
         assert done.code == 0, f"{script}\n{done.said}"
         return done.out
 
-    def until(self, look: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
-        """Return the first true value of ``look``."""
+    def until(self, condition: Callable[[], T], what: str, seconds: float = SECONDS) -> T:
+        """Return the first true value of ``condition``."""
         deadline = time.monotonic() + seconds
         while True:
-            value = look()
+            value = condition()
             if value:
                 return value
             if time.monotonic() > deadline:

@@ -245,7 +245,7 @@ def update(guests: Sequence[Guest]) -> None:
 
 
 def main() -> int:
-    """Say whether the kernels that are named can be booted here; 1 and the reason where not."""
+    """Return whether the kernels that are named can be booted here; 1 and the reason where not."""
     reason = guest.missing()
     try:
         for series in sys.argv[1:]:

@@ -105,7 +105,7 @@ def image(number: str, *, settled: bool = True) -> Image:
 
 
 def missing() -> str | None:
-    """Say why no image can be made or booted here."""
+    """Return why no image can be made or booted here."""
     if os.geteuid() != 0:
         return "not root"
     path = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
