@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every collector of numbers is, so that the agent can run any of them."""
+"""The interface of collectors: the agent can run each one in the same way."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ __all__ = ["Collector", "sample"]
 
 
 def sample(source: str, read: Callable[[int], dict[str, float]]) -> Sample:
-    """Return what ``read`` brings, with when it began and how long it took.
-
-    It is given the monotonic time of its beginning, in ns. Whatever it raises is passed on.
+    """Return the values of ``read`` with its start time and duration. ``read`` gets its start by
+    the monotonic clock, in ns. What it raises is passed on.
     """
     time_ns, clock_ns = time.time_ns(), time.monotonic_ns()
     values = read(clock_ns)
@@ -26,10 +25,10 @@ def sample(source: str, read: Callable[[int], dict[str, float]]) -> Sample:
 class Collector(Protocol):
     """A source of samples.
 
-    The agent calls ``collect`` in the thread that the collector names: threads never wait
-    for one another, collectors of one thread (all that ask one SQL connection) take turns. A call
-    that is not back after ``deadline`` counts as failed for that turn; it is not called again
-    until it is back, and what it brings then is dropped.
+    The agent calls ``collect`` in the thread that the collector names: threads never wait for one
+    another, collectors of one thread (all that ask one SQL connection) take turns. A call that has
+    not returned after ``deadline`` counts as failed; the collector is not called again before it
+    returns, and that late result is dropped.
     """
 
     name: str
@@ -49,5 +48,5 @@ class Collector(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and connections; ``collect`` may be hanging in another thread."""
+        """Close files and connections; ``collect`` may hang in another thread at that time."""
         ...

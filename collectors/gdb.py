@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take a Capture with gdb: the last fallback, since it stops every thread for as long as it reads.
 
-What is done about its dangers: no init files, no auto-loaded scripts, no debuginfod, no reading
+How its dangers are limited: no init files, no auto-loaded scripts, no debuginfod, no reading
 from a terminal; symbols are read before the attach; a deadline.
 
-gdb that is late is ended with SIGKILL. SIGTERM would be worse: gdb 13, during its attach,
-passes a SIGINT on to the target, which makes PostgreSQL shut down. The commands that it is given
-never let the target run under it, so there is no breakpoint in it that could stay. But the SIGSTOP
-of PTRACE_ATTACH can be left over and stop the target (ptrace(2), "Attaching and detaching"). So
-afterwards the target gets SIGCONT, if it is stopped and was not before. A kill -9 of stallscope
-itself leaves gdb alone: it writes to a file, not to a pipe that breaks, and detaches when it is
-done.
+gdb that is late is ended with SIGKILL. SIGTERM would be worse: gdb 13, during its attach, passes a
+SIGINT on to the target, which makes PostgreSQL shut down. Its commands never let the target run
+under gdb, so no breakpoint can stay behind in it. But the SIGSTOP of PTRACE_ATTACH can be left over
+and stop the target (ptrace(2), "Attaching and detaching"). So afterwards the target gets SIGCONT,
+if it is stopped and was not before. A kill -9 of stallscope itself leaves gdb alone: gdb writes to
+a file, not to a pipe that breaks, and detaches when it is done.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def find() -> str:
 def capture(pids: Sequence[int], *, seconds: float, reason: str | None = None) -> Capture:
     """Stop the processes one after the other and take their stacks.
 
-    ``seconds`` is the deadline of each. ``stopped_ns`` of its threads is the whole time that gdb
-    was attached to it, measured from outside.
+    ``seconds`` is the deadline of each. ``stopped_ns`` of its threads is the time that gdb was
+    attached to it, measured by this process.
     """
     gdb = find()
     begin = time.time_ns()
@@ -137,7 +136,7 @@ def _renumber(part: Capture, *, process: int, first_lock: int) -> Capture:
 def _capture_each(
     gdb: str, pids: Sequence[int], seconds: float
 ) -> tuple[list[Capture], list[Note]]:
-    """Capture each process by itself; one of several that ends meanwhile is a note."""
+    """Capture each process by itself; where one of several ends meanwhile, add a note."""
     parts: list[Capture] = []
     notes: list[Note] = []
     for pid in pids:
@@ -167,8 +166,8 @@ def command(gdb: str, pid: int) -> list[str]:
     args = [gdb, "-nx", "-nh", "-batch"]
     settings = list(_QUIET)
     steps = list(_PRINTING)
-    # Files in another mount namespace gdb opens there by itself (its sysroot is "target:"), once it
-    # is attached. Before, it follows /proc/PID/exe by its text, to a file of that name out here.
+    # Once attached, gdb opens files in the target's mount namespace (its sysroot is "target:").
+    # Before that, it follows the text of /proc/PID/exe to a file of that name in our own namespace.
     if not _in_other_namespace(pid):
         root = os.readlink(f"/proc/{pid}/root")
         if root != "/":
@@ -257,7 +256,7 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
         stderr=err,
         env=environment,
         cwd="/",
-        # Ctrl-C is for stallscope: it then ends gdb in order.
+        # Ctrl-C is for stallscope, which then ends gdb cleanly.
         start_new_session=True,
     )
     deadline = time.monotonic() + seconds
@@ -284,7 +283,7 @@ def _run(args: list[str], target: _Target, seconds: float, out: int, err: int) -
 
 
 def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
-    """End gdb so that the target runs on."""
+    """End gdb so that the target continues."""
     if process.returncode is not None:
         return
     _reap(process)
@@ -292,13 +291,13 @@ def _end(process: subprocess.Popen[bytes], target: _Target) -> None:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Kill gdb and its children: it tries ptrace out on one, which would stay stopped forever."""
+    """Kill gdb and its children: it tests ptrace on a child, which would stay stopped forever."""
     kill_group(process)
     process.wait()
 
 
 class _StopWatch:
-    """Measure from outside for how long the target is traced: an upper bound of its stop."""
+    """Measure for how long the target is traced: an upper bound of the time that it was stopped."""
 
     def __init__(self, target: _Target) -> None:
         self._target = target
@@ -320,7 +319,7 @@ class _StopWatch:
         self._before = now
 
     def stop(self) -> int:
-        """Return the nanoseconds so far that were seen; gdb is gone or detached."""
+        """Return the measured nanoseconds; gdb has ended or detached."""
         now = time.monotonic_ns()
         self.longest_unseen = max(self.longest_unseen, now - self._before)
         if self._begin is not None:
@@ -331,7 +330,7 @@ class _StopWatch:
 
 
 class _Target:
-    """The process, held by a pidfd, so that no signal ever meets a stranger with its number."""
+    """The process, held by a pidfd, so that no signal reaches a later process with the same pid."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -358,7 +357,7 @@ class _Target:
         """Send SIGCONT where an ended tracer left the process stopped, and only there.
 
         The kernel makes threads stop after their tracer died, not at once, and nothing reports it:
-        ``seconds`` is how long it may take those that have not decided yet.
+        ``seconds`` is how long to wait for threads that are not stopped yet.
         """
         if self._stopped_before:
             return
@@ -403,7 +402,7 @@ class _Target:
 
 
 def _complaint(err: bytes) -> str:
-    """Return gdb's own word on why it failed."""
+    """Return gdb's own message about why it failed."""
     lines = [line.strip() for line in err.decode("utf-8", "backslashreplace").splitlines()]
     for word in ("ptrace:", "Could not attach", "No such process", "Operation not permitted"):
         for line in lines:

@@ -13,17 +13,18 @@ __all__ = ["LogFollower"]
 MAX_READ = 8 << 20
 """The most bytes of one read; the rest is left for the next."""
 MAX_BEHIND = 64 << 20
-"""Bytes that may be left to read; beyond, the middle is skipped, and counted."""
+"""The most bytes that may be left to read; of more, the middle is skipped and counted."""
 MAX_LINE = 65_536
 
 
 class LogFollower:
-    """Begins at the end of the file. ``path`` may lead through /proc/PID/root or /proc/PID/fd."""
+    """Reads what is appended from now on. ``path`` may lead through /proc/PID/root or
+    /proc/PID/fd."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.skipped = 0
-        """Bytes that were never read: too many at once, or cut off a line."""
+        """Bytes that were skipped: too many at once, or of a line that was too long."""
         self._fd = -1
         self._offset = 0
         self._rest = b""
@@ -32,7 +33,7 @@ class LogFollower:
 
     def _open(self) -> None:
         try:
-            # A pipe in its place would hang an open, and a terminal could become ours.
+            # Opening a pipe would hang, and a terminal could become our controlling terminal.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError as error:
             raise StallscopeError(f"cannot read {self.path}: {error.strerror}") from error
@@ -48,7 +49,7 @@ class LogFollower:
             self._open()
         data = self._read()
         if len(data) < MAX_READ and self._was_replaced():
-            # What was written to the old file before the server opened the new one.
+            # Lines that the server wrote to the old file before it opened the new one.
             self._open()
             data += self._read()
         data = self._rest + data
@@ -84,7 +85,7 @@ class LogFollower:
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1

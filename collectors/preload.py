@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load libstallscope.so into a program that is started: what would fail is said before."""
+"""Start a program with libstallscope.so; refuse programs in which that would fail."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def find() -> Path:
 def environment(library: Path, own: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which a program loads the library.
 
-    Libraries that are preloaded already stay in front: an allocator or a sanitizer must come first,
-    and what they take over before us is theirs.
+    Libraries that are preloaded already stay first: an allocator or a sanitizer must come first,
+    and may replace functions before our library does.
     """
     name = str(library)
     if _SEPARATORS.search(name):
@@ -65,7 +65,7 @@ def environment(library: Path, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(name: str) -> Path:
-    """Return the file that a command's name stands for, as execvp(3) finds it."""
+    """Return the file of a command, as execvp(3) finds it."""
     found = shutil.which(name)
     if found is not None:
         return Path(found)
@@ -76,15 +76,15 @@ def resolve(name: str) -> Path:
 
 
 def check_program(path: Path) -> None:
-    """Refuse what would run without the library. Raises: StallscopeError."""
+    """Refuse a program that would run without the library. Raises: StallscopeError."""
     for _ in range(_MAX_SCRIPTS):
         head = _head(path)
         if not head.startswith(b"#!"):
             break
-        # The environment passes through the interpreter to what the script starts.
+        # The interpreter passes the environment on to the programs that the script starts.
         words = head[2:].split(b"\n", 1)[0].split()
         if not words:
-            return  # execve(2) refuses it, and says so
+            return  # execve(2) refuses it with its own message
         path = Path(os.fsdecode(words[0]))
     if not head.startswith(b"\x7fELF"):
         return
@@ -145,12 +145,13 @@ def _interpreter(head: bytes) -> str | None:
 
 
 def _check_rights(path: Path) -> None:
-    """Refuse programs that run with more rights than we have: ld.so ignores LD_PRELOAD for them.
+    """Refuse programs that run with more rights than this process: ld.so ignores LD_PRELOAD for
+    them.
 
     AT_SECURE of getauxval(3): a set-user-ID or set-group-ID bit or a file capability has an effect.
     """
     if _no_new_privileges():
-        return  # nor do such programs get their rights
+        return  # such programs do not get their rights either
     status = path.stat()
     secure = [
         why

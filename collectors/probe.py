@@ -29,12 +29,12 @@ __all__ = [
 
 PROBE = "stallscope-probe"
 _TERM_SECONDS = 3.0
-"""How long the probe has to let go of its target when it is asked to end."""
+"""Seconds that the probe has for ending cleanly when it is asked to."""
 
 _CAPABILITIES = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore"
-"""Those that the backend bpf needs, which is the one to have."""
+"""The capabilities that the backend bpf needs: it is the best one."""
 
-# Where its advice is to be read as the options of this command line.
+# Words of the probe's advice that name options, with those of this command line.
 _WORDS = (
     (f"{PROBE} --help", "`stallscope snap --help`"),
     ("--force goes on", "--force-kernel goes on"),
@@ -91,8 +91,8 @@ def run(
 ) -> bytes:
     """Run the probe and return its standard output.
 
-    ``seconds`` is the deadline for everything. Exit code 3, done in part, is a success where
-    ``partial``: the output itself says what is missing.
+    ``seconds`` is the deadline for everything. With ``partial``, exit code 3 (partly done) is a
+    success: the output says what is missing.
     """
     probe = find()
     with start(
@@ -106,7 +106,7 @@ def run(
                 f"{PROBE} {args[0] if args else ''} took more than {seconds:g} s and was ended;"
                 " give a longer --deadline"
             ) from None
-        except BaseException:  # Ctrl-C among them: never leave it behind
+        except BaseException:  # also for Ctrl-C: the probe must not keep running
             end(process)
             raise
     if process.returncode == 0 or (partial and process.returncode == 3):
@@ -117,7 +117,7 @@ def run(
 def start(
     probe: Path, args: Sequence[str], *, stdin: int, own_session: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start the probe with pipes for what it says; ``stdin`` as for Popen."""
+    """Start the probe with pipes for its output; ``stdin`` as for Popen."""
     try:
         return subprocess.Popen(
             [str(probe), *args],
@@ -131,13 +131,13 @@ def start(
 
 
 def failure(code: int, err: bytes, probe: Path) -> StallscopeError:
-    """Return the error for a probe that ended with this code and these words on stderr."""
+    """Return the error for a probe that ended with this code and this text on stderr."""
     message = _with_advice(_message(code, err), probe)
     return UsageError(message) if code == 2 else ProbeError(message)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the probe to end, so that it lets go of its target in order, then make it."""
+    """Ask the probe to end, so that it detaches from its target cleanly; then kill it."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
@@ -163,7 +163,7 @@ def with_path(advice: str, probe: Path) -> str:
 
 
 def _message(code: int, err: bytes) -> str:
-    """Return the probe's own line, or what can be said without one."""
+    """Return the probe's own error line, or a general one."""
     lines = [line for line in err.decode("utf-8", "backslashreplace").splitlines() if line.strip()]
     if lines:
         line = lines[-1].removeprefix(f"{PROBE}: ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ``stallscope-probe`` for as long as it is wanted, line by line."""
+"""Run ``stallscope-probe`` until the caller ends it, and read its lines."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Stream"]
 
 _CHUNK = 1 << 18
 _MAX_STDERR = 1 << 16
-"""Bytes of what it says on stderr that are kept: the last line has the reason why it ended."""
+"""The most bytes of its stderr that are kept: the last line has the reason why it ended."""
 _LONGEST_PAUSE = 1.0
-"""A signal that asks for the end must be seen although nothing is read."""
+"""The longest pause: a signal that asks for the end must be seen when no line comes."""
 
 
 class Stream:
     """A probe that runs until it is asked to end; use it as a context manager.
 
     It has a session of its own: Ctrl-C in a terminal reaches the caller alone, which ends the probe
-    in order and still takes its last words; and where CPU time is given to sessions first, its
-    priority (pmp/base/priority.c) holds against the target's, too.
+    cleanly and still reads its last lines; and where the kernel schedules by session, its priority
+    (pmp/base/priority.c) holds against the target's, too.
     """
 
     def __init__(self, args: Sequence[str], *, max_line: int, end_seconds: float = 10.0) -> None:
@@ -60,7 +60,7 @@ class Stream:
             probe.end(self._process)
 
     def end(self) -> None:
-        """Ask it to end; it says its last words. Safe to call from a signal handler."""
+        """Ask it to end; it still prints its last lines. Safe to call from a signal handler."""
         if self._end_by is None:
             self._end_by = time.monotonic() + self._end_seconds
         if self._process.returncode is None:
@@ -87,7 +87,7 @@ class Stream:
             os.write(self._in, text.encode() + b"\n")
 
     def wake_on(self, descriptor: int) -> None:
-        """Let this descriptor, too, end a pause of ``lines``, for as long as it is readable."""
+        """End a pause of ``lines`` also when this descriptor is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ)
 
     def forget(self, descriptor: int) -> None:
@@ -95,12 +95,12 @@ class Stream:
         self._selector.unregister(descriptor)
 
     def lines(self, patience: float, tick: Callable[[], float]) -> Iterator[bytes]:
-        """Yield its lines, without the newline, until it has ended in order.
+        """Yield its lines, without the newline, until it has ended cleanly.
 
         ``patience``: seconds that may pass without a line. ``tick`` is called in each pause and
-        returns in how many seconds it wants to be called again, at the latest.
+        returns the seconds after which it must be called again.
 
-        Raises: ProbeError, UsageError with its own words where it failed.
+        Raises: ProbeError, UsageError with its own message where it failed.
         """
         buffer = bytearray()
         due = time.monotonic() + patience
@@ -118,7 +118,7 @@ class Stream:
                 yield from _take_lines(buffer, searched)
                 if len(buffer) > self._max_line:
                     raise ProbeError(f"{self.name}: a line longer than {self._max_line} bytes")
-                # What the caller did with the lines is not the probe's time.
+                # The time that the caller spends on a line does not count.
                 due = time.monotonic() + patience
             elif time.monotonic() > self._due(due):
                 raise ProbeError(self._late(patience))
@@ -157,7 +157,7 @@ class Stream:
 
 
 def _take_lines(buffer: bytearray, searched: int) -> Iterator[bytes]:
-    """Cut whole lines off; before ``searched`` there is no newline."""
+    """Remove whole lines from the buffer; there is no newline before ``searched``."""
     while (stop := buffer.find(b"\n", searched)) >= 0:
         line = bytes(buffer[:stop])
         del buffer[: stop + 1]

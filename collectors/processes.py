@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the server that the user means, by /proc alone.
+"""Find the server that the user names, by reading /proc alone.
 
 A server is a process and those of its descendants that run the same program: PostgreSQL's
-postmaster with its backends is one server, mysqld below the shell script mysqld_safe is another
-program and stands alone.
+postmaster with its backends is one server, mysqld, a child of the shell script mysqld_safe, is
+another program and a server by itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 PROC = Path("/proc")
 MAX_PROCESSES = 1024
-"""Processes of one server in one capture; the rest is skipped, and said so."""
+"""The most processes of one server in one capture; a note says that the rest was skipped."""
 LIST_LENGTH = 1500
 """Characters for the names of servers in a message, which is cut at 2000."""
 
@@ -69,7 +69,7 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """Names that it answers to: of its program, of its thread, of its first argument."""
+        """Names by which it is found: of its program, of its thread, of its first argument."""
         names = {self.comm}
         if self.exe is not None:
             names.add(os.path.basename(self.exe))
@@ -79,7 +79,7 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 class NotRunningError(StallscopeError):
-    """No process answers to what was asked for."""
+    """No process matches the user's words."""
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -194,7 +194,7 @@ def _by_name(name: str | None, selector: Selector, proc: Path) -> Server:
 
 
 def _listed(servers: Sequence[Server]) -> str:
-    """Name all of them, as fully as one line has room for: the rest of it must stay readable."""
+    """Name all of them, with as much detail as fits into one readable line."""
     for say in (str, _choice, lambda server: f"pid {server.main.pid}"):
         those = "; ".join(map(say, servers))
         if len(those) <= LIST_LENGTH:
@@ -224,7 +224,7 @@ def seen_again(server: Server) -> Server | None:
 
 
 def listens(server: Server) -> bool:
-    """Return whether the server takes connections, as far as may be seen."""
+    """Return whether the server accepts connections, as far as /proc shows it."""
     return any(_listening(PROC, server.main.pid))
 
 
@@ -237,7 +237,7 @@ def _running_servers(everything: Sequence[ProcessInfo]) -> str:
 
 
 def _tops(found: Sequence[ProcessInfo]) -> list[ProcessInfo]:
-    """Drop those whose parent runs the same program: they belong to its server."""
+    """Remove those whose parent runs the same program: they belong to its server."""
     by_pid = {p.pid: p for p in found}
     return [p for p in found if p.ppid not in by_pid or not _same_program(p, by_pid[p.ppid])]
 
@@ -288,7 +288,7 @@ def _matches(proc: Path, server: Server, selector: Selector) -> bool:
 
 
 def _same_path(proc: Path, pid: int, theirs: str, ours: str) -> bool:
-    """Compare a path as the server sees it with one as the user sees it, or wrote it."""
+    """Compare a path in the server's namespace with one of the user."""
     if os.path.normpath(theirs) == os.path.normpath(ours):
         return True
     with contextlib.suppress(OSError, ValueError):
@@ -409,7 +409,7 @@ def _socket_inodes(proc: Path, pid: int) -> frozenset[str]:
 
 
 def _datadir(proc: Path, info: ProcessInfo) -> str | None:
-    """Return the data directory: as it was asked for, else where the server works.
+    """Return the data directory: that of the options, else the server's working directory.
 
     mysqld (mysqld.cc, my_setwd to mysql_real_data_home) and postgres (ChangeToDataDir) both change
     into it.
@@ -465,7 +465,7 @@ def _status_field(path: Path, name: str) -> str | None:
 
 
 def _read(path: Path) -> str:
-    """Read a file below /proc; empty where it is gone or forbidden."""
+    """Read a file below /proc; empty where it does not exist or may not be read."""
     try:
         with path.open("rb") as file:
             return _text(file.read(_MAX_TABLE))

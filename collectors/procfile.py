@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read files below /proc/PID that wait for the mmap_lock of the process.
 
-``cmdline``, ``environ`` and ``maps`` are such: a thread that keeps that lock, while a disk does not
-answer, keeps everyone who reads them. ``stat``, ``status``, ``comm`` and the links are not.
+``cmdline``, ``environ`` and ``maps`` are such: while a thread of the process holds that lock,
+because a disk does not answer, every reader waits. ``stat``, ``status``, ``comm`` and the links are
+not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "read"]
 
 PATIENCE_SECONDS = 0.5
 HOLD_SECONDS = 10.0
-"""A file that did not come in time is not tried again for so long."""
+"""The pause before a file that was late is tried again."""
 _MAX_LATE = 256
 
 
@@ -29,7 +30,7 @@ class _Job:
 
 
 class _Reader:
-    """A thread that reads; one that is kept waiting is left behind, and ends after that."""
+    """A thread that reads. One that waits for too long is abandoned, and ends after its read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,5 +74,6 @@ _reader = _Reader()
 
 
 def read(path: Path, limit: int) -> bytes | None:
-    """Return up to ``limit`` bytes of a file; None where it is gone, forbidden, or late."""
+    """Return up to ``limit`` bytes of a file; None where it does not exist, may not be read, or is
+    late."""
     return _reader.read(path, limit)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a program of the user's: without a shell, with a deadline, and whatever it prints.
+"""Run a program of the user: without a shell, with a deadline, with limits on its output.
 
-It is over when the program itself has ended. A child that it leaves behind may hold its pipes for
-as long as it likes, and what is printed beyond a limit is read and dropped.
+The run is over when the program itself has ended: a child that it leaves behind may keep its pipes
+open. Output beyond a limit is read and dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_OUTPUT = 4096
 """Bytes of each stream that are kept: the first ones."""
 _PIECE = 1 << 16
 _LAST_PIECES = 16
-"""What is in a pipe when its writer has ended: 64 KB, and at most 1 MB (pipe(7))."""
+"""The most bytes that can be in a pipe when its writer has ended: 64 KB, at most 1 MB (pipe(7))."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """``code`` is None where it was late, and was ended with all of its session."""
+    """``code`` is None where the program was late, and was killed with its session."""
 
     code: int | None
     out: bytes
@@ -41,7 +41,7 @@ class Program:
     def __init__(
         self, command: Sequence[str], *, output: bool, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start it; ``output``: what it prints is wanted, not its errors alone. Raises: OSError."""
+        """Start it; ``output``: read its standard output, not only its errors. Raises: OSError."""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -53,14 +53,15 @@ class Program:
         self.pid = self._process.pid
 
     def run(self, seconds: float, *, leave_children: bool) -> Result:
-        """Wait for its end. ``leave_children``: those live on where it ended in time."""
+        """Wait for its end. ``leave_children``: do not kill them where the program ended in
+        time."""
         process = self._process
         out, err = _Stream(process.stdout), _Stream(process.stderr)
         ended = os.pidfd_open(process.pid)
         try:
             in_time = _follow(ended, (out, err), time.monotonic() + seconds)
             if not (in_time and leave_children):
-                # Nobody has waited for it yet: its number is still its own.
+                # It was not waited for yet: the pid is still its own.
                 self.end()
             code = process.wait()
         finally:
@@ -77,19 +78,19 @@ class Program:
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that leads a session, and all of its process group."""
     if process.returncode is not None:
-        return  # waited for: its number can be somebody else's
+        return  # it was waited for: another process can have its pid
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Stream:
-    """What a program prints, the first bytes of it."""
+    """Keeps the first bytes of a program's output."""
 
     def __init__(self, pipe: IO[bytes] | None) -> None:
         self.kept = bytearray()
         self.fd = -1
         if pipe is not None:
-            # Without the pipe's own buffer, which would read ahead, and wait.
+            # Unbuffered: a buffer would read ahead, and block.
             self.fd = os.dup(pipe.fileno())
             os.set_blocking(self.fd, False)
             pipe.close()

@@ -3,8 +3,8 @@
 
 py-spy runs with ``--nonblocking``: it reads the interpreter's memory while it runs and never stops
 it. A stack that changed meanwhile can be torn, and nothing shows which: so each is labelled
-``raced``. py-spy is a child with a deadline; when it crashes or hangs, it is ended, and the target
-has not noticed either.
+``raced``. py-spy is a child with a deadline; when it hangs, it is killed. Neither a crash nor a
+kill of py-spy affects the target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["capture", "find", "is_python"]
 _MAX_OUTPUT = 64 << 20
 _MAX_MAPS = 4 << 20
 _TRIES = 3
-"""A read that met the interpreter during a change fails as a whole; the next one rarely does."""
+"""A read during a change of the interpreter's memory fails; the next one rarely does."""
 _TORN = "the process ran while it was read: stacks can be inconsistent"
 _PROGRAM = re.compile(r"python[0-9.]*(?:d|t)?")
 _LIBRARY = re.compile(rb"/libpython[0-9][0-9.]*[a-z]*\.so")
@@ -48,7 +48,7 @@ def find() -> str:
 
 
 def is_python(pid: int) -> bool:
-    """Return whether the process runs the Python interpreter, or has it as a library."""
+    """Return whether the process is the Python interpreter, or has loaded it as a library."""
     info = processes.read(pid)
     if info is None:
         return False

@@ -27,12 +27,12 @@ __all__ = [
 BACKENDS = ("auto", "bpf", "proc", "ptrace", "inproc", "gdb", "py-spy", "core")
 
 _GRACE_SECONDS = 30.0
-"""What the probe may need beyond its deadline: it reads symbols of large files once."""
+"""Seconds that the probe may take beyond its deadline: it reads symbols of large files once."""
 _READ_STRINGS = ("server_version",)
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the user said about the capture."""
+    """The user's options for the capture."""
 
     backend: str = "auto"
     allow_stop: bool = False
@@ -49,7 +49,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: Options) -> Capture:
-    """Capture the processes; what is known of their servers goes in too."""
+    """Capture the processes; add what is known of their servers."""
     if options.backend == "gdb":
         capture = gdb.capture(pids, seconds=_gdb_seconds(options), reason="requested by name")
     elif options.backend == "py-spy":
@@ -71,7 +71,8 @@ def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Optio
 
 
 def take_ring(ring: Path, sysroot: Path | None, options: Options) -> Capture:
-    """Make a Capture of a ring: what the threads of its server waited for at its last moment."""
+    """Make a Capture of a ring: what its server's threads waited for at the end of the
+    recording."""
     args = ["ring", "--ring", str(ring)]
     args += given(("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
     return _parse(_of_file(ring, args, options))
@@ -81,7 +82,7 @@ def _of_file(file: Path, args: list[str], options: Options) -> bytes:
     try:
         return probe.run(args, seconds=options.seconds + _GRACE_SECONDS)
     except probe.ProbeError as error:
-        # Which of several files it was is for the probe to say; that it was this one, for us.
+        # The probe names one of several files; where there is one, its name is added here.
         raise StallscopeError(
             str(error) if str(file) in str(error) else f"{file}: {error}"
         ) from error

@@ -28,7 +28,7 @@ from stallscope.model.waitlines import Notice, WaitLine
 __all__ = ["Follower", "Options", "arguments", "ended_by_signals", "find_again", "watch"]
 
 _GRACE_SECONDS = 60.0
-"""What the probe may need beyond an interval: it reads symbols of large files once."""
+"""Seconds that the probe may take beyond an interval: it reads symbols of large files once."""
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
@@ -36,7 +36,7 @@ _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What the user said about the watch."""
+    """The user's options for the watch."""
 
     interval: float = 1.0
     duration: float | None = None
@@ -50,7 +50,8 @@ class Options(msgspec.Struct, frozen=True):
     follow: bool = False
     force_kernel: bool = False
     backend: str = "auto"
-    """``inproc``: by the in-process library; ``poll``: from /proc; ``auto``: the best of them."""
+    """``inproc``: by the in-process library; ``poll``: from /proc; ``auto``: the best that
+    works."""
     ring: Path | None = None
 
 
@@ -99,7 +100,7 @@ class Follower:
 
     @property
     def server(self) -> Server:
-        """Return the server as it was seen last."""
+        """Return the server as it was last found."""
         return self._server
 
     def __enter__(self) -> Self:
@@ -169,7 +170,7 @@ class Follower:
 
 
 def find_again(name: str, selector: Selector) -> Callable[[Server], Server]:
-    """Return how to find a server by name; where several answer, the one with the old data."""
+    """Return how to find a server by name; where several match, the one with the same data."""
 
     def find(old: Server) -> Server:
         try:
@@ -188,7 +189,7 @@ def find_again(name: str, selector: Selector) -> Callable[[Server], Server]:
 def ended_by_signals(end: Callable[[], None]) -> Iterator[None]:
     """Call ``end`` on Ctrl-C, SIGTERM and SIGHUP; a second one interrupts at once.
 
-    A signal that was ignored (nohup) stays so.
+    An ignored signal (nohup) stays ignored.
     """
     caught = 0
 
@@ -218,11 +219,11 @@ def watch(
     report: Callable[[str], None],
     follower: Follower | None = None,
 ) -> Generator[tuple[WaitLine, bytes], None, None]:
-    """Yield each line as it was understood and as it came, the final one last.
+    """Yield each line, parsed and as bytes, the final one last.
 
     Ctrl-C and SIGTERM end the probe, and its final line still comes. ``report`` is given a sentence
-    for the user where something went wrong that is not the end. Raises: StallscopeError where the
-    probe fails, or says what is no line of the schema.
+    for the user about an error that does not end the watch. Raises: StallscopeError where the
+    probe fails, or prints a line that does not match the schema.
     """
     seen = False
     try:

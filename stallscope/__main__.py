@@ -5,7 +5,7 @@ import sys
 
 try:
     from stallscope.main import entry_point
-except KeyboardInterrupt:  # typed before there was anybody to hear it
+except KeyboardInterrupt:  # Ctrl-C before the handlers were installed
     print("stallscope: interrupted", file=sys.stderr)
     sys.exit(130)
 

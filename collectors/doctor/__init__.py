@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works here, what is lost, and what to type: checks, each small and in time."""
+"""The checks of ``stallscope doctor``: what works on this host, and how to fix the rest."""

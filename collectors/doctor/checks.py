@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check is, and how checks are run so that none keeps the others waiting."""
+"""What a check is, and how checks run so that none delays the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Check(msgspec.Struct, frozen=True):
     what: str
     """What was found, or what is lost."""
     fix: str | None = None
-    """What to type, or to do."""
+    """A command to type, or what to do."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Place(msgspec.Struct, frozen=True):
     server: Server | None = None
     """None: no server was named."""
     dest: Path | None = None
-    """Of the store; None: where it is by default."""
+    """The folder of the store; None: the default one."""
 
     def text(self, path: str) -> str | None:
         """Return the beginning of a small file, stripped; None where it cannot be read."""
@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
             return None
 
     def link(self, path: str) -> str | None:
-        """Return what a symbolic link says; None where it cannot be read."""
+        """Return the target of a symbolic link; None where it cannot be read."""
         try:
             return str((self.root / path.lstrip("/")).readlink())
         except OSError:
@@ -67,9 +67,8 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def run(tasks: Sequence[Task]) -> Iterator[Check]:
-    """Run the tasks side by side; yield their checks in order.
-
-    One that is late, or fails, is a check that says so.
+    """Run the tasks in parallel; yield their checks in order. A task that is late or fails becomes
+    a check that says so.
     """
     running = [(task, _Running(task)) for task in tasks]
     for task, work in running:

@@ -138,7 +138,7 @@ def _has_no_new_privileges(place: Place) -> bool:
 
 
 def _file_capabilities() -> int:
-    """Return the capabilities that the probe has once it runs, from its file; 0 where none."""
+    """Return the capabilities that the probe gets from its file; 0 where none."""
     try:
         path = probe.find()
         data = os.getxattr(path, _XATTR)

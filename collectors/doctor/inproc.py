@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The in-process library: its library, where servers may put their rings, and a server's own
-ring."""
+"""The in-process library: its file, folders where servers may create rings, and a server's ring."""
 
 from __future__ import annotations
 

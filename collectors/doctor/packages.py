@@ -19,7 +19,8 @@ _DEBUGINFOD = {
 
 
 def how_to_get(path: str, module: Module | None) -> str | None:
-    """Return what to type, the surest way first; None where nothing can be said."""
+    """Return a command that gets the symbols, the most reliable one first; None where none is
+    known."""
     ways = []
     package = package_of(path)
     if package is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL: which account is used, whether it gets in, and what it may not see."""
+"""SQL: which account is used, whether its login works, and which rights it lacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOW = "see docs/sql.md, section Rights"
 
 
 def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
-    """Log in once, ask what a capture asks, and say what was refused."""
+    """Log in once, run the queries of a capture, and report what was refused."""
     try:
         found, notes = login()
     except StallscopeError as error:
@@ -51,7 +51,7 @@ def sql(login: Callable[[], tuple[Login, tuple[str, ...]]]) -> Iterator[Check]:
 
 
 def _statement(text: str) -> str:
-    """Return the statement that a refusal names, to be typed as it is."""
+    """Return the GRANT statement that an error message names."""
     for verb in ("GRANT ", "INSTALL SONAME ", "UPDATE ", "SET GLOBAL "):
         if verb in text:
             return one_line(text[text.index(verb) :])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectors of what the kernel says of the host and of the server's process."""
+"""Collectors of the kernel's numbers about the host and the server's process."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _WHY = {
 
 
 class OpenedFile:
-    """A file of /proc, opened once: each read from its start makes its text again."""
+    """A file of /proc that is opened once; each read from its start gets the current text."""
 
     def __init__(self, path: Path | str, limit: int = 65_536) -> None:
         self.path = str(path)
@@ -57,7 +57,7 @@ class OpenedFile:
 
     def _all(self) -> bytes:
         data = os.pread(self._fd, self._limit, 0)
-        # A file of /proc gives a page at a time where it is made of many records.
+        # A file of /proc that consists of many records returns one page for each read.
         while data and len(data) < self._limit:
             more = os.pread(self._fd, self._limit - len(data), len(data))
             if not more:
@@ -66,7 +66,7 @@ class OpenedFile:
         return data
 
     def close(self) -> None:
-        """Let go of it forever; a read that hangs in another thread keeps it open."""
+        """Close it for good; a read that hangs in another thread keeps it open."""
         if self._lock.acquire(blocking=False):
             try:
                 self._closed = True
@@ -86,14 +86,14 @@ class Pace:
         self._begun = 0
 
     def due(self, clock_ns: int) -> bool:
-        """Return whether it may be taken now; the time that it takes counts from here."""
+        """Return whether the read may be made now; its duration counts from here."""
         if clock_ns < self._next_ns:
             return False
         self._begun = time.thread_time_ns()
         return True
 
     def done(self, clock_ns: int) -> None:
-        """Count what it took."""
+        """Count the CPU time of the read."""
         self._next_ns = clock_ns + int((time.thread_time_ns() - self._begun) / self._share)
 
 
@@ -130,7 +130,7 @@ class HostCollector(ABC):
 
 
 def as_number(text: bytes) -> float:
-    """Return what the kernel printed as a number, 0 where it is none."""
+    """Return a text of the kernel as a number, 0 where it is none."""
     with contextlib.suppress(ValueError):
         return float(text)
     return 0.0

@@ -3,8 +3,8 @@
 
 ``disk.sda.reads`` and the like are counters; ``util`` (0 to 1), ``read_await_ms`` and
 ``write_await_ms`` are of the time since the previous sample. ``disk.datadir.…`` are the numbers of
-the device that the data directory lies on. ``util`` of a device that works on several requests at
-once says little: such a one is busy at 1.0 and may take far more.
+the device that the data directory lies on. ``util`` of a device that handles several requests at
+once says little: at 1.0 it can still handle many more.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Disks(HostCollector):
         self._device: tuple[int, int] | None = None
         self._source: str | None = None
         self.datadir_missing: str | None = "the data directory is not known"
-        """Why ``disk.datadir`` cannot be had."""
+        """Why ``disk.datadir`` is missing."""
         if pid is not None and datadir is not None:
             self._find_device(proc / str(pid), datadir)
 
@@ -58,7 +58,7 @@ class Disks(HostCollector):
             self.datadir_missing = f"cannot read {datadir}: {error.strerror}"
             return
         self._device = (os.major(device), os.minor(device))
-        # A file system of several devices (btrfs, overlay) has a number that no device has.
+        # A file system on several devices (btrfs, overlay) has a device number of its own.
         if self._device[0] == 0:
             self._source = _mounted_from(process / "mountinfo", self._device)
         self.datadir_missing = f"{datadir} lies on no block device of this host"
@@ -90,7 +90,8 @@ class Disks(HostCollector):
         return self._device is not None and words[:2] == [b"%d" % n for n in self._device]
 
     def _is_whole(self, name: str) -> bool:
-        """Return whether it is a disk and no partition, whose requests count twice else."""
+        """Return whether it is a disk: requests of partitions are counted for their disk
+        already."""
         known = self._whole.get(name)
         if known is None:
             known = not name.startswith(_NAMELESS) and (self._sys / "block" / name).exists()
@@ -112,7 +113,7 @@ def _numbers(now: Counters, last: Counters | None, seconds: float) -> dict[str, 
         return values
     values["util"] = min(1.0, max(0.0, (now[9] - last[9]) / (seconds * 1000)))
     values["iops"] = (now[0] - last[0] + now[4] - last[4]) / seconds
-    # A device that finished nothing has no such time: 0 would say that it was fast.
+    # A device that finished no request has no such time: 0 would mean that it was fast.
     if now[0] > last[0]:
         values["read_await_ms"] = (now[3] - last[3]) / (now[0] - last[0])
     if now[4] > last[4]:

@@ -20,7 +20,7 @@ _COUNTS = {
 
 
 class Load(HostCollector):
-    """``host.run_queue`` counts threads that run or wait for a CPU, ours left out."""
+    """``host.run_queue`` counts threads that run or wait for a CPU, without this one."""
 
     name = "load"
 
@@ -28,7 +28,8 @@ class Load(HostCollector):
         super().__init__()
         self._loadavg = self.keep(proc / "loadavg", 256)
         self._stat = self.keep(proc / "stat", 1 << 20)
-        # Its text counts all interrupts of all CPUs: 0.1 ms here, many on a large host.
+        # Its text has all interrupts of all CPUs: reading it takes 0.1 ms here, more on a large
+        # host.
         self._pace = Pace()
         self._cpu: tuple[float, ...] = ()
 
@@ -41,7 +42,7 @@ class Load(HostCollector):
             "host.load1": as_number(words[0]),
             "host.load5": as_number(words[1]),
             "host.load15": as_number(words[2]),
-            # The thread that reads it runs.
+            # The reading thread is one of them.
             "host.run_queue": max(0.0, as_number(words[3].partition(b"/")[0]) - 1),
         }
         if self._pace.due(clock_ns):
@@ -57,7 +58,7 @@ class Load(HostCollector):
     def _read_cpu(self, words: list[bytes], values: dict[str, float]) -> None:
         now = tuple(map(as_number, words[: len(_CPU)]))
         total = sum(now) - sum(self._cpu)
-        # Idle and I/O wait can go back: Documentation/filesystems/proc.rst.
+        # The counters of idle and I/O wait can decrease: Documentation/filesystems/proc.rst.
         if len(now) == len(self._cpu) and total > 0:
             for name, new, old in zip(_CPU, now, self._cpu, strict=False):
                 values[f"host.cpu.{name}"] = max(0.0, new - old) / total

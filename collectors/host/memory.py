@@ -37,7 +37,7 @@ _VMSTAT = {
     b"compact_stall": "compaction_stalls",
     b"oom_kill": "oom_kills",
 }
-# Kernels split these by zone, or by what is refaulted, and did not once: the sum is one number.
+# Newer kernels split these by zone, or by kind of refault; the sum works on all kernels.
 _SUMS = {
     b"pgscan_direct_": "scanned_direct",
     b"pgscan_kswapd_": "scanned_kswapd",
@@ -50,7 +50,7 @@ _NOT_SUMMED = (b"pgscan_direct_throttle",)
 
 
 class Memory(HostCollector):
-    """Bytes, and counters of pages or events; those that this kernel lacks are left out."""
+    """Sizes in bytes, and counters of pages or events, as far as this kernel has them."""
 
     name = "memory"
 

@@ -32,7 +32,7 @@ class Pressure(HostCollector):
             for resource in RESOURCES
         ]
         self.cgroup_missing: str | None = None
-        """Why the numbers of the cgroup cannot be had."""
+        """Why the numbers of the cgroup are missing."""
         self._host_missing = (proc / "pressure").is_dir() is False
         if pid is not None:
             self._find_cgroup(pid, proc)
@@ -69,7 +69,7 @@ class Pressure(HostCollector):
 
 
 def _parse(prefix: str, line: bytes, values: dict[str, float]) -> None:
-    """Take ``some avg10=0.12 avg60=0.08 avg300=0.02 total=123456``."""
+    """Parse ``some avg10=0.12 avg60=0.08 avg300=0.02 total=123456``."""
     words = line.split()
     if not words or words[0] not in (b"some", b"full"):
         return

@@ -35,7 +35,7 @@ _SWITCHES = b"voluntary_ctxt_switches:\t"
 
 
 class ProcessNumbers(HostCollector):
-    """``start_time``: field 22 of its stat, where it is known: a pid can come again."""
+    """``start_time``: field 22 of its stat, where it is known: a pid can be reused."""
 
     name = "process"
 
@@ -61,7 +61,7 @@ class ProcessNumbers(HostCollector):
             known = _STATUS.get(key)
             if known is not None:
                 values[known[0]] = as_number(rest.split()[0]) * known[1]
-        # Others than its owner and root may not read it.
+        # Only its owner and root may read it.
         with contextlib.suppress(StallscopeError):
             for line in self._io.read().splitlines():
                 key, _, rest = line.partition(b":")
@@ -137,7 +137,7 @@ class _Threads:
                 switches[tid] = _sum_of_switches(text)
         values = {f"process.threads.{state}": 0.0 for state in "RSD"}
         values |= {f"process.threads.{state}": float(count) for state, count in states.items()}
-        # Of threads that were there both times: the count of one that ended is gone with it.
+        # Threads of both samples alone: the counters of one that has ended are gone.
         both = switches.keys() & self._switches.keys()
         if both:
             done = sum(max(0, switches[tid] - self._switches[tid]) for tid in both)
@@ -162,7 +162,7 @@ def _read(path: str) -> bytes:
 
 
 def _sum_of_switches(status: bytes) -> int:
-    """Add voluntary and involuntary ones, the last two lines."""
+    """Add voluntary and involuntary switches, the last two lines."""
     total = 0
     rest = status
     for _ in range(2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the collectors of the ``sql`` thread share: they take turns on the one connection."""
+"""The base of collectors of the ``sql`` thread, which take turns on one connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS = {"ON": 1.0, "YES": 1.0, "OFF": 0.0, "NO": 0.0}
 class SqlCollector(ABC):
     """A collector (stallscope.collectors.collector) that asks a server.
 
-    The connection belongs to who made it; closing a collector leaves it open.
+    The caller owns the connection; closing a collector does not close it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class SqlCollector(ABC):
     interval: float = 0.0
     default_deadline: ClassVar[float] = 1.0
     expensive: ClassVar[bool] = False
-    """It can take long on a server that answers everybody else at once."""
+    """The statement can take long on a healthy server."""
 
     def __init__(self, connection: Connection, deadline: float | None = None) -> None:
         self._connection = connection
@@ -52,8 +52,8 @@ class SqlCollector(ABC):
     def read(self, session: SqlSession) -> dict[str, float]:
         """Ask on an open session; return numbers by name."""
 
-    def close(self) -> None:  # noqa: B027 - part of the protocol; none has anything of its own
-        """Do nothing: what there is to close belongs to who made the connection."""
+    def close(self) -> None:  # noqa: B027 - part of the protocol; no collector has anything to close
+        """Do nothing: the caller owns the connection."""
 
 
 class Infrequent:
@@ -71,7 +71,7 @@ class Infrequent:
         self._collector = collector
 
     def collect(self) -> Sample:
-        """As the collector itself. Raises: SqlError."""
+        """Collect, and adapt the interval. Raises: SqlError."""
         begun, least = time.monotonic(), self._least
         try:
             return self._collector.collect()
@@ -85,12 +85,12 @@ class Infrequent:
             self.interval = max(least, (time.monotonic() - begun) / SHARE)
 
     def close(self) -> None:
-        """As the collector itself."""
+        """Close the collector."""
         self._collector.close()
 
 
 def number(value: object) -> float | None:
-    """Return what a server printed as a number, None where it is none; ON is 1."""
+    """Return a server's text as a number, None where it is none; ON is 1."""
     if isinstance(value, (int, float)):
         return float(value)
     if not isinstance(value, str) or not value:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one connection: one question at a time, each with a deadline, and a server that may hang.
+"""The one connection to a server: one query at a time, each with a deadline; the server may hang.
 
-A thread of its own does all that can block. Who asks waits for it until a deadline and no longer.
-When the deadline passes, the thread goes on waiting alone; a caller that asks meanwhile gets an
-error at once, and the answer that comes at last is dropped. So a server that hangs for an hour has
-one statement of ours waiting, not 3600.
+Its own thread does all that can block. A caller waits for it until a deadline and no longer. After
+the deadline, only the thread goes on waiting; a caller that asks meanwhile gets an error at once,
+and the late answer is dropped. So a server that hangs for an hour has one waiting statement from
+us, not 3600.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ T = TypeVar("T")
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 REFUSED_PAUSE = 60.0
-"""Accounts can be locked, and hosts blocked, by failed logins: those are tried rarely."""
+"""Failed logins can lock accounts and block hosts: they are retried rarely."""
 LONGEST_REFUSED_PAUSE = 600.0
 
 
 EXPENSIVE_SECONDS = 5.0
-"""What an expensive statement may take before it says that the server does not answer: the server
+"""The time after which an expensive statement means that the server does not answer: the server
 itself ends it then (SESSION in stallscope.collectors.sql.protocol)."""
 ANSWER_SECONDS = 0.5
-"""For an answer that is on its way when the connection is closed."""
+"""How long closing waits for an answer that is on its way."""
 QUIT_SECONDS = 5.0
-"""For COM_QUIT to be written: five bytes, by a thread that may have to wait for a CPU."""
+"""How long closing waits for COM_QUIT to be written: the thread may have to wait for a CPU."""
 CUT_SECONDS = 0.5
-"""For a read that was cut to end; a connect(2) may not."""
+"""How long closing waits for a read that was cut; a connect(2) may take longer."""
 
 
 class _Question:
-    """What one caller wants to know."""
+    """The query of one caller."""
 
     def __init__(self, ask: Callable[[SqlSession], Any], deadline: float, expensive: bool) -> None:
         self.ask = ask
@@ -57,14 +57,14 @@ class _Question:
 
 
 class Connection:
-    """A connection that is opened on the first question, kept, and opened again when it ended."""
+    """A connection that is opened for the first query, kept, and opened again after it ended."""
 
     def __init__(self, login: Login) -> None:
         self.login = login
         self.connects = 0
         """How often it was opened."""
         self.dropped = 0
-        """Answers that came too late."""
+        """How many answers came too late."""
         self._condition = threading.Condition()
         self._question: _Question | None = None
         self._worker: threading.Thread | None = None
@@ -78,7 +78,7 @@ class Connection:
 
     @property
     def facts(self) -> ServerFacts | None:
-        """Who answers, while there is a connection."""
+        """The server of the open connection, None without one."""
         session = self._session
         return None if session is None else session.facts
 
@@ -89,8 +89,8 @@ class Connection:
     def ask(self, ask: Callable[[SqlSession], T], seconds: float, *, expensive: bool = False) -> T:
         """Run ``ask`` in the connection's thread; return its answer.
 
-        ``seconds`` are for all of it: one's turn, connecting, and every statement. ``expensive``:
-        it can take long on a server that answers everybody else at once.
+        ``seconds`` limits the sum: waiting for a turn, connecting, and every statement.
+        ``expensive``: it can take long on a healthy server.
 
         Raises: LateError where there is no answer yet, ConnectError where there is no connection,
         StatementError where the server refused.
@@ -114,7 +114,7 @@ class Connection:
         return answer
 
     def waiting_since(self) -> float | None:
-        """Return for how many seconds a late answer has been owed; None where none is."""
+        """Return for how many seconds an answer has been late; None where none is."""
         with self._condition:
             question = self._question
             if question is None or not question.dropped:
@@ -129,7 +129,7 @@ class Connection:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
-            # Who leaves during an answer is an aborted client, in the server's count and its log.
+            # The server counts and logs a client that closes during an answer as aborted.
             waits = not self._condition.wait_for(lambda: self._question is None, ANSWER_SECONDS)
             if self._socket is not None and waits:
                 _cut(self._socket)
@@ -138,7 +138,7 @@ class Connection:
             worker.join(CUT_SECONDS if waits else QUIT_SECONDS)
 
     def _take_turn(self, question: _Question) -> None:
-        """Wait for a question that is still in time; never behind one that is late."""
+        """Wait for the turn while the query before is in time; fail at once where it is late."""
         if not self._condition.wait_for(
             lambda: self._question is None or self._question.dropped or self._closed,
             question.deadline - time.monotonic(),
@@ -192,7 +192,7 @@ class Connection:
     def _serve(self, question: _Question) -> None:
         try:
             session = self._session or self._connect()
-            # Nobody waits any more: do not load a server that just came back.
+            # No caller waits any more: do not load a server that has just recovered.
             session.wanted = lambda: not question.dropped and not self._closed
             if question.dropped:
                 return
@@ -205,7 +205,7 @@ class Connection:
         except BaseException as error:
             question.error = error
             if not isinstance(error, SqlError):
-                self._forget()  # rows of an answer may be left in it
+                self._forget()  # unread rows of an answer may be in it
 
     def _connect(self) -> SqlSession:
         try:
@@ -214,7 +214,7 @@ class Connection:
                 if self._closed:
                     end.close()
                     raise ConnectError("the connection was closed")
-                # A socket that TLS wraps is gone from `end`; this one still leads there.
+                # TLS detaches the socket from `end`; this duplicate still refers to it.
                 self._socket = end.dup()
             session = connect(self.login, end)
         except ConnectError as error:
@@ -226,14 +226,14 @@ class Connection:
         return session
 
     def _lost(self, error: ConnectError) -> None:
-        """Connect again at once, but not where connections keep ending soon."""
+        """Connect again at once, unless connections end soon again and again."""
         if time.monotonic() - self._connected_at > LONGEST_PAUSE:
             self._failure, self._pause = None, 0.0
         else:
             self._retry_later(error)
 
     def _retry_later(self, error: ConnectError) -> None:
-        """Say when the next try is: each later than the one before."""
+        """Set the time of the next try; the pause grows with each failure."""
         refused = isinstance(error, RefusedError)
         first, longest = (
             (REFUSED_PAUSE, LONGEST_REFUSED_PAUSE) if refused else (FIRST_PAUSE, LONGEST_PAUSE)

@@ -53,11 +53,11 @@ def find(
     login = _login(given, env, found.files)
     by_default = sources.defaults_file is None and sources.defaults_extra_file is None
     if login.host is None and server is not None and (by_default or login.socket is None):
-        # Packages name a socket in the default files: that of one server, not of this one.
+        # Packages set a socket in the default files: it may be that of another server.
         login = _own_socket(login, server)
     notes = list(found.notes)
     if by_default and login.socket_shown is not None and login.password:
-        # Whatever calls itself mysqld in somebody's container must not be given it.
+        # A program that is called mysqld in a container must not get the password.
         login = msgspec.structs.replace(login, password=None)
         notes.append(
             "the server has a root of its own, so the password of the default option files is not"
@@ -70,7 +70,7 @@ def find(
 
 
 def options(settings: Iterable[Setting]) -> dict[str, str]:
-    """Return the last value of each option that matters here, by its name in the clients."""
+    """Return the last value of each known option, by its name in the clients."""
     given: dict[str, str] = {}
     for setting in settings:
         name, value = _meant(setting.name, setting.value)
@@ -111,7 +111,7 @@ def _login(given: Mapping[str, str], env: Mapping[str, str], files: Sequence[str
 
 
 def _by_tcp(protocol: str | None, host: str | None) -> bool:
-    """As the clients: a host other than localhost is reached by TCP."""
+    """As the clients do: connect to a host other than localhost by TCP."""
     if protocol:
         word = protocol.lower()
         if word in ("tcp", "socket"):
@@ -122,9 +122,9 @@ def _by_tcp(protocol: str | None, host: str | None) -> bool:
 
 
 def _own_socket(login: Login, server: Server) -> Login:
-    """Reach the server where it listens itself."""
+    """Connect to a socket or port on which the server listens."""
     for path in server.sockets:
-        # X Protocol listens on a socket of its own.
+        # The X Protocol has its own socket.
         if "mysqlx" in os.path.basename(path):
             continue
         seen = f"/proc/{server.main.pid}/root{path}"
@@ -157,7 +157,7 @@ def _is_on(text: str | None) -> bool:
 
 
 def _tls(given: Mapping[str, str]) -> Tls:
-    """Read MySQL's words (ssl-mode) and MariaDB's (ssl, ssl-verify-server-cert)."""
+    """Read the options of MySQL (ssl-mode) and MariaDB (ssl, ssl-verify-server-cert)."""
     files = {
         name: given.get(f"ssl-{name}") or None
         for name in ("ca", "capath", "cert", "key", "cipher", "crl")

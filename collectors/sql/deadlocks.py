@@ -43,13 +43,13 @@ report is expensive, and holds the kernel mutex in old versions."""
 SETTINGS_SECONDS = 10.0
 """Between two reads of the variables: somebody can switch the log on."""
 QUIET_SECONDS = 5.0
-"""A log that sent nothing for so long says no more of a deadlock that it began: its server writes
-line by line, and can wait for the disk or a CPU between two."""
+"""After this pause in the log, a report of a deadlock counts as ended: the server writes line by
+line, and can wait for the disk or a CPU between two lines."""
 _MAX_KNOWN = 10_000
 
 
 class _Asks(Protocol):
-    """What is used of collectors.sql.connection.Connection."""
+    """The used part of collectors.sql.connection.Connection."""
 
     def ask(
         self, ask: Callable[[SqlSession], T], seconds: float, *, expensive: bool = False
@@ -57,28 +57,29 @@ class _Asks(Protocol):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Since the watch began."""
+    """Counts since the watch began."""
 
     seen: int
     counted: int | None
-    """By the server; None where it does not count them."""
+    """The server's own count; None where it has none."""
     missed: int | None
-    """Counted and never seen; None where the server does not count."""
+    """Deadlocks that the server counted and the watch did not read; None where it does not
+    count."""
     source: str
     """``log`` or ``status``."""
     why: str | None = None
-    """Why it is not the log."""
+    """Why the source is not the log."""
 
 
 class _Settings(msgspec.Struct, frozen=True):
     prints_all: bool
     log: str | None
     normalize: Callable[[str], Statement]
-    """As the server reads quotes."""
+    """The normalizer for the server's SQL mode."""
 
 
 class DeadlockWatch:
-    """The deadlocks of one server process; ``pid`` is it as seen from here."""
+    """The deadlocks of one server process; ``pid`` is its number in our pid namespace."""
 
     def __init__(self, connection: _Asks, pid: int, deadline: float = 1.0) -> None:
         self._connection = connection
@@ -103,17 +104,17 @@ class DeadlockWatch:
     def begin(self) -> list[Deadlock]:
         """Start the watch: return the latest deadlock that was there before, if any.
 
-        It is not counted: nobody knows how many there were.
+        It is not counted: the number of earlier deadlocks is unknown.
         """
         self._connection.ask(self._configure, self._deadline)
         self._count(self._connection.ask(self._counter, self._deadline))
         return self._new(self._latest(), counted=False)
 
     def poll(self, *, cue: bool = False) -> list[Deadlock]:
-        """Return the deadlocks that are new; ``cue``: somebody knows that there is one.
+        """Return the deadlocks that are new; ``cue``: the wait programs saw one.
 
-        Raises: StallscopeError where the server does not answer; what its log said is kept for the
-        next poll.
+        Raises: StallscopeError where the server does not answer; what was read of its log is kept
+        for the next poll.
         """
         self._owed = self._owed or cue
         if self._settings is None:
@@ -141,7 +142,7 @@ class DeadlockWatch:
         )
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._log is not None:
             self._log.close()
         self._log = None
@@ -155,7 +156,7 @@ class DeadlockWatch:
         )
         self._settings_at = time.monotonic()
         self._follow(self._settings)
-        # Which one it is costs as much to ask as the number itself.
+        # Asking which one it is costs as much as the number itself.
         ways = (_status_counter, _metric)
         self._counter = next((way for way in ways if way(session) is not None), _no_counter)
 
@@ -177,7 +178,7 @@ class DeadlockWatch:
         self._reader = Reader("log", headless=True, sql=self._sql)
 
     def _count(self, value: float | None) -> bool:
-        """Take the server's counter; say whether it moved."""
+        """Take the server's counter; return whether it changed."""
         before, self._last = self._last, value
         if value is None:
             self._first = None
@@ -199,7 +200,7 @@ class DeadlockWatch:
         found = self._reader.read(lines, now_ns, now)
         if lines or moved:
             self._log_said_at = time.monotonic()
-        # Nothing more comes of what was begun: it had an end that is not known here.
+        # No more lines will come of a report that was begun: its end has an unknown form.
         elif time.monotonic() - self._log_said_at >= QUIET_SECONDS:
             last = self._reader.end(now_ns, now)
             found += [] if last is None else [last]
@@ -255,7 +256,7 @@ def _no_counter(_: SqlSession) -> None:
 
 
 def _log_path(pid: int, log_error: str, datadir: str) -> str | None:
-    """Return the error log as it is seen from here; None where it goes to no file."""
+    """Return the path of the error log in our mount namespace; None where it is no file."""
     if log_error in ("", "stderr"):
         path = f"/proc/{pid}/fd/2"
         return path if os.path.isfile(path) else None

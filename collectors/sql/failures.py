@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong when a server is asked; each is one sentence for people."""
+"""The errors of queries; the text of each is one sentence for people."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["ConnectError", "LateError", "RefusedError", "SqlError", "StatementEr
 
 
 class SqlError(StallscopeError):
-    """The server did not give what it was asked for."""
+    """A query failed."""
 
 
 class LateError(SqlError):
-    """There is no answer yet; what comes later is dropped."""
+    """There is no answer yet; a later one is dropped."""
 
 
 class ConnectError(SqlError):
-    """There is no connection, and none is tried before its time."""
+    """There is no connection, and the next try is later."""
 
 
 class RefusedError(ConnectError):

@@ -16,12 +16,12 @@ BEAT = "DO 1"
 
 
 class Heartbeat(SqlCollector):
-    """The time from the statement to its answer; waiting for one's turn is left out."""
+    """The time from the statement to its answer, without waiting for the turn."""
 
     name = "heartbeat"
 
     def collect(self) -> Sample:
-        """As the others; late: ``elapsed_ms`` says since when the server has owed an answer.
+        """Take a sample; of a late answer, ``elapsed_ms`` says for how long it has been late.
 
         Raises: SqlError, a sentence, where there is no server to wait for.
         """

@@ -13,7 +13,7 @@ __all__ = ["MAX_TEXT", "InnodbStatus", "read_report"]
 STATUS = "SHOW ENGINE INNODB STATUS"
 
 MAX_TEXT = 1 << 20
-"""Characters that are kept; the server itself stops at 1 MB or before."""
+"""The most characters that are kept; the server itself stops at 1 MB or before."""
 
 
 class InnodbStatus(SqlCollector):

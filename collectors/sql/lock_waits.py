@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for whose rows, in the way of each version.
+"""Row-lock waits and their owners, from the tables of each version.
 
 MySQL 8 and later have ``performance_schema.data_lock_waits``, MySQL 5.5 to 5.7 and MariaDB
-``information_schema.INNODB_LOCK_WAITS``. Both list each waiter once for everybody before it in
-the queue, so that 1,000 waiters of one row make half a million lines: only those behind a
-transaction that does not wait itself are asked for, and the server adds them up.
+``information_schema.INNODB_LOCK_WAITS``. Both list each waiter once for every transaction before it
+in the queue, so that 1,000 waiters of one row make half a million rows. So only waiters behind a
+transaction that does not wait itself are queried, and the server counts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRANSACTIONS = """\
 SELECT trx_id, trx_state, trx_mysql_thread_id,
 TIMESTAMPDIFF(SECOND, trx_wait_started, NOW()), TIMESTAMPDIFF(SECOND, trx_started, NOW())
 FROM information_schema.INNODB_TRX"""
-# First those whom a transaction blocks that does not wait itself, then the others.
+# First the waiters behind a transaction that does not wait itself, then the others.
 DATA_LOCK_WAITS = """\
 SELECT REQUESTING_ENGINE_TRANSACTION_ID, MIN(BLOCKING_ENGINE_TRANSACTION_ID),
 MIN(REQUESTING_ENGINE_LOCK_ID)
@@ -47,9 +47,9 @@ FROM information_schema.INNODB_LOCKS WHERE lock_id IN ({})"""
 MAX_TRANSACTIONS = 20_000
 MAX_ROOTS = 1000
 MAX_CHAINED = 200
-"""Waiters behind waiters alone that are looked up."""
+"""The most waiters behind other waiters that are queried."""
 MAX_NAMED = 10
-"""Locks whose table is looked up: those with most waiters."""
+"""The most locks whose table is queried: those with most waiters."""
 
 _WAITS = "LOCK WAIT"
 _NO_SUCH_TABLE = frozenset({1109, 1146})
@@ -134,7 +134,7 @@ def _waits(
 def _ask(
     session: SqlSession, roots: Sequence[str], waiting: Sequence[str]
 ) -> tuple[list[tuple[object, ...]], str]:
-    """Return a line for each waiter, and the statement that names their locks."""
+    """Return a row for each waiter, and the statement that names their locks."""
     if not session.version.mariadb:
         try:
             return _lines(session, DATA_LOCK_WAITS, roots, waiting), DATA_LOCKS
@@ -147,7 +147,7 @@ def _ask(
 def _lines(
     session: SqlSession, statement: str, roots: Sequence[str], waiting: Sequence[str]
 ) -> list[tuple[object, ...]]:
-    """Ask for those behind ``roots``, then for those of ``waiting`` that are behind others."""
+    """Query the waiters behind ``roots``, then those of ``waiting`` that are behind others."""
     found: list[tuple[object, ...]] = []
     left = list(waiting)
     for side, ids in (("BLOCKING", list(roots)), ("REQUESTING", left)):
@@ -162,7 +162,7 @@ def _lines(
 def _names(
     session: SqlSession, statement: str, ids: list[str]
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return lock id → what is locked, and how."""
+    """Return lock id → table, index and mode."""
     if not ids:
         return {}
     rows = session.select(statement.format(", ".join(["%s"] * len(ids))), ids, max_rows=100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server is reached and as whom: what is left when all options are read."""
+"""How to log in to a server: the result of all options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Login(msgspec.Struct, frozen=True):
     password: str | None = None
     socket: str | None = None
     socket_shown: str | None = None
-    """The socket's path as people know it, where ``socket`` leads there through /proc."""
+    """The socket's path for messages, where ``socket`` is a path through /proc."""
     host: str | None = None
     port: int = DEFAULT_PORT
     tls: Tls = Tls()
@@ -45,10 +45,10 @@ class Login(msgspec.Struct, frozen=True):
     cleartext: bool = False
     """The password may be sent as it is, where the connection is encrypted or local."""
     sources: tuple[str, ...] = ()
-    """Files and variables that it came from."""
+    """The files and variables that the options came from."""
 
     def __repr__(self) -> str:
-        """Leave the password out: this text can end in logs."""
+        """Without the password: this text can get into logs."""
         return f"Login({self})"
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Login(msgspec.Struct, frozen=True):
 
 
 def default_user() -> str:
-    """Return whom the clients log in as when nothing is said: the user of the process."""
+    """Return the clients' default user: that of the process."""
     if os.geteuid() == 0:
         return "root"
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for whose metadata locks.
+"""Metadata-lock waits and their owners.
 
 MySQL has ``performance_schema.metadata_locks`` from 5.7 on. MariaDB's plugin METADATA_LOCK_INFO
-lists what is held alone: there the states of the connections say who waits.
+lists held locks only: there the states of the connections say who waits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_PLUGIN = (
     " INSTALL SONAME 'metadata_lock_info'"
 )
 
-# Which requests a lock keeps out (sql/mdl.cc of MySQL 8): of locks on objects, and on scopes.
+# Which requests a lock blocks (sql/mdl.cc of MySQL 8): of locks on objects, and on scopes.
 _HELD_KEEPS_OUT = {
     "SHARED": "X",
     "SHARED_HIGH_PRIO": "X",
@@ -80,11 +80,11 @@ _SHORT = {
     "INTENTION_EXCLUSIVE": "IX",
 }
 _SCOPES = frozenset({"GLOBAL", "COMMIT", "SCHEMA", "TABLESPACE", "BACKUP LOCK", "BACKUP TABLES"})
-"""There SHARED and INTENTION_EXCLUSIVE keep each other out."""
+"""There SHARED and INTENTION_EXCLUSIVE block each other."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A metadata lock, held or wanted."""
+    """A metadata lock, held or requested."""
 
     kind: str
     """``TABLE``, ``GLOBAL``, …"""
@@ -150,7 +150,7 @@ def _why_not(session: SqlSession, error: StatementError) -> str:
 
 
 def _granted(session: SqlSession, pending: Sequence[Held]) -> list[tuple[object, ...]]:
-    """Return who holds what the others want."""
+    """Return the holders of the requested locks."""
     objects = [
         key for key, _ in Counter((h.kind, h.name) for h in pending).most_common(MAX_OBJECTS)
     ]
@@ -177,7 +177,7 @@ def _held(rows: Sequence[tuple[object, ...]], threads: Mapping[int, int]) -> lis
 def waits_of(locks: Sequence[Held]) -> list[LockWait]:
     """Return whom each connection with a pending lock waits for.
 
-    A lock that is held comes before one that others only wait for, longest queue first.
+    Held locks come before those that others only wait for; the longest queue is first.
     """
     by_object: dict[tuple[str, str], list[Held]] = {}
     for lock in locks:
@@ -232,9 +232,9 @@ def _by_plugin(session: SqlSession) -> list[Held]:
 def _guided(held: Sequence[Held], waiting: set[int]) -> list[LockWait]:
     """Find owners where only held locks are listed.
 
-    A connection that waits and holds an upgradable lock is a DDL: it waits for who else holds the
-    table. The others wait for it, but not for which table is not reported: they are left out where
-    there is more than one such DDL.
+    A connection that waits and holds an upgradable lock is a DDL: it waits for the other holders of
+    the table. The others wait for it, but not for which table is not reported: they are left out
+    where there is more than one such DDL.
     """
     found: list[LockWait] = []
     for lock in held:

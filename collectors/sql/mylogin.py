@@ -2,8 +2,8 @@
 """``.mylogin.cnf``, as mysql_config_editor of MySQL 5.6 and later writes it.
 
 Four bytes without meaning, 20 bytes of key, then for each line of an option file its length (four
-bytes, little endian) and the line in AES-128-ECB with PKCS#7 padding. The key stands in the file:
-this hides a password from a glance, from nothing else.
+bytes, little endian) and the line in AES-128-ECB with PKCS#7 padding. The key is in the file
+itself: this hides a password from a reader's eye, not from a program.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ KEY_BYTES = 20
 _UNUSED_BYTES = 4
 _AES_BYTES = 16
 MAX_LINE = 4096
-"""Of cipher text: the clients' own limit."""
+"""The most bytes of cipher text: the clients' own limit."""
 
 
 def decrypt(data: bytes) -> bytes:
-    """Return the option file inside.
-
-    Raises: UsageError where it is torn or none of these files.
-    """
+    """Return the option file inside. Raises: UsageError where it is damaged or no such file."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.padding import PKCS7
 

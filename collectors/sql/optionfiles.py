@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Option files: which are read, in which order, and what of them counts for a client.
+"""Option files: which are read, in which order, and which groups count for a client.
 
-As the ``mariadb`` client does it, with limits that it has not: these files can belong to others.
+They are read as by the ``mariadb`` client, but with limits: other users can own these files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUPS = ("mysql", "mariadb-client", "client", "client-server", "client-mariadb"
 MAX_DEPTH = 10
 """Includes in includes: the clients' own limit."""
 MAX_BYTES = 1 << 20
-"""Of one file."""
+"""The most bytes of one file."""
 MAX_FILES = 256
 MAX_ENTRIES = 4096
 """Files of one !includedir."""
@@ -38,10 +38,10 @@ _LOGIN_FILE_VARIABLE = "MYSQL_TEST_LOGIN_FILE"
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What the user said about option files; the words of the clients."""
+    """The user's options about option files, named as in the clients."""
 
     defaults_file: str | None = None
-    """Only this one, and it has to be there."""
+    """Read only this file; it must exist."""
     defaults_extra_file: str | None = None
     group_suffix: str | None = None
     login_path: str | None = None
@@ -58,15 +58,15 @@ class Setting(msgspec.Struct, frozen=True):
     file: str
 
     def __repr__(self) -> str:
-        """Leave the value out: it can be a password."""
+        """Without the value: it can be a password."""
         return f"Setting({self.group!r}, {self.name!r}, file={self.file!r})"
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What all files together say."""
+    """The options of all files together."""
 
     settings: tuple[Setting, ...]
-    """In the order that they were read: the last one of a name counts."""
+    """The options in the order of reading: the last one of a name counts."""
     files: tuple[str, ...]
     notes: tuple[str, ...]
     """What was ignored, and why."""
@@ -81,7 +81,7 @@ def read(
 ) -> Found:
     """Read all files that a client would.
 
-    ``folders`` stands in for /etc and /etc/mysql.
+    ``folders`` replaces /etc and /etc/mysql.
 
     Raises: UsageError where the clients give up: a file that was asked for by name and cannot be
     read, or a line that is wrong.
@@ -109,7 +109,7 @@ def _with_suffix(
 def _default_files(
     sources: Sources, env: Mapping[str, str], folders: Sequence[str] | None
 ) -> Iterator[tuple[str, bool]]:
-    """Yield each file with whether it has to be there."""
+    """Yield each file, and whether it must exist."""
     if sources.defaults_file is not None:
         yield os.path.expanduser(sources.defaults_file), True
         return
@@ -134,7 +134,7 @@ def _lower(names: Iterable[str]) -> frozenset[str]:
 
 
 class _NotThere(Exception):
-    """A file that the clients pass over; its text is the reason."""
+    """A file that the clients skip; its text is the reason."""
 
 
 class _Reader:
@@ -145,7 +145,7 @@ class _Reader:
         self.notes: list[str] = []
 
     def top(self, path: str, *, required: bool) -> None:
-        """Read one of the files that everything begins with."""
+        """Read one of the first files."""
         try:
             self._file(path, 0)
         except _NotThere as error:
@@ -216,7 +216,7 @@ class _Reader:
             except _NotThere:
                 pass
             except UsageError as error:
-                # The clients say so and go on with the file that included it.
+                # The clients print a warning and continue with the file that included it.
                 self._note(str(error))
 
     def _note(self, text: str) -> None:
@@ -227,7 +227,7 @@ class _Reader:
 def _load(path: str) -> tuple[bytes, int]:
     """Return content and mode of a regular file; raises _NotThere, UsageError where too large."""
     try:
-        # A FIFO without a writer must not hold us up.
+        # Opening a FIFO without a writer would block.
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise _NotThere(getattr(error, "strerror", None) or str(error)) from None

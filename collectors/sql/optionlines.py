@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of MySQL's option files, byte for byte as the clients read them (mysys/my_default.c).
 
-Not as an INI parser would: groups may come again, a quote opens a region that hides ``#``, an
+An INI parser would differ: groups may repeat, a quote opens a region that hides ``#``, an
 unknown escape keeps its backslash, and what is white space is decided in latin1.
 """
 
@@ -16,7 +16,7 @@ from stallscope.base.errors import UsageError
 __all__ = ["Group", "Include", "Item", "LineError", "Option", "parse"]
 
 PIECE = 4094
-"""Bytes that the clients read at once: the rest of a longer line is a line of its own."""
+"""Bytes that the clients read at once: the rest of a longer line counts as another line."""
 
 _SPACE = b"\t\n\v\f\r \xa0"
 _ESCAPES = {
@@ -35,7 +35,7 @@ _HASH = ord("#")
 
 
 class LineError(UsageError):
-    """A line that makes the clients give the file up."""
+    """A line at which the clients stop reading the file."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f"line {line}: {what}")
@@ -67,12 +67,10 @@ Item = Group | Option | Include
 
 
 def parse(data: bytes, *, includes: bool = True) -> Iterator[Item]:
-    """Yield what the lines say, in their order.
+    """Yield the content of the lines, in their order.
 
-    ``includes`` is False where files include one another too deep: then those lines are skipped,
-    whatever they say.
-
-    Raises: LineError; what came before it counts.
+    ``includes`` is False where files include one another too deep: then those lines are skipped.
+    Raises: LineError; the lines before it count.
     """
     grouped = False
     for number, line in enumerate(_lines(data), 1):
@@ -93,7 +91,7 @@ def parse(data: bytes, *, includes: bool = True) -> Iterator[Item]:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """Cut into lines as fgets(3) and C strings have it: a NUL ends the line."""
+    """Split into lines as fgets(3) and C strings do: a NUL ends the line."""
     at = 0
     while at < len(data):
         newline = data.find(b"\n", at, at + PIECE)
@@ -107,7 +105,7 @@ def _directive(text: bytes, number: int) -> Include | None:
     for word, folder in ((b"includedir", True), (b"include", False)):
         after = rest[len(word) :]
         if rest.startswith(word) and after[:1] and after[0] in _SPACE:
-            # The last byte is believed to be the newline, and goes even where it is none.
+            # The clients remove the last byte, taking it for the newline, also where it is none.
             path = after.lstrip(_SPACE)[:-1].rstrip(_SPACE)
             if not path:
                 raise LineError(number, f"!{word.decode()} without a path")

@@ -36,7 +36,7 @@ SELECT NAME, COUNT(*) FROM performance_schema.threads WHERE THREAD_OS_ID IS NOT 
 GROUP BY NAME"""
 
 _MISSING = frozenset({1054, 1109, 1142, 1146, 1227})
-"""No such column, no such table, or no right to it."""
+"""Errors: no such column, no such table, or no right to it."""
 
 
 class PerfThreads(SqlCollector):
@@ -60,9 +60,8 @@ class PerfThreads(SqlCollector):
 
 
 def read_sessions(session: SqlSession) -> tuple[list[Session], dict[int, int], str | None]:
-    """Return the connections, thread numbers of performance_schema → connection, and why not.
-
-    MariaDB's tables know connections by their own numbers: there both are the same.
+    """Return the connections, a map from thread numbers of performance_schema to connections, and
+    why there are none. MariaDB's tables use the connections' own numbers: there both are the same.
     """
     version = session.version
     statement = PROCESSLIST_TID if version.mariadb else THREADS
@@ -111,7 +110,7 @@ def _session(row: Row) -> Session:
 
 
 def last_statements(session: SqlSession, connections: Collection[int]) -> dict[int, str]:
-    """Return what idle connections ran last."""
+    """Return the last statements of idle connections."""
     wanted = sorted(connections)[:MAX_LAST]
     if not wanted or not session.has_threads_table:
         return {}

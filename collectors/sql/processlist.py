@@ -12,7 +12,7 @@ from stallscope.collectors.sql.protocol import Row, SqlSession
 
 __all__ = ["BACKGROUND", "SHOW", "Processlist"]
 
-# The server counts, without a lock on any connection and without a temporary file.
+# The server does the counting, without a lock on any connection and without a temporary file.
 THREADS = """\
 SELECT PROCESSLIST_COMMAND, PROCESSLIST_STATE, MAX(PROCESSLIST_TIME), COUNT(*)
 FROM performance_schema.threads
@@ -29,12 +29,12 @@ BACKGROUND = frozenset(
     {"Daemon", "Binlog Dump", "Binlog Dump GTID", "Connect", "Slave_IO"}
     | {"Slave_SQL", "Slave_worker", "Clone"}
 )
-"""Commands of connections that nobody waits for: their time says how old they are."""
+"""Commands of background connections: their time is the age of the connection."""
 _SLEEP = "Sleep"
 
 
 class Processlist(SqlCollector):
-    """``processlist.running``: with a statement; background and ourselves are left out.
+    """``processlist.running``: with a statement, without background connections and our own.
 
     Also: ``processlist.sleeping``, ``.background``, ``.total``, ``.longest_s`` (of the running
     ones), ``.command.Query``, ``.state.Sending data``.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open one connection: the socket, TLS, the login, and a session that can hold nothing up.
+"""Open one connection: socket, TLS, login, and a session whose statements block nobody.
 
-All of this may hang for as long as the server likes; stallscope.collectors.sql.connection runs it
-in a thread that may.
+All of this can hang as long as the server hangs; stallscope.collectors.sql.connection runs it in
+its own thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["TAG", "Row", "Rows", "ServerFacts", "SqlSession", "connect", "reach"
 Row = tuple[Any, ...]
 
 TAG = f"/* stallscope {package.version()} */ "
-"""Begins every statement, so that people know it in a processlist or a log."""
+"""The beginning of every statement, so that people recognize it in a processlist or a log."""
 
 _MAX_PACKET = 16 << 20
 _KEEPALIVE = (
@@ -49,7 +49,7 @@ _KEEPALIVE = (
     (socket.TCP_KEEPCNT, 3),
     (socket.TCP_USER_TIMEOUT, 60_000),
 )
-"""A host that vanished is noticed within a minute or so; one that merely hangs is waited for."""
+"""A host that is gone is noticed within about a minute; a host that only hangs is waited for."""
 
 SESSION = (
     "SET SESSION sql_mode = ''",
@@ -59,11 +59,11 @@ SESSION = (
     "SET SESSION innodb_lock_wait_timeout = 1",
     "SET SESSION TRANSACTION READ ONLY",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED",
-    # What nobody waits for any more, the server need not finish: milliseconds, or seconds.
+    # The server ends statements that no caller waits for any more: milliseconds, or seconds.
     "SET SESSION max_execution_time = 5000",
     "SET SESSION max_statement_time = 5",
 )
-"""Each by itself: what a server does not have, it refuses."""
+"""Sent one by one: a server refuses the settings that it does not have."""
 
 _FACTS = "SELECT CONNECTION_ID(), VERSION(), @@version_comment, @@socket, @@port, @@datadir"
 
@@ -109,20 +109,20 @@ _NUMBERS = itertools.count(1)
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """Who answers."""
+    """The server at the other end."""
 
     version: ServerVersion
     connection: int
-    """Our own id there."""
+    """The id of our own connection."""
     socket: str | None = None
     port: int | None = None
     datadir: str | None = None
     listener_pid: int | None = None
-    """Of the process that listens on our Unix socket, as the kernel says."""
+    """The process that listens on our Unix socket, according to the kernel."""
 
 
 class Rows(list[Row]):
-    """Rows of an answer. ``left_out``: how many more there were than were asked for."""
+    """Rows of an answer. ``left_out``: how many rows beyond the limit were dropped."""
 
     def __init__(self, rows: Sequence[Row] = (), left_out: int = 0) -> None:
         super().__init__(rows)
@@ -130,7 +130,7 @@ class Rows(list[Row]):
 
 
 class _NoPlainPassword:
-    """Stands where PyMySQL would send the password to any server that asks for it."""
+    """Replaces the code with which PyMySQL sends the password to any server that asks for it."""
 
     def __init__(self, connection: object) -> None:
         pass
@@ -149,10 +149,11 @@ class SqlSession:
     def __init__(self, raw: pymysql.Connection[Any], facts: ServerFacts) -> None:
         self._raw = raw
         self.number = next(_NUMBERS)
-        """No other session of this process has it."""
+        """Unique among the sessions of this process."""
         self.facts = facts
         self.wanted: Callable[[], bool] = lambda: True
-        """Says whether somebody still waits for the answers: else no further statement is sent."""
+        """Returns whether a caller still waits for the answers: if not, no further statement is
+        sent."""
         self.version = facts.version
 
     @property
@@ -161,9 +162,9 @@ class SqlSession:
 
     @cached_property
     def has_process(self) -> bool:
-        """Return whether the account sees the connections of others."""
+        """Return whether the account has the PROCESS privilege and sees all connections."""
         try:
-            # Nothing but numbers of page sizes, and it wants the same privilege, roles included.
+            # This harmless table needs the same privilege, roles included.
             self.select("SELECT COUNT(*) FROM information_schema.INNODB_CMP")
         except StatementError as error:
             return error.number != ER.SPECIFIC_ACCESS_DENIED_ERROR
@@ -189,7 +190,7 @@ class SqlSession:
     def select(self, sql: str, arguments: Sequence[object] = (), *, max_rows: int = 10_000) -> Rows:
         """Return the rows of one statement; those beyond ``max_rows`` are read and dropped.
 
-        Raises: StatementError where the server refuses it, ConnectError where it is gone.
+        Raises: StatementError where the server refuses it, ConnectError where the connection ended.
         """
         rows = Rows()
 
@@ -218,7 +219,7 @@ class SqlSession:
     def each(
         self, sql: str, take: Callable[[Row], object], arguments: Sequence[object] = ()
     ) -> None:
-        """Give each row to ``take`` as it comes: nothing is kept here."""
+        """Give each row to ``take`` as it arrives; no row is kept."""
         with self._asking() as cursor:
             cursor.execute(TAG + sql, tuple(arguments) or None)
             for row in cursor.fetchall_unbuffered():
@@ -233,7 +234,7 @@ class SqlSession:
                 yield cursor
         except StallscopeError:
             raise
-        except Exception as error:  # what a hostile server sends can trip PyMySQL anywhere
+        except Exception as error:  # bytes of a hostile server can raise anything in PyMySQL
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StatementError | ConnectError:
@@ -249,7 +250,7 @@ class SqlSession:
             self._raw.close()
 
     def drop(self) -> None:
-        """Close without a word to the server."""
+        """Close without sending COM_QUIT."""
         with contextlib.suppress(Exception):
             self._raw._force_close()  # type: ignore[attr-defined]
 
@@ -308,8 +309,8 @@ def connect(login: Login, end: socket.socket) -> SqlSession:
 def _connect(login: Login, end: socket.socket) -> SqlSession:
     local = login.socket is not None
     raw = _prepared(login, local)
-    # Waiting is limited from outside: a read that timed out would end the connection, and a
-    # server that hangs would be met by one new connection after another.
+    # The caller limits the waiting: a read that times out would end the connection, and a server
+    # that hangs would get one new connection after another.
     end.settimeout(None)
     if local:
         raw._secure = True  # type: ignore[attr-defined]
@@ -317,7 +318,7 @@ def _connect(login: Login, end: socket.socket) -> SqlSession:
         raw.connect(end)
     except (pymysql.err.Error, OSError, EOFError) as error:
         raise _connect_failure(login, error) from error
-    except Exception as error:  # a server that speaks another language trips PyMySQL's parser
+    except Exception as error:  # another protocol can raise anything in PyMySQL's parser
         raise ConnectError(
             f"the program at {login.where} is no MySQL server: {type(error).__name__}"
         ) from error

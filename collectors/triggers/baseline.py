@@ -11,20 +11,20 @@ __all__ = ["NS", "Baseline"]
 
 NS = 1_000_000_000
 BUCKET_NS = 10 * NS
-"""Seconds within one of these are one opinion, so that a faster poll has no more of a say."""
+"""The seconds of one mean: a shorter polling interval must not give a period more weight."""
 BUCKETS = 60
 """Ten minutes: a change of load by day and night is followed within five."""
 WARM_UP = 12
-"""Buckets, two minutes: before that nothing is known."""
+"""Buckets of the first two minutes, in which there is no baseline."""
 RELEARN_NS = 900 * NS
-"""So long an incident goes unlearnt; what lasts longer is how the server works now."""
+"""For so long an incident does not change the baseline; what lasts longer is the new normal."""
 
 
 class Baseline:
     """A moving baseline: the median of ten-second means over ten minutes.
 
-    The median does not follow the first minutes of something new, so that a stall which is not
-    noticed yet does not become the measure it is judged by.
+    The median does not follow the first minutes of something new, so that a stall which has not
+    fired yet does not become the baseline.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Baseline:
 
     @property
     def value(self) -> float | None:
-        """Return what is usual; None until it has been watched for two minutes."""
+        """Return the baseline; None in the first two minutes."""
         return self._value
 
     def learn(self, value: float, clock_ns: int, *, incident: bool) -> None:
@@ -70,7 +70,7 @@ class Baseline:
         self._settle()
 
     def forget(self) -> None:
-        """Begin again: another server process."""
+        """Start again for another server process."""
         self._means.clear()
         self._value = None
         self._idle_since = None

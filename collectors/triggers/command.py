@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that a program of the user's prints, as pt-stalk's ``trg_plugin`` does."""
+"""Numbers that a program of the user prints, as with pt-stalk's ``trg_plugin``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stallscope.model.samples import Sample
 __all__ = ["CommandCollector"]
 
 _GRACE = 0.5
-"""Seconds in which it ends what is late and says so itself."""
+"""Seconds that it needs to end a late program and report it."""
 
 
 class CommandCollector:
     """A collector (stallscope.collectors.collector) of one ``[[command]]``: ``command.NAME``.
 
-    The program is run without a shell, in a process group of its own that ends with it.
+    The program is run without a shell, in its own process group, which is killed at its end.
     """
 
     def __init__(self, settings: CommandSettings) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What triggers would do with given samples, and how far the others are from it."""
+"""What triggers would do with given samples, and how close the others came."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DryRun(msgspec.Struct, frozen=True):
 def dry_run(
     settings: AgentSettings, records: Iterable[Record], constants: Mapping[str, float] | None = None
 ) -> DryRun:
-    """Feed the triggers with records; nothing else happens."""
+    """Feed the triggers with records, without captures or notifications."""
     engine = Engine(settings, constants)
     fired: list[Fired] = []
     clocks: list[int] = []

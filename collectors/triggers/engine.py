@@ -29,8 +29,8 @@ __all__ = ["Engine", "TriggerState", "number", "sources_named", "status_variable
 
 STALE_NS = 5 * NS
 STALE_INTERVALS = 3
-# Samples come early and late. One that is left out costs a whole poll, so none is where the poll
-# itself keeps the interval, and of a faster poll those that come well before their time.
+# Samples come early and late. Skipping one costs a whole polling interval, so a trigger skips none
+# that comes about on time; it skips those that come much faster than its interval.
 EARLY = 0.9
 _MOST_NUMBERS = 6
 """The most names of an expression that a sentence gives with their values."""
@@ -38,7 +38,7 @@ _ALWAYS = ("Uptime", "Uptime_since_flush_status")
 
 
 class TriggerState(msgspec.Struct, frozen=True):
-    """How a trigger stands, for metrics and the dry run."""
+    """The state of a trigger, for metrics and the dry run."""
 
     name: str
     phase: Phase
@@ -53,7 +53,7 @@ class TriggerState(msgspec.Struct, frozen=True):
     """The value that came closest to the threshold, or went farthest beyond it."""
     nearest_threshold: float | None
     never_seen: tuple[str, ...]
-    """Names that no sample had."""
+    """Its names that no sample had."""
 
 
 def status_variables(settings: AgentSettings) -> frozenset[str]:
@@ -86,7 +86,7 @@ def _names(trigger: TriggerSettings) -> tuple[Named, ...]:
 class Engine:
     """The triggers of one target.
 
-    ``constants``: values that no sample brings (``host.cpus``).
+    ``constants``: values that are in no sample (``host.cpus``).
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Engine:
         return max(found, default=None)
 
     def given_up(self) -> tuple[str, ...]:
-        """Return the triggers that had fired and were not known for too long, once each."""
+        """Return, once each, the triggers that had fired and have had no value for too long."""
         found, self._given_up = tuple(self._given_up), []
         return found
 
@@ -134,31 +134,32 @@ class Engine:
         return tuple(one for one in fired if one is not None)
 
     def feed_waits(self, line: WaitLine, time_ns: int, clock_ns: int) -> tuple[Fired, ...]:
-        """Take a line of the wait programs; it is a sample too."""
+        """Take a line of the wait programs as a sample."""
         fired = [trigger.evaluate(line, time_ns, clock_ns) for trigger in self._waits]
         found = tuple(one for one in fired if one is not None)
         return found + self.feed(waiting.sample_of(line, time_ns, clock_ns))
 
     def feed_wait(self, wait: Trigger, time_ns: int, clock_ns: int) -> Fired | None:
-        """Take the wait for whose sake the probe took a capture; None where none may fire."""
+        """Take the wait that the probe captured; return what fired, None where no trigger may
+        fire."""
         for trigger in self._waits:
             if fired := trigger.take(wait, time_ns, clock_ns):
                 return fired
         return None
 
     def restarted(self) -> None:
-        """Another server process: nothing is compared with the one before."""
+        """Start again for another server process: values are not compared across a restart."""
         self._readings.restarted()
         for trigger in self._all():
             trigger.machine.restarted()
 
     def baselines(self) -> dict[str, list[tuple[float, ...]]]:
-        """Return the baselines of each trigger, so that a later engine can go on from them."""
+        """Return the baselines of each trigger, for restore_baselines() of a later engine."""
         found = {t.settings.name: [b.means for b in t.baselines] for t in self._variables}
         return {name: means for name, means in found.items() if means}
 
     def restore_baselines(self, saved: Mapping[str, Sequence[Sequence[float]]]) -> None:
-        """Go on from the baselines of an engine of before, of the same settings."""
+        """Continue with the baselines of an earlier engine with the same settings."""
         for trigger in self._variables:
             means = saved.get(trigger.settings.name, ())
             if len(means) == len(trigger.baselines):
@@ -166,7 +167,7 @@ class Engine:
                     baseline.recall(known)
 
     def states(self) -> tuple[TriggerState, ...]:
-        """Return how each trigger stands."""
+        """Return the state of each trigger."""
         return tuple(trigger.state() for trigger in self._all())
 
     def _all(self) -> Sequence[_Watched]:
@@ -174,7 +175,7 @@ class Engine:
 
 
 class _Watched:
-    """What all triggers have."""
+    """The common part of both kinds of triggers."""
 
     def __init__(self, settings: TriggerSettings, cycles: int, interval_ns: int) -> None:
         self.settings = settings
@@ -214,7 +215,7 @@ class _Watched:
 
 class _WaitTrigger(_Watched):
     def __init__(self, settings: TriggerSettings) -> None:
-        # How long it lasts is in the threshold: nothing is counted.
+        # The threshold is its length already: breaches in a row are not counted.
         super().__init__(settings, 1, NS)
         assert isinstance(settings.threshold, float | int)
         self.threshold = float(settings.threshold)
@@ -374,7 +375,7 @@ def _text(name: Named) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a value as people read it: whole, or with three digits."""
+    """Return a value for people: a whole number, or three digits."""
     if value is None:
         return "unknown"
     return f"{value:.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"

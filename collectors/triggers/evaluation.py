@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of expressions over time. What is not known is None, and never fires anything."""
+"""Values of expressions over time. An unknown value is None, and never fires a trigger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Moment:
     stale_ns: int
     """Values older than this are not known."""
     incident: bool = False
-    """Something is wrong already: baselines learn nothing."""
+    """An incident goes on: baselines do not change."""
 
 
 class Evaluation:
@@ -59,7 +59,7 @@ class Evaluation:
 
     @property
     def baselines(self) -> Sequence[Baseline]:
-        """Return what it learns by, in the order of the text."""
+        """Return its baselines, in the order of the text."""
         return self._parts.baselines
 
     def value(self, moment: Moment) -> Value:
@@ -115,7 +115,7 @@ def _binary(sign: str, left: _Compiled, right: _Compiled, parts: _Parts) -> _Com
 
 
 class Comparison:
-    """Two sides, and what they were at the latest moment."""
+    """Two sides, and their latest values."""
 
     def __init__(self, sign: str, left: _Compiled, right: _Compiled) -> None:
         self.sign = sign
@@ -157,7 +157,7 @@ def _negation(sign: str, operand: _Compiled) -> _Compiled:
 
 
 def _logic(left: _Compiled, right: _Compiled, *, decides: bool) -> _Compiled:
-    """One side that decides is enough, whatever the other, unknown, side would be."""
+    """One side that decides is enough when the other one is unknown."""
 
     def value(moment: Moment) -> Value:
         # Both are always evaluated: functions of earlier samples must see every sample.
@@ -229,7 +229,8 @@ def _baseline(operand: _Compiled, baseline: Baseline) -> _Compiled:
 
 
 def _is_counter(node: Node) -> bool:
-    """Return whether it can only grow while the server runs: status variables, and sums of them."""
+    """Return whether the value can only grow while the server runs: status variables and sums of
+    them."""
     match node:
         case Name(name):
             return "." not in name

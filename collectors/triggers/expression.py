@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions of triggers: text in, a tree that is checked and bounded out.
+"""Expressions of triggers: parse a text into a checked tree of limited size.
 
     expression := conjunction ("or" conjunction)*
     conjunction := negation ("and" negation)*
@@ -9,7 +9,7 @@
     product := sign (("*" | "/") sign)*
     sign := "-" sign | NUMBER | NAME | function "(" arguments ")" | "(" expression ")"
 
-Names are those of a `Sample`; one that is no word (``disk.dm-0.util``) stands in backticks.
+Names are those of a `Sample`; one with other characters (``disk.dm-0.util``) is in backticks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 MAX_LENGTH = 2000
-"""Characters of an expression."""
+"""The most characters of an expression."""
 MAX_DEPTH = 40
 MAX_NODES = 200
 MAX_WINDOW = 3600.0
@@ -65,7 +65,7 @@ NAMESPACES = (
     "transactions",
     "waits",
 )
-"""What names with a dot begin with; all others are status variables of the server."""
+"""First words of names with a dot; names without one are status variables of the server."""
 
 FUNCTIONS = {
     "rate": "rate(x): growth of x per second",
@@ -107,19 +107,19 @@ _WORDS = frozenset(("and", "or", "not"))
 
 
 class ExpressionError(UsageError):
-    """An expression cannot be read: what is wrong, and what to write."""
+    """An expression is wrong: its text says why, and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that is written there."""
+    """A number in the text."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A number of a sample, by its name there."""
+    """A value of a sample, by its name."""
 
     name: str
 
@@ -158,7 +158,7 @@ class Call:
 
 
 Named = Name | States
-"""What is looked up in samples."""
+"""Nodes that are read from samples."""
 Node = Number | Named | Negation | Binary | Call
 
 
@@ -173,7 +173,7 @@ def parse(text: str) -> Node:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield a tree's nodes, in the order of the text for all that has names."""
+    """Yield a tree's nodes; those with names come in the order of the text."""
     yield node
     match node:
         case Negation(_, operand):
@@ -192,7 +192,7 @@ def names(node: Node) -> tuple[Named, ...]:
 
 
 def is_condition(node: Node) -> bool:
-    """Return whether the value is true or false, and not a number to be compared."""
+    """Return whether the value is true or false, not a number."""
     match node:
         case Negation(operator, _):
             return operator == "not"

@@ -18,11 +18,11 @@ _HEARTBEAT = "heartbeat"
 UNANSWERED = "heartbeat.unanswered_ms"
 """How long the heartbeat has waited for its answer: the one value that a failed sample has."""
 _SINCE = ("Uptime", "Uptime_since_flush_status")
-"""Fall when the server has restarted or its counters were set to zero."""
+"""Values that decrease when the server restarts or its counters are reset."""
 
 
 class Reading(NamedTuple):
-    """A value, and when it was so by the monotonic clock."""
+    """A value, and its time by the monotonic clock."""
 
     value: float
     clock_ns: int
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 class Readings:
     """Values by name, from the samples of all collectors as they come in.
 
-    ``constants``: what does not change while the agent runs (``host.cpus``); a sample overrules
+    ``constants``: values that do not change while the agent runs (``host.cpus``); samples override
     them.
     """
 
@@ -44,12 +44,12 @@ class Readings:
         self._states = {n: _matcher(n.pattern) for n in wanted if isinstance(n, States)}
         self._since: dict[str, float] = {}
         self._answered = False
-        """A server that starts takes long for its first answer, and that is no stall."""
+        """The first answer of a starting server takes long, and that is no stall."""
         self.epoch = 0
-        """Counts the restarts of the server: nothing is compared across one."""
+        """The number of restarts of the server: values are not compared across one."""
 
     def take(self, sample: Sample) -> frozenset[Named]:
-        """Take a sample; return which of the wanted names it has."""
+        """Take a sample; return which of the used names it has."""
         values: Mapping[str, float] = sample.values
         if sample.source == _HEARTBEAT:
             self._answered |= sample.error is None
@@ -81,7 +81,7 @@ class Readings:
         return None
 
     def restarted(self) -> None:
-        """Forget the values of a server process that is gone."""
+        """Remove the values of a server process that has ended."""
         self.epoch += 1
         self._latest.clear()
         self._since.clear()
@@ -97,12 +97,12 @@ class Readings:
             self._since[name] = value
 
     def _count(self, values: Mapping[str, float]) -> Iterable[tuple[States, float]]:
-        """Count the threads in each wanted state; none is a number, too."""
+        """Count the threads in each used state; a state without threads counts 0."""
         states = [(n[len(STATE) :], v) for n, v in values.items() if n.startswith(STATE)]
         for wanted, pattern in self._states.items():
             yield wanted, sum(count for state, count in states if pattern.fullmatch(state))
 
 
 def _matcher(pattern: str) -> re.Pattern[str]:
-    """Compile a state with ``*`` for any text; servers differ in capitals."""
+    """Compile a state with ``*`` for any text, ignoring case: servers differ in it."""
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.IGNORECASE | re.DOTALL)

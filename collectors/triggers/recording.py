@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings: what an engine is fed with, line by line, so that it can be fed again."""
+"""Recordings: the input of an engine, line by line, so that it can be replayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     sample: Sample | None = None
     line: WaitLine | None = None
     mark: str | None = None
-    """What was done to the server from here on."""
+    """A label: what happens to the server from here on."""
 
 
 def shortened(line: WaitLine) -> WaitLine:
@@ -57,7 +57,7 @@ _record = msgspec.json.Decoder(Record)
 
 
 def read(path: Path) -> Iterator[Record]:
-    """Yield what a file holds: records, or the plain samples of an incident.
+    """Yield the records of a file, or the plain samples of an incident.
 
     Raises: StallscopeError naming file and line.
     """

@@ -30,12 +30,12 @@ class TriggerSettings(_Settings, frozen=True):
     """One ``[[trigger]]``.
 
     It reads ``variable`` (an expression that is compared with ``threshold``, or a condition that
-    has none), or at ``wait``, which the wait programs see by themselves.
+    has none), or ``wait``, which the wait programs report.
     """
 
     name: str
     about: str = ""
-    """What it sees, for people."""
+    """What it detects, for people."""
     enabled: bool = True
     variable: str | None = None
     threshold: float | str | None = None
@@ -95,24 +95,24 @@ class BurstSettings(_Settings, frozen=True):
 
 
 class CommonSettings(_Settings, frozen=True):
-    """Numbers at the top of the file that hold as they are written."""
+    """The settings at the top of the file that need no further processing."""
 
     poll_interval: Annotated[float, msgspec.Meta(ge=0.05, le=60)] = 1.0
     """Seconds between samples: 0.05 is 20 Hz."""
     retention_time: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """Days that incidents are kept; 0: forever."""
     retention_count: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Incidents that are kept; 0: any number."""
+    """How many incidents are kept; 0: no limit."""
     disk_pct_free: Annotated[float, msgspec.Meta(ge=0, le=100)] = 5.0
     captures_an_hour: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 60
-    """Of all triggers together; a burst counts each of its captures."""
+    """For all triggers together; each capture of a burst counts."""
 
 
 class AgentSettings(CommonSettings, frozen=True):
-    """All of it, with the defaults resolved."""
+    """All settings, with the defaults resolved."""
 
     retention_size: ByteCount = 0
-    """Bytes of all incidents that are kept, at least one; 0: any."""
+    """Bytes of all kept incidents, of which there is at least one; 0: no limit."""
     disk_bytes_free: ByteCount = 100 << 20
     """Bytes that must stay free where incidents are stored."""
     burst: BurstSettings = BurstSettings()

@@ -8,9 +8,9 @@ import enum
 __all__ = ["Machine", "Phase"]
 
 MOST_BETWEEN = 10
-"""Intervals that may pass unknown within one row of breaches."""
+"""The most intervals without a value within one row of breaches."""
 LOST_NS = 60 * 1_000_000_000
-"""What has fired and is not known for longer than this, and MOST_BETWEEN intervals, is over."""
+"""A fired trigger without a value for longer than this, and MOST_BETWEEN intervals, is over."""
 
 
 class Phase(enum.StrEnum):
@@ -20,7 +20,7 @@ class Phase(enum.StrEnum):
     COUNTING = "counting"
     """Breached, and not often enough in a row."""
     FIRED = "fired"
-    """Until it has cleared it does not fire again."""
+    """It does not fire again before it has cleared."""
 
 
 class Machine:
@@ -94,7 +94,7 @@ class Machine:
             self._calm()
 
     def give_up(self, clock_ns: int) -> bool:
-        """End a breach of which nothing has been known for long; say whether it was ended.
+        """End a breach that has had no value for long; return whether it was ended.
 
         It counts as over since the last sample that had a value.
         """
@@ -107,7 +107,7 @@ class Machine:
         return True
 
     def restarted(self) -> None:
-        """Another server process: what was breached is over; the sleep goes on."""
+        """Start again for another server process: a breach is over; the sleep continues."""
         self._calm()
 
     def _calm(self) -> None:

@@ -37,7 +37,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", re.IGNORECASE)
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _MEGABYTE = 1 << 20
 
-# pt-stalk's words that are said in another way here.
+# Words of pt-stalk that have another form here.
 _INSTEAD = {
     "function": "write it as 'variable'; docs/triggers.md has a table",
     "match": "write variable = 'state(\"TEXT\")'",
@@ -49,7 +49,7 @@ _INSTEAD = {
     "above": 'write when = "above"',
 }
 
-# One number has one name, here and in `stallscope status`.
+# Each number has one name, here and in `stallscope status`.
 _RENAMED = {
     "innodb.history_list": "innodb.history_list_length",
     "innodb.queries_in_queue": "innodb.queries_queued",
@@ -65,7 +65,7 @@ class TriggerFileError(UsageError):
 class _Written(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True
 ):
-    """The file as it is written. What is left out stays unset."""
+    """The file as it is written; missing keys are unset."""
 
     defaults: bool = True
     retention_size: Size | msgspec.UnsetType = msgspec.UNSET
@@ -91,18 +91,18 @@ _File = cast(
         rename="kebab",
     ),
 )
-"""With the numbers of CommonSettings, each of which can be left out."""
+"""Also the settings of CommonSettings, each of them optional."""
 
 _reader = Reader("triggers file", TriggerFileError, {"trigger": "name", "command": "name"})
 
 
 def defaults() -> AgentSettings:
-    """Return the settings of the package: without any file these hold."""
+    """Return the default settings of the package."""
     return _resolved(DEFAULTS, AgentSettings())
 
 
 def load(path: Path) -> AgentSettings:
-    """Read a file. What it leaves out is as in the defaults, triggers of other names included.
+    """Read a file. Missing keys are as in the defaults; default triggers of other names are kept.
 
     Raises: TriggerFileError, ``file:line: what, what to do``.
     """
@@ -156,7 +156,7 @@ def _bytes(path: Path, key: str, value: Size) -> int:
 
 
 class _Checker:
-    """What types cannot say: names, expressions, and values that contradict one another."""
+    """Check what types cannot express: names, expressions, and contradicting values."""
 
     def __init__(self, path: Path, written: _Written, base: AgentSettings) -> None:
         self._path = path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triggers on waits: the options that the probe gets for them, and what its lines mean."""
+"""Triggers on waits: options of the probe for them, and how its lines are matched."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stallscope.model.waitlines import Key, WaitLine
 __all__ = ["WAITS", "longest", "matches", "probe_options", "sample_of", "sentence"]
 
 WAITS = "waits"
-"""The source of samples that are made of the probe's lines."""
+"""The source name of samples that are made of the probe's lines."""
 
 
 def probe_options(triggers: Iterable[TriggerSettings]) -> list[str]:
-    """Return what makes ``stallscope-probe serve`` capture whatever one of the triggers wants.
+    """Return the options with which ``stallscope-probe serve`` captures for every trigger.
 
     The probe has one threshold for all locks and one size of convoys: where triggers differ it
     takes the lowest, and ``matches`` says which trigger, if any, a capture belongs to.

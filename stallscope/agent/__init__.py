@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent: watch, notice, capture, keep; docs/agent.md."""
+"""The agent: it polls a server, captures stalls and stores incidents; docs/agent.md."""

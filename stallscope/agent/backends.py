@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes the agent's captures: the probe, py-spy for Python, gdb where the user said so."""
+"""What takes the agent's captures: the probe, py-spy for Python, gdb where the user allowed it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEAST_INTERVAL = 0.2
 
 
 class CaptureBackend(Protocol):
-    """What takes the captures, and perhaps sees waits."""
+    """What takes the captures; it may also report waits."""
 
     @property
     def restarts(self) -> int: ...
@@ -46,32 +46,32 @@ class CaptureBackend(Protocol):
     def adapt(self, settings: AgentSettings) -> None: ...
 
     def capture(self, key: str, path: Path) -> None:
-        """Begin a capture; a CaptureResult with the key follows, whatever happens."""
+        """Begin a capture; a CaptureResult with the key follows in every case."""
 
     def close(self) -> None: ...
 
 
 class ProbeBackend(ProbeSession):
-    """The probe, started with what the triggers want."""
+    """The probe, started with the options that the triggers need."""
 
     def adapt(self, settings: AgentSettings) -> None:
-        """Take other triggers."""
+        """Use other triggers."""
         self.change(with_triggers(self.settings, settings))
 
 
 def with_triggers(probe: ProbeSettings, settings: AgentSettings) -> ProbeSettings:
-    """Return what the probe is started with for these triggers."""
+    """Return the options of the probe for these triggers."""
     sleeps = [trigger.sleep for trigger in settings.triggers if trigger.wait is not None]
     return msgspec.structs.replace(
         probe,
         triggers=tuple(probe_options(settings.triggers)),
-        # What no trigger would fire for, need not be captured either.
+        # A wait for which no trigger would fire need not be captured.
         capture_interval=min([LONGEST_INTERVAL, *(max(LEAST_INTERVAL, s) for s in sleeps)]),
     )
 
 
 class SerialBackend:
-    """Takes a capture at a time by a function that may take long, in a thread of its own."""
+    """Takes one capture at a time by a slow function, in its own thread."""
 
     def __init__(self, take: Callable[[tuple[int, ...]], Capture], put: Put) -> None:
         self.restarts = 0
@@ -89,7 +89,7 @@ class SerialBackend:
         self._put(ProbeStatus(ready=True))
 
     def adapt(self, settings: AgentSettings) -> None:
-        """Nothing in it depends on the triggers."""
+        """Do nothing: it does not depend on the triggers."""
 
     def capture(self, key: str, path: Path) -> None:
         """Begin a capture; while another is being taken, this one fails."""
@@ -99,7 +99,7 @@ class SerialBackend:
         threading.Thread(target=self._work, args=(key, path), name="capture", daemon=True).start()
 
     def close(self) -> None:
-        """A capture that is being taken goes on; its deadline ends it."""
+        """Stop; a running capture continues until its deadline."""
 
     def _work(self, key: str, path: Path) -> None:
         from stallscope.model import capturefile
@@ -123,7 +123,7 @@ class SerialBackend:
 
 
 class FallbackBackend:
-    """The probe, and something else while it is not ready."""
+    """The probe, and another backend while the probe is not ready."""
 
     def __init__(self, probe: ProbeBackend, other: CaptureBackend) -> None:
         self._probe = probe
@@ -146,7 +146,7 @@ class FallbackBackend:
         self._probe.adapt(settings)
 
     def capture(self, key: str, path: Path) -> None:
-        """Take it by what works now."""
+        """Take the capture by the backend that works now."""
         (self._probe if self._probe.ready else self._other).capture(key, path)
 
     def close(self) -> None:

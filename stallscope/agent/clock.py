@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time: one clock for lengths, another for names and people."""
+"""Time: the monotonic clock for durations, the wall clock for names and people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NS = 1_000_000_000
 
 
 class Clock:
-    """The clocks of the machine. Nothing is ever decided by the wall clock, which can jump."""
+    """The clocks of the machine. No decision uses the wall clock, which can jump."""
 
     def now_ns(self) -> int:
         """Return CLOCK_MONOTONIC."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run collectors in the threads that they name, so that none can delay another or the loop."""
+"""Run collectors in the threads that they name, so that a slow one delays neither others nor the
+loop."""
 
 from __future__ import annotations
 
@@ -22,43 +23,43 @@ from stallscope.model.samples import Sample
 __all__ = ["CollectorThreads"]
 
 _EARLY = 0.9
-"""Polls come early and late: a collector whose interval is so far gone is due."""
+"""Polls come early and late: a collector is due after this share of its interval."""
 _CLOSE_SECONDS = 1.0
-"""What collectors have to let go of their files and connections at the end: the agent has two."""
+"""Seconds that collectors have to close files and connections: the agent has two for its end."""
 
 
 class _Call(msgspec.Struct, eq=False):
-    """Something to do in a thread: to take a sample, or a query that is made once."""
+    """A call for a collector's thread: a sample, or a query that is made once."""
 
     name: str
     deadline: float
     run: Callable[[], Any]
     is_sample: bool
     asked: float
-    """CLOCK_MONOTONIC. A query's time counts from here, a sample's from where it begins."""
+    """CLOCK_MONOTONIC. A query's deadline counts from here, a sample's from its start."""
     begun: float | None = None
     given_up: bool = False
 
     @property
     def due(self) -> float:
-        """When it is late: never, while its turn has not come."""
+        """When it is late; never before it has started."""
         since = self.begun if self.is_sample else self.asked
         return math.inf if since is None else since + self.deadline
 
 
 class _Thread:
-    """A thread, and what it is to do."""
+    """A thread, and its calls."""
 
     def __init__(self, name: str, put: Put) -> None:
         self.name = name
         self.lock = threading.Lock()
         self.calls: list[_Call] = []
-        """Guarded by the lock. The first is the one that runs, once it has begun."""
+        """Guarded by the lock. The first one is running, if it has started."""
         self.dropped = 0
         self.late: Counter[str] = Counter()
         self._put = put
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        # Nobody waits for it at the end: a call that never returns must not keep the agent.
+        # A daemon: a call that never returns must not keep the agent from ending.
         threading.Thread(target=self._work, name=f"collect-{name}", daemon=True).start()
 
     def add(self, call: _Call) -> None:
@@ -87,7 +88,7 @@ class _Thread:
                 self.miss(call, call)
 
     def miss(self, call: _Call, blocker: _Call) -> None:
-        """Count a call that is not back in time; say so in the place of what it was to bring."""
+        """Count a call that has not returned in time; put an error in place of its result."""
         with self.lock:
             self.late[call.name] += 1
         waited = _now() - (call.begun or call.asked)
@@ -104,7 +105,7 @@ class _Thread:
 
 
 def _result(call: _Call) -> Event:
-    """Make the call. Whatever it raises is its result: an error in one collector ends nothing."""
+    """Make the call. What it raises is its result: an error of one collector ends nothing else."""
     wall, clock = time.time_ns(), time.monotonic_ns()
     try:
         value = call.run()
@@ -121,9 +122,8 @@ def _result(call: _Call) -> Event:
 
 
 class CollectorThreads:
-    """Threads that run collectors. Samples and results go to ``put``, as events for the loop.
-
-    Use it from one thread.
+    """Threads that run collectors. Samples and results go to ``put``, as events for the loop. To be
+    used from one thread.
     """
 
     def __init__(self, collectors: Sequence[Collector], put: Put) -> None:
@@ -131,16 +131,16 @@ class CollectorThreads:
         self._put = put
         self._threads: dict[str, _Thread] = {}
         self._asked: dict[str, float] = {}
-        """Collector → when its latest sample was asked for, by CLOCK_MONOTONIC."""
+        """Collector → when its latest sample was requested, by CLOCK_MONOTONIC."""
 
     @property
     def late(self) -> Counter[str]:
-        """Calls that were not back in time, by name."""
+        """How many calls were late, by name."""
         return sum((thread.late for thread in self._threads.values()), Counter())
 
     @property
     def dropped(self) -> int:
-        """How many results came after they had been given up."""
+        """How many results came after their deadline."""
         return sum(thread.dropped for thread in self._threads.values())
 
     def poll(self) -> None:
@@ -158,7 +158,7 @@ class CollectorThreads:
                 thread.add(_Call(collector.name, collector.deadline, collector.collect, True, now))
             elif call.given_up or (blocker is not None and blocker.given_up):
                 thread.miss(call, blocker or call)
-            # Else it is in time yet: the polls come faster than the answers.
+            # Otherwise it is still in time: the polls come faster than the answers.
 
     def _is_due(self, collector: Collector) -> bool:
         before = self._asked.get(collector.name)
@@ -167,7 +167,7 @@ class CollectorThreads:
     def query(self, thread: str, key: str, run: Callable[[], Any], deadline: float) -> None:
         """Call ``run`` once in a thread; a result or an error comes within ``deadline`` seconds.
 
-        Where a call of this thread is late already, the result is that.
+        Where a call of this thread is already late, the result is that error.
         """
         found = self._thread(thread)
         with found.lock:
@@ -179,7 +179,7 @@ class CollectorThreads:
         found.add(_Call(key, deadline, run, False, _now()))
 
     def check(self) -> None:
-        """Give up what is late, and say so."""
+        """Give up late calls, and report them."""
         now = _now()
         for thread in self._threads.values():
             with thread.lock:
@@ -200,7 +200,7 @@ class CollectorThreads:
         return due
 
     def close(self) -> None:
-        """End the threads. What hangs in one is left behind."""
+        """End the threads. A call that hangs is abandoned."""
         for thread in self._threads.values():
             thread.end()
         closer = threading.Thread(target=self._close_all, daemon=True)
@@ -211,7 +211,7 @@ class CollectorThreads:
         for collector in self.collectors:
             try:
                 collector.close()
-            except Exception:  # noqa: S112  # at the end, nobody uses it any more
+            except Exception:  # noqa: S112  # nothing uses it after the end
                 continue
 
     def _thread(self, name: str) -> _Thread:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run of ``stallscope cron`` keeps for the next."""
+"""The state that one run of ``stallscope cron`` saves for the next."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _State(msgspec.Struct):
 
 
 def lock(dest: Path) -> locking.Held:
-    """Be the only run. Raises: Locked."""
+    """Make sure that this is the only run. Raises: Locked."""
     path = dest / _LOCK
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -41,7 +41,7 @@ def lock(dest: Path) -> locking.Held:
 
 
 def load(dest: Path, agent: Agent) -> None:
-    """Let the agent go on from the run before, where the machine has not been booted since."""
+    """Restore the state of the previous run, unless the machine was booted since."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         with (dest / _STATE).open("rb") as file:
             state = msgspec.json.decode(file.read(_MAX_STATE), type=_State)
@@ -51,7 +51,7 @@ def load(dest: Path, agent: Agent) -> None:
 
 
 def save(dest: Path, agent: Agent) -> None:
-    """Keep what the next run is to know. Raises: StallscopeError."""
+    """Save the state for the next run. Raises: StallscopeError."""
     state = _State(
         boot=_boot(), fired=agent.incidents.last_fired, baselines=agent.engine.baselines()
     )
@@ -59,5 +59,5 @@ def save(dest: Path, agent: Agent) -> None:
 
 
 def _boot() -> str:
-    """Return the id of this boot: CLOCK_MONOTONIC means something within one alone."""
+    """Return the id of this boot: times of CLOCK_MONOTONIC are comparable within one boot only."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

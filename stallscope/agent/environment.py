@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds the agent's loop, and how long it runs."""
+"""What the agent's loop needs from its caller, and how long it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Environment", "Plan"]
 
 
 class Environment(Protocol):
-    """The world around the loop."""
+    """What the loop needs from its caller."""
 
     def sources(self, server: Server, settings: AgentSettings) -> Sources: ...
 
@@ -40,18 +40,18 @@ class Environment(Protocol):
         """Publish the agent's own metrics; called in the writer's thread."""
 
     def failures(self) -> Mapping[str, int]:
-        """Return what failed out there, and how often."""
+        """Return which outputs failed, and how often."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How long the agent runs, and what it does not do."""
+    """How long the agent runs, and whether it captures."""
 
     seconds: float | None = None
     """None: until a signal ends it."""
     polls: int | None = None
-    """End after so many."""
+    """End after this many polls."""
     captures: bool = True
-    """False: nothing is captured, whatever fires."""
+    """False: triggers fire without captures."""
     poll_interval: float | None = None
-    """Overrules that of the triggers file."""
+    """Overrides that of the triggers file."""
     raw_sql: bool = False

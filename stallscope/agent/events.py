@@ -28,7 +28,7 @@ __all__ = [
 
 
 class QueryResult(msgspec.Struct, frozen=True):
-    """What a query in a collector's thread brought; ``error`` says why it brought nothing."""
+    """The result of a query in a collector's thread; ``error`` says why there is none."""
 
     key: str
     value: Any = None
@@ -36,11 +36,11 @@ class QueryResult(msgspec.Struct, frozen=True):
 
 
 class CaptureResult(msgspec.Struct, frozen=True):
-    """A capture is a whole file, or could not be taken: one asked for, or one of a long wait."""
+    """A capture is complete, or could not be taken: a requested one, or one of a long wait."""
 
     path: str | None
     done_ns: int
-    """CLOCK_MONOTONIC, when it was known to be whole."""
+    """CLOCK_MONOTONIC, when its end was known."""
     partial: bool = False
     key: str | None = None
     """Of the request; None: the probe count it by itself, for a wait."""
@@ -49,7 +49,7 @@ class CaptureResult(msgspec.Struct, frozen=True):
 
 
 class WaitsReceived(msgspec.Struct, frozen=True):
-    """A line of the wait programs, as it was understood and as it came."""
+    """A line of the wait programs, parsed and as bytes."""
 
     line: WaitLine
     data: bytes
@@ -69,13 +69,13 @@ class TargetEnded(msgspec.Struct, frozen=True):
 
 
 class Callback(msgspec.Struct, frozen=True):
-    """Work in another thread is done: ``then`` is called in the loop's own."""
+    """Work in another thread is done: ``then`` is called in the loop's thread."""
 
     then: Callable[[], None]
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """The user wants something: ``stop`` or ``reload``."""
+    """A request of the user: ``stop`` or ``reload``."""
 
     action: str
 
@@ -103,7 +103,7 @@ class EventQueue:
         self._queue.put(event)
 
     def get(self, seconds: float) -> Event | None:
-        """Return the next, or None where nothing came in that time."""
+        """Return the next event, or None after that time."""
         try:
             return self._queue.get(timeout=max(0.0, seconds))
         except queue.Empty:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which collectors bring nothing, and why."""
+"""Which collectors fail, and why."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class CollectorHealth:
     def __init__(self, metrics: AgentMetrics) -> None:
         self._metrics = metrics
         self._why: dict[str, str] = {}
-        """Of collectors that bring nothing."""
+        """Collector → why it fails."""
         self._logged: set[str] = set()
         """Those of them that were logged."""
 
     @property
     def failing(self) -> frozenset[str]:
-        """The collectors that bring nothing."""
+        """The collectors that fail."""
         return frozenset(self._why)
 
     def note(self, sample: Sample) -> None:
         """Take a sample.
 
-        What several fail for, such as a password that is refused, is logged of the first alone.
+        Where several fail for the same reason, such as a refused password, it is logged once.
         """
         source, error = sample.source, sample.error
         if error is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last minute, in memory: lines that an incident begins with."""
+"""The history: the lines of the last minute, with which an incident begins."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ __all__ = ["History"]
 
 
 class History:
-    """Lines of the last ``seconds``, of at most ``max_bytes``; the oldest go first.
-
-    They are kept as the text that they will be written as: a dict of 500 numbers is five times
-    as large.
+    """Lines of the last ``seconds``, of at most ``max_bytes``; the oldest are removed first. They
+    are kept as text: a dict of 500 numbers is five times as large.
     """
 
     def __init__(self, seconds: float, max_bytes: int) -> None:
@@ -22,13 +20,13 @@ class History:
         self._lines: deque[tuple[int, bytes]] = deque()
         self.bytes = 0
         self.dropped = 0
-        """Lines that had to go before their time."""
+        """How many lines were removed early."""
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def add(self, clock_ns: int, line: bytes) -> None:
-        """Keep a line, which has no newline, of a moment of CLOCK_MONOTONIC."""
+        """Add a line without a newline; ``at`` is CLOCK_MONOTONIC."""
         self._lines.append((clock_ns, line))
         self.bytes += len(line)
         while self._lines and self._lines[0][0] < clock_ns - self._span_ns:

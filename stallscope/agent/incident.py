@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One incident as a state machine, without I/O and clocks; docs/agent.md.
 
-What happens to it are calls, each with its moment; what is to be done are commands, given to
-``emit``. Nothing else changes an incident.
+Events are method calls, each with its moment; commands are given to ``emit``. Nothing else changes
+an incident.
 
     CAPTURING ---- its burst of captures is taken
       |     ^
@@ -10,10 +10,10 @@ What happens to it are calls, each with its moment; what is to be done are comma
     RETRYING ----- captures fail, and are retried at growing intervals
       |
       v
-    ONGOING <----> RECOVERING ---- its triggers are over; what follows is recorded
+    ONGOING <----> RECOVERING ---- its triggers are over; the recovery is recorded
       |              |
       v              v
-    CLOSING ------ takes nothing new; verdicts and texts are waited for
+    CLOSING ------ takes nothing new; waits for verdicts and texts
       |
       v
     CLOSED ------- written for the last time
@@ -60,27 +60,27 @@ from stallscope.model.sessions import Sessions
 __all__ = ["MAX_CAPTURES", "TRANSITIONS", "IncidentMachine", "State", "verdict_name"]
 
 MAX_CAPTURES = 20
-"""Captures of one incident: a burst, and those that later triggers of it ask for."""
+"""The most captures of one incident: its burst, and those of later triggers."""
 LEAST_APART_NS = NS
-"""Between two captures that are no burst."""
+"""The least time between two captures outside of a burst."""
 LONGEST_NS = 900 * NS
-"""An incident that goes on for longer is closed, and says so."""
+"""An incident that lasts longer is closed, with a note."""
 RETRY_NS = NS // 2
 LONGEST_RETRY_NS = 10 * NS
-"""From one attempt that failed to the next: each waits twice as long as the one before."""
+"""The pause after a failed attempt; it doubles with each further one."""
 MAX_FAILED = 4
-"""Attempts in a row that may fail before nothing else waits for the burst."""
+"""After so many failed attempts in a row, other steps no longer wait for the burst."""
 ANALYSIS_NS = 90 * NS
-"""After this an incident that is over no longer waits for its verdict."""
+"""How long an incident that is over waits for its verdict."""
 SAME_NS = 3 * NS
-"""What fires so soon after all was clear belongs to the same stall."""
+"""A trigger that fires so soon after the last breach belongs to the same stall."""
 MAX_FIRED = 100
-"""Triggers that one incident names; the rest of a storm is counted."""
+"""The most triggers that one incident lists; further ones are counted."""
 MAX_NOTES = 50
 
 
 class State(enum.Enum):
-    """Where an incident is in its life."""
+    """The state of an incident."""
 
     CAPTURING = "capturing"
     RETRYING = "retrying"
@@ -126,18 +126,18 @@ class Capture(msgspec.Struct):
     """Once it is in the incident's folder."""
     sessions: Sessions | None = None
     sessions_due: bool = True
-    """The server was asked, and has neither answered nor been given up."""
+    """The server was asked for its sessions, and the answer is still open."""
     no_sessions: str | None = None
 
     @property
     def settled(self) -> bool:
-        """Return whether nothing more is to come before it can be analyzed."""
+        """Return whether it can be analyzed."""
         taken = self.step not in (Step.REQUESTED, Step.STORING)
         return self.step is Step.FAILED or (taken and not self.sessions_due)
 
     @property
     def done(self) -> bool:
-        """Return whether nothing more is to come at all."""
+        """Return whether it is finished."""
         return self.step in (Step.FAILED, Step.ANALYZED)
 
 
@@ -148,13 +148,13 @@ class Burst(msgspec.Struct):
     next_ns: int
     trigger: str
     breach_ns: int
-    """Of the trigger: what a burst's delay is counted from."""
+    """Time of the trigger: delays of the burst are counted from here."""
     failed: int = 0
-    """Attempts in a row."""
+    """Failed attempts in a row."""
 
 
 class IncidentMachine:
-    """One incident. ``numbers`` makes its keys different from those of all others."""
+    """One incident. ``numbers`` makes its keys unique."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class IncidentMachine:
         self._over_ns = 0
         """When the last breach was over."""
         self._cleared_ns = 0
-        """When that was known, and the recovery began."""
+        """When the recovery began."""
         self._closing_ns = 0
         self._recovery_ns = 0
         self._texts_due = False
@@ -196,7 +196,7 @@ class IncidentMachine:
 
     @property
     def is_open(self) -> bool:
-        """Return whether it goes on."""
+        """Return whether its stall goes on."""
         return self.state not in (State.CLOSING, State.CLOSED)
 
     @property
@@ -206,11 +206,12 @@ class IncidentMachine:
 
     @property
     def next_ns(self) -> int | None:
-        """When its burst goes on, by the monotonic clock."""
+        """When the next capture of its burst is due, by the monotonic clock."""
         return None if self._burst is None else self._burst.next_ns
 
     def is_past(self, now: Moment) -> bool:
-        """Return whether what fires now is another stall, though its recovery is still recorded."""
+        """Return whether a trigger that fires now is another stall, although the recovery is still
+        recorded."""
         if self.lost is not None:
             return True
         return self.state is State.RECOVERING and now.ns - self._cleared_ns > SAME_NS
@@ -235,7 +236,7 @@ class IncidentMachine:
     def begin(
         self, event: TriggerFired, burst: BurstSettings, recovery_ns: int, now: Moment
     ) -> None:
-        """Open it: what fired is notified, also where nothing may be captured."""
+        """Open it; notify also where captures are refused."""
         self._begun_ns = now.ns
         self._breach_ns = event.breach_ns
         self._recovery_ns = recovery_ns
@@ -252,7 +253,7 @@ class IncidentMachine:
         else:
             after_ns = now.ns + self._burst_ns
             self._burst = Burst(burst.captures - 1, after_ns, trigger, event.breach_ns)
-            if capture is None:  # before all else: it is to show the moment
+            if capture is None:  # first of all: it must show this moment
                 self._request("trigger", trigger, event.breach_ns, now)
         self._emit(OpenFolder(self.number, self.value(), self._records))
         if refusal is None and capture is not None:
@@ -260,7 +261,7 @@ class IncidentMachine:
         self._emit(Notify(self.number, "fire", self.value()))
 
     def join(self, event: TriggerFired, recovery_ns: int, now: Moment) -> None:
-        """Add a trigger; another one than before takes one more capture."""
+        """Add a trigger; one that has not fired before requests one more capture."""
         new = self._add_fired(event.fired)
         if self.state is State.RECOVERING:
             self._enter(State.ONGOING)
@@ -283,14 +284,14 @@ class IncidentMachine:
             self._save()
 
     def add_capture(self, result: CaptureResult, now: Moment) -> None:
-        """Take a capture of a wait that fires no trigger, while the stall goes on."""
+        """Add a capture of a wait that fires no trigger, while the stall goes on."""
         if self.state is State.RECOVERING or self._enough() is not None:
             self._drop(result)
         else:
             self._take_in(result, None, now)
 
     def capture_done(self, key: str, result: CaptureResult, now: Moment) -> None:
-        """Take the result of a capture that was asked for."""
+        """Take the result of a requested capture."""
         capture = self.captures[key]
         if capture.step is not Step.REQUESTED:
             self._drop(result)
@@ -305,12 +306,12 @@ class IncidentMachine:
         self._store(capture, result, (result.done_ns - capture.breach_ns) / 1e6)
 
     def backend_ready(self, now: Moment) -> None:
-        """Try again at once what has failed: what takes the captures works from now on."""
+        """Retry failed captures at once: the backend works from now on."""
         if self._burst is not None and self._burst.failed:
             self._burst.next_ns = now.ns
 
     def sessions_fetched(self, key: str, result: QueryResult) -> None:
-        """Take what the server says of its connections."""
+        """Take the server's sessions."""
         capture = self.captures[key]
         if not capture.sessions_due:
             return
@@ -321,7 +322,7 @@ class IncidentMachine:
             self._emit(StoreStatements(self.number, capture.time_ns, capture.sessions))
 
     def texts_fetched(self, result: QueryResult) -> None:
-        """Take the texts of the server; what is missing is noted."""
+        """Take the texts of the server; add a note for each that is missing."""
         if not self._texts_due:
             return
         self._texts_due = False
@@ -334,25 +335,25 @@ class IncidentMachine:
         self._emit(StoreTexts(self.number, result.value))
 
     def capture_stored(self, key: str, entry: CaptureEntry) -> None:
-        """Take the name that a capture has in the folder."""
+        """A capture is in the folder, under this name."""
         capture = self.captures[key]
         if capture.step is Step.STORING:
             capture.step = Step.STORED
             capture.entry = entry
 
     def capture_lost(self, key: str, why: str) -> None:
-        """Take that a capture is not in the folder."""
+        """A capture could not be put into the folder."""
         capture = self.captures[key]
         if capture.step is Step.STORING:
             capture.step = Step.FAILED
             self.note("capture-lost", why)
 
     def folder_lost(self, why: str) -> None:
-        """Take that it cannot be stored; it is notified all the same."""
+        """It cannot be stored; notifications are still sent."""
         self.lost = why
 
     def analyzed(self, answers: Iterable[tuple[str, VerdictAnswer]]) -> None:
-        """Take verdicts of captures, and make that of the incident."""
+        """Take verdicts of captures, and choose that of the incident."""
         for key, answer in answers:
             capture = self.captures.get(key)
             if capture is None or capture.entry is None or capture.step is not Step.ANALYZING:
@@ -363,7 +364,7 @@ class IncidentMachine:
         before = self.verdict
         self.verdict = combine(c.entry.verdict for c in self.captures.values() if c.entry)
         self._save()
-        # What an incident began with may not be what it is about.
+        # The trigger that fired first may be a side effect of the stall.
         if not self._notified or verdict_name(self.verdict) != verdict_name(before):
             self._notify_stall(self.value())
 
@@ -377,7 +378,7 @@ class IncidentMachine:
             self.finish()
 
     def close(self, now: Moment) -> None:
-        """Take no more captures; it is finished when its verdict is there."""
+        """Take no more captures; it is closed when its verdict is there."""
         if self.state is not State.RECOVERING:
             self._over_ns = now.ns
         self._closing_ns = now.ns
@@ -387,7 +388,7 @@ class IncidentMachine:
     def finish(self, *, interrupted: bool = False) -> None:
         """Write it for the last time."""
         self._enter(State.CLOSED)
-        # By its length: the time of day can have been set meanwhile.
+        # From the duration: the time of day may have been set meanwhile.
         end_ns = self._value.start_ns + max(0, self._over_ns - self._breach_ns)
         value = self.value(end_ns=end_ns, interrupted=interrupted)
         if self.lost is None:
@@ -397,7 +398,7 @@ class IncidentMachine:
         self._emit(Notify(self.number, "end", value, stored=self.lost is None))
 
     def note(self, code: str, message: str) -> None:
-        """Say what is missing; the same thing once."""
+        """Add a note; the same one is added once."""
         note = Note(code, one_line(message))
         if note not in self._notes and len(self._notes) < MAX_NOTES:
             self._notes.append(note)
@@ -516,14 +517,14 @@ class IncidentMachine:
             self._enter(State.RETRYING)
 
     def _fetch_texts(self) -> None:
-        # Not before the burst is over: its connections would wait behind them.
+        # Not before the burst is over: its queries of sessions would wait behind the texts.
         if self.texts_key is None:
             self.texts_key = f"texts-{next(self._numbers)}"
             self._texts_due = True
             self._emit(FetchTexts(self.texts_key))
 
     def _add_fired(self, fired: Fired) -> bool:
-        """Take a trigger that fired; say whether this one has not been seen in this incident."""
+        """Take a trigger that fired; return whether it is new in this incident."""
         new = all(known.trigger != fired.trigger for known in self._fired)
         if len(self._fired) < MAX_FIRED:
             self._fired.append(fired)
@@ -532,7 +533,7 @@ class IncidentMachine:
         return new
 
     def _analyze(self) -> None:
-        """Have analyzed what is complete; a burst is analyzed as a whole."""
+        """Request the analysis of finished captures; a burst is analyzed as a whole."""
         captures = self.captures.values()
         if self.state is State.CAPTURING or not all(capture.settled for capture in captures):
             return
@@ -562,11 +563,11 @@ class IncidentMachine:
         )
 
     def _notify_without_verdict(self) -> None:
-        """Notify where no verdict is to come, or not soon: limits hold captures back, not this."""
+        """Notify where no verdict will come soon: limits hold back captures, not notifications."""
         if self._notified or self.state in (State.CAPTURING, State.CLOSED):
             return
         due = list(self.captures.values())
-        if self.state is State.RETRYING:  # what is being tried is likely to fail again
+        if self.state is State.RETRYING:  # the next attempt is likely to fail again
             due = [capture for capture in due if capture.step is not Step.REQUESTED]
         if all(capture.done for capture in due):
             self._notify_stall(self.value())
@@ -586,5 +587,5 @@ class IncidentMachine:
 
 
 def verdict_name(verdict: Verdict | None) -> str:
-    """Return what metrics and notifications call a verdict."""
+    """Return the name of a verdict in metrics and notifications."""
     return "none" if verdict is None else verdict.signature or "unknown"

@@ -40,13 +40,13 @@ __all__ = ["Incidents"]
 
 
 class Incidents:
-    """All incidents of an agent. ``handle`` takes an event, and returns what is to be done."""
+    """All incidents of an agent. ``handle`` takes an event, and returns commands."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self.found = 0
-        """Incidents that began."""
+        """How many incidents began."""
         self.stalls = 0
-        """Of them those with a verdict."""
+        """How many of them have a verdict."""
         self.last_fired: dict[str, int] = {}
         """Trigger → CLOCK_MONOTONIC; of an earlier agent, too."""
         self._settings = settings
@@ -56,7 +56,7 @@ class Incidents:
         self._numbers = itertools.count(1)
         self._commands: list[Command] = []
         self._suppressed = 0
-        """Captures that were not taken, since the latest incident."""
+        """How many captures were not taken since the latest incident."""
 
     @property
     def open(self) -> int | None:
@@ -75,17 +75,17 @@ class Incidents:
         return math.inf if due is None or self._is_capturing() else due
 
     def has_burst(self, *, ready: bool) -> bool:
-        """Return whether captures of a burst are still to come; ``ready``: the backend is."""
+        """Return whether captures of a burst are due; ``ready``: the backend works."""
         state = None if self._open is None else self._open.state
         return state is State.CAPTURING or (state is State.RETRYING and not ready)
 
     def configure(self, settings: AgentSettings) -> None:
-        """Take other settings; an incident that goes on keeps its burst."""
+        """Use other settings; an ongoing incident keeps its burst."""
         self._settings = settings
         self._limits.captures_an_hour = settings.captures_an_hour
 
     def handle(self, event: IncidentEvent, now: Moment) -> list[Command]:
-        """Take an event; return what is to be done, in this order."""
+        """Take an event; return the commands, in order."""
         match event:
             case TriggerFired():
                 self._trigger_fired(event, now)
@@ -134,7 +134,7 @@ class Incidents:
         recovery_ns = round(max((one.run_time for one in found), default=0.0) * NS)
         last = self.last_fired.get(fired.trigger)
         if last is not None and self._open is None and 0 <= now.ns - last < sleep_ns:
-            # The engine counts this itself, but for what an earlier agent has captured.
+            # The engine counts this itself, except for captures of an earlier agent.
             self._suppressed += 1
             message = f"{fired.trigger} fired {(now.ns - last) / NS:.0f} s ago"
             self._commands.append(Suppressed(message))

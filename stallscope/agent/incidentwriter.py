@@ -28,7 +28,7 @@ FLUSH_BYTES = 256 << 10
 class IncidentWriter:
     """One incident on its way to the store. ``lost`` is called where it gets no folder.
 
-    All of it belongs to the loop's thread but ``_folder``, which is the writer's.
+    The loop's thread uses it, except ``_folder``, which belongs to the writer's thread.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class IncidentWriter:
         stored: Callable[[CaptureEntry], None],
         failed: Callable[[str], None],
     ) -> None:
-        """Take a finished capture in."""
+        """Add a finished capture."""
 
         def lost(why: str) -> None:
             drop(path)
@@ -89,11 +89,11 @@ class IncidentWriter:
         self._writer.submit(keep, needed=False)
 
     def add_samples(self, lines: Iterable[bytes]) -> None:
-        """Take encoded samples."""
+        """Add encoded samples."""
         self._add(self._samples, lines)
 
     def add_waits(self, lines: Iterable[bytes]) -> None:
-        """Take lines of the wait programs."""
+        """Add lines of the wait programs."""
         self._add(self._waits, lines)
 
     def flush(self) -> None:
@@ -143,10 +143,10 @@ class IncidentWriter:
 
 
 class NotStoredError(StallscopeError):
-    """The incident has no folder; why was logged when it was to be made."""
+    """Do nothing: the incident has no folder; the reason was logged when it could not be made."""
 
 
 def drop(path: Path | str) -> None:
-    """Remove a capture that no incident wants."""
+    """Remove a capture that belongs to no incident."""
     with contextlib.suppress(OSError):
         os.unlink(path)

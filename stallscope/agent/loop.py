@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's loop: samples in, triggers, incidents out. docs/agent.md.
 
-One thread. What can wait, waits elsewhere: collectors in threads of their own, the probe in a
-session, the disk in the writer, analysis in a child. All of it comes back through one queue.
+It is one thread that never blocks. Collectors, the probe, the disk and the analysis each have their
+own thread or process. All results come back through one queue.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ HISTORY_SECONDS = 60.0
 SAMPLES_BYTES = 6 << 20
 WAITS_BYTES = 2 << 20
 STOP_SECONDS = 1.2
-"""For what is still to be written; the whole stop is to be done in 2 s."""
+"""How long the end waits for the writer; the whole stop must take less than 2 s."""
 METRICS_NS = 5 * NS
 DISK_NS = 10 * NS
 """From one check of the disk's free space to the next."""
 PRUNE_NS = 3600 * NS
 LONGEST_PAUSE = 1.0
 TEXTS_SECONDS = 6.0
-"""For all texts of an incident together; each has a deadline of its own."""
+"""For all texts of an incident together; each one also has a deadline."""
 _GRACE = 0.2
-"""For the connection to say itself that the server is late."""
+"""Added so that the connection can report a late server itself."""
 WIND_DOWN_NS = 20 * NS
-"""What captures and verdicts have at the end of a pass."""
+"""How long the end of a pass waits for captures and verdicts."""
 WIND_DOWN_PAUSE = 0.1
 
 
 class Agent:
-    """Watches one server. Make it, then ``run``; ``events`` takes events and signals."""
+    """Watches one server. Create it, then call ``run``; ``events`` takes events and signals."""
 
     def __init__(
         self,
@@ -124,24 +124,24 @@ class Agent:
             raw_sql=plan.raw_sql,
         )
         self.fired: list[Fired] = []
-        """What would have been captured, where nothing is."""
+        """How many captures were skipped because the plan allows none."""
         self._samples = History(HISTORY_SECONDS, SAMPLES_BYTES)
         self._waits = History(HISTORY_SECONDS, WAITS_BYTES)
         self._sources = Sources(())
         self._threads = CollectorThreads((), self.events.put)
         self._stopping = False
         self._deadlocks = 0
-        """That the probe has seen find their victims."""
+        """Deadlocks of which the probe saw the choice of a victim."""
         self._health = CollectorHealth(self.metrics)
         self._lost_ns = 0
-        """When the server had ended last."""
+        """When the server last ended."""
         self._next_poll = 0
         self._metrics_due = 0
         self._prune_due = 0
         self._disk_due = 0
 
     def run(self) -> None:
-        """Watch until the plan says, or a signal. Raises: nothing that a server can cause."""
+        """Watch until the plan's end or a signal. No server can make it raise."""
         self._begin()
         begun = self._next_poll = self._clock.now_ns()
         end = None if self._plan.seconds is None else begun + round(self._plan.seconds * NS)
@@ -153,7 +153,7 @@ class Agent:
                     break
                 if now >= self._next_poll:
                     interval = round((self._plan.poll_interval or self.settings.poll_interval) * NS)
-                    # Polls that were missed are missed: they are not made up for.
+                    # Missed polls are skipped.
                     steps = max(1, -((self._next_poll - now) // interval))
                     self._next_poll += interval * steps
                     self._poll(now)
@@ -162,20 +162,20 @@ class Agent:
             self._end()
 
     def feed(self, event: IncidentEvent) -> None:
-        """Let the incidents handle an event, and do what follows."""
+        """Let the incidents handle an event, and execute their commands."""
         now = Moment(self._clock.now_ns(), self._clock.wall_ns())
         for command in self.incidents.handle(event, now):
             self._runner.run(command)
 
     def fetch_sessions(self, key: str) -> str | None:
-        """Ask who is connected, in the thread for SQL (runner.Loop)."""
+        """Query the sessions, in the thread for SQL (runner.Loop)."""
         if self._sources.sessions is None:
             return self._sources.why_no_sessions
         self._threads.query(SQL_THREAD, key, self._sources.sessions, SESSIONS_SECONDS + _GRACE)
         return None
 
     def fetch_texts(self, key: str) -> bool:
-        """Ask for the server's own texts, in the thread for SQL (runner.Loop)."""
+        """Query the server's own texts, in the thread for SQL (runner.Loop)."""
         if self._sources.texts is None:
             return False
         self._threads.query(SQL_THREAD, key, self._sources.texts, TEXTS_SECONDS)
@@ -203,7 +203,7 @@ class Agent:
         self._environment.notify("start", None, None)
 
     def _adopt(self) -> None:
-        """Ask the server process that runs now."""
+        """Start the collectors of the current server process."""
         self._close_sources()
         self._sources = self._environment.sources(self._target.server, self.settings)
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
@@ -250,12 +250,12 @@ class Agent:
                 self._adopt()
 
     def _close_what_is_left(self) -> None:
-        """Let nothing of a process that has ended go on with its next one."""
+        """Reset all state that belongs to a process which has ended."""
         self.engine.restarted()
         self.feed(ServerEnded())
 
     def _take(self, event: Event | None) -> None:
-        """Handle an event; then do what is due."""
+        """Handle an event; then do the steps that are due."""
         match event:
             case Sample():
                 self._sample(event)
@@ -270,14 +270,14 @@ class Agent:
             case ProbeStatus():
                 self._probe_state(event)
             case TargetEnded():
-                # It may have been seen before, and the server be back by now.
+                # It may have been seen already, and the server may be back by now.
                 self._poll_server(self._clock.now_ns())
             case Signal("stop"):
                 self._stopping = True
             case Signal():
                 self._reload()
         if self.incidents.open is not None and not self._target.running:
-            self._close_what_is_left()  # captures of its last waits come after its end
+            self._close_what_is_left()  # captures of its last waits arrive after its end
         self._threads.check()
         for name in self.engine.given_up():
             self._given_up(name)
@@ -389,7 +389,7 @@ class Agent:
         )
 
         def prune() -> None:
-            with contextlib.suppress(StallscopeError):  # another agent does it
+            with contextlib.suppress(StallscopeError):  # another agent prunes
                 self._store.prune(keep)
 
         self._writer.submit(prune, needed=False)
@@ -410,9 +410,9 @@ class Agent:
         self._writer.submit(room, lambda why: self.feed(DiskChecked(why)), needed=False)
 
     def _finish(self) -> None:
-        """Let what was begun come to its end, for a while."""
+        """Wait for unfinished captures and verdicts, for a limited time."""
         end = self._clock.now_ns() + WIND_DOWN_NS
-        # Where the probe is not ready yet, the captures of the burst are still to be taken.
+        # Where the probe is not ready yet, the captures of the burst have not been taken yet.
         probe = self.metrics.up.get
         self._take_while(lambda: self.incidents.has_burst(ready=probe("probe", False)), end)
         self.feed(PassEnded())
@@ -423,7 +423,7 @@ class Agent:
             self._take(self.events.get(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:
-        """Write the final state, and close everything; what hangs is abandoned."""
+        """Write the final state, and close everything; threads that hang are abandoned."""
         self.feed(Shutdown())
         self._verdicts.close()
         closing = threading.Thread(target=self._backend.close, daemon=True)
@@ -436,7 +436,7 @@ class Agent:
                 event.then()
         self._close_sources()
         self._target.close()
-        # It has had that time already; what it still takes would come into a spool that is gone.
+        # Its time is over; a later capture would go into a spool that no longer exists.
         closing.join(STOP_SECONDS)
         self._environment.notify("stop", None, None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events into the state machine of incidents, and commands out of it."""
+"""The events that the state machine of incidents takes, and the commands that it returns."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Moment(msgspec.Struct, frozen=True):
     """When an event is handled."""
 
     ns: int
-    """CLOCK_MONOTONIC, for lengths."""
+    """CLOCK_MONOTONIC, for durations."""
     wall_ns: int
     """Time of day, for people."""
 
 
 class TriggerFired(msgspec.Struct, frozen=True):
-    """A trigger fired; ``capture`` is the one that its wait has taken already."""
+    """A trigger fired; ``capture`` is the one that was already taken for its wait."""
 
     fired: Fired
     breach_ns: int
@@ -79,17 +79,17 @@ class Polled(msgspec.Struct, frozen=True):
 
 
 class DiskChecked(msgspec.Struct, frozen=True):
-    """Why the store's disk has no room for a capture, None where it has."""
+    """Why the store's disk has too little space for a capture, None where it has enough."""
 
     why: str | None
 
 
 class BackendReady(msgspec.Struct, frozen=True):
-    """What takes the captures works from now on."""
+    """The backend of captures works from now on."""
 
 
 class NoteAdded(msgspec.Struct, frozen=True):
-    """Something that the incident which goes on is to mention."""
+    """A note for the ongoing incident."""
 
     code: str
     message: str
@@ -117,7 +117,7 @@ class CaptureLost(msgspec.Struct, frozen=True):
 
 
 class CapturesAnalyzed(msgspec.Struct, frozen=True):
-    """What captures of one incident show, by key."""
+    """The analyses of captures of one incident, by key."""
 
     incident: int
     answers: tuple[tuple[str, VerdictAnswer], ...]
@@ -128,7 +128,7 @@ class ServerEnded(msgspec.Struct, frozen=True):
 
 
 class PassEnded(msgspec.Struct, frozen=True):
-    """The time of the agent is over; what was begun is finished."""
+    """The agent's time is over; unfinished incidents are closed."""
 
 
 class Shutdown(msgspec.Struct, frozen=True):
@@ -151,35 +151,36 @@ IncidentEvent = (
     | PassEnded
     | Shutdown
 )
-"""A CaptureResult without a key is of a wait that fires no trigger."""
+"""A CaptureResult without a key belongs to a wait that fires no trigger."""
 
 
 class TakeCapture(msgspec.Struct, frozen=True):
-    """A CaptureResult with the key is to follow."""
+    """A CaptureResult with the key follows."""
 
     key: str
 
 
 class DropCapture(msgspec.Struct, frozen=True):
-    """Remove a file that no incident wants."""
+    """Remove a file that belongs to no incident."""
 
     path: str
 
 
 class FetchSessions(msgspec.Struct, frozen=True):
-    """Ask the server what its connections do; a QueryResult with the key is to follow."""
+    """Query the server's sessions; a QueryResult with the key follows."""
 
     key: str
 
 
 class FetchTexts(msgspec.Struct, frozen=True):
-    """Ask the server for its texts; a QueryResult with the key is to follow."""
+    """Query the server's texts; a QueryResult with the key follows."""
 
     key: str
 
 
 class OpenFolder(msgspec.Struct, frozen=True):
-    """Store the incident. ``records``: with the minute before it, and with what follows."""
+    """Store the incident. ``records``: with the samples and waits of the minute before it, and of
+    its time."""
 
     incident: int
     value: Incident
@@ -187,7 +188,7 @@ class OpenFolder(msgspec.Struct, frozen=True):
 
 
 class StoreCapture(msgspec.Struct, frozen=True):
-    """Move a file into the folder; CaptureStored or CaptureLost is to follow."""
+    """Move a file into the folder; CaptureStored or CaptureLost follows."""
 
     incident: int
     key: str
@@ -196,7 +197,7 @@ class StoreCapture(msgspec.Struct, frozen=True):
 
 
 class StoreStatements(msgspec.Struct, frozen=True):
-    """Keep the statements with their literals, where the user asked for that."""
+    """Store the statements with their literals, where the user asked for that."""
 
     incident: int
     time_ns: int
@@ -225,14 +226,14 @@ class AnalysisRequest(msgspec.Struct, frozen=True):
 
 
 class AnalyzeCaptures(msgspec.Struct, frozen=True):
-    """Name captures; CapturesAnalyzed is to follow."""
+    """Name captures; CapturesAnalyzed follows."""
 
     incident: int
     requests: tuple[AnalysisRequest, ...]
 
 
 class Notify(msgspec.Struct, frozen=True):
-    """Notify of ``fire`` at once, of ``stall`` and ``end`` when what was written before is on disk.
+    """Notify of ``fire`` at once, of ``stall`` and ``end`` when earlier writes are on disk.
 
     ``stored``: the incident has a folder.
     """
@@ -251,7 +252,7 @@ class CloseFolder(msgspec.Struct, frozen=True):
 
 
 class Suppressed(msgspec.Struct, frozen=True):
-    """A capture was not taken. ``message``: what to log of it."""
+    """A capture was not taken. ``message``: what to log about it."""
 
     message: str | None = None
 

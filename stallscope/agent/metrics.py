@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent counts of itself, as Prometheus' text."""
+"""The agent's own metrics, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class AgentMetrics:
-    """Counters since the start of the agent, and what is true now."""
+    """Counters since the start of the agent, and current values."""
 
     def __init__(self, labels: Mapping[str, str], started: float) -> None:
         self._page = Exposition(labels)
@@ -41,7 +41,7 @@ class AgentMetrics:
         self._seconds = 0.0
 
     def captured(self, seconds: float) -> None:
-        """Count how long a capture was finished after the breach."""
+        """Count the time from the breach to the finished capture."""
         self._buckets[bisect_left(_BOUNDS, seconds)] += 1
         self._seconds += seconds
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notify of incidents: by a command, a webhook. Their failure never hurts the agent."""
+"""Notify of incidents by a command and a webhook. A failing one never affects the agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ COMMAND_SECONDS = 30.0
 WEBHOOK_SECONDS = 10.0
 NOTIFIED = ("stall", "end")
 MAX_RUNNING = 4
-"""More than these at a time are not started, and counted: what hangs piles up nothing."""
+"""The most calls at a time; more are counted, and not started, so that hanging ones do not pile
+up."""
 
 
 def command_words(text: str) -> tuple[str, ...]:
@@ -45,7 +46,7 @@ def webhook_url(text: str) -> str:
     """Check a URL. Raises: UsageError."""
     try:
         parts = urllib.parse.urlsplit(text)
-        parts.port  # noqa: B018  # raises where it is no number
+        parts.port  # noqa: B018  # raises where the port is no number
     except ValueError as error:
         raise UsageError(f"--webhook: {error}: {one_line(text, 80)}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or not text.isprintable():
@@ -99,7 +100,7 @@ class Notifier:
         self._webhook_seconds = webhook_seconds
         self._running = threading.Semaphore(MAX_RUNNING)
         self.failed = 0
-        """Calls that failed, or were not made since too many were running."""
+        """How many calls failed, or were not made since too many were running."""
 
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
         """Run the plugin of an event; notify of ``stall`` and ``end``."""
@@ -161,7 +162,7 @@ class Notifier:
         return f"it ended with {result.code}: {said}"
 
     def _post(self, data: bytes) -> str | None:
-        # Only here: with TLS and mail headers it is a tenth of the agent's memory.
+        # Imported here: with TLS and mail headers it takes a tenth of the agent's memory.
         from stallscope.agent import webhook
 
         assert self._webhook is not None

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent prints: lines of incidents, and its log.
-
-Each stream has a thread of its own. A pipe that nobody reads, or a full disk behind one, loses
-lines, and neither delays nor ends the agent.
+"""What the agent prints: lines of incidents, and its log. Each stream has its own thread. Where
+nobody reads a pipe, or a disk is full, lines are lost, and the agent continues without delay.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ __all__ = ["LOG_FORMATS", "LineWriter", "lines_to", "logging_to"]
 
 LOG_FORMATS = ("text", "json")
 MAX_LINES = 1000
-"""Lines that may wait for a stream; more are dropped."""
+"""The most lines that wait for a stream; more are dropped."""
 CLOSE_SECONDS = 0.5
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
-"""Of sd-daemon(3)."""
+"""Prefixes of sd-daemon(3)."""
 
 
 class LineWriter:
@@ -36,26 +34,26 @@ class LineWriter:
 
     def __init__(self, stream: IO[str]) -> None:
         self.dropped = 0
-        """Lines that were not written."""
+        """How many lines were not written."""
         self._stream = stream
         self._descriptor = _own_descriptor(stream)
         self._closing = threading.Event()
         self.on_closed: Callable[[], None] = lambda: None
-        """Called in that thread when nobody is left to read the lines."""
+        """Called in that thread when the reader of the lines is gone."""
         self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
-        # Not joined where it hangs in a write: a daemon lets the process end.
+        # A daemon: where it hangs in a write, the process can still end.
         self._thread = threading.Thread(target=self._work, name="output", daemon=True)
         self._thread.start()
 
     def put(self, line: str) -> None:
-        """Have a line written. Never waits, and never fails."""
+        """Queue a line. It never waits, and never fails."""
         try:
             self._lines.put_nowait(line)
         except queue.Full:
             self.dropped += 1
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Write what waits, for as long as that may take."""
+        """Write the queued lines, within the time limit."""
         self._closing.set()
         with contextlib.suppress(queue.Full):
             self._lines.put_nowait(None)
@@ -78,7 +76,7 @@ class LineWriter:
         if self._descriptor is None:
             self._stream.write(f"{line}\n")
             return
-        # Around the stream's buffer: the interpreter would flush it at its exit, and hang there.
+        # Without the stream's buffer: the interpreter would flush it at its exit, and hang.
         data = f"{line}\n".encode("utf-8", "backslashreplace")
         while data:
             data = data[os.write(self._descriptor, data) :]
@@ -115,7 +113,7 @@ class _LogHandler(logging.Handler):
                 "message": message,
             }
             return msgspec.json.encode(value).decode()
-        # The journal has a time for each line already.
+        # The journal adds a time to each line.
         priority = f"<{_priority(record.levelno)}>" if self._to_journal else ""
         return f"{priority}stallscope: {message}"
 
@@ -134,7 +132,7 @@ def _is_journal(stream: IO[str]) -> bool:
 
 @contextlib.contextmanager
 def logging_to(stream: IO[str], log_format: str = "text") -> Iterator[LineWriter]:
-    """Let what is logged below ``stallscope`` appear there."""
+    """Send the log of ``stallscope`` there."""
     writer = LineWriter(stream)
     handler = _LogHandler(writer, log_format, to_journal=_is_journal(stream))
     logger = logging.getLogger("stallscope")
@@ -151,7 +149,7 @@ def logging_to(stream: IO[str], log_format: str = "text") -> Iterator[LineWriter
 
 @contextlib.contextmanager
 def lines_to(stream: IO[str]) -> Iterator[LineWriter]:
-    """Return the writer of results; what waits at the end is written, if that is soon done."""
+    """Yield the writer of results; queued lines are written at the end, within a time limit."""
     writer = LineWriter(stream)
     try:
         yield writer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``stallscope-probe serve``, kept running: warm captures, and waits as they occur."""
+"""A running ``stallscope-probe serve``: fast captures, and waits as they occur."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _log = logging.getLogger(__name__)
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 STEADY_SECONDS = 60.0
-"""A probe that ran so long has worked: when it dies, the pauses are short again."""
+"""A probe that ran so long counts as working: after its end the pauses are short again."""
 WARM_SECONDS = 60.0
-"""What it may need to become ready: it reads the symbols of large files once."""
+"""Seconds in which it must become ready: it reads the symbols of large files once."""
 WATCH_AGAIN_SECONDS = 600.0
-"""Without wait programs: until they are tried again, at first. What keeps them away may be a busy
-minute; where it is a missing right, each attempt costs captures for some seconds."""
+"""The first pause before missing wait programs are tried again. The cause may be a busy minute;
+where it is a missing right, no captures are possible for some seconds of each attempt."""
 LONGEST_WITHOUT_WATCH = 6 * 3600.0
 CAPTURE_SECONDS = 20.0
-"""For a capture that was asked for; a probe that takes longer hangs, and is replaced."""
+"""The longest time of a requested capture; a probe that takes longer hangs, and is restarted."""
 END_SECONDS = 1.0
 
 
@@ -44,11 +44,12 @@ class ProbeSettings(msgspec.Struct, frozen=True):
     """What the probe is asked to do."""
 
     captures: Path
-    """Folder for the captures that waits take."""
+    """Folder for captures of waits."""
     interval: float = 1.0
     """Between two lines of waits, in seconds."""
     triggers: tuple[str, ...] = ()
-    """What makes it capture by itself: stallscope.collectors.triggers.waiting.probe_options."""
+    """Options with which it captures by itself:
+    stallscope.collectors.triggers.waiting.probe_options."""
     capture_interval: float = 10.0
     """Seconds from one such capture to the next, at least."""
     top: int = 20
@@ -60,7 +61,7 @@ class ProbeSettings(msgspec.Struct, frozen=True):
 
 
 def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) -> list[str]:
-    """Return the probe's command line; without ``watch`` it takes captures alone."""
+    """Return the probe's command line; without ``watch`` it takes captures only."""
     args = command(
         "serve",
         pids,
@@ -80,7 +81,7 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
 
 
 class _CaptureRequest(msgspec.Struct, frozen=True):
-    """A capture that was asked for."""
+    """A requested capture."""
 
     key: str
     asked: float
@@ -88,7 +89,7 @@ class _CaptureRequest(msgspec.Struct, frozen=True):
 
 
 class _TargetRequest(msgspec.Struct, frozen=True):
-    """A process that it is to capture from now on."""
+    """A process to capture from now on."""
 
     pid: int
     asked: float
@@ -96,9 +97,8 @@ class _TargetRequest(msgspec.Struct, frozen=True):
 
 
 class ProbeSession:
-    """A probe on one server, started again when it dies. Its events go to ``put``.
-
-    What does not work is logged once, not at each new attempt.
+    """A probe on one server, restarted when it ends. Its events go to ``put``. A failure is logged
+    once, not at each new attempt.
     """
 
     def __init__(self, settings: ProbeSettings, put: Put) -> None:
@@ -107,9 +107,9 @@ class ProbeSession:
         self._pids: tuple[int, ...] = ()
         self._lock = threading.Lock()
         self._known: tuple[int, ...] = ()
-        """The processes that the probe knows; guarded by the lock, as what follows."""
+        """The processes that the probe knows; guarded by the lock, as the following attributes."""
         self._asked: deque[_CaptureRequest | _TargetRequest] = deque()
-        """What it is still to answer, in the order of its answers."""
+        """Open requests, in the order of its answers."""
         self._answered = 0.0
         """When the latest answer came."""
         self._stream: Stream | None = None
@@ -119,12 +119,12 @@ class ProbeSession:
         """When wait programs are to be tried again, while there are none."""
         self._watch_pause = WATCH_AGAIN_SECONDS
         self._changed = threading.Event()
-        """Something that a pause between two probes is to end for."""
+        """Set to end a pause between two probes."""
         self._closing = threading.Event()
         self._failure: str | None = None
-        """What does not work, for those who ask for a capture."""
+        """Why it does not work, for the error of requested captures."""
         self._logged: set[str] = set()
-        """Since it worked last; what the probe says of one cause is one of few sentences."""
+        """Messages that were logged since it last worked; a cause has few different ones."""
         self._thread: threading.Thread | None = None
         self.restarts = 0
 
@@ -146,7 +146,7 @@ class ProbeSession:
         self._thread.start()
 
     def follow(self, pids: tuple[int, ...]) -> None:
-        """Go on with the processes that take the place of those that have ended."""
+        """Continue with the processes that replace those that have ended."""
         self._pids = pids
         ring = self.settings.ring
         if ring is not None and not ring.is_dir():  # of the process that has ended
@@ -175,7 +175,7 @@ class ProbeSession:
         self._changed.set()
 
     def capture(self, key: str, path: Path) -> None:
-        """Ask for a capture; a CaptureResult with this key follows, whatever happens."""
+        """Request a capture; a CaptureResult with this key follows in every case."""
         with self._lock:
             stream = self._stream if self._ready else None
             if stream is not None:
@@ -185,7 +185,7 @@ class ProbeSession:
             self._put(_failed(key, self._failure or "the probe is not ready yet"))
 
     def close(self) -> None:
-        """Let it end, and wait for that, shortly."""
+        """Ask it to end, and wait a short time for that."""
         self._closing.set()
         self._changed.set()
         self._end_stream()
@@ -194,7 +194,7 @@ class ProbeSession:
         self._thread.join(END_SECONDS + 0.3)
         stream = self._stream
         if self._thread.is_alive() and stream is not None:
-            stream.kill()  # nobody else will: this process ends
+            stream.kill()  # no other code will: this process ends
 
     def _end_stream(self) -> None:
         stream = self._stream
@@ -225,7 +225,7 @@ class ProbeSession:
             self.restarts += 1
 
     def _degrade(self, was_ready: bool, why: str) -> bool:
-        """Log what does not work; return whether to go on at once, with less."""
+        """Log the failure; return whether to continue at once, without wait programs."""
         if was_ready:
             self._log_once(f"the probe has ended and is restarted: {why}")
             return False
@@ -285,7 +285,7 @@ class ProbeSession:
             answered = self._answered
         if oldest is None:
             return self._time_to_watch()
-        # What was asked before it is not its own time.
+        # The time of earlier requests does not count.
         left = max(oldest.asked, answered) + oldest.limit - time.monotonic()
         if left <= 0:
             self._end_stream()
@@ -313,7 +313,7 @@ class ProbeSession:
             self._put(WaitsReceived(line, data, now))
 
     def _note_sampling(self, line: WaitLine) -> None:
-        """Log once why waits are sampled; the probe says so itself, where it has just begun."""
+        """Log once why waits are sampled; a probe that has just started reports it itself."""
         programs = (probe for probe in line.programs if probe.name == "wait programs")
         why = next((probe.why_not for probe in programs if not probe.ok), None)
         if line.sampled and why is not None and why not in self._logged:
@@ -357,13 +357,13 @@ class ProbeSession:
                         _log.warning("the probe: %s", why)
 
     def _not_followed(self, pid: int, why: str) -> None:
-        """Restart a probe that could not follow to a process which is there."""
+        """Restart a probe that could not switch to a process although it exists."""
         if processes.read(pid) is not None:
             _log.warning("the probe cannot follow to process %d: %s", pid, why)
             self._end_stream()
 
     def _next(self) -> _CaptureRequest | _TargetRequest | None:
-        """Take what the probe has just answered."""
+        """Handle an answer of the probe."""
         with self._lock, contextlib.suppress(IndexError):
             self._answered = time.monotonic()
             return self._asked.popleft()

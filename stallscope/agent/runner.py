@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do what the incidents command: captures, questions to the server, files, verdicts, notifications.
-
-What follows from a command comes back as an event, by ``feed``, in the loop's thread.
+"""Execute the commands of incidents: captures, queries, files, verdicts, notifications. The result
+of a command comes back as an event, by ``feed``, in the loop's thread.
 """
 
 from __future__ import annotations
@@ -51,23 +50,23 @@ __all__ = ["CommandRunner", "Loop"]
 _log = logging.getLogger(__name__)
 
 FLUSH_NS = 5 * NS
-"""From one write of samples to the next."""
+"""The time from one write of samples to the next."""
 
 
 class Loop(Protocol):
-    """What a command needs of the loop."""
+    """What the execution of commands needs from the loop."""
 
     def feed(self, event: IncidentEvent) -> None:
         """Let the incidents handle an event."""
 
     def fetch_sessions(self, key: str) -> str | None:
-        """Ask the server what its connections do; a QueryResult with the key follows.
+        """Query the server's sessions; a QueryResult with the key follows.
 
         Return why it cannot be asked, None where it was.
         """
 
     def fetch_texts(self, key: str) -> bool:
-        """Ask the server for its texts; a QueryResult follows. False: it is not asked."""
+        """Query the server's texts; a QueryResult follows. False: there is no SQL."""
 
     def history(self) -> tuple[Iterable[bytes], Iterable[bytes]]:
         """Return the samples, and the lines of waits, of the last minute."""
@@ -77,7 +76,7 @@ class Loop(Protocol):
 
 
 class CommandRunner:
-    """``spool``: folder for captures on their way, in the same file system as the store."""
+    """``spool``: folder for captures that are not stored yet, in the file system of the store."""
 
     def __init__(
         self,
@@ -102,11 +101,11 @@ class CommandRunner:
         self._put = put
         self._raw_sql = raw_sql
         self._folders: dict[int, IncidentWriter] = {}
-        """Of incidents that are not closed yet, by number."""
+        """The writers of incidents that are not closed yet, by number."""
         self._flush_due = 0
 
     def run(self, command: Command) -> None:
-        """Do, or begin, what a command says."""
+        """Execute a command, or start its execution."""
         match command:
             case TakeCapture(key):
                 self._backend.capture(key, self._spool / f"{key}.jsonl.zst")
@@ -144,7 +143,7 @@ class CommandRunner:
     def record(
         self, incident: int | None, samples: Iterable[bytes], waits: Iterable[bytes]
     ) -> None:
-        """Add to what the incident that goes on has recorded."""
+        """Add samples or waits to the ongoing incident."""
         if incident is not None:
             folder = self._folders[incident]
             folder.add_samples(samples)

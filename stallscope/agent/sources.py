@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collectors of one server process, made again for its next one."""
+"""The collectors of one server process; a restarted server gets new ones."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SQL_THREAD = "sql"
 SQL_BASICS = frozenset({"heartbeat", "status", "processlist"})
 """Collectors that work on every server whose account has its rights."""
 INFREQUENT_SECONDS = 5.0
-"""Polling interval of what no trigger names, and an incident is to show."""
+"""The polling interval of values that no trigger reads, for the timeline of incidents."""
 SESSIONS_SECONDS = 1.0
-"""Longer the capture does not wait for what the server says of its connections."""
+"""The longest time that a capture waits for the server's sessions."""
 
 ALWAYS = (
     "Aborted_clients",
@@ -65,28 +65,28 @@ ALWAYS = (
 
 
 class Sources(msgspec.Struct):
-    """What one server process is asked."""
+    """The collectors and queries of one server process."""
 
     collectors: tuple[Collector, ...]
     sessions: Callable[[], Sessions] | None = None
-    """Asks who is connected; in the SQL thread. None: this server has no SQL here."""
+    """Queries the sessions; called in the SQL thread. None: there is no SQL connection."""
     why_no_sessions: str = "SQL is not used for this server"
     texts: Callable[[], Texts] | None = None
-    """Asks what the server says of itself in a stall; in the SQL thread."""
+    """Queries the server's texts about a stall; called in the SQL thread."""
     deadlock_seen: Callable[[], None] = lambda: None
-    """To be called where the wait programs see that a deadlock has found its victim."""
+    """To be called when the wait programs see that a deadlock's victim was chosen."""
     close: Callable[[], None] = lambda: None
 
 
 def constants() -> dict[str, float]:
-    """Return what no sample brings."""
+    """Return values that no sample has."""
     return {"host.cpus": float(os.cpu_count() or 1)}
 
 
 class Deadlocks:
     """A collector that gives each new deadlock to ``keep``, and counts them.
 
-    In a thread of its own: keeping one waits for the disk.
+    It has its own thread: storing one waits for the disk.
     """
 
     name = thread = "deadlocks"
@@ -100,7 +100,7 @@ class Deadlocks:
         self._cued = False
 
     def deadlock_seen(self) -> None:
-        """Say that there is one: the wait programs have seen it find its victim."""
+        """Poll next time for sure: the wait programs saw that a victim was chosen."""
         self._cued = True
 
     def collect(self) -> Sample:
@@ -120,7 +120,7 @@ class Deadlocks:
         return values
 
     def close(self) -> None:
-        """Let go of the server's log."""
+        """Close the server's log."""
         self._watch.close()
 
 
@@ -132,7 +132,7 @@ def of_server(
     poll_interval: float,
     keep_deadlock: Callable[[Deadlock], object],
 ) -> Sources:
-    """Return what this server process is asked; without ``login`` nothing over SQL."""
+    """Return the sources of this server process; without ``login`` none over SQL."""
     main = server.main
     collectors: list[Collector] = list(
         host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
@@ -140,7 +140,7 @@ def of_server(
     collectors += [CommandCollector(command) for command in settings.commands]
     if login is None or family(main.exe, main.comm) not in ("mysql", "mariadb"):
         return Sources(tuple(collectors))
-    # Only here: the agent of another server does without PyMySQL.
+    # Imported here: the agent of another server does not need PyMySQL.
     from stallscope.collectors.sql.connection import Connection
     from stallscope.collectors.sql.deadlocks import DeadlockWatch
     from stallscope.collectors.sql.heartbeat import Heartbeat
@@ -169,7 +169,8 @@ def of_server(
 
 
 def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:
-    """Yield what is expensive, or not on every server; as often as its triggers want."""
+    """Yield collectors that are expensive, or not possible on every server, at their triggers'
+    intervals."""
     from stallscope.collectors.sql.collecting import Infrequent
     from stallscope.collectors.sql.innodb_status import InnodbStatus
     from stallscope.collectors.sql.lock_waits import LockWaits

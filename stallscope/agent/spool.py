@@ -19,7 +19,7 @@ __all__ = ["spool"]
 def spool(dest: Path) -> Iterator[Path]:
     """Make the folder of this process; those of agents that were killed are removed.
 
-    What lies in one belongs to no incident that was announced.
+    Its captures belong to no announced incident.
     """
     folder = dest / layout.SPOOL / f"{os.getpid()}"
     try:
@@ -27,7 +27,7 @@ def spool(dest: Path) -> Iterator[Path]:
         for left in folder.parent.iterdir():
             if left.name.isdecimal() and not Path("/proc", left.name).exists():
                 shutil.rmtree(left, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)  # of an earlier process with this number
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier process with this pid
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise StallscopeError(f"cannot make {folder}: {error.strerror}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server that the agent watches, through restarts and upgrades."""
+"""The server that the agent watches, also after restarts and upgrades."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ _log = logging.getLogger(__name__)
 
 FIRST_PAUSE_NS = 100_000_000
 LONGEST_PAUSE_NS = 2_000_000_000
-"""Looking for a process reads all of /proc."""
+"""The first pause: a search for a process reads all of /proc."""
 LONGEST_STARTING_PAUSE_NS = 10_000_000_000
-"""Recovery can take a server hours; then it listens."""
+"""The longest pause: a server can need hours for its recovery before it listens."""
 
 
 def finder(target: str | None, selector: Selector, server: Server) -> Callable[[Server], Server]:
-    """Return how to find the server again: by what the user called it.
-
-    A process id is never given to a restarted server: its program's name stands in, and its data
-    directory where several run.
+    """Return how to find the server again: by the user's words. A restarted server has another pid:
+    in place of a pid its program's name is used, and its data directory where several run.
     """
     if target is not None and not target.isdecimal():
         return find_again(target, selector)
@@ -55,7 +53,7 @@ class Target:
         return self._descriptor >= 0
 
     def entry(self) -> TargetEntry:
-        """Return what an incident keeps of it."""
+        """Return the target as an incident records it."""
         main = self.server.main
         return TargetEntry(
             pid=main.pid,
@@ -69,7 +67,7 @@ class Target:
     def poll(self, now_ns: int) -> str | None:
         """Return ``ended`` or ``restarted`` where that has just happened.
 
-        ``reachable``: it was found while it started, and listens now, or elsewhere.
+        ``reachable``: it listens now, or at another address than before.
         """
         if self.running:
             if not select.select([self._descriptor], [], [], 0)[0]:
@@ -91,7 +89,7 @@ class Target:
         self.server = server
         self._listens = processes.listens(server)
         self._starting = True
-        """Where it listens may change yet."""
+        """Its addresses may still change."""
         with contextlib.suppress(ProcessLookupError):
             self._descriptor = os.pidfd_open(server.main.pid)
 
@@ -112,7 +110,7 @@ class Target:
         changed = (listens and not self._listens) or _addresses(again) != _addresses(self.server)
         self.server = again
         self._listens = listens
-        self._starting = changed or not listens  # one socket comes after the other
+        self._starting = changed or not listens  # it opens its sockets one after the other
         return changed
 
     def _find_next(self, now_ns: int) -> bool:

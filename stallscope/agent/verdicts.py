@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One verdict of those of an incident's captures."""
+"""Choose the verdict of an incident from those of its captures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["combine"]
 def combine(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Return the verdict of an incident: docs/agent.md, "The verdict of an incident".
 
-    Of each signature the threads that it explains times its confidence are added up over the
-    captures; the largest sum wins. It reads as in the capture that has most of it.
+    For each signature, the number of explained threads times the confidence is summed over the
+    captures; the largest sum wins. The text is that of the capture with the largest part.
     """
     weights: dict[str | None, float] = {}
     best: dict[str | None, Verdict] = {}
@@ -28,7 +28,7 @@ def combine(verdicts: Iterable[Verdict | None]) -> Verdict | None:
             best[verdict.signature] = verdict
     if not weights:
         return None
-    # A stall without a name is the answer only where no capture has one with a name.
+    # An unnamed stall is the verdict only where no capture has a named one.
     named = {signature: weight for signature, weight in weights.items() if signature is not None}
     return best[max(named, key=named.__getitem__) if named else None]
 

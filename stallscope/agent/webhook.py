@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Post JSON to a URL, and follow it nowhere."""
+"""Post JSON to a URL, without following redirects."""
 
 from __future__ import annotations
 

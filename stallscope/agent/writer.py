@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that the agent writes, in one thread and in order: a disk that hangs delays nothing else."""
+"""Write the agent's files in one thread, in order: a disk that hangs delays nothing else."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["MAX_JOBS", "Writer"]
 _log = logging.getLogger(__name__)
 
 MAX_JOBS = 1000
-"""Jobs that may wait for the disk. More are dropped, where they can be."""
+"""The most jobs that wait for the disk. Of more, those that are not needed are dropped."""
 
 T = TypeVar("T")
 
 
 class Writer:
-    """Does jobs one after the other. What follows from a job is called in the loop's thread."""
+    """Does jobs one after the other. The callbacks of a job are called in the loop's thread."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
@@ -42,9 +42,8 @@ class Writer:
         *,
         needed: bool = True,
     ) -> None:
-        """Do a job; ``then`` is given what it returned, ``otherwise`` why it failed.
-
-        One that is not ``needed`` is dropped where too many wait.
+        """Do a job; ``then`` gets its result, ``otherwise`` its error. A job that is not ``needed``
+        is dropped where too many wait.
         """
         if not needed and self._jobs.qsize() > MAX_JOBS:
             self.dropped += 1
@@ -65,7 +64,7 @@ class Writer:
         self._jobs.put(work)
 
     def close(self, seconds: float) -> bool:
-        """Do what waits, and end; say whether that was done in time."""
+        """Do the waiting jobs, and end; return whether that was done in time."""
         self._jobs.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that names captures for the agent: ``python -m stallscope.agent.verdict_process``.
 
-It reads the captures, which hold what the target had in its memory, and the signatures; the agent
-keeps neither. One request a line on standard input, one answer a line on standard output.
+It reads captures, which hold data from the target's memory, and the signatures; the agent loads
+neither. One request a line on standard input, one answer a line on standard output.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["VerdictAnswer", "VerdictRequest"]
 
 
 class VerdictRequest(msgspec.Struct, frozen=True):
-    """A capture to name; what the server says of its connections goes into the file first."""
+    """A capture to name; the server's sessions are written first."""
 
     path: str
     sessions: Sessions | None = None
 
 
 class VerdictAnswer(msgspec.Struct, frozen=True):
-    """What one capture shows. No stall: neither a verdict nor an error."""
+    """The verdict of one capture. No stall: neither a verdict nor an error."""
 
     path: str
     verdict: Verdict | None = None
@@ -32,6 +32,6 @@ class VerdictAnswer(msgspec.Struct, frozen=True):
     sessions: str | None = None
     """Why its threads have no connections."""
     notes: tuple[str, ...] = ()
-    """What else the server did not say: who holds its metadata locks, for one."""
+    """What else the server did not report, such as the holders of metadata locks."""
     version: str | None = None
-    """Of the server."""
+    """The server's version."""

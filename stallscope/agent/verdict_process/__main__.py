@@ -25,7 +25,7 @@ MAX_CPU_SECONDS = 120
 
 
 def main(arguments: list[str]) -> int:
-    """Answer each request; what cannot be read is an answer too."""
+    """Answer each request; where a capture cannot be read, the answer says so."""
     _lower_priority()
     try:
         signatures = catalog.load([Path(argument) for argument in arguments])
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _lower_priority() -> None:
-    """Stand behind the server: for CPU, and when memory runs out."""
+    """Get less CPU time than the server, and be killed first when memory runs out."""
     set_priority(NICE)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))

@@ -19,12 +19,12 @@ from stallscope.base.text import one_line
 __all__ = ["VerdictProcess"]
 
 SECONDS = 60.0
-"""For all captures of one request."""
+"""The longest time for all captures of one request."""
 _MAX_OUTPUT = 4 << 20
 
 
 class VerdictProcess:
-    """Runs the child, one at a time, and calls back with what it found.
+    """Runs one child at a time, and calls back with its answers.
 
     ``done`` is called in a thread of its own, once for each list of requests.
     """
@@ -69,7 +69,7 @@ class VerdictProcess:
         return tuple(found.get(r.path, VerdictAnswer(r.path, error=why)) for r in requests)
 
     def _child(self, lines: bytes) -> tuple[bytes, str]:
-        """Return what it printed, and why it did not print more."""
+        """Return its output, and why it is incomplete."""
         if self._closing.is_set():
             return b"", "the agent ended"
         argv, environment = module_command(verdict_process.__name__)
@@ -80,7 +80,7 @@ class VerdictProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
-                start_new_session=True,  # its low priority holds against other sessions, too
+                start_new_session=True,  # its low priority counts among all sessions
             )
         except OSError as error:
             return b"", f"cannot run {argv[0]}: {error.strerror}"

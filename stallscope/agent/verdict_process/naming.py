@@ -61,7 +61,7 @@ def _with_sessions(capture: Capture, sessions: Sessions, path: Path) -> tuple[Ca
 
 
 def verdict_of(analysis: Analysis) -> Verdict | None:
-    """Return the first finding, as incidents keep it."""
+    """Return the first finding, as incidents record it."""
     if not analysis.findings:
         return None
     finding = analysis.findings[0]
@@ -76,7 +76,7 @@ def verdict_of(analysis: Analysis) -> Verdict | None:
 
 
 def _who(analysis: Analysis, blocker: Blocker) -> str:
-    """Return the blocker with its connection, by which a server's people know it."""
+    """Return the blocker with its connection, which identifies it on the server."""
     likely = "" if blocker.certain else " (likely)"
     parts = [Speaker(analysis).thread(blocker.tid) + likely, blocker.state]
     if blocker.thread is not None:
