@@ -33,6 +33,8 @@ __all__ = ["Top", "capture_path"]
 END_SECONDS = 5.0
 """After a signal; then the kernel ends it. Textual waits for its terminal to take what it writes,
 forever where that is gone."""
+TERMINAL_SECONDS = 1.0
+"""Between checks that the terminal is still there: Textual reads one that is gone in a loop."""
 HELP = (
     ("space", "pause or resume; no stacks are taken while paused"),
     ("/", "show only threads, locks and files that match a regular expression"),
@@ -285,8 +287,8 @@ class Ask(ModalScreen[str | None]):
         self.dismiss(event.value)
 
 
-def _end_with_terminal(number: int, frame: FrameType | None) -> None:
-    """End at once where the terminal is gone and nobody has sent a signal."""
+def _end_without_terminal(number: int, frame: FrameType | None) -> None:
+    """End at once where the terminal is gone, also where nobody has sent a signal."""
     try:
         os.get_terminal_size(sys.__stderr__.fileno())  # type: ignore[union-attr]
     except OSError:
@@ -332,6 +334,7 @@ class Top(App[None]):
         loop = asyncio.get_running_loop()
 
         def end(number: int, frame: FrameType | None) -> None:
+            _end_without_terminal(number, frame)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
             loop.call_soon_threadsafe(self.exit)
@@ -339,8 +342,8 @@ class Top(App[None]):
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, end)
         if not self.is_headless:
-            signal.signal(signal.SIGALRM, _end_with_terminal)
-            signal.setitimer(signal.ITIMER_REAL, END_SECONDS, END_SECONDS)
+            signal.signal(signal.SIGALRM, _end_without_terminal)
+            signal.setitimer(signal.ITIMER_REAL, TERMINAL_SECONDS, TERMINAL_SECONDS)
         self.source.start(self._put)
 
     def on_ready(self) -> None:

@@ -17,7 +17,8 @@ import pytest
 from stallscope.store import Retention, Store
 from tests.unit.storelife import Said, check, life, memory_folder
 
-KILLS = 200
+KILLS = 60
+"""At random moments; test_store_power tries each moment between two writes."""
 STEP = 300
 SECONDS = 240
 """Only what fails takes as long."""

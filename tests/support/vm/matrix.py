@@ -7,7 +7,9 @@ documentation shows, and docs/support-matrix.md is made from it.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +24,7 @@ from tests.support.vm import guest, kernels
 __all__ = ["DEFAULT", "GROUPS", "Guest", "Outcome", "render", "run", "update"]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
+PYCACHE = CHECKOUT / "build" / "pycache"
 RECORD = CHECKOUT / "docs" / "support-matrix.json"
 PAGE = CHECKOUT / "docs" / "support-matrix.md"
 SECONDS = 1500.0
@@ -66,6 +69,18 @@ NEEDED = {
     "none": ("root", "probe", "library", "mariadb"),
 }
 WITHOUT_BPF = {"confidentiality", "nobtf", "yama3"}
+
+PYTEST = (
+    *(".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider"),
+    *("-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "tests.kernels.recorder"),
+    *("-m", "kernels"),
+)
+IMPORT_ALL = """\
+import importlib, pkgutil, stallscope
+for module in pkgutil.walk_packages(stallscope.__path__, "stallscope."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
 
 BEGIN, END = "<!-- kernels: made by ./scripts/test --kernels --update -->", "<!-- /kernels -->"
 
@@ -122,15 +137,26 @@ def command(series: str, variant: str, expression: str | None) -> list[str]:
     """Return what the guest runs."""
     works = series != "5.10" and variant not in WITHOUT_BPF
     needed = ",".join(NEEDED["bpf" if works else "none"])
-    argv = ["env", "PYTHONDONTWRITEBYTECODE=1", f"STALLSCOPE_GUEST={variant}"]
+    argv = ["env", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPYCACHEPREFIX={PYCACHE}"]
+    argv += [f"STALLSCOPE_GUEST={variant}"]
     argv += [f"STALLSCOPE_REQUIRE={needed}", f"STALLSCOPE_RESULTS={guest.SHARED}/results"]
-    argv += [".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
-    argv += ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "tests.kernels.recorder"]
-    argv += ["-v", "--color=no", "--timeout=600", "--basetemp=/dev/shm/pytest"]
-    argv += ["-m", "kernels"]
+    argv += [*PYTEST, "-v", "--color=no", "--timeout=600", "--basetemp=/dev/shm/pytest"]
     if expression:
         argv += ["-k", expression]
     return [*argv, *marked_files()]
+
+
+def compile_ahead() -> None:
+    """Compile on this machine what guests import: they can only read what is compiled.
+
+    Their emulated processors would compile all of it each time a command starts.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    environment |= {"PYTHONPYCACHEPREFIX": str(PYCACHE), "PYTHONPATH": str(CHECKOUT)}
+    for argv in ([PYTEST[0], "-c", IMPORT_ALL], [*PYTEST, "-q", "--collect-only", *marked_files()]):
+        subprocess.run(argv, cwd=CHECKOUT, env=environment, capture_output=True, check=True)
 
 
 def read_results(path: Path) -> list[Outcome]:
@@ -165,6 +191,7 @@ def run(
 ) -> tuple[list[Guest], list[tuple[str, Outcome]], list[str]]:
     """Boot the kernels one after the other, with progress; return guests, tests, and troubles."""
     guests, tests, troubles = [], [], []
+    compile_ahead()
     for name in names:
         start = time.monotonic()
         try:
