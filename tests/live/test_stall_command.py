@@ -63,7 +63,7 @@ def test_keeps_a_stall_with_a_busy_holder(short_folder: Path, tmp_path: Path) ->
         shot = take(tmp_path, "-p", pid)
     verdict = shot.analysis["findings"][0]
     assert verdict["signature"] == "metadata-lock"
-    assert verdict["blocker"]["certain"] is False
+    assert verdict["blocker"]["certain"] is False, (verdict["blocker"], shot.stderr)
     assert "Item_func_sleep::val_int" in " ".join(verdict["blocker"]["frames"])
     assert any("idle connections" in text for text in verdict["against"])
 
