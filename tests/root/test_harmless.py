@@ -25,7 +25,7 @@ __all__: list[str] = []
 
 KILLS = 300
 FEW_KILLS = 40
-GUEST_KILLS = 8
+GUEST_KILLS = 5
 IN_GUEST = "STALLSCOPE_GUEST" in os.environ
 """Of a probe that never stops a thread."""
 # Those that never stop a thread.
