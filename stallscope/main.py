@@ -51,7 +51,7 @@ exit codes:
 
 
 class Command(Protocol):
-    """What a module of stallscope.commands has."""
+    """The interface of the modules of stallscope.commands."""
 
     EPILOG: str
 
@@ -66,7 +66,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of the command line; only the commands that are asked for have options."""
+    """Return the parser of the command line; only the requested commands have options."""
     top = _Parser(
         prog="stallscope",
         description="Names the stall of a live database server without stopping it.",
@@ -74,7 +74,7 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    top.set_defaults(whole_parser=parser)  # what `completion` prints is made from
+    top.set_defaults(whole_parser=parser)  # `completion` makes its script from it
     top.add_argument("--version", action="store_true", help="print the version and exit")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for name, what in COMMANDS.items():
@@ -96,7 +96,7 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def command_module(name: str) -> Command:
-    """Import one command: a start pays for no other."""
+    """Import one command: importing all would make each start slower."""
     match name:
         case "snap":
             from stallscope.commands import snap
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader, `head` for one, has seen enough.
+        # The reader, such as `head`, has closed the pipe.
         _drop_output()
         return Exit.DONE
     except KeyboardInterrupt:
@@ -207,25 +207,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own(argv: Sequence[str]) -> Sequence[str]:
-    """Return the words before ``--``: behind it those of another program begin."""
+    """Return the arguments before ``--``: those after it belong to another program."""
     return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def _open_standard_streams() -> None:
-    """Put /dev/null where a caller closed a standard stream: no file may take its number."""
+    """Open /dev/null where a caller closed a standard stream, so that no file gets its number."""
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
         if descriptor > 2:
             os.close(descriptor)
             break
-    # Python has None for a stream that was closed when it started.
+    # For a stream that was closed at its start Python has None.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _drop_output() -> None:
-    """Let what was not written go: Python would try it at exit, complain and end with 120."""
+    """Drop unwritten output: Python would write it at exit, print an error and exit with 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -247,7 +247,7 @@ def _os_error(error: OSError) -> str:
     where = ""
     if error.filename:
         where = f"{error.filename}: "
-    elif error.errno in _OF_WRITING:  # whoever writes a file names it
+    elif error.errno in _OF_WRITING:  # commands that write a file name it in their errors
         where = "cannot write standard output: "
     return f"{where}{error.strerror or error}"
 

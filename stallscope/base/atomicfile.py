@@ -16,7 +16,7 @@ __all__ = ["check_can_create", "sync_folder", "write"]
 
 
 def check_can_create(path: Path, *, force: bool) -> None:
-    """Fail now rather than after the work, where ``write`` could not create the file."""
+    """Fail early where ``write`` could not create the file later."""
     if path.is_dir():
         raise StallscopeError(f"cannot write {path}: it is a directory; name a file")
     if path.exists() and not path.is_file():
@@ -36,10 +36,9 @@ def write(
     mode: int = 0o600,
     sync: bool = True,
 ) -> None:
-    """Write the chunks aside, sync, then give the file its name.
-
-    Without ``force`` an existing file is never replaced, not even one that appears meanwhile.
-    Without ``sync`` it is whole for every reader, and may be empty after a crash of the host.
+    """Write the chunks to a temporary file, sync it, then rename it. Without ``force`` an existing
+    file is never replaced, not even one that appears meanwhile. Without ``sync`` readers see a
+    whole file, which may be empty after a crash of the host.
     """
     check_can_create(path, force=force)
     # A symbolic link is not followed: with force, it is replaced by the file.
@@ -84,7 +83,7 @@ def _publish(aside: Path, path: Path, *, force: bool) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder, and their absence, last. Raises: OSError."""
+    """Sync a folder, so that new and removed names survive a crash. Raises: OSError."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

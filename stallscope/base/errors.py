@@ -19,7 +19,7 @@ class Exit(enum.IntEnum):
 
 
 class StallscopeError(Exception):
-    """Something failed: one line saying what, on what, and what to do."""
+    """Something failed: one line that says what, on what, and what to do."""
 
     exit_code = Exit.FAILED
 

@@ -10,11 +10,11 @@ from stallscope.base.errors import StallscopeError
 __all__ = ["EXTRAS", "how_to_install", "is_installed", "require"]
 
 EXTRAS = {"top": "textual", "report": "jinja2", "parquet": "duckdb"}
-"""For each extra of pyproject.toml the module that it brings."""
+"""For each extra of pyproject.toml the module that it installs."""
 
 
 def how_to_install(*extras: str) -> str:
-    """Return the command to type."""
+    """Return the command that installs it."""
     return f"pip install 'stallscope[{','.join(extras)}]'"
 
 

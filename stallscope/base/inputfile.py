@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that users name: opened, decompressed by what they are, and never trusted in size."""
+"""Files that users name: open and decompress them by their content, with limits of size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ else:
 __all__ = ["MAX_BYTES", "MAX_RATIO", "chunks", "is_core"]
 
 MAX_BYTES = 4 << 30
-"""Bytes of a file, and of what it decompresses to."""
+"""The most bytes of a file, and of its decompressed content."""
 MAX_RATIO = 1000
-"""Stacks repeat themselves, but what unpacks to more than this of large data is a bomb."""
+"""The largest ratio of compression: stacks repeat themselves, but more than this is an attack."""
 _RATIO_FROM = 128 << 20
 _CHUNK = 1 << 20
 _WINDOW_LOG_MAX = 27
@@ -43,7 +43,7 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """zlib's object with the words of the others."""
+    """zlib's object with the methods of the others."""
 
     def __init__(self) -> None:
         self._object = zlib.decompressobj(wbits=31)
@@ -87,10 +87,10 @@ def is_core(head: bytes) -> bool:
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """Yield what the file holds, decompressed where it is gzip, bzip2, xz or zstd.
+    """Yield the content of the file, decompressed where it is gzip, bzip2, xz or zstd.
 
-    ``-`` is standard input. Raises: StallscopeError for what cannot be read, is damaged or too
-    large.
+    ``-`` is standard input. Raises: StallscopeError where the file cannot be read, is damaged or
+    too large.
     """
     name = str(path)
     try:
@@ -137,7 +137,7 @@ class _Packed:
 def _unpack(
     packed: _Packed, magic: bytes, kind: str, make: Callable[[], _Decompressor], name: str
 ) -> Iterator[bytes]:
-    """Yield what one stream after the other holds; what follows the last one is ignored."""
+    """Yield the content of the compressed streams; bytes after the last one are ignored."""
     unpacked = 0
     data = packed.read()
     while data.startswith(magic):

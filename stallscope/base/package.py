@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this package is, which version it has, and how to run a module of it."""
+"""The folder and version of this package, and how to run one of its modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[1]
 
 
 def checkout() -> Path | None:
-    """Return the checkout that this runs from; None where it is installed."""
+    """Return the checkout of this code; None where it is installed."""
     return FOLDER.parent if (FOLDER.parent / "meson.build").is_file() else None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A map over several processes that keeps the order and bounds what is under way."""
+"""A map over several processes that keeps the order and limits the number of open calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 __all__ = ["count", "mapper"]
 
 _AHEAD = 2
-"""Pieces for each process that may wait to be worked on or to be fetched."""
+"""The most pieces for each process that wait for work or for the caller."""
 
 _R = TypeVar("_R")
 
@@ -70,7 +70,7 @@ def mapper(
         try:
             yield run
         finally:
-            ended.set()  # lets the pool's own thread go, should it wait for a slot
+            ended.set()  # lets the pool's own thread end where it waits for a slot
             free.put(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make text that others wrote safe to print."""
+"""Make untrusted text safe to print."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["clean", "end_of_name", "one_line", "without_surrogates"]
 
 
 def clean(text: str) -> str:
-    """Escape everything that could steer a terminal.
+    """Escape everything that could control a terminal.
 
     Control characters, escapes, bidirectional overrides, line and paragraph separators and lone
-    surrogates become ``\\x1b``, ``\\u202e`` and the like; what prints stays.
+    surrogates become ``\\x1b``, ``\\u202e`` and the like; printable characters stay.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments, as nanoseconds since the epoch, for files and for people."""
+"""Times in nanoseconds since the epoch, as text for files and for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 __all__ = ["Count", "Moment", "local", "rfc3339", "since"]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""A number in a file that is not trusted: one that arithmetic takes."""
+"""The largest time of an untrusted file: calculations with it do not overflow."""
 Moment = Count
 """Nanoseconds since the epoch, or since the host started."""
 
@@ -30,10 +30,10 @@ def rfc3339(time_ns: int) -> str:
 
 
 def local(time_ns: int) -> str:
-    """Return the moment as the user's clocks show it, to the millisecond."""
+    """Return the moment in the user's time zone, to the millisecond."""
     time_ns = min(
         _in_range(time_ns), _MOST_NS - 2 * 86_400 * 10**9
-    )  # no zone leads out of the range
+    )  # no time zone exceeds the range
     time = datetime.datetime.fromtimestamp(time_ns // 10**9)
     return f"{time:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9 // 10**6:03d}"
 

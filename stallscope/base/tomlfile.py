@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files that people write: read into a struct, and a mistake is shown with its line.
-
-tomllib has the values, and not their lines: those are found here.
+"""TOML files that people write: read them into a struct, and report errors with their line. tomllib
+returns values without their lines: this module finds the lines.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ _LEAST_WORD = 2
 
 
 class Reader:
-    """Reads one kind of file.
-
-    ``what`` is it called; ``error`` is raised for a mistake. ``names``: of lists of tables the key
-    that names an entry in messages, ``{"signature": "id"}``.
+    """Reads one kind of file. ``what`` is its name; ``error`` is the type of exceptions. ``names``:
+    the key that names an entry of a list of tables in messages, ``{"signature": "id"}``.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class Reader:
             raise self.mistake(path, parts, f"{self._where(data, parts)}{text}") from error
 
     def mistake(self, path: Path, place: Sequence[str | int], message: str) -> StallscopeError:
-        """Return the error with the line it is about, where that can be found."""
+        """Return the error with its line, where that can be found."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -98,7 +95,7 @@ def _parts(place: str) -> list[str | int]:
 
 
 def _words(message: str) -> list[str]:
-    """Return the words that a message quotes: the text of the mistake is among them."""
+    """Return the words that a message quotes: the wrong text is among them."""
     found = ["".join(match) for match in _QUOTED.findall(message)]
     return [word for word in found if len(word) >= _LEAST_WORD]
 
@@ -106,8 +103,8 @@ def _words(message: str) -> list[str]:
 def _line_of(text: str, place: Sequence[str | int], wanted: Sequence[str] = ()) -> int | None:
     """Return the line of a place, counted from 1.
 
-    ``place``: keys and indexes, ``("signature", 2, "waiter", 0, "stack")``. Of the entry's lines
-    the one that holds one of ``wanted`` comes first, then the key's, then the entry's own.
+    ``place``: keys and indexes, ``("signature", 2, "waiter", 0, "stack")``. It is the entry's line
+    with one of ``wanted``, else the key's line, else the entry's first line.
     """
     lines = text.splitlines()
     start, end, rest = _entry(lines, place)
@@ -129,7 +126,7 @@ def _line_of(text: str, place: Sequence[str | int], wanted: Sequence[str] = ()) 
 def _entry(
     lines: Sequence[str], place: Sequence[str | int]
 ) -> tuple[int | None, int, list[str | int]]:
-    """Return first line and end of a place's innermost ``[[table]]``, and what is left of it."""
+    """Return first line and end of a place's innermost ``[[table]]``, and the rest of the place."""
     start: int | None = None
     end = len(lines)
     name = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``watch`` and ``cron`` share: their options, and the world around the agent's loop."""
+"""What ``watch`` and ``cron`` share: their options, and the environment of the agent's loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["CommandEnvironment", "add_arguments", "agent", "settings_of", "signa
 _log = logging.getLogger(__name__)
 
 CAPTURE_SECONDS = 10.0
-"""For py-spy and gdb."""
+"""The deadline of py-spy and gdb."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def _selector(args: argparse.Namespace) -> Selector:
 
 
 class CommandEnvironment:
-    """What surrounds the loop (agent.environment.Environment), as the options say."""
+    """The environment of the loop (agent.environment.Environment) for these options."""
 
     def __init__(
         self,
@@ -131,10 +131,8 @@ class CommandEnvironment:
         self._has_begun = False
 
     def sources(self, server: Server, settings: AgentSettings) -> Sources:
-        """Return what this server process is asked.
-
-        At the start option files that cannot be read are an error. Later, after a restart or a
-        reload they are logged, and all else goes on.
+        """Return the sources of this server process. At the start, unreadable option files are an
+        error. After a restart or a reload they are logged, and the agent continues.
         """
 
         def of(login: Callable[[Server], Login] | None) -> Sources:
@@ -158,7 +156,7 @@ class CommandEnvironment:
         return found
 
     def backend(self, settings: AgentSettings, put: Put) -> CaptureBackend:
-        """Return what takes the captures."""
+        """Return the backend of captures."""
         args = self._args
         if self._is_python:
             return backends.SerialBackend(_by_py_spy, put)
@@ -190,7 +188,7 @@ class CommandEnvironment:
         return settings
 
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
-        """Print it, and notify those whom the user named."""
+        """Print an event, and send the user's notifications."""
         if incident is not None and event in notifications.NOTIFIED:
             for line in agentlines.render(event, incident, folder, as_json=self._args.json):
                 self._output.put(line)
@@ -242,9 +240,9 @@ def _warn(text: str) -> None:
 
 
 def server_is_python(server: Server) -> bool:
-    """Return whether its stacks are Python's, which no unwinder of C sees."""
+    """Return whether its stacks are Python's, which an unwinder of C cannot see."""
     if family(server.main.exe, server.main.comm) is not None:
-        return False  # a server that has Python as a plugin is still one
+        return False  # a server that has loaded Python as a plugin is still a server
     from stallscope.collectors import pyspy
 
     return pyspy.is_python(server.main.pid)
@@ -268,7 +266,7 @@ def _refuse_capture(pids: tuple[int, ...]) -> Capture:
 
 @contextlib.contextmanager
 def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]:
-    """Make the agent that the options describe; its spool goes with it."""
+    """Yield the agent of these options; its spool is removed at the end."""
     _sql.asked_for(args)
     settings = settings_of(args)
     raise_priority()
@@ -292,7 +290,7 @@ def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]
 
 @contextlib.contextmanager
 def signals(put: Put, *, reload: bool) -> Iterator[None]:
-    """Let SIGTERM and SIGINT stop the agent, and SIGHUP read its triggers again."""
+    """Make SIGTERM and SIGINT stop the agent, and SIGHUP reload its triggers."""
     meant = {signal.SIGTERM: "stop", signal.SIGINT: "stop"}
     if reload:
         meant[signal.SIGHUP] = "reload"

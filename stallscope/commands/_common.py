@@ -77,7 +77,7 @@ def selector(args: argparse.Namespace) -> processes.Selector:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Parse a regular expression of a sane length."""
+    """Parse a regular expression of limited length."""
     try:
         return re.compile(text[:500])
     except (re.error, RecursionError, OverflowError) as error:
@@ -85,7 +85,7 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def grouping(args: argparse.Namespace) -> groups.Grouping:
-    """Return how the user wants threads grouped."""
+    """Return the user's options for groups."""
     return groups.Grouping(frames=args.lines or None, by=args.by, threads=args.threads)
 
 
@@ -120,7 +120,8 @@ def print_report(
 
 
 def exit_code(*, partial: bool, stall: bool, fail_on_stall: bool) -> Exit:
-    """Return the exit code: a stall, where asked for, says more than a missing part."""
+    """Return the exit code: that of a stall, where requested, comes before that of missing
+    parts."""
     if stall and fail_on_stall:
         return Exit.STALL
     return Exit.PARTIAL if partial else Exit.DONE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading what users name: files, folders of them, standard input."""
+"""Read the inputs that users name: files, folders, standard input."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["add_arguments", "files", "read"]
 MAX_FILES = 10_000
 
 _LARGE = 32 << 20
-"""Bytes from which on more processes pay."""
+"""The least bytes for which more processes are worth their cost."""
 _PT_STALK = re.compile(r"\d{4}(?:_\d\d){5}-([a-z_-]+?)\d*")
 _WITH_STACKS = frozenset(("stacktrace", "pmp", "innodbstatus", "processlist", "log_error"))
-"""Of pt-stalk's collectors those whose files can say who waits; the others only look like it."""
+"""Those of pt-stalk's collectors whose files hold stacks or waits; others only resemble them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def files(top: Path) -> Iterator[Path]:
-    """Yield the files below a folder that can hold stacks, in order of their names."""
+    """Yield the files below a folder that can hold stacks, sorted by name."""
     found = 0
     for folder, folders, names in os.walk(top):
         folders.sort()
@@ -69,9 +69,8 @@ def files(top: Path) -> Iterator[Path]:
 
 
 def read(path: Path, args: argparse.Namespace) -> tuple[list[Capture], str]:
-    """Return the captures of a file, and its format.
-
-    That is ``stallscope``, ``core``, ``ring`` or the backend of the first one.
+    """Return the captures of a file, and its format: ``stallscope``, ``core``, ``ring`` or the
+    backend of the first capture.
     """
     source = inputfile.chunks(path)
     head = next(source, b"")
@@ -96,13 +95,13 @@ def read(path: Path, args: argparse.Namespace) -> tuple[list[Capture], str]:
 
 
 def _core(path: Path, args: argparse.Namespace) -> Capture:
-    """Unwind a core file; it is a file on disk, since the probe maps it."""
+    """Unwind a core file; it must be on disk, since the probe maps it."""
     _refuse_input(path, "a core file")
     return snapshot.take_core(path, args.exe, args.sysroot, snapshot.Options(seconds=60.0))
 
 
 def _ring(path: Path, args: argparse.Namespace) -> Capture:
-    """Unwind what the threads of a server that is gone waited for; the probe maps the file."""
+    """Unwind the last waits of a server that has ended; the probe maps the file."""
     _refuse_input(path, "a ring")
     return snapshot.take_ring(path, args.sysroot, snapshot.Options(seconds=60.0))
 

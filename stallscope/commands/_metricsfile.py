@@ -18,7 +18,8 @@ __all__ = ["MetricsFile", "notice"]
 
 _METRICS_BEGIN = b"# HELP stallscope_"
 _METRICS_MODE = 0o644
-"""The node exporter is another user; there is no SQL in it, and no path but the data directory."""
+"""Readable for all, since the node exporter is another user: it has no SQL, and no path but the
+data directory."""
 
 
 def notice(text: str) -> None:
@@ -39,7 +40,7 @@ class MetricsFile:
         self._warn = warn
         self._metrics = Metrics(_labels(servers))
         self.failed = False
-        """It could not be written at some time; this was reported."""
+        """Whether a write has failed and was reported."""
         atomicfile.check_can_create(path, force=True)
         if path.exists() and not _begins_with(path, _METRICS_BEGIN):
             raise StallscopeError(
@@ -63,7 +64,7 @@ class MetricsFile:
     def write(self, more: bytes = b"") -> None:
         """Write the file again, with ``more`` metrics at its end."""
         try:
-            # Not synced: on the disk whose stall is watched, that would wait for it.
+            # Not synced: that would wait for the disk whose stall is watched.
             atomicfile.write(
                 self._path, [self._metrics.text(), more], force=True, mode=_METRICS_MODE, sync=False
             )

@@ -54,7 +54,7 @@ def time_between(least: float, most: float) -> Callable[[str], float]:
 
 
 def threshold(text: str) -> str:
-    """Check a threshold; it is given on as it is."""
+    """Check a threshold; return it unchanged."""
     kind, equals, number = text.rpartition("=")
     known = kind in KINDS or kind in GROUPS or not equals
     if not (known and _MS.fullmatch(number) and float(number) <= _MAX_MS):

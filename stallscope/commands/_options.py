@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands have. The agent declares some too, and must stay small: nothing
-heavy is imported here.
+"""Options that several commands have. The agent uses some of them, and must use little memory:
+import nothing large here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def add_ring_argument(parser: argparse._ActionsContainer) -> None:
 
 
 def add_signatures_argument(parser: argparse._ActionsContainer) -> None:
-    """Add the option for signatures of the user's own."""
+    """Add the option for the user's own signatures."""
     parser.add_argument(
         "--signatures",
         type=Path,
@@ -69,7 +69,7 @@ def add_force_kernel_argument(parser: argparse._ActionsContainer) -> None:
 
 
 def add_uprobes_argument(parser: argparse._ActionsContainer) -> None:
-    """Add the option that leaves the server's code alone."""
+    """Add the option that disables uprobes."""
     parser.add_argument(
         "--no-uprobes",
         action="store_true",
@@ -92,7 +92,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place_arguments(group: argparse._ActionsContainer) -> None:
-    """Add the options that name a server by where it is."""
+    """Add the options that name a server by its address or data directory."""
     group.add_argument(
         "--socket", metavar="PATH", help="the server that listens on this Unix socket"
     )

@@ -14,7 +14,7 @@ __all__ = ["backend", "resolve"]
 
 
 def backend(args: argparse.Namespace) -> str:
-    """Return the backend that is meant: a ring is read by one alone."""
+    """Return the backend: ``inproc`` where a ring was named."""
     if args.ring is None:
         return str(args.backend)
     if args.backend not in ("auto", "inproc"):
@@ -25,7 +25,7 @@ def backend(args: argparse.Namespace) -> str:
 def resolve(
     args: argparse.Namespace, targets: list[str], selector: Selector
 ) -> tuple[tuple[int, ...], tuple[Server, ...]]:
-    """Find the servers that are named; where none is, the one whose ring is given."""
+    """Find the named servers, or else the server of the named ring."""
     folder = args.ring is not None and args.ring.is_dir()
     if folder and not (targets or selector):
         raise UsageError(f"{args.ring} is a directory: also give -p PID, or --ring FILE")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a file in a process of its own: a disk that does not answer keeps that one, and not us.
+"""Write a file in another process: a disk that does not answer blocks only that one.
 
 ``python -m stallscope.commands._save FILE keep|replace SIZE`` writes its standard input there.
 """
@@ -20,18 +20,17 @@ from stallscope.base.text import one_line
 __all__ = ["SECONDS", "main", "save"]
 
 SECONDS = 5.0
-"""For the file to be on disk once the process is there, until a line says that it is not."""
+"""How long to wait, once the process runs, for the file to be on disk."""
 START_SECONDS = 60.0
 BEGUN = "begun"
 MEMORY = "/dev/shm"  # noqa: S108 (files there are unnamed)
-"""What is handed over must not wait for a disk."""
+"""The data must be passed without waiting for a disk."""
 
 
 def save(path: Path, data: bytes, *, force: bool, seconds: float = SECONDS) -> str | None:
-    """Have a file written and synced; return why that is not done by then.
-
-    Where the disk does not answer, the process goes on for as long as that takes. A write in that
-    state cannot be ended, and what it writes is wanted all the more.
+    """Have a file written and synced; return why that is not done in time. Where the disk does not
+    answer, the process continues: a write in that state cannot be interrupted, and the file is
+    valuable.
     """
     argv, environment = module_command(__name__)
     argv += [str(path), "replace" if force else "keep", str(len(data))]
@@ -45,12 +44,12 @@ def save(path: Path, data: bytes, *, force: bool, seconds: float = SECONDS) -> s
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
-                start_new_session=True,  # neither Ctrl-C nor a hangup is meant for it
+                start_new_session=True,  # neither Ctrl-C nor a hangup may end it
             )
     except OSError as error:
         return f"cannot write {path}: {error.strerror}"
     assert process.stdout is not None
-    # That a busy machine starts it late says nothing of the disk.
+    # A late start on a busy machine says nothing about the disk.
     select.select([process.stdout], [], [], START_SECONDS)
     try:
         _, err = process.communicate(timeout=seconds)
@@ -66,7 +65,7 @@ def save(path: Path, data: bytes, *, force: bool, seconds: float = SECONDS) -> s
 
 
 def main(arguments: list[str]) -> int:
-    """Write what comes, if it is whole: who sends it may be killed."""
+    """Write the input if it is complete: its sender may be killed."""
     path, how, size = arguments
     data = sys.stdin.buffer.read()
     print(BEGUN, flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands that ask the server over SQL share: their options, and the way in."""
+"""What commands with SQL share: their options, and the login."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_sql_arguments(
 
 
 def add_deadline_argument(group: argparse._ArgumentGroup) -> None:
-    """Add the option for how long an answer may take."""
+    """Add the option for the deadline of an answer."""
     group.add_argument(
         "--sql-deadline",
         type=time_between(0.001, 60),
@@ -48,7 +48,7 @@ def add_deadline_argument(group: argparse._ArgumentGroup) -> None:
 
 
 def asked_for(args: argparse.Namespace) -> bool:
-    """Return whether the user named credentials: then they have to be right."""
+    """Return whether the user gave credentials: then a failed login is an error."""
     given = (args.defaults_file, args.defaults_extra_file, args.login_path)
     if getattr(args, "no_sql", False):
         if any(given):

@@ -44,7 +44,7 @@ def add_dest_argument(parser: argparse._ActionsContainer) -> None:
 
 
 def add_retention_arguments(parser: argparse._ActionsContainer) -> None:
-    """Add the options that say what is kept, in pt-stalk's words."""
+    """Add the options of retention, named as in pt-stalk."""
     parser.add_argument(
         "--retention-time",
         type=days,
@@ -72,7 +72,7 @@ def has_retention(args: argparse.Namespace) -> bool:
 
 
 def retention(args: argparse.Namespace) -> Retention:
-    """Return what the options say."""
+    """Return the retention that the options describe."""
     from stallscope.store import Retention
 
     default = Retention()
@@ -84,7 +84,7 @@ def retention(args: argparse.Namespace) -> Retention:
 
 
 def reading_dest(args: argparse.Namespace) -> Path:
-    """Return the store to read. Raises: UsageError where the one that was named is not there."""
+    """Return the store to read. Raises: UsageError where the named one does not exist."""
     from stallscope.store import layout
 
     if args.dest is None:
@@ -96,9 +96,8 @@ def reading_dest(args: argparse.Namespace) -> Path:
 
 
 def incident_path(word: str, args: argparse.Namespace) -> Path | None:
-    """Return where the incident is that a word names by its folder, its incident.json, or its id.
-
-    None: it names none.
+    """Return the folder of the incident that a word names by folder, incident.json or id. None: it
+    names none.
     """
     from stallscope.store import layout
 
@@ -113,7 +112,7 @@ def incident_path(word: str, args: argparse.Namespace) -> Path | None:
 def incident(word: str, args: argparse.Namespace) -> StoredIncident | None:
     """Read the incident that a word names; None where it names none.
 
-    Raises: StallscopeError where the one that it names cannot be read.
+    Raises: StallscopeError where the named incident cannot be read.
     """
     from stallscope.store import read_incident
 
@@ -122,7 +121,7 @@ def incident(word: str, args: argparse.Namespace) -> StoredIncident | None:
 
 
 def writing_dest(args: argparse.Namespace) -> Path:
-    """Return the store to write; it may have to be made."""
+    """Return the store to write; it need not exist."""
     from stallscope.store import layout
 
     dest: Path | None = args.dest
@@ -148,7 +147,7 @@ def days(text: str) -> float:
 
 
 def byte_count(text: str) -> int:
-    """Parse a size; a bare number counts MB, as pt-stalk has it."""
+    """Parse a size; a bare number counts MB, as in pt-stalk."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500 (MB), 500M or 10G")

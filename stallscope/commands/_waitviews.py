@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the lines of ``stallscope waits`` go: raw lines, screens, a file of metrics."""
+"""The outputs of ``stallscope waits``: raw lines, screens, a file of metrics."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Raw", "Screens", "View"]
 
 
 class View(Protocol):
-    """Something that takes each line, as it was understood and as it came."""
+    """An output: takes each line, parsed and as bytes."""
 
     def show(self, line: WaitLine, data: bytes) -> None: ...
 
 
 class Raw:
-    """Lines as they came."""
+    """The lines, unchanged."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -98,6 +98,8 @@ class Screens:
 
 
 def _live_screen(stream: TextIO) -> LiveScreen:
-    from stallscope.reporters.live import LiveScreen  # rich is large, and pipes need none of it
+    from stallscope.reporters.live import (
+        LiveScreen,  # rich is large, and output to pipes does not need it
+    )
 
     return LiveScreen(stream)

@@ -29,7 +29,7 @@ examples:
 
 
 MAX_SAMPLES = 2_000
-"""Captures that are compared with each other."""
+"""The most captures that are compared with each other."""
 
 _OWN = frozenset({"stallscope", "core", "ring"})
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Outcome(msgspec.Struct):
-    """What became of all inputs."""
+    """The results of all inputs."""
 
     samples: list[Sample] = []
 
@@ -63,7 +63,7 @@ class _Outcome(msgspec.Struct):
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Analyze every capture of every input; what cannot be read does not stop the rest."""
+    """Analyze every capture of every input; an unreadable input does not stop the others."""
     signatures = catalog.load(args.signatures)
     outcome = _Outcome()
     for word in args.inputs:
@@ -95,7 +95,7 @@ def _complain(error: StallscopeError, outcome: _Outcome) -> None:
 def _directory(
     top: Path, args: argparse.Namespace, signatures: catalog.Catalog, outcome: _Outcome
 ) -> None:
-    """Analyze what is a dump among the files below ``top``; a collection holds other files too."""
+    """Analyze the dumps among the files below ``top``; a collection holds other files too."""
     foreign = 0
     before = outcome.reports
     failed = outcome.failed
@@ -122,7 +122,7 @@ def _file(
     source: dict[str, str | int] = {"path": name, "format": form, "captures": len(captures)}
     for number, capture in enumerate(captures, 1):
         analysis = _common.analyze(
-            # Only a capture of our own is a file that `capture` can name.
+            # `capture` can name only files of stallscope.capture/1.
             msgspec.structs.replace(
                 capture, path=name if form == "stallscope" and name != "-" else None
             ),
@@ -147,7 +147,7 @@ def _label(name: str, number: int, total: int) -> str:
 
 
 def _series(args: argparse.Namespace, outcome: _Outcome) -> None:
-    """Print what the captures have in common over time, where they are of one server."""
+    """Print how the captures of one server change over time."""
     if args.series:
         report = series(outcome.samples)
         if args.json:

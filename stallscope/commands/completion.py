@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print what makes a shell complete stallscope's commands, options and ids."""
+"""Print a script with which a shell completes stallscope's commands, options and ids."""
 
 from __future__ import annotations
 

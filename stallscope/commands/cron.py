@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch a server for a while, once at a time: what cron starts every minute."""
+"""Watch a server for a limited time, one run at a time: cron starts it every minute."""
 
 from __future__ import annotations
 

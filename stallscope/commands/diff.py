@@ -44,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _Side(msgspec.Struct):
-    """What is known of one side."""
+    """One side of the comparison."""
 
     samples: list[Sample] = []
     worst: Analysis | None = None
-    """The analysis with the surest finding; any, where none has one."""
+    """The analysis with the highest confidence; any, where there are no findings."""
     unread: list[str] = []
     partial: bool = False
 
@@ -90,7 +90,7 @@ def _confidence(analysis: Analysis) -> float:
 
 
 def _side(word: str, args: argparse.Namespace, signatures: catalog.Catalog) -> _Side:
-    """Return the analyses of a side; in a directory, files without stacks are passed over."""
+    """Return the analyses of a side; in a directory, files without stacks are skipped."""
     path = Path(word)
     side = _Side()
     if word == "-" or not path.is_dir():

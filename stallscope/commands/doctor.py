@@ -94,7 +94,7 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
     if servers:
         tasks += _of_server(args, place, pids, servers)
     if not args.no_sql and (named or _is_sql_server(server)):
-        # Heavy, and needless for other servers.
+        # Imported here: it is large, and other servers do not need it.
         from stallscope.collectors.doctor.sql import sql
 
         tasks.append(Task("sql", partial(sql, partial(_sql.login, args, server)), _SQL_SECONDS))
@@ -141,5 +141,5 @@ def _wrap(text: str, head: str, hang: int) -> list[str]:
         initial_indent=head,
         subsequent_indent=" " * hang,
         break_on_hyphens=False,
-        break_long_words=False,  # what is to be typed can be copied
+        break_long_words=False,  # commands to type can be copied
     )

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Read one capture after the other, and write what they come to."""
+    """Read the captures, and write them in the chosen format."""
     from stallscope.reporters.export.source import Options
 
     _check(args)
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse words that contradict each other, before anything is read."""
+    """Refuse contradicting options before anything is read."""
     if args.table is not None and args.to not in TABULAR:
         raise UsageError(f"--table goes with --to csv or parquet, not {args.to}")
     if (args.by_thread or args.by_state) and args.to not in ("folded", "speedscope", "svg"):
@@ -129,7 +129,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 class _Inputs:
-    """What was named, in order; captures are read when it is their turn.
+    """The inputs, in order; each capture is read when it is needed.
 
     ``partial``: something could not be read, or a capture says that something is missing in it.
     """
@@ -142,7 +142,7 @@ class _Inputs:
         self.partial = False
 
     def _named(self, word: str) -> Iterator[StoredIncident | Path]:
-        """Yield the incidents and files that a word stands for."""
+        """Yield the incidents and files that an argument names."""
         from stallscope.store import layout, read_incident
 
         stored = _store.incident(word, self._args)
@@ -175,7 +175,7 @@ class _Inputs:
             yield History(item.incident, tuple(item.samples()), lines)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the captures. Raises: StallscopeError where there is nothing at all."""
+        """Yield the captures. Raises: StallscopeError where there are none."""
         from stallscope.reporters import progress
 
         found = 0
@@ -240,7 +240,7 @@ class _Inputs:
 
 
 def _chunks(inputs: _Inputs, args: argparse.Namespace, options: Options) -> Iterator[bytes]:
-    """Return the one file that was asked for."""
+    """Return the one output file."""
     if args.to in TABULAR:
         from stallscope.reporters.export.tables import TABLES as tables
 
@@ -305,7 +305,8 @@ def _write(chunks: Iterator[bytes], args: argparse.Namespace) -> None:
 
 
 def _write_tables(inputs: _Inputs, args: argparse.Namespace, options: Options) -> None:
-    """Read everything once, keep the rows of each table aside, then write table by table."""
+    """Read everything once, store the rows of each table in temporary files, then write each
+    table."""
     from stallscope.reporters.export.tables import TABLES as tables
 
     with contextlib.ExitStack() as stack:

@@ -122,7 +122,7 @@ def _deadlocks(dest: Path, since_ns: int | None, args: argparse.Namespace) -> Ex
 
 
 def _report_notes(notes: Sequence[Note]) -> Exit:
-    """Say on standard error what is missing; return the exit code that goes with it."""
+    """Print notes on standard error; return the exit code."""
     for note in notes:
         print(f"stallscope: {one_line(note.message)}", file=sys.stderr)
     return Exit.PARTIAL if notes else Exit.DONE

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 
 def _check(args: argparse.Namespace, selected: bool) -> None:
-    """Refuse words that contradict each other, before anything is touched."""
+    """Refuse contradicting options before anything is changed."""
     if (args.action == "threshold") != bool(args.thresholds):
         raise UsageError(
             "which threshold? give MS or KIND=MS after `threshold`"

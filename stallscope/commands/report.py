@@ -30,7 +30,7 @@ examples:
 """
 
 MAX_CAPTURES = 500
-"""On one page."""
+"""The most captures on one page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Read everything, write the page, and say in one line what it shows."""
+    """Read everything, write the page, and print one line about its content."""
     if args.compare and len(args.inputs) != 2:
         raise UsageError(f"--compare takes two captures or directories, not {len(args.inputs)}")
     extras.require("report", "stallscope report")
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 
 def _incident(args: argparse.Namespace) -> StoredIncident | None:
-    """Return the incident that is named; None where files are."""
+    """Return the named incident; None where files were named."""
     named = any(_store.incident_path(word, args) is not None for word in args.inputs)
     if named and len(args.inputs) > 1:
         raise UsageError("a report shows one incident: name only that")

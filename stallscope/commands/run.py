@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start a program with libstallscope.so in it."""
+"""Start a program with libstallscope.so preloaded."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _threshold(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Become the program; this returns only where that fails."""
+    """Execute the program in this process; return only where that fails."""
     words: list[str] = args.program[1:] if args.program[0] == "--" else args.program
     if not words:
         raise UsageError("which program? see `stallscope run --help`")
@@ -83,7 +83,10 @@ def run(args: argparse.Namespace) -> Exit:
     preload.check_program(path)
     preload.check_folder(args.ring_dir)
     environment = preload.environment(library, os.environ) | _settings(args)
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and the program would inherit it
+    for ignored in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # ignored by Python; the program would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execve(path, words, environment)  # noqa: S606
@@ -92,7 +95,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, str]:
-    """Return what inproc/recorder.h has the library read."""
+    """Return the environment variables that the library reads (inproc/recorder.h)."""
     settings = {}
     if args.ring_dir is not None:
         settings["STALLSCOPE_RUNTIME_DIR"] = str(args.ring_dir.absolute())

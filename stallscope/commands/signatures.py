@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Print the list, or one signature, or the word that a file is sound."""
+    """Print the list, or one signature, or that a file is valid."""
     if args.check is not None:
         return _check(args)
     known = catalog.load(args.signatures)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take one capture now, say what it shows, and keep it if asked."""
+"""Take one capture now, report what it shows, and save it if requested."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> Exit:
     unsaved: str | None = None
     try:
         stall = _report(capture, args, signatures)
-    finally:  # the evidence is shown first: the disk may be what stalls
+    finally:  # the report comes first: the disk may be the cause of the stall
         if args.output is not None:
             data = capturefile.encode(capture, args.output)
             unsaved = _save.save(args.output, data, force=args.force)
@@ -145,7 +145,7 @@ def _report(capture: Capture, args: argparse.Namespace, signatures: catalog.Cata
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse words that contradict each other, before anything is touched."""
+    """Refuse contradicting options before anything is captured."""
     selected = args.pid or _common.selector(args)
     if args.ring is not None and args.core is not None:
         raise UsageError("a capture is of a ring or of a core file: give --ring or --core")
@@ -187,7 +187,7 @@ def _capture(args: argparse.Namespace) -> Capture:
 def _login(
     args: argparse.Namespace, servers: tuple[processes.Server, ...], *, named: bool
 ) -> tuple[Login | None, tuple[str, ...]]:
-    """Return how to ask the one MySQL or MariaDB server, and notes; None is not to ask."""
+    """Return the login of the one MySQL or MariaDB server, and notes; None: no SQL."""
     found = [s for s in servers if family(s.main.exe, s.main.comm) in ("mysql", "mariadb")]
     server = found[0] if len(found) == 1 else None
     if args.no_sql or (server is None and not named):
@@ -197,13 +197,13 @@ def _login(
     except UsageError as error:
         if named:
             raise
-        return None, (str(error),)  # of files that nobody named: the capture is taken all the same
+        return None, (str(error),)  # errors of default option files: take the capture without SQL
 
 
 def _with_sessions(
     capture: Capture, login: Login | None, notes: tuple[str, ...], seconds: float
 ) -> Capture:
-    """Ask whose threads these are, now that the stacks are taken."""
+    """Query the sessions after the stacks were captured."""
     if login is not None:
         from stallscope.collectors.sql.connection import Connection
         from stallscope.collectors.sql.sessions import fetch

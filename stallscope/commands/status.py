@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say what a server's status numbers mean, and when to worry."""
+"""Explain a server's status numbers, and which of them are a problem."""
 
 from __future__ import annotations
 

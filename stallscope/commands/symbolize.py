@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Rewrite the capture; say what could not be named on stderr."""
+    """Rewrite the capture; report on stderr what could not be named."""
     if args.debug_dir is None and not args.debuginfod:
         raise UsageError("no debug files: give --debug-dir DIR or --debuginfod")
     if args.debug_dir is not None and not args.debug_dir.is_dir():

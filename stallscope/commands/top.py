@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Show the screens until the user has seen enough."""
+    """Show the screens until the user quits."""
     selected = args.pid or _common.selector(args)
     if args.replay and selected:
         raise UsageError("give -p or --replay, not both")
@@ -89,10 +89,10 @@ def run(args: argparse.Namespace) -> Exit:
         raise UsageError("top needs a terminal; `stallscope snap` prints to a pipe")
     extras.require("top", "stallscope top")
     source = _replay(args) if args.replay else _live(args)
-    # Textual believes them more than the terminal, and would not see it change its size.
+    # Textual prefers them to the terminal's size, and would not notice when that changes.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-    # Heavy, and needless where the server was not found.
+    # Imported here: it is large, and not needed where the server was not found.
     from stallscope.screens.app import Top
     from stallscope.screens.state import State
 
@@ -131,7 +131,7 @@ def _live(args: argparse.Namespace) -> Source:
 
 
 def _sessions(args: argparse.Namespace, servers: tuple[Server, ...]) -> Asking | None:
-    """Return how to ask the server for its connections; None where it is none that can be."""
+    """Return the login of the server; None where it has no SQL."""
     from stallscope.screens.sessions import Asking
     from stallscope.server.families import family
 

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Print the defaults, or the word that a file is sound, or what fires."""
+    """Print the defaults, or that a file is valid, or what fires."""
     from stallscope.collectors.triggers import triggerfile
 
     settings = triggerfile.defaults() if args.check is None else triggerfile.load(args.check)

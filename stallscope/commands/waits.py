@@ -102,7 +102,7 @@ def _top(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> Exit:
-    """Watch until the end, and say what was seen."""
+    """Watch until the end, and print the waits."""
     targets = args.pid or ([args.follow] if args.follow else [])
     selector = _common.selector(args)
     pids, servers = _rings.resolve(args, targets, selector)
@@ -146,7 +146,7 @@ def _wait_options(args: argparse.Namespace) -> waits.Options:
         duration=args.duration,
         kinds=tuple(args.kind),
         thresholds=tuple(args.threshold),
-        # Of what is shown, some becomes one.
+        # For the screens, several intervals are merged into one.
         top=args.top if args.json else max(args.top, _LEAST_ASKED),
         events=args.events,
         uprobes=not args.no_uprobes,
@@ -167,7 +167,7 @@ def _show(watched: Iterator[tuple[WaitLine, bytes]], views: list[View]) -> WaitL
 
 
 def _report_ended(servers: tuple[Server, ...]) -> None:
-    """Say so where it is over because the server is."""
+    """Report where the watch ended because the server did."""
     for server in servers:
         now = processes.read(server.main.pid)
         if now is None or now.start_time != server.main.start_time or now.state in "ZX":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch a server all the time, and keep what happens when it stalls."""
+"""Watch a server continuously, and store an incident for each stall."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIGTERM and Ctrl-C end it; SIGHUP reloads its triggers.
 
 _MAX_SECONDS = 366 * 86400.0
 _POLLS_OF_ONCE = 2
-"""Rates need two."""
+"""Rates need two samples."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everything meets in: captures, waits, samples, incidents, rings, and how files hold them."""
+"""The data model: captures, waits, samples, incidents, rings, and their file formats."""

@@ -1,7 +1,6 @@
-"""The Capture: the one data type in which collectors, importers, analyzers and reporters meet.
-
-Field by field this is docs/capture-format.md with the references resolved: threads hold their
-frames, frames hold their module. Frames run from the innermost to the outermost.
+"""The Capture: the one data type that collectors, importers, analyzers and reporters share. Its
+fields are those of docs/capture-format.md with resolved references: threads hold their frames,
+frames hold their module. Frames run from the innermost to the outermost.
 
 This is the one declaration of those fields in Python: files are decoded into these types
 (capturefile.py, captureformat.py), with the limits of their annotations. What the probe writes is
@@ -41,19 +40,19 @@ __all__ = [
 SCHEMA = "stallscope.capture/1"
 
 SESSIONS = "sessions"
-"""Code of a note: what the server's own tables would have added to the capture."""
+"""Code of notes about missing data of the server's own tables."""
 
 OPTIONAL = msgspec.Meta(extra={"written": "optional"})
-"""Of a field: a file leaves it out where it has its default."""
+"""Mark of a field: a file omits it where it has its default."""
 ADDED = msgspec.Meta(extra={"written": "added"})
-"""Of an optional field: importers and sessions write it, the probe never does."""
+"""Mark of an optional field: importers and sessions write it, the probe never does."""
 HEAD = msgspec.Meta(extra={"record": "capture"})
-"""Of a field of Capture: it is in the first record of a file."""
+"""Mark of a field of Capture: it is in the first record of a file."""
 END = msgspec.Meta(extra={"record": "end"})
-"""Of a field of Capture: it is in the last record of a file."""
+"""Mark of a field of Capture: it is in the last record of a file."""
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Tid: TypeAlias = Index  # a report of the server has pthread_t in the place of a TID
+Tid: TypeAlias = Index  # a report of the server has pthread_t instead of a TID
 Pid = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -65,10 +64,11 @@ if TYPE_CHECKING:
 else:
 
     class _Resolved(type):
-        """Of a type that a file has another value for: msgspec asks the reader for the value."""
+        """Mark of a type for which a file has another value: msgspec calls the reader to convert
+        it."""
 
         def __instancecheck__(cls, value: object) -> bool:
-            return True  # of what the reader's dec_hook returned
+            return True  # about the value that the reader's dec_hook returned
 
     class Address(metaclass=_Resolved):
         """An int; in files ``"0x7f00"``."""
@@ -80,7 +80,7 @@ else:
         """A Module or None; in files its id, or null."""
 
 
-# gc=False below: nothing that a frame or thread holds can lead back to it, and a capture can have
+# gc=False below: frames and threads are in no reference cycle, and a capture can have
 # hundreds of thousands of them for the garbage collector to scan.
 
 
@@ -139,7 +139,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     """``file:line`` where the source named it."""
 
     def __str__(self) -> str:
-        """Return the name, or module+0xoffset, or the address, or the source line."""
+        """Return the name, else module+0xoffset, else the address, else the source line."""
         if self.symbol is not None:
             return self.symbol
         if self.module is not None and self.offset is not None:
@@ -156,18 +156,18 @@ class Lock(msgspec.Struct, frozen=True):
     futex: Address | None = None
     owner_tid: Tid | None = None
     owner_raw: Annotated[Index | None, OPTIONAL] = None
-    """The TID in memory, where it is no thread of the process."""
+    """The owner's TID in the lock word, where the process has no such thread."""
     readers: Index | None = None
     waiters: Index = 0
     symbol: str | None = None
     stable: bool = True
     source: str = "futex"
     created: Annotated[str | None, ADDED] = None
-    """``file:line`` that made it, where a server's report says so: it identifies the lock."""
+    """``file:line`` that created it, from a server's report: it identifies the lock."""
     mode: Annotated[str | None, ADDED] = None
-    """How it is held, in the words of the report: ``exclusive``, ``wait exclusive``."""
+    """How it is held, as in the report: ``exclusive``, ``wait exclusive``."""
     locked_at: Annotated[str | None, ADDED] = None
-    """``file:line`` that took it last, in the mode that keeps others out."""
+    """``file:line`` that last took it in exclusive mode."""
 
 
 class Syscall(msgspec.Struct, frozen=True):
@@ -191,7 +191,7 @@ class Thread(
     state: Annotated[str, msgspec.Meta(min_length=1, max_length=1)] = "?"
     on_cpu: bool = False
     label: Label | None = None
-    """None for imported dumps, which cannot say."""
+    """None for imported dumps."""
     label_reason: Annotated[str | None, OPTIONAL] = None
     """Why it is raced although it slept: ``live-reads``, ``vfork``, ``exec``, ``exit``."""
     passes: Index = 0
@@ -206,36 +206,36 @@ class Thread(
     count: Annotated[Count, ADDED] = 1
     """Imported aggregates: how many threads this represents."""
     waited_ns: Annotated[Index | None, OPTIONAL] = None
-    """For how long it has waited or worked, as the source says."""
+    """For how long it has waited or run, according to the source."""
     connection: Annotated[Index | None, ADDED] = None
     """The server's own number of the connection (``Id`` of the processlist)."""
     command: Annotated[str | None, ADDED] = None
     """``Command`` of the processlist: ``Query``, ``Sleep``."""
     activity: Annotated[str | None, ADDED] = None
-    """What the server says it does: ``State`` of the processlist."""
+    """What it does according to the server: ``State`` of the processlist."""
     query: Annotated[str | None, ADDED] = None
-    """Its statement, normalized where an agent asked the server: literals are ``?``."""
+    """Its statement, normalized where it was read over SQL: literals are ``?``."""
     digest: Annotated[str | None, ADDED] = None
-    """Of the normalized statement: the same for all that differ in literals only."""
+    """Digest of the normalized statement: equal for statements that differ in literals only."""
     user: Annotated[str | None, ADDED] = None
     database: Annotated[str | None, ADDED] = None
     own: Annotated[bool | None, ADDED] = None
-    """True: this connection asked the server for all this; it was not there before."""
+    """True: the connection of stallscope itself."""
 
 
 class Release(msgspec.Struct, frozen=True, gc=False, rename={"frames": "stack"}):
-    """A lock that threads had waited long for was let go: by whom, when, and from where."""
+    """The release of a lock that threads had waited long for: by whom, when, and from where."""
 
     process: Index
     tid: Tid
     frames: Stack = ()
     lock: Index | None = None
-    """Index into Capture.locks; None: nobody waits for it any more."""
+    """Index into Capture.locks; None: no thread waits for it any more."""
     name: str = ""
-    """Of the thread, then."""
+    """Name of the thread at that time."""
     label: Label | None = None
     ago_ns: Index = 0
-    """Before the capture; of the latest release, where it represents several."""
+    """Time before the capture; of the latest release, where it represents several."""
     waited_ns: Index | None = None
     """For how long the longest waiter had waited."""
     count: Annotated[Count, OPTIONAL] = 1
@@ -260,16 +260,16 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Trigger(msgspec.Struct, frozen=True):
-    """The wait for whose sake a capture was taken; times are counted from its threshold on."""
+    """The wait that triggered a capture; times are counted from its threshold."""
 
     reason: str
-    """``threshold``: it lasted too long; ``convoy``: too many threads waited for the same."""
+    """``threshold``: it was too long; ``convoy``: too many threads waited for the same lock."""
     kind: str
     """As in stallscope.waits/1."""
     name: str | None = None
-    """Of the lock or file."""
+    """Name of the lock or file."""
     address: Address | None = None
-    """Of the lock word."""
+    """Address of the lock word."""
     pid: Pid = 0
     tid: Pid = 0
     length_ms: Milliseconds | None = None
@@ -279,11 +279,11 @@ class Trigger(msgspec.Struct, frozen=True):
     delay_ms: Milliseconds | None = None
     """From the threshold until the probe learned of the wait."""
     copied_ms: Milliseconds | None = None
-    """Until the stacks of all threads were copied."""
+    """From the threshold until the stacks of all threads were copied."""
     finished_ms: Milliseconds | None = None
-    """Until the capture was written."""
+    """From the threshold until the capture was written."""
     suppressed: Index = 0
-    """Captures since the one before that were not taken, for they come too often."""
+    """Captures since the previous one that were not taken, to limit their rate."""
 
 
 class Capture(msgspec.Struct, frozen=True):
@@ -293,7 +293,7 @@ class Capture(msgspec.Struct, frozen=True):
     threads: tuple[Thread, ...]
     locks: tuple[Lock, ...] = ()
     releases: tuple[Release, ...] = ()
-    """Of the in-process library alone: the latest first."""
+    """Of the in-process library only: the latest first."""
     modules: tuple[Module, ...] = ()
     notes: tuple[Note, ...] = ()
     time_ns: Annotated[Index | None, HEAD] = None
@@ -305,7 +305,7 @@ class Capture(msgspec.Struct, frozen=True):
     stopped_ns: Annotated[Index, END] = 0
     phases: Annotated[dict[str, Index], END] = msgspec.field(default_factory=dict)
     trigger: Trigger | None = None
-    """None where somebody asked for it."""
+    """None where a user requested it."""
     path: str | None = None
     """The file it was read from or written to."""
 
@@ -317,10 +317,11 @@ class Capture(msgspec.Struct, frozen=True):
 
     @property
     def missing(self) -> list[Note]:
-        """Return what of the process was not read; what SQL did not report does not count."""
+        """Return notes about parts of the process that were not read; notes about SQL do not
+        count."""
         return [note for note in self.notes if note.code != SESSIONS]
 
     @property
     def partial(self) -> bool:
-        """Return whether something of the process was not read."""
+        """Return whether a part of the process was not read."""
         return bool(self.missing)

@@ -52,16 +52,17 @@ __all__ = [
 ]
 
 MAX_BYTES = 512 << 20
-"""Bytes of a file, and of what it decompresses to. 20,000 threads of 40 frames take 20 MB."""
+"""The most bytes of a file, and of its decompressed content. 20,000 threads of 40 frames take 20
+MB."""
 MAX_LINE = 4 << 20
 MAX_RECORDS = 2_000_000
 MAX_STACK = 4096
-"""Frames of one stack."""
+"""The most frames of one stack."""
 MAX_STACKED = 50_000_000
-"""Frames of all stacks."""
+"""The most frames of all stacks."""
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_ZSTD_WINDOW_LOG_MAX = 27  # 128 MiB: what `zstd -d` itself accepts without being asked for more
+_ZSTD_WINDOW_LOG_MAX = 27  # 128 MiB: the limit of `zstd -d` itself
 
 
 class CaptureFileError(StallscopeError):
@@ -69,7 +70,7 @@ class CaptureFileError(StallscopeError):
 
 
 class _Header(msgspec.Struct):
-    """What the reader needs of a record that is no part of the model."""
+    """The fields of a record that the reader needs, and that are not part of the model."""
 
     type: str
     id: Index | None = None
@@ -84,12 +85,12 @@ _SCHEMA_AT_START = re.compile(rb'\s*\{[^\n]{0,4096}?"schema"\s*:\s*"stallscope\.
 
 
 def is_capture(data: bytes) -> bool:
-    """Return whether decompressed data claims to be a capture, of any version."""
+    """Return whether decompressed data begins like a capture of any version."""
     return _SCHEMA_AT_START.match(data) is not None
 
 
 def read(path: Path) -> Capture:
-    """Read a capture file, compressed or not, and the sessions beside it."""
+    """Read a capture file, compressed or not, and its file of sessions."""
     return sessionsfile.add_from_file(loads(read_bytes(path), str(path)), path)
 
 
@@ -109,7 +110,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decompress(data: bytes, name: str) -> bytes:
-    """Return the data itself, or what its one zstd frame holds."""
+    """Return the data itself, or the content of its one zstd frame."""
     if not data.startswith(ZSTD_MAGIC):
         return data
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
@@ -130,7 +131,7 @@ def decompress(data: bytes, name: str) -> bytes:
 
 
 def loads(data: bytes, name: str) -> Capture:
-    """Make the Capture from the text of a capture file; ``name`` is for messages and ``path``."""
+    """Return the Capture of the text of a capture file; ``name`` is for messages and ``path``."""
     return _Reader(name).read(decompress(data, name))
 
 
@@ -143,7 +144,7 @@ def write(capture: Capture, path: Path, *, force: bool = False) -> None:
 
 
 def encode(capture: Capture, path: Path) -> bytes:
-    """Return what a file of this name holds."""
+    """Return the content of a file of this name: the text, compressed where the name says so."""
     data = b"".join(capturewriter.lines(capture))
     return zstd.compress(data) if path.suffix == ".zst" else data
 
@@ -154,7 +155,7 @@ def dumps(capture: Capture) -> bytes:
 
 
 class _Reader:
-    """Decode the records of one file, front to back, and resolve what they refer to."""
+    """Decodes the records of one file, from first to last, and resolves their references."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -241,7 +242,7 @@ class _Reader:
             raise self._error(str(error)) from None
 
     def _record(self, line: bytes) -> None:
-        """Take one record in; one of a type that this version does not know is passed over."""
+        """Take one record; a record of an unknown type is skipped."""
         header = _header_decoder.decode(line)
         kind = header.type
         if kind not in self.decoders:
@@ -289,7 +290,7 @@ class _Reader:
     def _check(
         self, record: Thread | Frame | Module | Lock | Release, lock: int | None = None
     ) -> None:
-        """See that the process and lock are there that stay numbers in the model."""
+        """Check that the process and lock exist to which the model refers by number."""
         if record.process is not None and record.process >= len(self.processes):
             raise self._error(f"refers to process {record.process}, which is not there")
         if lock is not None and lock >= len(self.locks):
@@ -302,7 +303,7 @@ class _Reader:
         return tuple(_at(self.frames, frame, "frame") for frame in record.frames)
 
     def _resolve(self, declared: type, value: object) -> object:
-        """Return what the model has in the place of a value of a file. Raises: ValueError."""
+        """Convert a value of a file to that of the model. Raises: ValueError."""
         if declared is Address:
             return captureformat.address(value)
         if declared is Stack:
@@ -330,7 +331,7 @@ class _Reader:
 
 
 def _at(records: list[_T], index: object, what: str) -> _T:
-    """Return a record that was read before. Raises: ValueError."""
+    """Return an earlier record by its id. Raises: ValueError."""
     if type(index) is not int or index < 0:
         raise ValueError(f"Expected the id of a {what}")
     if index >= len(records):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of a capture file, derived from the types of the model that they are decoded into.
 
-Fields that records have and the model does not are declared here: numbers of records, and totals
-that are computed whenever a file is written.
+Fields of records that the model does not have are declared here: numbers of records, and totals
+that are computed when a file is written.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ __all__ = [
 
 
 class StackRecord(msgspec.Struct, frozen=True):
-    """The one record without a counterpart in the model, where threads have their frames."""
+    """The one record without a counterpart in the model, in which threads hold their frames."""
 
     frames: tuple[Index, ...]
 
 
 class Field(NamedTuple):
-    """One field of a record. ``shape``: its type, as docs/capture-format.md has it."""
+    """One field of a record. ``shape``: its type, as in docs/capture-format.md."""
 
     attribute: str
     name: str
@@ -64,14 +64,16 @@ class Field(NamedTuple):
     nullable: bool
     optional: bool
     added: bool
-    """No probe writes it."""
+    """The probe never writes it."""
     default: Any
     resolved: Any
-    """The type in the model, or that of the items of a list, where a file has another value."""
+    """The type in the model, or that of the items of a list, where a file has another value for
+    it."""
 
 
 def _part_of_capture(record: str) -> type[msgspec.Struct]:
-    """Return the type of the first or the last record: those fields of Capture that stand in it."""
+    """Return the type of the first or the last record, with the fields of Capture that are in
+    it."""
     parts: list[Any] = []
     for field in msgspec.structs.fields(Capture):
         if _extra(field.type).get("record") != record:
@@ -106,10 +108,10 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     "trigger": Trigger,
     "end": _part_of_capture("end"),
 }
-"""In the order in which a file has them."""
+"""The records in the order of a file."""
 
 NUMBERED = ("process", "module", "frame", "stack", "lock")
-"""Others refer to these by their ``id``, which counts from 0."""
+"""Records to which others refer by their ``id``, which counts from 0."""
 
 COUNTED: dict[str, dict[str, Any]] = {
     "capture": {
@@ -135,14 +137,14 @@ _RESOLVED = (Address, FrameModule, Stack)
 
 
 def address(value: object) -> int:
-    """Return what a file says as ``"0x7f00"``. Raises: ValueError."""
+    """Return the number of a text like ``"0x7f00"``. Raises: ValueError."""
     if not isinstance(value, str) or _HEX.fullmatch(value) is None:
         raise ValueError("Expected `0x` and at most 16 lower-case hexadecimal digits")
     return int(value, 16)
 
 
 def fields(record: str) -> tuple[Field, ...]:
-    """Return the fields of a record but for its ``type``."""
+    """Return the fields of a record without its ``type``."""
     found = [_field("", "id", Index, msgspec.NODEFAULT)] if record in NUMBERED else []
     for name, declared in COUNTED.get(record, {}).items():
         found.append(_field("", name, declared, None))
@@ -201,7 +203,7 @@ def _is_struct(bare: Any) -> bool:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of one line: what the reader insists on, and no more."""
+    """Return the JSON Schema of one line: what the reader requires, and no more."""
     shapes, parts = msgspec.json.schema_components(
         RECORDS.values(), schema_hook=_schema_of, ref_template="#/$defs/{name}"
     )
@@ -217,7 +219,7 @@ def json_schema() -> dict[str, Any]:
         part = parts[record.__name__]
         part["properties"] = {**more, **part["properties"]}
         part["required"] = [*more, *part.get("required", [])]
-    # One that it does not know is `unknown`.
+    # An unknown one becomes `unknown`.
     parts[LockKind.__name__] = {"type": "string", "examples": [str(kind) for kind in LockKind]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header of a ring that libstallscope.so keeps in a server: what it says, and its few commands.
+"""The header of a ring that libstallscope.so writes in a server: its fields, and its few commands.
 
-The layout is that of inproc/ring.h. What else is in a ring, stallscope-probe reads. Nothing in it
-is believed: the server writes it, and may be hostile.
+The layout is that of inproc/ring.h. stallscope-probe reads the rest of a ring. No field is trusted:
+the server writes the file, and may be hostile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAGIC = b"STALLRNG"
 VERSION = 1
 SUFFIX = ".ring"
 
-_LINE = 64  # of the processor's cache: parts that are written by others begin at one
+_LINE = 64  # size of a cache line: parts with different writers begin at a new one
 
 
 def _aligned(offset: int) -> int:
@@ -65,11 +65,11 @@ _MOST_NS = (1 << 63) - 1
 
 
 class RingError(StallscopeError):
-    """The file is no ring that can be read or written."""
+    """The file is not a ring, or cannot be read or written."""
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """What the header says. Names are the server's: clean them before they are shown."""
+    """The fields of the header. Names come from the server: escape them before they are shown."""
 
     path: str
     owner: int
@@ -93,30 +93,30 @@ class Ring(msgspec.Struct, frozen=True):
     enabled: bool
     thresholds_ms: dict[str, float]
     ended: bool
-    """The server has exited in order."""
+    """The server has exited normally."""
     slots: int
-    """Threads that it has room for."""
+    """The most threads that it can record."""
     threads: int
     waiting: int
-    """Of the threads, those in a wait."""
+    """How many threads wait now."""
     waits: int
-    """That began, roughly."""
+    """Approximate number of waits that began."""
     records: int
-    """That were written since the start."""
+    """Records written since the start."""
     lost: dict[str, int]
-    """By cause; those that are 0 are left out."""
+    """Lost records by cause, without causes that are 0."""
 
 
 class Life(enum.StrEnum):
-    """What has become of a ring's server."""
+    """The state of a ring's server."""
 
     ALIVE = "alive"
     ENDED = "ended"
-    """It has exited in order."""
+    """It has exited normally."""
     LEFT = "left"
-    """It is gone, and did not say so."""
+    """It has ended without marking its ring."""
     UNKNOWN = "unknown"
-    """It cannot be seen from here."""
+    """Unknown: it would not be visible to this process."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ class Found(msgspec.Struct, frozen=True):
     error: str | None = None
     life: Life = Life.UNKNOWN
     process: int | None = None
-    """In our pid namespace, while it lives."""
+    """The pid in our namespace, while it runs."""
 
 
 def is_ring(head: bytes) -> bool:
@@ -194,7 +194,7 @@ def set_thresholds(path: Path | str, nanoseconds: dict[str, int]) -> None:
 
 
 def _write(path: Path | str, words: Sequence[tuple[int, bytes]]) -> None:
-    # Not through a mapping: the server may make its file shorter at any time, which is SIGBUS.
+    # Not through a mapping: the server can truncate the file at any time, which raises SIGBUS.
     with _opened(path, os.O_RDWR) as (descriptor, status):
         _header(descriptor, str(path), status.st_size)
         for offset, word in words:
@@ -206,7 +206,7 @@ def _write(path: Path | str, words: Sequence[tuple[int, bytes]]) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path | str, mode: int) -> Iterator[tuple[int, os.stat_result]]:
-    # Where the folder is somebody's own, a name in it can lead anywhere: a FIFO must not block us.
+    # In a folder of another user a name can be any file: opening a FIFO must not block.
     flags = mode | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags)
@@ -230,7 +230,7 @@ def _failed(path: Path | str, error: OSError) -> RingError:
 
 
 def _header(descriptor: int, name: str, size: int) -> tuple[tuple[Any, ...], int]:
-    """Return the constant part, and how many slots there are, where they are as they must be."""
+    """Return the constant part and the number of slots, if both are valid."""
     data = _pread(descriptor, CONSTANT.size, 0, name)
     fields = CONSTANT.unpack(data)
     if fields[0] != MAGIC:

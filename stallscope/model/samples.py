@@ -13,20 +13,20 @@ __all__ = ["Sample"]
 class Sample(msgspec.Struct, frozen=True, gc=False):
     """What one collector read at one moment.
 
-    Names of ``values``: status variables of the server as it spells them (``Threads_running``);
-    all others begin with what they are about: ``processlist.running``,
-    ``processlist.state.Sending data`` (threads in it), ``heartbeat.ms``, ``process.rss_bytes``,
-    ``process.cpu_share`` (1.0 is one core), ``psi.io.some_avg10`` (percent), ``host.run_queue``,
-    ``disk.sda.util`` (0 to 1), ``waits.fsync.max_ms``. Counters stay as they are; their rates are
-    formed where they are used, from two samples.
+    Names of ``values``: status variables of the server as it spells them (``Threads_running``); all
+    others begin with their subject: ``processlist.running``, ``processlist.state.Sending data``
+    (threads in it), ``heartbeat.ms``, ``process.rss_bytes``, ``process.cpu_share`` (1.0 is one
+    core), ``psi.io.some_avg10`` (percent), ``host.run_queue``, ``disk.sda.util`` (0 to 1),
+    ``waits.fsync.max_ms``. Counters are raw; rates are calculated from two samples where they are
+    used.
     """
 
     source: str
-    """The collector: ``status``, ``processlist``, ``process``, ``psi``, ``waits``, …"""
+    """The collector's name: ``status``, ``processlist``, ``process``, ``psi``, ``waits``, …"""
     time_ns: Moment
-    """Wall clock, when it began: for people and files."""
+    """Wall clock at its start: for people and files."""
     clock_ns: Moment
-    """CLOCK_MONOTONIC, when it began: for lengths and rates."""
+    """CLOCK_MONOTONIC at its start: for durations and rates."""
     values: dict[str, float] = msgspec.field(default_factory=dict)
     elapsed_ms: float = 0.0
     error: str | None = None

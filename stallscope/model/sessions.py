@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server says of its own connections, and how that becomes part of a capture.
+"""A server's own tables of its connections, and how they become part of a capture.
 
-A thread of the capture and a connection of the server are the same where the server reports the id
-that the kernel has for the thread, which is the one in the server's own pid namespace.
+A thread of the capture is matched with a connection by the thread id that the server reports, which
+is the kernel's id in the server's own pid namespace.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ __all__ = [
 ]
 
 MAX_STATEMENT = 1024
-"""Characters of a statement that are asked for; performance_schema keeps no more by default."""
+"""The most characters of a statement; performance_schema keeps no more by default."""
 
 SOURCE = "server"
-"""Of a lock: the server's own tables say so."""
+"""The source of a lock: the server's own tables."""
 
 _LEAST_SHARE = 0.5
-"""Of the connections: so many must be threads of the capture, or it is another server."""
+"""The least share of connections that must be threads of the capture; with fewer it is another
+server."""
 _REPLACED = frozenset(
     {LockKind.COND, LockKind.SEM, LockKind.INTERNAL, LockKind.UNKNOWN, LockKind.JOIN}
 )
-"""What a thread in a row or metadata wait stands on in its stack: it says nothing of an owner."""
+"""Kinds of locks that a thread in a row or metadata wait uses to sleep: they have no owner."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -51,11 +52,11 @@ class Session(msgspec.Struct, frozen=True):
     command: str | None = None
     state: str | None = None
     seconds: float | None = None
-    """In this command."""
+    """Seconds in this command."""
     statement: str | None = None
-    """As it was sent, at most MAX_STATEMENT characters; of an idle connection its last one."""
+    """The statement, at most MAX_STATEMENT characters; of an idle connection its last one."""
     digest: str | None = None
-    """Of the normalized statement: then ``statement`` is that, without literals."""
+    """Digest of the normalized statement: if set, ``statement`` has no literals."""
 
 
 class LockWait(msgspec.Struct, frozen=True):
@@ -66,9 +67,9 @@ class LockWait(msgspec.Struct, frozen=True):
     owner: Index
     """Connections."""
     name: str | None = None
-    """What is locked: ``shop.orders``, ``index PRIMARY of rows_.t1``."""
+    """The locked object: ``shop.orders``, ``index PRIMARY of rows_.t1``."""
     mode: str | None = None
-    """What the waiter wants, in the server's words."""
+    """The requested lock mode, in the server's words."""
 
 
 class Sessions(msgspec.Struct, frozen=True):
@@ -81,12 +82,12 @@ class Sessions(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """What else could not be read, a sentence each."""
     own: Index | None = None
-    """Our own connection."""
+    """The id of our own connection."""
     pid: Index | None = None
     """The server's process, where the kernel reported it for the socket; 0 is not known."""
     ansi_quotes: bool = False
     no_backslash_escapes: bool = False
-    """The server's SQL modes."""
+    """SQL modes of the server."""
 
 
 def redact(sessions: Sessions, normalize: Callable[..., Statement]) -> Sessions:
@@ -136,7 +137,7 @@ def missing(capture: Capture, why: str) -> Capture:
 
 
 def raw_statements(sessions: Sessions) -> dict[int, str]:
-    """Return statements with their literals by connection, for a file of their own."""
+    """Return statements with their literals by connection, for their own file."""
     return {s.connection: s.statement for s in sessions.sessions if s.statement}
 
 
@@ -146,7 +147,7 @@ def _noted(capture: Capture, notes: tuple[str, ...]) -> Capture:
 
 
 def _wrong_server(capture: Capture, sessions: Sessions) -> str | None:
-    """Return why these are not the connections of the captured server."""
+    """Return why these are not the connections of the captured server, None where they are."""
     pids = {process.pid for process in capture.processes}
     if sessions.pid:
         if sessions.pid in pids:
@@ -196,7 +197,7 @@ def _described(thread: Thread, session: Session, own: int | None) -> Thread:
 def _add_locks(
     threads: list[Thread], locks: list[Lock], found: dict[int, Session], sessions: Sessions
 ) -> None:
-    """Give each waiter the lock that the server says it waits for, with its owner."""
+    """Set the lock of each waiter to the one in the server's tables, with its owner."""
     index_of = {session.connection: index for index, session in found.items()}
     fitting: list[tuple[LockWait, int, int]] = []
     for wait in sessions.waits:
@@ -228,7 +229,7 @@ def _add_locks(
 
 
 def _can_wait(thread: Thread, locks: list[Lock]) -> bool:
-    """Return whether the stack agrees: it is of an earlier moment than the server's answer."""
+    """Return whether the stack is of the same wait: it was captured before the server's answer."""
     if thread.on_cpu or thread.label is Label.RUNNING:
         return False
     if thread.lock is None or not 0 <= thread.lock < len(locks):

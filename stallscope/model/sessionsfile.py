@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of sessions beside a capture: ``0001.sessions.json`` of ``0001.jsonl.zst``.
-
-It holds what the server's own tables said of its connections right after the capture, statements
-without their literals; docs/capture-format.md. The capture stays as the probe wrote it, and is
-whole without this file.
-"""
+"""The file of sessions next to a capture: ``0001.sessions.json`` of ``0001.jsonl.zst``. It holds
+the server's connections right after the capture, with statements without literals;
+docs/capture-format.md. The capture stays as the probe wrote it, and is complete without this
+file."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ __all__ = ["MAX_BYTES", "SCHEMA", "SUFFIX", "add", "add_from_file", "path_of", "
 SCHEMA = "stallscope.sessions/1"
 SUFFIX = ".sessions.json"
 MAX_BYTES = 64 << 20
-"""A statement has 1,024 characters at most: this is for 50,000 connections."""
+"""The most bytes: enough for 50,000 connections with statements of 1,024 characters."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -33,7 +31,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class _File(msgspec.Struct, frozen=True):
     schema: str
     capture_time_ns: Index | None
-    """Of the capture: another one of the same name has another time."""
+    """Time of the capture: another capture with the same name has another time."""
     sessions: Sessions
 
 
@@ -46,7 +44,7 @@ def path_of(capture: Path) -> Path:
 
 
 def write(capture: Capture, sessions: Sessions, path: Path) -> None:
-    """Write the redacted sessions of a capture beside it; ``path`` is that of the capture.
+    """Write the redacted sessions of a capture next to it; ``path`` is that of the capture.
 
     Raises: StallscopeError.
     """
@@ -55,7 +53,7 @@ def write(capture: Capture, sessions: Sessions, path: Path) -> None:
 
 
 def add_from_file(capture: Capture, path: Path) -> Capture:
-    """Return the capture of a file with the sessions that lie beside it, where there are any."""
+    """Return the capture of a file with its file of sessions, if there is one."""
     if str(path) == "-":
         return capture
     beside = path_of(path)
@@ -72,7 +70,7 @@ def add_from_file(capture: Capture, path: Path) -> Capture:
 
 
 def add(capture: Capture, data: bytes, name: str) -> Capture:
-    """Return the capture with sessions; what cannot be read becomes a note, ``name`` is in it."""
+    """Return the capture with sessions; unreadable data becomes a note with ``name``."""
     try:
         return annotate(capture, _decode(data, capture))
     except StallscopeError as error:

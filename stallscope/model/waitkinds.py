@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of waits, their groups, and the causes of loss: one table for Python, C and BPF.
 
-``scripts/lib/waittables.py`` makes ``ebpf/wait_tables.h`` of it when the probe is built, with
-whatever Python is there: this file imports nothing but the standard library.
+``scripts/lib/waittables.py`` generates ``ebpf/wait_tables.h`` from it in the build, with any
+Python: this file imports the standard library only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Call(NamedTuple):
     how: str
     """Where its arguments are: an enumerator of enum stall_call_how (``ebpf/waits_calls.h``)."""
     number: int | None = None
-    """On x86-64, where a system's headers may be older than the call."""
+    """Its number on x86-64, for systems whose headers are older than the call."""
 
 
 class Kind(NamedTuple):
@@ -44,16 +44,16 @@ class Kind(NamedTuple):
 
     name: str
     group: str
-    """``lock``: it is a wait on a futex, whose kind is a role that is found from stacks."""
+    """``lock``: a wait on a futex; stacks show which kind it is."""
     calls: tuple[Call, ...] = ()
     idle: bool = False
-    """Threads that wait for work, or for the end of another: counted, and never a stall."""
+    """Waits for work or for the end of a thread: they are counted, and never a stall."""
     named: bool = False
-    """Each waiter has a futex word of its own, and the server says what all of them wait for."""
+    """Each waiter has its own futex word; uprobes in the server show what they all wait for."""
     bytes: bool = False
-    """Its calls return how many bytes they moved."""
+    """Its calls return a number of bytes."""
     shown: bool = False
-    """Lines have it also where there was none."""
+    """Lines contain it also where there was no such wait."""
 
 
 _FUTEX = (
@@ -86,7 +86,7 @@ TABLE = (
     Kind("cond", "lock", idle=True),
     Kind("sem", "lock"),
     Kind("join", "lock", idle=True),
-    # A futex of the program's own, or one whose role is not known yet.
+    # A futex of the program itself, or one whose role is not known yet.
     Kind("futex", "lock", _FUTEX),
     Kind("row-lock", "lock", named=True),
     Kind("metadata-lock", "lock", named=True),
@@ -100,7 +100,7 @@ TABLE = (
     Kind("syncfs", "sync", (Call("syncfs", "FILE"), Call("sync", "ALL"))),
     Kind("fallocate", "space", (Call("fallocate", "FALLOCATE"),), shown=True),
     Kind("ftruncate", "space", (Call("ftruncate", "TRUNCATE"), Call("truncate", "PATH"))),
-    # A positioned write that ends beyond the end of its file: found among the calls of write.
+    # A positioned write that ends beyond the end of its file: one of the calls of write.
     Kind("extend", "space", bytes=True),
     Kind("unlink", "space", (Call("unlink", "PATH"), Call("unlinkat", "PATH_AT"))),
     Kind(
@@ -114,11 +114,11 @@ TABLE = (
 
 
 class Cause(NamedTuple):
-    """Why something is not in a line."""
+    """Why data is missing from a line."""
 
     name: str
     lost: str
-    """What a count of it counts, for people."""
+    """The unit of its count, for people."""
 
 
 # The order is that of the numbers in a ring.
@@ -159,14 +159,14 @@ FILE_KINDS = tuple(kind.name for kind in TABLE if kind.group != "lock")
 IDLE_KINDS = tuple(kind.name for kind in TABLE if kind.idle)
 SHOWN_KINDS = tuple(kind.name for kind in TABLE if kind.shown)
 GROUPS = (*dict.fromkeys(kind.group for kind in TABLE), "all")
-"""What several kinds are called together on command lines."""
+"""Groups of kinds on command lines."""
 THRESHOLDS = ("lock", *FILE_KINDS)
-"""What has a threshold of its own. In the order of enum stall_wait_kind."""
+"""Kinds with their own threshold, in the order of enum stall_wait_kind."""
 LOST = {cause.name: cause.lost for cause in CAUSES}
 
 
 def kinds_of(name: str) -> tuple[str, ...]:
-    """Return the kinds that a kind or a group means; no group has those that are idle."""
+    """Return the kinds of a kind or a group; no group has idle kinds."""
     if name in KINDS:
         return (name,)
     return tuple(kind.name for kind in TABLE if not kind.idle and name in (kind.group, "all"))

@@ -36,10 +36,11 @@ SCHEMA = "stallscope.waits/1"
 _TYPE = "waits"
 
 ROW_LOCK_FUNCTIONS = ("srv_suspend_mysql_thread", "lock_wait_suspend_thread", "lock_wait")
-"""Of the servers: without a symbol of one, who waits for a row looks like an idle thread."""
+"""Groups of functions of the servers: without a symbol of one, a row wait cannot be distinguished
+from idling."""
 
 MAX_LINE = 64 << 20
-"""Bytes of a line; the largest that a probe writes, with thousands of keys, is a small part."""
+"""The most bytes of a line; the largest of a probe, with thousands of keys, is far smaller."""
 
 _MAX_MS = 1e15  # thirty thousand years
 
@@ -84,7 +85,7 @@ class ClassWaits(Waits, frozen=True, kw_only=True):
 
 
 class WaiterStack(msgspec.Struct, frozen=True):
-    """A stack in which waits over the threshold were waited; ``tid`` is the latest of its threads.
+    """A stack of waits over the threshold; ``tid`` is the latest of its threads.
 
     Frames: innermost first.
     """
@@ -98,7 +99,7 @@ class WaiterStack(msgspec.Struct, frozen=True):
 
 
 class HolderStack(msgspec.Struct, frozen=True):
-    """Where threads were when they woke a long waiter; ``tid`` is the latest of them."""
+    """A stack in which threads woke a long waiter; ``tid`` is the latest of them."""
 
     count: Count
     frames: tuple[str, ...] = ()
@@ -123,7 +124,7 @@ class Key(Waits, frozen=True, kw_only=True):
 
 
 class Waker(msgspec.Struct, frozen=True):
-    """Who ended a wait, and where it was then."""
+    """The thread that ended a wait, and its stack at that time."""
 
     tid: int
     frames: tuple[str, ...] = ()
@@ -141,9 +142,9 @@ class Event(msgspec.Struct, frozen=True):
     start_ns: Count | None = None
     """CLOCK_MONOTONIC."""
     length_ms: Milliseconds = 0.0
-    """So far, where in flight."""
+    """The length so far, where in flight."""
     received_ns: Count | None = None
-    """When the probe received it."""
+    """Time at which the probe received it."""
     threshold_ms: Milliseconds | None = None
     waiters: Count = 0
     address: str | None = None
@@ -154,7 +155,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class ProgramState(msgspec.Struct, frozen=True):
-    """One wait program, and what is lost where it does not work here."""
+    """One wait program, and what is lost where it does not work on this host."""
 
     name: str
     ok: bool
@@ -163,7 +164,7 @@ class ProgramState(msgspec.Struct, frozen=True):
 
 
 class WaitLine(msgspec.Struct, frozen=True):
-    """What happened in one interval; of the whole run where ``final``."""
+    """The waits of one interval, or of the whole run where ``final``."""
 
     schema: str
     ts: float
@@ -180,7 +181,7 @@ class WaitLine(msgspec.Struct, frozen=True):
     interval_ns: Count | None = None
     """Where sampled: the polling interval."""
     longest_interval_ns: Count | None = None
-    """The longest of them: lengths are true to within that."""
+    """The longest one: lengths are exact to within that."""
     classes: tuple[ClassWaits, ...] | None = None
     """None: classes are not known."""
     events: tuple[Event, ...] = ()
@@ -190,16 +191,16 @@ class WaitLine(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What the probe says between its lines: ready, captured, ended, error, ..."""
+    """Other lines of the probe: ready, captured, ended, error, ..."""
 
     type: str
     pid: int | None = None
     message: str | None = None
     path: str | None = None
-    """Of a capture."""
+    """Path of the capture."""
     partial: bool = False
     trigger: Trigger | None = None
-    """The wait for whose sake the probe took a capture, or could not take it."""
+    """The wait for which the probe took a capture, or could not take it."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -207,7 +208,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 _head_decoder = msgspec.json.Decoder(_Head)
-# A line refers to nothing but addresses.
+# A line refers to addresses only.
 _notice_decoder = msgspec.json.Decoder(
     Notice, dec_hook=lambda _, value: captureformat.address(value)
 )
