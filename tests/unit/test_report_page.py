@@ -268,6 +268,20 @@ def test_keyboard_reaches_everything(stalled: Path, tmp_path: Path, opened: Open
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 18, 23)"
 
 
+def outside_their_boxes(page: Page) -> list[str]:
+    """Return the texts of the wait graph that are wider than the box they are in."""
+    found: list[str] = page.eval_on_selector_all(
+        "#drawing .node",
+        """nodes => nodes.flatMap(node => {
+            const box = node.querySelector("rect:not(.behind)").getBBox();
+            const right = text => text.getBBox().x + text.getBBox().width;
+            const texts = [...node.querySelectorAll("text")];
+            return texts.filter(text => right(text) > box.width).map(text => text.textContent);
+        })""",
+    )
+    return found
+
+
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_hostile_names_are_text(name: str, tmp_path: Path, opened: Opener) -> None:
     text = PAYLOADS[name]
@@ -287,6 +301,8 @@ def test_hostile_names_are_text(name: str, tmp_path: Path, opened: Opener) -> No
         assert page.locator("style").count() == 1
         assert page.locator("img, iframe, object, embed, link, form").count() == 0
         assert page.locator("[onerror], [onload], [onfocus]").count() == 0
+        assert page.locator("#drawing .node text").count()
+        assert outside_their_boxes(page) == []
         query = page.locator("#verdict .query code").first.inner_text()
         if name in ("steering", "surrogate"):
             assert re.fullmatch(r"[ -~]+", query), "nothing in it steers"

@@ -8,19 +8,38 @@ import { byId, draw, make } from "./dom.js";
 const WIDTH = 230;
 const PADDING = 10;
 const LINE = 16;
-const LETTERS = 33;
+const LOCK_PADDING = 18;
+const FRAME = 6;
+const MOST = 400; // letters: no three lines hold more
+// As report.css has them: text in SVG does not wrap, so it is measured before it is drawn.
+const FONTS = { title: "650 13px", note: "12px", sql: "11px" };
 
-function wrapped(text, most, rows) {
+const ruler = document.createElement("canvas").getContext("2d");
+
+function fits(text, room) {
+	return ruler.measureText(text).width <= room;
+}
+
+function beginning(text, room) {
+	let length = text.length;
+	while (length > 1 && !fits(text.slice(0, length), room)) length--;
+	return length;
+}
+
+function wrapped(text, style, room, rows) {
+	const family = getComputedStyle(document.documentElement).getPropertyValue(style === "sql" ? "--mono" : "--sans");
+	ruler.font = `${FONTS[style]} ${family}`;
 	const lines = [];
-	let rest = text;
-	while (rest.length > most && lines.length < rows - 1) {
+	let rest = text.slice(0, MOST);
+	while (lines.length < rows - 1 && !fits(rest, room)) {
+		const most = beginning(rest, room);
 		let cut = rest.lastIndexOf(" ", most);
 		if (cut < most / 2) cut = most;
 		lines.push(rest.slice(0, cut));
 		rest = rest.slice(cut).trimStart();
 	}
-	lines.push(rest.length > most ? `${rest.slice(0, most - 1)}…` : rest);
-	return lines.filter((line) => line);
+	if (!fits(rest, room)) rest = `${rest.slice(0, beginning(rest, room - ruler.measureText("…").width))}…`;
+	return [...lines, rest].filter((line) => line).map((line) => ({ text: line, class: style }));
 }
 
 export class Graph {
@@ -49,15 +68,17 @@ export class Graph {
 
 	layout(graph) {
 		const layout = new dagre.graphlib.Graph();
-		layout.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 42, marginx: 4, marginy: 4 });
+		layout.setGraph({ rankdir: "TB", nodesep: 18, ranksep: 42, marginx: FRAME, marginy: FRAME });
 		layout.setDefaultEdgeLabel(() => ({}));
 		graph.nodes.forEach((node, number) => {
+			const inset = node.kind === "lock" ? LOCK_PADDING : PADDING;
+			const room = WIDTH - 2 * inset;
 			const lines = [
-				...wrapped(node.text, LETTERS - 3, 2).map((text) => ({ text, class: "title" })),
-				...wrapped(node.note + (node.state ? `; ${node.state}` : ""), LETTERS, 3).map((text) => ({ text, class: "note" })),
-				...wrapped(node.query ?? "", LETTERS, 2).map((text) => ({ text, class: "sql" })),
+				...wrapped(node.text, "title", room, 2),
+				...wrapped(node.note + (node.state ? `; ${node.state}` : ""), "note", room, 3),
+				...wrapped(node.query ?? "", "sql", room, 2),
 			];
-			layout.setNode(String(number), { lines, width: WIDTH, height: lines.length * LINE + 2 * PADDING });
+			layout.setNode(String(number), { lines, inset, width: WIDTH, height: lines.length * LINE + 2 * PADDING });
 		});
 		for (const [one, other] of graph.links) layout.setEdge(String(one), String(other));
 		dagre.layout(layout);
@@ -112,7 +133,7 @@ export class Graph {
 		if (node.kind === "group" && node.count > 1)
 			g.prepend(draw("rect", { class: "behind", x: 4, y: 4, width: at.width, height: at.height, rx: 5 }));
 		at.lines.forEach((line, i) => {
-			g.append(draw("text", { class: line.class, x: node.kind === "lock" ? 18 : 10, y: PADDING + LINE * (i + 0.75) }, line.text));
+			g.append(draw("text", { class: line.class, x: at.inset, y: PADDING + LINE * (i + 0.75) }, line.text));
 		});
 		return g;
 	}
