@@ -462,7 +462,7 @@ def test_who_changes_the_tree_comes_before_who_has_done_so(analyze: Analyze) -> 
     assert verdict.signature == "innodb-index-lock"
     assert verdict.blocker is not None
     assert verdict.blocker.tid == done
-    assert any("lets the index lock go" in text for text in verdict.evidence)
+    assert any("releases the index lock" in text for text in verdict.evidence)
     (busy,) = scenery.add(f"page_move_rec_list_end, {insert}", state="R")
     blocker = analyze(scenery).findings[0].blocker
     assert blocker is not None
