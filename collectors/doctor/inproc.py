@@ -43,10 +43,14 @@ def folder(place: Place) -> Iterator[Check]:
 
 def agent(place: Place, pids: tuple[int, ...]) -> Iterator[Check]:
     """Report whether the server has the library loaded, and what its ring shows."""
-    found = [ring for ring in map(rings.of_process, pids) if ring is not None]
+    try:
+        found = rings.of_processes(pids)
+    except StallscopeError as error:
+        yield Check("inproc", "degraded", str(error))
+        return
     for one in found:
         ring = one.ring
-        assert ring is not None, "of_process gives what could be read"
+        assert ring is not None, "of_processes gives what could be read"
         what = f"{one.path}: {ring.threads} threads, {ring.waits} waits"
         if not ring.enabled:
             yield Check("inproc", "degraded", f"{what}; turned off", "stallscope inproc on -p PID")

@@ -69,7 +69,7 @@ struct stall_error *stall_lockdown_check(void);
 // What a command does, in addition to reading files and unwinding in a child without privileges.
 struct stall_privileges {
 	bool reads_processes;
-	bool opens_programs; // that a path such as /proc/PID/exe may name
+	bool opens_programs; // and folders, that a path such as /proc/PID/exe may name
 	bool sets_uprobes;
 	bool stops_threads;	   // in a child that raises its priority
 	const char *output_folder; // where files are made; NULL: nowhere

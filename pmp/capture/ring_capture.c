@@ -49,7 +49,8 @@ static struct stall_error *open_inputs(struct inputs *inputs)
 	if (!err)
 		err = open_ring(inputs, &ring);
 	if (!err)
-		inputs->live = stall_ring_is_live(stall_ring_header(ring));
+		inputs->live =
+			stall_ring_is_live(stall_ring_header(ring), stall_ring_header(ring)->pid);
 	return err;
 }
 

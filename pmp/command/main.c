@@ -18,6 +18,7 @@
 #include "capture/ring_capture.h"
 #include "command/feature_report.h"
 #include "command/options.h"
+#include "command/rings_command.h"
 #include "command/symbolize_lines.h"
 #include "command/waits_command.h"
 #include "serve/serve.h"
@@ -107,7 +108,8 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 	const struct stall_privileges privileges = {
 		.reads_processes = is_waits || is_serve || is_snap ||
 				   options->command == STALL_COMMAND_FEATURES,
-		.opens_programs = options->command == STALL_COMMAND_CORE,
+		.opens_programs = options->command == STALL_COMMAND_CORE ||
+				  options->command == STALL_COMMAND_RINGS,
 		.sets_uprobes = ((is_waits || is_serve) && options->watch.source.uprobes) ||
 				options->command == STALL_COMMAND_FEATURES,
 		.stops_threads = (is_serve || is_snap) && may_stop,
@@ -137,6 +139,9 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 		return capture(options, core, ret_partial);
 	case STALL_COMMAND_RING:
 		return capture(options, ring, ret_partial);
+	case STALL_COMMAND_RINGS:
+		return stall_rings_run(&options->rings, options->pids, options->capture.pid_count,
+				       &options->watch.source, STDOUT_FILENO);
 	case STALL_COMMAND_SYMBOLIZE:
 		return stall_symbolize_lines(options->debug_dirs, options->debug_dir_count,
 					     STDIN_FILENO, STDOUT_FILENO);

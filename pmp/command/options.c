@@ -147,6 +147,10 @@ const char stall_help[] =
 	"  stallscope-probe ring --ring FILE [--sysroot DIR] [OPTIONS]\n"
 	"                                          a capture of what libstallscope.so left "
 	"behind\n"
+	"  stallscope-probe rings [--pid PID ... | --ring FILE ...] [--recording on|off]\n"
+	"                         [--threshold [K=]MS ...]\n"
+	"                                          rings of libstallscope.so and their "
+	"servers, as JSON\n"
 	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses: lines in, JSON "
 	"lines out\n"
 	"  stallscope-probe features               what works on this machine, as JSON\n"
@@ -237,6 +241,7 @@ enum option_id {
 	OPTION_EXE,
 	OPTION_SYSROOT,
 	OPTION_RING,
+	OPTION_RECORDING,
 	OPTION_KIND,
 	OPTION_THRESHOLD,
 	OPTION_TOP,
@@ -262,6 +267,7 @@ enum option_id {
 #define WATCH (WAITS | SERVE)
 #define CORE (1u << STALL_COMMAND_CORE)
 #define RING (1u << STALL_COMMAND_RING)
+#define RINGS (1u << STALL_COMMAND_RINGS)
 #define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
 #define ANY ~0u
@@ -270,7 +276,7 @@ static const struct {
 	struct option option;
 	unsigned int commands;
 } known_options[] = {
-	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS},
+	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS},
 	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
@@ -288,9 +294,10 @@ static const struct {
 	{{"core", required_argument, NULL, OPTION_CORE}, CORE},
 	{{"exe", required_argument, NULL, OPTION_EXE}, CORE},
 	{{"sysroot", required_argument, NULL, OPTION_SYSROOT}, SAVED},
-	{{"ring", required_argument, NULL, OPTION_RING}, LIVE | WAITS | RING},
+	{{"ring", required_argument, NULL, OPTION_RING}, LIVE | WAITS | RING | RINGS},
+	{{"recording", required_argument, NULL, OPTION_RECORDING}, RINGS},
 	{{"kind", required_argument, NULL, OPTION_KIND}, WATCH},
-	{{"threshold", required_argument, NULL, OPTION_THRESHOLD}, WATCH},
+	{{"threshold", required_argument, NULL, OPTION_THRESHOLD}, WATCH | RINGS},
 	{{"top", required_argument, NULL, OPTION_TOP}, WATCH},
 	{{"events", no_argument, NULL, OPTION_EVENTS}, WATCH},
 	{{"no-uprobes", no_argument, NULL, OPTION_NO_UPROBES}, WATCH},
@@ -312,7 +319,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_SNAP] = "snap",	       [STALL_COMMAND_CORE] = "core",
 	[STALL_COMMAND_SERVE] = "serve",       [STALL_COMMAND_SYMBOLIZE] = "symbolize",
 	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
-	[STALL_COMMAND_RING] = "ring",
+	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -348,6 +355,27 @@ static struct stall_error *add_debug_dir(struct stall_options *options, const ch
 	options->debug_dirs[options->debug_dir_count++] = dir;
 	options->capture.worker.debug_dir = dir;
 	options->watch.worker.debug_dir = dir;
+	return NULL;
+}
+
+static struct stall_error *add_ring(struct stall_options *options, const char *path)
+{
+	struct stall_rings_options *rings = &options->rings;
+
+	options->capture.snapshot.ring = options->watch.source.ring = path;
+	if (options->command != STALL_COMMAND_RINGS)
+		return NULL;
+	if (rings->path_count == STALL_MAX_NAMED_RINGS)
+		return stall_usage("more than %d --ring", STALL_MAX_NAMED_RINGS);
+	rings->paths[rings->path_count++] = path;
+	return NULL;
+}
+
+static struct stall_error *set_recording(struct stall_rings_options *rings, const char *text)
+{
+	if (strcmp(text, "on") && strcmp(text, "off"))
+		return stall_usage("--recording \"%.40s\": on or off", text);
+	rings->recording = strcmp(text, "on") ? STALL_RECORDING_OFF : STALL_RECORDING_ON;
 	return NULL;
 }
 
@@ -487,8 +515,9 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		options->sysroot = value;
 		return NULL;
 	case OPTION_RING:
-		options->capture.snapshot.ring = options->watch.source.ring = value;
-		return NULL;
+		return add_ring(options, value);
+	case OPTION_RECORDING:
+		return set_recording(&options->rings, value);
 	default:
 		return apply_number(options, id, name, value);
 	}
@@ -543,6 +572,11 @@ static struct stall_error *check(const struct stall_options *options, const char
 		return stall_usage("core: --core is missing");
 	if (bit & RING && !options->capture.snapshot.ring)
 		return stall_usage("ring: --ring is missing");
+	if (bit & RINGS && options->capture.pid_count && options->rings.path_count)
+		return stall_usage("rings: --pid or --ring, not both");
+	if (bit & RINGS && (options->rings.recording || options->watch.source.asked) &&
+	    !options->rings.path_count)
+		return stall_usage("rings: --recording and --threshold need --ring");
 	// Which waits are long is the caller's to say.
 	if (options->serve.captures && !stall_trigger_rules_any(&options->serve.rules))
 		return stall_usage("%s: --captures needs --capture-threshold or --convoy", command);
@@ -585,7 +619,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "symbolize or features");
+				   "rings, symbolize or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "capture/capturer.h"
+#include "command/rings_command.h"
 #include "command/waits_command.h"
 #include "serve/serve.h"
 #include "watch/watch.h"
@@ -27,6 +28,7 @@ enum stall_command {
 	STALL_COMMAND_FEATURES,
 	STALL_COMMAND_WAITS,
 	STALL_COMMAND_RING,
+	STALL_COMMAND_RINGS,
 };
 
 struct stall_options {
@@ -43,6 +45,7 @@ struct stall_options {
 	bool kind_given, interval_given;
 	struct stall_waits_options waits;
 	struct stall_serve_options serve;
+	struct stall_rings_options rings;
 };
 
 // The options point into argv and into themselves.

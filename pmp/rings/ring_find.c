@@ -27,8 +27,8 @@ struct identity {
 	struct stall_target target;
 	pid_t ns_pid;	      // in its own pid namespace
 	uint64_t start_stack; // 0: not known
+	char state;	      // of its first thread, as in /proc
 	uid_t uids[4];
-	char boot_id[40];
 };
 
 static void identity_deinit(struct identity *identity)
@@ -61,6 +61,12 @@ static uint64_t read_start_stack(const struct stall_target *target)
 	return at && sscanf(at, "%" SCNu64, &value) == 1 ? value : 0;
 }
 
+static void read_boot_id(char *ret, size_t size)
+{
+	read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", ret, size);
+	ret[strcspn(ret, "\n")] = '\0';
+}
+
 static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 {
 	struct stall_thread thread = {};
@@ -75,6 +81,7 @@ static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 		return err;
 	}
 	identity->ns_pid = thread.ns_tid;
+	identity->state = thread.state;
 	identity->start_stack = read_start_stack(&identity->target);
 	if (identity->target.reader != pid) // its own main thread has ended
 		identity->ns_pid = 0;
@@ -84,20 +91,30 @@ static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 	if (!line ||
 	    sscanf(line, "\nUid: %u %u %u %u", &uids[0], &uids[1], &uids[2], &uids[3]) != 4)
 		memset(identity->uids, 0, sizeof(identity->uids));
-	read_text(AT_FDCWD, "/proc/sys/kernel/random/boot_id", identity->boot_id,
-		  sizeof(identity->boot_id));
-	identity->boot_id[strcspn(identity->boot_id, "\n")] = '\0';
 	return NULL;
 }
 
-// Two pid namespaces may have the same pid; only our own are certain.
-static bool is_other_namespace(const struct stall_ring_header *header, pid_t pid)
+// Two pid namespaces may have the same pid. Of a process that we may not look into, only our own
+// is certain.
+static bool is_other_namespace(const struct stall_ring_header *header,
+			       const struct identity *identity)
 {
 	struct stat st;
 
-	if (!header->pid_namespace || stat("/proc/self/ns/pid", &st) < 0)
+	if (!header->pid_namespace)
 		return false;
-	return header->pid_namespace == st.st_ino && header->pid != pid;
+	if (fstatat(identity->target.procfd, "ns/pid", &st, 0) == 0)
+		return header->pid_namespace != st.st_ino;
+	return stat("/proc/self/ns/pid", &st) == 0 && header->pid_namespace == st.st_ino &&
+	       header->pid != identity->target.pid;
+}
+
+bool stall_ring_is_of_another_boot(const struct stall_ring_header *header)
+{
+	char boot_id[sizeof(header->boot_id)];
+
+	read_boot_id(boot_id, sizeof(boot_id));
+	return header->boot_id[0] && boot_id[0] && strcmp(header->boot_id, boot_id);
 }
 
 static bool is_of(const struct stall_ring_header *header, const struct identity *identity)
@@ -106,9 +123,7 @@ static bool is_of(const struct stall_ring_header *header, const struct identity 
 	       (!header->start_time || header->start_time == identity->target.start_time) &&
 	       (!header->start_stack || !identity->start_stack ||
 		header->start_stack == identity->start_stack) &&
-	       (!header->boot_id[0] || !identity->boot_id[0] ||
-		!strcmp(header->boot_id, identity->boot_id)) &&
-	       !is_other_namespace(header, identity->target.pid);
+	       !stall_ring_is_of_another_boot(header) && !is_other_namespace(header, identity);
 }
 
 // Whoever may write into a folder can put a file with the right name and content there.
@@ -448,13 +463,28 @@ bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid)
 	return !err && !is_of(stall_ring_header(ring), &identity);
 }
 
-bool stall_ring_is_live(const struct stall_ring_header *header)
+bool stall_ring_is_live(const struct stall_ring_header *header, pid_t pid)
 {
 	_cleanup_(identity_deinit) struct identity identity = {
 		.target = {.pidfd = -1, .procfd = -1},
 	};
-	_cleanup_error_ struct stall_error *err = identity_init(&identity, header->pid);
+	_cleanup_error_ struct stall_error *err = identity_init(&identity, pid);
 
 	// Without a start time a later process with that pid cannot be distinguished from it.
-	return !err && header->start_time && is_of(header, &identity);
+	return !err && identity.state != 'Z' && identity.state != 'X' && header->start_time &&
+	       is_of(header, &identity);
+}
+
+bool stall_ring_identify(pid_t pid, pid_t *ret_ns_pid, uint64_t *ret_start_time)
+{
+	_cleanup_(identity_deinit) struct identity identity = {
+		.target = {.pidfd = -1, .procfd = -1},
+	};
+	_cleanup_error_ struct stall_error *err = identity_init(&identity, pid);
+
+	if (err)
+		return false;
+	*ret_ns_pid = identity.ns_pid;
+	*ret_start_time = identity.target.start_time;
+	return true;
 }

@@ -24,9 +24,12 @@ struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool wr
 // Whether the process, whose ring this was, executes another program now.
 bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid);
 
-// Whether the process that made the ring still runs, and its pid is that in our pid namespace too: of
-// one in another namespace that cannot be decided.
-bool stall_ring_is_live(const struct stall_ring_header *header);
+// Whether the process that made the ring is this one, a pid in our pid namespace, and still runs.
+bool stall_ring_is_live(const struct stall_ring_header *header, pid_t pid);
+bool stall_ring_is_of_another_boot(const struct stall_ring_header *header);
+
+// Its pid in its own namespace, 0: not known. False: it is gone, or cannot be asked.
+bool stall_ring_identify(pid_t pid, pid_t *ret_ns_pid, uint64_t *ret_start_time);
 
 // NULL where there is a ring that we can read in one of the folders that our own user's processes
 // would choose.

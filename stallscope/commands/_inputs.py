@@ -16,7 +16,7 @@ from stallscope.base import inputfile, parallel
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import snapshot
 from stallscope.commands import _common
-from stallscope.model import capturefile, ringfile, sessionsfile
+from stallscope.model import capturefile, rings, sessionsfile
 from stallscope.model.capture import Capture
 from stallscope.reporters import progress
 
@@ -76,7 +76,7 @@ def read(path: Path, args: argparse.Namespace) -> tuple[list[Capture], str]:
     head = next(source, b"")
     if inputfile.is_core(head):
         return [_core(path, args)], "core"
-    if ringfile.is_ring(head):
+    if rings.is_ring(head):
         return [_ring(path, args)], "ring"
     data: Iterator[bytes] = itertools.chain([head], source)
     large = str(path) != "-" and path.stat().st_size >= _LARGE

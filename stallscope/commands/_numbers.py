@@ -7,9 +7,9 @@ import argparse
 import re
 from collections.abc import Callable
 
-from stallscope.model.waitkinds import GROUPS, KINDS, thresholds_of
+from stallscope.model.waitkinds import GROUPS, KINDS
 
-__all__ = ["count", "port", "ring_thresholds", "seconds", "threshold", "time_between"]
+__all__ = ["count", "port", "seconds", "threshold", "time_between"]
 
 _MAX_MS = 3_600_000
 _MS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
@@ -60,12 +60,3 @@ def threshold(text: str) -> str:
     if not (known and _MS.fullmatch(number) and float(number) <= _MAX_MS):
         raise argparse.ArgumentTypeError(f"{text!r} is not MS or KIND=MS, in milliseconds")
     return text
-
-
-def ring_thresholds(thresholds: list[str]) -> dict[str, float]:
-    """Return milliseconds for each kind that has a threshold in a ring; the last one wins."""
-    found: dict[str, float] = {}
-    for text in thresholds:
-        kind, _, number = text.rpartition("=")
-        found |= dict.fromkeys(thresholds_of(kind or "all"), float(number))
-    return found

@@ -8,7 +8,7 @@ import argparse
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.processes import Selector, Server
-from stallscope.model.ringfile import Life, RingError
+from stallscope.model.rings import Life, RingError
 
 __all__ = ["backend", "resolve"]
 

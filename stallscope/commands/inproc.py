@@ -11,8 +11,7 @@ from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, rings
 from stallscope.commands import _common, _numbers, _options
-from stallscope.model import ringfile
-from stallscope.model.ringfile import Found, Life, RingError
+from stallscope.model.rings import Found, Life, RingError
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -95,7 +94,7 @@ def _chosen(args: argparse.Namespace) -> list[Found]:
     if args.ring:
         return rings.look(args.ring)
     pids, servers = processes.resolve(args.pid, _common.selector(args))
-    found = [ring for ring in map(rings.of_process, pids) if ring is not None]
+    found = rings.of_processes(pids)
     if not found:
         raise RingError(rings.missing(servers[0].main.pid))
     return found
@@ -125,13 +124,10 @@ def _write(args: argparse.Namespace) -> Exit:
         if found.life in (Life.ENDED, Life.LEFT):
             raise RingError(f"{found.path}: its server has ended; settings have no effect")
         if args.action == "threshold":
-            wanted = _numbers.ring_thresholds(args.thresholds)
-            ringfile.set_thresholds(
-                found.path, {kind: round(ms * 1e6) for kind, ms in wanted.items()}
-            )
-            said = inproc.thresholds(ringfile.read(found.path))
+            rings.set_thresholds(found.path, args.thresholds)
+            said = inproc.thresholds(rings.read(found.path))
         else:
-            ringfile.switch(found.path, on=args.action == "on")
+            rings.switch(found.path, on=args.action == "on")
             said = f"recording is {args.action}"
         whose = f"pid {found.process}" if found.process is not None else str(found.path)
         print(one_line(f"{found.ring.comm} ({whose}): {said}"))

@@ -12,7 +12,7 @@ import msgspec
 
 from stallscope.base.text import clean, without_surrogates
 from stallscope.base.times import local
-from stallscope.model.ringfile import Found, Life, Ring
+from stallscope.model.rings import Found, Life, Ring
 from stallscope.reporters.lines import Line, threads_text, wrap
 from stallscope.reporters.units import duration, number
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stallscope.model import ringfile
+from stallscope.collectors import rings as find_rings
 from tests.bench import progress
 from tests.bench.probes import DURABLE
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
@@ -125,18 +125,18 @@ def measure(
 ) -> None:
     with ExitStack() as stack:
         plain, second, ours = (stack.enter_context(loaded(one, test, plan)) for one in servers)
-        begun = ringfile.read(ring).waits
+        begun = find_rings.read(ring).waits
         for number in range(plan.pairs):
             for state in trials if number % 2 else reversed(trials):
                 if state != NOISE:
-                    ringfile.switch(ring, on=state == WITH)
+                    find_rings.switch(ring, on=state == WITH)
                 other = second if state == NOISE else ours
                 first, then = (other, plain) if number % 2 else (plain, other)
                 one, two = first.window(plan), then.window(plan)
                 trials[state].on.append(one if first is other else two)
                 trials[state].off.append(two if first is other else one)
-        ringfile.switch(ring, on=True)
-        if ringfile.read(ring).waits == begun:
+        find_rings.switch(ring, on=True)
+        if find_rings.read(ring).waits == begun:
             raise BenchError(f"the library has seen no wait of {test}")
 
 

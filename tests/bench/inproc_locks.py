@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stallscope.model import ringfile
+from stallscope.collectors import rings as find_rings
 from tests.bench import progress
 from tests.bench.events import final_line
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
@@ -70,7 +70,7 @@ def four_targets(name: str, *arguments: str) -> Iterator[dict[str, Target]]:
             found[state], rings = stack.enter_context(with_agent(name, *arguments))
             ring = one_ring(rings)  # all of them have waited when they are ready
             if state == OFF:
-                ringfile.switch(ring, on=False)
+                find_rings.switch(ring, on=False)
         yield found
 
 
@@ -188,7 +188,7 @@ def storm_section(sizes: Sizes) -> Section:
         targets = {WITHOUT: plain, NOISE: second, WITH: ours, PROBES: plain}
         for target in (plain, second, ours):
             target.ask("run 100")
-        begun = ringfile.read(one_ring(rings)).waits
+        begun = find_rings.read(one_ring(rings)).waits
         for number in range(sizes.rounds):
             progress(f"a mutex that 8 threads want: round {number + 1} of {sizes.rounds}")
             for state in in_turns(states, number):
@@ -196,7 +196,7 @@ def storm_section(sizes: Sizes) -> Section:
                 with Watching(watcher, targets[state].pid) as watching:
                     run_storm(targets[state], sizes.seconds, costs[state])
                 watching.seen()
-        if ringfile.read(one_ring(rings)).waits == begun:
+        if find_rings.read(one_ring(rings)).waits == begun:
             raise BenchError("the library has seen no wait")
     rows = []
     for state, of in costs.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stallscope.collectors import probe
-from stallscope.model import ringfile
+from stallscope.collectors import rings as find_rings
 from tests.bench import progress
 from tests.bench.check import right_stacks
 from tests.bench.inproc_locks import with_agent
@@ -81,7 +81,7 @@ def memory_section(sizes: Sizes) -> Section:
         ):
             without, with_it = memory_of(plain, ours)
             ring = one_ring(rings)
-            seen = ringfile.read(ring)
+            seen = find_rings.read(ring)
             file = ring.stat().st_blocks * 512 / 1e6
         if seen.waiting < sizes.threads:
             raise BenchError(f"the ring has {seen.waiting} waits of {sizes.threads}")
@@ -107,7 +107,7 @@ def memory_section(sizes: Sizes) -> Section:
 def all_in_the_ring(rings: Path, count: int) -> None:
     """Wait until so many threads have recorded their waits."""
     ring = one_ring(rings)
-    wait_until(lambda: ringfile.read(ring).waiting >= count, f"{count} waits", 30)
+    wait_until(lambda: find_rings.read(ring).waiting >= count, f"{count} waits", 30)
 
 
 def reader_section(sizes: Sizes) -> Section:

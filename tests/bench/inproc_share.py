@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stallscope.model import ringfile
+from stallscope.collectors import rings as find_rings
 from tests.bench import progress
 from tests.bench.inproc_load import Plan
 from tests.bench.probes import DURABLE
@@ -61,9 +61,9 @@ def share_section(kind: type[SqlServer], tests: Iterable[str], plan: Plan) -> Se
         for test in tests:
             progress(f"share: {test}")
             with sysbench_load(server, plan.threads, test):
-                begun = ringfile.read(one_ring(rings)).waits
+                begun = find_rings.read(one_ring(rings)).waits
                 rows.append(Row(test, _cells(server.pid, plan.pairs)))
-                if ringfile.read(one_ring(rings)).waits == begun:
+                if find_rings.read(one_ring(rings)).waits == begun:
                     raise BenchError(f"the library has seen no wait of {test}")
         title += f", {server.name} {server.version()}, perf's cpu-clock at {HERTZ} Hz"
     check = "the library has seen waits meanwhile"

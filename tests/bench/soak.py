@@ -22,8 +22,8 @@ from pathlib import Path
 import pymysql
 
 from stallscope.collectors import probe
-from stallscope.model import capturefile, ringfile
-from stallscope.model.waitkinds import THRESHOLDS
+from stallscope.collectors import rings as find_rings
+from stallscope.model import capturefile
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.servers import Late, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.clients import idle_connections
@@ -197,7 +197,7 @@ def live(soak: Soak) -> None:
                     stack.enter_context(in_thread(client, soak))
                 while not soak.stop.is_set():
                     go_round(soak, one_ring(rings))
-            seen = ringfile.read(one_ring(rings))
+            seen = find_rings.read(one_ring(rings))
             soak.waits, soak.records = seen.waits, seen.records
             end_of_life(soak)
     except Exception as error:  # whatever it is, it is printed, and the other servers go on
@@ -248,10 +248,10 @@ def go_round(soak: Soak, ring: Path) -> None:
         if soak.stop.is_set():
             return
         threshold = THRESHOLDS_NS[number % len(THRESHOLDS_NS)]
-        ringfile.set_thresholds(ring, dict.fromkeys(THRESHOLDS, threshold))
-        ringfile.switch(ring, on=number % 5 != 4)
+        find_rings.set_thresholds(ring, [f"{threshold / 1e6:f}"])
+        find_rings.switch(ring, on=number % 5 != 4)
         load(soak, TESTS[number % len(TESTS)])
-        ringfile.switch(ring, on=True)
+        find_rings.switch(ring, on=True)
         try:
             with stall(soak.server):
                 capture(soak, ring)
@@ -262,7 +262,7 @@ def go_round(soak: Soak, ring: Path) -> None:
             soak.failed(f"stall {name}", error)
             continue
         soak.gone_through[name] += 1
-        seen = ringfile.read(ring)
+        seen = find_rings.read(ring)
         say(
             f"{soak.server.name}: {name}, {soak.counts['connections']} came and went,"
             f" {soak.counts['transactions']} transactions, {seen.waits} waits,"

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.model import capturefile, ringfile
+from stallscope.collectors import rings as find_rings
+from stallscope.model import capturefile
 from stallscope.model.capture import Capture
+from stallscope.model.rings import Life
 from tests.live.shots import run
 from tests.root.support import run_probe
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
@@ -31,7 +33,7 @@ LONGEST_LIFE = 2.0
 
 def left_behind(ring: Path) -> Capture:
     """Read the ring of a dead server as the probe does."""
-    assert not ringfile.read(ring).ended
+    assert find_rings.look([ring])[0].life is not Life.ENDED
     done = run_probe("ring", "--ring", str(ring))
     assert done.code in (0, 3), done.stderr
     return capturefile.loads(done.stdout, str(ring))

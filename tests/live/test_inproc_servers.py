@@ -10,7 +10,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from stallscope.model import ringfile
+from stallscope.collectors import rings as find_rings
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, wait_until
 from tests.support.servers.inside import LIBRARY, RINGS, agent_inside, one_ring
 from tests.support.stalls import sysbench_load
@@ -64,7 +64,7 @@ def test_a_server_works_and_shuts_down_with_it(server: SqlServer) -> None:
             # No statement failed but those that lost a deadlock, which sysbench runs again.
             assert "FATAL" not in load.log.read_text()
         assert server.status("Aborted_connects") == before
-        ring = ringfile.read(one_ring(rings))
+        ring = find_rings.read(one_ring(rings))
         assert ring.waits > TRANSACTIONS
         server.shut_down()
         # It has ended in order, and took its ring away.

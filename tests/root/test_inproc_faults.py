@@ -26,9 +26,11 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.collectors import rings as find_rings
 from stallscope.main import main
-from stallscope.model import capturefile, ringfile
+from stallscope.model import capturefile
+from stallscope.model.rings import Life
 from stallscope.model.waitkinds import THRESHOLDS
 from tests.root.support import run_probe
+from tests.support import ringimages
 from tests.support.servers import PATIENCE, wait_until
 from tests.support.servers.inside import RINGS, library_path, one_ring
 from tests.support.targets import Target, trouble
@@ -61,7 +63,7 @@ STAT = struct.Struct("=128x40Q")
 def ended_waits(ring: Path) -> int:
     """Return how many waits have ended: the header's own count is a rough one."""
     data = ring.read_bytes()
-    fields = ringfile.CONSTANT.unpack_from(data)
+    fields = ringimages.CONSTANT.unpack_from(data)
     first, count = fields[6], fields[12] + len(THRESHOLDS)
     stats = (STAT.unpack_from(data, first + number * STAT.size) for number in range(count))
     return sum(map(sum, stats))
@@ -93,7 +95,7 @@ def lines_of(said: Path) -> list[str]:
 
 def assert_readable(ring: Path) -> None:
     """Read a ring that a dead process has left, as everybody may."""
-    assert not ringfile.read(ring).ended
+    assert find_rings.look([ring])[0].life is not Life.ENDED
     done = run_probe("ring", "--ring", str(ring))
     assert done.code in (0, 3), done.stderr
     capture = capturefile.loads(done.stdout, str(ring))
@@ -140,8 +142,10 @@ def test_a_process_that_ends_with_an_error_leaves_a_ring(rings: Path, call: str)
             target.ask("wait")
             target.send(f"{call} {status}")
             assert target.wait() == status
-        found = [ringfile.read(ring) for ring in rings.glob(RINGS)]
-        assert [(ring.pid, ring.ended) for ring in found] == [(target.pid, False)] * left
+        found = find_rings.look(list(rings.glob(RINGS)))
+        assert [(one.ring and one.ring.pid, one.life) for one in found] == [
+            (target.pid, Life.LEFT)
+        ] * left
 
 
 def test_a_server_that_crashes_again_and_again_fills_no_memory(rings: Path) -> None:
@@ -152,7 +156,7 @@ def test_a_server_that_crashes_again_and_again_fills_no_memory(rings: Path) -> N
             os.kill(target.pid, signal.SIGKILL)
             target.wait()
             pids.append(target.pid)
-    kept = {ringfile.read(ring).pid for ring in rings.glob(RINGS)}
+    kept = {find_rings.read(ring).pid for ring in rings.glob(RINGS)}
     assert kept == set(pids[-5:])  # the last one and the four that it has kept
 
 
@@ -181,7 +185,7 @@ def test_a_full_disk_costs_the_ring_and_never_the_server(tmp_path: Path, kib: in
             assert "ns" in one.ask("gap") or one.running()
             rings = list(disk.glob(RINGS))
             if rings:
-                seen = ringfile.read(rings[0])
+                seen = find_rings.read(rings[0])
                 assert seen.threads <= 301
                 assert seen.threads == 301 or seen.lost.get("slots-full") or kib >= 4096
             else:
@@ -240,7 +244,7 @@ def test_two_servers_with_one_folder_each_have_a_ring(rings: Path) -> None:
         for _ in range(3):
             one.ask("wait")
         other.ask("wait")
-        of = {ringfile.read(ring).pid: ended_waits(ring) for ring in rings.glob(RINGS)}
+        of = {find_rings.read(ring).pid: ended_waits(ring) for ring in rings.glob(RINGS)}
         assert of == {one.pid: 3, other.pid: 1}
     assert not list(rings.iterdir())
 
@@ -317,7 +321,7 @@ def test_a_child_has_a_ring_of_its_own(rings: Path) -> None:
         assert not list(rings.iterdir())  # the parent has taken its own away
         target.ask("wait")
         ring = one_ring(rings)
-        assert (ringfile.read(ring).pid, ended_waits(ring)) == (child, 1)
+        assert (find_rings.read(ring).pid, ended_waits(ring)) == (child, 1)
 
 
 @pytest.mark.needs("probe")
@@ -327,8 +331,8 @@ def test_a_process_that_executes_itself_has_a_new_ring(rings: Path) -> None:
         target.ask("wait")
         assert target.ask("exec")["pid"] == target.pid
         target.ask("wait")
-        newest = max(rings.glob(RINGS), key=lambda ring: ringfile.read(ring).created_ns)
-        assert (ringfile.read(newest).pid, ended_waits(newest)) == (target.pid, 1)
+        newest = max(rings.glob(RINGS), key=lambda ring: find_rings.read(ring).created_ns)
+        assert (find_rings.read(newest).pid, ended_waits(newest)) == (target.pid, 1)
         done = run_probe(
             *("snap", "--backend", "inproc", "--pid", str(target.pid)),
             prefix=("env", f"STALLSCOPE_RUNTIME_DIR={rings}"),
@@ -362,8 +366,8 @@ def test_the_ring_of_the_program_before_is_nobody_s(rings: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"synced\n"
         ring = one_ring(rings)
-        assert ringfile.read(ring).start_stack
-        assert find_rings.look([ring])[0].life is ringfile.Life.ALIVE
+        assert ringimages.CONSTANT.unpack_from(ring.read_bytes())[26]
+        assert find_rings.look([ring])[0].life is Life.ALIVE
         assert run_probe(*words, str(process.pid)).code == 0
         with subprocess.Popen(
             [str(probe.find()), *watch, str(process.pid)],
@@ -384,7 +388,7 @@ def test_the_ring_of_the_program_before_is_nobody_s(rings: Path) -> None:
         refused = run_probe(*words, str(process.pid))
         assert refused.code == 1
         assert f"no ring of process {process.pid}" in refused.stderr
-        assert find_rings.look([ring])[0].life is ringfile.Life.LEFT
+        assert find_rings.look([ring])[0].life is Life.LEFT
         assert trouble(process.pid) == []
         process.stdin.close()
 

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from stallscope.collectors import probe
-from stallscope.model import capturefile, ringfile
+from stallscope.collectors import rings as find_rings
+from stallscope.model import capturefile
 from stallscope.model.capture import Trigger
 from stallscope.model.waitlines import Event, Key, Notice, WaitLine
 from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
@@ -241,7 +242,7 @@ def test_intervals_add_up(rings: Path, target: Target) -> None:
 
 def test_threshold_changes(rings: Path, target: Target) -> None:
     ring = one_ring(rings)
-    before = ringfile.read(ring).thresholds_ms
+    before = find_rings.read(ring).thresholds_ms
     with watching(rings, target, *ONCE, "--threshold", "60000") as watch:
         make(target, "mutex 3 5")
         assert watch.ask(b"threshold lock 1") == Notice("threshold")
@@ -250,7 +251,7 @@ def test_threshold_changes(rings: Path, target: Target) -> None:
     assert (final.kinds["mutex"].count, final.kinds["mutex"].over) == (7, 4)
     assert final.kinds["mutex"].threshold_ms == 1.0
     # A reader leaves the server as it was.
-    assert ringfile.read(ring).thresholds_ms == before
+    assert find_rings.read(ring).thresholds_ms == before
 
 
 def test_thresholds_of_the_ring_are_taken_where_none_is_asked_for(

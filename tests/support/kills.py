@@ -25,7 +25,8 @@ from operator import attrgetter
 from pathlib import Path
 
 from stallscope.collectors import probe
-from stallscope.model import capturefile, ringfile
+from stallscope.collectors import rings as find_rings
+from stallscope.model import capturefile
 from tests.support.bpf_objects import held, loaded
 from tests.support.servers import PATIENCE, Late, wait_until
 from tests.support.servers.inside import library_path, one_ring
@@ -139,7 +140,7 @@ class Victims:
         for pid, code in self.codes.items():
             left_or_raise(partial(breakpoints, pid, code), f"{when}, left in the code of {pid}")
         if self.ring is not None:
-            ringfile.read(self.ring)
+            find_rings.read(self.ring)
 
     def capture_right(self) -> None:
         """Raise KillError unless the next probe has all frames of all threads of the first."""

@@ -17,14 +17,13 @@ import msgspec
 import pytest
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import processes
+from stallscope.collectors import processes, rings
 from stallscope.collectors.doctor import confinement, disk, features, host, inproc, packages, target
 from stallscope.collectors.doctor.checks import Check, Place, Task, run
-from stallscope.model import ringfile
 from stallscope.model.capture import Module
+from tests.support.ringimages import of_this_process
 from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
-from tests.unit.rings import of_this_process
 
 ROOT = Path(__file__).parent.parent.parent
 FULL = "CapEff:\t000001ffffffffff"
@@ -358,7 +357,7 @@ def test_the_servers_own_ring(rings_here: Path) -> None:
     check = only(inproc.agent(place, pids))
     assert check.status == "ok"
     assert str(path) in check.what
-    ringfile.switch(path, on=False)
+    rings.switch(path, on=False)
     check = only(inproc.agent(place, pids))
     assert check.status == "degraded"
     assert "turned off" in check.what

@@ -19,21 +19,22 @@ from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.excerpts import Excerpts
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.times import local
-from stallscope.collectors import rings, snapshot, waits
+from stallscope.collectors import probe, rings, snapshot, waits
 from stallscope.collectors.probe import ProbeError
 from stallscope.commands import _agent, _rings
 from stallscope.main import main, parser
 from stallscope.model import capturefile, waitlines
 from stallscope.model.capture import Capture
+from stallscope.model.rings import RingError
 from stallscope.model.waitlines import WaitLine
 from stallscope.reporters import waits as waits_reporter
 from stallscope.screens import panes
 from stallscope.screens.events import Analyzed, WaitsSeen
 from stallscope.screens.live import LiveOptions, LiveSource
 from stallscope.screens.state import State
+from tests.support.ringimages import made, of_this_process
 from tests.unit.captures import convoy
 from tests.unit.programs import python_program
-from tests.unit.rings import made, of_this_process
 
 SAMPLES = Path(__file__).parent.parent / "data" / "waits"
 OWN = str(os.getpid())
@@ -46,7 +47,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "rings"
     folder.mkdir()
     monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(folder))
-    monkeypatch.setattr(rings, "SHARED", ())
     return folder
 
 
@@ -58,11 +58,19 @@ def taken() -> Capture:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Return a function that makes a probe of these lines; it writes its arguments to a file."""
+    """Return a function that makes a probe of these lines; it writes its arguments to a file.
+
+    What is asked of rings, the real one answers.
+    """
+    real = str(probe.find())
 
     def make(code: str) -> Path:
         said = tmp_path / "arguments"
-        head = f"import json, sys\njson.dump(sys.argv[1:], open({str(said)!r}, 'w'))\n"
+        head = (
+            "import json, os, sys\n"
+            f"if sys.argv[1] == 'rings': os.execv({real!r}, sys.argv)\n"
+            f"json.dump(sys.argv[1:], open({str(said)!r}, 'w'))\n"
+        )
         monkeypatch.setenv("STALLSCOPE_PROBE", str(python_program(tmp_path / "probe", head + code)))
         return said
 
@@ -161,9 +169,7 @@ def test_the_server_is_that_of_the_ring(command: str, folder: Path) -> None:
     assert servers[0].main.pid == os.getpid()
 
 
-def test_servers_of_rings_that_are_gone_or_cannot_be_seen(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_of_rings_that_are_gone_or_cannot_be_seen(folder: Path) -> None:
     def said(path: Path) -> str:
         args = arguments("snap", "--ring", str(path))
         with pytest.raises(StallscopeError) as caught:
@@ -172,11 +178,10 @@ def test_servers_of_rings_that_are_gone_or_cannot_be_seen(
 
     left = made(folder / "1-1.ring", ended=True)
     assert f"`stallscope analyze {left}`" in said(left)
-    monkeypatch.setattr(rings, "FIRST_PID_NAMESPACE", 0)
-    assert "give -p PID" in said(made(folder / "1-2.ring", pid=2**22 + 1))
+    assert "give -p PID" in said(made(folder / "1-2.ring", pid=2**22 + 1, start_time=0))
     assert "No such file" in said(folder / "no.ring")
     (folder / "broken").write_bytes(b"x" * 5000)
-    assert "no ring of libstallscope.so" in said(folder / "broken")
+    assert "not a ring of libstallscope.so" in said(folder / "broken")
 
 
 def test_words_that_contradict_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,6 +291,26 @@ def test_a_ring_that_the_probe_refuses_is_named(
     path = made(folder / "1-1.ring")
     assert main(["analyze", str(path)]) == Exit.FAILED
     assert f"{path}: the maps are torn" in capsys.readouterr().err
+
+
+def test_without_a_probe_there_is_no_advice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_this_process(folder)
+    monkeypatch.setenv("STALLSCOPE_PROBE", str(folder / "none"))
+    assert rings.advice(ProbeError("it is refused"), [os.getpid()]) == "it is refused"
+    assert main(["inproc", "status"]) == Exit.FAILED
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no program there" in said
+
+
+def test_a_probe_that_answers_less_than_it_was_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STALLSCOPE_PROBE", str(python_program(folder / "probe", "pass")))
+    with pytest.raises(RingError, match="0 answers to 1"):
+        rings.look([folder / "x.ring"])
 
 
 def test_advice_is_given_once(folder: Path) -> None:

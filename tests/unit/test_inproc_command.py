@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,16 +15,18 @@ import pytest
 from stallscope.base.errors import Exit
 from stallscope.collectors import rings
 from stallscope.main import main
-from stallscope.model import ringfile
-from stallscope.model.ringfile import Life
-from tests.unit.rings import made, of_this_process
+from stallscope.model.rings import SUFFIX, Life
+from tests.support.ringimages import made, of_this_process
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.needs("probe")
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder in which rings are searched, instead of the machine's own."""
     monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(rings, "SHARED", ())
     return tmp_path
 
 
@@ -31,7 +34,7 @@ def gone(folder: Path, **more: object) -> Path:
     """Make the ring of a process that was here and is not any more."""
     process = subprocess.Popen(["true"])
     process.wait()
-    path = folder / f"{process.pid}-7{ringfile.SUFFIX}"
+    path = folder / f"{process.pid}-7{SUFFIX}"
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return made(path, pid=process.pid, namespace=namespace, **more)  # type: ignore[arg-type]
 
@@ -77,13 +80,25 @@ def test_whether_a_server_lives(folder: Path) -> None:
     }
 
 
-def test_a_server_that_cannot_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.needs("root")
+def test_a_server_that_cannot_be_seen(folder: Path) -> None:
     foreign = made(folder / "1-1.ring", pid=1, namespace=12345)
-    monkeypatch.setattr(rings, "FIRST_PID_NAMESPACE", 0)  # we are in a container ourselves
-    assert lives(folder) == {foreign.name: Life.UNKNOWN}
     nameless = made(folder / "1-2.ring", pid=1, namespace=0)
-    assert lives(folder)[nameless.name] is Life.UNKNOWN
-    assert main(["inproc", "clean"]) == Exit.PARTIAL
+    inside = ("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-P", "-m")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*inside, "stallscope", "inproc", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=env,
+        )
+
+    answer = json.loads(run("status", "--json").stdout)
+    assert {one["life"] for one in answer["rings"]} == {"unknown"}
+    assert run("clean").returncode == Exit.PARTIAL
     assert foreign.exists()
     assert nameless.exists()
 
@@ -92,22 +107,25 @@ def test_the_ring_of_a_program_that_was_executed_before(folder: Path) -> None:
     old = of_this_process(folder, created_ns=5)
     new = of_this_process(folder, created_ns=6)
     assert lives(folder) == {old.name: Life.LEFT, new.name: Life.ALIVE}
-    found = rings.of_process(os.getpid())
-    assert found is not None
+    (found,) = rings.of_processes([os.getpid()])
     assert found.path == new
 
 
-def test_the_ring_of_a_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rings.of_process(os.getpid()) is None
+def test_the_ring_of_a_process(folder: Path) -> None:
+    own = [os.getpid()]
+    assert rings.of_processes(own) == []
     path = of_this_process(folder)
     gone(folder)
-    found = rings.of_process(os.getpid())
-    assert found is not None
+    (found,) = rings.of_processes(own * 2)
     assert (found.path, found.process) == (path, os.getpid())
-    assert rings.of_process(2**22 + 1) is None
-    # A file of somebody else, in a folder that is shared, is not believed.
-    monkeypatch.setattr(rings, "_users", lambda pid, proc: frozenset({54321}))
-    assert rings.of_process(os.getpid()) is None
+    assert rings.of_processes([2**22 + 1]) == []
+
+
+@pytest.mark.needs("root")
+def test_a_file_of_somebody_else_is_not_believed(folder: Path) -> None:
+    folder.chmod(0o1777)
+    os.chown(of_this_process(folder), 54321, 54321)
+    assert rings.of_processes([os.getpid()]) == []
 
 
 @pytest.fixture
@@ -117,7 +135,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
     env = {**os.environ, "STALLSCOPE_RUNTIME_DIR": str(own)}
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=env) as process:
         assert process.stdin is not None
-        while Path(f"/proc/{process.pid}/comm").read_text() != "cat\n":
+        while str(own).encode() not in Path(f"/proc/{process.pid}/environ").read_bytes():
             pass  # until it is executed
         yield process.pid, own
         process.stdin.close()
@@ -129,8 +147,7 @@ def test_the_folder_is_that_of_the_servers_environment(
     pid, own = server
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     path = made(own / f"{pid}-9.ring", pid=pid, start_time=int(stat[19]))
-    found = rings.of_process(pid)
-    assert found is not None
+    (found,) = rings.of_processes([pid])
     assert found.path == path
 
 
@@ -160,7 +177,7 @@ def test_status_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (ring["threads"], ring["waiting"], ring["slots"]) == (2, 1, 8)
     assert ring["lost"] == {}
     assert broken["life"] == "unknown"
-    assert "too short" in broken["error"]
+    assert "not a ring" in broken["error"]
 
 
 def test_no_ring_at_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,13 +195,13 @@ def test_on_off_and_thresholds(folder: Path, capsys: pytest.CaptureFixture[str])
     path = of_this_process(folder)
     own = str(os.getpid())
     assert main(["inproc", "off", "-p", own]) == Exit.DONE
-    assert not ringfile.read(path).enabled
+    assert not rings.read(path).enabled
     assert "recording is off" in capsys.readouterr().out
     assert main(["inproc", "on", "--ring", str(path)]) == Exit.DONE
-    assert ringfile.read(path).enabled
+    assert rings.read(path).enabled
     assert main(["inproc", "threshold", "30", "sync=5", "mutex=0.5", "-p", own]) == Exit.DONE
     assert "threshold 30 ms; lock 500 µs; fsync 5 ms;" in capsys.readouterr().out
-    found = ringfile.read(path).thresholds_ms
+    found = rings.read(path).thresholds_ms
     assert (found["lock"], found["fsync"], found["msync"], found["write"]) == (0.5, 5, 5, 30)
 
 

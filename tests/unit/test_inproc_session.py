@@ -17,12 +17,15 @@ import pytest
 
 from stallscope.base.errors import Exit
 from stallscope.collectors import probe
+from stallscope.collectors import rings as find_rings
 from stallscope.collectors.probestream import Stream
-from stallscope.collectors.rings import RUNTIME_DIR, of_process
+from stallscope.collectors.rings import RUNTIME_DIR, of_processes
 from stallscope.main import main
-from stallscope.model import capturefile, ringfile
+from stallscope.model import capturefile
 from stallscope.model.capture import Capture
+from stallscope.model.rings import SUFFIX
 from tests.needs import why_not
+from tests.support import ringimages
 from tests.support.servers import MEMORY, PATIENCE, wait_until
 from tests.support.servers.inside import library_path, one_ring
 from tests.support.targets import Fact, Target
@@ -59,7 +62,7 @@ def ring(server: Target, rings: Path) -> Path:
     """Return the ring of the server, when those of its threads that wait have written it."""
     path = one_ring(rings)
     wanted = len(waiters(server))
-    wait_until(lambda: ringfile.read(path).waiting >= wanted, f"{wanted} threads in a wait")
+    wait_until(lambda: find_rings.read(path).waiting >= wanted, f"{wanted} threads in a wait")
     return path
 
 
@@ -119,7 +122,7 @@ def test_status_switch_and_thresholds(server: Target, ring: Path, ask: Ask) -> N
     pid = str(server.pid)
     assert main(["inproc", "threshold", "lock=7", "-p", pid]) == Exit.DONE
     assert main(["inproc", "off", "-p", pid]) == Exit.DONE
-    after = ringfile.read(ring)
+    after = find_rings.read(ring)
     assert not after.enabled
     assert after.thresholds_ms["lock"] == 7
 
@@ -159,7 +162,7 @@ def test_thresholds_of_a_watch_are_put_back(server: Target, ring: Path) -> None:
     """The agent ends its probe by SIGTERM; what it asked for is no longer asked for then."""
 
     def threshold() -> float:
-        return ringfile.read(ring).thresholds_ms["lock"]
+        return find_rings.read(ring).thresholds_ms["lock"]
 
     args = ["serve", "--backend", "inproc", "--ring", str(ring), "--pid", str(server.pid)]
     with Stream([*args, "--watch", "--threshold=lock=7"], max_line=1 << 20) as stream:
@@ -196,25 +199,24 @@ CHANGED: dict[str, dict[int, object]] = {
     "of another version": {1: 99},
     "that is cut": {3: 1 << 30},
 }
-"""Fields of the header (ringfile.CONSTANT)."""
+"""Fields of the header (ringimages.CONSTANT)."""
 
 
 @pytest.mark.parametrize("which", CHANGED)
-def test_the_probe_and_the_commands_agree_whose_a_ring_is(
+def test_captures_and_waits_and_lists_agree_whose_a_ring_is(
     server: Target, ring: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     data = bytearray(ring.read_bytes())
-    fields = list(ringfile.CONSTANT.unpack_from(data))
+    fields = list(ringimages.CONSTANT.unpack_from(data))
     fields[20] += 1  # it was made later
     for field, value in CHANGED[which].items():
         fields[field] = value
-    ringfile.CONSTANT.pack_into(data, 0, *fields)
-    other = ring.with_name(f"{server.pid}-{fields[20]:x}{ringfile.SUFFIX}")
+    ringimages.CONSTANT.pack_into(data, 0, *fields)
+    other = ring.with_name(f"{server.pid}-{fields[20]:x}{SUFFIX}")
     other.write_bytes(data)
     expected = ring if CHANGED[which] else other
     monkeypatch.setenv(RUNTIME_DIR, str(ring.parent))
-    found = of_process(server.pid)
-    assert found is not None
+    (found,) = of_processes([server.pid])
     assert found.path == expected
     args = ["waits", "--backend", "inproc", "--pid", str(server.pid), "--duration", "0.1"]
     done = subprocess.run([probe.find(), *args], capture_output=True, check=True, timeout=PATIENCE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings as libstallscope.so makes them, for tests of what reads and writes their headers."""
+"""Rings as libstallscope.so makes them, written by a test: each field as it is wanted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,33 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from stallscope.model import ringfile
+from stallscope.model.rings import SUFFIX
 from stallscope.model.waitkinds import SOURCE_LOST, THRESHOLDS
 
-__all__ = ["made", "of_this_process"]
+__all__ = ["COMMANDS", "COMMANDS_AT", "CONSTANT", "SIZE", "VERSION", "made", "of_this_process"]
 
+VERSION = 1
 PAGE = 4096
 SLOTS = 8
+PART = 16 * PAGE
+"""Of the file, for each array."""
+
+
+def _aligned(offset: int) -> int:
+    return (offset + 63) // 64 * 64
+
+
+# struct stall_ring_header of inproc/ring.h, in which the probe finds each field again.
+CONSTANT = struct.Struct("=8s2I7Q6IiI4Q40s16s256s16sQ")
+COMMANDS = struct.Struct(f"=II{len(THRESHOLDS)}Q")
+LIVE = struct.Struct(f"=4IQ{len(SOURCE_LOST)}Q")
+HEAD = struct.Struct("=Q")
+COMMANDS_AT = _aligned(CONSTANT.size)
+LIVE_AT = _aligned(COMMANDS_AT + COMMANDS.size)
+HEAD_AT = _aligned(LIVE_AT + LIVE.size)
+SIZE = _aligned(HEAD_AT + HEAD.size)
+SLOT_SIZE = 192
+SLOT_TID_AT = 64
 
 
 def made(
@@ -34,30 +54,28 @@ def made(
     threads: Sequence[tuple[int, int]] = ((4711, 2), (4712, 7)),
     lost: Sequence[int] = (),
     slots: int = SLOTS,
-    version: int = ringfile.VERSION,
+    version: int = VERSION,
 ) -> Path:
     """Write a ring whose threads are (tid, seq); its parts behind the slots are empty."""
     slots_at = PAGE
-    size = slots_at + PAGE + 7 * PAGE
+    size = slots_at + 6 * PART
     data = bytearray(size)
-    ringfile.CONSTANT.pack_into(
-        data, 0, ringfile.MAGIC, version, ringfile.SIZE, size,
-        *(slots_at + PAGE * part for part in range(6)),
+    CONSTANT.pack_into(
+        data, 0, b"STALLRNG", version, SIZE, size,
+        *(slots_at + PART * part for part in range(6)),
         slots, 512, 64, 64, 512, PAGE,
         pid, os.getuid(), start_time, namespace, created_ns, created_wall_ns,
         boot_id.encode(), comm, b"/usr/sbin/mysqld", b"0.1.0",
         start_stack,
     )  # fmt: skip
-    thresholds = [threshold_ns] * len(THRESHOLDS)
-    ringfile.COMMANDS.pack_into(data, ringfile.COMMANDS_AT, enabled, 0, *thresholds)
+    COMMANDS.pack_into(data, COMMANDS_AT, enabled, 0, *[threshold_ns] * len(THRESHOLDS))
     losses = [*lost, *[0] * (len(SOURCE_LOST) - len(lost))]
-    live = (2 if ended else 1, len(threads), 0, 0, 987, *losses)
-    ringfile.LIVE.pack_into(data, ringfile.LIVE_AT, *live)
-    ringfile.HEAD.pack_into(data, ringfile.HEAD_AT, 17)
+    LIVE.pack_into(data, LIVE_AT, 2 if ended else 1, len(threads), 0, 0, 987, *losses)
+    HEAD.pack_into(data, HEAD_AT, 17)
     for number, (tid, seq) in enumerate(threads):
-        at = slots_at + number * ringfile.SLOT_SIZE
+        at = slots_at + number * SLOT_SIZE
         struct.pack_into("=I", data, at, seq)
-        struct.pack_into("=i", data, at + ringfile.SLOT_TID_AT, tid)
+        struct.pack_into("=i", data, at + SLOT_TID_AT, tid)
     path.write_bytes(data)
     path.chmod(0o600)
     return path
@@ -66,7 +84,7 @@ def made(
 def of_this_process(folder: Path, *, created_ns: int = 5_000_000_000, **more: object) -> Path:
     """Make the ring that this process would have."""
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    path = folder / f"{os.getpid()}-{created_ns:x}{ringfile.SUFFIX}"
+    path = folder / f"{os.getpid()}-{created_ns:x}{SUFFIX}"
     return made(
         path,
         pid=os.getpid(),
