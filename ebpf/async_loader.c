@@ -135,8 +135,8 @@ void stall_async_forget(struct waits *skeleton, uint32_t tgid)
 	struct async_id id, next;
 	bool more = call && bpf_map_get_next_key(fd, NULL, &next) == 0;
 
-	// Get the next key first: from a deleted key the walk starts again, which a busy process can
-	// cause again and again.
+	// Get the next key first: from a deleted key the walk starts again, which a busy process
+	// can cause again and again.
 	for (size_t left = 4UL * bpf_map__max_entries(skeleton->maps.async_calls); more && left;
 	     left--) {
 		id = next;

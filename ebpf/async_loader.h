@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-// The tracepoint of a request's start: its name of today, and the one before 6.4. The first argument
+// The tracepoint of a request's start: its present name, and the one before 6.4. The first argument
 // is the request.
 #define STALL_URING_SUBMIT "io_uring_submit_req"
 #define STALL_URING_SUBMIT_BEFORE "io_uring_submit_sqe"
@@ -16,13 +16,13 @@ struct btf;
 struct waits; // the skeleton
 
 // Before the skeleton is loaded: finds out how this kernel reports io_uring, and excludes the
-// programs that do not fit it. Returns NULL and in `ret_submit` the tracepoint of a start, or in one
-// sentence why requests of io_uring are not seen.
+// programs that do not fit it. Returns NULL, with the tracepoint of a start in `ret_submit`, or one
+// sentence with the reason why requests of io_uring are not seen.
 const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf,
 				const char **ret_submit);
-// After it is loaded, where they are to be seen.
+// After the skeleton is loaded, where requests of io_uring are seen.
 struct stall_error *stall_async_attach(struct waits *skeleton, const char *submit);
-// What a process has left on its way when it ended.
+// Drops the requests that a process had in flight when it ended.
 void stall_async_forget(struct waits *skeleton, uint32_t tgid);
 
 #endif

@@ -14,7 +14,7 @@
 
 static struct stall_bpf_log *current;
 
-// The verifier's log comes as one long text: what it refused stands before its count of
+// The verifier's log comes as one long text: the refused instruction comes before its count of
 // instructions ("processed N insns").
 static void keep_verifier_line(struct stall_bpf_log *log, char *text)
 {

@@ -17,8 +17,8 @@ struct stall_bpf_log {
 void stall_bpf_log_begin(struct stall_bpf_log *log);
 void stall_bpf_log_end(struct stall_bpf_log *log);
 
-// `programs`: what could not be loaded; `log`: what libbpf reported. Known causes
-// (capabilities, lockdown, BTF) come first. No kernel version is promised to do better.
+// `programs`: what could not be loaded; `log`: what libbpf reported. Known causes (capabilities,
+// lockdown, BTF) come first. No kernel version is promised to do better.
 struct stall_error *stall_bpf_load_error(int errnum, const char *programs, const char *log);
 
 #define STALL_BTF_PATH "/sys/kernel/btf/vmlinux"

@@ -122,10 +122,10 @@ static int load_nothing(enum bpf_prog_type type)
 static struct stall_error *check_timer(void)
 {
 	struct stall_bpf_log log;
-	// Of a type that takes CAP_BPF alone, and may have timers.
+	// Of a type that needs only CAP_BPF, and may have timers.
 	_cleanup_close_ int program = load_nothing(BPF_PROG_TYPE_SOCKET_FILTER);
 
-	// libbpf takes a refusal for a yes.
+	// libbpf treats a refusal as success.
 	if (program < 0)
 		return missing("cannot load a BPF program", errno,
 			       "take a kernel with CONFIG_BPF_SYSCALL");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of BPF works here, tried: stacks and kernel names (bpf_features.c), waits (waits_features.c).
+// Which parts of BPF work here, by trying: stacks and kernel names (bpf_features.c), waits
+// (waits_features.c).
 #ifndef STALL_BPF_FEATURES_H
 #define STALL_BPF_FEATURES_H
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-// What a program does that some kernel does not survive.
+// Actions of programs that crash some kernel.
 enum stall_deny_use {
 	STALL_DENY_TASK_STACK = 1 << 0, // bpf_get_task_stack in a task iterator
 };
@@ -21,9 +21,9 @@ struct stall_kernel_version {
 
 struct stall_denied_kernel {
 	enum stall_deny_use use;
-	// The first that has the fault.
+	// The first version that has the fault.
 	struct stall_kernel_version first;
-	// Of stable series, ascending; the last also ends the range.
+	// Fixed versions of stable series, ascending; the last also ends the range.
 	struct stall_kernel_version fixed[STALL_DENY_MAX_FIXED];
 	// What happens.
 	const char *what;
@@ -33,8 +33,8 @@ struct stall_denied_kernel {
 extern const struct stall_denied_kernel stall_denylist[];
 extern const unsigned int stall_denylist_count;
 
-// The entry that speaks against doing `uses` (or-ed) on a kernel of this release ("6.1.0-18-amd64"),
-// or NULL. A release that cannot be read is not denied.
+// The entry that forbids `uses` (or-ed) on a kernel of this release ("6.1.0-18-amd64"), or NULL. A
+// release that cannot be read is not denied.
 const struct stall_denied_kernel *stall_denylist_find(const char *release, unsigned int uses);
 
 struct stall_error *stall_denylist_error(const char *release,

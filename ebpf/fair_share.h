@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* A budget of so many a second, shared out so that who asks for little gets it, however much others
- * ask for. Shared by the BPF programs and their readers. */
+/* A budget of records per second. A flow that needs few records gets them, however many others
+ * request. Shared by the BPF programs and their readers. */
 #ifndef STALL_FAIR_SHARE_H
 #define STALL_FAIR_SHARE_H
 
@@ -11,17 +11,17 @@
 #include "ebpf/waits.h"
 
 /*
- * Who asks is a flow. Half of the budget is in equal shares for the flows that have asked of late,
- * the other half is for who comes first. So one that asks alone gets all of it, and one that floods
- * takes from the others at most what they do not use themselves.
+ * Half of the budget is divided equally among the flows with recent requests. The other half goes
+ * to whoever comes first. So a single flow gets all of it, and a flood takes from the others only
+ * what they do not use themselves.
  */
 #define STALL_FLOWS 128
 #define STALL_FAIR_BURST_NS 1000000000ULL
-#define STALL_FAIR_PERIOD 30 /* "of late" is this period of 2^30 ns, and the one before */
+#define STALL_FAIR_PERIOD 30 /* "recent" is this period of 2^30 ns, and the one before */
 
 struct stall_fair_share {
-	__u64 common;		 /* when the next is due, were they taken at an even pace */
-	__u64 flow[STALL_FLOWS]; /* the same of each one's own share */
+	__u64 common;		 /* when the next is due at an even rate */
+	__u64 flow[STALL_FLOWS]; /* the same for the own share of each flow */
 	__u64 period;
 	__u64 asked[STALL_FLOWS / 64], asked_before[STALL_FLOWS / 64]; /* a bit for each flow */
 };
@@ -39,11 +39,11 @@ static inline bool stall_is_due(__u64 *clock, __u64 cost_ns, __u64 now)
 		if (__sync_val_compare_and_swap(clock, seen, due + cost_ns) == seen)
 			return true;
 	}
-	return true; /* so many ask at this moment: they are counted next time */
+	return true; /* many requests at this moment: counted next time */
 }
 
-/* How many flows have asked of late, this one included. What two CPUs do to the bits at the turn of a
- * period makes a share too large for that period at worst. */
+/* The number of flows with recent requests, this one included. A race of two CPUs at the start of a
+ * period can only make the share of that period too large. */
 static inline __u32 stall_fair_flows(struct stall_fair_share *share, __u32 flow, __u64 now)
 {
 	__u64 period = now >> STALL_FAIR_PERIOD, seen = *(volatile __u64 *)&share->period;
@@ -63,8 +63,8 @@ static inline __u32 stall_fair_flows(struct stall_fair_share *share, __u32 flow,
 	return count ? count : 1;
 }
 
-/* `cost_ns`: a second divided by the budget. `is_scarce`: only the own share counts, since what comes
- * of it has little room left. */
+/* `cost_ns`: a second divided by the budget. `is_scarce`: only the own share counts, since there is
+ * little room left for the records. */
 static inline bool stall_fair_take(struct stall_fair_share *share, __u32 flow, __u64 cost_ns,
 				   __u64 now, bool is_scarce)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits until no BPF program runs that began before.
+// Waits until all BPF programs that run now have ended.
 #ifndef STALL_GRACE_PERIOD_H
 #define STALL_GRACE_PERIOD_H
 
@@ -15,7 +15,7 @@ struct stall_error *stall_grace_period_init(struct stall_grace_period *grace_per
 void stall_grace_period_deinit(struct stall_grace_period *grace_period);
 
 // What a program wrote before this returns is seen, and what was written before it was called is
-// seen by all programs that run afterwards. Programs that sleep are not waited for.
+// seen by all programs that run afterwards. Does not wait for sleepable programs.
 struct stall_error *stall_grace_period_wait(const struct stall_grace_period *grace_period);
 
 #endif

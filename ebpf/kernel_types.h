@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel's own types (BTF) say of it.
+// Queries of the kernel's own types (BTF).
 #ifndef STALL_KERNEL_TYPES_H
 #define STALL_KERNEL_TYPES_H
 

@@ -12,7 +12,7 @@ struct stall_ksym_loader;
 struct stall_error *stall_ksym_loader_create(struct stall_ksym_loader **ret);
 void stall_ksym_loader_destroy(struct stall_ksym_loader *names);
 
-// "function+0x12/0x34 [module]", or a bare number where the address is nobody's. The text is
+// "function+0x12/0x34 [module]", or a bare number where the address has no name. The text is
 // overwritten by the next call.
 struct stall_error *stall_ksym_loader_find(struct stall_ksym_loader *names, uint64_t address,
 					   const char **ret);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the task iterator says of one thread: shared by the BPF program and its loader. */
+/* The task iterator's record of one thread: shared by the BPF program and its loader. */
 #ifndef STALL_THREADS_BPF_H
 #define STALL_THREADS_BPF_H
 
@@ -7,7 +7,8 @@
 #include <linux/types.h>
 #endif
 
-#define STALL_BPF_MAGIC 0x6c617473 /* begins each record: the stream cannot slip unseen */
+#define STALL_BPF_MAGIC                                                                            \
+	0x6c617473 /* begins each record: shows a reader that lost its place in the stream */
 #define STALL_BPF_COMM 16
 #define STALL_BPF_KERNEL_FRAMES 48
 #define STALL_BPF_PT_REGS 21
@@ -62,7 +63,7 @@ struct stall_bpf_thread {
 	__u64 fs_base;
 	__u64 regs[STALL_BPF_PT_REGS];
 	char comm[STALL_BPF_COMM];
-	__u32 kernel_frame_count; /* so many __u64 follow */
+	__u32 kernel_frame_count; /* number of __u64 that follow */
 	__u32 pad;
 };
 

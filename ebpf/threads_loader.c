@@ -16,7 +16,7 @@
 struct stall_bpf_threads {
 	struct threads *skeleton;
 	struct bpf_link *whole;	  // all tasks of the system, filtered by the program
-	struct bpf_link *limited; // to the one process; NULL: not possible, or several are wanted
+	struct bpf_link *limited; // to the one process; NULL: not possible, or several targets
 	pid_t *tgids;
 	size_t tgid_count;
 	bool no_limit; // the kernel refused to limit it
@@ -157,7 +157,7 @@ struct stall_error *stall_bpf_threads_set_targets(struct stall_bpf_threads *thre
 	struct stall_error *err = set_targets(threads, tgids, count);
 	if (err)
 		return err;
-	// Several processes are seen at one moment only in one walk over all tasks.
+	// Only one walk over all tasks sees several processes at one moment.
 	if (count == 1 && !threads->no_limit) {
 		struct stall_bpf_log log;
 
@@ -247,9 +247,9 @@ struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
 	if (!threads->limited)
 		return read_all(threads->whole, run->max_bytes, records);
 	err = read_all(threads->limited, run->max_bytes, records);
-	// Limited to a process, the kernel goes from thread to thread by number and stops early when
-	// the one it stands on ends meanwhile (task_group_seq_get_next, kernel/bpf/task_iter.c). The
-	// walk over all tasks does not.
+	// Limited to a process, the kernel walks from thread to thread by number and stops early
+	// when the current one ends meanwhile (task_group_seq_get_next, kernel/bpf/task_iter.c).
+	// The walk over all tasks does not.
 	if (!err && !records->cut && !*(volatile __u32 *)&bss->saw_last)
 		err = read_all(threads->whole, run->max_bytes, records);
 	return err;

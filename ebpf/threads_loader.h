@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads threads.bpf.c and reads what it says of the threads of some processes.
+// Loads threads.bpf.c and reads its records of the threads of some processes.
 #ifndef STALL_THREADS_LOADER_H
 #define STALL_THREADS_LOADER_H
 
@@ -15,7 +15,7 @@
 struct stall_bpf_records {
 	uint8_t *data;
 	size_t size, capacity;
-	bool cut; // there was more than `max_bytes`
+	bool cut; // there were more than `max_bytes`
 };
 
 static inline const uint64_t *stall_bpf_kernel_frames(const struct stall_bpf_thread *thread)
@@ -23,7 +23,7 @@ static inline const uint64_t *stall_bpf_kernel_frames(const struct stall_bpf_thr
 	return (const uint64_t *)(thread + 1);
 }
 
-// The record at *offset, which moves on to the next; NULL at the end.
+// Returns the record at *offset and advances *offset to the next; NULL at the end.
 const struct stall_bpf_thread *stall_bpf_records_next(const struct stall_bpf_records *records,
 						      size_t *offset);
 void stall_bpf_records_deinit(struct stall_bpf_records *records);
@@ -34,7 +34,7 @@ struct stall_bpf_threads;
 struct stall_error *stall_bpf_threads_create(struct stall_bpf_threads **ret);
 void stall_bpf_threads_destroy(struct stall_bpf_threads *threads);
 
-// Chooses the processes. Cheap where they are those of the last time.
+// Sets the target processes. Cheap where they have not changed.
 struct stall_error *stall_bpf_threads_set_targets(struct stall_bpf_threads *threads,
 						  const pid_t *tgids, size_t count);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the wait programs keep and report: shared by the BPF programs and their loader. */
+/* The data of the wait programs: shared by the BPF programs and their loader. */
 #ifndef STALL_WAITS_BPF_H
 #define STALL_WAITS_BPF_H
 
@@ -11,8 +11,8 @@
 #include "generated/wait_tables.h"
 
 /*
- * A wait is the time from the entry of a system call to its return. Each thread has a slot that
- * says in which wait it is now; each key (a futex word, a file) has a stat with its histogram.
+ * A wait is the time from the entry of a system call to its return. Each thread has a slot
+ * with its current wait; each key (a futex word, a file) has a stat with its histogram.
  * Slots and stats are arrays that user space maps and reads without a system call.
  */
 #define STALL_WAIT_BUCKETS                                                                         \
@@ -25,8 +25,8 @@ static inline int stall_wait_has_bytes(__u32 kind)
 }
 
 /* FUTEX: id is the address of the word. Files: id is the inode number, id2 st_dev in the kernel's
- * encoding (major << 20 | minor) in the upper and i_generation in the lower half. What is known by
- * its path alone (UNLINK, RENAME): id is a hash of the path, id2 is 0. */
+ * encoding (major << 20 | minor) in the upper and i_generation in the lower half. Where only the
+ * path is known (UNLINK, RENAME), id is a hash of the path and id2 is 0. */
 struct stall_wait_key {
 	__u32 tgid; /* in the reader's pid namespace */
 	__u32 kind;
@@ -38,10 +38,10 @@ struct stall_wait_key {
 struct stall_wait_stat {
 	__u64 tag; /* of the key; 0: free */
 	struct stall_wait_key key;
-	__u32 role;	  /* of a futex word: written by user space alone, which unwinds */
+	__u32 role;	  /* of a futex word: set by user space, which unwinds */
 	__u32 used;	  /* 0: free, or its key is not written yet */
 	__u32 marked;	  /* waits for it that have been long: its wakers are recorded */
-	__u32 announced;  /* the record that makes it known (FILE, SLOT_FIRST) was sent */
+	__u32 announced;  /* the record that announces it (FILE, SLOT_FIRST) was sent */
 	__u64 retired_ns; /* by user space */
 	__u64 unused;
 	/* From here on written by every wait: a cache line of its own. */
@@ -75,8 +75,8 @@ struct stall_wait_outer {
 	__u64 lock, sp, return_address;
 };
 
-/* A return address stays on the stack when the call is over, and later calls may leave a hole there.
- * The frame of the caller above it does not change while the call goes on. */
+/* A return address stays on the stack when the call is over, and later calls may leave a hole
+ * there. The frame of the caller above it does not change during the call. */
 #define STALL_FRAME_WORDS 12
 static inline __u32 stall_frame_hash(const __u64 words[STALL_FRAME_WORDS])
 {
@@ -93,14 +93,14 @@ enum stall_slot_flags {
 	STALL_SLOT_MARKED = 1 << 1,   /* its key is among those whose wakers are recorded */
 	STALL_SLOT_ADOPTED = 1 << 2,  /* it was in this call already when the probe was attached */
 	/* The first wait on its futex word that ended: an END record with stack, however short it
-	 * was, so that user space can say what the word is. */
+	 * was, so that user space can identify the word. */
 	STALL_SLOT_FIRST = 1 << 3,
 	/* An END of asynchronous I/O: no stack, for the thread that submitted it did not wait. Its
 	 * operation is the opcode of its kind (struct iocb, io_uring). */
 	STALL_SLOT_ASYNC = 1 << 4,
-	/* An END with STALL_SLOT_FIRST that is none: the wait goes on. */
+	/* An END with STALL_SLOT_FIRST whose wait has not ended. */
 	STALL_SLOT_IN_FLIGHT = 1 << 5,
-	/* Of the registers only those are set that /proc/PID/task/TID/syscall shows. */
+	/* Only the registers that /proc/PID/task/TID/syscall shows are set. */
 	STALL_SLOT_CALL_REGS = 1 << 6,
 };
 
@@ -117,8 +117,8 @@ struct stall_wait_slot {
 	__u64 start_ns; /* CLOCK_MONOTONIC */
 	__u64 regs;	/* address of the pt_regs, for BPF */
 	__u32 flags;
-	__u32 restart; /* the call will go on as restart_syscall(2) */
-	/* Here ends the first cache line. */
+	__u32 restart; /* the call will continue as restart_syscall(2) */
+	/* The first cache line ends here. */
 	__s32 tid, tgid; /* in the reader's pid namespace */
 	__s32 ns_tid;	 /* in the thread's own */
 	__u32 operation; /* futex operation as it was called; else the system call's number */
@@ -132,9 +132,9 @@ struct stall_wait_slot {
 
 enum stall_wait_record_type {
 	STALL_RECORD_END = 1, /* a wait over its threshold (or SLOT_FIRST) has ended; with stack */
-	STALL_RECORD_IN_FLIGHT, /* a wait has passed its threshold and goes on; no stack */
+	STALL_RECORD_IN_FLIGHT, /* a wait in flight has passed its threshold; no stack */
 	STALL_RECORD_WAKER,	/* a thread wakes waiters of a marked key; with stack */
-	STALL_RECORD_FILE,	/* a file is met for the first time; struct stall_wait_file */
+	STALL_RECORD_FILE,	/* the first call on a file; struct stall_wait_file */
 	STALL_RECORD_SERVER, /* a uprobe that is an event by itself (a deadlock victim); with stack */
 	STALL_RECORD_PROCESS, /* exec, exit of the last thread, fork: `result` is which */
 };
@@ -173,7 +173,7 @@ struct stall_wait_file {
 	__u32 magic;
 	__u32 type;
 	__s32 tid, tgid;
-	struct stall_wait_key key; /* kind: of the first call that met it */
+	struct stall_wait_key key; /* kind: of that call */
 	__s32 fd;		   /* -1: by path */
 	__u32 mode;		   /* i_mode */
 	__u32 name_count;
@@ -185,7 +185,7 @@ struct stall_wait_file {
 #define STALL_STAT_PLACES 32 /* of the table that are tried for a key */
 #define STALL_TAG_RETIRED (~0ULL)
 
-/* Not 0. Equal tags are taken for equal keys: 64 bits, of a few thousand keys. */
+/* Not 0. Equal tags count as equal keys: 64 bits, for a few thousand keys. */
 static inline __u64 stall_wait_tag(const struct stall_wait_key *key)
 {
 	__u64 tag =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads and attaches the wait programs, without what this kernel lacks.
+// Loads and attaches those wait programs that this kernel supports.
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <errno.h>
@@ -18,7 +18,8 @@
 #define THREAD_PLACES_PER_SLOT 4 // of the hash table of threads: it stays sparse
 #define LEAST_THREAD_PLACES 64
 
-// Of 37 KiB each. More possible CPUs than half of the most share them: they rarely need one.
+// Of 37 KiB each. Where there are more than half as many CPUs, they share them: a CPU rarely needs
+// one.
 #define RECORDS_PER_CPU 2
 #define LEAST_RECORDS 16
 #define MOST_RECORDS 256
@@ -68,15 +69,15 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	stall_wait_calls_set(options->kinds, (void *)skeleton->rodata->calls);
 }
 
-// What the programs need of the kernel, and what is lost without it.
+// The programs' requirements of the kernel, and what is lost without them.
 static const struct tracepoint {
 	const char *name, *attach_point;
-	const char *type;  // of the kernel's, where it has the tracepoint
+	const char *type;  // of the kernel, which exists where it has the tracepoint
 	const char *needs; // without it nothing works
 	const char *lost;
 	const char *perf_point; // attach_point where perf starts the program
 } tracepoints[] = {
-	// The ends before the beginnings.
+	// Attach the ends before the beginnings.
 	{"sched_process_exit", "raw tracepoint sched_process_exit", "btf_trace_sched_process_exit",
 	 "take a kernel with CONFIG_TRACEPOINTS", NULL, NULL},
 	{"sched_process_exec", "raw tracepoint sched_process_exec", "btf_trace_sched_process_exec",
@@ -159,7 +160,7 @@ static void choose_programs(struct stall_bpf_waits *waits, const struct btf *btf
 	struct bpf_link **links[TRACEPOINTS];
 
 	waits->by_perf = may_preempt(btf) && has_perf_events();
-	// Of those two that are chosen, the loop says more.
+	// The loop has more on the two that are chosen between.
 	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_enter, !waits->by_perf);
 	bpf_program__set_autoload(waits->skeleton->progs.stall_sys_exit, !waits->by_perf);
 	bpf_program__set_autoload(waits->skeleton->progs.stall_perf_enter, waits->by_perf);
@@ -226,7 +227,7 @@ struct stall_error *stall_bpf_waits_load(struct stall_bpf_waits *waits)
 	struct btf *btf = btf__load_vmlinux_btf();
 	int errnum = errno;
 	stall_bpf_log_end(&log);
-	// Not by its errno, ESRCH, which would say that the target has ended.
+	// Without the errno, ESRCH, which would mean that the target has ended.
 	if (!btf)
 		return stall_bpf_no_types(errnum);
 	struct stall_error *err = load_with_types(waits, btf);

@@ -23,7 +23,7 @@ enum stall_call_how {
 	STALL_CALL_ALL,		  /* () */
 	STALL_CALL_PATH,	  /* (path, ...) */
 	STALL_CALL_PATH_AT,	  /* (directory, path, ...) */
-	STALL_CALL_RESTART,	  /* () goes on with what a signal interrupted */
+	STALL_CALL_RESTART,	  /* () continues the call that a signal interrupted */
 	STALL_CALL_IO_SUBMIT,
 	STALL_CALL_IO_GETEVENTS,
 };
@@ -39,8 +39,8 @@ struct stall_call {
 #ifndef __bpf__
 #include <stdint.h>
 
-/* Sets those that are waits of these kinds (bit of each enum stall_wait_kind), by number; `calls`
- * has STALL_CALLS, all zero. */
+/* Sets the calls that are waits of these kinds (bit of each enum stall_wait_kind), by number;
+ * `calls` has STALL_CALLS, all zero. */
 void stall_wait_calls_set(uint32_t kinds, struct stall_call *calls);
 #endif
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the wait programs need, part by part: each says what is lost without it, and what is done
-// instead.
+// The requirements of the wait programs, one by one, each with what is lost without it and what is
+// done instead.
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -21,7 +21,7 @@ static void destroy_waitsp(struct stall_bpf_waits **waits)
 	stall_bpf_waits_destroy(*waits);
 }
 
-// Small: what does not load small does not load at all.
+// Small sizes: if these do not load, nothing does.
 static struct stall_error *create(struct stall_bpf_waits **ret)
 {
 	struct stall_bpf_waits_options options;
@@ -58,7 +58,7 @@ static struct stall_error *refused(const char *tracepoint, const char *lost, int
 				   const char *fix)
 {
 	bool forbidden = errnum == EPERM || errnum == EACCES;
-	// What libbpf says where the kernel's types do not hold it, or there are none.
+	// The error of libbpf where the kernel's types lack it, or there are none.
 	const char *why = errnum == ESRCH || errnum == ENOENT ? "the kernel's BTF does not know it"
 							      : strerror(errnum);
 
@@ -67,7 +67,7 @@ static struct stall_error *refused(const char *tracepoint, const char *lost, int
 				  lost, forbidden ? STALL_CAPABILITIES_ADVICE : fix);
 }
 
-// Loads a program that does nothing, attaches it and takes it away.
+// Loads and attaches an empty program, and removes it.
 static int try_tracepoint(const char *name)
 {
 	static const struct bpf_insn nothing[] = {

@@ -65,7 +65,7 @@ static struct stall_error *map_array(struct bpf_map *map, void **ret)
 	if (data == MAP_FAILED)
 		return stall_error_os(errno, "cannot map the BPF map %s of %zu bytes",
 				      bpf_map__name(map), size);
-	// Not for the child that unwinds, when it is started again: it parses hostile files.
+	// Not inherited by a worker that is started later: it parses hostile files.
 	madvise(data, size, MADV_DONTFORK);
 	*ret = data;
 	return NULL;
@@ -77,7 +77,7 @@ static void unmap_array(struct bpf_map *map, void *data)
 		munmap(data, (size_t)bpf_map__value_size(map) * bpf_map__max_entries(map));
 }
 
-// Those behind the table, of each kind.
+// The stats behind the table, one per kind.
 static void init_last_stats(struct stall_bpf_waits *waits)
 {
 	for (int kind = 0; kind < STALL_WAIT_KINDS; kind++) {
@@ -327,7 +327,7 @@ static void forget_threads(struct stall_bpf_waits *waits, pid_t pid)
 	}
 }
 
-// Where it fails, slots stay taken: one that a program still writes must not be given away.
+// Where this fails, slots stay taken: a slot that a program still writes must not be reused.
 static bool has_waited_for_programs(struct stall_bpf_waits *waits)
 {
 	struct stall_error *err = stall_grace_period_wait(&waits->grace_period);
@@ -348,11 +348,11 @@ void stall_bpf_waits_remove(struct stall_bpf_waits *waits, pid_t pid)
 	bpf_map_delete_elem(bpf_map__fd(waits->skeleton->maps.targets), &waits->targets[i].tgid);
 	waits->targets[i] = waits->targets[--waits->target_count];
 	set_target_filter(waits);
-	// No thread is given a slot from here on.
+	// From here on no thread gets a slot.
 	if (!has_waited_for_programs(waits))
 		return;
 	forget_threads(waits, pid);
-	// Nor does one find its own.
+	// Nor does a thread find its own slot.
 	if (!has_waited_for_programs(waits))
 		return;
 	for (uint32_t index = 0; index < waits->slot_count; index++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads the wait programs and attaches what this kernel has. What they say is read by waits_read.h,
-// uprobes are set by uprobes_loader.h. Nothing here unwinds or names anything.
+// Loads the wait programs and attaches what this kernel supports. waits_read.h reads their data,
+// uprobes_loader.h sets uprobes. Nothing here unwinds or names anything.
 #ifndef STALL_WAITS_LOADER_H
 #define STALL_WAITS_LOADER_H
 
@@ -26,8 +26,8 @@ const struct stall_wait_program *stall_bpf_waits_programs(const struct stall_bpf
 							  size_t *ret_count);
 bool stall_bpf_waits_has_timer(const struct stall_bpf_waits *waits);
 
-// Begins to watch a process (a pid in our pid namespace). Waits that go on already are adopted:
-// their start is then the moment of this call.
+// Begins to watch a process (a pid in our pid namespace). Adopts waits in flight: they then start
+// at the moment of this call.
 struct stall_error *stall_bpf_waits_add(struct stall_bpf_waits *waits, pid_t pid);
 void stall_bpf_waits_remove(struct stall_bpf_waits *waits, pid_t pid);
 

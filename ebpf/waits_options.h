@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the wait programs are asked for.
+// Options of the wait programs.
 #ifndef STALL_WAITS_OPTIONS_H
 #define STALL_WAITS_OPTIONS_H
 
@@ -9,14 +9,14 @@
 #include "ebpf/waits.h"
 
 struct stall_bpf_waits_options {
-	uint32_t kinds;				 // bit of each enum stall_wait_kind that is wanted
+	uint32_t kinds;				 // bit of each enum stall_wait_kind to watch
 	uint64_t threshold_ns[STALL_WAIT_KINDS]; // can be changed later
 	uint32_t max_threads;			 // slots, default 16384
 	uint32_t max_keys;			 // stats, default 16384
 	uint32_t ring_bytes;			 // a power of two, default 16 MiB
 	uint32_t stack_bytes;	     // copied of a stack, at most 32 KiB, which is the default
 	uint32_t records_per_second; // of END and WAKER, 17 us each; default 1000
-	bool no_timer;		     // as where the kernel has no BPF timers
-	bool force;		     // where the kernel is known to crash: none is, of these
+	bool no_timer;		     // behave as on a kernel without BPF timers
+	bool force; // also on kernels that are known to crash; for these programs none is known
 };
 #endif

@@ -33,7 +33,7 @@ static bool hand_on(const struct stall_wait_handler *handler, const void *data, 
 	return true;
 }
 
-// Ends the round: libbpf takes this record for done and goes no further.
+// Ends the round: libbpf consumes this record and stops.
 #define ENOUGH (-ECANCELED)
 
 int stall_bpf_waits_take_alarm(void *arg, void *data, size_t size)
@@ -57,7 +57,7 @@ int stall_bpf_waits_take_record(void *arg, void *data, size_t size)
 {
 	struct stall_bpf_waits *waits = arg;
 
-	// What goes on now comes before what is over, also before the next of these.
+	// Waits in flight come before waits that have ended, also before the next of these.
 	int rc = take_alarms(waits);
 	if (rc < 0)
 		return rc;
@@ -162,7 +162,7 @@ bool stall_bpf_waits_retire(struct stall_bpf_waits *waits, size_t index,
 	if (index > waits->stat_mask || !stat->used || is_in_use(waits, index))
 		return false;
 	if (stat->tag != STALL_TAG_RETIRED) {
-		// Nobody finds it any more; those who have found it are done in a moment.
+		// No program finds it any more; those that have found it finish in a moment.
 		stat->retired_ns = now;
 		__atomic_store_n(&stat->tag, STALL_TAG_RETIRED, __ATOMIC_SEQ_CST);
 		return false;

@@ -16,17 +16,17 @@ struct stall_bpf_waits;
 // Readable when there are records.
 int stall_bpf_waits_fd(const struct stall_bpf_waits *waits);
 
-// Hands on all records that are there, at most `max` (0: all). Returns how many, or an error.
+// Delivers all records that are there, at most `max` (0: all). Returns how many, or an error.
 struct stall_error *stall_bpf_waits_consume(struct stall_bpf_waits *waits,
 					    const struct stall_wait_handler *handler, size_t max,
 					    size_t *ret_count);
 
-// Where there is no timer: does once what it would do. Call it every millisecond or so; its records
-// come by stall_bpf_waits_consume.
+// Where there is no timer: does its work once. Call it about every millisecond;
+// stall_bpf_waits_consume delivers the records.
 struct stall_error *stall_bpf_waits_scan(struct stall_bpf_waits *waits);
 
-// The mapped arrays. `count` is how many may be in use; a slot is read as by a seqlock: seq, then
-// the rest, then seq again. Stats: used != 0, anywhere; slot.stat is the index of that of its wait.
+// The mapped arrays. `count` is how many may be in use; read a slot like a seqlock: seq, then the
+// rest, then seq again. Stats: used != 0, anywhere; slot.stat is the index of that of its wait.
 const volatile struct stall_wait_slot *stall_bpf_waits_slots(const struct stall_bpf_waits *waits,
 							     size_t *ret_count);
 const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_bpf_waits *waits,
@@ -36,9 +36,9 @@ void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_
 			      enum stall_wait_role role);
 // The longest wait of a stat since this was last called; max_ns starts again.
 uint64_t stall_bpf_waits_take_max(struct stall_bpf_waits *waits, size_t stat);
-// Frees a stat that nothing has used for a while, so that there is room for others. False where it
-// is in use after all, and at the first call, after which no new wait finds it: call again after
-// 100 ms or more. Then its last values are in *ret.
+// Frees a stat that has not been used for a while, to make room for others. The first call hides it
+// from new waits and returns false: call again after 100 ms or more, which sets *ret to its last
+// values. Also false where it is in use after all.
 bool stall_bpf_waits_retire(struct stall_bpf_waits *waits, size_t stat,
 			    struct stall_wait_stat *ret);
 

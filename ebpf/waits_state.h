@@ -28,7 +28,7 @@ struct stall_uprobes {
 		uint32_t function;
 	} * links;
 	size_t count, capacity;
-	const char *why_not; // NULL where this kernel has what it takes
+	const char *why_not; // NULL where this kernel supports it
 };
 
 struct stall_bpf_waits {
@@ -44,13 +44,13 @@ struct stall_bpf_waits {
 	size_t slot_count, stat_count, thread_count;
 	uint32_t stat_mask;
 	bool has_timer;
-	bool by_perf;  // the programs of system calls are started by perf's events
+	bool by_perf;  // perf events run the programs of system calls
 	bool no_limit; // the kernel refused to limit the iterator to a process
 	struct stall_waits_target *targets;
 	size_t target_count;
 	struct stall_wait_program programs[STALL_MAX_WAIT_PROGRAMS];
 	size_t program_count;
-	// While records are handed on.
+	// While records are delivered.
 	const struct stall_wait_handler *handler;
 	size_t handed_on, max;
 	// Of uprobes_loader.c and async_loader.c.

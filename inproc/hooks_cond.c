@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// glibc takes the mutex again inside of the wait, so that waiting for it is part of the wait for the
-// condition. C11's cnd_wait() does not come by here.
+// glibc takes the mutex again inside of the wait, so waiting for it is part of the wait for the
+// condition. C11's cnd_wait() does not get here.
 #include "inproc/hooks_wait.h"
 
-// The condition variables of glibc 2.2.5 lie elsewhere than where the program has them. What asks
-// for them, or for no version, gets them, and is not recorded. The version script orders the two.
+// The condition variables of glibc 2.2.5 are not at the address that the program has. Callers of
+// that version, or of no version, get those functions, and their waits are not recorded. The
+// version script sets the default version.
 #define CURRENT(function, name)                                                                    \
 	INTERPOSED __typeof__(name) function;                                                      \
 	asm(".symver " #function ", " #name "@@GLIBC_2.3.2")
@@ -21,7 +22,7 @@ OLD(stall_old_cond_timedwait, pthread_cond_timedwait);
 OLD(stall_old_cond_signal, pthread_cond_signal);
 OLD(stall_old_cond_broadcast, pthread_cond_broadcast);
 
-// The wait lets the mutex go, too.
+// The wait releases the mutex, too.
 static inline __attribute__((always_inline)) bool begin(struct hook *hook, pthread_cond_t *cond,
 							pthread_mutex_t *mutex)
 {

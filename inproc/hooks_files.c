@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that write to the disk, make room there or give it back. What the C library calls by itself
-// (posix_fallocate() of fallocate(), stdio of write()) is one wait. syscall(2) and io_uring do not
-// come by here.
+// Calls that write to the disk, or allocate or free space there. A call that the C library makes
+// internally (posix_fallocate() of fallocate(), stdio of write()) is part of one wait. syscall(2)
+// and io_uring do not get here.
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ static const char *readable(const char *path)
 	return hook_may_read(path) ? path : NULL;
 }
 
-// The body of a function that waits in `call`; returns what that returns.
+// The body of a function that waits in `call`; returns its result.
 #define WATCH(call, ...)                                                                           \
 	({                                                                                         \
 		const struct recorder_wait wait_ = {__VA_ARGS__};                                  \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The beginning and the end of the process and of its threads, and what a fork makes of them.
+// The start and the end of the process and of its threads, and forks.
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -22,8 +22,8 @@ extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static uint32_t is_own_elsewhere = 1;
-// Becomes 0 in a child, whatever made it: _Fork() and clone(2) run no handlers. A child of vfork(2)
-// has the memory of its parent, and is taken for it.
+// Becomes 0 in any child: _Fork() and clone(2) run no handlers. A child of vfork(2) shares the
+// memory of its parent, and counts as the parent.
 static uint32_t *is_own = &is_own_elsewhere;
 
 static pthread_key_t end_key;
@@ -79,8 +79,8 @@ static void watch_forks(void)
 	is_own = (uint32_t *)page;
 }
 
-// No destructor: it does not get the status. MySQL's handler of fatal signals ends in exit(1) (5.5) or
-// _exit(1) (later): such a ring is for who asks why.
+// Not a destructor, which does not get the status. MySQL's handler of fatal signals ends in exit(1)
+// (5.5) or _exit(1) (later): such a ring is kept as evidence.
 static void process_exits(int status, void *argument)
 {
 	if (!status)
@@ -96,12 +96,12 @@ __attribute__((constructor)) static void library_begins(void)
 	on_exit(process_exits, NULL);
 }
 
-// Children that were forked to do one thing run no handlers at their end.
+// Children that were forked for a single task run no handlers at their end.
 INTERPOSED void _exit(int status)
 {
 	process_exits(status, NULL);
 	REAL(exit_at_once)(status);
-	for (;;) // where there is no other yet
+	for (;;) // where the real function is not known yet
 		raw_call1(SYS_exit_group, status);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// C11's mtx_lock() and the C library's own mutexes do not come by here.
+// C11's mtx_lock() and the C library's own mutexes do not get here.
 #include "inproc/hooks_wait.h"
 
-// Kinds of which nothing but the function that the program calls is called: a trylock that finds a
-// robust mutex not recoverable keeps it locked, and inheritance of priority knows one clock only
+// For these kinds only the function that the program calls may be called: a trylock that finds a
+// robust mutex not recoverable keeps it locked, and priority inheritance supports only one clock
 // (nptl/pthread_mutex_trylock.c, pthread_mutex_timedlock.c). PTHREAD_MUTEX_*_NP of nptl/pthreadP.h,
 // the same since 2.5.
 #define KIND_ROBUST 16
@@ -65,7 +65,7 @@ INTERPOSED int pthread_mutex_unlock(pthread_mutex_t *mutex)
 	return REAL(mutex_unlock)(mutex);
 }
 
-// A call with a deadline keeps its own, and so has its stack from the start.
+// A call with a deadline keeps that deadline, so its stack is copied at the start.
 INTERPOSED int pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until)
 {
 	struct hook hook;

@@ -13,8 +13,8 @@ long real_nothing(void)
 }
 
 // In glibc 2.25 to 2.28 a tryrdlock or trywrlock that succeeds can leave other threads asleep
-// forever (bug 23844), in servers that never call them. A lock with a deadline in the past is the same
-// path as a plain one up to where it would sleep.
+// forever (bug 23844), in servers that never call them. A lock with a deadline in the past is the
+// same path as a plain one up to where it would sleep.
 static const struct timespec past;
 
 static int timed_rdlock_at_once(pthread_rwlock_t *rwlock)
@@ -41,8 +41,8 @@ static int rwlock_is_busy(pthread_rwlock_t *rwlock)
 	return EBUSY;
 }
 
-// Both parts of the C library were there: what was not found it does not have. Before glibc 2.34 these
-// are of the thread library alone.
+// Both parts of the C library were loaded, so it lacks the functions that were not found. Before
+// glibc 2.34 these are in the thread library.
 static bool has_thread_library(void)
 {
 	return real.fsync && real.rwlock_wrlock && real.key_create;
@@ -50,14 +50,14 @@ static bool has_thread_library(void)
 
 // Addresses are taken relative to the code: nothing here waits for our own relocations.
 //
-// Objects that dlopen(3) brought may go at any moment, and the loader's lock is not for us (a server's
-// constructor may wait, under it, for a lock of our caller). So their list is not walked again once all
-// is known: with the thread library among those that the program was started with, as any server has
-// it, that is before there is a second thread.
+// Objects that dlopen(3) loaded may be closed at any moment, and we cannot take the loader's lock
+// (a server's constructor may hold it while it waits for a lock of our caller). So the list is not
+// walked again once everything is found: where the thread library is loaded at the start of the
+// program, as in any server, that is before there is a second thread.
 void real_resolve(void)
 {
 	static bool is_settled;
-	static int objects; // when it was tried last
+	static int objects; // at the last attempt
 
 	if (__atomic_load_n(&is_settled, __ATOMIC_ACQUIRE))
 		return;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that ours stand before, and a few that are in another library before glibc 2.34. */
+/* The functions that this library interposes, and a few that are in another library before glibc
+ * 2.34. */
 #ifndef STALL_HOOKS_REAL_H
 #define STALL_HOOKS_REAL_H
 
@@ -86,17 +87,18 @@ struct real_functions {
 	/* EBUSY instead of waiting, else as rdlock and wrlock. */
 	int (*rwlock_rdlock_at_once)(pthread_rwlock_t *);
 	int (*rwlock_wrlock_at_once)(pthread_rwlock_t *);
-	/* ThreadSanitizer stands behind us: it follows locks by the calls it sees, so each goes
-	 * through as it is. Before us it has seen them already. */
+	/* ThreadSanitizer is behind us: it tracks locks by the calls it sees, so each call is
+	 * passed on unchanged. Where it is before us it has seen them already. */
 	bool follows_locks;
 };
 extern struct real_functions real __attribute__((visibility("hidden")));
 
-/* Looks up what is not known yet. May run several times, and in several threads at once. */
+/* Finds the functions that are not known yet. May run several times, and in several threads at
+ * once. */
 void real_resolve(void);
 
-/* Does nothing, well: there are no threads before the thread library is loaded, and no locks to
- * wait for before the loader has linked us. */
+/* A successful function that does nothing: before the thread library is loaded there are no
+ * threads, and before the loader has linked us no locks to wait for. */
 long real_nothing(void);
 
 /* The real function of that field. Other libraries' constructors call us before ours has run. */

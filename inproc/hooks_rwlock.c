@@ -24,9 +24,9 @@ static __attribute__((noinline)) int wait_to_read(pthread_rwlock_t *rwlock)
 	return error;
 }
 
-// A writer whose time is up lets those readers in that wait behind it
-// (nptl/pthread_rwlock_common.c). Where writers are preferred they must not pass it: it waits in
-// one piece.
+// A writer whose deadline passes admits the readers that wait behind it
+// (nptl/pthread_rwlock_common.c). Where writers are preferred, readers must not overtake it, so it
+// waits without stages.
 static bool prefers_writers(const pthread_rwlock_t *rwlock)
 {
 	return rwlock->__data.__flags == PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP;

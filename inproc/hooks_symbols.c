@@ -14,12 +14,12 @@ extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 #define MAX_OBJECTS 4096
 
-// The tables of one object that a name is looked up in.
+// The tables of one object in which a name is looked up.
 struct object {
 	ElfW(Addr) base;
 	const ElfW(Sym) * symbols;
 	const char *strings;
-	const ElfW(Versym) * versions; // one a symbol; NULL: symbols have none
+	const ElfW(Versym) * versions; // one per symbol; NULL: symbols have none
 	const ElfW(Verdef) * defined;
 	const uint32_t *gnu_hash;
 	const uint32_t *hash;
@@ -83,7 +83,7 @@ static bool read_object(const struct link_map *map, struct object *ret)
 	return true;
 }
 
-// As ld.so matches: a symbol without a version of its own fits any.
+// Like ld.so: a symbol without a version matches any.
 static bool has_version(const struct object *object, uint32_t index, const char *version)
 {
 	if (!object->versions || !version)
@@ -196,14 +196,15 @@ static bool is_thread_library(const struct object *object)
 	return object->name && is_equal(object->name, "libpthread.so.0");
 }
 
-// Objects that the program was started with stand in the order in which the loader searches them,
-// and stay. What is opened later stands behind, so that the walk never gets to what may be closed,
-// unless the C library has not the function at all.
+// Objects that the program was started with are in the order in which the loader searches them, and
+// stay loaded. Objects that are opened later come behind them, so the walk does not reach objects
+// that may be closed, unless the C library lacks the function.
 void *symbol_find(const char *name, const char *version)
 {
 	if (!&_r_debug)
 		return NULL;
-	// Opened by dlopen(3) we are behind the C library, and nothing between can be meant.
+	// Opened by dlopen(3) we are behind the C library, and no object in between has the
+	// function.
 	bool is_behind_us = false;
 	int count = 0;
 	for (struct link_map *map = _r_debug.r_map; map && count++ < MAX_OBJECTS;

@@ -8,9 +8,9 @@
 #ifndef STALL_HOOKS_SYMBOLS_H
 #define STALL_HOOKS_SYMBOLS_H
 
-/* What a call of this name would reach without this library: the first definition behind it, up to
- * the C library, that has this version or none. NULL: there is none, or the loader has not linked
- * this library itself yet. */
+/* Returns the function that a call of this name would reach without this library: the first
+ * definition behind it, up to the C library, with this version or none. NULL: there is none, or the
+ * loader has not linked this library yet. */
 void *symbol_find(const char *name, const char *version);
 
 /* How many objects are loaded; 0: the loader has not linked this library yet. */

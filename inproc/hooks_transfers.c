@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Positioned reads and writes that are large enough to be a wait. A write that makes its file longer
-// is one for space.
+// Positioned reads and writes that are large enough to be a wait. A write that makes its file
+// longer is a wait for space.
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -10,7 +10,7 @@
 #include "inproc/raw_call.h"
 
 #define LARGE 16384
-#define MAX_IOVECS 8 // that are added up, as the probes do
+#define MAX_IOVECS 8 // that are added up, as the BPF programs do
 
 static uint64_t vector_size(const struct iovec *vector, int count)
 {
@@ -65,7 +65,7 @@ INTERPOSED ssize_t pread(int fd, void *buffer, size_t size, off_t offset)
 	return WATCH(REAL(pread)(fd, buffer, size, offset), false, SYS_pread64, fd, size, offset);
 }
 
-// What pread() becomes by _FORTIFY_SOURCE.
+// _FORTIFY_SOURCE turns pread() into this.
 INTERPOSED ssize_t __pread_chk(int fd, void *buffer, size_t size, off_t offset, size_t room);
 INTERPOSED ssize_t __pread_chk(int fd, void *buffer, size_t size, off_t offset, size_t room)
 {

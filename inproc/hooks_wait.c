@@ -23,8 +23,8 @@ static void hook_abandoned(void *argument)
 	recorder_leave(hook->thread);
 }
 
-// By the list that glibc keeps for code without unwind tables: it is run for what a cancellation or
-// a longjmp(3) leaves behind, and needs no personality routine, which would bring libgcc_s.so.
+// Uses glibc's list of cleanups for code without unwind tables: it runs at a cancellation or a
+// longjmp(3), and needs no personality routine, which would load libgcc_s.so.
 void hook_begin(struct hook *hook, const struct recorder_wait *wait, bool with_stack)
 {
 	hook_notice_end();
@@ -55,8 +55,8 @@ void hook_end_call(struct hook *hook, int64_t result, uint64_t bytes)
 	hook_finish(hook, result < 0 ? -hook->error : result, bytes);
 }
 
-// Where there is no lock by the monotonic clock (before glibc 2.30) a clock that is set moves the
-// ends of the stages and nothing else: the lock is waited for until it is there.
+// Where locks cannot use the monotonic clock (before glibc 2.30), setting the clock only moves the
+// ends of the stages: the wait still lasts until the thread gets the lock.
 clockid_t hook_stage_clock(void)
 {
 	return real.mutex_clocklock ? CLOCK_MONOTONIC : CLOCK_REALTIME;

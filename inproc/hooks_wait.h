@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A wait in an interposed function: what happens before and after the real one.
+ * A wait in an interposed function: the steps before and after the real one.
  *
- * Where nothing is to be recorded, the real function runs as if it were called itself. errno is what
- * the real function leaves. A thread that leaves in the middle (cancelled, by pthread_exit() or
- * siglongjmp() in a signal handler) ends its wait on the way out.
+ * Where nothing is recorded, the real function runs as if the program had called it. errno has the
+ * value of the real function. The wait also ends where a thread exits in the middle (cancelled, or
+ * by pthread_exit() or siglongjmp() in a signal handler).
  */
 #ifndef STALL_HOOKS_WAIT_H
 #define STALL_HOOKS_WAIT_H
@@ -18,7 +18,7 @@
 #include "inproc/hooks_real.h"
 #include "inproc/recorder.h"
 
-/* Of functions that the program calls in place of the real ones. */
+/* Attributes of the functions that the program calls in place of the real ones. */
 #define INTERPOSED __attribute__((visibility("default")))
 /* Another name of theirs. */
 #if __has_attribute(copy)
@@ -30,8 +30,8 @@
 	INTERPOSED extern __typeof__(function) name __attribute__((alias(#function)))
 #endif
 
-/* Keeps the interposed function on the stack while what it calls last runs: it is the frame that a
- * reader shows. */
+/* Keeps the interposed function on the stack during its last call: it is the frame that a reader
+ * shows. */
 #define hook_stays() asm volatile("" ::: "memory")
 
 struct hook {
@@ -47,17 +47,17 @@ bool hook_enter(struct hook *hook);
 void hook_begin(struct hook *hook, const struct recorder_wait *wait, bool with_stack);
 /* `result` of a function of pthread: 0 or an error, which leaves errno alone. */
 void hook_end(struct hook *hook, int result);
-/* Of a system call: -1 and errno, or what it did. */
+/* `result` of a system call: -1 and errno, or its return value. */
 void hook_end_call(struct hook *hook, int64_t result, uint64_t bytes);
 
-/* Memory that the program passes to be read. For an invalid pointer the kernel returns EFAULT, so the
- * hook must not read it either: nothing is ever mapped that low (vm.mmap_min_addr). */
+/* Memory that the program passes to be read. For an invalid pointer the kernel returns EFAULT, so
+ * the hook must not read it either: nothing is ever mapped that low (vm.mmap_min_addr). */
 static inline bool hook_may_read(const void *pointer)
 {
 	return (uintptr_t)pointer >= 65536;
 }
 
-/* The place of the function that this is written in. */
+/* The place in the function that uses this macro. */
 static inline __attribute__((always_inline)) void hook_here(struct recorder_place *place)
 {
 	asm volatile("movq %%rbx, %0\n\t"
@@ -94,13 +94,13 @@ static inline __attribute__((always_inline)) bool hook_begin_lock(struct hook *h
 	return true;
 }
 
-/* Waits for a lock by short deadlines at first, so that a wait that is long gets a stack and one
- * that is short costs none. lock_until() is the timed lock by hook_stage_clock(). */
+/* Waits for a lock with short deadlines first, so that only long waits cost a copy of the stack.
+ * lock_until() is the timed lock by hook_stage_clock(). */
 int hook_lock_in_stages(struct hook *hook, void *object,
 			int (*lock_until)(void *object, const struct timespec *until));
 clockid_t hook_stage_clock(void);
 
-/* The calling thread lets a lock or a condition go that somebody has waited long for. */
+/* The calling thread releases a lock, or signals a condition, that a thread has waited long for. */
 void hook_release(const void *object, enum stall_ring_call call);
 static inline void hook_releases(const void *object, enum stall_ring_call call)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* System calls without the C library: whose wrappers are interposed, by this library and by others,
- * set errno, and may be points of cancellation. Clocks and copies without it, too. */
+/* System calls, clocks and copies without the C library: its wrappers are interposed, by this
+ * library and by others, set errno, and may be cancellation points. */
 #ifndef STALL_RAW_CALL_H
 #define STALL_RAW_CALL_H
 
@@ -40,7 +40,8 @@ static inline long raw_call(long number, uint64_t a, uint64_t b, uint64_t c, uin
 	raw_call(number, (uint64_t)(a), (uint64_t)(b), (uint64_t)(c), (uint64_t)(d),               \
 		 (uint64_t)(e), (uint64_t)(f))
 
-/* Stores before it are seen before those after it. x86 keeps them in order, compilers do not. */
+/* Other threads see stores before it before those after it. x86 keeps them in order, compilers do
+ * not. */
 #define recorder_write_barrier() __atomic_thread_fence(__ATOMIC_RELEASE)
 
 /* vDSO: neither locks nor allocates, in any glibc since 2.17; else a system call. */
@@ -56,7 +57,8 @@ static inline uint64_t recorder_now(void)
 	return recorder_clock(CLOCK_MONOTONIC);
 }
 
-/* Not memcpy(3): a sanitizer's version checks every byte, and a stack has bytes that may not be read. */
+/* Not memcpy(3): a sanitizer's version checks every byte, and a stack has bytes that may not be
+ * read. */
 static inline void recorder_copy(void *to, const void *from, size_t size)
 {
 	asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(size) : : "memory");

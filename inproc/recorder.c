@@ -11,16 +11,16 @@
 
 #define MAX_NESTED 16
 #define SIGNAL_FRAME 512 // struct rt_sigframe without the state of the FPU is larger
-#define WAITS_AT_ONCE 16 // that are added to header.waits
+#define WAITS_AT_ONCE 16 // added to header.waits at once
 #define WAITS_PER_NAME 64
 #define MAX_PATIENCE_NS 10000000ULL
 #define MIN_PATIENCE_NS 100000ULL
-#define QUEUE 8			   // so many waiters stall, however short each wait is for itself
-#define QUEUE_PAUSE_NS 20000000ULL // between the releases of what has such a queue
+#define QUEUE 8			   // so many waiters are a stall, however short each wait is
+#define QUEUE_PAUSE_NS 20000000ULL // between recorded releases of an object with such a queue
 
 static __thread struct recorder_thread self __attribute__((tls_model("initial-exec")));
 
-// Seen so by a signal handler of this thread.
+// A signal handler of this thread sees it in this order.
 static void set_doing(struct recorder_thread *thread, enum recorder_doing doing)
 {
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -45,8 +45,8 @@ static void set_seq(struct recorder_thread *thread, uint32_t seq)
 	recorder_write_barrier();
 }
 
-// A wait that nobody ended: a handler jumped out of it, or its thread was cancelled. How it went and
-// when is not known.
+// A wait without an end: a handler jumped out of it, or its thread was cancelled. Its result and
+// the time of its end are not known.
 static void give_up(struct recorder_ring *ring, struct recorder_thread *thread)
 {
 	if (!is_published(ring, thread))
@@ -58,11 +58,11 @@ static void give_up(struct recorder_ring *ring, struct recorder_thread *thread)
 }
 
 /*
- * The thread is in a call of the library already: a signal handler runs, or it left that call without
- * a word. It did for sure if our frame is where that call's was, or above it on the same stack: what
- * the kernel saves for a handler lies between. A handler does not wait often: after some times the
- * call is taken for left, too, unless it was in the middle of a write. Should that be wrong, its end
- * will find that there is no wait.
+ * The thread is in a call of the library already: a signal handler runs, or the thread left that
+ * call without ending it. It has certainly left if our frame is where that call's was, or above it
+ * on the same stack: for a handler the kernel saves a frame in between. Handlers rarely wait: after
+ * some nested calls the outer call counts as left, too, unless it was in the middle of a write. If
+ * that is wrong, its end will find no wait.
  */
 static bool is_nested(struct recorder_thread *thread, uintptr_t frame)
 {
@@ -101,7 +101,7 @@ void recorder_leave(struct recorder_thread *thread)
 
 /* Begin. */
 
-// `rm`, say, calls unlink(2): a ring is for those who wait for each other, and for disks.
+// `rm`, for example, calls unlink(2): a ring is for programs that wait for locks or disks.
 static bool is_worth_a_ring(enum stall_wait_kind kind)
 {
 	return kind <= STALL_WAIT_FALLOCATE;
@@ -117,7 +117,7 @@ static struct recorder_ring *ring_for(struct recorder_thread *thread, enum stall
 	return recorder_has_slot(ring, thread) || recorder_slot_take(ring, thread) ? ring : NULL;
 }
 
-// What the call says of it. Of a condition, readers say more.
+// The role that the call implies. Readers find out more about conditions.
 static void set_role(struct stall_wait_stat *stat, uint32_t operation)
 {
 	uint32_t seen = __atomic_load_n(&stat->role, __ATOMIC_RELAXED), role = seen;
@@ -130,7 +130,7 @@ static void set_role(struct stall_wait_stat *stat, uint32_t operation)
 	case STALL_RING_RWLOCK_WRLOCK:
 		role = STALL_ROLE_RWLOCK;
 		break;
-	case STALL_RING_COND_WAIT: // where a mutex was before
+	case STALL_RING_COND_WAIT: // at the address of a former mutex
 		if (role == STALL_ROLE_MUTEX || role == STALL_ROLE_RWLOCK)
 			role = STALL_ROLE_UNKNOWN;
 		break;
@@ -169,7 +169,7 @@ static void count_begin(struct recorder_ring *ring, struct recorder_thread *thre
 	if (part <= 1)
 		__atomic_fetch_add(&ring->header->waits, part ? WAITS_AT_ONCE - 1 : 1,
 				   __ATOMIC_RELAXED);
-	// Threads are named after their first waits, too, and again for other work.
+	// Threads may get a name after their first waits, and another one for other work.
 	if (count && (!(count & (count - 1)) || count % WAITS_PER_NAME == 0))
 		recorder_read_comm(thread->slot->comm);
 }
@@ -260,7 +260,7 @@ void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *
 		publish(ring, thread, wait, 0);
 		if (with_stack)
 			publish_stack(ring, thread, thread->start_ns);
-		// These are not seen again before they are over.
+		// Such waits are not seen again before they end.
 		if (with_stack && wait->kind == STALL_WAIT_FUTEX)
 			mark(ring, thread);
 	} else {
@@ -306,7 +306,7 @@ void recorder_still_waits(struct recorder_thread *thread, const struct recorder_
 static const uint8_t *words_of(struct recorder_ring *ring, struct recorder_thread *thread,
 			       int64_t result, uint8_t words[STALL_RING_WORDS])
 {
-	// A condition may be gone by now; a mutex that we hold is not.
+	// A condition may have been destroyed by now; a mutex that we hold has not.
 	if (thread->operation != STALL_RING_COND_WAIT && result == 0) {
 		recorder_read_words(thread->object, words);
 		return words;
@@ -346,8 +346,8 @@ static void record_end(struct recorder_ring *ring, struct recorder_thread *threa
 	recorder_record(ring, thread, &event);
 }
 
-// Whether a record is made of the wait: a long one, or the first for a condition, whose stack says
-// what it is.
+// Whether the wait gets a record: a long wait, or the first for a condition, whose stack identifies
+// it.
 static bool count_end(struct recorder_ring *ring, struct recorder_thread *thread,
 		      struct ending *ending, uint64_t bytes)
 {
@@ -375,7 +375,7 @@ static bool count_end(struct recorder_ring *ring, struct recorder_thread *thread
 		(is_over || is_first) &&
 		recorder_may_record(ring, stat, role,
 				    is_cond ? (uint64_t *)&stat->limited_ns[0] : NULL, ending->now);
-	if (is_first && is_recorded) // else the next one in its place
+	if (is_first && is_recorded) // else the next wait gets it
 		__atomic_store_n(&stat->announced, 1, __ATOMIC_RELAXED);
 	return is_recorded;
 }
@@ -388,7 +388,7 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 	if (!is_published(ring, thread))
 		return;
 	struct ending ending = {.now = recorder_now(), .result = result};
-	// Counted first: a reader may take the stat away when no wait is for it.
+	// Count it first: a reader may remove the stat once no wait uses it.
 	bool is_recorded = count_end(ring, thread, &ending, bytes);
 	if (thread->marked)
 		recorder_unmark(thread);
@@ -415,10 +415,11 @@ uint64_t recorder_began_ns(const struct recorder_thread *thread)
 	return thread->start_ns;
 }
 
-/* Who lets an object go that others have waited long for. */
+/* Releases of objects that others have waited long for. */
 
-// Taken at a pace, they are those of long holds mostly: the next after a pause is likely the end of
-// one. A queue's are few, and not to be lost among the many of locks that one thread waits for.
+// At a limited rate, most recorded releases end long holds: the next one after a pause is likely
+// such an end. Releases with a queue are few, and must not be lost among those with a single
+// waiter.
 static bool may_record_release(struct recorder_ring *ring, struct stall_wait_stat *stat,
 			       bool is_queue, uint64_t now)
 {

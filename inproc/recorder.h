@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a thread of the server writes into the ring about itself. Everything here may run in any
+ * Records of a thread of the server about itself, in the ring. Everything here may run in any
  * thread at any moment, under any lock of the server or of the loader: it takes no lock, allocates
  * nothing, calls no function that does, sends no signal and never waits. Where there can be no
  * ring, nothing is recorded, and the server runs on.
@@ -19,8 +19,8 @@
 struct recorder_thread; /* of the calling thread: its slot, in the ring */
 
 /* The calling thread's slot: taken at its first call. NULL: switched off, no ring, no room, or this
- * thread is in a call of the library already (a signal handler). Every call that gives a thread is
- * followed by recorder_leave(). */
+ * thread is in a call of the library already (a signal handler). Every call that returns a thread
+ * is followed by recorder_leave(). */
 struct recorder_thread *recorder_enter(void);
 void recorder_leave(struct recorder_thread *thread);
 
@@ -28,30 +28,32 @@ void recorder_leave(struct recorder_thread *thread);
  * and a lock or condition is marked. */
 void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *wait,
 		    const struct recorder_place *place, bool with_stack);
-/* The wait goes on for longer than most: copies the stack if that was not done, reads the words
- * around the object again, and marks the object, so that who lets it go is recorded. */
+/* The wait lasts longer than most: copies the stack if that was not done, reads the words around
+ * the object again, and marks the object, so that its release is recorded. */
 void recorder_still_waits(struct recorder_thread *thread, const struct recorder_place *place);
-/* It is over: counts it, and records it where it was longer than the threshold of its kind. */
+/* The wait has ended: counts it, and records it where it was longer than the threshold of its
+ * kind. */
 void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes);
 
-/* The calling thread lets the object go: a WAKER record, if somebody has waited past the threshold
- * for this very object, or many wait for it, and not too many came lately. */
+/* The calling thread releases the object: writes a WAKER record, if a thread has waited for this
+ * very object past the threshold, or many wait for it, and there were not too many records
+ * lately. */
 void recorder_release(uint64_t object, enum stall_ring_call call,
 		      const struct recorder_place *place);
 
-/* How long a wait for a mutex or rwlock goes on before recorder_still_waits() is due; after that
- * ten times as long, up to a second. Follows from the threshold. */
+/* How long a wait for a mutex or rwlock lasts before recorder_still_waits() is due; after that ten
+ * times as long, up to a second. Follows from the threshold. */
 uint64_t recorder_patience_ns(void);
 /* When the wait of recorder_begin() began, CLOCK_MONOTONIC: a clock need not be read again. */
 uint64_t recorder_began_ns(const struct recorder_thread *thread);
 
-/* In the child of fork(2): the ring is the parent's. The child creates its own when it first
- * has something to record. */
+/* In the child of fork(2): the ring is the parent's. The child creates its own when it first has
+ * something to record. */
 void recorder_forked(void);
 /* At the end of a thread: its slot is free again, and its later waits are not recorded. */
 void recorder_thread_ends(void);
-/* exit(3) without an error: notes that in the header, and removes the file unless STALLSCOPE_KEEP_RING
- * is set. */
+/* exit(3) without an error: notes that in the header, and removes the file unless
+ * STALLSCOPE_KEEP_RING is set. */
 void recorder_exits(void);
 
 #endif

@@ -20,7 +20,7 @@
 #define CELLS 128
 #define CELL_STRIDE 32768
 #define MAPS_STRIDE 131072
-// Where all memory has to be there from the start: 16 MB.
+// Where all memory must be allocated at the start: 16 MB.
 #define WHOLE_SLOTS 1024
 #define WHOLE_STACK_STRIDE 12288
 #define WHOLE_STATS 1024
@@ -127,7 +127,7 @@ static bool is_memory(int fd)
 	       (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
-// A folder that others can write to may be full of other people's links.
+// A folder that others can write to may contain their links.
 static bool is_ours(int fd)
 {
 	struct stat st;
@@ -141,7 +141,7 @@ static int open_folder(const char *path, int flags)
 	return raw_call3(SYS_open, path, O_DIRECTORY | O_RDONLY | O_CLOEXEC | flags, 0);
 }
 
-// Those that are not asked for by name are taken only where no disk can make a write wait.
+// A folder that was not named by the user must be in memory, so that no disk can delay a write.
 static int open_usual_folder(const char *path)
 {
 	int fd = open_folder(path, 0);
@@ -284,7 +284,7 @@ static int fill_sparse(struct making *making, int fd)
 	return map_file(making, fd);
 }
 
-// What every reader reads is there from the start.
+// The parts that every reader reads are allocated at the start.
 static bool has_beginnings(struct recorder_ring *ring)
 {
 	const struct stall_ring_header *layout = &ring->layout;
@@ -443,7 +443,7 @@ static bool read_header(const struct search *search, const char *name,
 	       ret->version == STALL_RING_VERSION;
 }
 
-// Another pid namespace may share the folder: of its pids nothing is known.
+// Another pid namespace may share the folder: its pids are not known here.
 static bool is_dead(const struct search *search, const char *name,
 		    const struct stall_ring_header *header)
 {

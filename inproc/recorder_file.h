@@ -5,7 +5,8 @@
 
 #include "inproc/recorder_memory.h"
 
-/* Makes and maps it, and removes old ones of servers that have ended. 0, or an errno, and what failed. */
+/* Makes and maps it, and removes old ones of servers that have ended. 0, or an errno, and what
+ * failed. */
 int recorder_create(struct recorder_ring *ring, const char **ret_what);
 
 #endif

@@ -33,10 +33,10 @@ bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t siz
 bool recorder_ring_has_already(const struct recorder_ring *ring, uint64_t offset, uint64_t size);
 /* How many bytes of its stack a slot may fill, so that all slots get some. */
 uint32_t recorder_stack_share(const struct recorder_ring *ring);
-/* The slot is in no wait: gives its memory back where that is scarce. */
+/* The slot is in no wait: frees its memory where memory is scarce. */
 void recorder_stack_release(struct recorder_ring *ring, uint32_t slot);
-/* False in a child of vfork(2), or of a fork that was not noticed: it has our memory, and a life of
- * its own. */
+/* False in a child of vfork(2), or of a fork that was not noticed: it shares our memory, and is
+ * another process. */
 bool recorder_is_own_process(void);
 
 /* After a fork(2): this is another process, whose ring has no memory yet. */

@@ -10,7 +10,7 @@
 #define MAX_TRIES 4
 #define KEY_PAUSE_NS 100000000ULL // between records of a key that may be no lock at all
 
-static uint64_t record_clock; // when the next record is due, were they made at an even pace
+static uint64_t record_clock; // when the next record is due at an even rate
 
 static bool is_in_rate(uint64_t now)
 {
@@ -25,7 +25,7 @@ static bool is_in_rate(uint64_t now)
 						__ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			return true;
 	}
-	return true; // so many write at this moment: they are counted next time
+	return true; // many threads write at this moment: counted next time
 }
 
 bool recorder_is_due(uint64_t *last_ns, uint64_t now, uint64_t pause_ns)

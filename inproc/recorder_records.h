@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of what is over, with stacks: the latest, in a ring of cells. */
+/* The latest records of ended waits, with stacks, in a ring buffer of cells. */
 #ifndef STALL_RECORDER_RECORDS_H
 #define STALL_RECORDER_RECORDS_H
 
@@ -14,14 +14,14 @@ struct recorder_event {
 	const uint8_t *words; /* NULL: not known */
 	const struct recorder_place *place;
 };
-/* False: it was lost, and that was counted. */
+/* False: the record was lost, which is counted. */
 bool recorder_record(struct recorder_ring *ring, struct recorder_thread *thread,
 		     const struct recorder_event *event);
-/* Not too often: a thousand in a second in all, and where `last_ns` is given, one of the stat in a
- * tenth of a second. False was counted. */
+/* The rate limit: a thousand records per second in total, and where `last_ns` is given, one of the
+ * stat per tenth of a second. False: refused, which is counted. */
 bool recorder_may_record(struct recorder_ring *ring, struct stall_wait_stat *stat, uint32_t role,
 			 uint64_t *last_ns, uint64_t now);
-/* The first to come after the pause. */
+/* Whether the caller is the first after the pause. */
 bool recorder_is_due(uint64_t *last_ns, uint64_t now, uint64_t pause_ns);
 
 #endif

@@ -70,8 +70,8 @@ static bool make(struct recorder_ring *ring)
 	return false;
 }
 
-// It is some system calls of another thread away, once in a process's life: without this, what begins
-// meanwhile would be unseen for as long as it lasts.
+// Another thread makes the ring with some system calls, once in a process's life. Without this, a
+// wait that begins meanwhile would stay unseen to its end.
 static struct recorder_ring *wait_for_ring(void)
 {
 	for (int i = 0; i < MAX_NAPS; i++) {
@@ -107,7 +107,8 @@ void recorder_ring_forget(bool in_write)
 	void *header = ring->header;
 	uint64_t size = ring->layout.file_size;
 
-	// A signal handler that forks may have interrupted a write: let that go nowhere.
+	// A signal handler that forks may have interrupted a write: give it private memory to write
+	// to.
 	if (header && in_write)
 		raw_call6(SYS_mmap, header, size, PROT_READ | PROT_WRITE,
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
@@ -115,7 +116,7 @@ void recorder_ring_forget(bool in_write)
 		raw_call2(SYS_munmap, header, size);
 	recorder_memory_forget();
 	*ring = (struct recorder_ring){.generation = ring->generation + 1};
-	// One that could not be made is not tried again in the child either.
+	// A child does not retry what failed in its parent.
 	if (state != FAILED)
 		state = NONE;
 }

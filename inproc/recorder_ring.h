@@ -11,9 +11,9 @@
 struct recorder_ring *recorder_ring(void);
 /* Makes it where there is none. */
 struct recorder_ring *recorder_ring_needed(void);
-/* It could not be made, and is not tried again. */
+/* The ring could not be made; there is no second attempt. */
 bool recorder_ring_failed(void);
-/* After a fork(2): it is the parent's. `in_write`: this thread may go on writing into it. */
+/* After a fork(2): it is the parent's. `in_write`: this thread may still write into it. */
 void recorder_ring_forget(bool in_write);
 
 #endif

@@ -30,8 +30,8 @@ struct recorder_settings {
 	const char *bad; /* a variable whose value was ignored */
 };
 const struct recorder_settings *recorder_settings(void);
-/* Prints a line on standard error, if that is still the same file: "stallscope: " and the parts up to
- * NULL. */
+/* Prints a line on standard error, if that is still the same file: "stallscope: " and the parts up
+ * to NULL. */
 void recorder_print(const char *const *parts);
 
 #endif

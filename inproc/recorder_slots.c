@@ -7,9 +7,10 @@
 #include "inproc/recorder_wait.h"
 
 #define RETRY_NS 1000000000ULL
-#define MAX_CHECKED 64 // slots that are asked whether their thread lives, for each that is taken
+#define MAX_CHECKED 64 // slots whose thread is checked, for each slot that is taken
 
-// Whose each slot is, apart from the file, so that a search is quick and nobody else writes to it.
+// The owner of each slot, outside of the file, so that a search is fast and no one else can change
+// it.
 static int32_t owners[STALL_RING_MAX_SLOTS];
 static uint32_t next_checked;
 
@@ -27,7 +28,7 @@ static struct stall_wait_slot *slot_at(const struct recorder_ring *ring, uint32_
 	return (struct stall_wait_slot *)recorder_ring_at(ring, ring->layout.slots_offset) + index;
 }
 
-// Of a thread that died with it.
+// Of a thread that ended with it.
 static void unmark_slot(struct recorder_ring *ring, struct stall_wait_slot *slot)
 {
 	uint32_t index = __atomic_load_n(&slot->stat, __ATOMIC_RELAXED); // others may change it
@@ -43,7 +44,7 @@ static void unmark_slot(struct recorder_ring *ring, struct stall_wait_slot *slot
 	recorder_marks_remove(recorder_mark_of(slot->key.id));
 }
 
-// Whatever its last thread was doing, it does so no more.
+// Its last thread is not in a call any more.
 static void empty(struct recorder_ring *ring, struct stall_wait_slot *slot)
 {
 	if (!recorder_ring_has(ring, (uint8_t *)slot - (uint8_t *)ring->header, sizeof(*slot)))
@@ -54,7 +55,7 @@ static void empty(struct recorder_ring *ring, struct stall_wait_slot *slot)
 	__atomic_store_n(&slot->tid, 0, __ATOMIC_RELEASE);
 }
 
-// A thread that ended by a bare exit(2), or was killed alone, has not given its slot back.
+// A thread that ended by a bare exit(2), or was killed alone, has not freed its slot.
 static void reclaim(struct recorder_ring *ring)
 {
 	uint32_t count = __atomic_load_n(&ring->slots_used, __ATOMIC_RELAXED);

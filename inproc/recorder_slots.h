@@ -19,7 +19,7 @@ enum recorder_doing {
 struct recorder_thread {
 	uint32_t generation;		/* of the ring that the slot is in */
 	uint8_t doing;			/* enum recorder_doing */
-	uint8_t ended;			/* its end has been seen: nothing more is recorded */
+	uint8_t ended;			/* the thread has ended: nothing more is recorded */
 	uint8_t has_stack;		/* the slot has the stack of this wait */
 	uint8_t nested;			/* calls within a call, refused since the outermost began */
 	uint32_t index;			/* of the slot */
@@ -53,10 +53,10 @@ static inline bool recorder_has_slot(const struct recorder_ring *ring,
 
 bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thread);
 void recorder_slot_free(struct recorder_ring *ring, struct recorder_thread *thread);
-/* After a fork(2): nobody has one. `ring`: the parent's, NULL: it had none. */
+/* After a fork(2): no thread has a slot. `ring`: the parent's, NULL: it had none. */
 void recorder_slots_forget(const struct recorder_ring *ring);
 void recorder_read_comm(char comm[STALL_BPF_COMM]);
-/* The start of the oldest wait for this object that goes on, and how many wait; 0: nobody. */
+/* The start of the oldest wait in flight for this object, and the number of waiters; 0: none. */
 uint64_t recorder_oldest_wait(struct recorder_ring *ring, uint64_t object, uint32_t *ret_count);
 
 /* Marks the wait of the thread as long: the release of its object is recorded (recorder_wait.h). */

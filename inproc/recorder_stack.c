@@ -83,7 +83,8 @@ bool recorder_is_one_stack(struct recorder_thread *thread, uintptr_t a, uintptr_
 	return high < own_end(thread, low);
 }
 
-// What lies above such a stack may go at any time: the kernel copies, and stops where it cannot.
+// The memory above such a stack may be unmapped at any time, so the kernel copies, and stops where
+// it cannot.
 static uint32_t copy_unknown(struct recorder_ring *ring, uintptr_t sp, uint8_t *to, uint32_t room)
 {
 	struct iovec local = {to, room}, remote[MAX_PAGES];
@@ -106,7 +107,7 @@ static uint32_t copy_unknown(struct recorder_ring *ring, uintptr_t sp, uint8_t *
 	return count ? remote[0].iov_len : 0;
 }
 
-// As much of the ring as there can be.
+// As much as there is room for.
 static uint32_t make_room(struct recorder_ring *ring, uint8_t *to, uint32_t room)
 {
 	uint64_t offset = to - (uint8_t *)ring->header;
@@ -138,8 +139,8 @@ uint32_t recorder_stack_copy(struct recorder_ring *ring, struct recorder_thread 
 	return size;
 }
 
-// The 32 bytes from the object on are part of it. What is before it is not, and is left out where it
-// may be on no page at all.
+// The 32 bytes from the object on are part of it. The bytes before it are not, and are left out
+// where their page may not exist.
 __attribute__((no_sanitize("address"))) void recorder_read_words(uint64_t object,
 								 uint8_t words[STALL_RING_WORDS])
 {

@@ -10,7 +10,7 @@
 #include "inproc/recorder_memory.h"
 #include "inproc/recorder_wait.h"
 
-/* The stat of the key, made where there is none; at last the one of its kind. */
+/* The stat of the key, made where there is none; that of its kind where there is no room. */
 struct stall_wait_stat *recorder_stat_take(struct recorder_ring *ring,
 					   const struct stall_wait_key *key, uint64_t tag);
 struct stall_wait_stat *recorder_stat_find(struct recorder_ring *ring, uint64_t tag);

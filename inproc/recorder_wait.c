@@ -4,8 +4,8 @@
 #include "inproc/raw_call.h"
 
 uint32_t recorder_marks[RECORDER_MARKS];
-// When the oldest of the waits began that have been counted there since it was last 0, about: too old
-// costs a search, and two that come at the same moment may hide some milliseconds.
+// The approximate start of the oldest wait that was counted since the mark was last 0. A value that
+// is too old costs a search; two waits that begin at the same moment may hide some milliseconds.
 static uint64_t since[RECORDER_MARKS];
 
 void recorder_marks_add(uint16_t mark, uint64_t start_ns)

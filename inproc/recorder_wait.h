@@ -26,9 +26,9 @@ struct recorder_wait {
 	uint64_t value, size;  /* offset and bytes */
 };
 
-/* Marks are counted by a hash of the object. The release of a marked object is recorded.
- * Whether somebody has waited long for a word with the hash of this one: a few instructions, for
- * the paths of unlock and signal. False is sure. */
+/* Marks are counted by a hash of the object. The release of a marked object is recorded. The check
+ * takes a few instructions, for the paths of unlock and signal. Another object with the same hash
+ * may be the cause of true; false is certain. */
 extern uint32_t recorder_marks[] __attribute__((visibility("hidden")));
 #define RECORDER_MARKS 4096
 /* objects are 8 bytes apart at least */
@@ -44,10 +44,10 @@ static inline bool recorder_is_marked(uint64_t object)
 {
 	return recorder_marked(object) != 0;
 }
-/* One more waits there, since start_ns, and one less. */
+/* One more waiter, since start_ns, and one less. */
 void recorder_marks_add(uint16_t mark, uint64_t start_ns);
 void recorder_marks_remove(uint16_t mark);
-/* False: nobody has waited for a word with its hash for that long. */
+/* False: no thread has waited for an object with its hash for that long. */
 bool recorder_mark_is_older(uint64_t object, uint64_t since_ns);
 void recorder_marks_forget(void);
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The layout of the ring: a file of fixed size that libstallscope.so maps in the server and
- * stallscope-probe maps beside it, without stopping anything. It is whole at any instant, also when
- * the server is killed in the middle of a write, and stays readable after its death.
+ * stallscope-probe maps at the same time, without stopping anything. It is consistent at any
+ * instant, also when the server is killed in the middle of a write, and stays readable after the
+ * server's end.
  *
- * To a reader all of it is hostile, and changes while it is read.
+ * Readers must treat all of it as hostile, and it changes while they read.
  *
- * What is waited for, who waits, and how long it took are kept as the wait programs keep it (waits.h),
- * so that both have one reader:
+ * Locks, waiters and times have the same structures as in the wait programs (waits.h), so that both
+ * have one reader:
  *
  *   header | slots | stacks | stats | names | records | maps, twice
  *
@@ -30,14 +31,14 @@
 #define STALL_RING_MAX_CELLS 16384
 #define STALL_RING_MAX_FILE (512ULL << 20)
 
-/* Which function a thread is in (struct stall_wait_slot.operation of FUTEX waits): it says what the
- * object at key.id is. FUTEX keys are addresses of pthread objects, not of futex words. */
+/* Which function a thread is in (struct stall_wait_slot.operation of FUTEX waits): it implies the
+ * type of the object at key.id. FUTEX keys are addresses of pthread objects, not of futex words. */
 enum stall_ring_call {
 	STALL_RING_MUTEX_LOCK = 1,
 	STALL_RING_RWLOCK_RDLOCK,
 	STALL_RING_RWLOCK_WRLOCK,
 	STALL_RING_COND_WAIT,
-	/* Of WAKER records: what lets the waiters go. Their `value` is for how long the longest waiter
+	/* Of WAKER records: the releasing call. Their `value` is for how long the longest waiter
 	 * has waited, in ns, their `size` how many wait. */
 	STALL_RING_MUTEX_UNLOCK,
 	STALL_RING_RWLOCK_UNLOCK,
@@ -47,7 +48,7 @@ enum stall_ring_call {
 
 enum stall_ring_state {
 	STALL_RING_LIVE = 1,
-	STALL_RING_ENDED, /* the process has exited in order */
+	STALL_RING_ENDED, /* the process has exited cleanly */
 };
 
 struct stall_ring_header {
@@ -81,7 +82,7 @@ struct stall_ring_header {
 	 * pid nor start time. 0: not known, as of rings before it was there. */
 	__u64 start_stack;
 
-	/* Commands: whoever may write the file may change them at any time. */
+	/* Commands: any process that can write the file may change them at any time. */
 	__u32 enabled __attribute__((aligned(64))); /* 0: the library passes everything through */
 	__u32 reserved;
 	__u64 threshold_ns[STALL_WAIT_KINDS]; /* of END and WAKER records */
@@ -89,9 +90,9 @@ struct stall_ring_header {
 	/* Written by the library. */
 	__u32 state __attribute__((aligned(64))); /* enum stall_ring_state */
 	__u32 slots_used;			  /* all slots in use are below */
-	__u32 maps;				  /* which of the two is whole: 0 or 1 */
-	__u32 maps_failed; /* errno of the last try to read /proc/self/maps, 0: it went well */
-	__u64 waits;	   /* that began, roughly: whether anything happens at all */
+	__u32 maps;				  /* which of the two is complete: 0 or 1 */
+	__u32 maps_failed; /* errno of the last attempt to read /proc/self/maps, 0: success */
+	__u64 waits;	   /* that have begun, roughly: shows whether anything happens at all */
 	__u64 lost[STALL_LOST_CAUSES];
 
 	__u64 head __attribute__((aligned(64))); /* records begun since the start: tickets */
@@ -114,11 +115,12 @@ struct stall_ring_stack {
 
 /* A slot is of a thread while its tid is not 0. `server` and `outer` of it are unused. */
 
-/* The role of a FUTEX stat is at first what the call says: STALL_ROLE_MUTEX or STALL_ROLE_RWLOCK. Of
- * a condition it is STALL_ROLE_UNKNOWN, since a server's own locks sleep on those too, until a
- * reader has unwound a thread that waits there; of what it found it writes all but those two. With
- * STALL_ROLE_COND its waits are counted, and nothing else is recorded of them. Readers take max_ns by exchanging it for 0, and free a stat as the
- * loader of the probes does: tag STALL_TAG_RETIRED, a while later all 0, the tag last. */
+/* The role of a FUTEX stat is first what the call implies: STALL_ROLE_MUTEX or STALL_ROLE_RWLOCK.
+ * For a condition it is STALL_ROLE_UNKNOWN, since a server's own locks sleep on conditions, too,
+ * until a reader has unwound a thread that waits there; the reader then writes any role but those
+ * two. With STALL_ROLE_COND its waits are only counted. Readers take max_ns by exchanging it for 0,
+ * and free a stat as the loader of the wait programs does: tag STALL_TAG_RETIRED, a while later all
+ * 0, the tag last. */
 
 struct stall_ring_name {
 	__u64 tag;  /* of the stat that it is of: written last */
@@ -129,7 +131,7 @@ struct stall_ring_name {
 
 /* A record and its stack. `ticket` is 2 * number + 1 while the record is written, 2 * number + 2
  * when it is whole; number & (cell_count - 1) is the cell. A reader that finds a larger number has
- * lost that record. A writer that finds its cell being written gives up (STALL_LOST_RING_FULL). */
+ * lost that record. A writer that finds its cell in use gives up (STALL_LOST_RING_FULL). */
 struct stall_ring_cell {
 	__u64 ticket;
 	__u64 whole; /* of the stack, as in struct stall_ring_stack */

@@ -14,7 +14,7 @@ SEC("syscall")
 int name_address(void *ctx)
 {
 	(void)ctx;
-	// "function+0x12/0x34 [module]", or the bare number where it is nobody's. bpf_snprintf
+	// "function+0x12/0x34 [module]", or the bare number where there is no name. bpf_snprintf
 	// takes %ps and %pS as printk does (Documentation/core-api/printk-formats.rst).
 	static const char format[] = "%pS";
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Threads as the reader numbers them: its pid namespace may be another than theirs. */
+/* Thread ids in the reader's pid namespace, which may differ from that of the threads. */
 #ifndef STALL_PIDS_BPF_H
 #define STALL_PIDS_BPF_H
 
@@ -58,7 +58,7 @@ static __always_inline bool is_compat(struct task_struct *task)
 	return task->thread_info.status & TS_COMPAT;
 }
 
-// Whether no thread of its process comes after it in the kernel's list.
+// Whether it is the last of its process in the kernel's list.
 static __always_inline bool is_last(struct task_struct *task)
 {
 	struct signal_struct *signal = BPF_CORE_READ(task, signal);

@@ -15,7 +15,7 @@ const volatile __u32 reader_pidns = 0;
 __u32 with_kernel_stacks = 0;
 __u32 chosen_only = 0; // leave out threads that are not in `chosen`
 // Set by a run.
-__u32 saw_last = 0; // the end of the process's list of threads was met
+__u32 saw_last = 0; // the end of the process's list of threads was reached
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -45,10 +45,10 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-// Pointers are read as numbers (BPF_CORE_READ): for each that is followed with its type, the verifier
-// of 6.x searches all types of the kernel by name, some milliseconds in all.
+// Pointers are read as numbers (BPF_CORE_READ): for each typed dereference the verifier of 6.x
+// searches all types of the kernel by name, some milliseconds in total.
 
-// In the order of the source: user space draws conclusions from what was read first and last.
+// The order of these reads matters: user space relies on what was read first and last.
 #define barrier() asm volatile("" ::: "memory")
 
 static __always_inline __u64 count_switches(struct task_struct *task)
@@ -80,8 +80,8 @@ static __always_inline void read_regs(struct task_struct *task, struct stall_bpf
 {
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 
-	// What the entry code saved lies at the top of the kernel stack, which goes when the
-	// thread ends: a read that can fail, not a dereference.
+	// The saved registers are at the top of the kernel stack, which is freed when the thread
+	// ends: use a read that can fail, not a dereference.
 	if (regs && !bpf_probe_read_kernel(thread->regs, sizeof(thread->regs), regs))
 		thread->flags |= STALL_BPF_REGS;
 }
@@ -125,7 +125,7 @@ static __always_inline int handle_task(struct seq_file *seq, struct task_struct 
 	if (is_last(task))
 		saw_last = 1;
 	__s32 tid = pid_for_reader(BPF_CORE_READ(task, thread_pid));
-	if (!tid) // it ended, and its numbers were taken from it
+	if (!tid) // it has ended, and has no pid any more
 		return 0;
 	if (chosen_only && !bpf_map_lookup_elem(&chosen, &tid))
 		return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The few kernel types that the programs read, relocated by name when they are loaded (CO-RE): only
- * the names and the kinds of the members matter, neither order nor what is left out.
+ * the names and the kinds of the members matter, not their order, and others may be left out.
  */
 #ifndef STALL_VMLINUX_H
 #define STALL_VMLINUX_H

@@ -15,20 +15,19 @@ struct stall_arena {
 	size_t size; // reserved
 	size_t used;
 	size_t high; // highest `used` since pages were last released
-	size_t held; // what lies below it is not given out again
+	size_t held; // memory below it is not allocated again
 };
 
 struct stall_error *stall_arena_init(struct stall_arena *arena, size_t size);
 void stall_arena_deinit(struct stall_arena *arena);
-// Whether children that are forked from now on have it, as they do at first. What one child is to
-// see of it another is not.
+// Whether children that are forked from now on inherit it, which is the default. A child must not
+// see the data of another.
 void stall_arena_inherit(const struct stall_arena *arena, bool inherit);
 // 16-byte aligned; NULL when the arena is full. Not zeroed.
 void *stall_arena_alloc(struct stall_arena *arena, size_t size);
-// Forgets everything; gives pages back where more than `keep` bytes had been in use.
+// Frees everything; releases pages to the system where more than `keep` bytes were in use.
 void stall_arena_reset(struct stall_arena *arena, size_t keep);
-// What is given out now stays so, whatever is reset, until it is released: somebody may still write
-// to it.
+// Memory that is allocated now survives resets until it is released: a child may still write to it.
 void stall_arena_hold(struct stall_arena *arena);
 void stall_arena_release(struct stall_arena *arena);
 

@@ -28,7 +28,7 @@ void stall_child_keep_only(const int *fds, int count)
 {
 	int null = open("/dev/null", O_RDWR), apart[STALL_CHILD_MAX_FDS];
 
-	// None of them may be closed for another's number.
+	// Moving one must not close another.
 	for (int i = 0; i < count; i++)
 		apart[i] = fcntl(fds[i], F_DUPFD, STALL_CHILD_FD + count);
 	for (int i = 0; i < STALL_CHILD_FD; i++)
@@ -50,7 +50,8 @@ void stall_child_set_signals(void)
 
 pid_t stall_idle_child_create(void)
 {
-	// A child is born with its parent's answer, so nobody has to wait until it has set its own.
+	// A child inherits its parent's setting, so the parent need not wait until the child has
+	// set its own.
 	bool forbidden = prctl(PR_GET_DUMPABLE) != 1;
 	pid_t parent = getpid();
 

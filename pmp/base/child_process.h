@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Children of this program: the first steps of a child that does a part of its work, a child that does
-// nothing, and messages with a descriptor between parent and child.
+// Children of this program: the first steps of a child that does a part of its work, a child that
+// does nothing, and messages with a descriptor between parent and child.
 #ifndef STALL_CHILD_PROCESS_H
 #define STALL_CHILD_PROCESS_H
 
@@ -16,9 +16,9 @@ void stall_child_keep_only(const int *fds, int count);
 // The program decides when it ends, also after a Ctrl-C that the terminal sends to both.
 void stall_child_set_signals(void);
 
-// A child that does nothing, to try on it what is to be done to a target.
-// It may be read by its own user, as a server may, even where this process forbids that for
-// itself. It ends with its parent. -1 and errno on failure.
+// A child that does nothing, to try operations on it before a target. Its own user may read it,
+// like a server, even where this process forbids that for itself. It ends with its parent. -1 and
+// errno on failure.
 pid_t stall_idle_child_create(void);
 
 // Keeps errno.

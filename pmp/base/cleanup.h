@@ -29,7 +29,7 @@ static inline void stall_fclosep(FILE **file)
 }
 #define _cleanup_fclose_ _cleanup_(stall_fclosep)
 
-// Hands the pointer out and stops its cleanup.
+// Returns the pointer and cancels its cleanup.
 #define no_cleanup_ptr(p)                                                                          \
 	({                                                                                         \
 		__auto_type stall_ptr_ = (p);                                                      \

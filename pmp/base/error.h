@@ -12,10 +12,10 @@ enum stall_error_code {
 	STALL_ERROR_NO_PROCESS,	 // no such process, or it ended, or its pid was reused
 	STALL_ERROR_PERMISSION,	 // a capability or access is missing; the message names it
 	STALL_ERROR_UNSUPPORTED, // this kernel or this build cannot do it
-	STALL_ERROR_LIMIT,	 // a limit on hostile or huge input was met
+	STALL_ERROR_LIMIT,	 // a limit on hostile or huge input was reached
 	STALL_ERROR_FORMAT,	 // the input is not what it claims to be
 	STALL_ERROR_USAGE,	 // wrong command line
-	STALL_ERROR_AGAIN,	 // the process changed meanwhile: another try may go well
+	STALL_ERROR_AGAIN,	 // the process changed meanwhile: another attempt may succeed
 	STALL_ERROR_LATE,	 // something did not answer in time
 };
 

@@ -29,7 +29,7 @@ static struct stall_error *check_pidfd(void)
 				  strerror(errno));
 }
 
-// Of another process: of oneself it is always allowed.
+// Of another process: it is always allowed for the own one.
 static ssize_t read_child(const void *address, void *buf, size_t size)
 {
 	struct iovec local = {buf, size}, remote = {(void *)address, size};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine offers to this user. Each feature is tried, none is guessed from a version.
+// Features of this machine for this user. Each is found by trying, none from a version.
 #ifndef STALL_FEATURES_H
 #define STALL_FEATURES_H
 

@@ -11,7 +11,7 @@ struct stall_host {
 	long cpus;
 };
 
-// Asked for early: a process without privileges may not be allowed to.
+// Read early: a process without privileges may not be allowed to.
 static inline void stall_host_init(struct stall_host *host)
 {
 	*host = (struct stall_host){.cpus = sysconf(_SC_NPROCESSORS_ONLN)};

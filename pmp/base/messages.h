@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of a probe that keeps running, in `serve` and `waits`: JSON out ({"type":"...",...}), commands
-// in.
+// Lines of a probe that keeps running, in `serve` and `waits`: JSON out ({"type":"...",...}),
+// commands in.
 #ifndef STALL_MESSAGES_H
 #define STALL_MESSAGES_H
 
@@ -15,7 +15,7 @@
 
 // Begins a line; its members follow, and stall_json_close().
 void stall_message_begin(struct stall_json *json, const char *type);
-// Whole lines: a message; a process; a threshold that holds from now on.
+// Complete lines: a message; a process; a threshold that is valid from now on.
 void stall_message_text(struct stall_json *json, const char *type, const char *message);
 void stall_message_pid(struct stall_json *json, const char *type, pid_t pid);
 void stall_message_threshold(struct stall_json *json, const char *type, const char *kind,
@@ -35,7 +35,7 @@ struct stall_command_lines {
 struct stall_command_handler {
 	void *arg;
 	const bool *over;     // once it is set, nothing more is run
-	const char *too_long; // what is answered to a line that has no room
+	const char *too_long; // the answer to a line that is too long
 	struct stall_error *(*run)(void *arg, char *line);
 	struct stall_error *(*refuse)(void *arg, const char *message);
 };

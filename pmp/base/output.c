@@ -16,7 +16,7 @@
 #include "base/child_process.h"
 #include "base/cleanup.h"
 
-// For the disk, and where it keeps files that came before.
+// How long to wait for the disk, also where it delays earlier files.
 #define PATIENCE_MS 5000
 #define SHORT_PATIENCE_MS 200
 #define MAX_WAITING 8
@@ -48,7 +48,7 @@ static struct stall_error *exists_error(const char *path)
 				  path);
 }
 
-// What is in the way of the name, if anything.
+// The error that prevents the name, if any.
 static struct stall_error *check_existing(const struct stall_output *output)
 {
 	struct stat st;
@@ -96,7 +96,7 @@ static struct stall_error *open_temporary(struct stall_output *output)
 	if (output->fd < 0)
 		return stall_error_os(errno, "%s: cannot create a file in its directory",
 				      output->path);
-	// The umask may have taken bits away, never added any.
+	// The umask can only have removed bits.
 	if (fchmod(output->fd, 0600) < 0)
 		return stall_error_os(errno, "%s: cannot set mode 0600", output->path);
 	return NULL;
@@ -126,8 +126,8 @@ static struct stall_error *open_file(struct stall_output *output, const char *pa
 	struct stall_error *err = check_existing(output);
 	if (err)
 		return err;
-	// Whether it can be written is tried at the commit: a file system that is frozen, or that
-	// waits for its disk, keeps whoever makes a file there.
+	// The commit finds out whether it can be written: a file system that is frozen, or waits
+	// for its disk, blocks any process that creates a file there.
 	if (faccessat(output->dirfd, ".", W_OK | X_OK, AT_EACCESS) < 0)
 		return stall_error_os(errno, "%s: cannot create a file in its directory", path);
 	return NULL;
@@ -335,7 +335,7 @@ static struct stall_error *write_file(struct stall_output *output)
 	return err;
 }
 
-// Answers with the message of an error, or nothing.
+// Sends the message of an error, or nothing.
 static _Noreturn void child_main(struct stall_output *output, int answer)
 {
 	const int fds[] = {output->dirfd, answer};
@@ -351,7 +351,7 @@ static _Noreturn void child_main(struct stall_output *output, int answer)
 	_exit(err ? 1 : 0);
 }
 
-// Children that a disk keeps. What they write is there, whole, once it answers.
+// Children that wait for a disk. Their files are complete once it answers.
 static pid_t waiting[MAX_WAITING];
 
 // Returns how many there are.

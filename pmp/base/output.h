@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a capture goes: a file that is whole or absent, readable by its owner alone, or stdout.
+// The destination of a capture: a file that is complete or absent, readable only by its owner, or
+// stdout.
 #ifndef STALL_OUTPUT_H
 #define STALL_OUTPUT_H
 
@@ -15,14 +16,14 @@ struct stall_output;
 struct stall_error *stall_output_create(const char *path, bool force, struct stall_output **ret);
 // To an open descriptor, which stays the caller's.
 struct stall_error *stall_output_create_fd(int fd, struct stall_output **ret);
-// Keeps nothing of what is written.
+// Discards everything that is written.
 struct stall_error *stall_output_create_null(struct stall_output **ret);
-// Without a commit before, the file was never there.
+// Without a commit there is no file.
 void stall_output_destroy(struct stall_output *output);
 
 struct stall_error *stall_output_write(struct stall_output *output, const void *data, size_t size);
-// The file is on disk and has its name, or there is none. A child writes it, from memory.
-// STALL_ERROR_LATE: the disk keeps that child, and the file is there, whole, once it answers.
+// The file is on disk under its name, or there is none. A child writes it, from memory.
+// STALL_ERROR_LATE: that child waits for the disk, and the file is complete once the disk answers.
 struct stall_error *stall_output_commit(struct stall_output *output);
 
 // For _cleanup_().

@@ -10,9 +10,9 @@
 
 #define NICE -20
 
-// Where the kernel gives CPU time to sessions first (sched(7), "The autogroup feature": the default
-// of CONFIG_SCHED_AUTOGROUP), a nice value counts among the tasks of one session alone, and that of
-// the session stands in this file. Only a leader's session is our own.
+// Where the kernel divides CPU time among sessions first (sched(7), "The autogroup feature": the
+// default of CONFIG_SCHED_AUTOGROUP), a nice value only counts within one session, and this file
+// has the nice value of the session. A session belongs to this process only if it is the leader.
 static void raise_session(void)
 {
 	char text[16];

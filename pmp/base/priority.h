@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done in a stall has little time, on a machine that may have no CPU to spare.
+// Work during a stall has little time, on a machine that may have no free CPU.
 #ifndef STALL_PRIORITY_H
 #define STALL_PRIORITY_H
 
-// For this process and the children that it makes from now on; where it leads a session, for that.
-// Refused without CAP_SYS_NICE, which costs time and nothing else.
+// For this process and the children that it makes from now on; where it leads a session, for the
+// session. Has no effect without CAP_SYS_NICE: the work then only takes longer.
 void stall_raise_priority(void);
 
 #endif

@@ -62,7 +62,7 @@ static const char *capability_name(enum stall_capability capability)
 		return "CAP_BPF";
 	case STALL_CAP_CHECKPOINT_RESTORE:
 		return "CAP_CHECKPOINT_RESTORE";
-	default: // no feature asks for it
+	default: // no feature needs it
 		return "?";
 	}
 }
@@ -90,7 +90,8 @@ static int perf_paranoid(void)
 
 const char *stall_perf_advice(void)
 {
-	// Kernels of Debian and Ubuntu take CAP_SYS_ADMIN where it is above 2, which no other has.
+	// Kernels of Debian and Ubuntu require CAP_SYS_ADMIN above 2; other kernels do not have
+	// such values.
 	if (perf_paranoid() > 2 && !stall_has_capability(STALL_CAP_SYS_ADMIN))
 		return "sysctl kernel.perf_event_paranoid=2 (above that, kernels of Debian and "
 		       "Ubuntu take CAP_SYS_ADMIN), and CAP_PERFMON, or run it as root";
@@ -196,8 +197,8 @@ static bool is_refused(const struct perf_event_attr *attr)
 	return fd < 0 && (errno == EACCES || errno == EPERM);
 }
 
-// Ubuntu's kernels take SYS_ADMIN for any where kernel.perf_event_paranoid is above 2, as it is there
-// by default. Tried with one of this thread, by a clock that every machine has.
+// Ubuntu's kernels require SYS_ADMIN for any event where kernel.perf_event_paranoid is above 2, as
+// it is there by default. Tried with one of this thread, by a clock that every machine has.
 static bool are_perf_events_refused(void)
 {
 	const struct perf_event_attr attr = {
@@ -227,7 +228,7 @@ static bool may_make_files(const char *folder)
 	       (errno != EACCES && errno != EPERM);
 }
 
-// To be asked without the capability.
+// To be called without the capability.
 static bool needs_sys_admin(const struct stall_privileges *privileges, uint64_t permitted)
 {
 	if (!privileges->reads_processes)
@@ -246,11 +247,11 @@ static struct stall_error *keep(const struct stall_privileges *privileges)
 	uint64_t permitted = stall_capabilities_read().permitted;
 	uint64_t kept = permitted & needed_capabilities(privileges);
 
-	// This program executes no other: the bounding set decides nothing but what one could have.
+	// This program executes no other, so the bounding set only limits what one could have.
 	for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
 		prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
 	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-	// What is tried is tried without the capability that would be kept for it.
+	// Try without the capability that would be kept for it.
 	if (!write_sets(kept, permitted))
 		return stall_error_os(errno, "cannot give up capabilities");
 	if (needs_sys_admin(privileges, permitted))
@@ -266,6 +267,6 @@ struct stall_error *stall_privileges_reduce(const struct stall_privileges *privi
 {
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return stall_error_os(errno, "cannot give up new privileges");
-	// A sandbox may forbid capset(2) to who has nothing to give up.
+	// A sandbox may forbid capset(2) to a process that has nothing to drop.
 	return stall_capabilities_read().permitted ? keep(privileges) : NULL;
 }

@@ -32,7 +32,7 @@ enum stall_capability {
 	"run it as root, or give it capabilities: setcap " STALL_PROBE_CAPABILITIES                \
 	" stallscope-probe"
 
-// A set has a bit for each.
+// Sets have one bit per capability.
 #define STALL_CAPABILITY(name) (UINT64_C(1) << STALL_CAP_##name)
 
 struct stall_capability_sets {
@@ -47,23 +47,23 @@ bool stall_capabilities_write(const struct stall_capability_sets *sets);
 // SYS_ADMIN counts for PERFMON, BPF and CHECKPOINT_RESTORE, as it does for the kernel.
 bool stall_has_capability(enum stall_capability capability);
 
-// Names those that are missing, as "CAP_BPF, CAP_PERFMON"; "" where none is.
+// Lists those that are missing, as "CAP_BPF, CAP_PERFMON"; "" where none is.
 void stall_missing_capabilities(const enum stall_capability *wanted, size_t count, char *ret,
 				size_t size);
 
 // What to do where perf_event_open was refused: an advice as STALL_CAPABILITIES_ADVICE.
 const char *stall_perf_advice(void);
 
-// Yama (kernel.yama.ptrace_scope) limits who may read another process,
-// lockdown keeps even root from reading the kernel's memory.
+// Yama (kernel.yama.ptrace_scope) limits who may read another process, lockdown keeps even root
+// from reading the kernel's memory.
 
-// NULL, or that nobody may read another process, not even root, and what can be done.
+// NULL, or the error that no process may read another one, not even as root, and what can be done.
 struct stall_error *stall_yama_refuses_all(void);
 
-// The same, and that this process may not.
+// The same, or the error that this process may not.
 struct stall_error *stall_yama_check(void);
 
-// NULL, or why BPF programs cannot read the kernel here and what can be done.
+// NULL, or the reason why BPF programs cannot read the kernel here and what can be done.
 struct stall_error *stall_lockdown_check(void);
 
 // What a command does, in addition to reading files and unwinding in a child without privileges.
@@ -75,8 +75,9 @@ struct stall_privileges {
 	const char *output_folder; // where files are made; NULL: nowhere
 };
 
-// Before children are made, and after all that takes more (stall_raise_priority()). What is kept,
-// and what for, is a table in docs/risks.md. Nothing can be executed with privileges afterwards.
+// Call it before children are made, and after the steps that need more (stall_raise_priority()).
+// docs/risks.md has a table of what is kept, and why. Nothing can be executed with privileges
+// afterwards.
 struct stall_error *stall_privileges_reduce(const struct stall_privileges *privileges);
 
 #endif

@@ -15,7 +15,7 @@
 #include "capture/fields.h"
 #include "capture/records.h"
 
-// Of the machine that built this.
+// Of the build machine.
 static const char *const syscall_names[] = {
 #include "syscall-names.inc"
 };
@@ -29,7 +29,7 @@ static const char *syscall_name(int64_t number)
 }
 
 #define SCHEMA "stallscope.capture/1"
-// Written out when so much has come together, so that memory does not grow with the capture.
+// Written out in parts of this size, so that memory does not grow with the capture.
 #define FLUSH_BYTES (1024 * 1024)
 
 struct writer {
@@ -507,7 +507,7 @@ struct stall_error *stall_capture_write(const struct stall_capture *capture,
 	struct stall_error *err = write_records(&writer);
 	if (err)
 		return err;
-	// What was written so far counts in write_ns.
+	// The writing so far counts in write_ns.
 	err = flush(&writer);
 	if (err)
 		return err;

@@ -30,7 +30,7 @@ struct stall_capture {
 	const struct stall_host *host;
 	const struct stall_capture_string *strings;
 	size_t string_count;
-	const struct stall_trigger *trigger; // NULL: it was asked for
+	const struct stall_trigger *trigger; // NULL: a user or program requested it
 	uint64_t started_ns;		     // CLOCK_MONOTONIC
 	uint64_t attach_ns, unwind_ns, locks_ns;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distinct stacks of a capture, and the distinct kernel frames in them: threads of a server
-// that stalls stand in few places.
+// The distinct stacks of a capture, and the distinct kernel frames in them: threads of a stalled
+// server are in few places.
 #ifndef STALL_CAPTURE_STACKS_H
 #define STALL_CAPTURE_STACKS_H
 

@@ -15,7 +15,7 @@
 // Address space only: pages are taken as stacks are copied.
 #define ARENA_MIN (UINT64_C(256) << 20)
 #define ARENA_MAX (UINT64_C(64) << 30)
-// What stays in memory between captures.
+// Kept between captures.
 #define ARENA_KEEP (64 << 20)
 
 struct stall_capturer {
@@ -105,7 +105,7 @@ struct stall_error *stall_capturer_create(const struct stall_capturer_options *o
 	if (err)
 		return err;
 	stall_read_child_set_patience(options->snapshot.deadline_ms / 4);
-	// The child is made early: it then has little of our memory, and none of the target's.
+	// Make the child early: it then shares little of our memory, and none of the target's data.
 	err = stall_worker_create(&capturer->arena, &options->worker, &capturer->worker);
 	if (err)
 		return err;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One capture, from the choice of a backend to the written records; what can be kept between
-// captures of the same processes is kept.
+// One capture, from the choice of a backend to the written records. Caches are kept for later
+// captures of the same processes.
 #ifndef STALL_CAPTURER_H
 #define STALL_CAPTURER_H
 
@@ -32,21 +32,21 @@ struct stall_error *stall_capturer_create(const struct stall_capturer_options *o
 					  struct stall_capturer **ret);
 void stall_capturer_destroy(struct stall_capturer *capturer);
 
-// Fills the caches by a capture that nobody sees and that stops no thread.
+// Fills the caches with a capture that is not written and stops no thread.
 struct stall_error *stall_capturer_warm(struct stall_capturer *capturer);
 
 // *ret_partial: a note in the capture says what is missing.
 struct stall_error *stall_capturer_capture(struct stall_capturer *capturer,
 					   struct stall_output *output, bool *ret_partial);
 
-// The two halves of a capture: the raw copies, which cannot wait, and all the rest. Every take is
-// finished before the next. `trigger` NULL: somebody asked for it.
+// The two halves of a capture: the raw copies, which are urgent, and the rest. Each `take` must be
+// finished before the next. `trigger` NULL: a user or program requested it.
 struct stall_error *stall_capturer_take(struct stall_capturer *capturer);
 struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 					  const struct stall_trigger *trigger,
 					  struct stall_output *output, bool *ret_partial);
 
-// Other processes from now on; what is known of their files stays known.
+// Switches to other processes; caches of their files are kept.
 struct stall_error *stall_capturer_set_targets(struct stall_capturer *capturer, const pid_t *pids,
 					       size_t count);
 

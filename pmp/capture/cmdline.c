@@ -43,7 +43,8 @@ static char *hide_url(const char *argument)
 	return hidden;
 }
 
-// What may be shown of the argument. `*secret_next` says that the value is the next argument.
+// Writes the part of the argument that may be shown. `*secret_next`: the value is the next
+// argument.
 static char *redact(const char *argument, bool *secret_next)
 {
 	char *shown;

@@ -7,7 +7,7 @@
 #include "capture/saved_capture.h"
 #include "core/core.h"
 
-// What the child gets to see: files are opened for it before it gives up its privileges.
+// The child's inputs: its files are opened before it drops its privileges.
 struct inputs {
 	const struct stall_core_capture_options *options;
 	int core_fd, exe_fd, sysroot_fd;

@@ -7,9 +7,9 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "capture/agent_frames.h"
 #include "capture/capture.h"
 #include "capture/capture_stacks.h"
+#include "capture/library_frames.h"
 #include "lock/lock.h"
 #include "snapshot/snapshot.h"
 
@@ -37,7 +37,7 @@ static struct stall_error *check_live_reads(struct stall_snapshot *snapshot,
 	if (!threads || !ran)
 		return &stall_enomem;
 	size_t count = list_threads(snapshot, unwound, threads);
-	// Memory that is a file, or that nobody reads, stays as it is.
+	// A file's memory does not change.
 	if (!count || snapshot->memory.read)
 		return NULL;
 	struct stall_error *err = backend->find_runs(state, snapshot, threads, count, ran);
@@ -46,7 +46,7 @@ static struct stall_error *check_live_reads(struct stall_snapshot *snapshot,
 	for (size_t i = 0; i < count; i++) {
 		struct stall_thread *thread = &snapshot->threads[threads[i]];
 
-		// A sample is of one moment, which was over at once.
+		// A sample is of a single moment, so later reads are always of another one.
 		if (!ran[i] && thread->label != STALL_RUNNING)
 			continue;
 		thread->label = STALL_RACED;
@@ -161,7 +161,7 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 		const struct stall_maps *maps = snapshot->processes[info->process].maps;
 		if (!maps || info->module >= maps->module_count)
 			continue;
-		// A file that could not even be opened is noted where that was tried.
+		// A file that could not be opened has its note already.
 		if (maps->modules[info->module].error)
 			continue;
 		struct stall_error *err =
@@ -240,7 +240,7 @@ static struct stall_error *note_missing(struct stall_snapshot *snapshot,
 	return err;
 }
 
-// Behind the threads lie the stacks of releases: here they are stacks like any other.
+// The stacks of releases come behind those of threads, and are treated alike.
 static struct stall_error *unwind(const struct stall_finish *finish, struct stall_unwound *unwound,
 				  struct stall_capture_stacks *stacks)
 {
@@ -249,7 +249,7 @@ static struct stall_error *unwind(const struct stall_finish *finish, struct stal
 	snapshot->thread_count += snapshot->release_count;
 	struct stall_error *err = stall_worker_unwind(finish->worker, snapshot, unwound);
 	if (!err)
-		err = stall_agent_frames_drop(snapshot, unwound);
+		err = stall_library_frames_drop(snapshot, unwound);
 	if (!err)
 		err = stall_capture_stacks_init(stacks, snapshot, unwound);
 	snapshot->thread_count -= snapshot->release_count;

@@ -18,14 +18,14 @@
 
 struct stall_finish {
 	struct stall_snapshot *snapshot;
-	const struct stall_backend *backend; // that took it; NULL: a file
+	const struct stall_backend *backend; // of the snapshot; NULL: a file
 	void *backend_state;
 	struct stall_worker *worker;
-	struct stall_kernel_symbols *kernel_symbols; // NULL: none are wanted
+	struct stall_kernel_symbols *kernel_symbols; // NULL: not needed
 	const char *const *strings;
 	size_t string_count;
 	const struct stall_host *host;
-	const struct stall_trigger *trigger; // NULL: it was asked for
+	const struct stall_trigger *trigger; // NULL: a user or program requested it
 	uint64_t started_ns;		     // CLOCK_MONOTONIC
 	uint64_t attach_ns;
 };

@@ -91,7 +91,8 @@ static struct stall_error *ask_kernel(struct stall_kernel_symbols *symbols, stru
 {
 	for (size_t i = 0; i < count; i++) {
 		const char *text;
-		// A return address may be behind a function that never returns: use that of the call.
+		// A return address may be behind a function that never returns: use that of the
+		// call.
 		struct stall_error *err =
 			stall_ksym_loader_find(symbols->bpf, wanted[i].address - 1, &text);
 		if (!err)

@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "capture/fields.h"
 
-// "LOCK_open", "buffer+0x40", or NULL. Free what is in *ret_storage. Out of memory: json has failed.
+// "LOCK_open", "buffer+0x40", or NULL. Free what is in *ret_storage. Out of memory: json has
+// failed.
 static const char *lock_name(const struct stall_lock *lock, struct stall_json *json,
 			     char **ret_storage)
 {
@@ -31,7 +32,7 @@ void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct st
 	stall_put_lock_futex(json, lock->futex, lock->futex);
 	stall_put_lock_kind(json, stall_lock_kind_name(lock->kind));
 	stall_put_lock_owner_tid(json, lock->owner_tid, lock->owner_tid);
-	// Where the word is no lock's, any 32 bits can stand there; a reader takes no negative number.
+	// A word that is no lock may have any 32 bits, and a reader accepts no negative number.
 	if (!lock->owner_tid && lock->owner_raw)
 		stall_put_lock_owner_raw(json, (uint32_t)lock->owner_raw);
 	stall_put_lock_readers(json, lock->kind == STALL_LOCK_RWLOCK, lock->readers);
@@ -49,7 +50,7 @@ static const struct stall_lock *find_lock(const struct stall_locks *locks, uint6
 	return NULL;
 }
 
-// From the threshold on.
+// Time since the threshold.
 static uint64_t since(const struct stall_trigger *trigger, uint64_t now_ns)
 {
 	return now_ns > trigger->crossed_ns ? now_ns - trigger->crossed_ns : 0;

@@ -13,7 +13,7 @@
 // Writes the members of the record.
 void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct stall_json *json);
 
-// Why a capture was taken that nobody asked for.
+// The reason for a capture that was not requested.
 struct stall_trigger {
 	const char *reason; // "threshold", "convoy"
 	const char *kind;   // of the wait, as in stallscope.waits/1
@@ -26,7 +26,7 @@ struct stall_trigger {
 	// CLOCK_MONOTONIC: the threshold was passed; the record was received; all stacks were
 	// copied.
 	uint64_t crossed_ns, received_ns, copied_ns;
-	uint64_t suppressed; // captures since the one before that were not taken
+	uint64_t suppressed; // captures that were not taken since the previous one
 };
 
 // Writes the members of the record. A name that is not known may be that of a lock of the capture.

@@ -176,7 +176,7 @@ static void add_owner(struct stall_snapshot *snapshot, size_t first, pid_t tid)
 }
 
 // A thread that has never waited has no slot, and a process that has ended has no list of threads:
-// such a one is known by the locks that it held, and by nothing else.
+// such a thread is only known by the locks that it held.
 static void add_owners(struct stall_snapshot *snapshot)
 {
 	size_t count = snapshot->thread_count;

@@ -17,8 +17,8 @@ struct stall_ring_capture_options {
 	struct stall_worker_options worker;
 };
 
-// The moment of the capture is now, of a process that still runs; else the latest that anything in
-// the ring knows of. *ret_partial: a note in the capture says what is missing.
+// The moment of the capture is now where the process still runs, else the latest time in the ring.
+// *ret_partial: a note in the capture says what is missing.
 struct stall_error *stall_ring_capture(const struct stall_ring_capture_options *options,
 				       struct stall_output *output, bool *ret_partial);
 

@@ -17,7 +17,7 @@
 #include "unwind/sandbox.h"
 
 #define ARENA_SIZE (UINT64_C(16) << 30)
-// The child's verdict: the pipe of records is followed by it on a pipe of its own.
+// The child's result comes on a pipe of its own, after the pipe of records.
 #define MAX_MESSAGE 1024
 
 struct verdict {
@@ -30,7 +30,7 @@ struct stall_error *stall_saved_open(const char *path, int flags, int *ret)
 {
 	if (!path)
 		return NULL;
-	// O_NONBLOCK: a FIFO must not hang us.
+	// O_NONBLOCK: a FIFO must not block us.
 	*ret = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
 	return *ret < 0 ? stall_error_os(errno, "%s", path) : NULL;
 }

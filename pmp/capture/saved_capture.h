@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A capture of a file that somebody left: a core file, a ring. It is hostile, so it is read in a child
+// A capture of an existing file: a core file, a ring. It is hostile, so it is read in a child
 // without privileges, from descriptors that were opened before.
 #ifndef STALL_SAVED_CAPTURE_H
 #define STALL_SAVED_CAPTURE_H
@@ -29,7 +29,7 @@ struct stall_saved_capture {
 struct stall_error *stall_saved_capture(const struct stall_saved_capture *saved,
 					struct stall_output *output, bool *ret_partial);
 
-// Opens an input for it; *ret is left alone where `path` is NULL. `flags`: O_DIRECTORY or 0.
+// Opens an input for it; *ret is unchanged where `path` is NULL. `flags`: O_DIRECTORY or 0.
 struct stall_error *stall_saved_open(const char *path, int flags, int *ret);
 
 #endif

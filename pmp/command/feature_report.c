@@ -12,7 +12,7 @@
 #include "capture/kernel_symbols.h"
 #include "ebpf/bpf_features.h"
 
-// Errors say what is wrong, then, behind "; ", what to do about it.
+// Errors have the problem first and, behind "; ", its solution.
 static void write_feature(struct stall_json *json, const char *name, struct stall_error *err)
 {
 	stall_json_key(json, name);
@@ -77,7 +77,7 @@ struct stall_error *stall_features_write(int fd)
 	stall_json_member_string(&json, "kernel", name.release);
 	stall_json_key(&json, "features");
 	stall_json_open(&json, '{');
-	// The backends as a whole, then what they are made of.
+	// The backends first, then the features that they use.
 	for (size_t i = 0; i < stall_backend_count; i++)
 		write_feature(&json, stall_backends[i]->feature, check_backend(stall_backends[i]));
 	write_feature(&json, "kernel-symbols", check_kernel_symbols());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What works on this machine, for this user.
+// Features of this machine, for this user.
 #ifndef STALL_FEATURE_REPORT_H
 #define STALL_FEATURE_REPORT_H
 

@@ -89,7 +89,7 @@ static struct stall_error *capture(const struct stall_options *options, capture_
 	return err;
 }
 
-// Of the files that the command makes; NULL: it makes none. `path` is overwritten.
+// The folder of the files that the command makes; NULL: it makes none. `path` is overwritten.
 static const char *output_folder(const struct stall_options *options, char *path)
 {
 	if (path)
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 #ifndef __SANITIZE_ADDRESS__
 	prctl(PR_SET_DUMPABLE, 0);
 #endif
-	// A reader that went away is an error of write(2).
+	// Without SIGPIPE a closed reader is an error of write(2).
 	signal(SIGPIPE, SIG_IGN);
 	raise_file_limit();
 

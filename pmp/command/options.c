@@ -51,7 +51,7 @@ static struct stall_error *parse_threshold(const char *option, const char *text,
 		memcpy(name, text, equals - text);
 		name[equals - text] = '\0';
 	} else if (equals) {
-		equals = NULL; // no kind has such a long name: the whole is no number either
+		equals = NULL; // no kind has such a long name, and the text is no number either
 	}
 	struct stall_error *err = parse_kinds(option, name, ret_kinds);
 	return err ? err : stall_parse_ms(option, equals ? equals + 1 : text, ret_ns);
@@ -260,7 +260,7 @@ enum option_id {
 	OPTION_HELP,
 };
 
-// Which commands know an option.
+// The commands that have an option.
 #define LIVE (1u << STALL_COMMAND_SNAP | 1u << STALL_COMMAND_SERVE)
 #define WAITS (1u << STALL_COMMAND_WAITS)
 #define SERVE (1u << STALL_COMMAND_SERVE)
@@ -478,7 +478,7 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return add_pid(options, value);
 	case OPTION_BACKEND:
 		options->capture.backend = options->watch.source.backend = value;
-		// Who has waits from /proc has captures from there too.
+		// With waits from /proc, captures come from there, too.
 		if (!strcmp(value, "poll") && options->command == STALL_COMMAND_SERVE)
 			options->capture.backend = "proc";
 		return NULL;
@@ -577,7 +577,7 @@ static struct stall_error *check(const struct stall_options *options, const char
 	if (bit & RINGS && (options->rings.recording || options->watch.source.asked) &&
 	    !options->rings.path_count)
 		return stall_usage("rings: --recording and --threshold need --ring");
-	// Which waits are long is the caller's to say.
+	// The caller decides which waits are long.
 	if (options->serve.captures && !stall_trigger_rules_any(&options->serve.rules))
 		return stall_usage("%s: --captures needs --capture-threshold or --convoy", command);
 	return NULL;
@@ -602,7 +602,7 @@ static struct stall_error *parse_command(const char *text, enum stall_command *r
 	return stall_usage("\"%s\": unknown command", text);
 }
 
-// Probes are on where their events, lines or captures are asked for.
+// Options for events, lines or captures switch the wait programs on.
 static void complete_serve(struct stall_options *options)
 {
 	struct stall_serve_options *serve = &options->serve;

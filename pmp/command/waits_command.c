@@ -79,7 +79,7 @@ static struct stall_error *answer_threshold(struct command *command, const char 
 	return stall_message_write(&json, command->output);
 }
 
-// A command that fails is answered; only what this program itself cannot go on without is an error.
+// A command that fails gets an answer; only an error of the program itself is returned.
 static struct stall_error *report_failure(struct command *command, struct stall_error *failed)
 {
 	if (!failed || failed->code == STALL_ERROR_NO_MEMORY)
@@ -131,7 +131,7 @@ static struct stall_error *run_line(void *arg, char *line)
 	return answer_error(command, "unknown command; say target PID, threshold KIND MS or quit");
 }
 
-// With a duration its end is not the end of all: a service has no input.
+// With a duration the end of input does not end the program: a service has no input.
 static struct stall_error *read_input(struct command *command)
 {
 	struct stall_command_lines *lines = &command->lines;
@@ -192,7 +192,7 @@ static struct stall_error *tick(struct command *command)
 		command->over = true;
 	if (command->over || now_ns < command->next_ns)
 		return NULL;
-	// Lines that were missed are not made up for.
+	// Missed lines are not written later.
 	command->next_ns += command->options->interval_ns;
 	if (command->next_ns <= now_ns)
 		command->next_ns = now_ns + command->options->interval_ns;

@@ -14,11 +14,11 @@
 struct stall_waits_options {
 	uint64_t interval_ns;
 	uint64_t duration_ns; // 0: until the end of standard input
-	bool follow;	      // goes on without a process, for the next one
+	bool follow;	      // keep running without a process, for the next one
 };
 void stall_waits_options_init(struct stall_waits_options *options);
 
-// Watches until its time is over, "quit" or the end of `in`, or SIGINT or SIGTERM; then a final line.
+// Watches until the duration ends, "quit" or the end of `in`, SIGINT or SIGTERM; then a final line.
 struct stall_error *stall_waits_run(const struct stall_watch_options *watch,
 				    const struct stall_waits_options *options, const pid_t *pids,
 				    size_t pid_count, int in, int out);

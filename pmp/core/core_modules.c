@@ -14,7 +14,7 @@
 #define FIRST_PAGE 4096
 #define MAX_HEADER_DISTANCE 64 // mappings of one file: five or so
 
-// What is being put together.
+// The modules so far.
 struct builder {
 	const struct stall_core_memory *memory;
 	const struct stall_core_notes *notes;
@@ -46,8 +46,8 @@ static const struct stall_core_file *find_file(const struct stall_core_notes *no
 	return low && address < notes->files[low - 1].end ? &notes->files[low - 1] : NULL;
 }
 
-// The mapping of the file's first page belongs to the same loaded object when it lies below, and
-// nothing else of that file lies between.
+// The mapping of the file's first page belongs to the same loaded object when it is below, and no
+// other mapping of that file is in between.
 static const struct stall_core_file *find_header(const struct stall_core_notes *notes,
 						 const struct stall_core_file *code)
 {
@@ -85,7 +85,7 @@ static bool differs(const struct stall_elf *dumped, const struct stall_elf *file
 }
 
 // Compares the file with its first page, which the kernel dumps by default (core(5),
-// /proc/PID/coredump_filter bit 4). Without that page the file is believed.
+// /proc/PID/coredump_filter bit 4). Without that page the file is accepted.
 static struct stall_error *check_module(const struct builder *b, struct stall_module *module,
 					const struct stall_core_file *code)
 {
@@ -236,8 +236,8 @@ static bool is_dumped(const struct builder *b, size_t next_segment, uint64_t add
 	return next_segment && b->memory->segments[next_segment - 1].end > address;
 }
 
-// gdb's generate-core-file leaves the segments out that it does not dump, code among them; the
-// list of mapped files still has their places.
+// gdb's generate-core-file omits segments that it does not dump, including code; the list of mapped
+// files still has their addresses.
 static struct stall_error *add_mappings(struct builder *b)
 {
 	const struct stall_core_segment *segments = b->memory->segments;

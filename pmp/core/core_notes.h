@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the notes of a core file say (core(5), fs/binfmt_elf.c in the kernel).
+// The notes of a core file (core(5), fs/binfmt_elf.c in the kernel).
 #ifndef STALL_CORE_NOTES_H
 #define STALL_CORE_NOTES_H
 

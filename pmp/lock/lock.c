@@ -19,7 +19,7 @@
 #define COND_SIZE 48
 #define MYSQL_COND_SIZE 56
 
-// A thread that waits, and on what.
+// A thread that waits, and its lock.
 struct waiter {
 	uint32_t thread;
 	uint32_t process;
@@ -28,7 +28,7 @@ struct waiter {
 	bool stable;
 };
 
-// Frames without a name are passed over as long as they are in the file of the innermost one.
+// Skips frames without a name as long as they are in the file of the innermost one.
 enum stall_wait_name stall_lock_wait_name(const struct stall_unwound *unwound,
 					  const struct stall_stack *stack)
 {
@@ -83,7 +83,7 @@ static struct stall_lock_decoded decode(const struct stall_thread *thread,
 }
 
 // Decodes both reads of the words around the futex. Where they differ, the first one counts: most
-// stacks were copied right after it, so that who held the lock then is shown holding it.
+// stacks were copied right after it, so the holder of that moment is shown as the holder.
 static void decode_lock(const struct stall_thread *thread, const struct stall_lock_wait *wait,
 			enum stall_wait_name name, const struct stall_futex *futex,
 			const struct stall_lock_tids *tids, struct waiter *ret)
@@ -106,8 +106,9 @@ static uint64_t futex_address(const struct stall_thread *thread, enum stall_wait
 {
 	uint64_t address = stall_thread_futex(thread);
 
-	// After a stop (gdb's, say) a wait with a timeout goes on as restart_syscall(2), with the
-	// arguments of the futex call still in place: only the frames say what it was.
+	// After a stop (by gdb, for example) a wait with a timeout continues as restart_syscall(2),
+	// with the arguments of the futex call still in place: only the frames show the kind of
+	// call.
 	if (!address && thread->in_syscall && thread->syscall == SYS_restart_syscall &&
 	    name != STALL_WAIT_FOREIGN && name != STALL_WAIT_OTHER)
 		address = thread->args[0];
@@ -150,7 +151,7 @@ static bool decode_waiter(const struct stall_snapshot *snapshot,
 		.process = thread->process,
 		.futex = address,
 	};
-	// Which word of the object is waited on only the call itself would say.
+	// Only the call itself would show which word of the object is waited on.
 	if (thread->object_kind && thread->object_kind != STALL_OBJECT_MUTEX)
 		ret->futex = 0;
 	decode_lock(thread, &wait, name, futex, tids, ret);
@@ -165,7 +166,7 @@ static int compare_by_futex(const void *a, const void *b)
 		return x->process < y->process ? -1 : 1;
 	if (x->futex != y->futex)
 		return x->futex < y->futex ? -1 : 1;
-	// Those that know what it is come first.
+	// Threads whose frames show the kind come first.
 	return (x->lock.kind == STALL_LOCK_UNKNOWN) - (y->lock.kind == STALL_LOCK_UNKNOWN);
 }
 
@@ -182,7 +183,7 @@ static int compare_by_lock(const void *a, const void *b)
 	return (x->thread > y->thread) - (x->thread < y->thread);
 }
 
-// Who waits on the same word waits for the same lock, even if its own frames do not say so.
+// Threads on the same word wait for the same lock, even if their own frames do not show that.
 static void share_kinds(struct waiter *waiters, size_t count)
 {
 	qsort(waiters, count, sizeof(*waiters), compare_by_futex);
@@ -259,8 +260,8 @@ void stall_locks_deinit(struct stall_locks *locks)
 	*locks = (struct stall_locks){};
 }
 
-// Where __g_signals lies in a condition variable differs between versions of glibc; a global
-// object of just its size shows where it begins.
+// The place of __g_signals in a condition variable differs between versions of glibc; a global
+// object of the same size shows where the variable begins.
 static struct stall_error *find_cond_start(struct stall_lock *lock, struct stall_worker *worker,
 					   const struct stall_snapshot *snapshot)
 {

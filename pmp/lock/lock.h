@@ -20,7 +20,7 @@ struct stall_lock {
 	uint64_t futex;	  // a word that threads wait on; 0 not known
 	enum stall_lock_kind kind;
 	pid_t owner_tid;  // in our pid namespace; 0 none or unknown
-	pid_t owner_raw;  // as it stands in memory
+	pid_t owner_raw;  // as in memory
 	uint32_t readers; // rwlock: how many hold it for reading
 	bool stable;	  // the word did not change while it was read
 	uint32_t waiters; // threads of this capture
@@ -43,7 +43,7 @@ void stall_locks_deinit(struct stall_locks *locks);
 struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_worker *worker,
 				     const struct stall_snapshot *snapshot);
 
-// What the innermost frames say: libc's functions up to the first that is somebody else's.
+// The operation according to the innermost frames: libc's functions up to the first other one.
 enum stall_wait_name stall_lock_wait_name(const struct stall_unwound *unwound,
 					  const struct stall_stack *stack);
 

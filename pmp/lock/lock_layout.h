@@ -56,8 +56,8 @@ struct stall_lock_decoded {
 	uint32_t readers;
 };
 
-// `name` comes from the frames. Without one (STALL_WAIT_FOREIGN, STALL_WAIT_HELPER) a kind is
-// only decided where the bytes leave no doubt. `futex` may be NULL: memory could not be read.
+// `name` comes from the frames. Without one (STALL_WAIT_FOREIGN, STALL_WAIT_HELPER) a kind is only
+// decided where the bytes leave no doubt. `futex` may be NULL: memory could not be read.
 struct stall_lock_decoded stall_lock_decode(const struct stall_lock_wait *wait,
 					    enum stall_wait_name name,
 					    const struct stall_futex *futex,

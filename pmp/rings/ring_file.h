@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the ring that libstallscope.so keeps in a server, or left behind. Nothing in it is believed:
-// sizes are checked once, and every value is copied before it is used. A file that is cut while
-// it is mapped reads as zeros from there on (ring_map.h).
+// Reads the ring that libstallscope.so keeps in a server, or left behind. Nothing in it is
+// believed: sizes are checked once, and every value is copied before it is used. A file that is cut
+// while it is mapped reads as zeros from there on (ring_map.h).
 #ifndef STALL_RING_FILE_H
 #define STALL_RING_FILE_H
 
@@ -71,11 +71,11 @@ size_t stall_ring_max_stack(const struct stall_ring *ring);
 bool stall_ring_read_name(const struct stall_ring *ring, size_t stat, uint64_t tag,
 			  struct stall_ring_name *ret);
 
-// The next record from *cursor on, which moves on; *cursor 0: from the oldest that there is.
-// False: there is none; or, where *cursor is still below the header's `head`, the next one is being
+// The next record from *cursor on, which moves on; *cursor 0: from the oldest that there is. False:
+// there is none; or, where *cursor is still below the header's `head`, the next one is being
 // written. One that stays so for a second (its writer gave up, or died) is passed over then; who
-// reads the ring of a server that has ended skips it at once by ++*cursor. *ret_lost is added those that
-// were overwritten before they were read.
+// reads the ring of a server that has ended skips it at once by ++*cursor. *ret_lost is added those
+// that were overwritten before they were read.
 struct stall_ring_record_copy {
 	struct stall_wait_record record; // stack_size is what was copied; the name ends
 	uint64_t whole;

@@ -92,11 +92,12 @@ static struct stall_error *start(struct stall_server *server,
 {
 	struct stall_error *err = stall_targets_init(server, capture->pids, capture->pid_count);
 
-	// glibc learns from each large block that is freed to take the next one from the heap, which
-	// then permanently keeps what loading BPF needs for a moment. A fixed threshold prevents that.
+	// glibc learns from each large block that is freed to take the next one from the heap,
+	// which then permanently keeps what loading BPF needs for a moment. A fixed threshold
+	// prevents that.
 	mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD);
-	// Room for a burst of events, so that writing them does not delay the next poll. Has no effect
-	// where it is no pipe.
+	// Room for a burst of events, so that writing them does not delay the next poll. Has no
+	// effect where it is no pipe.
 	fcntl(STDOUT_FILENO, F_SETPIPE_SZ, PIPE_BYTES);
 	if (!err)
 		err = stall_triggers_init(&server->triggers, &server->options->rules);

@@ -197,7 +197,8 @@ struct stall_error *stall_watching_write(struct stall_server *server, bool final
 	return err ? err : stall_answer(server, &json);
 }
 
-// Waits that were too short for a capture when their records were received, and are still in flight.
+// Waits that were too short for a capture when their records were received, and are still in
+// flight.
 static void run_due(struct stall_server *server)
 {
 	struct stall_trigger_wait wait;

@@ -50,8 +50,8 @@ struct stall_maps {
 	bool truncated;	     // of a text: it has not all of them
 };
 
-// Modules of the processes read before, whose descriptors are shared with the next ones: a
-// server with a process for each connection has the same files in all of them.
+// Modules of the processes read before, whose descriptors are shared with the next ones: a server
+// with a process for each connection has the same files in all of them.
 #define STALL_MAX_OPEN_FILES 4096
 struct stall_open_files {
 	const struct stall_module **modules;

@@ -206,8 +206,8 @@ static struct stall_error *check_after(const struct copier *copier, size_t first
 	return NULL;
 }
 
-// In the first pass all threads were read before; in later ones each chunk is read right before it is
-// copied.
+// In the first pass all threads were read before; in later ones each chunk is read right before it
+// is copied.
 static struct stall_error *run_chunk(struct copier *copier, size_t first, bool again)
 {
 	size_t end = copier->count - first < CHUNK ? copier->count : first + CHUNK;

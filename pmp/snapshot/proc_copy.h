@@ -12,14 +12,14 @@
 #include "snapshot/snapshot.h"
 
 // What stall_proc_copy() did not get done: threads for whose stacks the arena had no room, threads
-// that were not read before the deadline, and threads that were, with no time to copy their
-// stacks or to see whether they ran meanwhile.
+// that were not read before the deadline, and threads that were, with no time to copy their stacks
+// or to see whether they ran meanwhile.
 struct stall_proc_left {
 	size_t full, unseen, open;
 };
 
-// Fills and labels the threads of the snapshot with these indexes, in as many passes as the
-// options allow until the deadline, which began at started_ns (CLOCK_MONOTONIC). gone[i] says that
+// Fills and labels the threads of the snapshot with these indexes, in as many passes as the options
+// allow until the deadline, which began at started_ns (CLOCK_MONOTONIC). gone[i] says that
 // threads[i] has ended, or was not read.
 struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_t *threads,
 				    size_t count, const struct stall_snapshot_options *options,

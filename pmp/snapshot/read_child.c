@@ -73,7 +73,8 @@ bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns
 	return late && (late->at_ns >= since_ns || late->refused_ns >= since_ns);
 }
 
-// `patience_ns`, less where a read was late before, or 0: the read is not tried, which is remembered.
+// `patience_ns`, less where a read was late before, or 0: the read is not tried, which is
+// remembered.
 static uint64_t late_reads_patience(const struct stall_target *target, uint64_t patience_ns)
 {
 	struct late *late = find_late(target);

@@ -166,8 +166,8 @@ bool stall_snapshot_is_late(const struct stall_snapshot *snapshot, uint32_t proc
 	return stall_late_reads_since(&snapshot->processes[process].target, snapshot->begun_ns);
 }
 
-// What could not be read in the files of modules is noted once per file, since names and frames from
-// it will be missing.
+// What could not be read in the files of modules is noted once per file, since names and frames
+// from it will be missing.
 static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 					const struct stall_process *process)
 {

@@ -8,8 +8,9 @@
 #define LONGEST_NS UINT64_C(50000000)
 #define SHORTEST_NS UINT64_C(1000000)
 #define SCAN_AGAIN_NS UINT64_C(500000)
-// A thread copies its stack when its patience is over, 10 ms at most (recorder.h), if it gets a CPU.
-// The scan waits for it this many times, some 20 ms. Where all CPUs were busy, neither side had time.
+// A thread copies its stack when its patience is over, 10 ms at most (recorder.h), if it gets a
+// CPU. The scan waits for it this many times, some 20 ms. Where all CPUs were busy, neither side
+// had time.
 #define STACK_SCANS 20
 
 struct stall_error *stall_ring_scan_init(struct stall_ring_scan *scan)

@@ -16,11 +16,13 @@ struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
 					   const pid_t *pids, size_t pid_count);
 void stall_wait_source_deinit(struct stall_wait_source *source);
 
-// Waits from /proc, polled. `why_not_bpf`: why the wait programs are not used; NULL: they were not requested.
+// Waits from /proc, polled. `why_not_bpf`: why the wait programs are not used; NULL: they were not
+// requested.
 struct stall_error *stall_wait_source_poll(const struct stall_wait_source_options *options,
 					   const char *why_not_bpf, struct stall_wait_source *ret);
 
-// Waits from the rings of servers that have the in-process library. Where the thresholds of a ring cannot be written, it keeps those that it has.
+// Waits from the rings of servers that have the in-process library. Where the thresholds of a ring
+// cannot be written, it keeps those that it has.
 struct stall_error *stall_wait_source_ring(const struct stall_wait_source_options *options,
 					   struct stall_wait_source *ret);
 

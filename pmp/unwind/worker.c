@@ -323,8 +323,8 @@ static struct stall_error *attempt(struct stall_worker *worker, struct stall_job
 	return NULL;
 }
 
-// Gives the data of the suspect's process to a worker that has had no other data. The file that this
-// worker names is trusted for that process: no other process can have taken the worker over.
+// Gives the data of the suspect's process to a worker that has had no other data. The file that
+// this worker names is trusted for that process: no other process can have taken the worker over.
 static struct stall_error *try_suspect(struct stall_worker *worker, struct stall_job_layout *layout,
 				       const struct task *task, uint64_t deadline)
 {

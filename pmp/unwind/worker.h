@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unprivileged child that parses the target's ELF files, unwinds and names.
-// It is kept between captures with its caches (one symbol table and one set of unwind rows per
-// file), replaced when it dies, and nothing that it reports is used without a check.
+// The unprivileged child that parses the target's ELF files, unwinds and names. It is kept between
+// captures with its caches (one symbol table and one set of unwind rows per file), replaced when it
+// dies, and nothing that it reports is used without a check.
 #ifndef STALL_WORKER_H
 #define STALL_WORKER_H
 

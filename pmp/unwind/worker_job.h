@@ -9,8 +9,8 @@
 #include "snapshot/snapshot.h"
 #include "unwind/worker_protocol.h"
 
-// Bad files: a worker died of them, or was late over them. Later workers do not get them, but only in
-// jobs for the process whose data that worker had: whoever takes over a worker with the files or
+// Bad files: a worker died of them, or was late over them. Later workers do not get them, but only
+// in jobs for the process whose data that worker had: whoever takes over a worker with the files or
 // stacks of one process cannot hide the symbols of another.
 
 #define STALL_MAX_BAD_FILES 64

@@ -214,8 +214,8 @@ static bool read_source_file(const struct stall_target *target, uint64_t address
 	return snprintf(ret, size, "%s", slash ? slash + 1 : path) < (int)size;
 }
 
-// Codes of the lock mode that a thread requests of a latch: RW_LOCK_EX, _SHARED, _WAIT_EX up to 5.6 (sync0sync.h),
-// RW_LOCK_SX, _X_WAIT, _S, _X from 5.7 on (sync0types.h). All else is a mutex.
+// Codes of the lock mode that a thread requests of a latch: RW_LOCK_EX, _SHARED, _WAIT_EX up to 5.6
+// (sync0sync.h), RW_LOCK_SX, _X_WAIT, _S, _X from 5.7 on (sync0types.h). All else is a mutex.
 static bool is_rwlock_type(uint64_t type)
 {
 	return (type >= 351 && type <= 353) || (type >= 2 && type <= 5);

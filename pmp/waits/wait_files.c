@@ -268,7 +268,8 @@ struct stall_error *stall_wait_file_path(const struct stall_target *target,
 	} else if (file->path[0]) {
 		memcpy(given, file->path, STALL_PATH);
 		given[STALL_PATH] = '\0';
-		// The path of a record with an inode number was not an argument: it was searched for.
+		// The path of a record with an inode number was not an argument: it was searched
+		// for.
 		deleted = file->key.id2 && cut_deleted(given);
 		read_link(target, "cwd", cwd, sizeof(cwd));
 		err = stall_wait_file_absolute(cwd, given, ret);

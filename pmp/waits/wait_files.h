@@ -36,8 +36,8 @@ struct stall_error *stall_wait_file_path(const struct stall_target *target,
 					 const struct stall_wait_file *file, char **ret,
 					 bool *ret_deleted);
 
-// The same for a file of which only the key is known: searches the descriptors of the
-// process. *ret is NULL where it is not among them.
+// The same for a file of which only the key is known: searches the descriptors of the process. *ret
+// is NULL where it is not among them.
 struct stall_error *stall_wait_file_search(const struct stall_target *target,
 					   const struct stall_wait_key *key, char **ret,
 					   bool *ret_deleted);

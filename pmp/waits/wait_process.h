@@ -50,8 +50,9 @@ struct stall_wait_process *stall_wait_processes_find(const struct stall_wait_pro
 						     pid_t pid);
 void stall_wait_process_end(struct stall_wait_processes *processes,
 			    struct stall_wait_process *process);
-// Reads its mappings again, unless that was done a moment ago: less and less often, until the process
-// has become another program or stall_wait_process_is_known is called. *ret_changed: they were read.
+// Reads its mappings again, unless that was done a moment ago: less and less often, until the
+// process has become another program or stall_wait_process_is_known is called. *ret_changed: they
+// were read.
 struct stall_error *stall_wait_process_refresh(struct stall_wait_processes *processes,
 					       struct stall_wait_process *process, bool exec,
 					       bool *ret_changed);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A wait source: the wait programs (source_bpf.c), the rings of servers that have the in-process
-// library (source_ring.c), or /proc (source_poll.c). Everything behind it is the same for all three.
+// library (source_ring.c), or /proc (source_poll.c). Everything behind it is the same for all
+// three.
 #ifndef STALL_WAIT_SOURCE_H
 #define STALL_WAIT_SOURCE_H
 

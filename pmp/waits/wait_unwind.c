@@ -7,7 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "capture/agent_frames.h"
+#include "capture/library_frames.h"
 #include "ebpf/fair_share.h"
 #include "lock/lock.h"
 #include "snapshot/thread_record.h"
@@ -310,8 +310,8 @@ static bool meets_unknown_code(const struct job *job, const struct stall_unwound
 	return false;
 }
 
-// Reads the mappings again of those processes that need it. *ret_again: the job is to be done
-// again with them. job->stale says which stacks need a reading of the mappings that is not due yet.
+// Reads the mappings again of those processes that need it. *ret_again: the job is to be done again
+// with them. job->stale says which stacks need a reading of the mappings that is not due yet.
 static struct stall_error *unwind_again(struct stall_wait_unwinder *unwinder, struct job *job,
 					const struct stall_unwound *unwound, bool *ret_again)
 {
@@ -360,7 +360,7 @@ static struct stall_error *unwind(struct stall_wait_unwinder *unwinder, const st
 	struct stall_error *err =
 		stall_worker_unwind(unwinder->options.worker, &job->snapshot, unwound);
 
-	return err ? err : stall_agent_frames_drop(&job->snapshot, unwound);
+	return err ? err : stall_library_frames_drop(&job->snapshot, unwound);
 }
 
 static struct stall_error *run_job(struct stall_wait_unwinder *unwinder, struct job *job)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches processes by the wait programs: takes their records, unwinds and names the stacks in them,
-// keeps what is known of each lock and file, and writes lines of stallscope.waits/1 (watch_events.h).
-// Its processes: watch_processes.h.
+// Watches processes by the wait programs: takes their records, unwinds and names the stacks in
+// them, keeps what is known of each lock and file, and writes lines of stallscope.waits/1
+// (watch_events.h). Its processes: watch_processes.h.
 #ifndef STALL_WATCH_H
 #define STALL_WATCH_H
 

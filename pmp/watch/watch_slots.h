@@ -14,8 +14,8 @@ struct stall_watch;
 // Threads in a wait for the same as this one (an event's or alarm's `wait`), itself included; 0: it
 // is over.
 uint32_t stall_watch_still_waiting(struct stall_watch *watch, uint64_t wait);
-// Whether it is over, and its record is more than a moment old: a capture was taken for another wait
-// since, or a batch of stacks unwound. Then it takes no capture.
+// Whether it is over, and its record is more than a moment old: a capture was taken for another
+// wait since, or a batch of stacks unwound. Then it takes no capture.
 bool stall_watch_is_stale(const struct stall_watch *watch, uint64_t wait, uint64_t received_ns);
 
 // Makes room for all slots that there are by now.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scene of the recorder that reads the ring which it writes itself: recording.h starts the scenes.
+// A scene of the recorder that reads the ring which it writes itself: recording.h starts the
+// scenes.
 #ifndef STALL_OWN_RING_H
 #define STALL_OWN_RING_H
 

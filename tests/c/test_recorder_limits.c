@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written of waits where there is no room: slots, stats and records are full, and a thousand
-// threads share the memory of stacks.
+// What is written of waits where there is no room: slots, stats and records are full, and a
+// thousand threads share the memory of stacks.
 #include <sys/stat.h>
 
 #include "own_ring.h"

@@ -18,8 +18,8 @@
 #define DEADLINE_S 240 // also on a slow and busy machine
 #define SCRIBBLES 50000
 
-// What is recorded of a wait follows from its object: the size is a multiple of it, and the value is
-// where the description of the wait itself lies on the stack.
+// What is recorded of a wait follows from its object: the size is a multiple of it, and the value
+// is where the description of the wait itself lies on the stack.
 #define FACTOR 5
 
 static uint64_t objects[OBJECTS][8];
@@ -101,8 +101,8 @@ static bool is_plausible(const struct stall_wait_key *key, uint64_t size)
 	return key->kind == STALL_WAIT_FUTEX && key->id && size == key->id * FACTOR;
 }
 
-// A wait for a lock that began before there was a ring: it is recorded without these, which locks have
-// not. Each writer can be in one.
+// A wait for a lock that began before there was a ring: it is recorded without these, which locks
+// have not. Each writer can be in one.
 static bool is_late(uint64_t size, uint64_t value)
 {
 	return !size && !value;

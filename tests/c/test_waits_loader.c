@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The wait programs on a process whose waits are known: each is counted, and reported from both ends.
+// The wait programs on a process whose waits are known: each is counted, and reported from both
+// ends.
 #include "ebpf/waits_read.h"
 #include "waits_watcher.h"
 
@@ -35,8 +36,8 @@ static int compare_times(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-// One wait for a lock, as the target reports it: it ended, it was reported in flight, and its waker is
-// the holder. It lasted from when its thread was seen asleep at least, and no longer than the
+// One wait for a lock, as the target reports it: it ended, it was reported in flight, and its waker
+// is the holder. It lasted from when its thread was seen asleep at least, and no longer than the
 // thread says. Returns how much longer the thread says.
 static uint64_t check_wait(const struct watcher *watcher, json_t *call, pid_t holder, uint64_t word,
 			   uint64_t threshold)
@@ -74,8 +75,8 @@ static uint64_t check_wait(const struct watcher *watcher, json_t *call, pid_t ho
 	return reported <= length ? length - reported : 0;
 }
 
-// Other load on the machine can only make these values larger, so the least of them counts: how much
-// longer than reported a thread was asleep, or how late a reader is.
+// Other load on the machine can only make these values larger, so the least of them counts: how
+// much longer than reported a thread was asleep, or how late a reader is.
 static void check_least(const char *what, uint64_t *values, size_t count, uint64_t limit)
 {
 	CHECK(count > 0);
@@ -246,7 +247,8 @@ static void check_known(bool no_timer)
 	free(watcher);
 }
 
-// Threads that wait already when they are first watched. Their word's role decides what is reported.
+// Threads that wait already when they are first watched. Their word's role decides what is
+// reported.
 static void test_adopted(void)
 {
 	struct stall_bpf_waits_options options;
@@ -276,7 +278,8 @@ static void test_adopted(void)
 	CHECK(await_records(watcher, STALL_RECORD_END, word, 3));
 	CHECK_INT(stat_count(find_stat(watcher, actor.pid, STALL_WAIT_FUTEX, word)), 3);
 
-	// A condition variable is no stall; its first wait is reported once, so that it can be known.
+	// A condition variable is no stall; its first wait is reported once, so that it can be
+	// known.
 	answer = actor_do(&actor, "cond 1 1");
 	word = hex_member(answer, "address");
 	json_decref(answer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A target that waits on request (tests/targets/known_waits.c), and a loader of the wait programs that
-// keeps their records.
+// A target that waits on request (tests/targets/known_waits.c), and a loader of the wait programs
+// that keeps their records.
 #ifndef STALL_WAITS_WATCHER_H
 #define STALL_WAITS_WATCHER_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// churn RATE [STAY [MICROSECONDS [cond]]]: makes and ends RATE threads a second next to STAY threads
-// that stay blocked. Each lives for that long (200), asleep, or in one wait for a condition variable.
-// Commands: `made`.
+// churn RATE [STAY [MICROSECONDS [cond]]]: makes and ends RATE threads a second next to STAY
+// threads that stay blocked. Each lives for that long (200), asleep, or in one wait for a condition
+// variable. Commands: `made`.
 #include "levels.h"
 #include "waits.h"
 

@@ -2,8 +2,8 @@
 // costs: says what one call costs, to be asked with and without somebody who watches. Command:
 // `KIND BATCHES`; the answer is the median of so many batches. Kinds: getppid, which nobody waits
 // in; futex_changed, which finds another value; futex_wake, of nobody; futex_wait: the turn goes to
-// another thread and back, two waits and two wakes; function, which has the name of one that servers
-// wait in, and is called but rarely.
+// another thread and back, two waits and two wakes; function, which has the name of one that
+// servers wait in, and is called but rarely.
 #include "batches.h"
 
 #include <linux/futex.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exiter [MICROSECONDS]: sixteen blocked threads; the whole process exits at the command `exit`, or that
-// long after `ready`.
+// exiter [MICROSECONDS]: sixteen blocked threads; the whole process exits at the command `exit`, or
+// that long after `ready`.
 #include "levels.h"
 #include "waits.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // storm THREADS INSIDE_NS OUTSIDE_NS: threads that fight for one mutex, with so much work under it
-// and without it. They rest until the command `run MILLISECONDS`; the answer has what they got done.
+// and without it. They rest until the command `run MILLISECONDS`; the answer has what they got
+// done.
 #include "target.h"
 
 #include <sys/eventfd.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-// The iterator that begins to watch a process: its threads, and the waits that they are in already.
+// The iterator that starts the watching of a process: its threads, and waits that have begun
+// before.
 #include "ebpf/programs/vmlinux.h"
 
 #include <bpf/bpf_helpers.h>
@@ -12,10 +13,10 @@
 #define ENOSYS 38
 
 __s32 adopted_pid = 0;	// in the reader's namespace
-__u32 adopted_tgid = 0; // the kernel's number, once it was met
-__u32 adopted_last = 0; // the end of the process's list of threads was met
+__u32 adopted_tgid = 0; // the kernel's number, once it was found
+__u32 adopted_last = 0; // the end of the process's list of threads was reached
 
-// The system call that a thread is in: until it returns, ax is what the entry code put there.
+// The system call that a thread is in: ax has the value of the entry code until it returns.
 static __always_inline bool read_call(struct pt_regs *at, struct pt_regs *regs)
 {
 	return !bpf_probe_read_kernel(regs, sizeof(*regs), at) && (long)regs->ax == -ENOSYS &&
@@ -63,7 +64,7 @@ static __always_inline bool key_of_call(struct task_struct *task, struct pt_regs
 	case STALL_CALL_TRANSFER_AT:
 		return key_of_transfer(task, regs, call.how, key, ret);
 	}
-	return false; // what only the thread itself can read: paths, and the sizes of vectors
+	return false; // paths and sizes of vectors: only the thread itself can read them
 }
 
 static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
@@ -77,7 +78,7 @@ static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
 	    !key_of_call(task, &regs, &key, &file))
 		return 0;
 	struct stall_wait_slot *slot = find_slot(task, &index);
-	if (slot) // it has entered a wait since it is watched
+	if (slot) // it has entered a wait since the watching began
 		return 0;
 	index = create_slot_of(task);
 	slot = bpf_map_lookup_elem(&slots, &index);
@@ -95,7 +96,7 @@ static __noinline int adopt_wait(struct task_struct *task, __s32 pid)
 	struct stall_wait_stat *stat = stat_at(stat_index);
 	if (stat && !stat->announced && file)
 		emit_file(FILE_OF_ADOPTION, slot, stat, (__u64)file, regs.di);
-	// Where it has returned meanwhile nobody may have seen that: then it does not wait.
+	// Its return may have been missed meanwhile: then it does not wait.
 	if (!read_call(at, &regs))
 		__sync_val_compare_and_swap(&slot->seq, seq, seq + 1);
 	return 0;

@@ -5,7 +5,7 @@
 #include "ebpf/programs/waits/records.bpf.h"
 #include "ebpf/programs/waits/stats.bpf.h"
 
-#define ASYNC_CALLS 16384 // on their way at once
+#define ASYNC_CALLS 16384 // in flight at once
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

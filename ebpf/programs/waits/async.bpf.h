@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Asynchronous I/O, from its submission to the moment when its end is known, and what the system
- * calls of libaio do about it. */
+/* Asynchronous I/O, from its submission to the moment when its end is known; for libaio the system
+ * calls of both. */
 #ifndef STALL_WAITS_ASYNC_BPF_H
 #define STALL_WAITS_ASYNC_BPF_H
 
 #include "ebpf/programs/waits/state.bpf.h"
 
-// Two calls are never on their way under one address: an iocb belongs to its program, a request to
+// Two requests are never in flight under one address: an iocb belongs to its program, a request to
 // the kernel (tgid 0).
 struct async_id {
 	__u64 address;
@@ -17,8 +17,8 @@ struct async_id {
 struct async_call {
 	struct stall_wait_key key;
 	__u64 start_ns, value, size;
-	__u32 slot; // of who submitted it
-	__s32 tid;  // whose slot it may no longer be
+	__u32 slot; // of the thread that submitted it
+	__s32 tid;  // the slot may be another thread's by now
 	__u32 operation;
 	__u32 pad;
 };
@@ -26,14 +26,14 @@ struct async_call {
 // Sets the key's file, and its kind where a write makes the file longer. `file`: the address of the
 // kernel's struct.
 VERIFIED_ONCE int set_async_file(struct async_call *call, __u64 file);
-// Hidden: up to 6.1 a key of a map must lie on the stack for the verifier to see.
+// Hidden from the compiler: up to 6.1 the verifier needs a map's key on the stack.
 HIDDEN void begin_async_call(const struct async_id *id, struct async_call *call);
-// Takes back the call that has ended. Returns whether it was known.
+// Removes the call that has ended. Returns whether it was known.
 HIDDEN bool take_async_call(const struct async_id *id, struct async_call *ret);
 VERIFIED_ONCE int count_async_call(const struct async_call *call, __s64 result);
 
-// Where a target enters and leaves these system calls, with its saved registers:
-// io_submit(context, count, iocbs), io_getevents(context, min, count, events, ...).
+// At the entry and the return of these system calls, with the saved registers: io_submit(context,
+// count, iocbs), io_getevents(context, min, count, events, ...).
 HIDDEN int handle_io_submit(struct pt_regs *regs);
 HIDDEN int handle_io_submitted(struct pt_regs *regs, long result);
 HIDDEN int handle_io_getevents(struct pt_regs *regs, long result);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What a system call's arguments say about the wait, for its entry, its return and the iterator that
- * meets it in between. */
+/* The facts about a wait in its system call's arguments, for its entry, its return and the iterator
+ * that finds it in between. */
 #ifndef STALL_WAITS_CALLS_BPF_H
 #define STALL_WAITS_CALLS_BPF_H
 
@@ -48,9 +48,9 @@ static __always_inline __u32 kind_of_transfer(__u32 how, __u32 kind, __u64 end, 
 	return kind;
 }
 
-// What perf gives its programs at the entry and the return of a system call. It does not let one be
-// preempted. A kernel that may preempt the program of a raw tracepoint does not run it meanwhile for
-// other threads on that CPU: their waits would be missed.
+// What perf gives its programs at the entry and the return of a system call. It disables
+// preemption. A kernel that can preempt the program of a raw tracepoint does not run it meanwhile
+// for other threads on that CPU, so their waits would be missed.
 struct syscall_event {
 	__u64 common;
 	long number;

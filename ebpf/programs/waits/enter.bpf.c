@@ -23,7 +23,7 @@ struct iovec {
 	__u64 base, length;
 };
 
-// What is left of the saved registers where their pointer cannot go.
+// The saved registers that are needed where their pointer cannot be passed.
 struct call_args {
 	__u64 regs; // their address
 	__u64 di, si, dx, r10;
@@ -217,7 +217,7 @@ VERIFIED_ONCE int handle_file_call(struct call_args *args)
 	return 0;
 }
 
-// What is known by a path, an address, or by nothing.
+// Calls whose file is given by a path, by an address, or not at all.
 VERIFIED_ONCE int handle_other_call(struct call_args *args)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -250,7 +250,7 @@ VERIFIED_ONCE int handle_other_call(struct call_args *args)
 	return 0;
 }
 
-// restart_syscall(2): the kernel goes on with the wait that a signal had interrupted.
+// restart_syscall(2): the kernel continues the wait that a signal had interrupted.
 static __noinline int handle_restart(struct pt_regs *regs)
 {
 	__u32 index;

@@ -15,7 +15,7 @@
 #define EAGAIN 11
 #define ERESTART_RESTARTBLOCK 516 // include/linux/errno.h
 
-// What the rare end of a wait needs: more than five arguments.
+// Arguments for the rare end of a wait: BPF functions take at most five.
 struct end {
 	__u64 regs; // their address
 	__u64 now;
@@ -33,7 +33,7 @@ VERIFIED_ONCE int emit_end(struct end *end, struct stall_wait_slot *slot,
 	if (stat->role == STALL_ROLE_COND)
 		return 0;
 	if (!is_record_allowed(stall_flow_of(&slot->key, stat->role, STALL_RECORD_END), end->now)) {
-		if (is_over) // else the next wait for this word is reported in its place
+		if (is_over) // else the next wait for this word is reported instead
 			count_lost(STALL_LOST_RATE);
 		return 0;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Which file a call is about. Inline is what every read and write runs through. */
+/* The file of a call. Functions that every read and write runs through are inline. */
 #ifndef STALL_WAITS_FILES_BPF_H
 #define STALL_WAITS_FILES_BPF_H
 
@@ -8,7 +8,8 @@
 #define S_IFMT 0170000 // include/uapi/linux/stat.h
 #define S_IFREG 0100000
 
-// A program of a tracepoint does not run twice at once on a CPU, so each has a buffer for each CPU.
+// A tracepoint's program does not run twice at once on a CPU, so each program has one buffer per
+// CPU.
 enum file_user {
 	FILE_OF_ENTER,
 	FILE_OF_ADOPTION,
@@ -25,8 +26,8 @@ VERIFIED_ONCE __u32 get_or_create_path_stat(__u32 user, struct stall_wait_slot *
 					    struct stall_wait_key *key, __u64 path,
 					    __s32 directory);
 
-// The thread's own descriptors: the table and the file may go meanwhile, where another thread closes
-// them, so that these are reads that can fail.
+// The thread's own descriptors. Another thread may close them meanwhile, so these are reads that
+// can fail.
 static __always_inline struct file *file_of(struct task_struct *task, __s32 fd)
 {
 	struct fdtable *table = task->files->fdt;

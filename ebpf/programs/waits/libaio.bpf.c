@@ -75,7 +75,7 @@ VERIFIED_ONCE int follow_iocb(__u64 address)
 		return 0;
 	call.key.tgid = slot->tgid;
 	call.tid = slot->tid;
-	// A vector has a count here, and its bytes are known at its end.
+	// A vector has only a count here; its bytes are known at the end of the request.
 	if (iocb.opcode == IOCB_CMD_PREAD || iocb.opcode == IOCB_CMD_PWRITE)
 		call.size = iocb.size;
 	call.value = iocb.offset;
@@ -129,7 +129,7 @@ HIDDEN int handle_io_submit(struct pt_regs *regs)
 	return 0;
 }
 
-// Those that were not taken never come to an end.
+// Requests that the kernel did not accept never end.
 HIDDEN int handle_io_submitted(struct pt_regs *regs, long result)
 {
 	if (!regs)

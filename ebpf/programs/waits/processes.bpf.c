@@ -30,7 +30,7 @@ static __always_inline int handle_task_exit(struct task_struct *task)
 	release_slot(task->pid);
 	if (task->signal->live.counter || !is_target(tgid))
 		return 0;
-	// The last threads may all see this; one of them finds it.
+	// Several last threads may get here; only one of them finds the entry.
 	__s32 *found = bpf_map_lookup_elem(&targets, &tgid);
 	__s32 pid = found ? *found : 0;
 	if (!found || bpf_map_delete_elem(&targets, &tgid))

@@ -10,7 +10,7 @@ struct {
 	__type(value, struct record_buffer);
 } record_buffers SEC(".maps");
 
-// Of records with stacks; those of the scan have their own.
+// For records with stacks; those of the scan have their own map.
 struct stall_fair_share record_share;
 
 VERIFIED_ONCE int is_record_allowed(__u32 flow, __u64 now)
@@ -60,7 +60,7 @@ static __always_inline __u64 stack_end(struct task_struct *task, __u64 sp)
 	return arguments > sp ? arguments : 0;
 }
 
-// From sp upward, page by page: what lies beyond one that is not there is no stack. Returns the
+// Copies from sp upward, page by page: the stack ends at a page that is not there. Returns the
 // number of bytes.
 static __always_inline __u32 copy_stack(struct record_buffer *out, __u64 sp, __u64 end)
 {
@@ -70,7 +70,7 @@ static __always_inline __u32 copy_stack(struct record_buffer *out, __u64 sp, __u
 	if (end && end - sp <= limit)
 		limit = end - sp;
 	else
-		end = 0; // the limit comes first
+		end = 0; // max_stack is reached before the end
 	for (int i = 0; i < MAX_STACK / PAGE + 1; i++) {
 		__u32 chunk = PAGE - ((sp + size) & (PAGE - 1));
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What goes to user space, with the user's stack. */
+/* Records for user space, with the stack of the user's thread. */
 #ifndef STALL_WAITS_RECORDS_BPF_H
 #define STALL_WAITS_RECORDS_BPF_H
 
@@ -10,20 +10,20 @@
 #define PAGE 4096
 #define MAX_STACK 32768 // of `max_stack`
 
-// Too large for the BPF stack, and for a per-CPU map (32 KiB). A pool: who needs a record takes one
-// that is free. A CPU needs more than one where a program is interrupted by the timer's, or preempted,
-// as that of a uprobe can be; but hardly ever do all CPUs need one at the same moment.
+// Too large for the BPF stack, and for a per-CPU map (32 KiB). So there is a pool of records. A CPU
+// needs more than one where a program is interrupted by the timer's program or preempted, as a
+// uprobe's can be; all CPUs hardly ever need one at the same moment.
 struct record_buffer {
 	struct stall_wait_record record;
 	__u8 stack[MAX_STACK + PAGE]; // room that the verifier can see
 	__u64 is_taken;
 };
 
-// Whether the rate limit lets a record of this flow through. `_counted`: where not, it is lost.
+// Whether the rate limit permits a record of this flow. `_counted`: a refusal counts as a loss.
 VERIFIED_ONCE int is_record_allowed(__u32 flow, __u64 now);
 VERIFIED_ONCE int is_record_allowed_counted(__u32 flow, __u64 now);
 
-// NULL where none is free: the loss is counted. What is acquired must be released.
+// NULL where none is free, which is counted as a loss. Release what was acquired.
 HIDDEN struct record_buffer *acquire_record(void);
 HIDDEN void release_record(struct record_buffer *out);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-// Finds the waits that have passed their threshold and go on: by a timer, or run by user space.
+// Finds waits in flight that have passed their threshold: by a timer, or run by user space.
 #include "ebpf/programs/vmlinux.h"
 
 #include <bpf/bpf_helpers.h>
@@ -7,16 +7,16 @@
 #include "ebpf/programs/waits/records.bpf.h"
 #include "ebpf/programs/waits/wait.bpf.h"
 
-// Two scans are that far apart at least, also when many waits pass their thresholds.
+// The least interval between two scans, also when many waits pass their thresholds.
 #define MIN_PAUSE_NS 500000ULL
 
-// A record takes microseconds, and a scan holds up a CPU: the next emits the rest.
+// A record takes microseconds, and a scan occupies a CPU: the next scan emits the rest.
 #define MAX_EMITTED 64
 
-// That the reader has not taken yet: what comes behind these is late.
+// Not read yet: records behind these are late.
 #define MAX_PENDING (128 * sizeof(struct stall_wait_record))
 
-// Than a record with a stack.
+// Less than a record with a stack.
 #define ALARM_CHEAPER 8
 
 struct scan {
@@ -34,13 +34,13 @@ static __always_inline void mark_wait(struct stall_wait_slot *slot, struct stall
 	}
 	mark_stat(stat);
 	__sync_lock_test_and_set(&slot->marked, seq);
-	// The wait may have ended before it could see that.
+	// The wait may have ended before it could see `reported`.
 	if (*(volatile __u32 *)&slot->seq != seq &&
 	    __sync_lock_test_and_set(&slot->marked, 0) == seq)
 		unmark_stat(stat);
 }
 
-// Of the records of the scan.
+// Losses of the scan's records.
 struct stall_fair_share alarm_share;
 
 VERIFIED_ONCE int is_alarm_allowed(__u32 flow, __u64 now)
@@ -55,7 +55,7 @@ static __always_inline void emit_in_flight(struct stall_wait_slot *slot, __u32 i
 	__u64 now = scan->now, next = scan->next;
 	struct task_struct *task = (void *)slot->task;
 
-	scan->next = now; // tried again as soon as it may be
+	scan->next = now; // try again in the next scan
 	if (scan->emitted >= MAX_EMITTED || !is_alarm_allowed(flow, now))
 		return;
 	struct record_buffer *out = acquire_record();
@@ -75,7 +75,7 @@ static __always_inline void emit_in_flight(struct stall_wait_slot *slot, __u32 i
 	barrier();
 	if (*(volatile __u32 *)&slot->seq == seq) {
 		slot->reported = seq;
-		// Waking the reader costs more than all else: once is enough.
+		// Waking the reader is the most expensive step: once is enough.
 		if (bpf_ringbuf_output(&alarms, record, sizeof(*record),
 				       scan->emitted++ ? 0 : BPF_RB_FORCE_WAKEUP))
 			count_lost(STALL_LOST_RING_FULL);
@@ -136,7 +136,7 @@ struct scan_timer {
 	struct bpf_timer timer;
 };
 
-// No program that a tracepoint starts may use a map with a timer in it.
+// A program that a tracepoint starts must not use a map with a timer.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -152,7 +152,7 @@ static int on_scan_timer(void *map, __u32 *key, struct scan_timer *timer)
 
 #define CLOCK_MONOTONIC 1
 
-// Run once. The kernel stops the timer when nobody holds its map any more.
+// Run once. The kernel stops the timer when its map has no holder any more.
 SEC("syscall")
 int stall_start_timer(void *ctx)
 {

@@ -16,8 +16,8 @@ VERIFIED_ONCE __u32 find_slot_slow(__u32 tid)
 	return NO_SLOT;
 }
 
-// Puts the thread's slot into the table, unless it is there already: the slot that is there then, or
-// NO_SLOT where there is no room. A thread is put in by itself or by the iterator that adopts it.
+// Puts the thread's slot into the table, unless it has one there. Returns the slot in the table, or
+// NO_SLOT where there is no room. Called by the thread itself or by the iterator that adopts it.
 VERIFIED_ONCE __u32 publish_slot(__u32 tid, __u32 slot)
 {
 	__u64 entry = (__u64)tid << 32 | (slot + 1);

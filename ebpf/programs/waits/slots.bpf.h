@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* A slot for each thread of the targets. Inline is what every wait runs through. */
+/* A slot for each thread of the targets. Functions that every wait runs through are inline. */
 #ifndef STALL_WAITS_SLOTS_BPF_H
 #define STALL_WAITS_SLOTS_BPF_H
 
@@ -9,9 +9,9 @@
 
 // The thread's slot where it is not at the first place of the table; NO_SLOT where it has none.
 VERIFIED_ONCE __u32 find_slot_slow(__u32 tid);
-// Gives the thread that runs this a slot, of a target's. NO_SLOT: no target, or no room.
+// Gives the current thread a slot if it is a target's. NO_SLOT: no target, or no room.
 VERIFIED_ONCE __u32 create_slot(void);
-// The same of any thread.
+// The same for any thread.
 HIDDEN __u32 create_slot_of(struct task_struct *task);
 VERIFIED_ONCE int release_slot(__u32 tid);
 
@@ -36,7 +36,7 @@ static __always_inline struct stall_wait_slot *find_slot(struct task_struct *tas
 	if (place && *place >> 32 == tid) {
 		*ret = slot_of_place(*place);
 	} else {
-		// Threads of all other programs come this way too.
+		// Threads of all other programs get here, too.
 		if (!is_target(task->tgid))
 			return NULL;
 		*ret = find_slot_slow(tid);
@@ -44,7 +44,7 @@ static __always_inline struct stall_wait_slot *find_slot(struct task_struct *tas
 	return bpf_map_lookup_elem(&slots, ret);
 }
 
-// The same of the thread that runs this; a target's thread that has none is given one.
+// The same for the current thread; a target's thread without a slot gets one.
 static __always_inline struct stall_wait_slot *get_or_create_slot(struct task_struct *task,
 								  __u32 *ret)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the units of the wait programs share with one another and with their loader. */
+/* The data that the units of the wait programs share with one another and with their loader. */
 #ifndef STALL_WAITS_STATE_BPF_H
 #define STALL_WAITS_STATE_BPF_H
 
@@ -7,10 +7,10 @@
 #include "ebpf/waits.h"
 #include "ebpf/waits_calls.h"
 
-// A function of several units is of one of two sorts. One that is VERIFIED_ONCE is verified on its
-// own, and not again for each way that leads to it: it takes numbers and pointers to memory, none to
-// kernel objects, and returns a number. One that is HIDDEN is verified as a static one is, once for
-// each call, with what the caller passes.
+// A function that several units use is of one of two kinds. VERIFIED_ONCE: it is verified on its
+// own, not for each path to it; it takes numbers and pointers to memory, none to kernel objects,
+// and returns a number. HIDDEN: it is verified like a static function, for each call, with the
+// caller's arguments.
 #define VERIFIED_ONCE __attribute__((noinline))
 #define HIDDEN __hidden __attribute__((noinline))
 
@@ -29,12 +29,12 @@ extern const volatile __u64
 
 // Changed while they run.
 extern __u32 only_tgid;	   // the kernel's number of the one target; 0: there are several, or none
-extern __u32 target_count; // that were added, the ended ones included
+extern __u32 target_count; // targets that were added, including ended ones
 extern __u64 thresholds[STALL_WAIT_KINDS];
 extern __u64 scan_period_ns;
 
 // Written by the programs.
-extern __u32 slots_high; // slots that were ever in use: the first ones
+extern __u32 slots_high; // the slots that were ever in use are below
 extern __u32 marks;	 // sum of all stat.marked: with none, a wake costs one load
 extern __u64 lost[STALL_LOST_CAUSES];
 
@@ -47,8 +47,8 @@ struct targets_map {
 };
 extern struct targets_map targets SEC(".maps");
 
-// A hash table of threads by the kernel's tid: tid << 32 | slot + 1. Task storage holds the same for
-// three times the cost, and this is looked up twice in every wait.
+// A hash table of threads by the kernel's tid: tid << 32 | slot + 1. Task storage costs three times
+// as much, and every wait has two lookups.
 struct threads_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -67,7 +67,7 @@ struct slots_map {
 };
 extern struct slots_map slots SEC(".maps");
 
-// Slots below slots_high that were given back.
+// Free slots below slots_high.
 struct free_slots_map {
 	__uint(type, BPF_MAP_TYPE_STACK);
 	__uint(max_entries, 1);
@@ -89,7 +89,7 @@ struct record_ring {
 	__uint(max_entries, 4096);
 };
 extern struct record_ring records SEC(".maps");
-// Of waits in flight, so that they need not wait behind stacks of waits that are over.
+// A ring buffer for waits in flight, so that they are not delayed by stacks of ended waits.
 extern struct record_ring alarms SEC(".maps");
 
 static __always_inline void count_lost(enum stall_wait_lost cause)
@@ -104,10 +104,10 @@ static __always_inline bool is_target(__u32 tgid)
 	return target_count > 1 && bpf_map_lookup_elem(&targets, &tgid);
 }
 
-// Of a kind that is none: no wait is that long.
+// For a number that is no kind: no wait is that long.
 static __always_inline __u64 threshold_of(__u32 kind)
 {
-	// Checked here: the verifier (6.1) does not see that it was, where the compiler uses a copy.
+	// Checked again: the verifier (6.1) misses the first check where the compiler uses a copy.
 	barrier_var(kind);
 	return kind < STALL_WAIT_KINDS ? thresholds[kind] : ~0ULL;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* A stat for each key, with a histogram of its waits. Inline is what every wait runs through. */
+/* A stat for each key, with a histogram of its waits. Functions that every wait runs through are
+ * inline. */
 #ifndef STALL_WAITS_STATS_BPF_H
 #define STALL_WAITS_STATS_BPF_H
 
 #include "ebpf/programs/waits/state.bpf.h"
 
-#define MAX_TRIES 4 // to raise a maximum that others raise too
+#define MAX_TRIES 4 // to raise a maximum that other CPUs raise, too
 
 // The index of the stat with this tag where it is not at the first place of the table; else 0.
 VERIFIED_ONCE __u32 find_stat_slow(__u64 tag);
@@ -32,7 +33,7 @@ static __always_inline __u32 get_or_create_stat(const struct stall_wait_key *key
 	return create_stat(key, tag);
 }
 
-// A wait for this key has been long: from now on its wakers are recorded.
+// A wait for this key is long: from now on its wakers are recorded.
 static __always_inline void mark_stat(struct stall_wait_stat *stat)
 {
 	__sync_fetch_and_add(&stat->marked, 1);
@@ -90,7 +91,7 @@ static __always_inline void count_wait(struct stall_wait_stat *stat, __u64 ns, _
 {
 	__u32 bucket = bucket_of(ns);
 
-	if (bucket < STALL_WAIT_BUCKETS) // as it always is
+	if (bucket < STALL_WAIT_BUCKETS) // always true: for the verifier
 		__sync_fetch_and_add(&stat->bucket[bucket], 1);
 	__sync_fetch_and_add(&stat->total_ns, ns);
 	stat->last_ns = now;

@@ -8,7 +8,7 @@
 #include "ebpf/programs/waits/records.bpf.h"
 #include "ebpf/programs/waits/slots.bpf.h"
 
-/* A return address and what lies above it. */
+/* A return address and the words above it. */
 struct frame {
 	__u64 return_address;
 	__u64 words[STALL_FRAME_WORDS];
@@ -19,9 +19,9 @@ static __always_inline bool read_frame(struct frame *frame, __u64 call_sp)
 	return !bpf_probe_read_user(frame, sizeof(*frame), (void *)call_sp);
 }
 
-/* Whether the call that a uprobe saw has not returned: its return address still stands on the
- * stack, under the same frame. Without a probe on the return, which would rewrite that address,
- * there is no other sign. */
+/* Whether the call that a uprobe saw has not returned: its return address is still on the stack,
+ * under the same frame. There is no other sign without a return uprobe, which would rewrite that
+ * address. */
 static __always_inline bool is_same_server_call(__u64 call_sp, __u64 return_address, __u32 hash,
 						__u64 sp)
 {
@@ -34,7 +34,7 @@ static __always_inline bool is_same_server_call(__u64 call_sp, __u64 return_addr
 #define CALL 0xe8 // CALL rel32
 #define CALL_SIZE 5
 
-/* Which function the instruction before a return address calls; 0: it is no direct call. */
+/* The function that the instruction before a return address calls; 0: it is no direct call. */
 static __always_inline __u64 called_before(__u64 return_address)
 {
 	__u8 code[CALL_SIZE] = {};
@@ -48,8 +48,8 @@ static __always_inline __u64 called_before(__u64 return_address)
 }
 
 /* InnoDB reserves a cell for a latch in one call and waits for the cell in another, from the same
- * function: that one's return address then lies where the first one's was. So the call that waits
- * needs no probe, which in old binaries the kernel would have to single-step. */
+ * function: the second return address is then at the place of the first. So the call that waits
+ * needs no uprobe, which the kernel would have to single-step in old binaries. */
 static __always_inline bool refresh_prepared_call(struct stall_wait_server *server, __u64 sp)
 {
 	struct frame frame;
@@ -94,7 +94,7 @@ VERIFIED_ONCE int refresh_server_call(struct stall_wait_slot *slot, __u64 sp)
 
 __u64 uprobe_hits[UPROBE_FUNCTIONS];
 
-// What the loader gives with each uprobe, packed into its cookie.
+// The loader's data of each uprobe, packed into its cookie.
 struct uprobe_cookie {
 	__u8 function, lock_arg, second_arg, prepares;
 	__s32 next_call;
@@ -129,14 +129,14 @@ static __always_inline struct uprobe_cookie count_hit(void *ctx)
 	return cookie;
 }
 
-// A call within the one that was seen before, for the same lock: a rwlock of MariaDB waits for its
-// own mutex, which is its first member.
+// A call within the previous one, for the same lock: a rwlock of MariaDB waits for its own mutex,
+// which is its first member.
 static __always_inline bool is_same_lock(const struct stall_wait_server *before, __u64 lock)
 {
 	return lock && lock - before->lock + 16 <= 32;
 }
 
-// Returns whether the call that was seen before goes on around this one.
+// Returns whether the previous call has not returned and contains this one.
 static __always_inline bool keep_outer(struct stall_wait_slot *slot, __u64 sp)
 {
 	const struct stall_wait_server *before = &slot->server;

@@ -4,8 +4,8 @@
 
 #include "ebpf/programs/waits/state.bpf.h"
 
-// Where a thread enters a futex wait with this stack pointer, before others may read the slot: when
-// a wait for a mutex inside a wait for a row has ended, the thread waits for the row.
+// Called when a thread enters a futex wait with this stack pointer, before others may read the
+// slot: after a wait for a mutex inside a wait for a row, the thread waits for the row again.
 VERIFIED_ONCE int refresh_server_call(struct stall_wait_slot *slot, __u64 sp);
 
 #endif

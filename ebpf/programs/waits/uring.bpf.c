@@ -12,7 +12,7 @@ struct kiocb {
 	long long ki_pos;
 };
 
-/* Three of the shapes that the first part of a request has: its operation says which. */
+/* Three layouts of the first part of a request, which depend on its operation. */
 struct io_rw {
 	struct kiocb kiocb;
 	__u32 len;
@@ -103,7 +103,7 @@ static __always_inline __u32 kind_of_request(__u32 opcode)
 	return STALL_WAIT_KINDS;
 }
 
-// What the request is about, from the part of it that is the operation's own.
+// File and size of the request, from the part that depends on the operation.
 static __always_inline void read_request(struct io_kiocb *request, struct async_call *call)
 {
 	struct io_rw *rw = (void *)request;

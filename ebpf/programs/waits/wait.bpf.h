@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The wait that a thread is in, as its slot holds it. All inline: every wait runs through it. */
+/* A thread's current wait, in its slot. All inline: every wait runs through it. */
 #ifndef STALL_WAITS_WAIT_BPF_H
 #define STALL_WAITS_WAIT_BPF_H
 
 #include "ebpf/programs/waits/stats.bpf.h"
 
-// Sets what is the wait's own, before others may see that the thread waits.
+// Sets the fields of the wait, before others may see that the thread waits.
 static __always_inline void begin_wait(struct stall_wait_slot *slot, __u64 regs, __u32 stat)
 {
-	__u32 seq = (slot->seq + 1) & ~1U; // where an end was missed, it ends now
+	__u32 seq = (slot->seq + 1) & ~1U; // a wait whose end was missed ends now
 
 	slot->stat = stat;
 	slot->regs = regs;
@@ -21,7 +21,7 @@ static __always_inline void begin_wait(struct stall_wait_slot *slot, __u64 regs,
 
 static __always_inline void clear_mark(struct stall_wait_slot *slot)
 {
-	// The scan may take it back at the same time: one of both gets it.
+	// The scan may remove the mark at the same time: only one of both does.
 	if (!__sync_lock_test_and_set(&slot->marked, 0))
 		return;
 	struct stall_wait_stat *stat = stat_at(slot->stat);
@@ -29,14 +29,14 @@ static __always_inline void clear_mark(struct stall_wait_slot *slot)
 		unmark_stat(stat);
 }
 
-// Before the slot's fields change: a wait whose end was missed is over.
+// Before the slot's fields change: ends a wait whose end was missed.
 static __always_inline void end_missed_wait(struct stall_wait_slot *slot)
 {
 	if (slot->seq & 1) {
 		slot->seq++;
 		barrier();
 	}
-	if (slot->marked) // at the very end of the wait before
+	if (slot->marked) // set at the very end of the previous wait
 		clear_mark(slot);
 }
 
