@@ -24,8 +24,8 @@ struct stall_ring {
 	uid_t owner;
 	bool writable;
 	uint8_t *base;
-	struct stall_ring_header header; // our copy: only this one is calculated with
-	// The record that was being written when it was last asked for, and since when.
+	struct stall_ring_header header; // our copy, the only one that is used
+	// The record that was being written at the last read, and since when.
 	uint64_t pending, pending_ns;
 };
 
@@ -41,7 +41,7 @@ void stall_ring_close(struct stall_ring *ring)
 	free(ring);
 }
 
-// Parts stand in the order of the header, so that none lies in another.
+// Parts must be in the order of the header, so that they do not overlap.
 struct layout {
 	uint64_t end, file_size;
 	bool bad;
@@ -188,7 +188,7 @@ static int reopen_as_owner(int fd)
 
 struct stall_error *stall_ring_open(const char *path, bool writable, struct stall_ring **ret)
 {
-	// Neither waits for a FIFO nor follows a link that somebody put there.
+	// Does not wait for a FIFO and does not follow a link.
 	const int flags = O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY;
 	int fd = writable ? open(path, O_RDWR | flags) : -1;
 
@@ -246,7 +246,7 @@ uint64_t stall_ring_next_data(const struct stall_ring *ring, uint64_t offset)
 {
 	off_t next = lseek(ring->fd, (off_t)offset, SEEK_DATA);
 
-	if (next < 0) // ENXIO; anything else: the filesystem does not say
+	if (next < 0) // ENXIO; any other error: not known for this filesystem
 		return errno == ENXIO ? UINT64_MAX : offset;
 	return (uint64_t)next;
 }
@@ -271,7 +271,7 @@ volatile struct stall_wait_stat *stall_ring_stats(const struct stall_ring *ring,
 	return (volatile struct stall_wait_stat *)(ring->base + ring->header.stats_offset);
 }
 
-// memcpy, and nothing of it later: only the copy is used afterwards.
+// Copies once: only the copy is used afterwards.
 static void copy_out(void *ret, const void *from, size_t size)
 {
 	memcpy(ret, from, size);
@@ -336,7 +336,7 @@ bool stall_ring_read_stack(const struct stall_ring *ring, size_t slot, uint32_t 
 		copy_out(stack, from->bytes, size);
 		if (load32(&from->seq) != seq || load32(&slot_at(ring, slot)->seq) != seq)
 			return false;
-		if (load64(&from->words_ns) != copy.words_ns) // it has read the words again
+		if (load64(&from->words_ns) != copy.words_ns) // the thread has read the words again
 			continue;
 		*ret = (struct stall_ring_stack_copy){
 			.size = (uint32_t)size,
@@ -405,7 +405,7 @@ static bool copy_record(const struct stall_ring *ring, uint64_t number,
 	return true;
 }
 
-// Whether the record will still come: a writer has taken its number, and is not known to be stuck.
+// Whether the record can still come: a writer has taken its number, and may not be stuck.
 static bool is_awaited(struct stall_ring *ring, uint64_t number)
 {
 	uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);

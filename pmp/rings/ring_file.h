@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the ring that libstallscope.so keeps in a server, or left behind. Nothing in it is
-// believed: sizes are checked once, and every value is copied before it is used. A file that is cut
+// Reads the ring of libstallscope.so, of a live server or of one that has ended. Nothing in it is
+// trusted: sizes are checked once, and every value is copied before it is used. A file that is cut
 // while it is mapped reads as zeros from there on (ring_map.h).
 #ifndef STALL_RING_FILE_H
 #define STALL_RING_FILE_H
@@ -15,14 +15,14 @@
 
 struct stall_ring;
 
-// Times are nanoseconds of CLOCK_MONOTONIC. What is later than this (in 146 years) is no time.
+// Times are nanoseconds of CLOCK_MONOTONIC. Anything later than this (in 146 years) is invalid.
 #define STALL_RING_MAX_TIME (UINT64_C(1) << 62)
 
-// `writable`: thresholds, the switch, and roles and retirement of stats are set through it; where the
-// file cannot be written it is opened for reading, and stall_ring_is_writable() says so.
+// `writable`: to set thresholds, the switch, roles and retirement of stats. A file that cannot be
+// written is opened for reading, and stall_ring_is_writable() returns false.
 struct stall_error *stall_ring_open(const char *path, bool writable, struct stall_ring **ret);
-// Of a file that is open, for reading only. `path` is for messages. Takes the descriptor over, also
-// where it fails.
+// Opens the ring of an open file, for reading only. `path` is for messages. Takes the descriptor
+// over, also where it fails.
 struct stall_error *stall_ring_open_fd(int fd, const char *path, struct stall_ring **ret);
 void stall_ring_close(struct stall_ring *ring); // NULL is fine
 static inline void stall_ring_closep(struct stall_ring **ring)
@@ -40,23 +40,23 @@ const struct stall_ring_header *stall_ring_header(const struct stall_ring *ring)
 // The header as it is now: `enabled`, thresholds, `lost`, `head`, `state`.
 volatile struct stall_ring_header *stall_ring_live(const struct stall_ring *ring);
 
-// Where the next page begins, at `offset` or behind, that has been written to: the file has holes, and
-// to read one in memory would be to fill it. UINT64_MAX: there is none.
+// The start of the next page, at `offset` or behind, that has been written to: the file has holes,
+// and reading one through the mapping would fill it. UINT64_MAX: there is none.
 uint64_t stall_ring_next_data(const struct stall_ring *ring, uint64_t offset);
 
-// Arrays in the mapping, read as those of the BPF programs are (waits_loader.h). Slots: as many as
-// have been in use.
+// Arrays in the mapping, to be read like those of the BPF programs (waits_read.h). *ret_count of
+// slots: those that have been in use.
 const volatile struct stall_wait_slot *stall_ring_slots(const struct stall_ring *ring,
 							size_t *ret_count);
 volatile struct stall_wait_stat *stall_ring_stats(const struct stall_ring *ring, size_t *ret_count);
 
-// A copy of a slot that was in one wait, or in none, from its first byte to its last. False: it
-// changed each time that it was read. The name ends.
+// A consistent copy of a slot, in one wait or in none. False: it changed in each attempt. The name
+// is terminated.
 bool stall_ring_read_slot(const struct stall_ring *ring, size_t slot, struct stall_wait_slot *ret);
 
-// The stack of the wait `seq` of a slot: copied, and afterwards the slot was still in that wait and
-// the copy whole. False: it has none (yet), or the wait is over. `stack` has room for `room` bytes;
-// ret->size says how many of them it has.
+// The stack of the wait `seq` of a slot: afterwards the slot was still in that wait, and the copy
+// is consistent. False: it has none (yet), or the wait is over. `stack` has room for `room` bytes;
+// ret->size is the number of bytes.
 struct stall_ring_stack_copy {
 	uint32_t size;
 	uint64_t address, whole, fs_base, words_ns;
@@ -67,15 +67,15 @@ bool stall_ring_read_stack(const struct stall_ring *ring, size_t slot, uint32_t 
 			   struct stall_ring_stack_copy *ret, uint8_t *stack, size_t room);
 size_t stall_ring_max_stack(const struct stall_ring *ring);
 
-// The name of the file of a stat, copied and ended; false: it has none.
+// A copy of the name of the file of a stat, terminated; false: it has none.
 bool stall_ring_read_name(const struct stall_ring *ring, size_t stat, uint64_t tag,
 			  struct stall_ring_name *ret);
 
-// The next record from *cursor on, which moves on; *cursor 0: from the oldest that there is. False:
-// there is none; or, where *cursor is still below the header's `head`, the next one is being
-// written. One that stays so for a second (its writer gave up, or died) is passed over then; who
-// reads the ring of a server that has ended skips it at once by ++*cursor. *ret_lost is added those
-// that were overwritten before they were read.
+// Reads the next record from *cursor on and advances *cursor; *cursor 0: from the oldest record.
+// False: there is none; or, where *cursor is still below the header's `head`, the next one is being
+// written. A record that stays so for a second (its writer gave up, or ended) is skipped then; a
+// reader of the ring of a server that has ended skips it at once by ++*cursor. Adds to *ret_lost
+// the records that were overwritten before they were read.
 struct stall_ring_record_copy {
 	struct stall_wait_record record; // stack_size is what was copied; the name ends
 	uint64_t whole;

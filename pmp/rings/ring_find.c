@@ -22,7 +22,7 @@
 #define MAX_CANDIDATES 256
 #define MAX_ENVIRONMENT (256 << 10)
 
-// Who the process is, by what all may read of it.
+// The identity of a process, from files that every user may read.
 struct identity {
 	struct stall_target target;
 	pid_t ns_pid;	      // in its own pid namespace
@@ -44,8 +44,8 @@ static void read_text(int dirfd, const char *path, char *ret, size_t size)
 	ret[n > 0 ? n : 0] = '\0';
 }
 
-// Field 28 of the stat file, which the kernel shows to who may look into the process. (The second, in
-// parentheses, is the name. Linux man-pages, proc_pid_stat(5).)
+// Field 28 of the stat file, which the kernel shows only to those who may read the process. (The
+// second, in parentheses, is the name. Linux man-pages, proc_pid_stat(5).)
 static uint64_t read_start_stack(const struct stall_target *target)
 {
 	char text[1024], path[32];
@@ -94,8 +94,8 @@ static struct stall_error *identity_init(struct identity *identity, pid_t pid)
 	return NULL;
 }
 
-// Two pid namespaces may have the same pid. Of a process that we may not look into, only our own
-// is certain.
+// Two pid namespaces may have the same pid. For a process that we may not read, only our own
+// namespace is certain.
 static bool is_other_namespace(const struct stall_ring_header *header,
 			       const struct identity *identity)
 {
@@ -126,7 +126,7 @@ static bool is_of(const struct stall_ring_header *header, const struct identity 
 	       !stall_ring_is_of_another_boot(header) && !is_other_namespace(header, identity);
 }
 
-// Whoever may write into a folder can put a file with the right name and content there.
+// A user who can write into a folder can put a file with the right name and content there.
 static struct stall_error *check_owner(const struct identity *identity,
 				       const struct stall_ring *ring)
 {
@@ -179,7 +179,7 @@ __attribute__((format(printf, 2, 3))) static struct stall_error *add_folder(stru
 
 #define CHOICE "STALLSCOPE_RUNTIME_DIR="
 
-// What the process was started with, where we may read that. Its environment has no limit.
+// The environment that the process was started with, where we may read it. It has no size limit.
 static struct stall_error *add_chosen(struct folders *folders, const struct stall_target *target)
 {
 	_cleanup_free_ char *text = malloc(MAX_ENVIRONMENT);
@@ -195,7 +195,7 @@ static struct stall_error *add_chosen(struct folders *folders, const struct stal
 	return NULL;
 }
 
-// Where a library loaded by that user looks for a place, as far as our environment is its own.
+// The folders that a library loaded by that user tries, as far as it has our environment.
 static struct stall_error *add_folders(struct folders *folders, uid_t uid)
 {
 	const char *chosen = getenv("STALLSCOPE_RUNTIME_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
@@ -331,7 +331,7 @@ static struct stall_error *search_path(struct search *search, const char *path, 
 	} else if (errno == EACCES || errno == EPERM) {
 		*ret_refused = true;
 	}
-	// A container's own folder: its host may be allowed to look there.
+	// A container's own folder, which the host may be allowed to read.
 	if (!search->identity || search->found)
 		return NULL;
 	_cleanup_close_ int root = stall_open_in_root(&search->identity->target, path);
@@ -413,7 +413,7 @@ struct stall_error *stall_ring_find_any(void)
 	return err;
 }
 
-// `is_found`: nobody named the file.
+// `is_found`: the file was not named by the user.
 static struct stall_error *check_process(const struct stall_ring *ring, pid_t pid, bool is_found)
 {
 	_cleanup_(identity_deinit) struct identity identity = {
@@ -443,7 +443,7 @@ struct stall_error *stall_ring_open_process(pid_t pid, const char *path, bool wr
 			return err;
 	}
 	struct stall_error *err = stall_ring_open(found ? found : path, writable, &ring);
-	// What was found by name may have been replaced meanwhile.
+	// A file that was found by name may have been replaced meanwhile.
 	if (!err)
 		err = check_process(ring, pid, found);
 	if (err)
@@ -459,7 +459,7 @@ bool stall_ring_is_left(const struct stall_ring *ring, pid_t pid)
 	};
 	_cleanup_error_ struct stall_error *err = identity_init(&identity, pid);
 
-	// What cannot be asked has ended, which others notice.
+	// A process that cannot be read has ended, which others report.
 	return !err && !is_of(stall_ring_header(ring), &identity);
 }
 

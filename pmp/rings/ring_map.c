@@ -9,14 +9,14 @@
 
 #include "inproc/ring.h"
 
-// What the handler looks through: `start` is written last, and taken away first.
+// The mappings that the handler searches: `start` is written last, and cleared first.
 struct guarded {
 	uintptr_t start, end;
 	int fd;
 	bool cut;
 };
 static struct guarded guarded[STALL_MAX_RINGS];
-static struct sigaction before; // what SIGBUS did until the first mapping
+static struct sigaction before; // the action of SIGBUS until the first mapping
 
 static struct guarded *find(uintptr_t address)
 {
@@ -41,7 +41,7 @@ static bool replace(const struct guarded *map, uintptr_t address)
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
 }
 
-// Calls nothing but system calls: it may run within any function.
+// Makes only system calls: it may run within any function.
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
 	int errnum = errno;

@@ -7,8 +7,8 @@
 #include "base/cleanup.h"
 #include "rings/ring_threads.h"
 
-// The records as they come; of each object only the latest are kept, since a lock that everybody
-// waits for is let go a thousand times a second.
+// The records as they come; of each object only the latest are kept, since a contended lock is
+// released a thousand times a second.
 struct collector {
 	struct stall_ring_releases *ret;
 	struct stall_arena *arena;
@@ -54,7 +54,7 @@ static void keep(struct collector *collector, const struct stall_ring_record_cop
 
 	if (!is_new && place->record.record.now_ns > record->record.now_ns)
 		return;
-	// A place that is taken over keeps its room for a stack.
+	// A place that is reused keeps its room for a stack.
 	if (is_new)
 		place->stack = stall_arena_alloc(collector->arena, collector->capacity);
 	place->record = *record;
@@ -85,13 +85,13 @@ struct stall_error *stall_ring_releases_init(struct stall_ring_releases *release
 		return &stall_enomem;
 	}
 	const uint64_t head = __atomic_load_n(&stall_ring_live(ring)->head, __ATOMIC_ACQUIRE);
-	// Whatever becomes of `head` meanwhile.
+	// However `head` changes meanwhile.
 	size_t left = 2 * (size_t)stall_ring_header(ring)->cell_count;
 	while (cursor < head && left-- > 0) {
 		uint64_t before = cursor;
 
 		if (!stall_ring_next_record(ring, &cursor, &lost, &record, stack, room)) {
-			// One that is being written is not waited for.
+			// Does not wait for a record that is being written.
 			cursor = cursor > before ? cursor : before + 1;
 			continue;
 		}

@@ -7,9 +7,9 @@
 #include "rings/ring_file.h"
 #include "snapshot/snapshot.h"
 
-#define STALL_RELEASE_AGE_NS UINT64_C(10000000000) // older ones say nothing of this stall
-#define STALL_RELEASES_LOCK 16			   // read of each lock
-#define STALL_RELEASES 512			   // in all
+#define STALL_RELEASE_AGE_NS UINT64_C(10000000000) // older ones do not concern this stall
+#define STALL_RELEASES_LOCK 16			   // read per lock
+#define STALL_RELEASES 512			   // in total
 
 struct stall_ring_release {
 	struct stall_ring_record_copy record;

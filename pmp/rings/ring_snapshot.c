@@ -11,7 +11,7 @@ struct stall_error *stall_ring_content_init(struct stall_ring_content *content,
 					    size_t max_stack)
 {
 	*content = (struct stall_ring_content){};
-	// Threads first: who lets go what they wait for does so later.
+	// Threads first: releases of what they wait for come later.
 	struct stall_error *err =
 		stall_ring_threads_init(&content->threads, ring, arena, max_stack);
 	if (!err)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a snapshot takes from a ring, of a live process and of one that has ended.
+// Fills a snapshot from a ring, of a live process or of one that has ended.
 #ifndef STALL_RING_SNAPSHOT_H
 #define STALL_RING_SNAPSHOT_H
 
@@ -22,7 +22,7 @@ void stall_ring_content_deinit(struct stall_ring_content *content);
 // Reads of memory outside the copies find nothing: the process may not be read.
 void stall_ring_snapshot_init(struct stall_snapshot *snapshot);
 
-// Sets what the process is called, where that is not known yet.
+// Sets the name of the process, where it is not known yet.
 struct stall_error *stall_ring_name_process(const struct stall_ring *ring,
 					    struct stall_process *process);
 
@@ -32,7 +32,7 @@ struct stall_error *stall_ring_maps_create(const struct stall_ring *ring,
 					   struct stall_maps *previous,
 					   struct stall_open_files *files, struct stall_maps **ret);
 
-// Says what is missing.
+// Notes what is missing.
 struct stall_error *stall_ring_note(struct stall_snapshot *snapshot, uint32_t process,
 				    const struct stall_ring *ring,
 				    const struct stall_ring_content *content);

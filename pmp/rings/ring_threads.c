@@ -13,7 +13,8 @@ static int compare_threads(const void *a, const void *b)
 
 	if (x->slot.tid != y->slot.tid)
 		return x->slot.tid < y->slot.tid ? -1 : 1;
-	// Of a slot that was never freed and its tid's next owner, the one that waited last.
+	// Of a slot that was never freed and one of its tid's next owner, keeps the slot that
+	// waited last.
 	return (x->slot.start_ns < y->slot.start_ns) - (x->slot.start_ns > y->slot.start_ns);
 }
 

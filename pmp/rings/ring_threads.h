@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ring says of the threads of one process, in the terms of a snapshot.
+// Threads of one process in a ring, in the terms of a snapshot.
 #ifndef STALL_RING_THREADS_H
 #define STALL_RING_THREADS_H
 
@@ -22,8 +22,8 @@ struct stall_ring_thread {
 struct stall_ring_threads {
 	struct stall_ring_thread *threads; // by tid, one of each
 	size_t count;
-	uint64_t newest_ns; // the latest time that any of them knows of
-	size_t full;	    // stacks that found no room in the arena
+	uint64_t newest_ns; // the latest time in any of them
+	size_t full;	    // stacks without room in the arena
 };
 
 static inline bool stall_ring_thread_is_waiting(const struct stall_ring_thread *thread)
@@ -41,12 +41,12 @@ void stall_ring_threads_deinit(struct stall_ring_threads *threads);
 const struct stall_ring_thread *stall_ring_threads_find(const struct stall_ring_threads *threads,
 							pid_t ns_tid);
 
-// Sets how the thread waits: stack, registers, label, what for and how long. Of one that is in no
-// wait nothing is known but that.
+// Sets the wait of the thread: stack, registers, label, lock and duration. Of a thread that is in
+// no wait nothing else is known.
 void stall_ring_thread_fill(const struct stall_ring_thread *from, uint64_t now_ns,
 			    struct stall_thread *thread);
 
-// What threads in a call (enum stall_ring_call) wait for; NONE: it is no wait.
+// The object that threads in a call (enum stall_ring_call) wait for; NONE: it is no wait.
 enum stall_object stall_ring_object(uint32_t call);
 
 // Those that the library keeps: the callee-saved ones, SP and PC.

@@ -6,7 +6,7 @@
 
 #include "base/cleanup.h"
 
-// What the waiters of one object have read, the latest first.
+// Reads by the waiters of one object, the latest first.
 struct words {
 	uint64_t object, ns;
 	const uint8_t *bytes;
@@ -28,7 +28,8 @@ static bool has_words(const struct stall_ring_thread *thread)
 	       thread->slot.key.kind == STALL_WAIT_FUTEX;
 }
 
-// Who owns a mutex (__data.__owner), or writes under an rwlock (__data.__cur_writer), in any glibc.
+// The owner of a mutex (__data.__owner), or the writer of an rwlock (__data.__cur_writer), in any
+// glibc.
 static pid_t owner_in(const uint8_t bytes[STALL_RING_WORDS], uint32_t operation)
 {
 	size_t at = STALL_FUTEX_BEFORE + (operation == STALL_RING_MUTEX_LOCK ? 8 : 24);
@@ -44,9 +45,10 @@ static bool is_lock_wait(const struct stall_ring_thread *thread)
 	       thread->slot.operation != STALL_RING_COND_WAIT;
 }
 
-// Slots and words are of moments that are apart. An owner who waits for the same lock has just got it,
-// unless it says itself that it waits for what it has; one who began to wait for another lock after
-// the words were read may have let this one go before. Either would close a ring that never was.
+// Slots and words are of different moments. An owner that waits for the same lock has just got it,
+// unless its own slot shows that it waits for the lock that it has. An owner that began to wait for
+// another lock after the words were read may have released this one before. Either would show a
+// deadlock cycle that never existed.
 static bool owner_has_moved(const struct words *latest, const struct stall_ring_threads *threads)
 {
 	if (latest->operation == STALL_RING_COND_WAIT)
@@ -72,7 +74,7 @@ static void fill_futex(const struct words *latest, const struct words *other,
 
 	ret->address = latest->object;
 	ret->readable = true;
-	// That two reads mean the same says nothing of now.
+	// Two equal reads prove nothing about the present.
 	ret->read_twice = !is_past;
 	memcpy(ret->first, latest->bytes, sizeof(ret->first));
 	memcpy(ret->bytes, (other && !is_past ? other : latest)->bytes, sizeof(ret->bytes));

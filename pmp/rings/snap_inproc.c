@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend that needs no right on the process: its threads have recorded themselves in a ring, and
-// /proc/PID/task says which of them live. It neither traces nor reads its memory.
+// The backend without privileges: the threads have recorded themselves in a ring, and
+// /proc/PID/task lists those that still exist. It neither traces the process nor reads its memory.
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -186,7 +186,7 @@ static struct stall_error *take(const struct inproc *inproc, struct stall_snapsh
 	struct stall_error *err = read_rings(inproc, snapshot, options, contents);
 	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
-	// Whoever is listed afterwards and had a wait then has it still, or had it then.
+	// A thread that is listed afterwards was in its recorded wait at the moment of the copy.
 	if (!err)
 		err = add_threads(snapshot, options);
 	for (size_t i = 0, first = 0; !err && i < snapshot->process_count; i++) {

@@ -99,7 +99,7 @@ static const struct {
 	{"waits", NOTHING, run_waits},
 };
 
-// What a line is run with.
+// The arguments of a line's command.
 struct running {
 	struct stall_commands *commands;
 	struct stall_server *server;

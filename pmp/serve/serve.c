@@ -50,7 +50,7 @@ static bool has_ended(const struct stall_server *server, const struct pollfd *fd
 	return false;
 }
 
-// SIGTERM is a quit: thresholds of a ring are put back.
+// SIGTERM acts as "quit": the thresholds of a ring are restored.
 static struct stall_error *receive_sigterm(int *ret)
 {
 	sigset_t set;
@@ -72,7 +72,7 @@ static struct stall_error *run(struct stall_server *server, struct stall_command
 		if (!fds)
 			return &stall_enomem;
 		struct stall_error *err = wait_for_work(server, in, signals, fds);
-		// Waits first: they cannot wait.
+		// Waits first: they are urgent.
 		if (!err)
 			err = stall_watching_run(server);
 		if (!err && has_ended(server, fds))
@@ -105,7 +105,7 @@ static struct stall_error *start(struct stall_server *server,
 		err = stall_capturer_create(capture, &server->capturer);
 	if (!err)
 		err = stall_capturer_warm(server->capturer);
-	// The first capture fills what others have missed.
+	// The first capture fills the caches.
 	if (err && err->code == STALL_ERROR_AGAIN) {
 		stall_error_destroy(err);
 		err = NULL;

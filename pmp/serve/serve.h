@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captures on request, and where it watches waits, for the sake of one that lasts too long: one
-// command a line in, JSON lines out, as docs/probe.md describes them.
+// Captures on request and, where waits are watched, for waits that last too long: one command per
+// line in, JSON lines out, see docs/probe.md.
 #ifndef STALL_SERVE_H
 #define STALL_SERVE_H
 

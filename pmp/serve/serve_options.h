@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a serving probe is asked for.
+// Options of a serving probe.
 #ifndef STALL_SERVE_OPTIONS_H
 #define STALL_SERVE_OPTIONS_H
 
@@ -10,7 +10,7 @@
 
 struct stall_serve_options {
 	bool force_overwrite;
-	bool follow;	      // goes on without a process, for the next one
+	bool follow;	      // keep running without a process, for the next one
 	bool watch;	      // from the start
 	bool events;	      // a line for each wait over its threshold
 	uint64_t line_ns;     // from one line of stallscope.waits/1 to the next, 0: only on request

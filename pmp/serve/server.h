@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of a serving probe share.
+// The state that the parts of a serving probe share.
 #ifndef STALL_SERVER_H
 #define STALL_SERVER_H
 
@@ -22,10 +22,10 @@ struct stall_server {
 	struct stall_capturer *capturer;
 
 	struct stall_watch *watch;	     // NULL: off
-	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds, as they were asked for
+	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds as requested
 	uint64_t next_line_ns;
 	struct stall_triggers triggers;
-	// A capture whose raw copies are taken; the event that names its wait may be still to come.
+	// A capture whose raw copies are taken; the event that names its wait may still follow.
 	bool taken;
 	uint64_t taken_wait;
 	uint64_t taken_wall_ns;

@@ -40,7 +40,7 @@ void stall_targets_deinit(struct stall_server *server)
 	free(server->targets);
 }
 
-// Leaves out the targets that have ended; *ret_last says of the last of them how.
+// Removes the targets that have ended; *ret_last is the error of the last of them.
 static void drop_ended(struct stall_server *server, struct stall_error **ret_last)
 {
 	size_t left = 0;
@@ -87,7 +87,7 @@ struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid
 	if (err)
 		return err;
 	err = stall_capturer_warm(server->capturer);
-	// The first capture fills what others have missed, and notes what cannot be read.
+	// The first capture fills the caches, and notes what cannot be read.
 	if (err && (err->code == STALL_ERROR_AGAIN || err->code == STALL_ERROR_UNSUPPORTED)) {
 		stall_error_destroy(err);
 		err = NULL;

@@ -11,10 +11,10 @@ struct stall_error *stall_targets_init(struct stall_server *server, const pid_t 
 				       size_t count);
 void stall_targets_deinit(struct stall_server *server);
 
-// One more, in place of those that have ended: captures and the watch of waits go on with it.
+// Adds a process in place of those that have ended: captures and the watch continue with it.
 struct stall_error *stall_targets_take_up(struct stall_server *server, pid_t pid);
 
-// To poll(2): a descriptor for each target, -1 of one whose end is known.
+// For poll(2): a descriptor for each target, -1 for one whose end is known.
 void stall_targets_poll(const struct stall_server *server, struct pollfd *fds);
 // Call it when one of those is readable. Of several processes one may end (a connection of
 // PostgreSQL's); the end of the last is reported, and is an error unless the server waits for another.

@@ -5,7 +5,7 @@
 #include <string.h>
 
 // A wait's id has the number of its slot in the upper half: a thread is in one wait at a time. More
-// than these are threads beyond any use.
+// threads than this are not supported.
 #define SLOTS 16384
 
 void stall_trigger_rules_init(struct stall_trigger_rules *rules)
@@ -122,7 +122,7 @@ enum stall_trigger_verdict stall_triggers_consider(struct stall_triggers *trigge
 	}
 	if (!late)
 		threshold_ns = wait->threshold_ns;
-	// That it is too long is known now, where it was not when its record was received.
+	// The wait is too long only now, which was not so when its record was received.
 	uint64_t crossed_ns = wait->start_ns + threshold_ns;
 	uint64_t received_ns = wait->received_ns < crossed_ns ? now_ns : wait->received_ns;
 	*ret = (struct stall_trigger){
@@ -150,7 +150,8 @@ struct stall_error *stall_triggers_keep(struct stall_triggers *triggers,
 	struct stall_trigger_wait copy = *wait;
 	uint32_t before = *place(triggers, wait->wait);
 
-	// The wait before it is over. Another thread's might have taken a capture: that is reported.
+	// The thread's previous wait is over. Another thread's wait might have taken a capture:
+	// report that.
 	if (before) {
 		triggers->suppressed +=
 			triggers->pending[before - 1].wait >> 32 != wait->wait >> 32;

@@ -13,9 +13,9 @@
 #include "ebpf/wait_kinds.h"
 
 struct stall_trigger_rules {
-	uint64_t threshold_ns[STALL_WATCH_KINDS]; // 0: such a wait takes none, however long
-	uint32_t convoy;			  // threads in a wait for the same; 0: never
-	uint64_t interval_ns;			  // from one capture to the next, at least
+	uint64_t threshold_ns[STALL_WATCH_KINDS]; // 0: such waits take no capture
+	uint32_t convoy;      // threads that wait for the same lock or file; 0: never
+	uint64_t interval_ns; // least time between two captures
 };
 
 // The default: a probe that is run by hand in a stall must not become a load.
@@ -23,7 +23,7 @@ struct stall_trigger_rules {
 
 // Never a capture; once thresholds are set, at most one each STALL_TRIGGER_INTERVAL_NS.
 void stall_trigger_rules_init(struct stall_trigger_rules *rules);
-// For these kinds (1 << enum stall_watch_kind), but for threads that wait for work.
+// For these kinds (1 << enum stall_watch_kind), except for idle ones.
 void stall_trigger_rules_set(struct stall_trigger_rules *rules, uint32_t kinds, uint64_t ns);
 bool stall_trigger_rules_any(const struct stall_trigger_rules *rules);
 
@@ -60,22 +60,22 @@ void stall_triggers_forget(struct stall_triggers *triggers);
 
 enum stall_trigger_verdict {
 	STALL_TRIGGER_NEVER,	  // no rule is for it, or it was decided on before
-	STALL_TRIGGER_LATER,	  // if it goes on: stall_triggers_keep()
+	STALL_TRIGGER_LATER,	  // if it lasts: stall_triggers_keep()
 	STALL_TRIGGER_SUPPRESSED, // too soon after the last capture; counted
-	STALL_TRIGGER_NOW,	  // *ret says why
+	STALL_TRIGGER_NOW,	  // *ret has the reason
 };
 enum stall_trigger_verdict stall_triggers_consider(struct stall_triggers *triggers,
 						   const struct stall_trigger_wait *wait,
 						   uint64_t now_ns, struct stall_trigger *ret);
 
-// Keeps a copy until it is long enough, or the same thread's next wait is kept. That it goes on then
-// is the caller's to find out.
+// Keeps a copy until it is long enough, or the same thread's next wait is kept. The caller must
+// check whether it is still in flight then.
 struct stall_error *stall_triggers_keep(struct stall_triggers *triggers,
 					const struct stall_trigger_wait *wait);
 
 // When the next of the waits that are kept is long enough; UINT64_MAX: none is kept.
 uint64_t stall_triggers_next_ns(const struct stall_triggers *triggers);
-// Takes one that is long enough by now out of those that are kept; its name is the caller's to free.
+// Removes a wait that is long enough by now from those that are kept; the caller frees its name.
 bool stall_triggers_take_due(struct stall_triggers *triggers, uint64_t now_ns,
 			     struct stall_trigger_wait *ret, char **ret_name);
 

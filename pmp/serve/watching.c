@@ -31,7 +31,7 @@ static enum stall_trigger_verdict consider(struct stall_server *server,
 		stall_triggers_consider(&server->triggers, wait, stall_clock_ns(CLOCK_MONOTONIC),
 					&trigger);
 
-	// Copies that are not finished yet are in memory once: their event is late, or never comes.
+	// There is only one unfinished copy in memory: its event is late, or never comes.
 	if (verdict == STALL_TRIGGER_NOW && server->taken)
 		keep_error(server, stall_captures_finish(server, NULL, 0));
 	if (verdict == STALL_TRIGGER_NOW && !server->failed)
@@ -53,8 +53,8 @@ static void handle_alarm(void *arg, const struct stall_watch_alarm *alarm)
 		.waiters = alarm->waiters,
 	};
 
-	// Of a futex that nobody has identified the kind is not known: its event will say, since
-	// threads that wait for work are to take no capture.
+	// The kind of a futex without a role is not known yet. Its event will have it: threads that
+	// wait for work must not take a capture.
 	if (!server->failed && wait.kind != STALL_WATCH_FUTEX &&
 	    server->watch_options.kinds & 1u << wait.kind)
 		consider(server, &wait);
@@ -94,7 +94,7 @@ static void handle_event(void *arg, const struct stall_watch_event *event)
 		keep_error(server, stall_answer_event(server, event));
 }
 
-// A wait that is to take a capture must be reported in time: the lower of both thresholds.
+// A wait that takes a capture must be reported in time, so use the lower of both thresholds.
 static uint64_t effective_ns(const struct stall_server *server, enum stall_wait_kind probe)
 {
 	uint64_t lowest = server->asked_ns[probe];
@@ -122,7 +122,7 @@ static struct stall_error *apply_thresholds(struct stall_server *server)
 	return NULL;
 }
 
-// What nobody has asked for stays as the processes have it themselves.
+// Thresholds that were not requested stay as the processes have set them.
 static struct stall_error *settle_thresholds(struct stall_server *server)
 {
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)
@@ -131,7 +131,7 @@ static struct stall_error *settle_thresholds(struct stall_server *server)
 	struct stall_error *err = apply_thresholds(server);
 	if (!err || err->code != STALL_ERROR_UNSUPPORTED)
 		return err;
-	// They cannot be changed: the line says so, and captures are as late as that makes them.
+	// They cannot be changed: the line reports that, and captures are late accordingly.
 	stall_error_destroy(err);
 	return NULL;
 }
@@ -222,7 +222,7 @@ static struct stall_error *run_line(struct stall_server *server)
 
 	if (!server->next_line_ns || now_ns < server->next_line_ns)
 		return NULL;
-	// A line that a capture has delayed is not made up for.
+	// A line that a capture has delayed is not written later.
 	server->next_line_ns += server->options->line_ns;
 	if (server->next_line_ns <= now_ns)
 		server->next_line_ns = now_ns + server->options->line_ns;
@@ -254,7 +254,7 @@ int stall_watching_next_ms(const struct stall_server *server)
 	int watch_ms = stall_watch_timeout_ms(server->watch);
 	if (next_ns == UINT64_MAX)
 		return watch_ms;
-	// Rounded up: not to come a moment too early, and again.
+	// Rounded up: waking too early would mean waking twice.
 	uint64_t ms = next_ns <= now_ns ? 0 : (next_ns - now_ns + 999999) / 1000000;
 	if (ms > INT_MAX)
 		ms = INT_MAX;

@@ -17,8 +17,8 @@ struct stall_error *stall_watching_set_capture_threshold(struct stall_server *se
 // A line of stallscope.waits/1 now.
 struct stall_error *stall_watching_write(struct stall_server *server, bool final);
 
-// What there is to do: records, waits that have lasted long enough, a line that is due. Call it
-// when the descriptor of the watch is readable, and at stall_watching_next_ms() anyway.
+// Handles records, waits that have lasted long enough, and a line that is due. Call it when the
+// descriptor of the watch is readable, and at stall_watching_next_ms() anyway.
 struct stall_error *stall_watching_run(struct stall_server *server);
 int stall_watching_next_ms(const struct stall_server *server); // -1: never
 

@@ -198,7 +198,7 @@ static struct stall_error *set_module(struct builder *builder, const struct stal
 		};
 		return NULL;
 	}
-	// The vdso is read from the process, which says here that it cannot be.
+	// The vdso is read from the process; this is the error where it cannot be read.
 	if (!line->executable || (!line->ino && (!is_vdso(line) || builder->text)))
 		return NULL;
 	found = find_module(maps, line);
@@ -217,7 +217,7 @@ static struct stall_error *add_line(struct builder *builder, const char *text, s
 	if (!stall_maps_line_parse(text, size, &line))
 		return stall_error_create(STALL_ERROR_FORMAT, "/proc/%d/maps: cannot read \"%.*s\"",
 					  builder->pid, size > 100 ? 100 : (int)size, text);
-	// Mappings change while the file is read in pieces: keep them sorted and apart.
+	// Mappings change while the file is read in pieces: keep them sorted and without overlaps.
 	if (maps->mapping_count && line.start < maps->mappings[maps->mapping_count - 1].end)
 		return NULL;
 	if (maps->mapping_count == STALL_MAX_MAPPINGS)
@@ -328,8 +328,8 @@ static bool same_file(const struct module_key *key, const struct data_mapping *d
 	return key->dev == data->dev && key->ino == data->ino;
 }
 
-// A loaded file is laid out headers, code, data: of several copies, the one that starts last before
-// the data is meant, or for what lies before the code, the one that starts next after it.
+// A loaded file is laid out headers, code, data: of several copies it is the one that starts last
+// before the data, or for a part before the code, the one that starts next after it.
 static uint32_t module_of_data(const struct module_key *keys, size_t count,
 			       const struct data_mapping *data, const struct stall_mapping *mapping)
 {
@@ -432,7 +432,7 @@ static const struct stall_module *find_open(const struct stall_open_files *files
 	return NULL;
 }
 
-// Once these maps are whole: until then they can still be thrown away.
+// Only once these maps are complete: until then they can still be discarded.
 static struct stall_error *remember_open(struct stall_open_files *files,
 					 const struct stall_maps *maps)
 {

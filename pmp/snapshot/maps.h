@@ -47,7 +47,7 @@ struct stall_maps {
 	struct stall_module *modules;
 	size_t module_count;
 	size_t modules_lost; // executable mappings beyond STALL_MAX_MODULES
-	bool truncated;	     // of a text: it has not all of them
+	bool truncated;	     // of a text: it does not have all of them
 };
 
 // Modules of the processes read before, whose descriptors are shared with the next ones: a server
@@ -68,9 +68,9 @@ struct stall_error *stall_maps_create(const struct stall_target *target,
 				      struct stall_maps *previous, struct stall_open_files *files,
 				      struct stall_maps **ret);
 
-// The same from the text of such a file, which the process itself has written and which is not believed:
-// lines that make no sense are passed over, and of mappings beyond STALL_MAX_TEXT_MAPPINGS nothing is
-// known. The vdso is left out.
+// The same from the text of such a file, which the process itself has written, so that it is not
+// trusted: invalid lines and mappings beyond STALL_MAX_TEXT_MAPPINGS are skipped. The vdso is left
+// out.
 #define STALL_MAX_TEXT_MAPPINGS 65536
 struct stall_maps_text {
 	const char *text;
@@ -83,7 +83,7 @@ struct stall_error *stall_maps_create_text(const struct stall_maps_text *text,
 					   struct stall_open_files *files, struct stall_maps **ret);
 void stall_maps_destroy(struct stall_maps *maps);
 
-// The mapping that holds the address, or NULL.
+// The mapping with the address, or NULL.
 const struct stall_mapping *stall_maps_find(const struct stall_maps *maps, uint64_t address);
 
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ELF module of a process, and opening the very file that a process has mapped, whatever its path means by now.
+// An ELF module of a process. Opens the very file that the process has mapped, even if its path now
+// names another one.
 #ifndef STALL_MODULE_FILE_H
 #define STALL_MODULE_FILE_H
 
@@ -27,8 +28,8 @@ struct stall_module {
 struct stall_error *stall_module_open(const struct stall_target *target,
 				      struct stall_module *module, uint64_t start, uint64_t end);
 
-// The same without any right on the process, of which `target` is NULL when it has ended: the path as
-// we see it first, which is the right file where dev and ino are the same.
+// The same without any right on the process; `target` is NULL when it has ended. Tries the path as
+// we see it first, which is the right file where dev and ino are equal.
 struct stall_error *stall_module_open_path(const struct stall_target *target,
 					   struct stall_module *module, uint64_t start,
 					   uint64_t end);
@@ -36,11 +37,11 @@ struct stall_error *stall_module_open_path(const struct stall_target *target,
 // By its path under a folder (-1: "/"), whatever file that is.
 struct stall_error *stall_module_open_under(int dirfd, struct stall_module *module);
 
-// An O_PATH descriptor of the path within the target's own root: links in it do not lead out of that
-// root. -1 and errno on failure.
+// An O_PATH descriptor of the path within the target's own root: links in it stay within that root.
+// -1 and errno on failure.
 int stall_open_in_root(const struct stall_target *target, const char *path);
 
-// A name that ends in " (deleted)" can be meant so: sets path and deleted right.
+// A file's name may really end in " (deleted)": corrects path and deleted.
 struct stall_error *stall_module_settle_path(const struct stall_target *target,
 					     struct stall_module *module);
 

@@ -13,7 +13,7 @@
 // the fewer of them run meanwhile.
 #define CHUNK 256
 
-// What was seen of a thread before its stack was copied.
+// The state of a thread before its stack was copied.
 struct reading {
 	struct stall_proc_syscall call;
 	struct stall_stack_copy copy;
@@ -31,7 +31,7 @@ struct copier {
 	size_t full;
 };
 
-// The first threads are read in any case: a capture with nothing in it is worth nothing.
+// The first threads are read in any case: an empty capture is useless.
 static bool is_late(size_t index, uint64_t deadline_ns)
 {
 	return index >= CHUNK && stall_clock_ns(CLOCK_MONOTONIC) > deadline_ns;
@@ -144,9 +144,9 @@ static int compare_places(const void *a, const void *b)
 	       (x->reading->call.sp < y->reading->call.sp);
 }
 
-// /proc does not say where a stack ends. Where many lie in one mapping (without guard pages, or on
-// memory of the program's own), a stack ends before the next stack pointer at the latest: else much
-// more would be copied than there is of each.
+// /proc does not show where a stack ends. Where several stacks share a mapping (without guard
+// pages, or in memory that the program allocates), each ends before the next stack pointer at the
+// latest: otherwise much more than the stack would be copied.
 static struct stall_error *find_ends(const struct copier *copier)
 {
 	_cleanup_free_ struct place *places = calloc(copier->count + 1, sizeof(*places));
@@ -164,7 +164,7 @@ static struct stall_error *find_ends(const struct copier *copier)
 	for (size_t i = 1; i < count; i++) {
 		struct reading *reading = places[i - 1].reading;
 
-		// Who shares its stack with another one (vfork) has no end of its own.
+		// A thread that shares its stack with another one (vfork) has no such end.
 		if (places[i].process == places[i - 1].process &&
 		    places[i].reading->call.sp > reading->call.sp)
 			reading->copy.end = places[i].reading->call.sp;
@@ -265,7 +265,7 @@ struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_
 		return &stall_enomem;
 	for (size_t i = 0; i < count; i++)
 		readings[i].copy.thread = &snapshot->threads[threads[i]];
-	// What was read is worth little without a copy and a second reading.
+	// A first reading is of little use without a copy and a second reading.
 	struct stall_error *err = run_passes(&copier, options->passes, started_ns + time_ns / 2);
 	if (err)
 		return err;

@@ -11,16 +11,16 @@
 #include "base/error.h"
 #include "snapshot/snapshot.h"
 
-// What stall_proc_copy() did not get done: threads for whose stacks the arena had no room, threads
-// that were not read before the deadline, and threads that were, with no time to copy their stacks
-// or to see whether they ran meanwhile.
+// Threads that stall_proc_copy() did not finish: without room for their stacks in the arena; not
+// read before the deadline; read, but with no time to copy their stacks or to check whether they
+// ran meanwhile.
 struct stall_proc_left {
 	size_t full, unseen, open;
 };
 
 // Fills and labels the threads of the snapshot with these indexes, in as many passes as the options
-// allow until the deadline, which began at started_ns (CLOCK_MONOTONIC). gone[i] says that
-// threads[i] has ended, or was not read.
+// allow until the deadline, which began at started_ns (CLOCK_MONOTONIC). gone[i]: threads[i] has
+// ended, or was not read.
 struct stall_error *stall_proc_copy(struct stall_snapshot *snapshot, const size_t *threads,
 				    size_t count, const struct stall_snapshot_options *options,
 				    uint64_t started_ns, bool *gone, struct stall_proc_left *ret);
@@ -35,7 +35,7 @@ struct stall_error *stall_proc_note(struct stall_snapshot *snapshot,
 struct stall_error *stall_proc_find_runs(const struct stall_snapshot *snapshot,
 					 const uint32_t *threads, size_t count, bool *ret);
 
-// Takes the threads out of the snapshot for which gone[i] is set, and counts them as lost.
+// Removes the threads from the snapshot for which gone[i] is set, and counts them as lost.
 void stall_proc_drop_gone(struct stall_snapshot *snapshot, const bool *gone);
 
 #endif

@@ -32,7 +32,7 @@ static struct stall_error *read_file(const struct stall_target *target, pid_t ti
 	}
 	if (errnum == ENOENT || errnum == ESRCH)
 		return stall_error_create(STALL_ERROR_NO_PROCESS, "thread %d has ended", tid);
-	// The file's mode shuts out those who have CAP_SYS_PTRACE alone.
+	// The file's mode excludes a process with only CAP_SYS_PTRACE.
 	if (errnum == EACCES || errnum == EPERM)
 		return stall_error_os(errnum,
 				      "cannot read /proc/%d/%s (needs its user, or CAP_SYS_PTRACE "

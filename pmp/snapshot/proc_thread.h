@@ -12,7 +12,7 @@
 // The kernel's PID_MAX_LIMIT: no process has more threads.
 #define STALL_MAX_TIDS (1 << 22)
 
-// What /proc/PID/task/TID/syscall says.
+// The contents of /proc/PID/task/TID/syscall.
 struct stall_proc_syscall {
 	bool blocked;	// else it runs, or is ready to: nothing else is known
 	int64_t number; // -1: blocked, but not in a system call

@@ -121,7 +121,7 @@ static void share_arenas(bool share)
 			stall_arena_inherit(readers.arenas[i], share);
 }
 
-// What it left in its memory goes with it.
+// The data in its memory is discarded with it.
 static void child_deinit(struct child *child)
 {
 	if (child->socket >= 0)
@@ -167,7 +167,7 @@ static struct stall_error *start_child(void)
 		child_deinit(&child);
 		return stall_error_os(errnum, "cannot fork the reading process");
 	}
-	// Other children have no use for it.
+	// Other children do not need it.
 	madvise(memory, sizeof(struct stall_read_region), MADV_DONTFORK);
 	readers.child = child;
 	return NULL;
@@ -206,7 +206,7 @@ static bool is_stuck_on(const struct stall_target *target)
 	return stuck == MAX_STUCK;
 }
 
-// Whether the child has a CPU, or waits for one: then it is not the process that keeps it.
+// Whether the child has a CPU, or waits for one: then it is not delayed by the process.
 static bool is_runnable(pid_t pid)
 {
 	char path[32], text[128];
@@ -221,7 +221,8 @@ static bool is_runnable(pid_t pid)
 	return state && state[1] == ' ' && state[2] == 'R';
 }
 
-// Kills a child that is late. Where that cannot be done now, it stays behind with its memory.
+// Kills a child that is late. Where that is not possible now, the child and its memory are
+// abandoned.
 static void abandon(const struct stall_target *target)
 {
 	struct child *child = &readers.child;
@@ -246,20 +247,20 @@ static void abandon(const struct stall_target *target)
 		break;
 	}
 	*child = (struct child){.socket = -1};
-	// It may still write what it has read to where it was asked to.
+	// It may still write to the memory of its request.
 	for (size_t i = 0; i < MAX_ARENAS; i++)
 		if (readers.arenas[i])
 			stall_arena_hold(readers.arenas[i]);
 }
 
-// Where all of this machine was stopped for a while, the time is over before the child has run; then
-// it may have answered, and sleep, by the time it is checked.
+// If the whole machine was stopped for a while, the time is over before the child has run. The child
+// may then have answered, and sleep again, before it is checked.
 static bool has_answered(struct pollfd *pollfd)
 {
 	return poll(pollfd, 1, 0) > 0;
 }
 
-// Until the answer is there. False: it is late, by no progress in that time.
+// Waits for the answer. False: there was no progress in that time.
 static bool wait_for_answer(uint64_t patience)
 {
 	struct pollfd pollfd = {.fd = readers.child.socket, .events = POLLIN};
@@ -417,7 +418,7 @@ static size_t fill(struct stall_read_region *region, const struct stall_read *re
 	return filled;
 }
 
-// Takes over what was settled. Returns how many of the reads are done with.
+// Takes the finished reads over. Returns how many are finished.
 static size_t take(const struct stall_read_region *region, struct stall_read *reads, size_t settled)
 {
 	for (size_t i = 0; i < settled; i++) {
@@ -434,7 +435,7 @@ static size_t take(const struct stall_read_region *region, struct stall_read *re
 	return settled;
 }
 
-// A request reads the ranges in turn, and one by the file where the call does not do.
+// A request reads the ranges in turn, through the file where the call fails.
 static struct stall_error *read_some(const struct stall_target *target, struct stall_read *reads,
 				     size_t count, bool *by_file, size_t *ret, int *ret_status)
 {

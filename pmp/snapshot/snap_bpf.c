@@ -22,7 +22,7 @@
 #define MAX_CHUNK 64
 #define MIN_CHUNK 4
 #define SAMPLE_US 2000	    // a thread on a CPU is interrupted within 20 us
-#define LAST_SAMPLE_US 4000 // two cores can be busy with others
+#define LAST_SAMPLE_US 4000 // both CPUs can be busy with other threads
 
 struct state {
 	struct stall_bpf_threads *threads;
@@ -35,7 +35,7 @@ struct state {
 enum outcome {
 	PENDING,
 	SETTLED, // the copy is exact
-	SAMPLED, // on a CPU, caught there
+	SAMPLED, // on a CPU, sampled there
 	LOST,	 // ended
 };
 
@@ -125,7 +125,7 @@ static void fill_thread(struct capture *capture, size_t index,
 	work->before = *record;
 	work->is_32bit = stall_record_is_32bit(record);
 	work->on_cpu_runs = record->on_cpu ? work->on_cpu_runs + 1 : 0;
-	// An older copy does not belong to these registers.
+	// An older copy does not match these registers.
 	capture->snapshot->threads[index].stack_size = 0;
 }
 
@@ -213,7 +213,8 @@ static struct stall_error *copy_stacks(struct capture *capture, const uint32_t *
 	for (size_t i = 0; i < count; i++) {
 		struct work *work = &capture->work[indexes[i]];
 
-		// What is saved of a thread on a CPU is where it last entered the kernel: worth nothing.
+		// The saved registers of a thread on a CPU are those of its last entry into the
+		// kernel: useless.
 		if (work->outcome != PENDING || work->before.on_cpu)
 			continue;
 		capture->snapshot->threads[indexes[i]].passes++;
@@ -227,7 +228,7 @@ static struct stall_error *copy_stacks(struct capture *capture, const uint32_t *
 	return err;
 }
 
-// Closes the windows: settles what did not run, and keeps what is known now of the rest.
+// Closes the windows: settles threads that did not run, and keeps the new records of the others.
 static struct stall_error *compare_records(struct capture *capture)
 {
 	const struct stall_bpf_records *records = &capture->state->records;
@@ -251,13 +252,13 @@ static struct stall_error *compare_records(struct capture *capture)
 			work->outcome = LOST;
 			continue;
 		}
-		// What is copied already stays with the registers it was copied with.
+		// A copy stays with the registers that it was made with.
 		work->on_cpu_runs = record->on_cpu ? work->on_cpu_runs + 1 : 0;
 	}
 	return NULL;
 }
 
-// Those that the run should have reported and did not have ended.
+// Threads that the run did not report have ended.
 static void mark_lost(struct capture *capture, const uint32_t *indexes, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -413,7 +414,7 @@ static struct stall_error *read_threads(struct capture *capture)
 	return err ? err : stall_snapshot_read_futexes(snapshot);
 }
 
-// `late`: there was no way to its stack, but its registers are those of a thread that was off the
+// `late`: its stack could not be read, but its registers are those of a thread that was off the
 // CPU.
 static void set_label(struct stall_thread *thread, const struct work *work, bool late)
 {
@@ -431,7 +432,7 @@ static void set_label(struct stall_thread *thread, const struct work *work, bool
 	}
 }
 
-// Labels, counts, and closes the gaps that threads left which ended.
+// Sets labels and counts, and removes threads that have ended.
 static void finish_threads(struct capture *capture)
 {
 	struct stall_snapshot *snapshot = capture->snapshot;
@@ -529,7 +530,7 @@ static struct stall_error *bpf_capture(void *arg, struct stall_snapshot *snapsho
 	return err;
 }
 
-// What was seen of the chosen threads before they were copied; both lists are in the same order.
+// The records of the chosen threads before they were copied; both lists have the same order.
 static void find_work(const struct state *state, const struct stall_snapshot *snapshot,
 		      const uint32_t *threads, size_t count, const struct work **ret)
 {
@@ -570,7 +571,8 @@ static void compare_runs(const struct state *state, const struct stall_thread_in
 	}
 }
 
-// The iterator walks over all threads whatever is chosen: above so many runs one over all is less.
+// The iterator walks over all threads whatever is chosen: beyond this number of runs one run over
+// all is cheaper.
 #define MAX_CHOSEN_RUNS 4
 
 static struct stall_error *bpf_find_runs(void *arg, const struct stall_snapshot *snapshot,
@@ -588,7 +590,7 @@ static struct stall_error *bpf_find_runs(void *arg, const struct stall_snapshot 
 	find_work(state, snapshot, threads, count, work);
 	for (size_t i = 0; i < count; i++) {
 		tids[i] = snapshot->threads[threads[i]].tid;
-		ret[i] = true; // who is not seen has ended
+		ret[i] = true; // a thread without a record has ended
 	}
 	bool all = count > MAX_CHOSEN_RUNS * chunk;
 	for (size_t i = 0; !err && i < count; i += all ? count : chunk) {
@@ -597,7 +599,7 @@ static struct stall_error *bpf_find_runs(void *arg, const struct stall_snapshot 
 			.tid_count = count - i < chunk ? count - i : chunk,
 		};
 
-		// Others may have been made since.
+		// New threads may have begun since.
 		err = run_limited(state, &run, 2 * snapshot->thread_count + 1);
 		if (!err)
 			compare_runs(state, &index, work, threads, count, ret);

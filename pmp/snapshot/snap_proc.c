@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend that needs no privilege beyond ptrace access. Of the registers it only knows those
 // that /proc/PID/task/TID/syscall shows, so unwinding may end early where code keeps a frame
-// pointer; of threads that run it knows nothing.
+// pointer; it has no data of running threads.
 #include <errno.h>
 #include <fcntl.h>
 
@@ -19,8 +19,8 @@ static struct stall_error *proc_check(const struct stall_snapshot_options *optio
 
 	if (err)
 		return err;
-	// Each process is refused or not by itself, and of several the first stands for the others. What
-	// else is wrong is reported when it is read.
+	// Access is refused per process; the first of several is checked here. Other errors are
+	// reported when the processes are read.
 	if (!options->pid_count)
 		return NULL;
 	snprintf(path, sizeof(path), "/proc/%d/maps", options->pids[0]);
@@ -42,8 +42,8 @@ static void proc_close(void *state)
 	(void)state;
 }
 
-// The words are read when the threads that wait on them are known, and again at once: between the
-// two nothing is copied, but a word that changes all the time shows that.
+// The words are read once the threads that wait on them are known, and again at once: nothing is
+// copied in between, but that shows a word that changes all the time.
 static struct stall_error *read_futexes(struct stall_snapshot *snapshot)
 {
 	struct stall_error *err = stall_snapshot_read_futexes(snapshot);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stops one thread at a time, copies its registers and stack, lets it go. What may not or cannot be
-// stopped is copied as the backend proc does it.
+// Stops one thread at a time, copies its registers and stack, releases it. Threads that may not or
+// cannot be stopped are copied like in the backend proc.
 #include "snapshot/backend.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 #include "snapshot/proc_thread.h"
 #include "snapshot/tracer.h"
 
-// A tracer that gets no further for so long is killed, and with it its hold on the target.
+// A tracer without progress for this long is killed, which releases its thread of the target.
 #define STUCK_MS 500
 
 static struct stall_error *refused(int errnum)
@@ -32,7 +32,7 @@ static struct stall_error *refused(int errnum)
 			"kernel.yama.ptrace_scope below 3, allow ptrace in the seccomp filter");
 }
 
-// Tries it on a child of ours.
+// Tries ptrace on a child of ours.
 static struct stall_error *ptrace_check(const struct stall_snapshot_options *options)
 {
 	int errnum = 0;
@@ -89,7 +89,7 @@ static struct stall_error *map_trace(struct capture *capture)
 
 static void run_tracer(const struct capture *capture, pid_t parent)
 {
-	// The target must not stay stopped because somebody kills the parent.
+	// The target must not stay stopped because the parent is killed.
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	// Nor because the tracer waits for a CPU.
 	stall_raise_priority();
@@ -98,7 +98,7 @@ static void run_tracer(const struct capture *capture, pid_t parent)
 	_exit(0);
 }
 
-// Returns when the tracer is gone: by itself, or killed because it got stuck or time is over.
+// Returns when the tracer has ended: by itself, or killed because it was stuck or out of time.
 static void supervise(const struct capture *capture, pid_t pid, int ended)
 {
 	struct pollfd pollfd = {.fd = ended, .events = POLLIN};
@@ -172,7 +172,7 @@ struct tally {
 	int errnum; // of the first that was refused
 };
 
-// Takes over what the tracer found; the rest is listed in *threads.
+// Takes the tracer's results over; *threads lists the other threads.
 static size_t take_over(struct capture *capture, bool *gone, size_t *threads, struct tally *tally)
 {
 	size_t count = 0;
@@ -242,7 +242,7 @@ static struct stall_error *copy_rest(struct capture *capture)
 		return &stall_enomem;
 	size_t rest = take_over(capture, gone, threads, &tally);
 	struct stall_error *err = stall_snapshot_read_futexes(snapshot);
-	// What is left over when the time for stopping is up has as much time of its own.
+	// The threads that are left when the time for stopping is over get the same time again.
 	if (!err)
 		err = stall_proc_copy(snapshot, threads, rest, capture->options,
 				      stall_clock_ns(CLOCK_MONOTONIC), rest_gone, &left);
@@ -280,7 +280,7 @@ static struct stall_error *ptrace_capture(void *state, struct stall_snapshot *sn
 	return err;
 }
 
-// A thread that was stopped and let go has run. The others were read from /proc.
+// A thread that was stopped and released has run. The others were read from /proc.
 static struct stall_error *ptrace_find_runs(void *state, const struct stall_snapshot *snapshot,
 					    const uint32_t *threads, size_t count, bool *ret)
 {

@@ -71,7 +71,7 @@ static struct stall_error *read_stat(struct stall_process *process)
 	const struct stall_target *target = &process->target;
 	char path[32], text[1024];
 
-	// Of one thread: that of the process sums up all of them.
+	// Of one thread: the file of the process adds up all threads.
 	snprintf(path, sizeof(path), "task/%d/stat", target->reader);
 	_cleanup_close_ int fd = openat(target->procfd, path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
@@ -97,7 +97,7 @@ static struct stall_error *read_stat(struct stall_process *process)
 
 struct stall_error *stall_process_changed_error(const struct stall_process *process)
 {
-	// Not NO_PROCESS: it is still there, and a serving probe captures it again.
+	// Not NO_PROCESS: it still exists, and a serving probe captures it again.
 	return stall_error_create(
 		STALL_ERROR_AGAIN,
 		"process %d (%s) executed another program during the capture: capture it again",
@@ -127,7 +127,7 @@ static struct stall_error *read_exe(struct stall_process *process)
 	char path[PATH_MAX], root[PATH_MAX];
 	ssize_t n = readlinkat(process->target.procfd, "exe", path, sizeof(path) - 1);
 
-	if (n < 0) // needs ptrace access; the maps say so with an error
+	if (n < 0) // needs ptrace access; reading the maps returns that error
 		return NULL;
 	path[n] = 0;
 	if ((size_t)n > strlen(suffix) && !strcmp(path + n - strlen(suffix), suffix)) {
@@ -216,8 +216,8 @@ static struct stall_error *create_maps(void *arg, const struct stall_target *tar
 	return stall_maps_create(target, previous, files, ret);
 }
 
-// The mappings cannot be read now. Those of the capture before are as good as any, but for what was
-// mapped since; without any, threads have registers, and what the kernel knows of them.
+// The mappings cannot be read now. Those of the previous capture are valid, except for new
+// mappings. Without any, threads only have registers and the kernel's data.
 static struct stall_error *do_without_maps(struct stall_process *process,
 					   struct stall_snapshot *previous)
 {
@@ -244,7 +244,7 @@ static struct stall_error *add_process(struct stall_snapshot *snapshot, pid_t pi
 
 	if (err)
 		return err;
-	snapshot->process_count++; // from here on destroy takes care of it
+	snapshot->process_count++; // from here on destroy frees it
 	err = read_stat(process);
 	if (!err)
 		err = read_exe(process);
@@ -553,14 +553,13 @@ struct clone_args_0 {
 	uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
 };
 
-// A child that was given no stack in its parent's memory goes on where the parent stands.
+// A child without a stack of its own in its parent's memory continues on the parent's stack.
 static bool is_shared(uint64_t flags, uint64_t stack)
 {
 	return (flags & CLONE_VM) && !stack;
 }
 
-// What the call was given lies on the caller's stack in every C library. Where it does not, nothing
-// is known.
+// The call's arguments are on the caller's stack in every C library. Elsewhere nothing is known.
 static bool shares_by_clone3(const struct stall_thread *thread)
 {
 	struct clone_args_0 args;
@@ -589,8 +588,8 @@ static enum stall_label_reason find_reason(const struct stall_thread *thread)
 	case SYS_execve:
 	case SYS_execveat:
 		return STALL_REASON_EXEC;
-	// Who joins it is woken before it has left its memory (mm_release, kernel/fork.c), and may
-	// have made another thread on its stack.
+	// A joining thread is woken before it has left its memory (mm_release, kernel/fork.c), and
+	// may have started another thread on its stack.
 	case SYS_exit:
 		return STALL_REASON_EXIT;
 	default:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a backend takes from a process: registers, stacks and lock words of every thread, raw.
-// Nothing here is unwound or named yet.
+// The raw data that a backend takes from a process: registers, stacks and lock words of every
+// thread. Nothing here is unwound or named yet.
 #ifndef STALL_SNAPSHOT_H
 #define STALL_SNAPSHOT_H
 
@@ -33,7 +33,7 @@ struct stall_regs {
 // How far a stack can be trusted. The label travels with the stack everywhere.
 enum stall_label {
 	STALL_VERIFIED, // the thread did not run while its registers and stack were copied
-	STALL_RACED,	// it ran in between, every time: the copy may be torn
+	STALL_RACED,	// it ran in between, every time: the copy may mix moments
 	STALL_RUNNING,	// on a CPU: sampled there (exact), or, without frames, could not be sampled
 	STALL_TRUNCATED, // verified, but the copy ends before the stack does
 };
@@ -77,8 +77,8 @@ struct stall_thread {
 	bool in_syscall;
 	int64_t syscall; // number, valid if in_syscall
 	uint64_t args[6];
-	// What a thread says itself (a ring): the pthread object that it waits for, in place of a
-	// futex word, and for how long. 0: it does not say.
+	// From a ring: the pthread object that the thread waits for, in place of a futex word, and
+	// for how long. 0: not known.
 	enum stall_object object_kind;
 	uint64_t object;
 	uint64_t waited_ns;
@@ -119,14 +119,14 @@ struct stall_process {
 	char comm[STALL_COMM];
 	char *exe;	  // as the target sees it; NULL unknown
 	bool exe_deleted; // unlinked or replaced since it was started
-	// Where its first stack and its heap began: another program, another place. 0 unknown.
+	// The start of its first stack and of its heap, which differ in another program. 0 unknown.
 	uint64_t start_stack, start_brk;
 	struct stall_maps *maps;
 	size_t thread_count;
 	size_t threads_lost; // ended during the capture, or beyond the limit
 };
 
-// Something that could not be read or done: shown to the user, makes exit code 3.
+// A read or another step that failed: shown to the user, makes exit code 3.
 struct stall_note {
 	const char *code; // static, e.g. "module-unreadable", "threads-lost", "kernel-stacks"
 	char *message;
@@ -143,7 +143,7 @@ struct stall_snapshot {
 	struct stall_arena *arena;  // not owned
 	struct stall_memory memory; // all NULL: the live processes; destroyed with the snapshot
 	const char *backend;	    // static: "bpf", "ptrace", "proc", "core", "inproc"
-	char *backend_reason;	    // why this one, or NULL
+	char *backend_reason;	    // why it was chosen, or NULL
 	uint64_t wall_ns;	    // CLOCK_REALTIME at its start
 	uint64_t begun_ns;	    // CLOCK_MONOTONIC when it was made
 	uint64_t snapshot_ns;	    // time from the first to the last read of the target
@@ -166,8 +166,8 @@ struct stall_snapshot_options {
 	unsigned int deadline_ms;
 	bool kernel_stacks;
 	bool stop_reads; // ptrace: stop threads blocked in read/recv too
-	bool force;	 // go on where the kernel is known to crash under BPF iterators
-	// For the choice of a backend: which processes are meant. NULL: none yet.
+	bool force;	 // also where the kernel is known to crash under BPF iterators
+	// For the choice of a backend: the processes. NULL: none yet.
 	const pid_t *pids;
 	size_t pid_count;
 	const char *ring; // inproc: the file, or a folder to search; NULL: searched for
@@ -197,8 +197,8 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 					       struct stall_snapshot **ret);
 void stall_snapshot_destroy(struct stall_snapshot *snapshot);
 
-// Says whether it still runs the program whose maps were read. STALL_ERROR_NO_PROCESS: it has
-// ended; STALL_ERROR_AGAIN: it has executed another one.
+// Checks that it still runs the program whose maps were read. STALL_ERROR_NO_PROCESS: it has ended;
+// STALL_ERROR_AGAIN: it has executed another one.
 struct stall_error *stall_process_check(const struct stall_process *process);
 struct stall_error *stall_process_changed_error(const struct stall_process *process);
 
@@ -215,7 +215,7 @@ static inline size_t stall_snapshot_read(const struct stall_snapshot *snapshot, 
 	return stall_read_child_range(&snapshot->processes[process].target, address, buf, size);
 }
 
-// Whether reads of a process did not come back in time: of the rest of its memory there is nothing.
+// Whether reads of a process were late: the rest of its memory is not read.
 bool stall_snapshot_is_late(const struct stall_snapshot *snapshot, uint32_t process);
 
 // Where the thread waits in futex(2), the address of the word; else 0. Takes wait, wait_bitset,
@@ -230,8 +230,8 @@ struct stall_error *stall_snapshot_read_futexes(struct stall_snapshot *snapshot)
 // (glibc keeps struct pthread at the top of a thread's stack).
 uint64_t stall_stack_end(const struct stall_maps *maps, uint64_t sp, uint64_t fs_base);
 
-// What was read by the number of a process that has ended meanwhile may be another's: its threads
-// go, with a note. Where no thread is left, STALL_ERROR_NO_PROCESS.
+// Data that was read by the pid of a process that has ended meanwhile may be another's: its threads
+// are removed, with a note. Where no thread is left, STALL_ERROR_NO_PROCESS.
 struct stall_error *stall_snapshot_drop_ended(struct stall_snapshot *snapshot);
 
 // Labels threads raced, with the reason, that did not run while their stacks were copied but whose

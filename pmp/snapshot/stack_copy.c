@@ -4,10 +4,10 @@
 #include "base/cleanup.h"
 #include "snapshot/read_child.h"
 
-// How far glibc's thread pointer can lie above the stack pointer for both to be of one stack whose
-// mapping is not known (the thread is younger than our copy of the mappings).
+// The largest distance of glibc's thread pointer above the stack pointer for both to be of one
+// stack whose mapping is not known (the thread is newer than our copy of the mappings).
 #define MAX_YOUNG_STACK (64UL * 1024 * 1024)
-// Of a stack whose end is not known at all; the read ends where the mapping does.
+// For a stack whose end is not known at all; the read ends with the mapping.
 #define BLIND_SIZE (64UL * 1024)
 #define MIN_ADDRESS 0x1000UL
 #define MAX_ADDRESS 0x00ffffffffffffffUL // user half, five-level paging
@@ -35,7 +35,8 @@ static struct range stack_range(const struct stall_maps *maps, const struct stal
 	return (struct range){.start = sp, .end = sp + BLIND_SIZE, .blind = true};
 }
 
-// Makes room for the copy and says what to read; an empty read where there is nothing or no room.
+// Makes room for the copy and sets the range to read, which is empty where there is nothing or no
+// room.
 static struct stall_read prepare(const struct stall_snapshot *snapshot,
 				 struct stall_stack_copy *copy, size_t max_stack, size_t *full)
 {
@@ -74,8 +75,7 @@ static struct stall_error *read_process(const struct stall_snapshot *snapshot, u
 	struct stall_error *err =
 		stall_read_child_memory(&snapshot->processes[process].target, reads, count);
 
-	// It ended, or keeps us waiting: its threads get no copies, those of other processes their
-	// own.
+	// It has ended, or delays the read: its threads get no copies, those of other processes do.
 	if (err && (err->code == STALL_ERROR_NO_PROCESS || err->code == STALL_ERROR_LATE)) {
 		stall_error_destroy(err);
 		err = NULL;

@@ -23,8 +23,8 @@ static struct stall_error *process_ended(pid_t pid)
 
 #define PF_KTHREAD 0x00200000 // include/linux/sched.h
 
-// /proc/PID/stat: what a target is recognized by. The name may hold blanks and parentheses, so fields
-// are counted from the last ')'. (Linux man-pages, proc_pid_stat(5).)
+// /proc/PID/stat identifies a target. The name may hold blanks and parentheses, so fields are
+// counted from the last ')'. (Linux man-pages, proc_pid_stat(5).)
 struct stat_fields {
 	char state;
 	unsigned long flags;
@@ -101,7 +101,7 @@ static void closedirp(DIR **dir)
 		closedir(*dir);
 }
 
-// A thread that lives where the leader does not: 0 when there is none any more.
+// A thread that still exists when the leader has ended: 0 when there is none.
 static pid_t find_survivor(int procfd, pid_t pid)
 {
 	int fd = openat(procfd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -171,8 +171,8 @@ struct stall_error *stall_target_init(struct stall_target *target, pid_t pid)
 	struct stall_error *err = check_is_leader(procfd, pid);
 	if (err)
 		return err;
-	// pidfd_open takes a number; that procfd still reads afterwards proves that the number
-	// had not been reused by then.
+	// pidfd_open takes a number; if procfd can still be read afterwards, the number had not
+	// been reused.
 	_cleanup_close_ int pidfd = syscall(SYS_pidfd_open, pid, 0);
 	if (pidfd < 0 && errno != ENOSYS && errno != EPERM)
 		return errno == ESRCH
@@ -216,7 +216,7 @@ struct stall_error *stall_target_check(const struct stall_target *target)
 	// A pidfd reads as ready once the whole thread group has exited.
 	if (target->pidfd >= 0)
 		return poll(&pollfd, 1, 0) > 0 ? process_ended(target->pid) : NULL;
-	// The directory belongs to one process: files in it never speak of a later one.
+	// The directory belongs to one process: its files never show a later one.
 	if (read_stat(target->procfd, target->reader, &fields) || has_ended(&fields))
 		return process_ended(target->pid);
 	return NULL;
@@ -226,7 +226,7 @@ void stall_target_root(const struct stall_target *target, char *ret, size_t size
 {
 	ssize_t n = readlinkat(target->procfd, "root", ret, size - 1);
 
-	ret[n > 1 ? n : 0] = 0; // "/" is as good as none
+	ret[n > 1 ? n : 0] = 0; // "/" is the same as none
 }
 
 const char *stall_path_in_root(const char *path, const char *root)

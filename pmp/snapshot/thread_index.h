@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding the thread of a snapshot that a record of the BPF program speaks of.
+// Finds the thread of a snapshot that a record of the BPF program belongs to.
 #ifndef STALL_THREAD_INDEX_H
 #define STALL_THREAD_INDEX_H
 
@@ -26,8 +26,9 @@ struct stall_found_thread {
 	const struct stall_bpf_thread *record;
 };
 
-// All living threads of a run, by process and tid, before there are snapshot->threads. A dead leader
-// stays as long as its process; ret_dead[process] counts the others.
+// All living threads of a run, by process and tid, before there are snapshot->threads. A leader
+// that has ended is listed as long as its process exists; ret_dead[process] counts other ended
+// threads.
 struct stall_error *stall_thread_index_sort(const struct stall_thread_index *index,
 					    const struct stall_bpf_records *records,
 					    struct stall_found_thread **ret, size_t *ret_count,

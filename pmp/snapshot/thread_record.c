@@ -88,7 +88,7 @@ static bool has_user_regs(const struct stall_bpf_thread *record)
 // save -1 (arch/x86/entry/entry_64.S; with FRED fred_syscall and fred_intx, arch/x86/entry/
 // entry_fred.c). On its way out ax holds the result while orig_ax still holds the number: such a
 // thread, preempted there, waits for nothing. The saved words are those of the last entry, so they
-// say nothing of a thread that is on a CPU.
+// mean nothing for a thread that is on a CPU.
 static bool is_in_syscall(const struct stall_bpf_thread *record)
 {
 	return !record->on_cpu && !(record->flags & STALL_BPF_COMPAT) &&

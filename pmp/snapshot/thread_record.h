@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the BPF program says of a thread, in the terms of a snapshot.
+// The BPF program's record of a thread, in the terms of a snapshot.
 #ifndef STALL_THREAD_RECORD_H
 #define STALL_THREAD_RECORD_H
 
@@ -17,8 +17,8 @@ bool stall_record_is_dead(const struct stall_bpf_thread *record);
 // It runs 32-bit code: its registers are not those of a 64-bit stack.
 bool stall_record_is_32bit(const struct stall_bpf_thread *record);
 
-// Between the first read of `before` and the last of `after` the thread was on no CPU, so that
-// whatever was copied of it in between is of one moment.
+// Between the first read of `before` and the last of `after` the thread was on no CPU, so
+// everything that was copied of it in between is of one moment.
 bool stall_record_did_not_run(const struct stall_bpf_thread *before,
 			      const struct stall_bpf_thread *after);
 

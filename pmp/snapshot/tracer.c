@@ -19,7 +19,7 @@
 // A sleeping thread stops within 0.1 ms; on a machine without an idle CPU it waits for its turn.
 #define STOP_TIMEOUT_NS UINT64_C(100000000)
 
-// What the kernel has in rax of a system call that was interrupted and goes on by itself
+// The kernel's rax of a system call that was interrupted and restarts by itself
 // (include/linux/errno.h); never seen by programs.
 #define ERESTARTSYS 512
 #define ERESTARTNOINTR 513
@@ -72,7 +72,7 @@ static enum stall_trace_outcome outcome_of_error(struct stall_error *err, int *r
 	return outcome;
 }
 
-// Checks before it stops anything. PENDING: go on.
+// Checks before any stop. PENDING: the thread can be stopped.
 static enum stall_trace_outcome check(const struct stall_target *target,
 				      const struct stall_snapshot_options *options,
 				      struct stall_thread *thread, int *ret_errnum)
@@ -82,7 +82,7 @@ static enum stall_trace_outcome check(const struct stall_target *target,
 
 	if (err)
 		return outcome_of_error(err, ret_errnum);
-	// Uninterruptible: it would stop only when its wait is over. Dead: it cannot.
+	// Uninterruptible: it would stop only when its wait is over. An ended thread cannot stop.
 	if (strchr("DZX", thread->state))
 		return STALL_TRACE_LEFT;
 	if (options->stop_reads)
@@ -93,7 +93,7 @@ static enum stall_trace_outcome check(const struct stall_target *target,
 	return call.blocked && is_spared(call.number) ? STALL_TRACE_LEFT : STALL_TRACE_PENDING;
 }
 
-// Until the thread has stopped, has ended, or the time is over. PENDING: stopped.
+// Waits until the thread has stopped, has ended, or the time is over. PENDING: stopped.
 static enum stall_trace_outcome wait_for_stop(pid_t tid, int *ret_status)
 {
 	uint64_t deadline_ns = stall_clock_ns(CLOCK_MONOTONIC) + STOP_TIMEOUT_NS;
@@ -167,8 +167,8 @@ static enum stall_trace_outcome copy(const struct stall_snapshot *snapshot, size
 	return STALL_TRACE_TAKEN;
 }
 
-// A signal that was about to be delivered when the thread stopped goes on its way. A thread of a
-// process that is stopped as a whole stays stopped: the kernel sees to that.
+// A signal that was about to be delivered when the thread stopped is delivered now. A thread of a
+// process that is stopped as a whole stays stopped: the kernel ensures that.
 static int signal_of_stop(int status)
 {
 	return status >> 16 == PTRACE_EVENT_STOP ? 0 : WSTOPSIG(status);

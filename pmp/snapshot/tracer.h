@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of the ptrace backend that runs in a disposable child: stops one thread after the other
-// and lets each go before it stops the next. It writes nothing to the target. When it is killed,
-// the kernel lets go of whatever it held.
+// and releases each before it stops the next. It writes nothing to the target. When it is killed,
+// the kernel releases its thread.
 #ifndef STALL_TRACER_H
 #define STALL_TRACER_H
 
@@ -26,17 +26,17 @@ struct stall_trace_slot {
 	struct stall_thread thread; // its stack is in the arena
 };
 
-// In memory that is shared with the parent, which believes nothing but what is in it.
+// In memory that is shared with the parent, the child's only output.
 struct stall_trace {
-	_Atomic size_t next;	   // slot that is worked at
-	_Atomic size_t arena_used; // what the child has taken of the arena
+	_Atomic size_t next;	   // the current slot
+	_Atomic size_t arena_used; // the part of the arena that the child has used
 	_Atomic size_t full;	   // threads for whose stacks it had no room
 	size_t count;
 	struct stall_trace_slot slots[]; // one per thread of the snapshot
 };
 
-// Works on trace->next and the following slots. Returns early, to be run again in a new child,
-// when a thread is late: with its tracer gone that thread is never stopped.
+// Handles trace->next and the following slots. Returns early when a thread is late, to be run again
+// in a new child: without its tracer that thread is never stopped.
 void stall_tracer_run(const struct stall_snapshot *snapshot,
 		      const struct stall_snapshot_options *options, struct stall_trace *trace);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread waits for, from the system call that /proc shows it in.
+// The lock or file that a thread waits for, from its system call in /proc.
 #ifndef STALL_POLL_CALLS_H
 #define STALL_POLL_CALLS_H
 
@@ -21,14 +21,14 @@ struct stall_poll_call {
 	char path[STALL_PATH]; // "": it has none
 };
 
-// The kind of wait that a call is where it is none of a futex; `file` NULL: not by a descriptor.
-// STALL_WAIT_KINDS: none that is wanted (`kinds`, bit of each).
+// The kind of wait of a call that is not for a futex; `file` NULL: not by a descriptor.
+// STALL_WAIT_KINDS: none of `kinds` (bit of each).
 enum stall_wait_kind stall_poll_kind(const struct stall_call *calls, uint32_t kinds,
 				     const struct stall_proc_syscall *call,
 				     const struct stall_poll_file *file, uint64_t size);
 
-// Of a call that stall_poll_is_wait(). False: it is no wait of these kinds after all (a socket), or
-// what it is for is not known any more.
+// For a call of which stall_poll_is_wait() is true. False: it is no wait of these kinds after all
+// (a socket), or its lock or file cannot be found any more.
 bool stall_poll_call_describe(const struct stall_target *target, struct stall_poll_mounts *mounts,
 			      const struct stall_call *calls, uint32_t kinds,
 			      const struct stall_proc_syscall *call, struct stall_poll_call *ret);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which file a descriptor of another process is, without ever waiting for its disk or its server.
+// Identifies the file of another process's descriptor, without ever waiting for its disk or its
+// server.
 #ifndef STALL_POLL_FILES_H
 #define STALL_POLL_FILES_H
 
@@ -26,13 +27,13 @@ bool stall_poll_mounts_parse(struct stall_poll_mounts *mounts, char *text);
 
 struct stall_poll_file {
 	char path[STALL_PATH]; // as the process sees it; ".../" and its end where it is long
-	bool is_local;	       // what follows is known of such alone
+	bool is_local;	       // the fields below are known only for these
 	uint64_t dev, ino;     // dev in the kernel's encoding
 	uint64_t size;
 	uint32_t mode;
 };
 
-// False: it is no file by name (a socket, a pipe, ...), or it is closed.
+// False: it is no file with a name (a socket, a pipe, ...), or it is closed.
 bool stall_poll_file_find(const struct stall_target *target, struct stall_poll_mounts *mounts,
 			  int fd, struct stall_poll_file *ret);
 

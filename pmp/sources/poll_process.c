@@ -79,7 +79,7 @@ static struct stall_error *merge(struct stall_poll_reader *reader,
 			merged[done] = process->threads[old++];
 		else
 			merged[done] = stall_poll_thread_create(tids[i]);
-		done += merged[done] != NULL; // without memory it is found at the next pass
+		done += merged[done] != NULL; // without memory the next pass finds it
 	}
 	for (; old < process->count; old++) {
 		ended(arg, process->threads[old]);
@@ -121,7 +121,7 @@ static struct stall_error *check_access(const struct stall_poll_process *process
 	struct stall_error *err =
 		stall_proc_syscall_read(&process->target, process->target.reader, &call);
 
-	// Whoever that thread was: others report it.
+	// Whichever thread that was: others report it.
 	if (err && err->code == STALL_ERROR_NO_PROCESS) {
 		stall_error_destroy(err);
 		return NULL;

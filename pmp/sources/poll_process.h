@@ -25,16 +25,16 @@ struct stall_poll_process {
 	size_t refused; // threads that could not be read at the last pass
 };
 
-// `max`: threads that may be taken up. What comes beyond is counted in *ret_over.
+// `max`: the limit of threads. *ret_over counts those beyond it.
 struct stall_error *stall_poll_process_create(struct stall_poll_reader *reader, pid_t pid,
 					      size_t max, size_t *ret_over,
 					      struct stall_poll_process **ret);
 void stall_poll_process_destroy(struct stall_poll_reader *reader,
 				struct stall_poll_process *process);
 
-// Whether threads have begun or ended since they were listed, as far as their number says.
+// Whether threads have begun or ended since they were listed, by their number.
 bool stall_poll_process_is_stale(const struct stall_poll_process *process);
-// Lists its threads again. Those that have ended are handed to `ended` first.
+// Lists its threads again. Calls `ended` first for those that have ended.
 typedef void (*stall_poll_ended_fn)(void *arg, struct stall_poll_thread *thread);
 struct stall_error *stall_poll_process_list(struct stall_poll_reader *reader,
 					    struct stall_poll_process *process, size_t max,

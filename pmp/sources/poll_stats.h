@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts of waits that polling has seen, by lock and file: what the wait programs keep in a map.
+// Counts of polled waits, by lock and file, like the map of the wait programs.
 #ifndef STALL_POLL_STATS_H
 #define STALL_POLL_STATS_H
 

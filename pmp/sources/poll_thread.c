@@ -22,7 +22,7 @@
 #define BELOW 512   // bytes of the stack
 #define COMPAT_STACK_END (UINT64_C(1) << 32) // no 64-bit thread has its stack below
 
-/* What the files say. */
+/* Files of /proc. */
 
 bool stall_poll_parse_runs(const char *text, uint64_t *ret)
 {
@@ -137,7 +137,7 @@ bool stall_poll_is_wait(const struct stall_call *calls, const struct stall_proc_
 	case STALL_CALL_IGNORED:
 	case STALL_CALL_FUTEX_WAKE:
 	case STALL_CALL_FUTEX_REQUEUE:
-	case STALL_CALL_RESTART: // known by what it goes on with
+	case STALL_CALL_RESTART: // known by the call that it continues
 	case STALL_CALL_IO_SUBMIT:
 	case STALL_CALL_IO_GETEVENTS:
 		return false;
@@ -145,7 +145,7 @@ bool stall_poll_is_wait(const struct stall_call *calls, const struct stall_proc_
 	return true;
 }
 
-// A signal interrupted a wait with a timeout, and the kernel goes on with it by another number.
+// A signal interrupted a wait with a timeout, and the kernel continues it under another number.
 static void settle_restart(const struct stall_poll_thread *thread, struct stall_proc_syscall *call)
 {
 	const struct stall_proc_syscall *before = &thread->call;
@@ -166,9 +166,9 @@ static uint64_t hash_below(const struct stall_target *target, uint64_t sp)
 	return hash;
 }
 
-// A thread that waits for a disk may run several times before its call returns. That it has returned
-// shows in its count of reads and writes, where the call is one. Other calls leave no trace but on
-// the stack: what lies below its pointer is overwritten by the next functions that are called.
+// A thread that waits for a disk may run several times before its call returns. The return shows in
+// its count of reads and writes, where the call is one. Other calls only leave a trace on the
+// stack: the next functions that are called overwrite the memory below its pointer.
 static struct stall_poll_mark make_mark(const struct stall_poll_reader *reader,
 					const struct stall_target *target, int task, pid_t tid,
 					const struct stall_proc_syscall *call)
@@ -180,7 +180,7 @@ static struct stall_poll_mark make_mark(const struct stall_poll_reader *reader,
 
 	mark.has_transfers = !read_file(task, tid, "io", NULL, NULL, text, sizeof(text)) &&
 			     stall_poll_parse_transfers(text, &mark.transfers);
-	// Reading memory waits for whoever changes the target's mappings: only where it must be.
+	// Reading memory waits for threads that change the target's mappings: only where necessary.
 	if (!is_transfer || !mark.has_transfers)
 		mark.below = hash_below(target, call->sp);
 	return mark;
@@ -203,8 +203,8 @@ struct reading {
 	struct stall_poll_mark mark;
 };
 
-// The count of runs is the same before and after: in between it slept all the time. (The kernel
-// counts when it hands it a CPU, and shows the call of a thread that is blocked alone.)
+// With the same count of runs before and after, the thread slept all the time in between. (The
+// kernel counts when it gives the thread a CPU, and shows the call only of a blocked thread.)
 static int read_closely(struct stall_poll_reader *reader, const struct stall_target *target,
 			int task, const struct stall_poll_thread *thread, int *runs_fd,
 			int *call_fd, bool keep, struct reading *reading)
@@ -233,7 +233,7 @@ static int read_closely(struct stall_poll_reader *reader, const struct stall_tar
 	return 0;
 }
 
-// A futex wait never runs under way. One for a file may.
+// A thread never runs during a futex wait. In a wait for a file it may.
 static bool goes_on(const struct stall_poll_reader *reader, const struct stall_target *target,
 		    int task, const struct stall_poll_thread *thread, const struct reading *reading)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread of a process whose /proc files are read again and again: whether it is still blocked in
-// the very system call that it was blocked in at the pass before.
+// One thread of a process, polled through /proc: whether it is still blocked in the same system
+// call as in the previous pass.
 #ifndef STALL_POLL_THREAD_H
 #define STALL_POLL_THREAD_H
 
@@ -15,7 +15,7 @@
 
 #define STALL_POLL_NO_SLOT UINT32_MAX
 
-// What changes when a thread has left its call and made the same call again.
+// Changes when a thread has left its call and made the same call again.
 struct stall_poll_mark {
 	bool has_transfers;
 	uint64_t transfers; // reads and writes that it has ended
@@ -38,8 +38,7 @@ struct stall_poll_thread {
 	uint32_t slot;
 };
 
-// How the files are read. Descriptors that stay open are fewer path walks, but the kernel keeps some
-// 5 KiB for each.
+// Reads the files. Open descriptors save path walks, but each costs the kernel some 5 KiB.
 struct stall_poll_reader {
 	const struct stall_call *calls; // STALL_CALLS
 	bool by_status; // the kernel keeps no schedstat: the same from the larger status file
@@ -50,8 +49,8 @@ enum stall_poll_result {
 	STALL_POLL_GONE,
 	STALL_POLL_REFUSED, // not readable, now
 	STALL_POLL_RUNS,    // on a CPU, or about to be
-	STALL_POLL_SAME,    // in the very call of the pass before
-	STALL_POLL_OTHER,   // blocked in another one, which `call` is now
+	STALL_POLL_SAME,    // in the same call as in the previous pass
+	STALL_POLL_OTHER,   // blocked in another one, now in `call`
 };
 
 // Whether this is a wait for a futex or a file, by its number and operation alone.

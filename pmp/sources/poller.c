@@ -210,7 +210,7 @@ static void begin_wait(struct stall_poller *poller, struct stall_poll_process *p
 		report_file(poller, slot);
 }
 
-// What it has lasted for certain: from the first pass that saw it to the latest.
+// Its certain duration: from the first pass that saw it to the latest.
 static uint64_t seen_ns(const struct stall_poll_slot *slot)
 {
 	return slot->thread->seen_ns - slot->start_ns;
@@ -276,7 +276,7 @@ static void poll_thread(struct stall_poller *poller, struct stall_poll_process *
 			begin_wait(poller, process, thread);
 		return;
 	case STALL_POLL_OTHER:
-		// It is in the next one already: `call` is that.
+		// `call` is its next call already.
 		end_wait(poller, thread, now_ns);
 		thread->since_ns = thread->seen_ns = now_ns;
 		thread->unwanted = false;
@@ -337,7 +337,7 @@ static void plan(struct stall_poller *poller, uint64_t started_ns, uint64_t cost
 	}
 	poller->interval_ns = interval_ns;
 	poller->next_ns = started_ns + interval_ns;
-	if (poller->next_ns < now_ns + cost_ns) // others have their turn
+	if (poller->next_ns < now_ns + cost_ns) // let others run
 		poller->next_ns = now_ns + cost_ns;
 }
 
@@ -416,7 +416,7 @@ static struct stall_error *start(struct stall_poller *poller)
 	return NULL;
 }
 
-// False: it hangs, in a read of a process whose memory somebody holds on to.
+// False: it is stuck in a read of a process whose memory map is locked.
 static bool stop(struct stall_poller *poller)
 {
 	struct timespec until;
@@ -465,7 +465,7 @@ static bool has_schedstat(void)
 	       runs;
 }
 
-// Half of what is permitted at most: processes have descriptors too, and so do captures.
+// At most half of the limit: processes and captures need descriptors, too.
 static size_t kept(size_t wanted)
 {
 	struct rlimit limit;

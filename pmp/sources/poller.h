@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread of this program that polls all threads of some processes, and keeps
-// which of them wait. It is a thread since those who unwind stacks and write captures take long.
+// A thread of this program that polls all threads of some processes, and keeps which of them wait.
+// It is a thread since unwinding and captures take long.
 #ifndef STALL_POLLER_H
 #define STALL_POLLER_H
 
@@ -17,10 +17,10 @@
 #include "waits/wait_source.h"
 
 #define STALL_POLL_SLOTS 16384
-#define STALL_POLL_ENDS 4096  // that wait to be taken
+#define STALL_POLL_ENDS 4096  // that are not read yet
 #define STALL_POLL_FILES 1024 // the same
 
-// A wait that goes on.
+// A wait in flight.
 struct stall_poll_slot {
 	uint32_t seq; // odd while its thread waits
 	uint32_t stat;
@@ -39,7 +39,7 @@ struct stall_poller {
 	bool started, over;
 	int event; // eventfd: readable when there is something to hand on
 
-	uint32_t kinds; // bit of each that is wanted
+	uint32_t kinds; // bit of each that is watched
 	uint64_t threshold_ns[STALL_WAIT_KINDS];
 	uint64_t fixed_ns; // between two passes; 0: as their cost allows
 	struct stall_call calls[STALL_CALLS];
@@ -56,8 +56,8 @@ struct stall_poller {
 	struct stall_wait_file *files;
 	size_t file_count;
 	uint64_t lost[STALL_LOST_CAUSES];
-	bool has_words; // that threads wait for, and nobody has asked what they are
-	bool no_memory; // in the thread, which cannot say so itself
+	bool has_words; // that threads wait for, and whose roles are not known
+	bool no_memory; // in the thread, which cannot return an error
 
 	uint64_t next_ns;
 	uint64_t interval_ns; // as it is now
@@ -90,7 +90,7 @@ static inline void stall_poller_unlock(struct stall_poller *poller)
 
 // The wait has lasted for its threshold for certain: it was seen so long.
 bool stall_poll_slot_is_over(const struct stall_poller *poller, const struct stall_poll_slot *slot);
-// It is to be reported that it goes on.
+// It must be reported in flight.
 bool stall_poll_slot_is_due(const struct stall_poller *poller, const struct stall_poll_slot *slot);
 struct stall_wait_record stall_poll_slot_record(const struct stall_poller *poller,
 						const struct stall_poll_slot *slot, uint32_t type,
