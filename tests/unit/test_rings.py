@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors import probe, rings
-from stallscope.model.rings import RingError, loads
+from stallscope.model.rings import Found, Ring, RingError, loads
 from stallscope.model.waitkinds import SOURCE_LOST, THRESHOLDS
 from tests.support.ringimages import COMMANDS, COMMANDS_AT, SIZE, made
 
@@ -35,6 +36,13 @@ def test_what_a_header_says(tmp_path: Path) -> None:
     assert ring.thresholds_ms == dict.fromkeys(THRESHOLDS, 100.0)
     assert ring.owner == os.getuid()
     assert ring.size == (tmp_path / "r.ring").stat().st_size
+
+
+def test_the_fields_are_those_of_the_probe(tmp_path: Path) -> None:
+    words = [str(probe.find()), "rings", "--ring", str(made(tmp_path / "r.ring"))]
+    answer = json.loads(subprocess.check_output(words))
+    assert set(answer) | {"process", "error"} == set(Found.__struct_fields__)
+    assert set(answer["ring"]) == set(Ring.__struct_fields__)
 
 
 def test_each_cause_of_loss_has_its_place(tmp_path: Path) -> None:
