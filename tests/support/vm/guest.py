@@ -25,6 +25,11 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 BIN = CHECKOUT / ".venv" / "bin"
 SHARED = "/run/stallscope-guest"
 KERNEL = "/run/stallscope-kernel"
+CACHED = (
+    *("-fsdev", "local,id=cached,path=/,security_model=none,readonly=on,multidevs=remap"),
+    *("-device", "virtio-9p-pci,fsdev=cached,mount_tag=cached"),
+)
+"""The host's root once more, for folders whose files the guest may keep in its memory."""
 BOOTS = 3
 """An emulated kernel that crashes before its first command is booted again so often."""
 
@@ -70,6 +75,12 @@ shared=$1
 uname -r >"$shared/started"
 # For file systems that can be frozen.
 modprobe -d {modules} -a loop ext4
+# What a Python starts from, cached: with the root as it is, each import asks the host again.
+mkdir /run/cached
+mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=524288,cache=loose cached /run/cached
+for folder in {cached}; do
+	mount --bind "/run/cached$folder" "$folder"
+done
 mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
 mountpoint -q /sys/kernel/security || mount -t securityfs none /sys/kernel/security
 {setup}
@@ -100,6 +111,7 @@ def argv_of(kernel: Kernel, variant: Variant, shared: Path) -> list[str]:
         "--verbose",
         "--disable-kvm",
     ]
+    argv += [f"--qemu-opts={word}" for word in CACHED]
     argv += ["--force-9p", "--cpus", str(variant.cpus), "--memory", variant.memory]
     argv += ["--qemu-opts=-accel", "--qemu-opts=tcg,thread=single"]
     if "possible_cpus=64" in variant.append:
@@ -123,6 +135,7 @@ def boot(
         setup="\n".join(variant.setup),
         modules=KERNEL,
         checkout=CHECKOUT,
+        cached=shlex.join({str(CHECKOUT), str(BIN.parent.resolve()), sys.base_prefix}),
         command=shlex.join(command),
     )
     (shared / "inside").write_text(script)
