@@ -163,7 +163,7 @@ def sanitizers(output: Output) -> Count:
             return Count(failed=1)
     if output.run(["ninja", "--quiet", "-C", SANITIZER_BUILD]) != 0:
         return Count(failed=1)
-    return meson_test(output, SANITIZER_BUILD, "--no-suite", "fuzz", "--timeout-multiplier", "4")
+    return meson_test(output, SANITIZER_BUILD, "--timeout-multiplier", "4")
 
 
 def beside_each_other(workers: int | str, *marks: str) -> tuple[str, ...]:
