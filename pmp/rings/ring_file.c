@@ -3,16 +3,129 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "rings/ring_map.h"
+#include "inproc/ring.h"
+
+#define MAX_RINGS 4096 // as many as there can be --pid
+
+// A mapping of a file that another process may cut at any time. Reading a page that the file does
+// not have any more raises SIGBUS (mmap(2)); the handler replaces such pages by zeros, and the
+// mapping remembers that. The handler searches these: `start` is written last, and cleared first.
+struct guarded {
+	uintptr_t start, end;
+	int fd;
+	bool cut;
+};
+static struct guarded guarded[MAX_RINGS];
+static struct sigaction before; // the action of SIGBUS until the first mapping
+
+static struct guarded *find(uintptr_t address)
+{
+	for (size_t i = 0; i < MAX_RINGS; i++) {
+		uintptr_t start = __atomic_load_n(&guarded[i].start, __ATOMIC_ACQUIRE);
+
+		if (start && start <= address && address < guarded[i].end)
+			return &guarded[i];
+	}
+	return NULL;
+}
+
+// A file that was cut has nothing behind its end; a hole in a file on a full disk is one page.
+static bool replace(const struct guarded *map, uintptr_t address)
+{
+	uintptr_t page = address & ~(uintptr_t)(STALL_RING_PAGE - 1);
+	struct stat st;
+	bool cut = fstat(map->fd, &st) < 0 || (uint64_t)st.st_size < map->end - map->start;
+	size_t size = cut ? map->end - page : STALL_RING_PAGE;
+
+	return mmap((void *)page, size, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+}
+
+// Makes only system calls: it may run within any function.
+static void on_bus_error(int signal, siginfo_t *info, void *context)
+{
+	int errnum = errno;
+	struct guarded *map = info->si_code == BUS_ADRERR ? find((uintptr_t)info->si_addr) : NULL;
+
+	if (map && replace(map, (uintptr_t)info->si_addr))
+		map->cut = true;
+	else
+		sigaction(SIGBUS, &before, NULL); // it is raised again, by the same instruction
+	errno = errnum;
+}
+
+static struct stall_error *install_handler(void)
+{
+	static bool installed;
+	struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+
+	if (installed)
+		return NULL;
+	if (sigaction(SIGBUS, &action, &before) < 0)
+		return stall_error_os(errno, "cannot handle SIGBUS");
+	installed = true;
+	return NULL;
+}
+
+static struct guarded *find_free(void)
+{
+	for (size_t i = 0; i < MAX_RINGS; i++) {
+		if (!guarded[i].start)
+			return &guarded[i];
+	}
+	return NULL;
+}
+
+// `fd` must stay open as long as the mapping. Forked children do not have the mapping.
+static struct stall_error *map_file(int fd, size_t size, bool writable, void **ret)
+{
+	struct guarded *map = find_free();
+	struct stall_error *err = install_handler();
+
+	if (err)
+		return err;
+	if (!map)
+		return stall_error_create(STALL_ERROR_LIMIT, "more than %d rings at a time",
+					  MAX_RINGS);
+	void *base =
+		mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED)
+		return stall_error_os(errno, "mmap");
+	madvise(base, size, MADV_DONTFORK);
+	*map = (struct guarded){.end = (uintptr_t)base + size, .fd = fd};
+	__atomic_store_n(&map->start, (uintptr_t)base, __ATOMIC_RELEASE);
+	*ret = base;
+	return NULL;
+}
+
+static void unmap(void *base, size_t size)
+{
+	struct guarded *map = find((uintptr_t)base);
+
+	munmap(base, size);
+	if (map)
+		__atomic_store_n(&map->start, 0, __ATOMIC_RELEASE);
+}
+
+// Whether a page of it was missing.
+static bool map_was_cut(const void *base)
+{
+	const struct guarded *map = find((uintptr_t)base);
+
+	return map && __atomic_load_n(&map->cut, __ATOMIC_RELAXED);
+}
 
 #define MAX_STRIDE (16U << 20)
 #define COPY_TRIES 4 // of what changes meanwhile
@@ -34,7 +147,7 @@ void stall_ring_close(struct stall_ring *ring)
 	if (!ring)
 		return;
 	if (ring->base)
-		stall_ring_unmap(ring->base, ring->header.file_size);
+		unmap(ring->base, ring->header.file_size);
 	if (ring->fd >= 0)
 		close(ring->fd);
 	free(ring->path);
@@ -140,7 +253,7 @@ static struct stall_error *create(int fd, const char *path, bool writable, struc
 {
 	_cleanup_(stall_ring_closep) struct stall_ring *ring = calloc(1, sizeof(*ring));
 	struct stat st;
-	void *base;
+	void *base = NULL;
 
 	if (!ring) {
 		close(fd);
@@ -156,7 +269,7 @@ static struct stall_error *create(int fd, const char *path, bool writable, struc
 	ring->owner = st.st_uid;
 	struct stall_error *err = read_header(ring, &st);
 	if (!err)
-		err = stall_ring_map(fd, ring->header.file_size, writable, &base);
+		err = map_file(fd, ring->header.file_size, writable, &base);
 	if (err)
 		return err;
 	ring->base = base;
@@ -218,7 +331,7 @@ bool stall_ring_was_cut(const struct stall_ring *ring)
 {
 	struct stat st;
 
-	return stall_ring_map_was_cut(ring->base) || fstat(ring->fd, &st) < 0 ||
+	return map_was_cut(ring->base) || fstat(ring->fd, &st) < 0 ||
 	       (uint64_t)st.st_size < ring->header.file_size;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the ring of libstallscope.so, of a live server or of one that has ended. Nothing in it is
 // trusted: sizes are checked once, and every value is copied before it is used. A file that is cut
-// while it is mapped reads as zeros from there on (ring_map.h).
+// while it is mapped reads as zeros from there on.
 #ifndef STALL_RING_FILE_H
 #define STALL_RING_FILE_H
 

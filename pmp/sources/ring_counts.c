@@ -9,15 +9,15 @@
 
 #define GRACE_NS UINT64_C(100000000) // of threads that have found a stat before it was retired
 #define ASK_NS UINT64_C(1000000000)
-#define HOLE_NS UINT64_C(10000000) // so long a hole is believed to be one
-// A stat that is being cleared, by the one reader who is to do that.
+#define HOLE_NS UINT64_C(10000000) // how long a hole counts as one
+// A stat that this reader is clearing.
 #define TAG_CLEARED (STALL_TAG_RETIRED - 1)
 
 // What is known of a stat that is in use.
 struct seen {
 	uint64_t tag; // of its key
 	struct stall_wait_stat base, last;
-	uint64_t taken[STALL_WAIT_BUCKETS]; // when the longest wait was asked for
+	uint64_t taken[STALL_WAIT_BUCKETS]; // at the last query of the longest wait
 	uint64_t max_ns;		    // of a ring that cannot be written: the longest so far
 	uint64_t asked_ns;
 	enum stall_wait_role role;
@@ -29,8 +29,7 @@ struct stall_ring_counts {
 	struct stall_ring_ghosts *ghosts;
 	size_t stat_count;  // without those of the kinds
 	struct seen **seen; // by stat, NULL: not used, as far as we know
-	// Of the pages that the stats lie on: those that were written to, and which were not a
-	// moment ago.
+	// The pages of the stats: those that were written to, and those that were not a moment ago.
 	bool *pages;
 	uint64_t hole_start, hole_end, hole_ns;
 };
@@ -124,7 +123,7 @@ size_t stall_ring_counts_size(const struct stall_ring_counts *counts)
 	return counts->stat_count + STALL_WAIT_KINDS;
 }
 
-// Of one page, by its offset in the file. `now_ns` 0: what was known a moment ago will not do.
+// Of one page, by its offset in the file. `now_ns` 0: check again, whatever was known a moment ago.
 static bool page_is_written(struct stall_ring_counts *counts, uint64_t page, uint64_t now_ns)
 {
 	bool *known = &counts->pages[(page - stall_ring_header(counts->ring)->stats_offset) /
@@ -172,7 +171,7 @@ static uint64_t tag_of(const struct stall_ring_counts *counts, const struct stal
 	return stall_wait_tag(&own);
 }
 
-// A copy, with the key as everybody else has it. False: it is free.
+// A copy, with the key in the reader's terms. False: it is free.
 static bool copy_stat(struct stall_ring_counts *counts, size_t index, struct stall_wait_stat *ret)
 {
 	const volatile uint64_t *from = (const volatile uint64_t *)stat_at(counts, index);
@@ -205,7 +204,7 @@ static struct seen *make_seen(struct stall_ring_counts *counts, size_t index,
 	return seen;
 }
 
-// The stat is gone; what it counted for us stays, if that is anything.
+// The stat was freed; keeps its counts, if any.
 static struct stall_wait_stat *forget(struct stall_ring_counts *counts, size_t index)
 {
 	struct seen *seen = no_cleanup_ptr(counts->seen[index]);
@@ -219,7 +218,7 @@ static struct stall_wait_stat *forget(struct stall_ring_counts *counts, size_t i
 	return ghost;
 }
 
-// The stat as it is now; NULL: it is free, or there is no memory.
+// The present stat; NULL: it is free, or there is no memory.
 static struct seen *refresh(struct stall_ring_counts *counts, size_t index)
 {
 	struct stall_wait_stat now;
@@ -293,7 +292,7 @@ void stall_ring_counts_destroy(struct stall_ring_counts *counts)
 bool stall_ring_counts_read(struct stall_ring_counts *counts, size_t index,
 			    struct stall_wait_stat *ret)
 {
-	if (!index) // who reads all begins here
+	if (!index) // a reader of all stats begins here
 		counts->hole_ns = 0;
 	const struct seen *seen = refresh(counts, index);
 	if (!seen)
@@ -303,7 +302,7 @@ bool stall_ring_counts_read(struct stall_ring_counts *counts, size_t index,
 	return true;
 }
 
-// The lower end of the highest bucket that has got more.
+// The lower end of the highest bucket whose count has grown.
 static uint64_t longest_counted(struct seen *seen)
 {
 	int i = STALL_WAIT_BUCKETS;
@@ -406,7 +405,7 @@ void stall_ring_counts_set_role(struct stall_ring_counts *counts, const struct s
 	if (!seen)
 		return;
 	seen->role = role;
-	// These are what the call says: of a condition they would be misunderstood.
+	// These are the defaults of the call, which would be wrong for a condition.
 	if (!is_by_call(role) && stall_ring_is_writable(counts->ring))
 		stat_at(counts, index)->role = role;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ring has counted since we began to read it. Its stats go on from the start of the server, have
-// other readers, and may be retired by any of them.
+// The counts of a ring since we began to read it. Its stats count from the start of the server,
+// have other readers, and may be retired by any of them.
 #ifndef STALL_RING_COUNTS_H
 #define STALL_RING_COUNTS_H
 
@@ -12,45 +12,45 @@
 #include "base/error.h"
 #include "rings/ring_file.h"
 
-// Last values of stats that are gone, one of each key.
+// Last values of freed stats, one for each key.
 struct stall_ring_ghosts {
 	struct stall_wait_stat *stats;
 	size_t count, capacity;
 };
 void stall_ring_ghosts_deinit(struct stall_ring_ghosts *ghosts);
-// Gives one back, whose place another one takes.
+// Removes one; another one takes its place.
 struct stall_wait_stat stall_ring_ghosts_take(struct stall_ring_ghosts *ghosts, size_t ghost);
 
 struct stall_ring_counts;
 
-// `pid` takes the place of the process's own number in keys. What is gone goes to `ghosts`.
+// `pid` takes the place of the process's own number in keys. Freed stats move to `ghosts`.
 struct stall_error *stall_ring_counts_create(struct stall_ring *ring, pid_t pid,
 					     struct stall_ring_ghosts *ghosts,
 					     struct stall_ring_counts **ret);
-// All that it has counted goes to the ghosts.
+// Moves all its counts to the ghosts.
 void stall_ring_counts_destroy(struct stall_ring_counts *counts); // NULL is fine
 
-// By index, those of the kinds behind the table included.
+// By index, including those of the kinds behind the table.
 size_t stall_ring_counts_size(const struct stall_ring_counts *counts);
 bool stall_ring_counts_read(struct stall_ring_counts *counts, size_t index,
 			    struct stall_wait_stat *ret);
-// The longest wait since this was last asked for. Where another reader asks too, or the ring cannot
-// be written, it may be the lower end of its bucket in the histogram.
+// The longest wait since the last call. Where there is another reader, or the ring cannot be
+// written, it may be the lower end of its bucket in the histogram.
 uint64_t stall_ring_counts_take_max(struct stall_ring_counts *counts, size_t index);
 bool stall_ring_counts_retire(struct stall_ring_counts *counts, size_t index,
 			      struct stall_wait_stat *ret);
 
 void stall_ring_counts_set_role(struct stall_ring_counts *counts, const struct stall_wait_key *key,
 				enum stall_wait_role role);
-// What it was set to, here or by another reader, for the condition that a slot names; else
+// The role that this or another reader has set for the condition of a slot; else
 // STALL_ROLE_UNKNOWN.
 enum stall_wait_role stall_ring_counts_role(struct stall_ring_counts *counts,
 					    const struct stall_wait_slot *slot);
-// Whether it is time to find out what the word of a slot is, which nobody has been asked for lately.
+// Whether it is time to identify the word of a slot, which was not tried lately.
 bool stall_ring_counts_ask(struct stall_ring_counts *counts, const struct stall_wait_slot *slot,
 			   uint64_t now_ns);
 
-// What the server has recorded of a file. False: nothing.
+// The server's record of a file. False: there is none.
 bool stall_ring_counts_file(struct stall_ring_counts *counts, const struct stall_wait_key *key,
 			    struct stall_wait_file *ret);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_REPORTED 64 // in one go: records are to be taken too
+#define MAX_REPORTED 64 // at once: records must be read, too
 #define LONGEST_NS UINT64_C(50000000)
 #define SHORTEST_NS UINT64_C(1000000)
 #define SCAN_AGAIN_NS UINT64_C(500000)
@@ -53,7 +53,7 @@ void stall_ring_record_settle(const struct stall_ring_scan *scan, struct stall_w
 	record->tid = 0; // only the other one is known
 	record->slot += scan->first;
 	record->server = (struct stall_wait_server){};
-	// In no system call, as far as the registers say.
+	// In no system call, by its registers.
 	record->regs[STALL_BPF_ORIG_AX] = UINT64_MAX;
 	if (record->key.kind == STALL_WAIT_FUTEX)
 		record->operation |= STALL_OPERATION_OBJECT;
@@ -102,7 +102,7 @@ static bool is_idle(struct stall_ring_scan *scan, size_t index, const struct sta
 	return true;
 }
 
-// What sleeps on a condition may be idle threads, or a lock of the server's own: the stack says.
+// Threads on a condition may be idle, or wait for a lock of the server: the stack shows which.
 static bool ask(struct stall_ring_scan *scan, size_t index, const struct stall_wait_slot *slot,
 		const struct stall_wait_handler *handler, uint64_t now_ns)
 {
@@ -130,7 +130,7 @@ static bool is_missing_stack(const struct stall_ring_scan *scan, size_t index,
 {
 	struct stall_ring_stack_copy copy;
 
-	// Of these it comes when they are over.
+	// These get it at their end.
 	if (stall_wait_has_bytes(slot->key.kind))
 		return false;
 	return !stall_ring_read_stack(scan->ring, index, slot->seq, &copy, scan->stack, 0);
@@ -153,7 +153,7 @@ static void wait_until(struct stall_ring_scan *scan, uint64_t when_ns)
 		scan->next_ns = when_ns;
 }
 
-// Returns how many records it has handed on.
+// Returns the number of delivered records.
 static size_t scan_slot(struct stall_ring_scan *scan, size_t index,
 			const struct stall_wait_slot *slot,
 			const struct stall_wait_handler *handler, uint64_t now_ns)

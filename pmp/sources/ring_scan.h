@@ -17,7 +17,7 @@ struct stall_ring_scan {
 	struct stall_ring *ring;
 	struct stall_ring_counts *counts;
 	pid_t pid;	  // in our pid namespace
-	uint32_t kinds;	  // bit of each enum stall_wait_kind that is wanted
+	uint32_t kinds;	  // bit of each enum stall_wait_kind to watch
 	size_t first;	  // number of its slot 0 among the slots of all rings
 	uint64_t next_ns; // when something is due
 	struct slot_scans {
@@ -29,11 +29,11 @@ struct stall_ring_scan {
 	uint8_t *stack; // room for a copy
 };
 
-// Takes what stands in `scan` for given, and makes the rest.
+// Keeps the fields that are set in `scan`, and initializes the others.
 struct stall_error *stall_ring_scan_init(struct stall_ring_scan *scan);
 void stall_ring_scan_deinit(struct stall_ring_scan *scan);
 
-// Hands on a record for each wait that is due. The next scan is due at scan->next_ns.
+// Delivers a record for each wait that is due. The next scan is due at scan->next_ns.
 void stall_ring_scan_run(struct stall_ring_scan *scan, const struct stall_wait_handler *handler,
 			 uint64_t now_ns);
 

@@ -55,7 +55,7 @@ void stall_server_uprobes_destroy(struct stall_server_uprobes *uprobes)
 struct search {
 	const char *patterns[MAX_PATTERNS];
 	uint32_t functions[MAX_PATTERNS];
-	bool waits_in[MAX_PATTERNS]; // not the function itself, but the one that it names
+	bool waits_in[MAX_PATTERNS]; // not the function itself, but its waits_in
 	size_t pattern_count;
 	struct stall_function_place *places;
 	size_t place_count;
@@ -71,8 +71,8 @@ static void add_patterns(struct search *search, const char *const *patterns, uin
 	}
 }
 
-// The way from a place to the function in which its caller waits, in the same file. False: it is not
-// there, and the place is of no use.
+// The distance from a place to the function in which its caller waits, in the same file. False:
+// there is none, so the place is useless.
 static bool find_next_call(const struct search *search, const struct stall_function_place *place,
 			   int32_t *ret)
 {
@@ -99,14 +99,14 @@ static void set_uprobe(struct stall_server_uprobes *uprobes, const struct stall_
 	struct probed *probed = &uprobes->functions[function];
 	char path[32];
 
-	// The descriptor is of the very file that is mapped, whatever its path means by now.
+	// The descriptor is of the mapped file, even if its path names another one by now.
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", process->maps->modules[place->module].fd);
 	struct stall_bpf_uprobe uprobe = {
 		.pid = process->target.pid,
 		.path = path,
 		.file_offset = place->file_offset,
 		.function = function,
-		// What a clone has in its registers is the compiler's business.
+		// The compiler may change the arguments of a clone.
 		.lock_arg = place->clone ? 0 : known->lock_arg,
 		.second_arg = place->clone ? 0 : known->second_arg,
 		.event = known->event,
@@ -160,7 +160,7 @@ void stall_server_uprobes_remove(struct stall_server_uprobes *uprobes, pid_t pid
 	stall_bpf_waits_remove_uprobes(uprobes->waits, pid, 0);
 }
 
-// A tenth of a second's hits may come at once.
+// Hits may come in bursts of a tenth of a second.
 static bool is_too_often(const struct probed *probed, uint64_t hits, uint64_t ns)
 {
 	uint64_t limit = probed->stepped ? STALL_MAX_STEPPED_HITS : STALL_MAX_UPROBE_HITS;

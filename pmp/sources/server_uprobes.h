@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uprobes in the functions in which database servers wait for locks of their own: finding these in
-// a process, setting the uprobes, and taking away those that are hit too often to be cheap.
+// Uprobes in the functions in which database servers wait for locks of their own: finds these in a
+// process, sets the uprobes, and removes those that are hit too often.
 #ifndef STALL_SERVER_PROBES_H
 #define STALL_SERVER_PROBES_H
 
@@ -18,7 +18,7 @@
 #define STALL_MAX_UPROBE_HITS 20000
 #define STALL_MAX_STEPPED_HITS 2000
 
-// Which functions are watched. One for each stall_bpf_waits, over all its processes.
+// The watched functions. One for each stall_bpf_waits, over all its processes.
 struct stall_server_uprobes;
 
 struct stall_error *stall_server_uprobes_create(struct stall_bpf_waits *waits,
@@ -26,8 +26,8 @@ struct stall_error *stall_server_uprobes_create(struct stall_bpf_waits *waits,
 void stall_server_uprobes_destroy(struct stall_server_uprobes *uprobes); // NULL is fine; detaches
 
 // Finds the functions in the process's main program and libraries, by the worker, and sets the
-// uprobes. The snapshot needs no threads: its maps, with their open files, are what is used. A
-// function that is not there, or that cannot be probed, is no error: see stall_server_uprobes_state.
+// uprobes. The snapshot needs only maps, with their open files, no threads. A function that does
+// not exist, or cannot have a uprobe, is no error: see stall_server_uprobes_state.
 struct stall_error *stall_server_uprobes_attach(struct stall_server_uprobes *uprobes,
 						struct stall_worker *worker,
 						const struct stall_snapshot *snapshot,
@@ -35,8 +35,8 @@ struct stall_error *stall_server_uprobes_attach(struct stall_server_uprobes *upr
 // The process has ended.
 void stall_server_uprobes_remove(struct stall_server_uprobes *uprobes, pid_t pid);
 
-// Takes away the uprobes that are hit too often. Call it about every 100 ms. True: some were, and
-// their state says why.
+// Removes the uprobes that are hit too often. Call it about every 100 ms. True: some were removed;
+// their state has the reason.
 bool stall_server_uprobes_check(struct stall_server_uprobes *uprobes, uint64_t now_ns);
 
 struct stall_server_probe_state {

@@ -20,7 +20,7 @@ struct source {
 	uint64_t threshold_ns[STALL_WAIT_KINDS];
 	size_t max_threads;
 	struct stall_bpf_waits *waits;
-	struct stall_server_uprobes *uprobes; // NULL: none wanted
+	struct stall_server_uprobes *uprobes; // NULL: not used
 	uint64_t uprobes_checked_ns;
 };
 
@@ -251,7 +251,7 @@ static void set_role(void *state, const struct stall_wait_key *key, enum stall_w
 
 static bool find_file(void *state, const struct stall_wait_key *key, struct stall_wait_file *ret)
 {
-	return false; // records have it all
+	return false; // records have all data
 }
 
 /* The wait programs themselves. */
@@ -263,7 +263,7 @@ static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 	stall_bpf_waits_lost(source->waits, ret);
 }
 
-// A function of the server that is there. False: it is not.
+// A function that the server has. False: it does not have it.
 static bool find_function(const struct source *source, size_t function,
 			  struct stall_server_probe_state *ret)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits as /proc shows them: the system call of each thread, polled. For kernels
-// that take no wait programs. What is seen in two passes is a wait; what is shorter is not seen.
+// Waits from /proc: the system call of each thread, polled. For kernels that do not support the
+// wait programs. A call that two passes see is a wait; shorter ones are not seen.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,11 @@
 #include "waits/wait_source.h"
 #include "waits/wait_unwind.h"
 
-#define MAX_REPORTED 256 // waits in flight that are handed on at once
-#define MAX_ASKED 16	 // words that are to be found out, at once
+#define MAX_REPORTED 256 // waits in flight that are delivered at once
+#define MAX_ASKED 16	 // words to identify, at once
 #define ASK_STACK 16384	 // bytes of a stack that show what its thread waits for
 
-// A word whose kind is to be found out, and the stack of one who waits for it.
+// A word to identify, and the stack of one of its waiters.
 struct question {
 	struct stall_wait_record record;
 	uint8_t stack[ASK_STACK];
@@ -28,10 +28,10 @@ struct question {
 
 struct source {
 	struct stall_poller *poller;
-	char *why_not_bpf; // NULL: polling was asked for by name
+	char *why_not_bpf; // NULL: polling was requested by name
 	uint64_t worst_ns; // of the longest intervals that were reported
-	bool more;	   // something is due that was not handed on yet
-	// Taken under the lock, to be handed on without it.
+	bool more;	   // something is due that was not delivered yet
+	// Filled under the lock, delivered without it.
 	struct stall_wait_record *records; // MAX_REPORTED, and then the ends
 	struct stall_wait_file *files;
 	struct question *questions;
@@ -99,7 +99,7 @@ static struct stall_error *set_threshold(void *state, enum stall_wait_kind kind,
 	return NULL;
 }
 
-// Only this program's main thread writes them.
+// Only the main thread of this program writes them.
 static uint64_t threshold(void *state, pid_t pid, enum stall_wait_kind kind)
 {
 	const struct source *source = state;
@@ -107,7 +107,7 @@ static uint64_t threshold(void *state, pid_t pid, enum stall_wait_kind kind)
 	return source->poller->threshold_ns[kind];
 }
 
-/* Handing on. */
+/* Delivery. */
 
 static int fd(void *state)
 {
@@ -130,7 +130,7 @@ static const char *in_flight_by(void *state)
 
 static struct stall_error *poll_source(void *state, uint64_t now_ns, bool *ret_changed)
 {
-	return NULL; // the poller does, all the time
+	return NULL; // the poller does so permanently
 }
 
 static void hurry(void *state)
@@ -140,7 +140,7 @@ static void hurry(void *state)
 	stall_poller_poll_now(source->poller);
 }
 
-// What one consume() hands on.
+// The deliveries of one consume().
 struct batch {
 	size_t in_flight, ended, files, asked;
 	pid_t replaced; // 0: none
@@ -167,8 +167,8 @@ static void take_in_flight(struct source *source, struct batch *batch)
 	}
 }
 
-// The stack shows what a word is, also of waits that never last for the threshold. False: the wait was
-// over before it could be copied.
+// The stack identifies a word, also for waits shorter than the threshold. False: the wait was over
+// before its stack could be copied.
 static bool take_question(struct source *source, struct stall_poll_slot *slot,
 			  struct question *question)
 {
@@ -265,7 +265,7 @@ static void report_replaced(pid_t pid, const struct stall_wait_handler *handler)
 	handler->wait(handler->arg, &record, NULL);
 }
 
-// What goes on now comes before what is over.
+// Waits in flight come before waits that have ended.
 static struct stall_error *consume(void *state, const struct stall_wait_handler *handler,
 				   size_t max)
 {
@@ -422,10 +422,10 @@ static void set_role(void *state, const struct stall_wait_key *key, enum stall_w
 
 static bool find_file(void *state, const struct stall_wait_key *key, struct stall_wait_file *ret)
 {
-	return false; // records have it all
+	return false; // records have all data
 }
 
-/* What is reported of the polling itself. */
+/* Data about the polling itself. */
 
 static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 {

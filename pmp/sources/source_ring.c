@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits as the in-process libraries of servers record them, each in a ring. Nothing is asked of the
-// processes themselves.
+// Waits that the in-process libraries of servers record, each in a ring. The processes themselves
+// are not read.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "waits/wait_source.h"
 #include "waits/wait_unwind.h"
 
-// Nothing announces records: how often they are searched for, when some came lately and when not.
+// Nothing announces records. The intervals between two searches, after recent records and without.
 #define POLL_NS UINT64_C(5000000)
 #define QUIET_POLL_NS UINT64_C(10000000)
 #define QUIET_NS UINT64_C(1000000000)
@@ -75,7 +75,7 @@ static struct stall_error *snapshot(void *state, struct stall_arena *arena, pid_
 	if (ringed && ringed->replaced) {
 		err = stall_watched_ring_replace(source, &ringed);
 	} else {
-		if (ringed && !ringed->added) // of one that was not watched in the end
+		if (ringed && !ringed->added) // of a process that is not watched after all
 			stall_watched_ring_drop(source, ringed);
 		if (!ringed || !ringed->added)
 			err = stall_watched_ring_open(source, pid, &ringed);
@@ -202,7 +202,7 @@ static void take_records(struct stall_watched_rings *source, struct stall_watche
 	uint64_t cells = stall_ring_header(ringed->ring)->cell_count;
 	struct stall_ring_record_copy copy;
 
-	// To the ring that would be the oldest that there is, and no loss.
+	// For the ring that would mean the oldest record, and no loss.
 	if (!ringed->cursor && head > cells)
 		ringed->overwritten += head - cells;
 	while (max-- && stall_ring_next_record(ringed->ring, &ringed->cursor, &ringed->overwritten,
@@ -233,7 +233,7 @@ static void report_replaced(const struct stall_watched_ring *ringed,
 	handler->wait(handler->arg, &record, NULL);
 }
 
-// What goes on now comes before what is over.
+// Waits in flight come before waits that have ended.
 static struct stall_error *consume(void *state, const struct stall_wait_handler *handler,
 				   size_t max)
 {
@@ -346,7 +346,7 @@ static struct stall_error *copy_stacks(void *state, struct stall_arena *arena,
 	return NULL;
 }
 
-// As the waiter knows them that has read them last.
+// As the last waiter has read them.
 static bool read_word(void *state, const struct stall_wait_process *process,
 		      const struct stall_wait_key *key, struct stall_futex *ret)
 {
@@ -372,7 +372,7 @@ static bool read_word(void *state, const struct stall_wait_process *process,
 
 /* Stats: those of all rings, then the ghosts. */
 
-// *index becomes that in the ring; NULL: it is a ghost's.
+// *index becomes the index in the ring; NULL: it is a ghost's.
 static struct stall_watched_ring *find_stat(const struct stall_watched_rings *source, size_t *index)
 {
 	for (size_t i = 0; i < source->count; i++) {
@@ -449,7 +449,7 @@ static bool find_file(void *state, const struct stall_wait_key *key, struct stal
 	return ringed && ringed->counts && stall_ring_counts_file(ringed->counts, key, ret);
 }
 
-/* What is reported of the rings themselves. */
+/* Data about the rings themselves. */
 
 static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
 {

@@ -38,7 +38,7 @@ struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
 
 	if (!strcmp(options->backend, "poll"))
 		return stall_wait_source_poll(options, NULL, source);
-	// A ring that is named is meant.
+	// A ring that is named is used.
 	if (!strcmp(options->backend, "inproc") || (!is_bpf && options->ring))
 		return stall_wait_source_ring(options, source);
 	struct stall_error *err = stall_wait_source_bpf(options, source);

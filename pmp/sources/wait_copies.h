@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of the stacks of threads that wait, from the memory of a live process: for the sources that
-// have nothing else.
+// Copies of the stacks of waiters, from the memory of a live process, for sources without stacks.
 #ifndef STALL_WAIT_COPIES_H
 #define STALL_WAIT_COPIES_H
 

@@ -94,7 +94,7 @@ void stall_watched_ring_drop(struct stall_watched_rings *source, struct stall_wa
 	memmove(ringed, ringed + 1, (--source->count - index) * sizeof(*ringed));
 }
 
-// Where there is room for so many slots: *ret_index in the list, and their first number.
+// Finds room for this number of slots: *ret_index in the list, and their first number.
 static bool find_room(const struct stall_watched_rings *source, size_t slots, size_t *ret_index,
 		      size_t *ret_first)
 {
@@ -168,7 +168,7 @@ struct stall_error *stall_watched_ring_begin(struct stall_watched_rings *source,
 	source->stack = stack;
 	if (room > source->stack_room)
 		source->stack_room = room;
-	// Only what comes from now on.
+	// Only records from now on.
 	ringed->cursor = stall_ring_live(ring)->head;
 	for (int i = 0; i < STALL_LOST_CAUSES; i++)
 		ringed->lost_before[i] = stall_ring_live(ring)->lost[i];
@@ -191,7 +191,7 @@ struct stall_error *stall_watched_ring_begin(struct stall_watched_rings *source,
 	return NULL;
 }
 
-// By the ring of the program that it executes now.
+// The ring of the program that it executes now.
 struct stall_error *stall_watched_ring_replace(struct stall_watched_rings *source,
 					       struct stall_watched_ring **ringed)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rings of the processes that are watched, which come and go with them.
+// The rings of the watched processes.
 #ifndef STALL_WATCHED_RINGS_H
 #define STALL_WATCHED_RINGS_H
 
@@ -13,7 +13,7 @@
 #include "sources/ring_scan.h"
 #include "waits/wait_source.h"
 
-// What is wrong with a ring, and was reported.
+// The reported problems of a ring.
 struct stall_ring_trouble {
 	bool off, cut, read_only;
 	uint32_t maps_failed;
@@ -23,7 +23,7 @@ struct stall_ring_trouble {
 struct stall_watched_ring {
 	struct stall_ring *ring;
 	bool added, replaced;
-	bool left; // by a process that executes another program: nothing goes on in it
+	bool left; // by a process that executes another program: nothing happens in it any more
 	pid_t pid;
 	struct stall_ring_counts *counts;
 	struct stall_ring_scan scan;
@@ -73,7 +73,7 @@ void stall_watched_ring_check(const struct stall_watched_rings *source,
 struct stall_error *stall_watched_ring_replace(struct stall_watched_rings *source,
 					       struct stall_watched_ring **ringed);
 
-// What it has lost since it is watched.
+// Its losses since the watching began.
 void stall_watched_ring_add_lost(const struct stall_watched_ring *ringed,
 				 uint64_t lost[STALL_LOST_CAUSES]);
 

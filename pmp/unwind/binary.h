@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One ELF file with all that is known of it: symbols, unwind rows, and for each address that was
-// asked for the answer, kept.
+// One ELF file with its symbols and unwind rows, and a cache of the results for addresses.
 #ifndef STALL_BINARY_H
 #define STALL_BINARY_H
 
@@ -9,7 +8,7 @@
 #include "unwind/elf_file.h"
 #include "unwind/symbols.h"
 
-// A function as it is shown. One per function of the file, shared by its addresses.
+// A function's names. One per function of the file, shared by its addresses.
 struct stall_name {
 	char *symbol;  // demangled
 	char *linkage; // NULL: the same
@@ -19,7 +18,7 @@ struct stall_name {
 	uint32_t symbol_at, linkage_at;
 };
 
-// What an address of the file means.
+// The result for an address of the file.
 struct stall_site {
 	uint64_t key; // address * 2 + exact; 0: free slot
 	const struct stall_row *row;
@@ -27,7 +26,7 @@ struct stall_site {
 	bool bad_cfi;
 };
 
-// An object that was asked for by name, there or not.
+// An object that was searched for by name, found or not.
 struct stall_known_object {
 	char *name;
 	bool found;
@@ -60,7 +59,7 @@ void stall_binary_destroy(struct stall_binary *binary);
 const struct stall_site *stall_binary_site(struct stall_binary *binary, uint64_t address,
 					   bool exact);
 
-// As stall_symbols_find_name, and remembered: the same few names are asked for at each capture.
+// As stall_symbols_find_name, with a cache: each capture searches for the same few names.
 bool stall_binary_find_object(struct stall_binary *binary, const char *name, uint64_t *ret_address,
 			      uint64_t *ret_size);
 

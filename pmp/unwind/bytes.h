@@ -23,7 +23,7 @@ static inline size_t stall_bytes_left(const struct stall_bytes *bytes)
 	return (size_t)(bytes->end - bytes->at);
 }
 
-// NULL: there are not so many.
+// NULL: there are fewer.
 static inline const uint8_t *stall_bytes_take(struct stall_bytes *bytes, uint64_t size)
 {
 	const uint8_t *taken = bytes->at;

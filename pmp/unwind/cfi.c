@@ -20,7 +20,7 @@ struct kept {
 
 struct stall_cfi {
 	struct stall_cfi_section *eh_frame;
-	// Read when it is first asked for.
+	// Read when it is first needed.
 	const struct stall_elf *debug_frame_file; // NULL: there is none
 	struct stall_cfi_section *debug_frame;
 	bool tried_debug_frame;
@@ -41,7 +41,7 @@ struct stall_error *stall_cfi_create(const struct stall_elf *elf, const struct s
 
 	if (!cfi)
 		return &stall_enomem;
-	// What cannot be read is as good as none.
+	// A section that cannot be read counts as missing.
 	stall_error_destroy(stall_cfi_section_open(elf, true, &cfi->eh_frame));
 	cfi->debug_frame_file = has_debug_frame(elf) ? elf : has_debug_frame(debug) ? debug : NULL;
 	*ret = cfi;
@@ -99,7 +99,7 @@ struct machine {
 	const struct stall_cfi_section *section;
 	const struct stall_cfi_fde *fde;
 	bool in_cie;
-	uint64_t location; // what the state describes begins here
+	uint64_t location; // the state is valid from here on
 	struct state state, initial;
 	struct state remembered[MAX_REMEMBERED];
 	size_t depth;
@@ -112,8 +112,9 @@ struct instruction {
 	const uint8_t *block;
 };
 
-// For each instruction a letter for each operand: r: a register; n, s: a number, unsigned or signed;
-// b: a block; p: a pointer; a digit: so many bytes. NULL: it is of another processor, or of none.
+// For each instruction a letter for each operand: r: a register; n, s: a number, unsigned or
+// signed; b: a block; p: a pointer; a digit: that many bytes. NULL: it is of another processor, or
+// of none.
 static const char *const operands[0x40] = {
 	[DW_CFA_nop] = "",
 	[DW_CFA_set_loc] = "p",
@@ -269,7 +270,7 @@ static bool execute(struct machine *m, const struct instruction *in)
 
 	switch (in->code) {
 	case DW_CFA_nop:
-	case DW_CFA_GNU_args_size: // needed by exceptions alone
+	case DW_CFA_GNU_args_size: // needed only by exceptions
 		return true;
 	case DW_CFA_set_loc:
 		m->location = in->value;
@@ -345,7 +346,7 @@ static bool survives_calls(uint8_t reg)
 	return reg == STALL_REG_RBX || reg == STALL_REG_RBP || (reg >= 12 && reg <= 15);
 }
 
-// What the rule for the return address, which stands in register `reg`, is for the PC.
+// The rule of the return address, which is in register `reg`, as a rule for the PC.
 static bool decode_pc(const struct state *state, uint64_t reg, struct stall_rule *ret)
 {
 	if (reg >= STALL_REGS)
@@ -395,7 +396,7 @@ static bool interpret(const struct stall_cfi_section *section, const struct stal
 {
 	struct machine m;
 
-	// What is remembered is written before it is read.
+	// Remembered rows are written before they are read.
 	m.section = section;
 	m.fde = fde;
 	m.in_cie = true;

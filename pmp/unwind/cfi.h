@@ -17,13 +17,13 @@ enum stall_rule_kind {
 	STALL_RULE_OFFSET,	   // saved at CFA + offset
 	STALL_RULE_VAL_OFFSET,	   // is CFA + offset
 	STALL_RULE_REGISTER,	   // is in another register
-	STALL_RULE_EXPRESSION,	   // saved where an expression says
-	STALL_RULE_VAL_EXPRESSION, // is what an expression says
+	STALL_RULE_EXPRESSION,	   // saved at the address that an expression computes
+	STALL_RULE_VAL_EXPRESSION, // is the value of an expression
 };
 
 struct stall_rule {
 	uint8_t kind;
-	uint8_t reg;   // which register the rule restores
+	uint8_t reg;   // the register that the rule restores
 	uint8_t other; // STALL_RULE_REGISTER
 	uint32_t size; // of the expression
 	union {
@@ -32,7 +32,7 @@ struct stall_rule {
 	};
 };
 
-// What the unwind information says at one PC. Registers without a rule are unknown in the caller.
+// The unwind information for one PC. Registers without a rule are unknown in the caller.
 struct stall_row {
 	bool signal; // the caller was interrupted, not calling: its PC is exact
 	uint8_t cfa_reg;
@@ -55,7 +55,7 @@ void stall_cfi_destroy(struct stall_cfi *cfi);
 const char *stall_cfi_source(const struct stall_cfi *cfi);
 
 // The row for a virtual address of the file, owned by `cfi`; NULL where nothing covers it.
-// *ret_bad then says whether something covers it that makes no sense.
+// *ret_bad is then true where invalid data covers it.
 const struct stall_row *stall_cfi_row(struct stall_cfi *cfi, uint64_t address, bool *ret_bad);
 
 #endif

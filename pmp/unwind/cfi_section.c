@@ -14,7 +14,7 @@
 #define MAX_AUGMENTATION 16
 #define PACKED_BY_ZSTD 2 // ELFCOMPRESS_ZSTD, which glibc 2.36 has no name for
 
-// Where a section is in its file.
+// The place of a section in its file.
 struct place {
 	uint64_t offset, stored, address;
 	uint64_t size;	    // more than `stored` where it is compressed
@@ -152,7 +152,7 @@ struct entry {
 	bool is_cie;
 };
 
-// False: there is none, and no more after it.
+// False: this was the last entry.
 static bool read_entry(const struct stall_cfi_section *section, uint64_t offset, struct entry *ret)
 {
 	if (offset > section->size)
@@ -283,8 +283,8 @@ static struct stall_error *index_entries(struct stall_cfi_section *section)
 	return NULL;
 }
 
-// .eh_frame_hdr as ld, gold and lld write it. Its addresses count from its own start, but for the
-// first, which counts from where it stands. (LSB Core 5.0, 10.6.2.)
+// .eh_frame_hdr as ld, gold and lld write it. Its addresses are relative to its own start, except
+// for the first, which is relative to its own place. (LSB Core 5.0, 10.6.2.)
 struct header {
 	uint8_t version, frame_encoding, count_encoding, table_encoding;
 	int32_t frame;
@@ -307,7 +307,7 @@ static uint64_t frames_address(const struct header *header, uint64_t address)
 	return address + offsetof(struct header, frame) + (uint64_t)header->frame;
 }
 
-// Takes the table over, unless it is shorter than it says, out of order, or of another section.
+// Uses the table, unless it is shorter than declared, not sorted, or of another section.
 static bool index_by_header(struct stall_cfi_section *section, const struct header *header,
 			    const struct place *place)
 {

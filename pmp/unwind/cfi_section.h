@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// .eh_frame or .debug_frame of a file: which entry describes an address. Nothing in it is trusted.
+// .eh_frame or .debug_frame of a file: finds the entry of an address. Nothing in it is trusted.
 #ifndef STALL_CFI_SECTION_H
 #define STALL_CFI_SECTION_H
 
@@ -12,7 +12,7 @@
 
 struct stall_cfi_section;
 
-// What functions have in common ("common information entry").
+// The part that functions share ("common information entry").
 struct stall_cfi_cie {
 	uint64_t code_alignment, data_alignment; // the latter is signed, in two's complement
 	uint64_t return_register;
@@ -34,12 +34,12 @@ struct stall_error *stall_cfi_section_open(const struct stall_elf *elf, bool is_
 					   struct stall_cfi_section **ret);
 void stall_cfi_section_destroy(struct stall_cfi_section *section);
 
-// Points into the section. False: nothing covers the address; *ret_bad becomes true where something
-// may cover it that makes no sense, and is not touched elsewhere.
+// Points into the section. False: nothing covers the address; *ret_bad becomes true where invalid
+// data may cover it, and is unchanged elsewhere.
 bool stall_cfi_section_find(const struct stall_cfi_section *section, uint64_t address,
 			    struct stall_cfi_fde *ret, bool *ret_bad);
 
-// An address that is encoded in the section's bytes. False: it cannot be understood.
+// An encoded address in the section's bytes. False: its encoding is not supported.
 bool stall_cfi_section_pointer(const struct stall_cfi_section *section, uint8_t encoding,
 			       struct stall_bytes *bytes, uint64_t *ret);
 

@@ -77,7 +77,7 @@ struct stall_error *stall_minidebug_open(const struct stall_elf *elf, struct sta
 int stall_open_file_at(int dir, const char *name)
 {
 	struct stat st;
-	// O_NONBLOCK: a FIFO must not hold us.
+	// O_NONBLOCK: a FIFO must not block us.
 	int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
 	if (fd >= 0 && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
@@ -199,8 +199,8 @@ struct link {
 	uint32_t crc;
 };
 
-// The section: a file name, NUL, padding to four bytes, CRC. Hostile: a name with a slash would
-// lead anywhere.
+// The section: a file name, NUL, padding to four bytes, CRC. Hostile: a name with a slash could
+// name any file.
 static bool read_link(const struct stall_elf *elf, struct link *ret)
 {
 	const Elf64_Shdr *section = stall_elf_section(elf, ".gnu_debuglink");

@@ -13,14 +13,13 @@
 extern char *__cxa_demangle(const char *mangled, char *buffer, size_t *length, int *status);
 
 #define MAX_MANGLED 2048
-// Each substitution of a hostile name can double what it stands for: 300 bytes are minutes of work
-// and all memory. libstdc++ has no limit for that, and does not export the variant that could be
-// left. Nobody's name of this length needs a millisecond.
+// Each substitution of a hostile name can double its output: 300 bytes can take minutes and all
+// memory. libstdc++ has no limit for that, and does not export the variant that could be stopped. A
+// real name of this length takes less than a millisecond.
 #define HARMLESS 100
 #define CPU_LIMIT_US 200000
 
-// Beyond it SIGPROF ends the process: the worker, and its file is left out of what the next one
-// does.
+// Beyond it SIGPROF ends the process: the worker, and the next worker does not get its file.
 static void limit_cpu(suseconds_t us)
 {
 	const struct itimerval limit = {.it_value.tv_usec = us};
@@ -32,7 +31,8 @@ char *stall_demangle(const char *linkage)
 {
 	int status = 0;
 
-	// GCC's clones and local functions start so too. Without the check "f" would be "float".
+	// GCC's clones and local functions start like this, too. Without the check "f" would be
+	// "float".
 	if (strncmp(linkage, "_Z", 2) != 0 || strlen(linkage) > MAX_MANGLED)
 		return NULL;
 	bool limited = strlen(linkage) > HARMLESS;

@@ -31,7 +31,7 @@ enum {
 	DW_CFA_MIPS_advance_loc8 = 0x1d,
 	DW_CFA_GNU_args_size = 0x2e,
 	DW_CFA_GNU_negative_offset_extended = 0x2f,
-	// The upper two bits say which; the lower six are an operand.
+	// The upper two bits are the code; the lower six are an operand.
 	DW_CFA_advance_loc = 0x40,
 	DW_CFA_offset = 0x80,
 	DW_CFA_restore = 0xc0,

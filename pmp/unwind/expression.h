@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DWARF expressions as unwind information uses them, from its bytes.
+// Evaluates DWARF expressions of unwind information, from their bytes.
 #ifndef STALL_EXPRESSION_H
 #define STALL_EXPRESSION_H
 
@@ -12,14 +12,14 @@
 
 // How a step, or a part of one, ended.
 enum stall_step {
-	STALL_STEP_CALLER,    // what was asked for is in *ret: of a step, the caller's registers
+	STALL_STEP_CALLER,    // the result is in *ret: of a step, the caller's registers
 	STALL_STEP_OUTERMOST, // there is no caller
 	STALL_STEP_NO_REGISTERS,
 	STALL_STEP_NO_MEMORY,
 	STALL_STEP_BAD,
 };
 
-// The copied stack, and what to ask for memory outside it (eight bytes; false: unreadable).
+// The copied stack, and a function that reads memory outside it (eight bytes; false: unreadable).
 struct stall_stack_memory {
 	const uint8_t *copy;
 	uint64_t address;
@@ -40,7 +40,8 @@ static inline bool stall_stack_read(const struct stall_stack_memory *memory, uin
 	return memory->read && memory->read(memory->arg, address, ret);
 }
 
-// The value that the expression leaves on its stack. `cfa` is on it at the start; NULL: nothing is.
+// The final value on the expression's stack. `cfa` is its initial value; NULL: the stack begins
+// empty.
 enum stall_step stall_expression_evaluate(const uint8_t *code, size_t size,
 					  const struct stall_regs *regs, const uint64_t *cfa,
 					  const struct stall_stack_memory *memory, uint64_t *ret);

@@ -18,7 +18,7 @@ struct stall_file_index {
 	size_t seen; // directory entries, against the limit
 };
 
-// Adds what lies below the directory: bounded in depth and number, without following links to
+// Adds the files below the directory: bounded in depth and number, without following links to
 // directories.
 struct stall_error *stall_file_index_add(struct stall_file_index *index, const char *dir);
 void stall_file_index_deinit(struct stall_file_index *index);

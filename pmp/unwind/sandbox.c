@@ -43,7 +43,7 @@ static void drop_capabilities(void)
 }
 
 // In a user namespace that does not map nobody this fails: capabilities and system calls are
-// taken away all the same.
+// removed anyway.
 static void become_nobody(void)
 {
 	if (geteuid() != 0)
@@ -78,8 +78,8 @@ static void set_limits(size_t memory)
 	IF_EQUAL(SYS_##name, 0, 4), LOAD(args[argument]), IF_ANY_BIT(bits, 1, 0),                  \
 		RETURN(SECCOMP_RET_ALLOW), RETURN(SECCOMP_RET_ERRNO | EACCES)
 
-// Whatever is not listed fails with EPERM instead of killing: a libc that tries a new system call
-// falls back, and an attacker gains nothing by it.
+// Other system calls fail with EPERM instead of killing: a libc that tries a new system call has a
+// fallback, and an attacker gains nothing.
 static const struct sock_filter filter[] = {
 	LOAD(arch),
 	IF_EQUAL(AUDIT_ARCH_X86_64, 1, 0),

@@ -10,11 +10,11 @@
 #include "unwind/binary.h"
 #include "unwind/file_index.h"
 
-#define MAX_OPEN 512 // files kept open; more means a made-up list
+#define MAX_OPEN 512 // files kept open; no real list needs more
 
-// A file that was asked for, found or not.
+// A requested file, found or not.
 struct known {
-	char *build_id, *path;	     // as asked for; may be NULL
+	char *build_id, *path;	     // as requested; may be NULL
 	struct stall_binary *binary; // NULL: there is none
 	char *file;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Naming addresses of ELF files found by build-id: finishes a capture on another machine.
+// Names addresses of ELF files that it finds by build-id: completes a capture of another machine.
 #ifndef STALL_SYMBOLIZE_H
 #define STALL_SYMBOLIZE_H
 
@@ -25,9 +25,9 @@ struct stall_error *stall_symbolizer_create(const char *const *dirs, size_t coun
 void stall_symbolizer_destroy(struct stall_symbolizer *symbolizer);
 
 // Names `count` virtual addresses (pc - load bias) of the file with that build-id (hex; NULL:
-// unknown, then the file at `path` is believed; `path` may be NULL too). callers[i] (may be NULL)
-// says that the address is a return address, looked up one byte before. ret[i] is filled for each;
-// its strings and *ret_file (the file that was used) live as long as the symbolizer.
+// unknown, then the file at `path` is used; `path` may be NULL too). callers[i] (may be NULL) says
+// that the address is a return address, looked up one byte before. ret[i] is filled for each; its
+// strings and *ret_file (the file that was used) live as long as the symbolizer.
 struct stall_error *stall_symbolizer_lookup(struct stall_symbolizer *symbolizer,
 					    const char *build_id, const char *path,
 					    const uint64_t *addresses, const bool *callers,

@@ -45,7 +45,7 @@ static struct stall_symbol_table *table_for(struct stall_symbols *symbols,
 	case STT_FUNC:
 	case STT_GNU_IFUNC:
 		return &symbols->functions;
-	case STT_NOTYPE: // hand-written assembly that says nothing
+	case STT_NOTYPE: // hand-written assembly without types
 		return in_executable_section(elf, symbol->st_shndx) ? &symbols->functions : NULL;
 	case STT_OBJECT:
 		return symbol->st_size ? &symbols->objects : NULL;
@@ -117,8 +117,8 @@ static uint64_t slide_between(const struct stall_elf *main, const struct stall_e
 	return a && b ? a->p_vaddr - b->p_vaddr : 0;
 }
 
-// A table that cannot be read is as good as none: the file is not trusted, and other tables may do.
-// Only running out of memory is an error.
+// A table that cannot be read counts as missing: the file is not trusted, and other tables may have
+// the names. Only running out of memory is an error.
 static struct stall_error *add_source(struct stall_symbols *symbols, const struct stall_elf *main,
 				      const struct stall_elf *elf, uint32_t type, bool *ret_found)
 {
@@ -284,8 +284,8 @@ static int binding_rank(const struct stall_symbol_entry *entry)
 	}
 }
 
-// Which of two names of one address people know: exported before local, write before __write,
-// global before weak, typed before untyped, short before long.
+// Prefers the more familiar of two names of one address: exported before local, write before
+// __write, global before weak, typed before untyped, short before long.
 static bool is_better(const struct stall_symbol_entry *a, const char *a_name,
 		      const struct stall_symbol_entry *b, const char *b_name)
 {

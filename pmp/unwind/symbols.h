@@ -29,14 +29,14 @@ void stall_symbols_destroy(struct stall_symbols *symbols);
 const char *stall_symbols_source(const struct stall_symbols *symbols);
 size_t stall_symbols_count(const struct stall_symbols *symbols);
 
-// The function, or the object, that covers the address. False where nothing does: a symbol is
-// believed within its st_size only.
+// The function, or the object, that covers the address. False where nothing does: a symbol only
+// covers its st_size.
 bool stall_symbols_find_function(struct stall_symbols *symbols, uint64_t address,
 				 struct stall_symbol *ret);
 bool stall_symbols_find_object(struct stall_symbols *symbols, uint64_t address,
 			       struct stall_symbol *ret);
 
-// Calls `visit` with each function that the tables name, clones (name.part.0) and aliases too, in no
+// Calls `visit` for each function in the tables, including clones (name.part.0) and aliases, in no
 // order. Names are as in the table, shorter than STALL_MAX_LINKAGE.
 typedef void stall_symbols_visit(void *arg, const char *name, uint64_t address);
 struct stall_error *stall_symbols_each_function(const struct stall_symbols *symbols,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What unwinding brings: frames, stacks of them, and what is known of each module.
+// The result of unwinding: frames, stacks, and facts about each module.
 #ifndef STALL_UNWOUND_H
 #define STALL_UNWOUND_H
 
@@ -10,13 +10,13 @@
 #define STALL_MAX_FRAMES 512  // a thread
 #define STALL_MAX_SYMBOL 4096 // bytes of a demangled name
 
-// Why a stack ends where it ends. Anything but COMPLETE is shown with the stack.
+// The reason for the end of a stack. Anything but COMPLETE is shown with the stack.
 enum stall_unwind_end {
 	STALL_UNWIND_COMPLETE,	   // the outermost frame: undefined return address, or _start/clone
 	STALL_UNWIND_NO_REGISTERS, // a register that the rule needs is not known
 	STALL_UNWIND_NO_CFI,	   // no unwind information for this PC
 	STALL_UNWIND_NO_MEMORY,	   // memory outside the copy that could not be read, or was 0
-	STALL_UNWIND_BAD_CFI,	   // the rule makes no sense (CFA does not grow, expression fails)
+	STALL_UNWIND_BAD_CFI,	   // the rule is invalid (CFA does not grow, expression fails)
 	STALL_UNWIND_LIMIT,	   // STALL_MAX_FRAMES, or the worker's deadline
 	STALL_UNWIND_NOT_TRIED,	   // no registers at all, or the worker failed
 };
@@ -27,7 +27,7 @@ struct stall_frame {
 	uint32_t module;	// index into the process's modules, or STALL_NO_MODULE
 	uint64_t pc;		// in the target; of callers: the return address
 	uint64_t offset;	// pc as a virtual address of the ELF file (pc - load bias)
-	const char *symbol;	// demangled; NULL: nothing covers it (st_size is believed)
+	const char *symbol;	// demangled; NULL: nothing covers it (within its st_size)
 	const char *linkage;	// mangled, where it differs; else NULL
 	uint64_t symbol_offset; // pc - start of the symbol
 };
@@ -39,7 +39,7 @@ struct stall_stack {
 	uint32_t live_reads; // memory that was not in the copy and was read from the live process
 };
 
-// What the worker knows of a module.
+// The worker's facts about a module.
 struct stall_module_info {
 	uint32_t process, module;
 	char build_id[64 + 1]; // hex, "" where there is none
@@ -50,7 +50,7 @@ struct stall_module_info {
 	const char *error;	// why it could not be read, or NULL
 };
 
-// What the pointers above lead to.
+// The storage of the pointers above.
 struct stall_unwound_storage {
 	char *strings;
 	size_t string_bytes;

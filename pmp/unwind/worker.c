@@ -32,7 +32,7 @@ struct stall_worker {
 	pid_t pid; // 0: none
 	int socket;
 	struct stall_bad_files bad_files;
-	// What a worker named last as it died or was late, where that alone proves nothing.
+	// The last file of a worker that died or was late, where that alone proves nothing.
 	struct stall_bad_file suspect;
 	bool has_suspect;
 	// The process whose files and stacks this child has had, in all of its jobs.
@@ -60,7 +60,7 @@ static bool send_answer(struct stall_worker *worker, const struct stall_protocol
 {
 	struct iovec parts[2] = {{(void *)message, sizeof(*message)}, {(void *)data, size}};
 
-	// Not blocking: a worker that floods us with questions fills its own queue.
+	// Not blocking: a worker that floods us with requests fills its own queue.
 	return stall_send_descriptor(worker->socket, parts, size ? 2 : 1, fd, MSG_DONTWAIT) >= 0;
 }
 
@@ -88,8 +88,8 @@ static enum outcome receive(struct stall_worker *worker, uint64_t until_ns,
 	}
 }
 
-// Only while it is forked: memory of one worker is no other worker's to see, and counts against its
-// limit.
+// Only while it is forked: a worker must not see another worker's memory, which would count against
+// its limit.
 static void share_memory(const struct stall_worker *worker, bool share)
 {
 	stall_arena_inherit(worker->arena, share);
@@ -300,7 +300,7 @@ struct task {
 	void *arg;
 };
 
-// One worker's attempt at the job, or at what of it concerns layout->only.
+// One worker's attempt at the job, or at the part of layout->only.
 static struct stall_error *attempt(struct stall_worker *worker, struct stall_job_layout *layout,
 				   const struct task *task, uint64_t deadline, enum outcome *ret)
 {
@@ -342,7 +342,7 @@ static struct stall_error *try_suspect(struct stall_worker *worker, struct stall
 	if (worker->has_seen)
 		stop_child(worker);
 	layout->only = suspect;
-	// Half of the time stays for the job.
+	// Keep half of the time for the job.
 	struct stall_error *err =
 		attempt(worker, layout, task, now + (deadline - now) / 2, &outcome);
 	layout->only = STALL_ALL_PROCESSES;
@@ -350,7 +350,7 @@ static struct stall_error *try_suspect(struct stall_worker *worker, struct stall
 	return err;
 }
 
-// Has the job done, by several workers if need be. *ret_partial: it is not done whole. The caller
+// Runs the job, with several workers if necessary. *ret_partial: it is not complete. The caller
 // deinits the layout.
 static struct stall_error *run(struct stall_worker *worker, struct stall_job_layout *layout,
 			       const struct task *task, bool *ret_partial)
@@ -370,14 +370,14 @@ static struct stall_error *run(struct stall_worker *worker, struct stall_job_lay
 			return err;
 	}
 	*ret_partial = outcome != OUTCOME_MESSAGE;
-	// The next job finds a worker that is ready. What this one left behind is worth having even
-	// where that fails now.
+	// Start a worker for the next job. The results of this one are useful even where that
+	// fails.
 	if (*ret_partial)
 		stall_error_destroy(start_child(worker));
 	return NULL;
 }
 
-// Pages that one huge job needed are not kept for the small ones after it.
+// Release the pages of a huge job, which later small ones do not need.
 static void trim_region(struct stall_worker *worker, const struct stall_job_layout *layout)
 {
 	if (layout->job.thread_count > MANY_THREADS || layout->job.module_count > MANY_THREADS)
@@ -520,7 +520,7 @@ static struct stall_error *fill_patterns(struct stall_job_layout *layout, void *
 	return stall_job_fill_queries(layout, patterns->entries, places);
 }
 
-// A place that the worker reports is used where it lies in a file of that very process.
+// A place that the worker reports is only used if it is in a file of that very process.
 static bool read_place(const struct stall_job_layout *layout, uint32_t process,
 		       const struct stall_protocol_query *entry, struct stall_function_place *ret)
 {

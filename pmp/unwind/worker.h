@@ -27,7 +27,7 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 					struct stall_worker **ret);
 void stall_worker_destroy(struct stall_worker *worker);
 
-// Never fails because of what the target's files hold: that gives partial results.
+// Never fails because of the contents of the target's files: those give partial results.
 struct stall_error *stall_worker_unwind(struct stall_worker *worker,
 					const struct stall_snapshot *snapshot,
 					struct stall_unwound *ret);
@@ -51,18 +51,18 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 					   const char *name, uint64_t *ret_address,
 					   uint64_t *ret_size);
 
-// Where functions can be probed, in the files of the process's modules: at their first instruction,
-// or at the one after an ENDBR64, which can be emulated more often. A pattern is that of fnmatch(3),
-// for the linkage name without what a compiler appends to the name of a clone. Cold parts of
-// functions are not found. At most STALL_FUNCTION_PLACES a pattern.
+// The places for uprobes at functions, in the files of the process's modules: at their first
+// instruction, or at the one after an ENDBR64, which can be emulated more often. A pattern is that
+// of fnmatch(3), for the linkage name without a clone's suffix. Cold parts of functions are not
+// found. At most STALL_FUNCTION_PLACES a pattern.
 #define STALL_FUNCTION_PLACES 16
 struct stall_function_place {
 	uint32_t pattern; // index
 	uint32_t module;  // of the process
 	uint64_t file_offset;
-	uint8_t skipped; // bytes of the function before that: those of the ENDBR64
+	uint8_t skipped; // bytes of the function before the place: those of the ENDBR64
 	bool clone;	 // ".part.0", ".constprop.1", ...: its arguments may be others
-	bool stepped;	 // the kernel cannot emulate what stands there: a hit costs many times more
+	bool stepped;	 // the kernel cannot emulate the instruction: a hit costs many times more
 };
 // *ret has room for pattern_count * STALL_FUNCTION_PLACES of them.
 struct stall_error *stall_worker_find_functions(struct stall_worker *worker,

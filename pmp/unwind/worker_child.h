@@ -18,7 +18,7 @@ struct stall_worker_child {
 	const char *debug_dir; // may be NULL
 };
 
-// In the forked child: gives up its privileges and does jobs until the socket closes.
+// In the forked child: drops its privileges and runs jobs until the socket closes.
 _Noreturn void stall_worker_child_main(struct stall_worker_child *child);
 
 #endif

@@ -29,7 +29,7 @@ bool stall_bad_file_is_same(const struct stall_bad_file *a, const struct stall_b
 	return is_same_owner(&a->owner, &b->owner) && memcmp(&a->key, &b->key, sizeof(a->key)) == 0;
 }
 
-// The one that makes room: the oldest of a process that has too many, else the oldest of all.
+// The one to remove: the oldest of a process that has too many, else the oldest of all.
 static size_t find_oldest(const struct stall_bad_files *bad_files,
 			  const struct stall_bad_file_owner *owner)
 {

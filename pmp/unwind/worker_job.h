@@ -14,9 +14,9 @@
 // stacks of one process cannot hide the symbols of another.
 
 #define STALL_MAX_BAD_FILES 64
-#define STALL_MAX_BAD_FILES_OF_PROCESS 16 // the oldest of its own make room
+#define STALL_MAX_BAD_FILES_OF_PROCESS 16 // the oldest of the same process is removed
 
-// Of a process; those of a core file have none of the two.
+// Identifies a process; both are 0 for a core file.
 struct stall_bad_file_owner {
 	pid_t pid;
 	uint64_t start_time;
@@ -38,7 +38,7 @@ bool stall_bad_file_owner_is(const struct stall_bad_file_owner *owner,
 bool stall_bad_file_is_same(const struct stall_bad_file *a, const struct stall_bad_file *b);
 
 void stall_bad_files_add(struct stall_bad_files *bad_files, const struct stall_bad_file *bad_file);
-// NULL has none.
+// NULL: an empty list.
 bool stall_bad_files_has(const struct stall_bad_files *bad_files,
 			 const struct stall_process *process, const struct stall_protocol_key *key);
 
@@ -47,13 +47,13 @@ bool stall_bad_files_has(const struct stall_bad_files *bad_files,
 
 #define STALL_ALL_PROCESSES UINT32_MAX
 
-// What is needed to make a job, and after it to read the result.
+// The data for making a job, and for reading its result.
 struct stall_job_layout {
 	uint8_t *region;
 	size_t size, used;
 	const struct stall_snapshot *snapshot;
-	// The one process that is laid out, STALL_ALL_PROCESSES: no other has modules, threads or
-	// memory then.
+	// The only process of the job, or STALL_ALL_PROCESSES: others have no modules, threads or
+	// memory in it.
 	uint32_t only;
 	// Where things went; the region itself is not trusted once the worker had it.
 	struct stall_protocol_job job;
@@ -75,7 +75,7 @@ uint64_t stall_job_string(struct stall_job_layout *layout, const char *text);
 struct stall_error *stall_job_finish(struct stall_job_layout *layout, uint64_t deadline_ns);
 void stall_job_deinit(struct stall_job_layout *layout);
 
-// The snapshot's module of a job module. False: there is no such one.
+// The snapshot's module of a job module. False: there is none.
 bool stall_job_module(const struct stall_job_layout *layout, uint32_t index, uint32_t *ret_process,
 		      uint32_t *ret_module);
 bool stall_protocol_key_read(const struct stall_module *module, struct stall_protocol_key *ret);

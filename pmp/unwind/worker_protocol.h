@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The protocol between the probe and its worker. Jobs and results lie in a shared region. Short
 // messages over a SOCK_SEQPACKET socket announce them, request files (the answer has a descriptor)
-// and memory.
-//
-// The worker believes the probe. The probe believes nothing: it copies results out and checks each
-// number in its copy.
+// and memory. The worker trusts the probe. The probe trusts nothing: it copies results and checks
+// each number in its copy.
 #ifndef STALL_WORKER_PROTOCOL_H
 #define STALL_WORKER_PROTOCOL_H
 
@@ -51,7 +49,7 @@ struct stall_protocol_mapping {
 	uint32_t module; // of the job
 };
 
-// Identifies a file, to see whether it is known already.
+// Identifies a file that may be in the cache.
 struct stall_protocol_key {
 	uint64_t dev, ino, size, mtime_ns;
 };
@@ -60,7 +58,7 @@ struct stall_protocol_module {
 	uint32_t process, module; // of the snapshot
 	uint64_t start, end, offset;
 	uint64_t path;	// offset of a string in the region
-	uint8_t has_fd; // else there is no file to ask for
+	uint8_t has_fd; // else there is no file to request
 	uint8_t bad;	// a worker died of it
 	struct stall_protocol_key key;
 };

@@ -20,8 +20,8 @@ static bool loads_address(const struct stall_elf *elf, uint64_t address)
 	return false;
 }
 
-// Data lies in other mappings than code, and partly in anonymous ones (.bss): the program headers
-// of each module say where.
+// Data is in other mappings than code, and partly in anonymous ones (.bss): the program headers of
+// each module show where.
 static bool find_object(struct stall_worker_state *state, uint32_t module, uint64_t address,
 			struct stall_symbol *ret)
 {
@@ -86,7 +86,8 @@ static void find_query(struct stall_worker_state *state, struct stall_protocol_q
 	const struct stall_protocol_process *process = &state->processes[query->process];
 	const char *name = (char *)state->region + query->name;
 
-	// The main program first: what it copied out of a library ("copy relocation") counts.
+	// The main program first: its copy of a library's object ("copy relocation") is the one in
+	// use.
 	if (process->main_module != UINT32_MAX && find_in(state, process->main_module, name, query))
 		return;
 	for (uint32_t i = 0; i < process->module_count; i++) {
@@ -111,7 +112,7 @@ struct search {
 	uint32_t module; // of the job
 };
 
-// Where an address of the code lies in the file: what the kernel's uprobes go by.
+// The file offset of a code address, which the kernel's uprobes need.
 static bool file_offset(const struct stall_elf *elf, uint64_t address, uint64_t *ret)
 {
 	for (size_t i = 0; i < elf->segment_count; i++) {
@@ -137,7 +138,7 @@ static bool is_emulated(const uint8_t *code)
 	       code[0] == 0x90 || code[0] == 0xe8 || code[0] == 0xe9 || code[0] == 0xeb;
 }
 
-// Where to set the probe: behind an ENDBR64.
+// The place of the uprobe: behind an ENDBR64.
 static bool find_place(const struct stall_elf *elf, uint64_t address,
 		       struct stall_protocol_query *ret)
 {
@@ -159,8 +160,8 @@ static bool find_place(const struct stall_elf *elf, uint64_t address,
 	return true;
 }
 
-// "f.constprop.0.isra.1" is a clone of f. What link-time optimisation appends to keep two static
-// functions apart changes nothing in them.
+// "f.constprop.0.isra.1" is a clone of f. A suffix of link-time optimisation only distinguishes two
+// static functions.
 static bool is_clone(const char *suffix)
 {
 	return *suffix == '.' && strncmp(suffix, ".lto_priv.", 10) != 0 &&

@@ -30,7 +30,7 @@ static struct counts read_counts(const struct stall_job_layout *layout)
 	};
 }
 
-// A symbol may hold anything: it must not break a line or command a terminal.
+// A symbol may have any bytes: it must not break a line or control a terminal.
 static void make_printable(char *strings, size_t size)
 {
 	for (size_t i = 0; i < size; i++) {
@@ -93,7 +93,7 @@ static void read_frame(const struct stall_job_layout *layout,
 		ret->linkage = NULL;
 }
 
-// What is known without a worker: where the thread stands.
+// Known without a worker: the thread's PC.
 static void add_leaf(const struct stall_job_layout *layout, const struct stall_thread *thread,
 		     struct stall_unwound *unwound, struct stall_stack *stack, size_t *index_count)
 {
@@ -235,7 +235,7 @@ static struct stall_error *allocate(const struct stall_job_layout *layout,
 	struct stall_unwound_storage *storage = calloc(1, sizeof(*storage));
 
 	unwound->storage = storage;
-	// One more frame a thread, for those that the worker did not get to.
+	// One more frame per thread, for threads that the worker did not reach.
 	unwound->frames = calloc(counts->frames + threads + 1, sizeof(*unwound->frames));
 	unwound->stacks = calloc(threads + 1, sizeof(*unwound->stacks));
 	if (!storage || !unwound->frames || !unwound->stacks)

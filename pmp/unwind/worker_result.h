@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the worker wrote into the region, checked.
+// Checks the worker's results in the region.
 #ifndef STALL_WORKER_RESULT_H
 #define STALL_WORKER_RESULT_H
 
 #include "unwind/unwound.h"
 #include "unwind/worker_job.h"
 
-// A checked copy of what the worker wrote, finished or not.
+// A checked copy of the worker's results, complete or not.
 struct stall_error *stall_result_read(const struct stall_job_layout *layout,
 				      struct stall_unwound *ret);
 // The strings of a result: a private copy, NUL-terminated, without control characters.

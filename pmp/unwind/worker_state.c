@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-// More than any sound program has; a core file is not opened here.
+// More than any real program has; a core file is not opened here.
 #define MAX_PROGRAM_HEADERS 4096
 #define KEEP_FILES 256
 #define KEEP_JOBS 16
@@ -58,7 +58,7 @@ bool stall_worker_ask(struct stall_worker_state *state,
 		      const struct stall_protocol_message *question,
 		      struct stall_protocol_message *ret, uint8_t *page, int *ret_fd)
 {
-	// Without an answer there is nobody left to work for.
+	// Without an answer the probe has ended.
 	if (!stall_worker_send(state, question) || !stall_worker_receive(state, ret, page, ret_fd))
 		_exit(0);
 	return ret->status == 0;
@@ -208,7 +208,7 @@ struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint3
 	known->tried = true;
 	state->job->current_module = module + 1;
 	*info = (struct stall_protocol_module_info){.examined = 1};
-	// Where headers say nothing, the file offset stands for the address.
+	// Without headers, use the file offset as the address.
 	known->bias = entry->start - entry->offset;
 	_cleanup_error_ struct stall_error *err = get_binary(state, module, &binary);
 	if (!err) {

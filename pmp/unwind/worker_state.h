@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the worker keeps between jobs, the job that it does, and what it asks the probe for.
+// The worker's cache between jobs, its current job, and its requests to the probe.
 #ifndef STALL_WORKER_STATE_H
 #define STALL_WORKER_STATE_H
 
@@ -69,12 +69,12 @@ bool stall_worker_send(struct stall_worker_state *state,
 // `page` (may be NULL) receives what follows the message.
 bool stall_worker_receive(struct stall_worker_state *state, struct stall_protocol_message *message,
 			  uint8_t *page, int *ret_fd);
-// Asks the probe. *ret_fd is -1 unless a file came along.
+// Sends a request to the probe. *ret_fd is -1 unless the answer has a file.
 bool stall_worker_ask(struct stall_worker_state *state,
 		      const struct stall_protocol_message *question,
 		      struct stall_protocol_message *ret, uint8_t *page, int *ret_fd);
 
-// The file of a module, opened now or earlier. NULL: it cannot be read; its info says why.
+// The file of a module, opened now or earlier. NULL: it cannot be read; its info has the reason.
 struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint32_t module);
 // Forgets files that no recent job used.
 void stall_worker_trim_files(struct stall_worker_state *state);

@@ -10,7 +10,7 @@
 #define MAX_LIVE_PAGES_STACK 64
 #define MAX_LIVE_PAGES_JOB 8192
 
-// What a PC of a process means in this job: found once, met in many stacks.
+// The result for a PC of a process in this job: found once, used in many stacks.
 struct job_site {
 	uint64_t pc;
 	uint32_t process;
@@ -79,8 +79,8 @@ static const struct stall_protocol_mapping *find_mapping(const struct stall_work
 	return low < p->mapping_count && mappings[low].start <= pc ? &mappings[low] : NULL;
 }
 
-// glibc before 2.26 ends unwind information where clone(2) has made the new thread, and so did
-// others: there is nothing above these.
+// glibc before 2.26, like others, ends unwind information where clone(2) has made the new thread:
+// there are no frames above these.
 static bool is_thread_start(const struct stall_name *name)
 {
 	static const char *const names[] = {"clone", "__clone", "clone3", "__clone3", "_start"};
@@ -170,7 +170,7 @@ struct live {
 	struct stall_worker_state *state;
 	uint32_t process;
 	uint32_t reads; // words
-	size_t pages;	// asked for, for this stack
+	size_t pages;	// requested for this stack
 };
 
 static const struct stall_live_page *get_page(struct live *live, uint64_t address)
@@ -227,7 +227,7 @@ static bool read_live(void *arg, uint64_t address, uint64_t *ret)
 	return true;
 }
 
-// Whether a return address is to be found, and be it 0: not the outermost frame by its row.
+// Whether there is a return address, even if it is 0: by its row the frame is not the outermost.
 static bool has_caller(const struct stall_row *row)
 {
 	for (uint8_t i = 0; i < row->rule_count; i++)
@@ -277,7 +277,7 @@ static enum stall_unwind_end walk(struct stall_worker_state *state, uint32_t pro
 		exact = site->row->signal;
 		uint32_t reads = live->reads;
 		enum stall_step step = stall_unwind_step(site->row, regs, memory, regs);
-		// Memory that is live can have been cleared: a 0 in it is no end of the stack.
+		// Live memory may have been cleared: a 0 in it is no end of the stack.
 		if (step == STALL_STEP_OUTERMOST && live->reads != reads && has_caller(site->row))
 			return STALL_UNWIND_NO_MEMORY;
 		if (step != STALL_STEP_CALLER)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts are those of x86-64 binaries, each tried on the server that is named with it. What memory
-// holds is believed only where two places in it agree: a lock that names its transaction, a ticket
-// that names its context.
+// Layouts are those of x86-64 binaries, each tried on the server that is named with it. Memory is
+// trusted only where two places in it agree: a lock that names its transaction, a ticket that names
+// its context.
 #include "waits/server_wait.h"
 
 #include <stdio.h>
@@ -170,7 +170,7 @@ static bool read_word(const struct stall_target *target, uint64_t address, uint6
 	return read_all(target, address, ret, sizeof(*ret));
 }
 
-// A name that ends within `size` and can be printed. UTF-8 passes.
+// A name that ends within `size` and can be printed. UTF-8 is accepted.
 static bool is_name(const char *name, size_t size)
 {
 	size_t length = strnlen(name, size);
@@ -184,7 +184,7 @@ static bool is_name(const char *name, size_t size)
 
 static bool read_name(const struct stall_target *target, uint64_t address, char *ret, size_t size)
 {
-	// It may lie at the end of what is mapped.
+	// It may be at the end of a mapping.
 	size_t got = address ? stall_read_child_range(target, address, ret, size) : 0;
 
 	return got > 0 && is_name(ret, got);
@@ -223,7 +223,7 @@ static bool is_rwlock_type(uint64_t type)
 
 #define LATCH_BYTES 120
 
-// Where an InnoDB latch keeps where it was made.
+// The place in an InnoDB latch of the line that created it.
 static const struct latch_layout {
 	bool rwlock;
 	uint8_t file, line;
@@ -285,7 +285,7 @@ static uint64_t number(const uint8_t *bytes, size_t offset, size_t width)
 	return width == 8 ? word(bytes, offset) : half(bytes, offset);
 }
 
-// "test/t1", as InnoDB has it, is "test.t1" to people.
+// "test/t1" in InnoDB is shown as "test.t1".
 static void as_sql(char *table)
 {
 	char *slash = strchr(table, '/');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread that a uprobe marked waits for.
+// The lock that a thread waits for in a function with a uprobe.
 #ifndef STALL_SERVER_WAIT_H
 #define STALL_SERVER_WAIT_H
 
@@ -23,8 +23,8 @@ struct stall_server_function {
 	// As symbol tables have it: see stall_worker_find_functions. Ends with NULL.
 	const char *patterns[3];
 	enum stall_wait_role role; // of a wait inside it
-	bool event;		   // it is no wait: being called is what has happened
-	bool prepares; // the wait is not in it, but in this other one, which its caller calls next:
+	bool event;		   // it is no wait: the call itself is the event
+	bool prepares; // the wait is in one of these functions, which its caller calls next:
 	const char *waits_in[3];
 	uint8_t lock_arg, second_arg; // 1 to 6, 0 none
 	enum stall_server_detail detail;
@@ -39,23 +39,23 @@ struct stall_server_wait {
 	const struct stall_server_function *function;
 	enum stall_wait_role role;
 	uint64_t lock; // address of the lock object, 0 unknown
-	// One text for all that wait for the same: "latch created at srv0srv.c:1020", "row 2 of
+	// One text for all waiters of the same lock: "latch created at srv0srv.c:1020", "row 2 of
 	// page 4 of test.t1 (PRIMARY)", "test.t1"; "": nothing is known.
 	char text[160];
 };
 
-// Whether the thread is still in the call that the uprobe saw: its stack pointer is below the call's
-// frame, and the return address still stands there (8 bytes at server->sp of its memory).
+// Whether the thread is still in the call that the uprobe saw: its stack pointer is below the
+// call's frame, and the return address is still there (8 bytes at server->sp of its memory).
 bool stall_server_wait_holds(const struct stall_wait_server *server, uint64_t stack_pointer,
 			     uint64_t stacked_return_address);
-// The same from the copy of a stack, e.g. that of a record, and surer: the frame above the call must
-// be what it was.
+// The same from the copy of a stack, e.g. that of a record, and more certain: the frame above the
+// call must be unchanged.
 bool stall_server_wait_in_copy(const struct stall_wait_server *server, uint64_t stack_address,
 			       const uint8_t *stack, size_t stack_size);
 
-// Reads a little of the target's memory; what it finds there is checked and never trusted. Row and
-// metadata locks are known only while the thread waits. False: `server` is of no function that is
-// known. `target` may be NULL: then nothing is read.
+// Reads some of the target's memory, which is checked, never trusted. Row and metadata locks are
+// known only while the thread waits. False: `server` is of no known function. `target` may be NULL:
+// then nothing is read.
 bool stall_server_wait_describe(const struct stall_wait_server *server,
 				const struct stall_target *target, struct stall_server_wait *ret);
 

@@ -26,8 +26,8 @@ const char *stall_file_class_name(enum stall_file_class class)
 	return class_names[class];
 }
 
-// The first that fits. `folder` is the end of the path before the name, "" anywhere. In both, * is
-// any text without a slash and % digits, at least one.
+// The first match counts. `folder` is the end of the path before the name, "" anywhere. In both, *
+// is any text without a slash and % digits, at least one.
 static const struct {
 	const char *folder, *name;
 	enum stall_file_class class;
@@ -83,8 +83,8 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-// Patterns are ours and have few wildcards: what this costs is bounded by the path's length to
-// their number.
+// Our patterns have few wildcards: the cost is bounded by the path's length to the power of their
+// number.
 static bool matches(const char *pattern, const char *text)
 {
 	for (; *pattern; pattern++, text++) {

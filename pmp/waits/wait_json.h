@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line of stallscope.waits/1 (docs/waits-schema.md) from what is known.
+// Writes a line of stallscope.waits/1 (docs/waits-schema.md).
 #ifndef STALL_WAIT_JSON_H
 #define STALL_WAIT_JSON_H
 
@@ -19,15 +19,15 @@ struct stall_wait_line {
 	uint64_t wall_ns, length_ns;
 	const struct stall_wait_process *processes;
 	size_t process_count;
-	const char *source;			    // the backend that the waits come from
+	const char *source;			    // the wait source
 	const char *in_flight_by;		    // what finds waits in flight
 	const struct stall_wait_sampling *sampling; // NULL: each wait is seen
-	uint32_t kinds;		      // 1 << enum stall_watch_kind: those that were asked for
+	uint32_t kinds;		      // 1 << enum stall_watch_kind: the requested ones
 	const uint64_t *threshold_ns; // by enum stall_wait_kind
 	const struct stall_wait_table *table;
 	const struct stall_wait_stacks *stacks;
 	const struct stall_wait_top *top;
-	const struct stall_json *events; // "[...]", NULL: not asked for
+	const struct stall_json *events; // "[...]", NULL: not requested
 	const struct stall_wait_number *server;
 	size_t server_count;
 	const struct stall_wait_number *lost;

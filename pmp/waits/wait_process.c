@@ -57,7 +57,7 @@ static void set_code_range(struct stall_wait_process *process)
 	}
 }
 
-// Takes the place of what was known of it.
+// Replaces the former entry.
 static struct stall_error *read_maps(struct stall_wait_processes *processes,
 				     struct stall_wait_process *process, struct stall_arena *arena)
 {
@@ -115,7 +115,7 @@ struct stall_error *stall_wait_processes_add(struct stall_wait_processes *proces
 		return &stall_enomem;
 	processes->processes = grown;
 	struct stall_error *err = read_maps(processes, &process, arena);
-	// It executed another program meanwhile, as what starts a server does.
+	// It executed another program meanwhile, like a script that starts a server.
 	for (int i = 1; i < ADD_TRIES && err && err->code == STALL_ERROR_AGAIN; i++) {
 		stall_error_destroy(err);
 		err = read_maps(processes, &process, arena);
@@ -166,7 +166,7 @@ void stall_wait_process_is_known(struct stall_wait_process *process)
 	process->refresh_after_ns = REFRESH_MIN_NS;
 }
 
-// Each thread's status has to be read for it.
+// This reads each thread's status.
 static void list_tids(struct stall_wait_process *process)
 {
 	const struct stall_target *target = &process->snapshot->processes[0].target;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes that are watched: held, with their mappings, which change under way.
+// The watched processes: held, with their mappings, which change.
 #ifndef STALL_WAIT_PROCESS_H
 #define STALL_WAIT_PROCESS_H
 
@@ -20,7 +20,7 @@ struct stall_wait_process {
 	char *exe; // NULL unknown
 	bool ended;
 	bool end_reported;  // by stall_watch_take_ended()
-	bool own_namespace; // its threads have other TIDs there than here
+	bool own_namespace; // its threads have other TIDs in its namespace than here
 	struct stall_wait_tid {
 		pid_t ns_tid, tid;
 	} * tids; // of its threads, where it has a namespace of its own
@@ -28,8 +28,8 @@ struct stall_wait_process {
 	uint64_t tids_ns;	   // when they were listed
 	uint32_t generation;	   // another one after each exec and each reading of its mappings
 	uint64_t read_ns;	   // at its mappings, CLOCK_MONOTONIC
-	uint64_t refresh_after_ns; // not again before so long
-	uint64_t low, high;	   // all its code lies between
+	uint64_t refresh_after_ns; // the least time to the next reading
+	uint64_t low, high;	   // all its code is between
 };
 
 struct stall_wait_source;
@@ -42,7 +42,7 @@ struct stall_wait_processes {
 };
 
 void stall_wait_processes_deinit(struct stall_wait_processes *processes);
-// One more; of a pid that has ended and is used again, a new one. Fails where it is watched already.
+// Adds a process; for a pid that is reused, a new one. Fails where it is watched already.
 struct stall_error *stall_wait_processes_add(struct stall_wait_processes *processes,
 					     struct stall_arena *arena, pid_t pid);
 // The one that runs under this pid, or NULL.
@@ -56,9 +56,9 @@ void stall_wait_process_end(struct stall_wait_processes *processes,
 struct stall_error *stall_wait_process_refresh(struct stall_wait_processes *processes,
 					       struct stall_wait_process *process, bool exec,
 					       bool *ret_changed);
-// Its mappings are those that it has: no code was met that is in none of them.
+// Its mappings are up to date: all code that was seen is in one of them.
 void stall_wait_process_is_known(struct stall_wait_process *process);
-// The TID here of a thread that has that TID in its own namespace; 0: it does not live.
+// The TID here of a thread that has that TID in its own namespace; 0: there is none.
 pid_t stall_wait_process_tid(struct stall_wait_process *process, pid_t ns_tid);
 
 #endif

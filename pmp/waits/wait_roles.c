@@ -11,7 +11,7 @@
 #include "snapshot/read_child.h"
 #include "waits/server_wait.h"
 
-// How far up the stack of a waiter its wait function can lie.
+// The number of innermost frames that are searched for a wait function.
 #define MAX_INNER_FRAMES 24
 // All words that can hold the TID of an owner, and the value that was waited on.
 #define MAX_TIDS ((STALL_FUTEX_BEFORE + STALL_FUTEX_AFTER) / 4 + 1)
@@ -63,7 +63,7 @@ bool stall_wait_read_word(const struct stall_wait_process *process, uint64_t add
 	return futex.readable;
 }
 
-// The threads whose TIDs stand around the word.
+// The threads whose TIDs are around the word.
 struct near_tids {
 	struct stall_lock_tid tids[MAX_TIDS];
 	struct stall_thread threads[MAX_TIDS];
@@ -184,7 +184,7 @@ enum stall_wait_role stall_wait_role_of_function(const char *linkage)
 	name[length] = '\0';
 	for (size_t i = 0; i < stall_server_function_count; i++) {
 		const struct stall_server_function *function = &stall_server_functions[i];
-		// What only prepares a wait is left by the time of it.
+		// A function that only prepares a wait has returned by then.
 		if (function->role == STALL_ROLE_UNKNOWN || function->prepares)
 			continue;
 		for (size_t j = 0; function->patterns[j]; j++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a futex word is: which kind of lock, where it begins, who owns it.
+// The role of a futex word: the kind of its lock, the lock's start, its owner.
 #ifndef STALL_WAIT_ROLES_H
 #define STALL_WAIT_ROLES_H
 
@@ -14,7 +14,7 @@
 struct stall_wait_identity {
 	enum stall_wait_role role;
 	uint64_t object;	     // address of the lock
-	bool has_owner;		     // its words say who that is
+	bool has_owner;		     // its words name the owner
 	pid_t owner_tid;	     // in our pid namespace; 0 unknown or none
 	struct stall_lock_wait wait; // to read the owner again
 	enum stall_wait_name name;
@@ -24,7 +24,7 @@ struct stall_wait_identity {
 struct stall_lock_wait stall_wait_of_record(const struct stall_wait_record *record,
 					    uint32_t process);
 
-// The operation of a wait for a pthread object with this role; 0: it may be anything.
+// The operation of a wait for a pthread object with this role; 0: unknown.
 uint32_t stall_wait_operation_of(enum stall_wait_role role);
 
 // Reads the bytes around a futex word. False: they cannot be read.
@@ -37,7 +37,7 @@ void stall_wait_identify(const struct stall_unwound *unwound, const struct stall
 			 const struct stall_lock_wait *wait, const struct stall_futex *futex,
 			 struct stall_wait_process *process, struct stall_wait_identity *ret);
 
-// Who owns a lock that is known, by its words now.
+// The present owner of a known lock, by its words.
 pid_t stall_wait_owner(struct stall_wait_process *process, const struct stall_lock_wait *wait,
 		       enum stall_wait_name name, const struct stall_futex *futex);
 

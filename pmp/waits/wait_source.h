@@ -24,16 +24,16 @@ struct stall_wait_item;
 struct stall_wait_source_options {
 	const char *backend; // "bpf", "inproc" or "poll"; any other means the best that works
 	const char *ring;    // inproc: the ring, or a folder to search; NULL: searched for
-	uint32_t kinds;	     // bit of each enum stall_wait_kind that is wanted
+	uint32_t kinds;	     // bit of each enum stall_wait_kind to watch
 	uint64_t threshold_ns[STALL_WAIT_KINDS]; // can be changed later
-	uint32_t asked; // bit of each whose threshold somebody asked for: a ring has its own
-	bool uprobes;	// in the server's own wait functions, where it has symbols
-	bool no_timer;	// as where the kernel has no BPF timers
+	uint32_t asked;		   // bit of each whose threshold was requested: a ring has its own
+	bool uprobes;		   // in the server's own wait functions, where it has symbols
+	bool no_timer;		   // behave as on a kernel without BPF timers
 	uint64_t poll_interval_ns; // poll: between two passes; 0: as its cost allows
 	bool force;		   // where the kernel is known to crash
 };
 
-// A wait that goes on.
+// A wait in flight.
 struct stall_wait_now {
 	struct stall_wait_key key;
 	uint64_t start_ns;
@@ -46,7 +46,7 @@ struct stall_wait_now {
 // Of a source that polls.
 struct stall_wait_sampling {
 	uint64_t interval_ns; // between two passes, as it is now
-	uint64_t longest_ns;  // since this was last asked for: lengths are true to within that
+	uint64_t longest_ns;  // since the last query: the precision of lengths
 	uint64_t worst_ns;    // the longest since the start
 };
 
@@ -69,7 +69,7 @@ struct stall_wait_source_calls {
 	// Begins to watch a process whose snapshot was made.
 	struct stall_error *(*add)(void *state, pid_t pid);
 	void (*remove)(void *state, pid_t pid);
-	// The process is, or has become, this program: sets what can be set in its functions.
+	// The process executes this program, now or from now on: sets uprobes in its functions.
 	struct stall_error *(*probe_server)(void *state, struct stall_worker *worker,
 					    const struct stall_snapshot *snapshot);
 
@@ -83,9 +83,9 @@ struct stall_wait_source_calls {
 	// When to poll anyway; -1: never.
 	int (*timeout_ms)(void *state);
 	const char *(*in_flight_by)(void *state); // as in stallscope.waits/1
-	// Does what is due. *ret_changed: programs() returns something else now.
+	// Does periodic work that is due. *ret_changed: programs() returns something else now.
 	struct stall_error *(*poll)(void *state, uint64_t now_ns, bool *ret_changed);
-	// Hands on all records that are there, at most `max`.
+	// Delivers all available records, at most `max`.
 	struct stall_error *(*consume)(void *state, const struct stall_wait_handler *handler,
 				       size_t max);
 
@@ -93,7 +93,7 @@ struct stall_wait_source_calls {
 	size_t (*slot_count)(void *state); // those from this one on are not in use
 	bool (*read_slot)(void *state, size_t slot, struct stall_wait_now *ret); // false: no wait
 	bool (*slot_is)(void *state, size_t slot, uint32_t seq); // still in this very wait
-	// Sets stack, words and `exact` of these waits of one process that go on.
+	// Sets stack, words and `exact` of these waits in flight of one process.
 	struct stall_error *(*copy_stacks)(void *state, struct stall_arena *arena,
 					   const struct stall_wait_process *process,
 					   struct stall_wait_item *const *items, size_t count);
@@ -111,13 +111,13 @@ struct stall_wait_source_calls {
 	// Sets the role of a futex word, for all waits on it from now on.
 	void (*set_role)(void *state, const struct stall_wait_key *key, enum stall_wait_role role);
 
-	// What it knows of a file that no record has named. False: nothing.
+	// Finds a file that no record has named. False: not known.
 	bool (*find_file)(void *state, const struct stall_wait_key *key,
 			  struct stall_wait_file *ret);
 
 	// Since the start, by cause.
 	void (*lost)(void *state, uint64_t ret[STALL_LOST_CAUSES]);
-	// NULL: not needed. What consume() hands on next is as of now.
+	// NULL: not needed. The next consume() delivers the present state.
 	void (*hurry)(void *state);
 	// NULL, or false: it sees each wait.
 	bool (*sampling)(void *state, struct stall_wait_sampling *ret);

@@ -25,7 +25,7 @@ uint32_t stall_wait_stacks_add(struct stall_wait_stacks *stacks, const struct st
 			       const struct stall_unwound *unwound, const struct stall_stack *stack,
 			       bool *full);
 
-// Some stack found no room.
+// Some stack had no room.
 bool stall_wait_stacks_is_full(const struct stall_wait_stacks *stacks);
 
 // Innermost first: "function", "module+0xoffset", "0xaddress". They live as long as `stacks`.

@@ -16,7 +16,7 @@ struct stall_wait_table {
 	size_t count;
 	uint32_t round;
 	uint32_t slots[SLOTS]; // index into entries + 1, 0 free
-	// Of entries that are gone.
+	// Of removed entries.
 	struct stall_wait_counts gone[STALL_WATCH_KINDS][STALL_FILE_CLASSES];
 	struct stall_wait_counts gone_before[STALL_WATCH_KINDS][STALL_FILE_CLASSES];
 };
@@ -34,8 +34,8 @@ void stall_wait_counts_add(struct stall_wait_counts *to, const struct stall_wait
 		to->bucket[i] += more->bucket[i];
 }
 
-// The kernel's side may be writing while its values are read: one of them can be ahead of another,
-// and none goes back.
+// The kernel's side may be writing while its values are read: one value can be ahead of another,
+// but none decreases.
 static uint64_t difference(uint64_t now, uint64_t before)
 {
 	return now > before ? now - before : 0;
@@ -374,7 +374,7 @@ static int compare_entries(const void *a, const void *b)
 			    *(struct stall_wait_entry *const *)b);
 }
 
-// Where nothing has ended yet, what goes on counts.
+// Where no wait has ended yet, waits in flight count.
 static int compare_groups(const void *a, const void *b)
 {
 	const struct stall_wait_group *x = a, *y = b;
@@ -386,7 +386,7 @@ static int compare_groups(const void *a, const void *b)
 	return compare_lock(x->entries[0], y->entries[0]);
 }
 
-// Entries that stand for all that found no place in the kernel's table are no lock or file.
+// Entries for everything without a place in the kernel's table are no lock or file.
 static bool is_listed(const struct stall_wait_entry *entry, uint32_t kinds, bool final)
 {
 	if (!(kinds & 1u << entry->kind) || !entry->key.tgid)

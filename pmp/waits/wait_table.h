@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of each lock and file that threads waited for: counts since the start and of the
-// interval, and the stacks of waiters and holders.
+// The locks and files that threads waited for: counts since the start and of the interval, and the
+// stacks of waiters and holders.
 #ifndef STALL_WAIT_TABLE_H
 #define STALL_WAIT_TABLE_H
 
@@ -33,7 +33,7 @@ struct stall_wait_use {
 	char comm[STALL_BPF_COMM];
 	uint64_t count, total_ns;	  // in the interval
 	uint64_t all_count, all_total_ns; // since the start
-	uint64_t going_on; // waits that go on and were counted in an earlier interval
+	uint64_t going_on; // waits in flight that were counted in an earlier interval
 };
 
 struct stall_wait_uses {
@@ -45,18 +45,19 @@ struct stall_wait_entry {
 	struct stall_wait_key key;
 	enum stall_watch_kind kind;
 	enum stall_wait_role role;	// of a futex word
-	bool examined;			// a futex word whose kind has been found, or found unknown
+	bool examined;			// a futex word whose role was determined, maybe as unknown
 	enum stall_wait_role ring_role; // of one that was not examined, by its ring
 	uint32_t asked;			// the batch in which a stack of it was chosen to find out
 	char *name;			// NULL: none is known
 	uint64_t object;		// address of the lock; 0 for files
 	enum stall_file_class class;	// of files
-	// A row or a metadata lock is not a futex word: each thread waits on one of its own. What
-	// it waits for has an entry by name, which counts the waits over the threshold: their
-	// time is in the entries of the words too, and not in the sums twice.
+	// A row or a metadata lock is not a futex word: each thread waits on one of its own. Its
+	// lock has an entry by name, which counts the waits over the threshold: their time is also
+	// in the entries of the words, but only once in the sums.
 	bool by_name;
-	struct stall_wait_key named; // of a word: what was waited for last; tgid 0: unknown
-	uint32_t named_seq;	     // in which wait
+	struct stall_wait_key
+		named;	    // of a word: the last lock that was waited for; tgid 0: unknown
+	uint32_t named_seq; // seq of that wait
 	// How to read the owner from the lock's words again.
 	bool has_lock;
 	struct stall_lock_wait lock_wait;
@@ -98,8 +99,8 @@ void stall_wait_table_destroy(struct stall_wait_table *table); // NULL is fine
 // NULL: there is none.
 struct stall_wait_entry *stall_wait_table_find(struct stall_wait_table *table,
 					       const struct stall_wait_key *key);
-// Finds or makes it. Where there is no room, the smallest of those that have no stat make some;
-// their counts stay in the totals. Pointers to entries are good until then.
+// Finds or makes it. Where there is no room, the smallest entries without a stat are removed; their
+// counts stay in the totals. Pointers to entries are valid until then.
 struct stall_error *stall_wait_table_get(struct stall_wait_table *table,
 					 const struct stall_wait_key *key,
 					 struct stall_wait_entry **ret);
@@ -116,13 +117,13 @@ void stall_wait_entry_count(struct stall_wait_entry *entry, uint64_t length_ns);
 // The stat is free again; these were its last values.
 struct stall_error *stall_wait_table_retire(struct stall_wait_table *table,
 					    const struct stall_wait_stat *stat);
-// Counts one wait, or one waking. False: there is no room for one more stack.
+// Counts one wait, or one waking. False: there is no room for another stack.
 bool stall_wait_uses_add(struct stall_wait_uses *uses, const struct stall_wait_use *use);
 
-// What happened in the interval, or (`final`) since the start.
+// The counts of the interval, or (`final`) since the start.
 struct stall_wait_counts stall_wait_entry_counts(const struct stall_wait_entry *entry, bool final);
 
-// Sums over all entries, those that are gone included.
+// Sums over all entries, including removed ones.
 void stall_wait_table_sum(const struct stall_wait_table *table, bool final,
 			  struct stall_wait_counts ret[STALL_WATCH_KINDS][STALL_FILE_CLASSES]);
 
@@ -175,7 +176,7 @@ struct stall_wakers {
 
 void stall_wakers_add(struct stall_wakers *wakers, const struct stall_wait_record *record,
 		      uint32_t stack, enum stall_label label);
-// The last one that woke waiters of the key while this wait went on; NULL: none is known.
+// The last waker of the key's waiters during this wait; NULL: none is known.
 const struct stall_waker *stall_wakers_find(const struct stall_wakers *wakers,
 					    const struct stall_wait_record *end);
 

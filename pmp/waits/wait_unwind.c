@@ -14,7 +14,7 @@
 
 #define MEMORY_SLOTS 32768 // of stacks that were unwound before
 #define SECOND_NS UINT64_C(1000000000)
-// Records that are so old: more come than can be unwound. A wait that goes on may soon be over.
+// The age of a record at which more arrive than can be unwound. A wait in flight may soon be over.
 #define BEHIND_NS UINT64_C(500000000)
 #define BEHIND_IN_FLIGHT_NS UINT64_C(20000000)
 // rcx, where the instruction leaves its return address, and the six arguments: by DWARF number.
@@ -71,8 +71,8 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 	return hash ^ hash >> 29;
 }
 
-// What two stack copies have in common whose unwinding must give the same: their PC, and where which
-// words point into code or into the stack itself.
+// Two stack copies with equal hashes unwind alike: the hash is over their PC, and the places and
+// values of words that point into code or into the stack itself.
 static uint64_t stack_hash(const struct stall_wait_process *process,
 			   const struct stall_wait_record *record, uint64_t stack_address,
 			   const uint8_t *stack, size_t stack_size)
@@ -126,7 +126,7 @@ static bool recall(struct stall_wait_unwinder *unwinder, struct stall_wait_item 
 static void remember(struct stall_wait_unwinder *unwinder, const struct stall_wait_item *item,
 		     uint64_t hash)
 {
-	// What was read from outside the copy is not in the hash.
+	// Memory outside the copy is not in the hash.
 	if (item->stack_id && item->label != STALL_RACED)
 		unwinder->memory[hash % MEMORY_SLOTS] =
 			(struct memory){hash, item->stack_id, item->label};
@@ -329,7 +329,7 @@ static struct stall_error *unwind_again(struct stall_wait_unwinder *unwinder, st
 						   &changed);
 		if (err && err->code == STALL_ERROR_NO_MEMORY)
 			return err;
-		stall_error_destroy(err); // it has ended: what there is must do
+		stall_error_destroy(err); // it has ended: use the mappings that there are
 		again |= changed;
 		job->stale[i] = !changed;
 		if (changed)
@@ -340,7 +340,7 @@ static struct stall_error *unwind_again(struct stall_wait_unwinder *unwinder, st
 	return NULL;
 }
 
-// Code that belongs to no file is met in spite of a reading: it is made as the program runs.
+// Code without a file is found again after a reading: the program generates it.
 static void settle_refreshes(struct stall_wait_unwinder *unwinder, struct job *job,
 			     const struct stall_unwound *unwound, bool again)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the registers and stack copies of records to stacks with names, a batch at a time: the same
-// unwinder as for captures.
+// Unwinds and names the registers and stack copies of records, a batch at a time, with the unwinder
+// of captures.
 #ifndef STALL_WAIT_UNWIND_H
 #define STALL_WAIT_UNWIND_H
 
@@ -16,10 +16,10 @@
 #include "waits/wait_roles.h"
 #include "waits/wait_stacks.h"
 
-// One record, and what came of it.
+// One record, and its result.
 struct stall_wait_item {
 	struct stall_wait_record record;
-	uint64_t received_ns; // when it was taken from the ring
+	uint64_t received_ns; // when it was received
 	uint32_t flow;	      // of stall_fair_take()
 	uint32_t process;     // index into stall_wait_processes.processes
 	bool identify;	      // its futex word is not known yet
@@ -44,17 +44,17 @@ struct stall_wait_unwinder_options {
 	struct stall_worker *worker;
 	struct stall_wait_processes *processes;
 	struct stall_wait_stacks *stacks;
-	uint32_t stacks_per_second; // what is above is not unwound; in fair shares
+	uint32_t stacks_per_second; // stacks above this rate are not unwound; in fair shares
 };
 struct stall_error *stall_wait_unwinder_create(const struct stall_wait_unwinder_options *options,
 					       struct stall_wait_unwinder **ret);
 void stall_wait_unwinder_destroy(struct stall_wait_unwinder *unwinder); // NULL is fine
 
-// Unwinds and names what is new, recalls what is not, and identifies the words.
+// Unwinds and names new stacks, finds known ones in the cache, and identifies the words.
 struct stall_error *stall_wait_unwind(struct stall_wait_unwinder *unwinder,
 				      struct stall_wait_item *items, size_t count);
 
-// Stacks are kept in another table from now on, which is empty.
+// Uses another, empty table of stacks from now on.
 void stall_wait_unwinder_set_stacks(struct stall_wait_unwinder *unwinder,
 				    struct stall_wait_stacks *stacks);
 

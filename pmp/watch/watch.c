@@ -16,10 +16,10 @@
 #include "watch/watch_state.h"
 
 // Address space only: pages are taken as stacks are copied. Copies of waiters' stacks are the
-// largest, and what finds no room waits for the next batch.
+// largest, and those without room wait for the next batch.
 #define ARENA_SIZE ((size_t)STALL_WATCH_BATCH * (STALL_WAIT_MAX_STACK + 4096))
 #define STACKS_PER_SECOND 1000
-#define DISPATCH_RECORDS 4096 // at once, so that others have their turn
+#define DISPATCH_RECORDS 4096 // at once, so that other work is not delayed
 
 void stall_watch_options_init(struct stall_watch_options *options)
 {
@@ -71,7 +71,7 @@ static struct stall_error *make_unwinder(struct stall_watch *watch)
 {
 	struct stall_error *err = stall_arena_init(&watch->arena, ARENA_SIZE);
 
-	// The child is made early: it then has little of our memory, and none of the target's.
+	// Make the child early: it then shares little of our memory, and none of the target's data.
 	if (!err)
 		err = stall_worker_create(&watch->arena, &watch->options.worker, &watch->worker);
 	return err;
@@ -184,7 +184,7 @@ static void take_file(void *arg, const struct stall_wait_file *file)
 		watch->failed = stall_watch_name_file(watch, file);
 }
 
-// Whether more than records is there: the end of a process.
+// Whether there is more than records: the end of a process.
 static bool has_ends(const struct stall_watch *watch)
 {
 	struct epoll_event events[64];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Watches processes by the wait programs: takes their records, unwinds and names the stacks in
-// them, keeps what is known of each lock and file, and writes lines of stallscope.waits/1
-// (watch_events.h). Its processes: watch_processes.h.
+// them, keeps a table of locks and files, and writes lines of stallscope.waits/1 (watch_events.h).
+// Its processes: watch_processes.h.
 #ifndef STALL_WATCH_H
 #define STALL_WATCH_H
 
@@ -30,7 +30,7 @@ struct stall_error *stall_watch_set_threshold(struct stall_watch *watch, const c
 // The lowest of all processes.
 uint64_t stall_watch_threshold(const struct stall_watch *watch, enum stall_wait_kind kind);
 
-// To poll(2); POLLIN: call stall_watch_dispatch. timeout_ms is when to call it anyway.
+// For poll(2); POLLIN: call stall_watch_dispatch. timeout_ms is when to call it anyway.
 int stall_watch_fd(const struct stall_watch *watch);
 int stall_watch_timeout_ms(const struct stall_watch *watch);
 struct stall_error *stall_watch_dispatch(struct stall_watch *watch);

@@ -16,7 +16,7 @@ static void raise_alarm(struct stall_watch *watch, const struct stall_wait_item 
 {
 	const struct stall_wait_record *record = &item->record;
 	const struct stall_wait_entry *entry = stall_wait_table_find(watch->table, &record->key);
-	// Those that are known to wait for work are not even reported by the kernel's side.
+	// The BPF programs do not report threads that are known to wait for work.
 	const struct stall_watch_alarm alarm = {
 		.wait = stall_watch_wait_id(record->slot, record->seq),
 		.kind = record->key.kind,
@@ -78,7 +78,7 @@ static struct stall_error *add_item(struct stall_watch *watch,
 	return NULL;
 }
 
-// What came before it is of the program as it was.
+// Earlier records are of the former program.
 static struct stall_error *change_process(struct stall_watch *watch,
 					  struct stall_wait_process *process,
 					  const struct stall_wait_record *record)
@@ -103,7 +103,7 @@ static struct stall_error *change_process(struct stall_watch *watch,
 	return err ? err : stall_watch_probe_server(watch, process);
 }
 
-// A ring knows its threads by their numbers in the process's own namespace alone.
+// A ring only has thread ids of the process's own namespace.
 static pid_t tid_of(struct stall_wait_process *process, const struct stall_wait_record *record)
 {
 	if (record->tid)
@@ -126,7 +126,7 @@ void stall_watch_take_record(struct stall_watch *watch, const struct stall_wait_
 	}
 	struct stall_wait_record numbered = *record;
 	numbered.tid = tid_of(process, record);
-	// Those before it may have taken long: a capture, a batch of stacks.
+	// Earlier work may have taken long: a capture, a batch of stacks.
 	watch->received_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	watch->failed = add_item(watch, &numbered, stack, process - watch->processes.processes);
 }
@@ -139,7 +139,7 @@ static struct stall_error *choose_unknown(struct stall_watch *watch)
 		struct stall_wait_item *item = &watch->items[i];
 		struct stall_wait_entry *entry;
 
-		// An alarm has none where its wait was over before that could be copied.
+		// An alarm has no stack where its wait was over before the copy.
 		if (!item->stack || item->record.key.kind != STALL_WAIT_FUTEX ||
 		    (item->record.type != STALL_RECORD_END &&
 		     item->record.type != STALL_RECORD_IN_FLIGHT))
@@ -161,7 +161,7 @@ static struct stall_error *choose_unknown(struct stall_watch *watch)
 	return NULL;
 }
 
-// Of what its stack is unwound for.
+// The flow of the purpose that its stack is unwound for.
 static void set_flows(struct stall_watch *watch)
 {
 	for (size_t i = 0; i < watch->item_count; i++) {
@@ -224,7 +224,7 @@ struct stall_error *stall_watch_take_alarms(struct stall_watch *watch)
 	return err;
 }
 
-// Words of waits that are over: what kind of lock it is can still be seen.
+// Words of waits that are over still show the kind of lock.
 static void read_words(struct stall_watch *watch)
 {
 	for (size_t i = 0; i < watch->item_count; i++) {
@@ -238,7 +238,7 @@ static void read_words(struct stall_watch *watch)
 	}
 }
 
-// Memory that was read while it was unwound is of the same moment where the wait still goes on.
+// Memory that was read during unwinding is of the same moment if the wait is still in flight.
 static void settle_labels(struct stall_watch *watch)
 {
 	for (size_t i = 0; i < watch->item_count; i++) {

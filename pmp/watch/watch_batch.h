@@ -12,7 +12,7 @@ struct stall_watch;
 
 void stall_watch_take_record(struct stall_watch *watch, const struct stall_wait_record *record,
 			     const uint8_t *stack);
-// Copies the stacks of new waits in flight, and reports them to who takes captures.
+// Copies the stacks of new waits in flight, and reports these waits for captures.
 struct stall_error *stall_watch_take_alarms(struct stall_watch *watch);
 struct stall_error *stall_watch_flush(struct stall_watch *watch);
 

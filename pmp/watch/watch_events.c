@@ -14,7 +14,7 @@
 #include "watch/watch_state.h"
 #include "watch/watch_stats.h"
 
-// What a thread waits for: its word or file, or what is known by name.
+// The lock or file that a thread waits for: by its word or file, or by name.
 struct subject {
 	struct stall_wait_entry *entry, *word;
 };
@@ -78,7 +78,7 @@ static bool is_reported(const struct stall_watch *watch, const struct subject *s
 
 	if (!(watch->options.kinds & 1u << entry->kind) || stall_watch_kind_is_idle(entry->kind))
 		return false;
-	// A wait that may be one for work is not reported as a stall.
+	// A wait that may be for work is not reported as a stall.
 	return stall_wait_key_is_file(&entry->key) || subject->word->examined;
 }
 
@@ -99,7 +99,7 @@ static void add_waker(const struct stall_watch *watch, const struct stall_waker 
 		stall_wait_stacks_frames(watch->stacks, waker->stack, &event->waker_frame_count);
 }
 
-// The stack of an event: its own, or that which was taken while the wait went on.
+// The stack of an event: its own, or the one that was copied during the wait.
 struct stack_of {
 	uint32_t id;
 	enum stall_label label;
@@ -162,7 +162,7 @@ static void emit_wait(struct stall_watch *watch, const struct subject *subject,
 	emit(watch, &event);
 }
 
-// Something that happened in the server, and is no wait: a deadlock has found its victim.
+// An event in the server that is no wait: the victim of a deadlock was chosen.
 static void emit_server_event(struct stall_watch *watch, const struct stall_wait_item *item)
 {
 	uint32_t function = item->record.server.function;
@@ -435,8 +435,8 @@ static void next_line(struct stall_watch *watch, uint64_t now_ns)
 	stall_json_open(&watch->events, '[');
 }
 
-// A program that runs for months meets more stacks than there is room for. Those of the totals are
-// forgotten then, so that there is room for those of the next stall.
+// A program that runs for months has more stacks than there is room for. Those of the totals are
+// dropped then, to make room for those of the next stall.
 static struct stall_error *renew_stacks(struct stall_watch *watch)
 {
 	struct stall_wait_stacks *stacks;

@@ -63,8 +63,8 @@ static struct stall_error *add(struct stall_watch *watch, pid_t pid)
 	return err;
 }
 
-// One more, where the watch goes on already, may be too young to have a ring: it is made when a thread
-// has something to say. *err is taken over where it is awaited.
+// A process that is added to a running watch may not have its ring yet: a thread makes it with its
+// first record. *err is taken over where the ring is awaited.
 static bool await_process(struct stall_watch *watch, pid_t pid, struct stall_error **err)
 {
 	if (!*err || (*err)->code != STALL_ERROR_UNSUPPORTED || !watch->started_ns ||

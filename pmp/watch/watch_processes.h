@@ -11,22 +11,22 @@
 
 struct stall_watch;
 
-// One more process, e.g. the server after its restart; totals go on. One that has no ring yet is
-// watched as soon as it has.
+// Adds a process, e.g. the server after its restart; totals continue. A process without a ring is
+// watched as soon as it has one.
 struct stall_error *stall_watch_add(struct stall_watch *watch, pid_t pid);
 // Processes that are left; 0: all have ended.
 size_t stall_watch_alive(const struct stall_watch *watch);
-// One that has ended since it was last asked for; 0: none.
+// A process that has ended since the last call; 0: none.
 pid_t stall_watch_take_ended(struct stall_watch *watch);
 
 // Has the watch's epoll wake up for it, too; -1: for none.
 struct stall_error *stall_watch_poll_fd(struct stall_watch *watch, int fd);
 // The process has ended.
 struct stall_error *stall_watch_end(struct stall_watch *watch, struct stall_wait_process *process);
-// It is, or has become, this program.
+// It executes this program, now or from now on.
 struct stall_error *stall_watch_probe_server(struct stall_watch *watch,
 					     struct stall_wait_process *process);
-// Ends those whose end no record has reported.
+// Ends processes whose end no record has reported.
 struct stall_error *stall_watch_check_processes(struct stall_watch *watch);
 // Opens the rings of processes that were too young to have one. Tries only at intervals.
 struct stall_error *stall_watch_open_awaited(struct stall_watch *watch);

@@ -77,7 +77,7 @@ static bool describe(struct stall_watch *watch, const struct stall_wait_item *it
 	return stall_server_wait_describe(&item->record.server, target, ret);
 }
 
-// Makes the entry of what the thread really waits for. Without room for it, its word has to do.
+// Makes the entry of the lock that the thread really waits for. Without room, its word is used.
 static struct stall_error *name_by(struct stall_watch *watch, struct stall_wait_entry *entry,
 				   const struct stall_wait_record *record, const char *text)
 {
@@ -164,7 +164,7 @@ struct stall_error *stall_watch_identify(struct stall_watch *watch, struct stall
 	return identify_from_server(watch, entry, item);
 }
 
-// What the words alone leave no doubt of.
+// Roles that the words alone prove.
 static bool identify_by_words(struct stall_watch *watch, struct stall_wait_process *process,
 			      struct stall_wait_entry *entry)
 {
@@ -186,7 +186,7 @@ static bool identify_by_words(struct stall_watch *watch, struct stall_wait_proce
 	    !is_object)
 		return false;
 	stall_wait_identify(&unwound, &no_stack, &wait, &futex, process, &identity);
-	// A lock of the server's own may sleep on a condition: only a stack says.
+	// A lock of the server may sleep on a condition: only a stack shows that.
 	if (identity.role == STALL_ROLE_UNKNOWN || (is_object && identity.role == STALL_ROLE_COND))
 		return false;
 	set_identity(watch, entry, &identity);
@@ -212,7 +212,7 @@ static struct stall_error *name_lock(struct stall_watch *watch, struct stall_wai
 	return err;
 }
 
-// What another reader of the ring has found out.
+// A role that another reader of the ring has set.
 static bool identify_by_ring(struct stall_watch *watch, struct stall_wait_entry *entry)
 {
 	if (entry->ring_role == STALL_ROLE_UNKNOWN || stall_wait_operation_of(entry->ring_role))

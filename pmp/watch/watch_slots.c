@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "watch/watch_state.h"
 
-#define STALE_NS UINT64_C(5000000) // since it was taken from the ring
+#define STALE_NS UINT64_C(5000000) // since it was received
 
-// What a wait that was reported was found to be for: a row, say. NULL: its word says it all.
+// The lock that a reported wait was found to be for, a row for example. NULL: its word is the lock.
 static struct stall_wait_entry *find_named(struct stall_watch *watch,
 					   const struct stall_wait_now *now,
 					   const struct stall_wait_entry *word)
@@ -71,7 +71,7 @@ uint32_t stall_watch_still_waiting(struct stall_watch *watch, uint64_t wait)
 
 	if (!stall_watch_slot_is(watch, wait >> 32, (uint32_t)wait))
 		return 0;
-	// Who is about to write into its slot still waits.
+	// A thread that is about to write into its slot still waits.
 	if (!source->calls->read_slot(source->state, wait >> 32, &now) || now.seq != (uint32_t)wait)
 		return 1;
 	const struct stall_wait_entry *named =
@@ -103,7 +103,7 @@ static void begin_counting(struct stall_wait_entry *entry)
 		entry->waiters.uses[i].going_on = 0;
 }
 
-// A long wait is one of each interval that it goes on in.
+// A long wait counts in each of its intervals.
 static void count_going_on(const struct stall_watch *watch, struct stall_wait_entry *entry,
 			   size_t slot, const struct stall_wait_now *now)
 {
@@ -159,7 +159,7 @@ struct stall_error *stall_watch_slots_grow(struct stall_watch *watch)
 
 	if (watch->slot_count >= limit && watch->counted)
 		return NULL;
-	// Keys that are asked for stay in it too: as many as records in a batch.
+	// Requested keys are kept in it, too: as many as records in a batch.
 	while (size < (limit + STALL_WATCH_BATCH) * 2)
 		size *= 2;
 	struct stall_watch_waiting_key *keys = calloc(size, sizeof(*keys));

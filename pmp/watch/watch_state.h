@@ -12,8 +12,8 @@
 #include "waits/wait_unwind.h"
 #include "watch/watch_types.h"
 
-#define STALL_WATCH_BATCH 256 // records that are unwound together
-#define STALL_WATCH_ENDS 64 // from so many on none of a wait that is over: an alarm may wait for it
+#define STALL_WATCH_BATCH 256	// records that are unwound together
+#define STALL_WATCH_ENDS 64	// above this number no ended wait is added: an alarm may be waiting
 #define STALL_WATCH_EVENTS 1000 // in a line
 #define STALL_WATCH_AWAITED 64	// processes that have no ring yet
 
@@ -27,13 +27,13 @@ struct stall_watch_waiting {
 	} * keys;
 };
 
-// The wait of a slot that was counted while it went on.
+// A slot's wait that was counted in flight.
 struct stall_watch_counted {
 	uint32_t seq;
 	uint64_t start_ns; // a slot may be another process's by now
 	uint32_t stack;
 	enum stall_label label;
-	uint32_t line; // in which interval
+	uint32_t line; // the number of the interval
 };
 
 struct stall_watch {
@@ -58,25 +58,25 @@ struct stall_watch {
 	uint64_t awaited_ns; // when they were searched for
 
 	struct stall_wait_item *items;
-	size_t item_count, alarms_taken; // of those before that one the stacks are copied
+	size_t item_count, alarms_taken; // the stacks of the items before it are copied
 	uint32_t batch;
 	uint64_t received_ns; // the last record
 	struct stall_watch_waiting waiting;
 	struct stall_watch_counted *counted; // two for each slot
 	size_t slot_count;
-	struct stall_error *failed; // in a handler of records, which cannot say so itself
+	struct stall_error *failed; // in a handler of records, which cannot return an error
 
 	struct stall_json events; // of the line
 	size_t event_count;
 	uint64_t lost[STALL_WATCH_LOST_CAUSES];
 	uint64_t started_ns, line_ns;
 	uint32_t line;
-	bool probes_written; // in a line since they changed last
+	bool probes_written; // in a line since the last change
 };
 
-// Where a wait was counted while it went on, or may be: the older of its slot's two, whose end has
-// been met. A later wait of its thread can be met before the end of this one, and where the reader
-// was late that is not the next one. NULL: nowhere.
+// The entry for a wait that was, or will be, counted in flight: its own, or the older of its slot's
+// two, whose end was received. A later wait of the thread can be received before the end of this
+// one, and with a late reader it need not be the next one. NULL: no entry.
 static inline struct stall_watch_counted *stall_watch_counted_at(const struct stall_watch *watch,
 								 size_t slot, uint32_t seq)
 {
@@ -89,13 +89,13 @@ static inline struct stall_watch_counted *stall_watch_counted_at(const struct st
 	return &two[two[1].start_ns < two[0].start_ns];
 }
 
-// The very wait of a record still goes on.
+// The very wait of a record is still in flight.
 static inline bool stall_watch_slot_is(const struct stall_watch *watch, uint32_t slot, uint32_t seq)
 {
 	return watch->source.calls->slot_is(watch->source.state, slot, seq);
 }
 
-// That a wait of this kind has passed where it is reported.
+// The threshold above which a wait of this kind is reported.
 static inline uint64_t stall_watch_threshold_of(const struct stall_watch *watch,
 						const struct stall_wait_key *key)
 {

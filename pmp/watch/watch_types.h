@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a watch is asked for, and what it hands on.
+// The options of a watch, and its events.
 #ifndef STALL_WATCH_TYPES_H
 #define STALL_WATCH_TYPES_H
 
@@ -18,13 +18,13 @@ struct stall_watch_options {
 	struct stall_wait_source_options source;
 	struct stall_worker_options worker;
 	uint32_t
-		kinds; // 1 << enum stall_watch_kind: what is asked for; source.kinds follows from it
-	uint32_t top;  // keys in a line, default 20
-	bool events;   // hand on each event
+		kinds; // 1 << enum stall_watch_kind: the requested kinds; source.kinds follows from it
+	uint32_t top; // keys in a line, default 20
+	bool events;  // report each event
 };
 
-// One event as it is handed on: a wait that goes on, or one that has ended, over its threshold.
-// Strings and frames live until the handler returns.
+// One event: a wait over its threshold, in flight or ended. Strings and frames live until the
+// handler returns.
 struct stall_watch_event {
 	bool in_flight;
 	uint64_t wait;	  // in flight: which wait, see struct stall_watch_alarm
@@ -47,13 +47,13 @@ struct stall_watch_event {
 };
 typedef void (*stall_watch_event_fn)(void *arg, const struct stall_watch_event *event);
 
-// The little that is known at once of a wait that has passed its threshold and goes on: its stack is
-// copied, and nothing is unwound or named yet. Its event follows, unless it is one
-// that is never reported (a thread that waits for work) or was over by then.
+// The data that is known at once of a wait in flight that has passed its threshold: its stack is
+// copied, and nothing is unwound or named yet. Its event follows, unless it is one that is never
+// reported (a thread that waits for work) or was over by then.
 struct stall_watch_alarm {
 	uint64_t wait; // which wait: the same in its event
 	enum stall_wait_kind kind;
-	enum stall_wait_role role; // of a futex word that was not met before: ROLE_UNKNOWN
+	enum stall_wait_role role; // ROLE_UNKNOWN for a new futex word
 	pid_t tid, tgid;
 	uint64_t start_ns, received_ns; // CLOCK_MONOTONIC
 	uint64_t threshold_ns;
