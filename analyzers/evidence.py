@@ -172,4 +172,4 @@ def _nobody(scene: Scene, case: Case) -> list[str]:
 
 
 def _one_of(count: int) -> str:
-    return "the one idle connection" if count == 1 else f"one of the {count} idle connections"
+    return "the only idle connection" if count == 1 else f"one of the {count} idle connections"

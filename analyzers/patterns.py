@@ -173,7 +173,7 @@ class Vocabulary:
             part = part.strip()
             if part.startswith("..."):
                 if gap or not steps:
-                    raise PatternError(f"{part!r} must stand between two names")
+                    raise PatternError(f"{part!r} must be between two names")
                 gap = _gap(part)
                 continue
             steps.append(Step(bit=self.element(part.split("|")), gap=gap))

@@ -101,7 +101,9 @@ class Report(msgspec.Struct, frozen=True):
     missing: Mapping[str, str]
 
 
-_ALL_ENGINES = "of all engines: this server does not count InnoDB's alone (it is Handler_read_*)"
+_ALL_ENGINES = (
+    "for all engines: this server has no separate count for InnoDB (this is Handler_read_*)"
+)
 _HANDLER_READS = tuple(
     f"Handler_read_{how}" for how in ("first", "key", "last", "next", "prev", "rnd", "rnd_next")
 )

@@ -108,7 +108,7 @@ def check_folder(folder: Path | None) -> None:
     if folder is None:
         return
     if not folder.is_dir():
-        raise UsageError(f"--ring-dir {folder}: no such folder; make it, writable for the server")
+        raise UsageError(f"--ring-dir {folder}: no such folder; create it, writable for the server")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"--ring-dir {folder} cannot be written by uid {os.geteuid()}")
 
@@ -169,8 +169,9 @@ def _check_rights(path: Path) -> None:
     ]
     if secure:
         raise StallscopeError(
-            f"{path} has {' and '.join(secure)}: the loader ignores LD_PRELOAD for it; take that"
-            " off, and give the rights by AmbientCapabilities= of systemd.exec(5) or as its user"
+            f"{path} has {' and '.join(secure)}: the loader ignores LD_PRELOAD for it; remove"
+            " this, and give the rights with AmbientCapabilities= of systemd.exec(5), or run it as"
+            " its user"
         )
 
 

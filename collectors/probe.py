@@ -152,7 +152,7 @@ def _with_advice(message: str, probe: Path) -> str:
     if "CAP_SYS_PTRACE" not in message or "setcap" in message:
         return with_path(message, probe)
     if os.geteuid() == 0:
-        return f"{message}; root may not either, where it has fewer capabilities than that process"
+        return f"{message}; root may not either if it has fewer capabilities than that process"
     more = ",cap_dac_read_search" if "CAP_DAC_READ_SEARCH" in message else ""
     return f"{message}; run it as root, or setcap {_CAPABILITIES}{more}+ep {probe}"
 

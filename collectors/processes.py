@@ -164,7 +164,7 @@ def _by_pid(target: str, selector: Selector, proc: Path) -> Server:
     if info.state in "ZX":
         raise StallscopeError(
             f"process {pid} ({info.comm}) has ended and waits for its parent {info.ppid}"
-            " to take note (zombie): nothing of it is left to see"
+            " to take note (zombie): there is nothing left to capture"
         )
     server = _server(proc, info, [info, *_descendants(info, list(_processes(proc)))])
     if not _matches(proc, server, selector):

@@ -93,9 +93,9 @@ def set_thresholds(path: Path | str, thresholds: Iterable[str]) -> None:
 def missing(pid: int) -> str:
     """Say that a process has no ring, and what to do."""
     return (
-        f"process {pid} has no ring of libstallscope.so that can be read here: start it by"
-        " `stallscope run`, or see `stallscope inproc status`; a ring is made at the first wait for"
-        " a lock, a sync or more space"
+        f"process {pid} has no ring of libstallscope.so that can be read here: start it with"
+        " `stallscope run`, or see `stallscope inproc status`; a ring is created at the first wait"
+        " for a lock, a sync or more space"
     )
 
 

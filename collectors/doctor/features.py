@@ -46,7 +46,7 @@ def features() -> Iterator[Check]:
         return
     if found.schema != SCHEMA:
         what = f"the probe uses {found.schema}, not {SCHEMA}"
-        yield Check("features", "missing", what, "build probe and package from one version")
+        yield Check("features", "missing", what, "build probe and package from the same version")
         return
     if found.kernel:
         yield Check("kernel", "ok", found.kernel)

@@ -29,7 +29,7 @@ def how_to_get(path: str, module: Module | None) -> str | None:
         url = _DEBUGINFOD.get(_distribution(), "https://debuginfod.elfutils.org")
         ways.append(f"DEBUGINFOD_URLS={url} stallscope symbolize --debuginfod CAPTURE")
     if path.startswith("/") and module is not None:
-        ways.append("give the debug files of its build by --debug-dir")
+        ways.append("give the debug files of its build with --debug-dir")
     return "; or ".join(ways) or None
 
 

@@ -24,11 +24,11 @@ SHARE = 0.001
 """The share of one core that an expensive read may cost on average."""
 
 _WHY = {
-    errno.ENOENT: "it is not there",
+    errno.ENOENT: "it does not exist",
     errno.ESRCH: "the process has ended",
     errno.EACCES: "not permitted; run it as root or as the owner of the process",
     errno.EPERM: "not permitted; run it as root or as the owner of the process",
-    errno.EOPNOTSUPP: "switched off in this kernel",
+    errno.EOPNOTSUPP: "disabled in this kernel",
 }
 
 

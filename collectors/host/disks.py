@@ -61,7 +61,7 @@ class Disks(HostCollector):
         # A file system on several devices (btrfs, overlay) has a device number of its own.
         if self._device[0] == 0:
             self._source = _mounted_from(process / "mountinfo", self._device)
-        self.datadir_missing = f"{datadir} lies on no block device of this host"
+        self.datadir_missing = f"{datadir} is not on a block device of this host"
 
     def read(self, clock_ns: int) -> dict[str, float]:
         values: dict[str, float] = {}

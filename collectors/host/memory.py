@@ -67,7 +67,7 @@ class Memory(HostCollector):
             if key in _MEMINFO and rest:
                 values["memory." + _MEMINFO[key]] = as_number(rest.split()[0]) * _KB
         if not values:
-            raise StallscopeError("/proc/meminfo has no number that is known")
+            raise StallscopeError("/proc/meminfo has no known number")
         if "memory.swap_total_bytes" in values and "memory.swap_free_bytes" in values:
             free = values.pop("memory.swap_free_bytes")
             values["memory.swap_used_bytes"] = values["memory.swap_total_bytes"] - free

@@ -94,7 +94,7 @@ def _cgroup_folder(pid: int, proc: Path) -> Path:
         if after.startswith("cgroup2 ") and len(before.split()) > 4:
             mount = before.split()[4]
     if inside is None or mount is None:
-        raise StallscopeError(f"process {pid} is in no cgroup of version 2, which alone has PSI")
+        raise StallscopeError(f"process {pid} is not in a version 2 cgroup, and others have no PSI")
     if inside == "/":
         raise StallscopeError(f"process {pid} is in the root cgroup: its pressure is the host's")
     folder = Path(os.path.normpath(mount + "/" + inside.removesuffix(" (deleted)")))

@@ -81,7 +81,7 @@ class ProcessNumbers(HostCollector):
         if self._start_time is None:
             self._start_time = int(fields[19])
         elif int(fields[19]) != self._start_time:
-            raise StallscopeError(f"process {self._pid} has ended; another has its number")
+            raise StallscopeError(f"process {self._pid} has ended; another process has its pid")
         if fields[0] in (b"Z", b"X"):
             raise StallscopeError(f"process {self._pid} has ended")
         cpu = (int(fields[11]) + int(fields[12])) / _TICKS

@@ -60,8 +60,8 @@ def find(
         # A program that is called mysqld in a container must not get the password.
         login = msgspec.structs.replace(login, password=None)
         notes.append(
-            "the server has a root of its own, so the password of the default option files is not"
-            " sent to it: name its file by --defaults-file"
+            "the server has its own root, so the password of the default option files is not"
+            " sent to it: name its file with --defaults-file"
         )
     if login.host is None and login.socket is None:
         present = (path for path in DEFAULT_SOCKETS if os.path.exists(path))

@@ -138,8 +138,8 @@ class _NoPlainPassword:
     def authenticate(self, packet: object) -> object:
         raise pymysql.err.OperationalError(
             2061,
-            "the server wants the password in a form that whoever listens can read; it was not"
-            " sent (enable-cleartext-plugin and TLS allow it)",
+            "the server wants the password unencrypted; it was not sent (enable-cleartext-plugin"
+            " and TLS allow it)",
         )
 
 
@@ -228,7 +228,7 @@ class SqlSession:
     @contextlib.contextmanager
     def _asking(self) -> Iterator[SSCursor]:
         if not self.wanted():
-            raise LateError("the query was given up")
+            raise LateError("the query was aborted")
         try:
             with self._raw.cursor(SSCursor) as cursor:
                 yield cursor

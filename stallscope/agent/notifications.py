@@ -155,7 +155,7 @@ class Notifier:
         lower_priority(program.pid)
         result = program.run(seconds, leave_children=True)
         if result.code is None:
-            return f"it count more than {seconds:g} s and was ended"
+            return f"it took more than {seconds:g} s and was ended"
         if result.code == 0:
             return None
         said = one_line(result.err.decode("utf-8", "backslashreplace"), 200)

@@ -292,9 +292,9 @@ class _Reader:
     ) -> None:
         """Check that the process and lock exist to which the model refers by number."""
         if record.process is not None and record.process >= len(self.processes):
-            raise self._error(f"refers to process {record.process}, which is not there")
+            raise self._error(f"refers to process {record.process}, which does not exist")
         if lock is not None and lock >= len(self.locks):
-            raise self._error(f"refers to lock {lock}, which is not there")
+            raise self._error(f"refers to lock {lock}, which does not exist")
 
     def _stack(self, record: StackRecord) -> tuple[Frame, ...]:
         self.stacked += len(record.frames)
@@ -335,7 +335,7 @@ def _at(records: list[_T], index: object, what: str) -> _T:
     if type(index) is not int or index < 0:
         raise ValueError(f"Expected the id of a {what}")
     if index >= len(records):
-        raise ValueError(f"refers to {what} {index}, which is not there")
+        raise ValueError(f"refers to {what} {index}, which does not exist")
     return records[index]
 
 

@@ -154,7 +154,7 @@ def _wrong_server(capture: Capture, sessions: Sessions) -> str | None:
             return None
         return (
             f"SQL answers from process {sessions.pid}, which was not captured: give the options"
-            " of the captured server by --defaults-file"
+            " of the captured server with --defaults-file"
         )
     tids = {thread.ns_tid or thread.tid for thread in capture.threads}
     reported = [s.os_tid for s in sessions.sessions if s.os_tid is not None]
@@ -162,7 +162,7 @@ def _wrong_server(capture: Capture, sessions: Sessions) -> str | None:
     if reported and same < _LEAST_SHARE * len(reported):
         return (
             f"SQL answers from another server: {same} of its {len(reported)} connections are"
-            " threads of the captured one; give its options by --defaults-file"
+            " threads of the captured one; give its options with --defaults-file"
         )
     return None
 

@@ -89,5 +89,5 @@ def _decode(data: bytes, capture: Capture) -> Sessions:
             f"schema {one_line(file.schema, 40)!r}, and this stallscope reads {SCHEMA}"
         )
     if file.capture_time_ns != capture.time_ns:
-        raise StallscopeError("is of another capture")
+        raise StallscopeError("belongs to another capture")
     return file.sessions

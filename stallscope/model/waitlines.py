@@ -233,6 +233,6 @@ def loads(data: bytes, source: str, number: int) -> WaitLine | Notice:
     if line.schema != SCHEMA:
         raise StallscopeError(
             f"{where} is {one_line(line.schema, 40)!r}, and this stallscope reads {SCHEMA}:"
-            " take probe and stallscope from one build"
+            " use probe and stallscope from the same build"
         )
     return line

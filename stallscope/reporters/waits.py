@@ -169,7 +169,7 @@ class _Screen:
         missed."""
         every = (self.line.interval_ns or 0) / 1e6
         longest = (self.line.longest_interval_ns or 0) / 1e6
-        late = f", once after {duration(longest)}" if longest >= 2 * every else ""
+        late = f", with a longest pause of {duration(longest)}" if longest >= 2 * every else ""
         return f"sampled: /proc is polled every {duration(every)}{late}; short waits are missed"
 
     @property

@@ -98,12 +98,12 @@ def remove(incidents: Path, name: str) -> str | None:
     try:
         held = locking.take(folder)
     except locking.Locked:
-        return f"{name}: kept, it goes on"
+        return f"{name}: kept, it is ongoing"
     try:
         with files.folder(incidents) as above, files.folder(name, above) as inside:
             foreign = _foreign(inside)
         if foreign is not None:
-            return f"{name}: kept, for {one_line(foreign, 80)} in it is not of stallscope"
+            return f"{name}: kept, because {one_line(foreign, 80)} in it is not from stallscope"
         os.rename(folder, gone)
         atomicfile.sync_folder(incidents)
         return _empty(incidents, gone.name)
@@ -141,7 +141,7 @@ def _empty(incidents: Path, name: str) -> str | None:
                     _remove_folder(folder, inside)
             _unlink(inside, _FILES.__contains__)
         if not _remove_folder(name, above):
-            return f"{name}: kept, for something in it is not of stallscope"
+            return f"{name}: kept, because something in it is not from stallscope"
     return None
 
 

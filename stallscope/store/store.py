@@ -155,18 +155,19 @@ def _mark(dest: Path) -> None:
         with files.folder(dest) as inside:
             if files.read(layout.MARK, inside, 1 << 10) == layout.MARK_TEXT:
                 return
-            raise StallscopeError(f"{mark} is not of stallscope; name another --dest")
+            raise StallscopeError(f"{mark} does not belong to stallscope; name another --dest")
     except FileNotFoundError:
         pass
     except OSError as error:
         raise StallscopeError(f"cannot open {dest}: {files.one_line_of(error)}") from error
     except StallscopeError as error:
-        raise StallscopeError(f"{dest} is no store: {error}") from error
+        raise StallscopeError(f"{dest} is not a store: {error}") from error
     for name in _OURS:
         if os.path.lexists(dest / name):
             raise StallscopeError(
-                f"{dest} is no store, and {name} in it may be somebody's: name another --dest,"
-                f" or, if it is one, write the line {layout.MARK_TEXT.decode().strip()} to {mark}"
+                f"{dest} is not a store, and {name} in it may belong to others: name another"
+                " --dest, or, if it is one, write the line"
+                f" {layout.MARK_TEXT.decode().strip()} to {mark}"
             )
     try:
         atomicfile.write(mark, [layout.MARK_TEXT])

@@ -140,7 +140,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(
     made = notifier(command=("/bin/sh", "-c", script), seconds=5.0)
     made.notify("stall", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
-    assert said == ["--notify-command: it count more than 5 s and was ended"]
+    assert said == ["--notify-command: it took more than 5 s and was ended"]
     child = int(file.read_text())
     wait_until(lambda: not running(child), "its child has ended, too")
 
@@ -172,7 +172,7 @@ def test_plugins_have_a_deadline_of_their_own(said: list[str]) -> None:
     made = Notifier(None, None, plugins=plugins, plugin_seconds=0.2)
     made.notify("fire", INCIDENT, Path("/x"))
     wait_until(lambda: said, "it is said")
-    assert said == ["plugin /bin/sh: it count more than 0.2 s and was ended"]
+    assert said == ["plugin /bin/sh: it took more than 0.2 s and was ended"]
 
 
 def test_hooks_that_hang_pile_nothing_up(asked: Asked, said: list[str]) -> None:

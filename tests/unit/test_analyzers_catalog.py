@@ -157,7 +157,7 @@ LINES = SOUND.splitlines()
         (("own_wait", "own_wait(int)"), 12, "has arguments"),
         (("own_wait", "@nothing"), 12, "no set is called @nothing"),
         (("own_wait", "own_wait, ..."), 12, "ends with"),
-        (("own_wait", "..., own_wait"), 12, "must stand between two names"),
+        (("own_wait", "..., own_wait"), 12, "must be between two names"),
         (("own_wait", "a, ...x, b"), 12, "takes a number"),
         (("own_wait", "a*b*c*d*e"), 12, "more than 3"),
         (("own_wait", "a, , b"), 12, "an empty name"),

@@ -99,7 +99,7 @@ def test_process_numbers_of_a_fixture(tmp_path: Path) -> None:
 
 def test_another_process_with_the_same_number(tmp_path: Path) -> None:
     collector = ProcessNumbers(7, start_time=4, proc=_process(tmp_path, start=5))
-    with pytest.raises(StallscopeError, match="another has its number"):
+    with pytest.raises(StallscopeError, match="another process has its pid"):
         collector.collect()
 
 
@@ -138,7 +138,7 @@ def test_pressure_of_the_cgroup_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cgroup", "why"),
     [
-        ("5:memory:/x\n", "in no cgroup of version 2"),
+        ("5:memory:/x\n", "is not in a version 2 cgroup"),
         ("0::/\n", "the root cgroup"),
         ("0::/gone\n", "has no cpu.pressure"),
     ],
@@ -189,7 +189,7 @@ def test_the_device_of_the_data(tmp_path: Path) -> None:
     (tmp_path / "diskstats").write_text("")
     elsewhere = Disks(7, "/var/data", proc=tmp_path, sys=tmp_path)
     assert elsewhere.read(1) == {}
-    assert "no block device" in (elsewhere.datadir_missing or "")
+    assert "is not on a block device" in (elsewhere.datadir_missing or "")
     gone = Disks(7, "/gone", proc=tmp_path, sys=tmp_path)
     assert "No such file" in (gone.datadir_missing or "")
 
@@ -234,7 +234,7 @@ def test_memory_of_an_old_kernel(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StallscopeError, match=r"cannot read .*loadavg: it is not there"):
+    with pytest.raises(StallscopeError, match=r"cannot read .*loadavg: it does not exist"):
         Load(proc=tmp_path).collect()
 
 

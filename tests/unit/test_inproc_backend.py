@@ -241,10 +241,10 @@ def test_waits_that_are_sampled_say_so() -> None:
     sampled = text(interval_ns=10_000_000, longest_interval_ns=12_000_000, programs=[])
     assert "sampled: /proc is polled every 10" in sampled
     assert "short waits are missed" in sampled
-    assert "once after" not in sampled
+    assert "longest pause" not in sampled
     assert "kernel has no BPF timers" not in sampled
     assert "row locks" not in sampled  # it has no uprobes that would distinguish them
-    assert "once after 80" in text(interval_ns=10_000_000, longest_interval_ns=80_000_000)
+    assert "longest pause of 80" in text(interval_ns=10_000_000, longest_interval_ns=80_000_000)
 
 
 def test_top_names_its_source() -> None:

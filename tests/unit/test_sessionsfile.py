@@ -99,7 +99,7 @@ def text(**changes: Any) -> bytes:
         (text()[:-9], "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
         (text(schema="stallscope.sessions/2"), "this stallscope reads stallscope.sessions/1"),
-        (text(capture_time_ns=1), "is of another capture"),
+        (text(capture_time_ns=1), "belongs to another capture"),
         (text(sessions={"sessions": [{"connection": -1}]}), "cannot be read"),
         (text(sessions={"sessions": [{"connection": 2**70}]}), "cannot be read"),
         (text(sessions={"sessions": [], "pid": 555}), "SQL answers from process 555"),

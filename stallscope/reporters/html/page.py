@@ -264,12 +264,12 @@ def _cut(cell: str) -> str:
 def _sentence(found: Diff) -> str:
     """Say in one sentence what became of the server."""
     before, after = _verdicts(found.before), _verdicts(found.after)
-    moved = f"{found.before.active:g} threads had work before, {found.after.active:g} after"
-    return f"Before: {before}. After: {after}. Of a capture, {moved}."
+    moved = f"{found.before.active:g} active threads before, {found.after.active:g} after"
+    return f"Before: {before}. After: {after}. Per capture: {moved}."
 
 
 def _verdicts(side: Side) -> str:
-    parts = [f"{signature or 'a stall not known'} ({count})" for signature, count in side.verdicts]
+    parts = [f"{signature or 'an unknown stall'} ({count})" for signature, count in side.verdicts]
     if side.quiet:
         parts.append(f"no stall ({side.quiet})")
     return shown(", ".join(parts))
