@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from stallscope.analyzers import engine
 from stallscope.analyzers.catalog import Catalog
+from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label, Thread
 from tests.support.servers import PATIENCE, Late, SqlServer, wait_until
@@ -27,6 +28,7 @@ __all__ = [
     "names",
     "names_lock_open",
     "run",
+    "serve_command",
     "served",
     "take",
     "threads_with",
@@ -84,6 +86,11 @@ def take(folder: Path, *options: object, runner: Runner = run) -> Captured:
     done = runner("snap", *options, "--json", "--output", file)
     assert done.returncode in (0, 3), done.stderr
     return Captured(done.returncode, json.loads(done.stdout), capturefile.read(file), done.stderr)
+
+
+def serve_command(server: SqlServer) -> Sequence[object]:
+    """Return the command line of a probe that takes captures as ``snap`` does."""
+    return (probe.find(), "serve", "--pid", server.pid, "--read-string", "server_version")
 
 
 def served(

@@ -16,10 +16,17 @@ import pytest
 
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Finding
-from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
-from tests.live.shots import Captured, names_lock_open, served, take, threads_with, unharmed
+from tests.live.shots import (
+    Captured,
+    names_lock_open,
+    serve_command,
+    served,
+    take,
+    threads_with,
+    unharmed,
+)
 from tests.live.watches import (
     EVENTS_FIRST,
     captured_by,
@@ -72,11 +79,6 @@ def server(request: pytest.FixtureRequest) -> SqlServer:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, SqlServer)
     return found
-
-
-def serving(server: SqlServer) -> Sequence[object]:
-    """Return the command line of a probe that takes captures as ``snap`` does."""
-    return (probe.find(), "serve", "--pid", server.pid, "--read-string", "server_version")
 
 
 def shots(server: SqlServer, folder: Path) -> Iterator[Captured]:
@@ -176,7 +178,7 @@ def test_deadlock_check(mysql55: MySQL55, tmp_path: Path) -> None:
     caught = 0
     names: list[str | None] = []
     with deadlock_check_storm(mysql55, STORM_CONNECTIONS), unharmed(mysql55):
-        for file in served(serving(mysql55), tmp_path, STORM_TRIES):
+        for file in served(serve_command(mysql55), tmp_path, STORM_TRIES):
             has_checker = b'"lock_deadlock_recursive' in file.read_bytes()
             if not has_checker and len(names) == STORM_SHOTS:
                 continue
@@ -213,7 +215,7 @@ def names_the_checker(capture: Capture, findings: Sequence[Finding]) -> bool:
 def test_table_open(tmp_path: Path) -> None:
     many = MySQL55(*TABLE_STORM_OPTIONS, template=template_of_tables())
     with many as server, table_open_storm(server), unharmed(server):
-        files = served(serving(server), tmp_path, HANDED_ON_TRIES)
+        files = served(serve_command(server), tmp_path, HANDED_ON_TRIES)
         assert names_lock_open(files, catalog.load(), ENOUGH), (
             f"not {ENOUGH} of {HANDED_ON_TRIES} captures named table-open-lock, and once its owner"
         )
