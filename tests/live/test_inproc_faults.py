@@ -26,7 +26,7 @@ __all__: list[str] = []
 
 pytestmark = [pytest.mark.needs("root", "probe", "library")]
 
-KILLS = int(os.environ.get("STALLSCOPE_KILLS", "4"))
+KILLS = int(os.environ.get("STALLSCOPE_KILLS", "2"))
 LONGEST_LIFE = 2.0
 """Seconds under load."""
 
