@@ -82,7 +82,7 @@ class HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReleaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[[signature.release]]``: a stack of one that lets them go."""
+    """``[[signature.release]]``: a stack of one that releases them."""
 
     stack: list[str]
     role: str

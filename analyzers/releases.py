@@ -31,7 +31,7 @@ def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candi
     lock = next(iter(scene.queues(waiters)), None)
     if lock is None:
         return None
-    sure = scene.let_go_as(signature, lock)
+    sure = scene.released_as(signature, lock)
     for number in scene.releases.get(lock, ()):
         release = scene.capture.releases[number]
         thread = scene.thread_of(release.process, release.tid)

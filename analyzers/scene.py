@@ -34,7 +34,7 @@ BRIEF_NS = 10 * 10**6
 """Waits that are all shorter are a moment: who loses its CPU for a turn keeps others as long."""
 
 RECENT_NS = 10 * 10**9
-"""A lock that was let go longer ago says nothing of those who hold it now."""
+"""A lock that was released longer ago shows nothing about its present holders."""
 
 _OF_TABLES = frozenset({LockKind.ROW, LockKind.TABLE, LockKind.METADATA})
 
@@ -80,7 +80,7 @@ class Scene:
         self.states = states
         self.graph = graph
         self.cycles = cycles
-        self._let_go: dict[tuple[str, int], bool] = {}
+        self._released: dict[tuple[str, int], bool] = {}
 
     def shape(self, thread: int) -> Shape:
         return self.stacks.shapes[thread]
@@ -235,7 +235,7 @@ class Scene:
         if any(holder != thread for holder in self.holders.get(signature.id, ())):
             return True
         lock = self.capture.threads[thread].lock
-        return lock is not None and self.let_go_as(signature, lock)
+        return lock is not None and self.released_as(signature, lock)
 
     @cached_property
     def releases(self) -> dict[int, tuple[int, ...]]:
@@ -259,18 +259,18 @@ class Scene:
                     return entry
         return None
 
-    def let_go_as(self, signature: Signature, lock: int) -> bool:
+    def released_as(self, signature: Signature, lock: int) -> bool:
         """Return whether at least half of a lock's releases are those of the signature."""
         if not signature.releases:
             return False
         key = signature.id, lock
-        if key not in self._let_go:
+        if key not in self._released:
             counts = {True: 0, False: 0}
             for number in self.releases.get(lock, ()):
                 fits = self.letting_go(signature, number) is not None
                 counts[fits] += self.capture.releases[number].count
-            self._let_go[key] = counts[True] > 0 and counts[True] >= counts[False]
-        return self._let_go[key]
+            self._released[key] = counts[True] > 0 and counts[True] >= counts[False]
+        return self._released[key]
 
     @cached_property
     def _by_tid(self) -> dict[tuple[int, int], int]:

@@ -26,7 +26,7 @@ LEAST_BUSY = 0.25
 """Of the active threads: work that fewer are busy with keeps nobody waiting."""
 LEAST_OFTEN = 0.5
 """Of the samples of an aggregate: a holder without waiters that fewer show was there a moment."""
-LEAST_LET_GO = 3
+LEAST_RELEASED = 3
 """Waiters, where the holder is known from releases alone."""
 LASTING_NS = 60 * 10**9
 FEW_LISTED = 5
@@ -111,7 +111,7 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
             if _leads(scene, case.blocker.thread, cases[other.id]):
                 case.root = other.id
     for case in cases.values():
-        if case.blocker is not None and (case.blocker.chains or _let_go(case)):
+        if case.blocker is not None and (case.blocker.chains or _released(case)):
             for name in case.signature.explains:
                 if name in cases and cases[name].root is None and case.root != name:
                     cases[name].root = case.signature.id
@@ -133,7 +133,7 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
             at = cases[at.root]
 
 
-def _let_go(case: Case) -> bool:
+def _released(case: Case) -> bool:
     """Return whether only releases of the lock name the case's blocker."""
     return case.blocker is not None and case.blocker.source == releases.SOURCE
 
@@ -230,7 +230,7 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
     lasting = _lasting(scene, blocked)
     # A thread in a server's wait array has spun without success; one in a stack may go on at once.
     listed = any((lock := scene.lock_of(i)) and lock.source == "status" for i in case.waiters)
-    least = max(signature.min_waiters, LEAST_LET_GO if _let_go(case) else 1)
+    least = max(signature.min_waiters, LEAST_RELEASED if _released(case) else 1)
     few = own < (FEW_LISTED if listed else least) and not lasting
     if scene.excerpt:
         few = few and (listed or case.blocker is None)

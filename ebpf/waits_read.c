@@ -40,7 +40,7 @@ int stall_bpf_waits_take_alarm(void *arg, void *data, size_t size)
 {
 	struct stall_bpf_waits *waits = arg;
 
-	waits->handed_on += hand_on(waits->handler, data, size);
+	waits->delivered += hand_on(waits->handler, data, size);
 	return 0;
 }
 
@@ -61,8 +61,8 @@ int stall_bpf_waits_take_record(void *arg, void *data, size_t size)
 	int rc = take_alarms(waits);
 	if (rc < 0)
 		return rc;
-	waits->handed_on += hand_on(waits->handler, data, size);
-	return waits->max && waits->handed_on >= waits->max ? ENOUGH : 0;
+	waits->delivered += hand_on(waits->handler, data, size);
+	return waits->max && waits->delivered >= waits->max ? ENOUGH : 0;
 }
 
 struct stall_error *stall_bpf_waits_consume(struct stall_bpf_waits *waits,
@@ -70,14 +70,14 @@ struct stall_error *stall_bpf_waits_consume(struct stall_bpf_waits *waits,
 					    size_t *ret_count)
 {
 	waits->handler = handler;
-	waits->handed_on = 0;
+	waits->delivered = 0;
 	waits->max = max;
 	int rc = take_alarms(waits);
 	if (rc >= 0)
 		rc = ring_buffer__consume(waits->ring);
 	if (rc < 0 && rc != ENOUGH)
 		return stall_error_os(-rc, "cannot read the BPF ring buffer");
-	*ret_count = waits->handed_on;
+	*ret_count = waits->delivered;
 	return NULL;
 }
 

@@ -52,7 +52,7 @@ struct stall_bpf_waits {
 	size_t program_count;
 	// While records are delivered.
 	const struct stall_wait_handler *handler;
-	size_t handed_on, max;
+	size_t delivered, max;
 	// Of uprobes_loader.c and async_loader.c.
 	struct stall_uprobes uprobes;
 	const char *async_why_not, *async_submit;

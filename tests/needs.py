@@ -3,7 +3,7 @@
 
 ``python -m tests.needs`` prints one line a need: its name, a tab, and the reason where it is
 missing. .ci/run puts those that are there into STALLSCOPE_REQUIRE, so that a test that is skipped
-for want of one of them fails instead.
+because one of them is missing fails instead.
 """
 
 from __future__ import annotations

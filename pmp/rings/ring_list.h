@@ -16,7 +16,7 @@ enum stall_ring_life {
 	STALL_RING_LIFE_UNKNOWN, // it cannot be seen from here, or the ring cannot be read
 	STALL_RING_LIFE_ALIVE,
 	STALL_RING_LIFE_ENDED, // it has exited cleanly
-	STALL_RING_LIFE_LEFT,  // it is gone without a word, or executes another program
+	STALL_RING_LIFE_LEFT,  // it has ended without a note, or executes another program
 };
 
 struct stall_listed_ring {

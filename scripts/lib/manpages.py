@@ -58,7 +58,7 @@ class _Page:
         return token
 
     def _inline(self, closing: str) -> str:
-        """Return the text of the blocks up to a token, which is passed over."""
+        """Return the text of the blocks up to a token, which is skipped."""
         parts = []
         while (token := self._next()).type != closing:
             if token.type == "inline":

@@ -131,7 +131,7 @@ class State:
                 del self.watched[name]
 
     def busiest(self) -> list[Watched]:
-        """Return locks and files, those with most threads waiting of late first."""
+        """Return locks and files, those with most threads waiting recently first."""
         found = [item for item in self.watched.values() if item.recent > 0]
         return sorted(
             found, key=lambda item: (-round(item.recent, 3), item.key.kind, item.key.name)

@@ -261,7 +261,7 @@ class IncidentFolder:
             self.close()
 
     def close(self) -> None:
-        """Let it go; where it was not finished, it counts as interrupted. Nothing is written."""
+        """Release it without writing; where it was not finished, it counts as interrupted."""
         with self._lock:
             if not self._open:
                 return

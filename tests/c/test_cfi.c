@@ -451,7 +451,7 @@ static void test_pointers(void)
 	}
 }
 
-// Without a table the entries may stand in any order, and what is empty is passed over.
+// Without a table the entries may have any order, and empty ones are skipped.
 static void test_walk(void)
 {
 	struct section section = {.is_eh_frame = true};

@@ -104,7 +104,7 @@ static void test_mutexes(void)
 	struct object object = mutex(OWNER | FUTEX_WAITERS, 0, 0, 16);
 	CHECK_INT(decode(&object, 0, PRIVATE_WAIT, OWNER | FUTEX_WAITERS, STALL_WAIT_MUTEX).owner,
 		  OWNER);
-	// Let go of, not taken again yet.
+	// Released, not taken again yet.
 	object = mutex(2, 0, 0, 0);
 	CHECK_INT(decode(&object, 0, PRIVATE_WAIT, 2, STALL_WAIT_MUTEX).owner, 0);
 }
@@ -332,7 +332,7 @@ static void test_locks(void)
 	CHECK(!locks.locks[0].stable);
 	stall_locks_deinit(&locks);
 
-	// A wait that goes on as restart_syscall(2), known by its frames alone.
+	// A wait that continues as restart_syscall(2), known only by its frames.
 	threads[1].syscall = threads[2].syscall = 219;
 	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
 	CHECK_INT(locks.count, 1);

@@ -70,7 +70,7 @@ static void *write_for_a_while(void *arg)
 
 	for (int i = 0; i < WAITS; i++)
 		wait_at_random(&random);
-	if (next_random(&random) & 1) // others end without a word
+	if (next_random(&random) & 1) // others do not end their wait
 		recorder_thread_ends();
 	return NULL;
 }

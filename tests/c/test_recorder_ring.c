@@ -270,7 +270,7 @@ static void test_two(const char *directory)
 	}
 }
 
-// One line, and the program goes on.
+// One line, and the program continues.
 static void check_refused(const char *scene_name, const char *directory, const char *words)
 {
 	struct recording scene;

@@ -274,7 +274,7 @@ static void test_top(void)
 	stall_wait_top_deinit(&top);
 }
 
-// What goes on has not ended yet: it is shown all the same.
+// Waits in flight are shown, too.
 static void test_top_in_flight(void)
 {
 	const struct stall_wait_stat stat = stat_of(futex(0x1000), 0, 0);
@@ -352,7 +352,7 @@ static struct stall_wait_record wake(uint64_t address, uint64_t when_ns, pid_t t
 	};
 }
 
-// The last one that woke waiters of the same word while the wait went on.
+// The last waker of the same word during the wait.
 static void test_wakers(void)
 {
 	static struct stall_wakers wakers;

@@ -44,7 +44,7 @@ static bool await_limit(struct stall_bpf_waits *waits)
 	return true;
 }
 
-// A disk may take long for it, and the storm goes on meanwhile.
+// A disk may take long for it, and the storm continues meanwhile.
 static void make_sync(struct actor *syncer, struct stall_bpf_waits *waits)
 {
 	struct pollfd answers = {.fd = fileno(syncer->answers), .events = POLLIN};

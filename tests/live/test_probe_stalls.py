@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits say of servers that are well, of several at once, and of a lock that is handed on."""
+"""Waits of healthy servers, of several at once, and of a lock that threads pass on."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_deadlock_check(mysql55: MySQL55) -> None:
 
 
 def woken_by_a_checker(event: Line) -> bool:
-    """Return whether it is the end of a wait for the mutex, let go where deadlocks are checked."""
+    """Return whether it ends a wait for the mutex that the deadlock check released."""
     return (
         not event["in_flight"]
         and event["kind"] == "mutex"

@@ -59,7 +59,7 @@ pytestmark = pytest.mark.needs("root", "bpf")
 
 TRIES = 60
 """Captures at most, until one catches a moment that comes and goes."""
-HANDED_ON_TRIES = 20_000
+PASSED_ON_TRIES = 20_000
 """A mutex that is passed on quickly has an owner for a moment only."""
 
 STORM_TRIES = 20_000
@@ -215,9 +215,9 @@ def names_the_checker(capture: Capture, findings: Sequence[Finding]) -> bool:
 def test_table_open(tmp_path: Path) -> None:
     many = MySQL55(*TABLE_STORM_OPTIONS, template=template_of_tables())
     with many as server, table_open_storm(server), unharmed(server):
-        files = served(serve_command(server), tmp_path, HANDED_ON_TRIES)
+        files = served(serve_command(server), tmp_path, PASSED_ON_TRIES)
         assert names_lock_open(files, catalog.load(), ENOUGH), (
-            f"not {ENOUGH} of {HANDED_ON_TRIES} captures named table-open-lock, and once its owner"
+            f"not {ENOUGH} of {PASSED_ON_TRIES} captures named table-open-lock, and once its owner"
         )
 
 

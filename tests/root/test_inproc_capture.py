@@ -167,7 +167,7 @@ def test_every_kind_of_lock_without_any_right(public: Path, undumpable: bool) ->
         assert capture.processes[0].exe == str(target.executable)
         assert not capture.notes
         assert_locks(capture, facts)
-        # Who is in no wait that was recorded is there, and nothing is made up for it.
+        # A thread without a recorded wait is listed, and nothing is invented for it.
         listed = {int(task.name) for task in Path(f"/proc/{target.pid}/task").iterdir()}
         assert by_tid(capture).keys() == listed
         waiting = {fact.tid for fact in facts}

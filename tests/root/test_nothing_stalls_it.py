@@ -78,7 +78,7 @@ def keep_mmap_lock(target: Target, freeze: Callable[[], None]) -> None:
     assert "madvise" in stack(target.pid, changer)
 
 
-def let_go(target: Target, disk: Device) -> None:
+def release(target: Target, disk: Device) -> None:
     """Let the disk answer; return when the target has gone on."""
     assert target.ask("state") == {"written": 0, "changed": 0}, "it was held all the time"
     disk.thaw()
@@ -104,7 +104,7 @@ def keeping_its_mmap_lock() -> Iterator[Target]:
     ):
         keep_mmap_lock(target, freeze)
         yield target
-        let_go(target, disk)
+        release(target, disk)
 
 
 def run(*argv: str, seconds: float = DEADLINE) -> subprocess.CompletedProcess[bytes]:
@@ -203,7 +203,7 @@ def test_the_memory_is_read_again_once_it_can_be(tmp_path: Path) -> None:
         begun = time.monotonic()
         captures = [served.shot() for _ in range(4)]
         seconds = time.monotonic() - begun
-        let_go(target, disk)
+        release(target, disk)
         wait_until(lambda: not is_locked(served.shot()), "the memory is read again")
         again = served.shot()
     assert seconds < DEADLINE

@@ -94,7 +94,7 @@ def frames_target() -> Target:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_label_of_stacks_in_two_places(backend: str) -> None:
-    """Who sleeps on keeps its label; with ptrace nobody knows, since it was let go."""
+    """Who sleeps on keeps its label; with ptrace that is not known, since it was released."""
     with frames_target() as target:
         threads = by_tid(snap(target.pid, backend=backend).whole)
         (fact,) = [fact for fact in target.threads if fact.wait == "sigaltstack"]

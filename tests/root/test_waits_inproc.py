@@ -66,7 +66,7 @@ def target(tmp_path: Path, rings: Path) -> Iterator[Target]:
 
 @pytest.fixture
 def staged(tmp_path: Path, rings: Path) -> Iterator[Target]:
-    """Return one whose locks are let go when each waiter has looked up for the first time.
+    """Return one whose locks are released when each waiter has looked up for the first time.
 
     Releases before that are not recorded: no long wait has been recorded yet.
     """

@@ -144,7 +144,7 @@ def test_a_wait_that_is_over_takes_none(tmp_path: Path) -> None:
         make(target, "release")
         await_ended(watch, held)
         watch.ask("capture-threshold mutex 20", "capture-threshold")
-        # Whatever it takes for the sake of a wait, it takes before it answers.
+        # Captures for a wait are taken before it answers.
         watch.ask("waits", "waits")
         assert watch.captures == []
 

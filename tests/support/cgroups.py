@@ -50,7 +50,7 @@ class Cgroup(NamedTuple):
         return self._number("memory.events", "max")
 
     def killed(self) -> int:
-        """Return how many processes were killed for want of memory."""
+        """Return how many processes were killed because memory was short."""
         name = "memory.oom_control" if self.old else "memory.events"
         return self._number(name, "oom_kill")
 

@@ -81,7 +81,7 @@ class Host:
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """Let connections pile up behind a metadata lock; let them go at the end."""
+        """Let connections pile up behind a metadata lock; release them at the end."""
         self.machine.write("/root/pileup.py", (HERE / "pileup.py").read_text())
         self.check("mariadb", stdin=TABLE)
         self.check("rm -f /run/pileup.ready")

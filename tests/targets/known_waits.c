@@ -23,7 +23,7 @@
 struct wait_call {
 	int tid;
 	uint64_t start_ns, end_ns;
-	// For a lock: when the waiter was seen asleep, and when the holder let it go.
+	// For a lock: when the waiter was seen asleep, and when the holder released it.
 	uint64_t asleep_ns, released_ns;
 	// Context switches of the thread meanwhile. A thread that was preempted after its system
 	// call and before it read the clock has an involuntary one.

@@ -8,7 +8,7 @@
 //   user UID     becomes that user
 //   root DIR     makes DIR its root folder
 //   undumpable   nobody may read it any more
-//   fork         goes on as its own child; the parent ends
+//   fork         continues as its own child; the parent ends
 //   exec         executes itself
 //   exit STATUS  ends, with all that is to be done at the end; no answer
 //   _exit STATUS ends at once

@@ -3,8 +3,8 @@
 // all the time. Commands: `turns`.
 //
 //   signal     each chain ends in a signal's handler, which runs on a stack of its own
-//   segments   each chain goes on, from function to function, on a stack from the heap
-//   coroutine  two coroutines a thread, each with a chain that goes on on a third stack
+//   segments   each chain continues, from function to function, on a stack from the heap
+//   coroutine  two coroutines a thread, each with a chain that continues on a third stack
 //   vfork      children that run on their parents' stacks, and not only below what is in use
 //   exit       threads end in the midst of a chain, and others get their stacks at once
 #include "chains.h"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures made up for tests of the analyzers, and what is found in them.
+"""Captures that tests of the analyzers make, and what is found in them.
 
 Stacks are comma-separated names, innermost first.
 """
@@ -135,7 +135,7 @@ class Scenery:
     def release(
         self, stack: str, tid: int, lock: int | None, *, ago_ms: int = 12, count: int = 1
     ) -> None:
-        """Add a lock that was let go after 40 ms of waiting."""
+        """Add a lock that was released after 40 ms of waiting."""
         self._releases.append(
             Release(
                 process=0,

@@ -107,7 +107,7 @@ def test_the_journal_gets_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
         assert os.read(reading, 4096) == b"<3>stallscope: no room\n<6>stallscope: ready\n"
 
 
-def test_a_writer_that_is_closed_takes_lines_without_a_word() -> None:
+def test_a_writer_that_is_closed_drops_lines_silently() -> None:
     stream = io.StringIO()
     writer = LineWriter(stream)
     writer.put("one")

@@ -252,7 +252,7 @@ class TestAnalyze:
         out = cli("analyze", saved, dump).out
         assert f"== {dump}, dump 2 of 2\n" in out
 
-    def test_directory_passes_over_what_holds_no_stacks(
+    def test_directory_skips_files_without_stacks(
         self, cli: Cli, saved: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "sub").mkdir()

@@ -258,10 +258,10 @@ def test_a_package_is_found_by_the_name_that_dpkg_knows(monkeypatch: pytest.Monk
 
 
 def test_a_late_check_keeps_nobody_waiting() -> None:
-    let_go = threading.Event()
+    release = threading.Event()
 
     def slow() -> Iterator[Check]:
-        let_go.wait(60)
+        release.wait(60)
         yield Check("slow", "ok", "at last")
 
     def broken() -> Iterator[Check]:
@@ -269,7 +269,7 @@ def test_a_late_check_keeps_nobody_waiting() -> None:
 
     fast = Task("fast", lambda: [Check("fast", "ok", "here")])
     found = list(run([Task("slow", slow, 0.01), Task("broken", broken), fast]))
-    let_go.set()
+    release.set()
     assert [(c.name, c.status) for c in found] == [
         ("slow", "degraded"),
         ("broken", "degraded"),

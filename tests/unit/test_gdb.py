@@ -121,7 +121,7 @@ def test_a_stopped_process_stays_stopped() -> None:
             os.kill(process.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)
             gdb.capture([process.pid], seconds=PATIENCE)
-            # gdb lets it go with a SIGSTOP, which it takes when it gets a processor.
+            # gdb releases it with a SIGSTOP, which it takes when it gets a processor.
             status = Path(f"/proc/{process.pid}/status")
             wait_until(lambda: "T (stopped)" in status.read_text(), "it is stopped again")
         finally:

@@ -189,7 +189,7 @@ def test_a_store_reads_counts_and_removes_both(tmp_path: Path) -> None:
     assert [path.name for path in store.incidents.iterdir()] == [summaries[1].id]
 
 
-def test_analyze_takes_both_and_passes_over_the_file_in_a_folder(
+def test_analyze_takes_both_and_skips_the_file_in_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved(tmp_path)

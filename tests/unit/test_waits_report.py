@@ -197,7 +197,7 @@ def of_server(exe: str, *functions: str) -> WaitLine:
         ("/usr/lib/postgresql/15/bin/postgres", (), False),
     ],
 )
-def test_row_locks_that_look_idle_are_not_passed_over(
+def test_row_locks_that_look_idle_are_not_skipped(
     exe: str, functions: tuple[str, ...], hidden: bool, excerpts: Excerpts
 ) -> None:
     line = of_server(exe, *functions)
