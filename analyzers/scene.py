@@ -44,7 +44,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     thread: int
     source: str
-    """``futex`` and the like: a lock word says so; ``frames``: it stands where a holder stands."""
+    """``futex`` and similar: a lock word says so; ``frames``: it stands where a holder stands."""
     role: str
     strength: float
     chains: bool
@@ -310,7 +310,7 @@ class Scene:
 
     @cached_property
     def syncing(self) -> frozenset[int]:
-        """Threads inside fsync and the like."""
+        """Threads inside fsync and similar calls."""
         return frozenset(
             index
             for index, shape in enumerate(self.stacks.shapes)

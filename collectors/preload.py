@@ -21,7 +21,7 @@ LIBRARY = "libstallscope.so"
 
 _SEPARATORS = re.compile("[ :]")
 """Of names in LD_PRELOAD, ld.so(8)."""
-_MAX_SCRIPTS = 4  # BINPRM_BUF and its like: the kernel follows five at most
+_MAX_SCRIPTS = 4  # interpreters that are scripts: the kernel follows five at most
 _HEAD = 1 << 16
 _ELF64 = b"\x7fELF\x02\x01"  # ELFCLASS64, ELFDATA2LSB
 _MACHINE = 62  # EM_X86_64

@@ -12,7 +12,7 @@
 
 /*
  * Half of the budget is divided equally among the flows with recent requests. The other half goes
- * to whoever comes first. So a single flow gets all of it, and a flood takes from the others only
+ * to the first that asks. So a single flow gets all of it, and a flood takes from the others only
  * what they do not use themselves.
  */
 #define STALL_FLOWS 128

@@ -12,7 +12,7 @@
 static uint32_t is_reading;
 static uint64_t next_ns;
 
-// The path is the sixth field. Anonymous memory has none, and [heap] and the like have no code.
+// The path is the sixth field. Anonymous memory has none, and [heap] and similar have no code.
 static bool is_kept_line(const char *line, const char *end)
 {
 	int spaces = 0;

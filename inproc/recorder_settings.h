@@ -17,7 +17,7 @@
  *   STALLSCOPE_THREADS=N		slots
  *   STALLSCOPE_KEEP_RING=1		the ring stays when the server exits
  *   STALLSCOPE_OFF=1			the ring is made all the same, with `enabled` 0, so that
- *					whoever may write it can switch it on
+ *					who may write it can switch it on
  *
  * A value that is not understood is reported in one line on standard error, and ignored.
  */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacks of bpftrace's maps (``@[ustack, comm]: 5``) and of bcc's profile, offcputime and kin.
+"""Stacks of bpftrace's maps (``@[ustack, comm]: 5``) and of bcc's profile, offcputime and similar.
 
 The number is what the program counted or summed, so the threads here stand for samples, or for
 microseconds. bcc's folded output (``-f``) is read by `folded`.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block devices, and which of them holds the data; /proc/diskstats.
 
-``disk.sda.reads`` and the like are counters; ``util`` (0 to 1), ``read_await_ms`` and
+``disk.sda.reads`` and similar are counters; ``util`` (0 to 1), ``read_await_ms`` and
 ``write_await_ms`` are of the time since the previous sample. ``disk.datadir.…`` are the numbers of
 the device that the data directory lies on. ``util`` of a device that handles several requests at
 once says little: at 1.0 it can still handle many more.

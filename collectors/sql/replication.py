@@ -21,7 +21,7 @@ _SYNTAX = 1064
 
 
 class Replication(SqlCollector):
-    """``replication.channels``, and of each channel ``replication.NAME.lag_s`` and the like.
+    """``replication.channels``, and of each channel ``replication.NAME.lag_s`` and similar.
 
     The channel without a name is ``default``. A lag that the server does not know is left out:
     its threads say why (``io_running`` and ``sql_running``, 1 or 0).

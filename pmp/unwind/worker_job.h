@@ -10,7 +10,7 @@
 #include "unwind/worker_protocol.h"
 
 // Bad files: a worker died of them, or was late over them. Later workers do not get them, but only
-// in jobs for the process whose data that worker had: whoever takes over a worker with the files or
+// in jobs for the process whose data that worker had: an attacker who takes over a worker with the files or
 // stacks of one process cannot hide the symbols of another.
 
 #define STALL_MAX_BAD_FILES 64

@@ -12,7 +12,7 @@ def clean(text: str) -> str:
     """Escape everything that could control a terminal.
 
     Control characters, escapes, bidirectional overrides, line and paragraph separators and lone
-    surrogates become ``\\x1b``, ``\\u202e`` and the like; printable characters stay.
+    surrogates become ``\\x1b``, ``\\u202e`` and similar; printable characters stay.
     """
     if text.isascii() and text.isprintable():
         return text

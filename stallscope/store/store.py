@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that is written: what the agent, and whoever prunes, has open."""
+"""A store that is written: what the agent, or a command that prunes, has open."""
 
 from __future__ import annotations
 

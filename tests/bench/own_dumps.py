@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a live stall has one verdict, whoever dumped it: own capture, eu-stack and gdb.
+"""Whether a live stall has one verdict from each tool: own capture, eu-stack and gdb.
 
 A stall that stands still is dumped by one tool after the other. One whose waits turn over in
 milliseconds is another one by the time that the next tool reads it: its moment is held as well,

@@ -156,7 +156,7 @@ class LateCapture:
     learned_ms: float
     copied_ms: float
     finished_ms: float
-    """By the clock of the thread that waits, and that of whoever read the last line."""
+    """By the clock of the thread that waits, and that of the reader of the last line."""
 
 
 def late_captures(sizes: Sizes) -> list[LateCapture]:

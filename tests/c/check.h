@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that count. A test program calls CHECK and its kin and ends with `return check_done();`.
+// Checks that count. A test program calls CHECK and similar macros and ends with `return check_done();`.
 #ifndef STALL_CHECK_H
 #define STALL_CHECK_H
 

@@ -81,7 +81,7 @@ static void test_where_it_is_scarce_each_has_its_share_alone(void)
 	CHECK(granted[1] >= 20 * BUDGET / 4 - 2 && granted[1] <= 21 * BUDGET / 4 + 2);
 }
 
-// Whoever has not asked for some seconds has no part in it.
+// A flow that has not asked for some seconds has no part in it.
 static void test_who_asks_no_more_leaves_its_share(void)
 {
 	struct stall_fair_share share = {};

@@ -239,7 +239,7 @@ static void test_kill(const char *directory, uint64_t seed)
 	stall_ring_close(ring);
 }
 
-// Whoever may write the file may write anything: no writer believes it.
+// A process that may write the file may write anything: no writer believes it.
 static void test_scribble(const char *directory, uint64_t seed)
 {
 	uint64_t random = seed * 2 + 1;

@@ -365,7 +365,7 @@ def test_without_privileges(backend: str, wanted: list[str]) -> None:
 @pytest.mark.needs("root", "probe")
 @pytest.mark.usefixtures("public_probe")
 def test_own_process_without_privileges(tmp_path: Path) -> None:
-    """Whoever may trace a process can capture it by proc."""
+    """A user who may trace a process can capture it by proc."""
     copy = public_copy(tmp_path)
     with Target("threads", "18", "6", executable=copy, wrapper=NOBODY) as target:
         taken = run_probe("snap", "--pid", str(target.pid), prefix=NOBODY)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executables that run but lie to whoever reads them."""
+"""Executables that run but lie to their readers."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_stacks_begin_with_what_the_program_called(public: Path) -> None:
 def test_who_released_a_lock_is_reported(public: Path) -> None:
     (public / "files").mkdir()
     os.chown(public / "files", NOBODY, NOBODY)
-    # Staged, so that whoever lets a lock go is recorded.
+    # Staged, so that the release of a lock is recorded.
     waiting = ("--waiters", "2", "--idle", "0", "--depth", "1", "--staged", "1")
     with inside(public, "known_waits", str(public / "files"), *waiting) as target:
         make(target, "mutex 1 30")  # the ring is made

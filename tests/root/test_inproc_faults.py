@@ -169,7 +169,7 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        # Whoever reads /proc/PID/maps of what was in it keeps that for a moment.
+        # A reader of /proc/PID/maps keeps what was in it for a moment.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 

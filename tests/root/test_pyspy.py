@@ -83,7 +83,7 @@ def test_by_its_name_as_a_backend(target: subprocess.Popen[bytes], tmp_path: Pat
 
 
 def test_it_does_not_trace(target: subprocess.Popen[bytes]) -> None:
-    """A process has one tracer at most: where there is one, whoever wanted to trace would fail."""
+    """A process has one tracer at most: where there is one, no other can trace it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
     assert libc.ptrace(PTRACE_SEIZE, target.pid, None, None) == 0, os.strerror(ctypes.get_errno())

@@ -84,7 +84,7 @@ class AgentProcess:
         self._join()
 
     def _join(self) -> None:
-        """Come to the end of its streams: whoever reads one that is closed dies of that."""
+        """Come to the end of its streams: a reader of one that is closed dies of that."""
         for reader in self._readers:
             reader.join(PATIENCE)
 

@@ -30,7 +30,7 @@ def held(pid: int) -> set[str]:
 
 
 def loaded() -> set[str]:
-    """Return what the kernel has, of whomever.
+    """Return what the kernel has, of all programs.
 
     bpftool reads each of them, and fails where one is removed meanwhile.
     """

@@ -52,7 +52,7 @@ def known_waits(
     """Return the target, not started yet, with its files in ``folder``.
 
     It has ``waiters`` + ``idle`` + 5 threads. ``staged``: the in-process library is loaded into it,
-    and whoever holds a lock counts from when each waiter has looked up for the first time.
+    and a holder of a lock counts from when each waiter has looked up for the first time.
     """
     options = {"--waiters": waiters, "--idle": idle, "--depth": depth}
     if staged:

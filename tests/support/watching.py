@@ -77,7 +77,7 @@ class Probe:
         self.process.stdout.close()
 
     def take(self, data: bytes) -> None:
-        """Take one line, in the thread that reads; whoever is slow here holds the probe up."""
+        """Take one line, in the thread that reads; a slow reader here delays the probe."""
         raise NotImplementedError
 
     def _read(self) -> None:

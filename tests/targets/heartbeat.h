@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread that wakes every 100 µs and writes down when: the gaps between its ticks show for how
-// long the process was held. The ticks go to a ring in a shared file, so that whoever measures can
+// long the process was held. The ticks go to a ring in a shared file, so that a benchmark can
 // examine exactly the window of a capture.
 #ifndef HEARTBEAT_H
 #define HEARTBEAT_H

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the benchmark counts whether live stalls have one verdict, whoever dumped them."""
+"""How the benchmark counts whether live stalls have one verdict from each tool."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_a_folder_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_folder_of_pt_stalk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What says who waits is read, by the collector's name; -vmstat and the like are not."""
+    """What says who waits is read, by the collector's name; -vmstat and similar ones are not."""
     data = Path(__file__).parent.parent / "data" / "importers"
     stamp = "2026_11_21_12_00_00"
     for collector, example in {

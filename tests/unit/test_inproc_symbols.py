@@ -81,7 +81,7 @@ def test_it_is_bound_at_the_start_and_stays() -> None:
     dynamic = readelf("--dynamic")
     assert "BIND_NOW" in dynamic
     assert "NODELETE" in dynamic
-    # DT_RELR and the like need a newer loader.
+    # DT_RELR and similar entries need a newer loader.
     assert "RELR" not in dynamic
 
 

@@ -216,7 +216,7 @@ RAW = st.builds(
 def test_nor_when_the_session_has_another_mode(
     template: str, literals: list[str], end: int
 ) -> None:
-    """Of a session under NO_BACKSLASH_ESCAPES, which whoever asks does not know of."""
+    """Of a session under NO_BACKSLASH_ESCAPES, which the asking session does not know of."""
     filled = template.replace("{}AND", "AND").replace("{}VALUES", "VALUES").replace("{}b", "b")
     sql = filled.replace("t{} ", "t ").replace("a{} ", "a ").format(*literals)
     assert MARK not in normalize(sql).text

@@ -62,7 +62,7 @@ class Deadlocks:
             cursor.execute(UPDATE.format(mark=self._mark, row=row))
 
     def _fails(self, connection: Connection[Any], row: int) -> bool:
-        """Return whether it was the victim; whoever is not gets the row then."""
+        """Return whether it was the victim; the other one gets the row then."""
         try:
             self._update(connection, row)
         except pymysql.err.OperationalError as error:
