@@ -8,13 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from stallscope.collectors.triggers.triggerfile import DEFAULTS
 from stallscope.model.incident import Incident
 from tests.support.agents import AgentProcess, agent, incidents
-from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers import (
+    MEMORY,
+    Late,
+    MariaDB,
+    MySQL55,
+    MySQL97,
+    SqlServer,
+    wait_until,
+)
 from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
     INDEX_LOCK_OPTIONS,
@@ -25,6 +32,7 @@ from tests.support.stalls import (
     global_read_lock,
     index_lock,
     loop_device,
+    make_journals,
     metadata_lock_pileup,
     redo_sync,
     row_lock_convoy,
@@ -51,18 +59,22 @@ class Watched:
         self.expected: list[tuple[str, set[str]]] = []
 
     def expect(self, name: str, stall: Stall, *signatures: str) -> None:
-        """Make one stall, and undo it once the agent has reported one with its name."""
+        """Make one stall, and undo it once the agent has kept an incident with its name.
+
+        The first captures may be of a moment before the stall; those that follow name it.
+        """
         # What begins before the last one has ended would be a part of the same incident.
         ended = len(self.expected)
         self.watch.wait(lambda: len(self.watch.of("end")) >= ended, f"end before {name}")
-        before = len(self.watch.of("stall"))
 
         def named() -> bool:
-            reported = [msgspec.convert(one, Incident) for one in self.watch.of("stall")[before:]]
-            return any(_name(incident) in signatures for incident in reported)
+            return any(_name(incident) in signatures for incident in incidents(self.dest)[ended:])
 
         with stall(self.server):
-            self.watch.wait(named, f"stall {name}")
+            try:
+                wait_until(named, f"incident {name}")
+            except Late as late:
+                pytest.fail(f"{late}; {self.watch.outline()}")
         self.expected.append((name, set(signatures)))
         assert trouble(self.server.pid) == []
         assert self.server.answers()
@@ -138,26 +150,26 @@ def test_mariadb(tmp_path: Path, triggers: str) -> None:
 @pytest.mark.needs("mysql55", "freeze", "slap")
 def test_mysql55(tmp_path: Path, triggers: str) -> None:
     options = (*FILE_EXTEND_OPTIONS, *REDO_SYNC_OPTIONS)
-    with (
-        loop_device(MEMORY) as device,
-        MySQL55(*options, parent=device.folder) as server,
-        one_incident_each(server, tmp_path, triggers) as watched,
-    ):
-        watched.expect(
-            "file extension", lambda server: file_extend(server, device), "innodb-file-extend"
-        )
-        watched.expect("row lock", row_lock_convoy, "innodb-row-lock")
-        watched.expect("redo sync", lambda server: redo_sync(server, device), "innodb-redo-sync")
-        # Who has the row would sync the log at each commit: the stall before this one, and true.
-        # Without that 190 connections are too quick for the trigger on a fast machine; the check
-        # of each waiter against all others makes 400 slow anywhere.
-        server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-        watched.expect(
-            "deadlock check",
-            lambda server: deadlock_check_storm(server, 400),
-            "innodb-deadlock-check",
-            "innodb-row-lock",
-        )
+    with loop_device(MEMORY) as device, MySQL55(*options, parent=device.folder) as server:
+        journals = make_journals(server)
+        with one_incident_each(server, tmp_path, triggers) as watched:
+            watched.expect(
+                "file extension", lambda server: file_extend(server, device), "innodb-file-extend"
+            )
+            watched.expect("row lock", row_lock_convoy, "innodb-row-lock")
+            watched.expect(
+                "redo sync", lambda server: redo_sync(server, device, journals), "innodb-redo-sync"
+            )
+            # With a sync at each commit the holder of the row would be in the stall before this one.
+            # Without it 190 connections are too quick for the trigger on a fast machine; the check
+            # of each waiter against all others makes 400 slow anywhere.
+            server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+            watched.expect(
+                "deadlock check",
+                lambda server: deadlock_check_storm(server, 400),
+                "innodb-deadlock-check",
+                "innodb-row-lock",
+            )
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ def test_redo_sync(shared: Path) -> None:
             options = ("--backend", "inproc", "--no-sql")
             with (
                 agent(inner.jail.pid, dest, *options, python=there, env=inner.env) as watch,
-                redo_sync(server, device, 20),
+                redo_sync(server, device),
             ):
                 with unharmed(server):
                     inside, outside = inner.inside(), inner.outside()

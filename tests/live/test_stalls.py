@@ -236,7 +236,7 @@ def test_redo_sync_of_mariadb(tmp_path: Path) -> None:
     with (
         loop_device() as device,
         MariaDB(*REDO_SYNC_OPTIONS, parent=device.folder) as server,
-        redo_sync(server, device, 20),
+        redo_sync(server, device),
     ):
         with unharmed(server):
             shot = take(tmp_path, "-p", server.pid)
@@ -251,7 +251,7 @@ def test_redo_sync(tmp_path: Path, same_verdict: Check) -> None:
         loop_device() as device,
         MySQL55(*REDO_SYNC_OPTIONS, parent=device.folder) as server,
         watched(server, *EVENTS_FIRST) as watch,
-        redo_sync(server, device, 20),
+        redo_sync(server, device),
     ):
         with unharmed(server):
             capture, found = captured_by(watch, "innodb-redo-sync", "fsync")

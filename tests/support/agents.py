@@ -57,10 +57,10 @@ class AgentProcess:
         """Wait until what it has printed fulfils a condition."""
         with self._news:
             met = self._news.wait_for(lambda: condition() or not self._open, seconds)
-        assert met, f"no {what}; {self._outline()}"
-        assert condition(), f"no {what}, and it has ended; {self._outline()}"
+        assert met, f"no {what}; {self.outline()}"
+        assert condition(), f"no {what}, and it has ended; {self.outline()}"
 
-    def _outline(self) -> str:
+    def outline(self) -> str:
         """Return what it printed in few words: of a failure, a report shows only the end."""
         events = [_event_line(line["event"], line["incident"]) for line in list(self.events)]
         return "\n".join(("on standard error:", *self.said, "events:", *events))

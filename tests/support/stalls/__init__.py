@@ -14,6 +14,7 @@ from tests.support.stalls.redo_sync import (
     Device,
     device_missing,
     loop_device,
+    make_journals,
     redo_sync,
 )
 from tests.support.stalls.row_locks import LONG_CHECKS, deadlock_check_storm, row_lock_convoy
@@ -37,6 +38,7 @@ __all__ = [
     "global_read_lock",
     "index_lock",
     "loop_device",
+    "make_journals",
     "metadata_lock_pileup",
     "redo_sync",
     "row_lock_convoy",

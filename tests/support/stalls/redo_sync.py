@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ __all__ = [
     "device_missing",
     "inserting",
     "loop_device",
+    "make_journals",
     "redo_sync",
 ]
 
@@ -101,20 +102,30 @@ def _mounted(image: Path, folder: Path, size: int) -> Iterator[Path]:
         wait_until(lambda: _unmounted(folder), f"{folder} is unmounted")
 
 
-@contextmanager
-def redo_sync(server: SqlServer, device: Device, waiters: int = 20) -> Iterator[None]:
-    """Let commits wait for the redo log of a server whose data is on ``device``."""
-    # A table each: on one page they would wait for its latch, not for the log.
-    tables = [f"diary.journal{number}" for number in range(waiters)]
+def make_journals(server: SqlServer, count: int = 20) -> list[str]:
+    """Make tables to insert into: rows of one page would wait for its latch, not for the log."""
+    journals = [f"diary.journal{number}" for number in range(count)]
     server.execute(
         "CREATE DATABASE IF NOT EXISTS diary",
-        *(f"CREATE TABLE {table} (id INT PRIMARY KEY) ENGINE=InnoDB" for table in tables),
-        *(f"INSERT INTO {table} VALUES (1)" for table in tables),
+        *(f"CREATE TABLE {journal} (id INT PRIMARY KEY) ENGINE=InnoDB" for journal in journals),
+        *(f"INSERT INTO {journal} VALUES (1)" for journal in journals),
     )
-    inserts = [f"INSERT INTO {table} VALUES (2)" for table in tables]
+    return journals
+
+
+@contextmanager
+def redo_sync(
+    server: SqlServer, device: Device, journals: Sequence[str] | None = None
+) -> Iterator[None]:
+    """Let commits wait for the redo log of a server whose data is on ``device``.
+
+    ``journals`` were made before, where the syncs that this takes must not be part of the stall.
+    """
+    journals = make_journals(server) if journals is None else journals
+    inserts = [f"INSERT INTO {journal} VALUES (2)" for journal in journals]
     with running_statements(server, "diary", inserts, after=device.freeze):
         try:
-            wait_until(lambda: inserting(server) == waiters, f"{waiters} inserts run")
+            wait_until(lambda: inserting(server) == len(inserts), f"{len(inserts)} inserts run")
             wait_until(lambda: held_up(server.pid), "one waits for the disk, and all others sleep")
             yield
         finally:
