@@ -160,7 +160,7 @@ def test_mysql55(tmp_path: Path, triggers: str) -> None:
             watched.expect(
                 "redo sync", lambda server: redo_sync(server, device, journals), "innodb-redo-sync"
             )
-            # With a sync at each commit the holder of the row would be in the stall before this one.
+            # With a sync at each commit the holder would be in the stall before this one.
             # Without it 190 connections are too quick for the trigger on a fast machine; the check
             # of each waiter against all others makes 400 slow anywhere.
             server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
