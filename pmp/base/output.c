@@ -423,7 +423,7 @@ static struct stall_error *write_by_child(struct stall_output *output)
 		return stall_error_create(
 			STALL_ERROR_LATE,
 			"%s is not written yet: its file system has not answered for %d ms; "
-			"process %d goes on with it",
+			"process %d still writes it",
 			output->path, timeout_ms, pid);
 	}
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that count. A test program calls CHECK and similar macros and ends with `return check_done();`.
+// Checks that count. A test program calls these macros and ends with `return check_done();`.
 #ifndef STALL_CHECK_H
 #define STALL_CHECK_H
 
@@ -45,7 +45,7 @@ static int check_passed, check_failed;
 		}                                                                                  \
 	} while (0)
 
-// For use with functions that return struct stall_error *; prints what went wrong.
+// For functions that return struct stall_error *; prints the error.
 #define CHECK_OK(call)                                                                             \
 	do {                                                                                       \
 		struct stall_error *check_err_ = (call);                                           \
@@ -65,7 +65,7 @@ static inline int check_done(void)
 	return check_failed ? 1 : 0;
 }
 
-// Whether STALLSCOPE_REQUIRE insists on it, by its name in tests/needs.py.
+// Whether STALLSCOPE_REQUIRE lists it, by its name in tests/needs.py.
 static inline bool check_is_required(const char *need)
 {
 	const char *at = getenv("STALLSCOPE_REQUIRE");
@@ -79,8 +79,8 @@ static inline bool check_is_required(const char *need)
 	return false;
 }
 
-// How a test ends for which something is missing here: failed where that is required, else with
-// what Meson takes for skipped.
+// The exit code of a test whose requirement is missing: failed where STALLSCOPE_REQUIRE lists it,
+// else the code that Meson counts as skipped.
 static inline int check_missing(const char *need, const char *why)
 {
 	bool is_required = check_is_required(need);

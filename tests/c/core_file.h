@@ -15,8 +15,8 @@
 #include "base/cleanup.h"
 #include "target_process.h"
 
-// Goes to a folder and lets cores be written. The kernel writes "core" into the working directory,
-// unless it is configured otherwise.
+// Changes to a folder and allows cores. The kernel writes "core" into the working directory, unless
+// it is configured otherwise.
 static inline bool cores_are_written_to(const char *dir)
 {
 	const struct rlimit limit = {64 << 20, 64 << 20};

@@ -133,7 +133,8 @@ static inline struct stall_ring *recording_open(const char *directory, pid_t pid
 	return ring;
 }
 
-// In memory, where there is such a file system: on others the size of a file with holes says little.
+// In memory, where there is such a file system: on others the size of a file with holes means
+// little.
 static inline void recording_make_directory(char directory[PATH_MAX])
 {
 	struct statfs fs;
@@ -144,7 +145,7 @@ static inline void recording_make_directory(char directory[PATH_MAX])
 		abort();
 }
 
-// Whatever has a mapping in it still, a reader of /proc/PID/maps keeps for a moment.
+// Detaches, since a reader of /proc/PID/maps may keep a mapped file for a moment.
 static inline void recording_unmount(const char *directory)
 {
 	CHECK_INT(umount2(directory, MNT_DETACH), 0);

@@ -55,7 +55,7 @@ static inline bool target_wait_reading(pid_t pid)
 	char path[64], number[8] = "";
 
 	snprintf(path, sizeof(path), "/proc/%d/syscall", pid);
-	for (int i = 0; i < 100000; i++) { // only what fails takes as long
+	for (int i = 0; i < 100000; i++) { // only a failure takes this long
 		FILE *file = fopen(path, "re");
 		bool got = file && fgets(number, sizeof(number), file);
 
@@ -68,7 +68,7 @@ static inline bool target_wait_reading(pid_t pid)
 	return false;
 }
 
-// False where it is not built, or does not get ready.
+// False where it is not built, or does not print "ready".
 static inline bool target_start(struct target_process *target, const char *const *argv)
 {
 	char path[PATH_MAX];
@@ -105,7 +105,7 @@ static inline void target_stop(struct target_process *target)
 	fclose(target->answers);
 }
 
-// Has the target do something. False, and "" as the answer, where it has ended.
+// Sends a command. False, and "" as the answer, where the target has ended.
 static inline bool target_ask(struct target_process *target, const char *command, char *answer,
 			      int size)
 {

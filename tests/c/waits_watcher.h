@@ -17,7 +17,7 @@
 #include "target_process.h"
 
 #define MS UINT64_C(1000000)
-#define PATIENCE_NS (100000 * MS) // only what fails takes as long
+#define PATIENCE_NS (100000 * MS) // only a failure takes this long
 #define MAX_RECORDS 4096
 
 struct actor {
@@ -61,7 +61,7 @@ static inline void actor_send(struct actor *actor, const char *command)
 	fflush(actor->commands);
 }
 
-// What it answers to a command; never NULL.
+// The answer to a command; never NULL.
 static inline json_t *actor_answer(struct actor *actor)
 {
 	char *line = NULL;
@@ -162,7 +162,7 @@ static inline size_t count_records(const struct watcher *watcher, uint32_t type,
 	return count;
 }
 
-// Waits until there are so many; false when they do not come.
+// Waits for this number of records; false after PATIENCE_NS.
 static inline bool await_records(struct watcher *watcher, uint32_t type, uint64_t id, size_t wanted)
 {
 	uint64_t end = stall_clock_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
@@ -181,8 +181,8 @@ static inline bool await_records(struct watcher *watcher, uint32_t type, uint64_
 	}
 }
 
-// Has so many threads wait for the mutex `word` and releases it once all watchers have a record of
-// each: only from then on their waker is recorded too. Returns what the target reports.
+// Lets this number of threads wait for the mutex `word` and releases it once all watchers have a
+// record of each: only from then on their waker is recorded too. Returns what the target reports.
 static inline json_t *wait_reported(struct watcher **watchers, size_t watcher_count,
 				    struct actor *actor, size_t waiters, uint64_t word)
 {
@@ -246,7 +246,7 @@ static inline void set_thresholds(struct stall_bpf_waits_options *options, uint6
 		options->threshold_ns[kind] = ns;
 }
 
-// Returns how the test is to end where waits cannot be watched, else 0.
+// Returns the test's exit code where waits cannot be watched, else 0.
 static inline int require_waits(void)
 {
 	struct stall_bpf_waits_options options;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuzz-NAME [--seed N] [--seconds N] FILE...: runs each file as it is, then damaged copies of them
-// for so much CPU time, where there is no libFuzzer. An input that crashes, or takes more time or memory than is allowed,
-// is written to a file, and its seed and round are printed. `fuzz-NAME --seconds 0 FILE` runs it
-// again, alone.
+// fuzz-NAME [--seed N] [--seconds N] FILE...: runs each file unchanged, then damaged copies for N
+// seconds of CPU time, where there is no libFuzzer. An input that crashes, or takes too much time
+// or memory, is written to a file, and its seed and round are printed. `fuzz-NAME --seconds 0 FILE`
+// runs it again, alone.
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -29,7 +29,7 @@ struct input {
 
 static uint64_t random_state, seed, rounds;
 
-// What runs now, and where to write it if that is its end.
+// The current input, and the file for it if it crashes.
 static const struct input *running;
 static char saved_path[PATH_MAX];
 
@@ -38,7 +38,7 @@ void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak)
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 
-// All ends lead through that of AddressSanitizer, which prints the stack: an abort() too, and what
+// Every crash ends in AddressSanitizer, which prints the stack: an abort() too, and what
 // UndefinedBehaviorSanitizer finds.
 const char *__asan_default_options(void)
 {
@@ -157,7 +157,7 @@ static void run_damaged(const struct input *input)
 	memcpy(copy, input->data, size);
 	for (uint64_t i = random_word() % 24; i > 0; i--)
 		size = damage(copy, size);
-	// In a block of exactly that size a read beyond it is seen.
+	// In a block of exactly this size a read beyond its end is detected.
 	struct input exact = {.data = malloc(size), .size = size};
 	memcpy(exact.data, copy, size);
 	free(copy);
@@ -165,8 +165,7 @@ static void run_damaged(const struct input *input)
 	free(exact.data);
 }
 
-// Of CPU time, that of children included: on a machine that is busy with other tests as much is
-// tried as on one that is idle.
+// Counts CPU time, including children: a busy machine tries as much as an idle one.
 static double seconds_used(void)
 {
 	double used = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// make-ring FILE: a whole ring with something in each of its parts, for fuzz_ring.c to damage.
+// make-ring FILE: a valid ring with data in each of its parts, for fuzz_ring.c to damage.
 #include "ring_image.h"
 
 int main(int argc, char **argv)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fuzzers of unwind information do with a row that they found.
+// Steps frames with a row that a fuzzer of unwind information has found.
 #ifndef STEP_FRAMES_H
 #define STEP_FRAMES_H
 

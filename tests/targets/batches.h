@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says what one call costs: the median of many batches of it.
+// Measures what one call costs: the median of many batches of it.
 #ifndef BATCHES_H
 #define BATCHES_H
 
@@ -53,8 +53,8 @@ static inline double batches_median_ns(const struct batch_kind *kind, clockid_t 
 	return median;
 }
 
-// Answers `KIND BATCHES`, by a clock: that of the CPU time of all threads leaves out what other
-// processes take in between. `waits` is how often a call has put the thread to sleep.
+// Answers `KIND BATCHES`, by a clock: the clock of all threads' CPU time excludes the time of other
+// processes. `waits` is how often a call has put the thread to sleep.
 static inline void batches_answer(const struct batch_kind *kinds, size_t count, clockid_t clock,
 				  const char *command)
 {

@@ -71,7 +71,7 @@ static NOIPA void *maker_main(void *arg)
 
 			nanosleep(&nap, NULL);
 		}
-		// A machine that cannot keep up must not end up with ever more threads.
+		// A machine that cannot keep up must not get more and more threads.
 		if (__atomic_add_fetch(&alive, 1, __ATOMIC_RELAXED) > 2000 ||
 		    pthread_create(&thread, &attr, churn_main, NULL)) {
 			__atomic_fetch_sub(&alive, 1, __ATOMIC_RELAXED);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// costs: says what one call costs, to be asked with and without somebody who watches. Command:
-// `KIND BATCHES`; the answer is the median of so many batches. Kinds: getppid, which nobody waits
-// in; futex_changed, which finds another value; futex_wake, of nobody; futex_wait: the turn goes to
-// another thread and back, two waits and two wakes; function, which has the name of one that
-// servers wait in, and is called but rarely.
+// costs: measures what one call costs, with and without a watch. Command: `KIND BATCHES`; the
+// answer is the median of so many batches. Kinds: getppid, which nobody waits in; futex_changed,
+// which finds another value; futex_wake, of nobody; futex_wait: the turn goes to another thread and
+// back, two waits and two wakes; function, which has the name of one that servers wait in, and is
+// called only rarely.
 #include "batches.h"
 
 #include <linux/futex.h>

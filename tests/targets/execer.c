@@ -4,8 +4,8 @@
 #include "levels.h"
 #include "waits.h"
 
-// Two programs are made of this file, at the same addresses but with other functions there: who
-// mistakes one for the other gets names that were never called.
+// Two programs are made of this file, at the same addresses but with other functions there:
+// confusing them gives names that were never called.
 #ifdef EXECER_OTHER
 #define EXECER_THREAD other_thread
 
@@ -39,8 +39,8 @@ int main(int argc, char **argv)
 		setenv("EXECER_READY", "1", 1);
 		target_ready();
 	}
-	// Whatever arrives on stdin, its end included, ends this, and nothing else does: a machine
-	// that has no memory for the next program for a moment has it later.
+	// Only input on stdin, or its end, ends this: where there is no memory for the next program
+	// at the moment, it is tried again.
 	for (;;) {
 		long us = atol(argv[1]);
 

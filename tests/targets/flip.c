@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// flip N [NANOSECONDS]: N threads that go down one chain of functions, nap there, come back and go down
-// another whose frames have the same sizes. A stack that was copied while its thread ran mixes the
-// two; one that is called verified must never. Commands: `turns`.
+// flip N [NANOSECONDS]: N threads that go down one chain of functions, nap there, come back and go
+// down another whose frames have the same sizes. A stack that was copied while its thread ran mixes
+// the two; one that is labelled verified must never. Commands: `turns`.
 #include "chains.h"
 
 CHAIN_OF(heads)

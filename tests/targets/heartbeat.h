@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread that wakes every 100 µs and writes down when: the gaps between its ticks show for how
-// long the process was held. The ticks go to a ring in a shared file, so that a benchmark can
-// examine exactly the window of a capture.
+// long the process was held. The ticks go to a ring buffer in a shared file, so that a benchmark
+// can examine exactly the window of a capture.
 #ifndef HEARTBEAT_H
 #define HEARTBEAT_H
 
@@ -13,7 +13,7 @@
 #define HEARTBEAT_TICKS (1u << 20) // 104 s
 #define HEARTBEAT_MAGIC 0x7461656274726165ull
 
-// scripts/benches/heartbeat.py reads this. Times are CLOCK_MONOTONIC nanoseconds.
+// tests/bench/heartbeat.py reads this. Times are CLOCK_MONOTONIC nanoseconds.
 struct heartbeat {
 	uint64_t magic;
 	uint64_t count; // ticks so far; tick N is in ticks[N % HEARTBEAT_TICKS]

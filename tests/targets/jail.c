@@ -5,9 +5,7 @@
 //
 //	jail PROGRAM [ARGUMENT...]            in a new jail
 //	jail --join PID PROGRAM [ARGUMENT...]  in the jail of a process
-//
-// The jail's first process is the program; it ends with this one. Root starts it, since the namespaces
-// but the user's are to be out of the program's reach.
+// The jail's first process is the program; it ends with this one. Root starts it, since the program must not control the namespaces, except for the user's.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// lives: does to itself what servers do to themselves, and waits in between. Commands, each answered
+// lives: changes itself as servers do, and waits in between. Commands, each answered
 // when it is done:
 //
 //   wait         at a condition variable, until a time has passed
 //   close        closes all files but stdin and stdout, and opens others under their numbers
-//   intact       says whether nobody has written to those
+//   intact       reports whether nobody has written to those
 //   user UID     becomes that user
 //   root DIR     makes DIR its root folder
 //   undumpable   nobody may read it any more

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// lock_costs: says what locks cost in CPU time, to be asked with a library that interposes them and without.
-// Command: `KIND BATCHES`, as of costs.c. Kinds: mutex, rdlock, wrlock: taken and released by one
-// thread; signal, of nobody; pass: two threads chase each other round three mutexes, each holding
-// one and waiting for the next, so that every lock of either waits: two waits and two wakes.
+// lock_costs: measures what locks cost in CPU time, with a library that interposes them and
+// without. Command: `KIND BATCHES`, as of costs.c. Kinds: mutex, rdlock, wrlock: taken and released
+// by one thread; signal, of nobody; pass: two threads take three mutexes in turn, each holding one
+// and waiting for the next, so that every lock waits: two waits and two wakes.
 #include "batches.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

@@ -18,8 +18,8 @@ int main(int argc, char **argv)
 	if (self < 0)
 		target_die("/proc/self/exe");
 	for (long i = 0; i < count; i++) {
-		// Neighbours of one protection would be merged; every 16th is of the file, and
-		// executable, as a module's are.
+		// Adjacent mappings with the same protection would be merged; every 16th is of the
+		// file, and executable, as a module's are.
 		bool file = i % 16 == 0;
 		int prot = file	   ? PROT_READ | PROT_EXEC
 			   : i % 2 ? PROT_READ

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps its own mmap_lock held for as long as a file system is frozen. `target-mmap_lock FILE`:
-// FILE lies there. A thread writes to a page of it, which the freeze keeps in the page fault;
-// another requests a change of that mapping, and from then on nobody else reads the memory map or
-// the memory of this process. More threads wait for a mutex, in functions with known names.
+// FILE is on it. A thread writes to a page of it, which the freeze keeps in the page fault; another
+// requests a change of that mapping, and from then on nobody else reads the memory map or the
+// memory of this process. More threads wait for a mutex, in functions with known names.
 //
-// Commands: `write` and `change` let the two go, `state` answers how far they got.
+// Commands: `write` and `change` release the two, `state` answers how far they got.
 #include <sys/mman.h>
 
 #include "target.h"

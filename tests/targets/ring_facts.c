@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ring_facts RING: prints what a ring says, as JSON, one fact a line, straight from its layout.
+// ring_facts RING: prints the data of a ring as JSON, one fact per line, directly from its layout.
 #include "target.h"
 
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // semantics FOLDER [staged]: prints what every call that the in-process library interposes returns,
 // and what it leaves in errno, in the cases that distinguish kinds of locks. To be run with the
-// library and without, and compared. Ends by itself. Staged: with the library, who waits by stages
-// has looked up once before the lock is released.
+// library and without, and compared. Ends by itself. Staged: with the library, a thread that waits
+// by stages has checked its lock once before the lock is released.
 #include "target.h"
 
 #include <sys/mman.h>

@@ -6,7 +6,7 @@
 //   segments   each chain continues, from function to function, on a stack from the heap
 //   coroutine  two coroutines a thread, each with a chain that continues on a third stack
 //   vfork      children that run on their parents' stacks, and not only below what is in use
-//   exit       threads end in the midst of a chain, and others get their stacks at once
+//   exit       threads end in the middle of a chain, and others get their stacks at once
 #include "chains.h"
 
 #include <signal.h>

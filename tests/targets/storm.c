@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// storm THREADS INSIDE_NS OUTSIDE_NS: threads that fight for one mutex, with so much work under it
-// and without it. They rest until the command `run MILLISECONDS`; the answer has what they got
+// storm THREADS INSIDE_NS OUTSIDE_NS: threads that compete for one mutex, with this much work under
+// it and without it. They sleep until the command `run MILLISECONDS`; the answer has what they got
 // done.
 #include "target.h"
 

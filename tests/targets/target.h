@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every target shares. A target prints facts about itself as JSON, one a line, then `ready`
 // once every thread is really in its wait. It answers commands on stdin with one JSON line each,
-// and exits when stdin closes, so that none is left behind by a test that died.
+// and exits when stdin closes, so that a test that dies leaves none.
 #ifndef TARGET_H
 #define TARGET_H
 
