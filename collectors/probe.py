@@ -37,7 +37,7 @@ _CAPABILITIES = "cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore"
 # Words of the probe's advice that name options, with those of this command line.
 _WORDS = (
     (f"{PROBE} --help", "`stallscope snap --help`"),
-    ("--force runs them", "--force-kernel runs them"),
+    ("--force runs it", "--force-kernel runs it"),
 )
 
 

@@ -60,7 +60,7 @@ struct stall_error *stall_denylist_error(const char *release,
 {
 	return stall_error_create(STALL_ERROR_UNSUPPORTED,
 				  "kernel %s is on the list of those that do not survive this: %s "
-				  "(%s); --force runs them anyway",
+				  "(%s); --force runs it anyway",
 				  release, entry->what, entry->reference);
 }
 

@@ -51,9 +51,9 @@ def test_its_own_line_is_the_error(program: Path) -> None:
 
 
 def test_its_advice_names_our_options(program: Path) -> None:
-    line = "kernel 6 crashes; --force runs them anyway; see stallscope-probe --help"
+    line = "kernel 6 crashes; --force runs it anyway; see stallscope-probe --help"
     python_program(program, f"import sys; sys.stderr.write({line!r}); sys.exit(2)")
-    with pytest.raises(UsageError, match=r"--force-kernel runs them .* see `stallscope snap --help`"):
+    with pytest.raises(UsageError, match=r"--force-kernel runs it .* see `stallscope snap --help`"):
         probe.run([], seconds=PATIENCE)
 
 
