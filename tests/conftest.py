@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +68,18 @@ def require() -> Callable[..., None]:
             check(name)
 
     return require_all
+
+
+@pytest.fixture
+def rings() -> Iterator[Path]:
+    """Return a folder for rings, in memory: on a disk each write could wait for that."""
+    with tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def private_umask() -> Iterator[None]:
+    """Let a test write option files that nobody else can write to: others would be ignored."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)

@@ -105,3 +105,11 @@ def postgres(require: Callable[..., None]) -> Iterator[Postgres]:
     require("postgres")
     with Postgres() as server:
         yield server
+
+
+@pytest.fixture(params=["mariadb", "mysql55", "mysql97"])
+def server(request: pytest.FixtureRequest) -> SqlServer:
+    """Return each of the servers in turn."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, SqlServer)
+    return found

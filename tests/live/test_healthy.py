@@ -26,13 +26,6 @@ RATE = 20
 """Transactions a second, of 20 statements each: a small part of what one CPU does."""
 
 
-@pytest.fixture(params=["mariadb", "mysql55", "mysql97"])
-def server(request: pytest.FixtureRequest) -> SqlServer:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, SqlServer)
-    return found
-
-
 def test_idle(server: SqlServer, tmp_path: Path) -> None:
     with idle_connections(server, 20), unharmed(server):
         wait_until(lambda: at_rest(server.pid), "each connection waits for a statement")

@@ -44,13 +44,6 @@ CHECKS = {
 RATE = 10
 
 
-@pytest.fixture(params=["mariadb", "mysql55", "mysql97"])
-def server(request: pytest.FixtureRequest) -> SqlServer:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, SqlServer)
-    return found
-
-
 @pytest.mark.needs("freeze", "mysql55")
 def test_file_extension() -> None:
     """One thread makes the file larger; the others wait for the latch of the index it changes."""

@@ -34,13 +34,6 @@ from tests.support.servers.clients import (
 from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
 
 
-@pytest.fixture(params=["mariadb", "mysql55", "mysql97"])
-def server(request: pytest.FixtureRequest) -> SqlServer:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, SqlServer)
-    return found
-
-
 @pytest.fixture
 def connection(server: SqlServer) -> Iterator[Connection]:
     with closing(Connection(Login(user="root", socket=str(server.socket)))) as found:

@@ -27,16 +27,8 @@ from stallscope.collectors.sql.status import Status
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, SqlServer, wait_until
 from tests.support.servers.clients import idle_connections, running_statements
 
-SERVERS = ("mariadb", "mysql55", "mysql97")
 TRIES = 200
 GATE = "SELECT GET_LOCK('gate', 3600)"
-
-
-@pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> SqlServer:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, SqlServer)
-    return found
 
 
 def login(server: SqlServer, user: str = "root", password: str | None = None) -> Login:

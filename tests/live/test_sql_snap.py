@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +14,7 @@ from tests.live.test_sql_connection import seconds_in, stopped
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.stalls import metadata_lock_pileup, row_lock_convoy
 
-pytestmark = pytest.mark.needs("bpf", "root")
-
-
-@pytest.fixture(autouse=True)
-def _files_of_ones_own() -> Iterator[None]:
-    """Write option files that nobody else can write to: others would be ignored."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
+pytestmark = [pytest.mark.needs("bpf", "root"), pytest.mark.usefixtures("private_umask")]
 
 
 def connections(shot_threads: object) -> list[int]:

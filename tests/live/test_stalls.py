@@ -69,16 +69,7 @@ STORM_CONNECTIONS = 190
 ENOUGH = 5
 """Captures that are to name the stall before its test is content."""
 
-SERVERS = ["mariadb", "mysql55", "mysql97"]
-
 Check = Callable[[SqlServer, Captured], None]
-
-
-@pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> SqlServer:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, SqlServer)
-    return found
 
 
 def shots(server: SqlServer, folder: Path) -> Iterator[Captured]:

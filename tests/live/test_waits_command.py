@@ -91,13 +91,7 @@ def watching(*words: object) -> Iterator[Watch]:
         watch.process.communicate()
 
 
-@pytest.fixture(params=["mariadb", "mysql55"])
-def server(request: pytest.FixtureRequest) -> SqlServer:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, SqlServer)
-    return found
-
-
+@pytest.mark.parametrize("server", ["mariadb", "mysql55"], indirect=True)
 def test_metadata_locks_are_seen_in_flight(server: SqlServer) -> None:
     waiters = 20
     with (

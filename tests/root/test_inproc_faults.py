@@ -32,7 +32,7 @@ from stallscope.model.waitkinds import THRESHOLDS
 from tests.root.support import run_probe
 from tests.support import ringimages
 from tests.support.servers import PATIENCE, wait_until
-from tests.support.servers.inside import RINGS, library_path, one_ring
+from tests.support.servers.inside import RINGS, one_ring, preloaded
 from tests.support.targets import Target, trouble
 
 __all__: list[str] = []
@@ -49,13 +49,6 @@ BOUND_SECONDS = 0.3
 """The longest life of a process that is killed."""
 
 
-@pytest.fixture
-def rings() -> Iterator[Path]:
-    """Return a folder for rings, in memory, as /run is."""
-    with tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
 STAT = struct.Struct("=128x40Q")
 """struct stall_wait_stat of ebpf/waits.h: how many waits were how long."""
 
@@ -67,14 +60,6 @@ def ended_waits(ring: Path) -> int:
     first, count = fields[6], fields[12] + len(THRESHOLDS)
     stats = (STAT.unpack_from(data, first + number * STAT.size) for number in range(count))
     return sum(map(sum, stats))
-
-
-def with_library(rings: Path, **variables: str) -> dict[str, str]:
-    return {
-        "LD_PRELOAD": str(library_path()),
-        "STALLSCOPE_RUNTIME_DIR": str(rings),
-        **variables,
-    }
 
 
 @contextmanager
@@ -117,7 +102,7 @@ def test_a_process_that_is_killed_at_any_moment_leaves_a_ring(
     for _ in range(TRIES * KILLS):
         if read == KILLS:
             break
-        env = with_library(rings, STALLSCOPE_THRESHOLD="lock=0")
+        env = preloaded(rings, STALLSCOPE_THRESHOLD="lock=0")
         with Target("storm", "8", "1000", "1000", env=env, wrapper=NO_CORE) as target:
             target.send("run 10000")
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -138,7 +123,7 @@ def test_a_process_that_is_killed_at_any_moment_leaves_a_ring(
 def test_a_process_that_ends_with_an_error_leaves_a_ring(rings: Path, call: str) -> None:
     """As MySQL does: its handler of SIGSEGV ends so, and does not die by the signal."""
     for status, left in ((0, 0), (1, 1)):
-        with Target("lives", env=with_library(rings)) as target:
+        with Target("lives", env=preloaded(rings)) as target:
             target.ask("wait")
             target.send(f"{call} {status}")
             assert target.wait() == status
@@ -151,7 +136,7 @@ def test_a_process_that_ends_with_an_error_leaves_a_ring(rings: Path, call: str)
 def test_a_server_that_crashes_again_and_again_fills_no_memory(rings: Path) -> None:
     pids = []
     for _ in range(12):
-        with Target("lives", env=with_library(rings), wrapper=NO_CORE) as target:
+        with Target("lives", env=preloaded(rings), wrapper=NO_CORE) as target:
             target.ask("wait")
             os.kill(target.pid, signal.SIGKILL)
             target.wait()
@@ -180,7 +165,7 @@ def test_a_full_disk_costs_the_ring_and_never_the_server(tmp_path: Path, kib: in
     with mounted(folder, f"size={max(kib, 4)}k") as disk:
         if not kib:
             (disk / "full").write_bytes(b"x" * 4096)
-        with saying("threads", "300", "6", "--wait", "cond", env=with_library(disk)) as (one, said):
+        with saying("threads", "300", "6", "--wait", "cond", env=preloaded(disk)) as (one, said):
             assert not trouble(one.pid)
             assert "ns" in one.ask("gap") or one.running()
             rings = list(disk.glob(RINGS))
@@ -204,7 +189,7 @@ def test_a_folder_that_does_not_do_gets_one_line(open_to_all: Path, name: str) -
         folder.mkdir(0o755)  # root's
     elif name == "file":
         folder.write_text("")
-    env = with_library(folder)
+    env = preloaded(folder)
     with saying("lives", env=env, wrapper=AS_NOBODY) as (target, said):
         for _ in range(5):
             target.ask("wait")
@@ -227,7 +212,7 @@ def open_to_all() -> Iterator[Path]:
 def test_a_read_only_folder_gets_one_line(tmp_path: Path) -> None:
     with (
         mounted(tmp_path / "disk", "size=32m", "ro") as disk,
-        saying("lives", env=with_library(disk)) as (target, said),
+        saying("lives", env=preloaded(disk)) as (target, said),
     ):
         for _ in range(5):
             target.ask("wait")
@@ -239,7 +224,7 @@ def test_a_read_only_folder_gets_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.needs("probe")
 def test_two_servers_with_one_folder_each_have_a_ring(rings: Path) -> None:
-    env = with_library(rings)
+    env = preloaded(rings)
     with Target("lives", env=env) as one, Target("lives", env=env) as other:
         for _ in range(3):
             one.ask("wait")
@@ -250,7 +235,7 @@ def test_two_servers_with_one_folder_each_have_a_ring(rings: Path) -> None:
 
 
 def test_files_under_numbers_that_were_closed_are_not_written_to(rings: Path) -> None:
-    with saying("lives", env=with_library(rings)) as (target, said):
+    with saying("lives", env=preloaded(rings)) as (target, said):
         target.ask("wait")
         before = ended_waits(one_ring(rings))
         target.ask("close")
@@ -262,7 +247,7 @@ def test_files_under_numbers_that_were_closed_are_not_written_to(rings: Path) ->
 
 
 def test_files_that_are_closed_before_the_first_wait(rings: Path) -> None:
-    with Target("lives", env=with_library(rings)) as target:
+    with Target("lives", env=preloaded(rings)) as target:
         target.ask("close")
         target.ask("wait")
         assert target.ask("intact") == {"intact": True}
@@ -270,7 +255,7 @@ def test_files_that_are_closed_before_the_first_wait(rings: Path) -> None:
 
 
 def test_a_complaint_does_not_go_into_a_file_that_took_the_place_of_stderr(tmp_path: Path) -> None:
-    with saying("lives", env=with_library(tmp_path / "missing")) as (target, said):
+    with saying("lives", env=preloaded(tmp_path / "missing")) as (target, said):
         target.ask("close")  # stderr, too
         target.ask("wait")
         assert target.ask("intact") == {"intact": True}
@@ -281,7 +266,7 @@ def test_a_complaint_does_not_go_into_a_file_that_took_the_place_of_stderr(tmp_p
 def test_a_process_that_changes_itself_is_recorded_further(
     rings: Path, tmp_path: Path, change: str
 ) -> None:
-    with saying("lives", env=with_library(rings)) as (target, said):
+    with saying("lives", env=preloaded(rings)) as (target, said):
         target.ask("wait")
         target.ask(f"root {tmp_path}" if change == "root" else change)
         for _ in range(20):
@@ -294,14 +279,14 @@ def test_a_process_that_changes_itself_is_recorded_further(
 def test_a_process_that_changes_itself_first_has_a_ring(rings: Path, change: str) -> None:
     rings.chmod(0o700)
     os.chown(rings, NOBODY if "user" in change else 0, -1)
-    with Target("lives", env=with_library(rings)) as target:
+    with Target("lives", env=preloaded(rings)) as target:
         target.ask(change)
         target.ask("wait")
         assert ended_waits(one_ring(rings)) == 1
 
 
 def test_a_root_folder_without_a_place_for_rings_gets_one_line(rings: Path, tmp_path: Path) -> None:
-    with saying("lives", env=with_library(rings)) as (target, said):
+    with saying("lives", env=preloaded(rings)) as (target, said):
         target.ask(f"root {tmp_path}")
         for _ in range(5):
             target.ask("wait")
@@ -312,7 +297,7 @@ def test_a_root_folder_without_a_place_for_rings_gets_one_line(rings: Path, tmp_
 
 
 def test_a_child_has_a_ring_of_its_own(rings: Path) -> None:
-    with Target("lives", env=with_library(rings)) as target:
+    with Target("lives", env=preloaded(rings)) as target:
         target.ask("wait")
         target.ask("wait")
         child = target.ask("fork")["pid"]
@@ -326,7 +311,7 @@ def test_a_child_has_a_ring_of_its_own(rings: Path) -> None:
 
 @pytest.mark.needs("probe")
 def test_a_process_that_executes_itself_has_a_new_ring(rings: Path) -> None:
-    with Target("lives", env=with_library(rings)) as target:
+    with Target("lives", env=preloaded(rings)) as target:
         target.ask("wait")
         target.ask("wait")
         assert target.ask("exec")["pid"] == target.pid
@@ -360,7 +345,7 @@ def test_the_ring_of_the_program_before_is_nobody_s(rings: Path) -> None:
         [sys.executable, "-c", SYNCS_AND_EXECUTES, shutil.which("cat") or "cat"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, **with_library(rings)},
+        env={**os.environ, **preloaded(rings)},
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -422,7 +407,7 @@ PROGRAMS = (
 @pytest.mark.parametrize("argv", PROGRAMS, ids=lambda argv: Path(argv[0]).name)
 def test_what_is_no_server_does_what_it_did(rings: Path, argv: tuple[str, ...]) -> None:
     plain = subprocess.run(argv, capture_output=True, check=False, timeout=PATIENCE)
-    env = {**os.environ, **with_library(rings)}
+    env = {**os.environ, **preloaded(rings)}
     loaded = subprocess.run(argv, capture_output=True, check=False, timeout=PATIENCE, env=env)
     assert (loaded.returncode, loaded.stdout, loaded.stderr) == (
         plain.returncode,
@@ -439,6 +424,6 @@ def test_the_probe_itself_can_have_the_library_inside(rings: Path) -> None:
         text=True,
         check=False,
         timeout=PATIENCE,
-        env={**os.environ, **with_library(rings)},
+        env={**os.environ, **preloaded(rings)},
     )
     assert (done.returncode, done.stderr) == (0, "")

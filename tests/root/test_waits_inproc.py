@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from stallscope.model.waitlines import Event, Key, Notice, WaitLine
 from tests.root.mutex_waits import HOLDER, WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, run_probe
 from tests.support.known_waits import Made, known_waits, make
-from tests.support.servers.inside import library_path, one_ring
+from tests.support.servers.inside import one_ring, preloaded
 from tests.support.targets import Target, target_path
 from tests.support.watching import Line, Waits, key_of, watcher
 
@@ -42,23 +41,8 @@ CELLS = 128
 
 
 @pytest.fixture
-def rings() -> Iterator[Path]:
-    """Return a folder for rings, in memory, as /run is."""
-    with tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
-def inside(rings: Path, **variables: str) -> dict[str, str]:
-    return {
-        "LD_PRELOAD": str(library_path()),
-        "STALLSCOPE_RUNTIME_DIR": str(rings),
-        **variables,
-    }
-
-
-@pytest.fixture
 def target(tmp_path: Path, rings: Path) -> Iterator[Target]:
-    with known_waits(tmp_path, waiters=8, idle=6, env=inside(rings)) as target:
+    with known_waits(tmp_path, waiters=8, idle=6, env=preloaded(rings)) as target:
         one_ring(rings)
         yield target
         assert target.running()
@@ -70,7 +54,7 @@ def staged(tmp_path: Path, rings: Path) -> Iterator[Target]:
 
     Releases before that are not recorded: no long wait has been recorded yet.
     """
-    with known_waits(tmp_path, waiters=8, idle=6, env=inside(rings), staged=True) as target:
+    with known_waits(tmp_path, waiters=8, idle=6, env=preloaded(rings), staged=True) as target:
         one_ring(rings)
         yield target
         assert target.running()
@@ -257,7 +241,7 @@ def test_threshold_changes(rings: Path, target: Target) -> None:
 def test_thresholds_of_the_ring_are_taken_where_none_is_asked_for(
     tmp_path: Path, rings: Path
 ) -> None:
-    env = inside(rings, STALLSCOPE_THRESHOLD="lock=7,fsync=350")
+    env = preloaded(rings, STALLSCOPE_THRESHOLD="lock=7,fsync=350")
     with known_waits(tmp_path, env=env) as target:
         one_ring(rings)
         with watching(rings, target, *ONCE) as watch:
@@ -304,7 +288,7 @@ def read_only_watcher(rings: Path, target: Target, *options: str) -> Waits:
 
 
 def test_a_ring_that_cannot_be_written(tmp_path: Path, rings: Path) -> None:
-    env = inside(rings, STALLSCOPE_THRESHOLD="5")
+    env = preloaded(rings, STALLSCOPE_THRESHOLD="5")
     with known_waits(tmp_path, idle=6, env=env) as target:
         one_ring(rings)
         with read_only_watcher(rings, target, *ONCE, "--threshold", "1", "--events") as watch:
@@ -344,7 +328,7 @@ def test_records_that_were_overwritten_are_counted(rings: Path, target: Target) 
 
 
 def test_the_target_ends(tmp_path: Path, rings: Path) -> None:
-    with known_waits(tmp_path, env=inside(rings)) as target:
+    with known_waits(tmp_path, env=preloaded(rings)) as target:
         one_ring(rings)
         with watching(rings, target, *ONCE) as watch:
             synced = make(target, "fsync 6")
@@ -357,13 +341,13 @@ def test_the_target_ends(tmp_path: Path, rings: Path) -> None:
 
 
 def test_follows_to_the_next(tmp_path: Path, rings: Path) -> None:
-    with known_waits(tmp_path, env=inside(rings)) as first:
+    with known_waits(tmp_path, env=preloaded(rings)) as first:
         one_ring(rings)
         with watching(rings, first, *ONCE, "--follow", "--threshold", "1") as watch:
             make(first, "fsync 6")
             first.close()
             assert watch.read() == Notice("ended", first.pid)
-            with known_waits(tmp_path, env=inside(rings)) as second:
+            with known_waits(tmp_path, env=preloaded(rings)) as second:
                 one_ring(rings)
                 assert watch.ask(f"target {second.pid}".encode()) == Notice("target", second.pid)
                 make(second, "fsync 2")
@@ -387,7 +371,7 @@ def test_a_process_that_has_said_nothing_yet_is_awaited(
             [sys.executable, "-c", SYNCS, str(tmp_path / "synced")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **inside(rings)},
+            env={**os.environ, **preloaded(rings)},
         ) as young,
     ):
         assert young.stdin is not None
@@ -424,7 +408,7 @@ def test_the_target_executes_another_program(tmp_path: Path, rings: Path) -> Non
         [sys.executable, "-c", EXECUTES, *program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, **inside(rings)},
+        env={**os.environ, **preloaded(rings)},
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -472,7 +456,7 @@ def test_no_ring() -> None:
 def test_the_wait_programs_agree(tmp_path: Path, rings: Path) -> None:
     """One scenario, twice: what is waited for has the same kind, name, class and stacks."""
     options = (*ONCE, "--threshold", "1", "--events")
-    env = inside(rings)
+    env = preloaded(rings)
     with (
         known_waits(tmp_path, waiters=4, idle=6) as target,
         Waits("--backend", "bpf", *options, pids=(target.pid,)) as watch,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -37,3 +39,11 @@ def signatures() -> catalog.Catalog:
 def analyze(signatures: catalog.Catalog) -> Analyze:
     """Return what analyses a capture by that catalog."""
     return Analyze(signatures)
+
+
+@pytest.fixture
+def fake_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path at which a test writes a program that runs in place of the probe."""
+    path = tmp_path / "stallscope-probe"
+    monkeypatch.setenv("STALLSCOPE_PROBE", str(path))
+    return path

@@ -9,8 +9,7 @@ import os
 import random
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ import pytest
 
 from stallscope.model.waitkinds import THRESHOLDS
 from tests.support.known_waits import known_waits, make
-from tests.support.servers import MEMORY, PATIENCE, wait_until
-from tests.support.servers.inside import RINGS, library_path, one_ring
+from tests.support.servers import PATIENCE, wait_until
+from tests.support.servers.inside import RINGS, library_path, one_ring, preloaded
 from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
@@ -40,22 +39,6 @@ OPERATIONS = (
 )
 
 Facts = dict[str, list[dict[str, Any]]]
-
-
-@pytest.fixture
-def rings() -> Iterator[Path]:
-    """Return a folder for rings, in memory: on a disk each write could wait for that."""
-    with tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir=MEMORY) as folder:
-        yield Path(folder)
-
-
-def with_library(rings: Path, **variables: str) -> dict[str, str]:
-    return {
-        "LD_PRELOAD": str(library_path()),
-        "STALLSCOPE_RUNTIME_DIR": str(rings),
-        "STALLSCOPE_KEEP_RING": "1",
-        **variables,
-    }
 
 
 def run(
@@ -87,8 +70,8 @@ def test_every_call_returns_what_it_would_without(tmp_path: Path, rings: Path) -
     answers = []
     for name, env in {
         "without": {},
-        "with": with_library(rings, STALLSCOPE_THRESHOLD="0"),
-        "off": with_library(rings, STALLSCOPE_OFF="1"),
+        "with": preloaded(rings, STALLSCOPE_THRESHOLD="0"),
+        "off": preloaded(rings, STALLSCOPE_OFF="1"),
     }.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -103,7 +86,7 @@ def test_every_call_returns_what_it_would_without(tmp_path: Path, rings: Path) -
 
 def test_every_kind_of_lock_names_who_released_it(tmp_path: Path, rings: Path) -> None:
     """Those that are waited for in one piece, too: robust ones, those with a protocol, ..."""
-    env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    env = preloaded(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
     done = run(target_path("semantics"), tmp_path, "staged", env=env)
     assert (done.returncode, done.stderr) == (0, "")
     held = {"mutex": 0, "rwlock": 0}
@@ -130,7 +113,7 @@ def test_every_kind_of_lock_names_who_released_it(tmp_path: Path, rings: Path) -
 def test_waits_for_locks_are_reported_with_their_holder(
     tmp_path: Path, rings: Path, kind: str, waits_in: int, lets_go_by: int
 ) -> None:
-    env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    env = preloaded(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
     with known_waits(tmp_path, waiters=3, env=env, staged=True) as target:
         made = make(target, f"{kind} 7 {HELD_MS} 3")
         assert made.address is not None
@@ -161,7 +144,7 @@ def test_waits_for_locks_are_reported_with_their_holder(
 def test_waiting_threads_are_seen_with_their_stacks(
     tmp_path: Path, rings: Path, kind: str, operation: int
 ) -> None:
-    env = with_library(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    env = preloaded(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
     with known_waits(tmp_path, waiters=3, env=env) as target:
         held = make(target, f"hold {kind} 3")
         assert held.address is not None
@@ -185,7 +168,7 @@ def test_waiting_threads_are_seen_with_their_stacks(
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_waits_for_files_are_counted(tmp_path: Path, rings: Path, operation: str) -> None:
     # Each has a record: END, with the stack of the call.
-    env = with_library(rings, STALLSCOPE_THRESHOLD="0")
+    env = preloaded(rings, STALLSCOPE_THRESHOLD="0")
     with known_waits(tmp_path, env=env) as target:
         made = make(target, f"{operation} 7 20480")
         facts = facts_of(one_ring(rings))
@@ -208,7 +191,7 @@ def test_nothing_that_interrupts_a_wait_leaves_anything_behind(
 ) -> None:
     seed = random.randrange(1 << 31)
     print(f"seed {seed}")
-    env = with_library(rings, STALLSCOPE_THRESHOLD="1")
+    env = preloaded(rings, STALLSCOPE_THRESHOLD="1")
     command = (target_path("upheavals"), tmp_path, kind, str(count), str(seed))
     with subprocess.Popen(
         command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -244,7 +227,7 @@ def test_what_is_no_server_runs_as_ever(name: str, rings: Path) -> None:
     command = NO_SERVERS[name]
     if shutil.which(command[0]) is None:
         pytest.skip(f"no {command[0]} here")
-    env = with_library(rings)
+    env = preloaded(rings)
     del env["STALLSCOPE_KEEP_RING"]
     without, inside = run(*command), run(*command, env=env)
     assert inside.returncode == without.returncode == 0
@@ -260,7 +243,7 @@ def test_it_can_be_opened_later(rings: Path) -> None:
         "fd = os.memfd_create('x'); assert library.fsync(fd) == 0; "
         "_ctypes.dlclose(library._handle); os.fsync(fd); print('well')"
     )
-    env = with_library(rings)
+    env = preloaded(rings)
     del env["LD_PRELOAD"]
     done = run("/usr/bin/python3", "-c", script, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
@@ -268,7 +251,7 @@ def test_it_can_be_opened_later(rings: Path) -> None:
 
 
 def test_a_lock_that_is_free_says_nothing(rings: Path) -> None:
-    with Target("lock_costs", env=with_library(rings)) as target:
+    with Target("lock_costs", env=preloaded(rings)) as target:
         target.ask("mutex 50")
         target.ask("rdlock 50")
         target.ask("wrlock 50")
@@ -298,7 +281,7 @@ def runtime_of(name: str) -> str:
 def test_a_program_with_address_sanitizer(tmp_path: Path, rings: Path, runtime: str) -> None:
     """Its runtime insists on being the first library, where it is a library."""
     program = sanitized(tmp_path, "address", *(["-static-libasan"] if runtime == "static" else []))
-    env = with_library(rings)
+    env = preloaded(rings)
     if runtime == "first":
         env["LD_PRELOAD"] = f"{runtime_of('asan')} {env['LD_PRELOAD']}"
     elif runtime == "unchecked":
@@ -312,7 +295,7 @@ def test_a_program_with_address_sanitizer(tmp_path: Path, rings: Path, runtime: 
 def test_a_program_with_thread_sanitizer(tmp_path: Path, rings: Path, runtime: str) -> None:
     """Where it stands behind the library it is left to see every call, and nothing is recorded."""
     program = sanitized(tmp_path, "thread", *(["-static-libtsan"] if runtime == "static" else []))
-    env = with_library(rings)
+    env = preloaded(rings)
     if runtime == "first":
         env["LD_PRELOAD"] = f"{runtime_of('tsan')} {env['LD_PRELOAD']}"
     done = run(program, tmp_path, "churn", "500", "1", env=env)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from stallscope.model.capture import Capture
 from stallscope.model.rings import SUFFIX
 from tests.needs import why_not
 from tests.support import ringimages
-from tests.support.servers import MEMORY, PATIENCE, wait_until
+from tests.support.servers import PATIENCE, wait_until
 from tests.support.servers.inside import library_path, one_ring
 from tests.support.targets import Fact, Target
 
@@ -38,13 +37,6 @@ KINDS = ("mutex", "rwlock")
 pytestmark = pytest.mark.needs("probe", "library")
 
 Ask = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def rings() -> Iterator[Path]:
-    """Return a folder for rings, in memory: on a disk each write could wait for that."""
-    with tempfile.TemporaryDirectory(prefix="stallscope-rings-", dir=MEMORY) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture

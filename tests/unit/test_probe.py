@@ -17,63 +17,56 @@ from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "stallscope-probe"
-    monkeypatch.setenv("STALLSCOPE_PROBE", str(path))
-    return path
-
-
-def test_output_and_input_pass_through(program: Path) -> None:
-    python_program(program, "import sys; print(sys.argv[1:], sys.stdin.read())")
+def test_output_and_input_pass_through(fake_probe: Path) -> None:
+    python_program(fake_probe, "import sys; print(sys.argv[1:], sys.stdin.read())")
     assert probe.run(["a", "b"], seconds=PATIENCE, stdin=b"in") == b"['a', 'b'] in\n"
 
 
-def test_more_than_a_pipe_holds_passes(program: Path) -> None:
-    python_program(program, "import sys; sys.stdout.write(sys.stdin.read())")
+def test_more_than_a_pipe_holds_passes(fake_probe: Path) -> None:
+    python_program(fake_probe, "import sys; sys.stdout.write(sys.stdin.read())")
     data = b"x" * (4 << 20)
     assert probe.run([], seconds=PATIENCE, stdin=data) == data
 
 
-def test_partial_success_is_success(program: Path) -> None:
-    python_program(program, "import sys; print('part'); sys.exit(3)")
+def test_partial_success_is_success(fake_probe: Path) -> None:
+    python_program(fake_probe, "import sys; print('part'); sys.exit(3)")
     assert probe.run([], seconds=PATIENCE) == b"part\n"
     with pytest.raises(probe.ProbeError, match="exit code 3"):
         probe.run([], seconds=PATIENCE, partial=False)
 
 
-def test_its_own_line_is_the_error(program: Path) -> None:
+def test_its_own_line_is_the_error(fake_probe: Path) -> None:
     line = "stallscope-probe: no process 7: \\x1b[31m\\n"
-    python_program(program, f"import sys; sys.stderr.write('note\\n{line}'); sys.exit(1)")
+    python_program(fake_probe, f"import sys; sys.stderr.write('note\\n{line}'); sys.exit(1)")
     with pytest.raises(probe.ProbeError) as error:
         probe.run([], seconds=PATIENCE)
     assert str(error.value) == "no process 7: \\x1b[31m"
 
 
-def test_its_advice_names_our_options(program: Path) -> None:
+def test_its_advice_names_our_options(fake_probe: Path) -> None:
     line = "kernel 6 crashes; --force runs it anyway; see stallscope-probe --help"
-    python_program(program, f"import sys; sys.stderr.write({line!r}); sys.exit(2)")
+    python_program(fake_probe, f"import sys; sys.stderr.write({line!r}); sys.exit(2)")
     with pytest.raises(UsageError, match=r"--force-kernel runs it .* see `stallscope snap --help`"):
         probe.run([], seconds=PATIENCE)
 
 
-def test_silent_failure_and_death_have_a_line(program: Path) -> None:
-    python_program(program, "import sys; sys.exit(1)")
+def test_silent_failure_and_death_have_a_line(fake_probe: Path) -> None:
+    python_program(fake_probe, "import sys; sys.exit(1)")
     with pytest.raises(probe.ProbeError, match="exit code 1"):
         probe.run([], seconds=PATIENCE)
-    python_program(program, "import os; os.kill(os.getpid(), 9)")
+    python_program(fake_probe, "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(probe.ProbeError, match="killed by signal 9"):
         probe.run([], seconds=PATIENCE)
 
 
 @pytest.mark.slow
 def test_deadline_ends_it_even_where_it_will_not(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "_TERM_SECONDS", 0.2)
     pid_file = tmp_path / "pid"
     python_program(
-        program,
+        fake_probe,
         f"""\
         import os, signal
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -88,10 +81,10 @@ def test_deadline_ends_it_even_where_it_will_not(
         os.kill(int(pid_file.read_text()), 0)
 
 
-def test_ctrl_c_ends_it_in_order(program: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_in_order(fake_probe: Path, tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     python_program(
-        program,
+        fake_probe,
         f"""\
         import os, signal, sys
         def end(*_):
@@ -122,9 +115,9 @@ def test_a_named_probe_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_pa
         probe.find()
 
 
-def test_a_probe_that_is_no_program(program: Path) -> None:
-    program.write_bytes(b"\x7fELF nonsense")
-    program.chmod(0o755)
+def test_a_probe_that_is_no_program(fake_probe: Path) -> None:
+    fake_probe.write_bytes(b"\x7fELF nonsense")
+    fake_probe.chmod(0o755)
     with pytest.raises(StallscopeError, match="cannot run"):
         probe.run([], seconds=PATIENCE)
 

@@ -13,13 +13,6 @@ from stallscope.collectors.probestream import Stream
 from tests.unit.programs import python_program
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "stallscope-probe"
-    monkeypatch.setenv("STALLSCOPE_PROBE", str(path))
-    return path
-
-
 def never() -> float:
     return math.inf
 
@@ -33,9 +26,9 @@ def lines_of(patience: float = 30.0, end_seconds: float = 10.0) -> list[bytes]:
         return list(running.lines(patience, never))
 
 
-def test_lines_however_they_are_cut(program: Path) -> None:
+def test_lines_however_they_are_cut(fake_probe: Path) -> None:
     python_program(
-        program,
+        fake_probe,
         """\
         import os
         for piece in (b"one\\ntw", b"o\\n", b"\\n", b"x" * 200_000, b"\\nlast\\n"):
@@ -45,34 +38,34 @@ def test_lines_however_they_are_cut(program: Path) -> None:
     assert lines_of() == [b"one", b"two", b"", b"x" * 200_000, b"last"]
 
 
-def test_done_in_part_is_done(program: Path) -> None:
-    python_program(program, "import sys; print('part'); sys.exit(3)")
+def test_done_in_part_is_done(fake_probe: Path) -> None:
+    python_program(fake_probe, "import sys; print('part'); sys.exit(3)")
     assert lines_of() == [b"part"]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, ProbeError), (2, UsageError)])
-def test_its_own_line_is_the_error(program: Path, code: int, kind: type[Exception]) -> None:
+def test_its_own_line_is_the_error(fake_probe: Path, code: int, kind: type[Exception]) -> None:
     text = "stallscope-probe: no process 7\\n"
-    python_program(program, f"import sys; sys.stderr.write('note\\n{text}'); sys.exit({code})")
+    python_program(fake_probe, f"import sys; sys.stderr.write('note\\n{text}'); sys.exit({code})")
     with pytest.raises(kind, match=r"^no process 7$"):
         lines_of()
 
 
-def test_killed(program: Path) -> None:
-    python_program(program, "import os; os.write(1, b'one\\ntorn'); os.kill(os.getpid(), 9)")
+def test_killed(fake_probe: Path) -> None:
+    python_program(fake_probe, "import os; os.write(1, b'one\\ntorn'); os.kill(os.getpid(), 9)")
     with pytest.raises(ProbeError, match="killed by signal 9"):
         lines_of()
 
 
-def test_an_end_within_a_line(program: Path) -> None:
-    python_program(program, "import os; os.write(1, b'one\\ntorn')")
+def test_an_end_within_a_line(fake_probe: Path) -> None:
+    python_program(fake_probe, "import os; os.write(1, b'one\\ntorn')")
     with pytest.raises(ProbeError, match="ended within a line"):
         lines_of()
 
 
-def test_more_on_stderr_than_a_pipe_holds(program: Path) -> None:
+def test_more_on_stderr_than_a_pipe_holds(fake_probe: Path) -> None:
     python_program(
-        program,
+        fake_probe,
         """\
         import sys
         sys.stderr.write("note\\n" * 100_000 + "stallscope-probe: the last\\n")
@@ -84,9 +77,9 @@ def test_more_on_stderr_than_a_pipe_holds(program: Path) -> None:
         lines_of()
 
 
-def test_a_line_without_end(program: Path) -> None:
+def test_a_line_without_end(fake_probe: Path) -> None:
     python_program(
-        program,
+        fake_probe,
         """\
         import os
         while True:
@@ -114,16 +107,18 @@ def ended(pid: int) -> bool:
     return False
 
 
-def test_silence_ends(program: Path) -> None:
-    python_program(program, _SILENT.format(how="signal.SIG_DFL"))
+def test_silence_ends(fake_probe: Path) -> None:
+    python_program(fake_probe, _SILENT.format(how="signal.SIG_DFL"))
     with stream() as running, pytest.raises(ProbeError, match="sent nothing for 1 s"):
         list(running.lines(1, never))
     assert ended(running.pid)
 
 
-def test_one_that_will_not_end_is_made_to(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_will_not_end_is_made_to(
+    fake_probe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stallscope.collectors.probe._TERM_SECONDS", 0.2)
-    python_program(program, _SILENT.format(how="signal.SIG_IGN"))
+    python_program(fake_probe, _SILENT.format(how="signal.SIG_IGN"))
     with stream(end_seconds=0.2) as running:
         got = running.lines(30, never)
         assert next(got) == b"ready"
@@ -134,9 +129,9 @@ def test_one_that_will_not_end_is_made_to(program: Path, monkeypatch: pytest.Mon
     assert ended(running.pid)
 
 
-def test_asked_to_end_it_has_last_words(program: Path) -> None:
+def test_asked_to_end_it_has_last_words(fake_probe: Path) -> None:
     python_program(
-        program,
+        fake_probe,
         """\
         import os, signal
         signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"final\\n"), os._exit(0)))
@@ -153,13 +148,15 @@ def test_asked_to_end_it_has_last_words(program: Path) -> None:
         running.end()  # it has ended: nobody else is killed
 
 
-def test_ctrl_c_of_the_terminal_is_not_its_own(program: Path) -> None:
-    python_program(program, "import os; print(os.getsid(0) == os.getpid())")
+def test_ctrl_c_of_the_terminal_is_not_its_own(fake_probe: Path) -> None:
+    python_program(fake_probe, "import os; print(os.getsid(0) == os.getpid())")
     assert lines_of() == [b"True"]
 
 
-def test_words_to_it(program: Path) -> None:
-    python_program(program, "import sys\nprint('ready', flush=True)\nprint(sys.stdin.readline())")
+def test_words_to_it(fake_probe: Path) -> None:
+    python_program(
+        fake_probe, "import sys\nprint('ready', flush=True)\nprint(sys.stdin.readline())"
+    )
     with stream() as running:
         got = running.lines(30, never)
         assert next(got) == b"ready"
@@ -169,10 +166,10 @@ def test_words_to_it(program: Path) -> None:
         running.say("nobody listens")
 
 
-def test_pauses_are_used(program: Path) -> None:
+def test_pauses_are_used(fake_probe: Path) -> None:
     """A descriptor ends a pause; what is called in it says when to come again."""
     python_program(
-        program,
+        fake_probe,
         """\
         import sys
         print(sys.stdin.readline().strip())
@@ -200,8 +197,8 @@ def test_pauses_are_used(program: Path) -> None:
     os.close(writer)
 
 
-def test_closed_while_busy_it_ends(program: Path) -> None:
-    python_program(program, _SILENT.format(how="signal.SIG_DFL"))
+def test_closed_while_busy_it_ends(fake_probe: Path) -> None:
+    python_program(fake_probe, _SILENT.format(how="signal.SIG_DFL"))
     running = stream()
     assert next(running.lines(30, never)) == b"ready"
     running.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)

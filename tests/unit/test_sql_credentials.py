@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,8 @@ from stallscope.collectors.sql import credentials
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.optionfiles import Sources
 from stallscope.main import main
+
+pytestmark = pytest.mark.usefixtures("private_umask")
 
 HERE = Server(
     main=ProcessInfo(
@@ -32,14 +32,6 @@ HERE = Server(
     sockets=("/run/mysqlx.sock", "/s.sock"),
     ports=(3310,),
 )
-
-
-@pytest.fixture(autouse=True)
-def _files_of_ones_own() -> Iterator[None]:
-    """Write option files that nobody else can write to: others would be ignored."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
 
 
 def login(

@@ -7,7 +7,6 @@ import base64
 import os
 import random
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,9 @@ from stallscope.base.errors import UsageError
 from stallscope.collectors.sql import mylogin
 from stallscope.collectors.sql.optionfiles import Sources, read
 
+pytestmark = pytest.mark.usefixtures("private_umask")
+
 SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
-
-
-@pytest.fixture(autouse=True)
-def _files_of_ones_own() -> Iterator[None]:
-    """Write option files that nobody else can write to: others would be ignored."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
 
 
 TEXT = b'[client]\nuser = "monitor"\npassword = "p#w\\"d"\n[remote]\nhost = db1\nport = 3307\n'

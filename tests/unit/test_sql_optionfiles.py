@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,11 @@ from stallscope.collectors.sql import optionfiles, optionlines
 from stallscope.collectors.sql.optionfiles import GROUPS, Sources, read
 from tests.support.servers import PATIENCE, program
 
+pytestmark = pytest.mark.usefixtures("private_umask")
+
 SEED = int(os.environ.get("STALLSCOPE_SEED", random.SystemRandom().randrange(1 << 32)))
 EMPTY_ENVIRONMENT = {"HOME": "/nonexistent"}
 FIRST = "would have been started with the following arguments:"
-
-
-@pytest.fixture(autouse=True)
-def _files_of_ones_own() -> Iterator[None]:
-    """Write option files that nobody else can write to: others would be ignored."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
 
 
 def by_us(path: Path, groups: tuple[str, ...], environment: dict[str, str]) -> bytes | None:

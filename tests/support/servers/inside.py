@@ -14,7 +14,7 @@ from tests.support.servers.cache import Unavailable
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.waiting import wait_until
 
-__all__ = ["LIBRARY", "RINGS", "agent_inside", "library_path", "one_ring"]
+__all__ = ["LIBRARY", "RINGS", "agent_inside", "library_path", "one_ring", "preloaded"]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 LIBRARY = "libstallscope.so"
@@ -28,6 +28,15 @@ def library_path() -> Path:
     if not path.is_file():
         raise Unavailable(f"{path} is not built: run scripts/setup")
     return path
+
+
+def preloaded(rings: Path, **variables: str) -> dict[str, str]:
+    """Return environment variables that load the library, which makes its ring in this folder."""
+    return {
+        "LD_PRELOAD": str(library_path()),
+        "STALLSCOPE_RUNTIME_DIR": str(rings),
+        **variables,
+    }
 
 
 @contextmanager
