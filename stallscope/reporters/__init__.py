@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reporters: what analyzers found, as text for people and as JSON for programs."""
+"""Reporters: the results of analyzers as text for people and as JSON for programs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent prints of incidents: a line each for people, or JSON lines."""
+"""The agent's lines about incidents: one line each for people, or JSON lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "stallscope.agent/1"
 
 
 def render(event: str, incident: Incident, folder: Path | None, *, as_json: bool) -> Iterator[str]:
-    """Yield the lines of an event: for people the stall alone, not its end.
+    """Yield the lines of an event: for people only that of the stall, not of its end.
 
     ``folder`` is None where the incident could not be stored.
     """
@@ -30,7 +30,7 @@ def render(event: str, incident: Incident, folder: Path | None, *, as_json: bool
 
 
 def sentence(incident: Incident, folder: Path | None) -> str:
-    """Return the one line that a log has of an incident."""
+    """Return the line of an incident for the log."""
     target = incident.target
     fired = incident.triggers[0] if incident.triggers else None
     verdict = incident.verdict

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a thread to the server's connection: the statement that says whose thread it is."""
+"""The SQL statement that finds the connection of a thread."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ _MYSQL_SINCE = (5, 7)
 
 
 def connection_query(analysis: Analysis, thread: Thread) -> str | None:
-    """Return the SQL that finds the thread's connection; None where the server has no such way.
-
-    The server knows its threads by the ids of its own pid namespace.
+    """Return the SQL that finds the thread's connection; None where the server has no such table.
+    The server's tables have thread ids of its own pid namespace.
     """
     if not thread.tid or _SESSION.isdisjoint(bare(str(frame)) for frame in thread.frames):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count threads, for every reporter alike."""
+"""Count threads, in the same way for all reporters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count_threads(analysis: Analysis) -> int:
 
 
 def count_states(analysis: Analysis) -> Counter[str]:
-    """Return the number of threads that wait, run and idle; those unseen are among the idle."""
+    """Return the number of waiting, running and idle threads; unseen ones count as idle."""
     counter: Counter[str] = Counter()
     for thread, state in zip(analysis.capture.threads, analysis.states, strict=True):
         counter[counted_state(state)] += thread.count
@@ -69,10 +69,8 @@ def thread_of(analysis: Analysis, tid: int) -> Thread | None:
 
 
 def trust(threads: Sequence[Thread]) -> str:
-    """Return what there is to doubt in the stacks of these threads; empty: they are exact and
-    whole.
-
-    Dumps of other tools do not say, and no more is said of them.
+    """Return doubts about the stacks of these threads; empty: they are exact and complete. Dumps of
+    other tools have no labels, so there is nothing to say about them.
     """
     labels: Counter[str] = Counter()
     ends: Counter[str] = Counter()
@@ -87,7 +85,7 @@ def trust(threads: Sequence[Thread]) -> str:
 
 
 def target_process(analysis: Analysis) -> int | None:
-    """Return the index of the server's main process: the one that is no other's child."""
+    """Return the index of the server's main process: the one whose parent is not in the capture."""
     processes = analysis.capture.processes
     pids = {process.pid for process in processes}
     for i, process in enumerate(processes):

@@ -81,7 +81,7 @@ def _courses(title: str, courses: Sequence[StackCounts], width: int) -> Iterator
 
 
 def diff_head(report: Diff, width: int, *, names: tuple[str, str]) -> list[Line]:
-    """Return what each side is and shows, for people. ``names``: of the two sides."""
+    """Return both sides and their verdicts, for people. ``names``: of the two sides."""
     return list(_head(report, width, names))
 
 
@@ -108,7 +108,7 @@ def diff_changes(report: Diff, width: int) -> list[Line]:
 
 
 def unread(items: Sequence[str], width: int) -> list[Line]:
-    """Return what was not read, each thing once."""
+    """Return what was not read, without repetitions."""
     if not items:
         return []
     lines = [Line(""), Line("Not read, or unknown", "bold")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a capture was taken, and what of it was not read, in sentences."""
+"""How a capture was taken, and what could not be read, in sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["taken", "unread"]
 
 
 def taken(analysis: Analysis) -> Iterator[str]:
-    """Yield how, how exact, how fast, and where it is."""
+    """Yield backend, exactness, duration and file of the capture."""
     capture = analysis.capture
     backend = f"backend: {capture.backend}"
     if capture.backend_reason:
@@ -59,7 +59,7 @@ def _stopped(capture: Capture) -> str:
 
 
 def unread(capture: Capture) -> list[str]:
-    """Return what is missing: notes of the capture, stacks that end early or are not there."""
+    """Return what is missing: notes of the capture, incomplete and missing stacks."""
     notes = Counter(f"{note.message} [{note.code}]" for note in capture.notes)
     items = [text if n == 1 else f"{text} ({n} times)" for text, n in notes.items()]
     cut: Counter[str] = Counter()

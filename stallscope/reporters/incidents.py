@@ -24,10 +24,10 @@ __all__ = ["SCHEMA", "Row", "dumps", "list_lines", "whole", "whole_dumps"]
 SCHEMA = "stallscope.incidents/1"
 
 _WIDE = 110
-"""Columns from which on a list has the triggers too."""
+"""The least width of a list with triggers."""
 _LEAST_VERDICT = 24
 _SHOWN = 200
-"""Triggers, captures and notes of one incident that are shown."""
+"""The most triggers, captures and notes of one incident that are shown."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -139,7 +139,7 @@ def whole(
     *,
     blocks: bool,
 ) -> Iterator[Line]:
-    """Yield one incident for people; ``entries`` and ``samples`` as the folder holds them."""
+    """Yield one incident for people; ``entries`` and ``samples`` are those of the folder."""
     incident = stored.incident
     yield Line(f"Incident {incident.id}", "bold")
     yield from wrap(str(stored.path), width, indent="  ", whole=True)

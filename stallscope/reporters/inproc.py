@@ -67,7 +67,7 @@ def _row(found: Found) -> dict[str, Any]:
 
 
 def render(found: Sequence[Found], folders: Sequence[str], width: int) -> list[Line]:
-    """Return what is known of each ring; nothing in it can steer a terminal."""
+    """Return the facts of each ring, escaped for a terminal."""
     if not found:
         where = ", ".join(map(clean, folders))
         return list(wrap(f"No ring of a server in {where}.", width))
@@ -115,7 +115,7 @@ def _user(uid: int) -> str:
 
 
 def thresholds(ring: Ring) -> str:
-    """Return the thresholds: what most kinds have, then the others."""
+    """Return the thresholds: that of most kinds, then the others."""
     usual, _ = Counter(ring.thresholds_ms.values()).most_common(1)[0]
     others = [f"{kind} {duration(ms)}" for kind, ms in ring.thresholds_ms.items() if ms != usual]
     return "; ".join([f"threshold {duration(usual)}", *others])

@@ -33,15 +33,14 @@ _STATEMENTS = 10
 
 def dumps(analysis: Analysis, *, elapsed_ns: int | None = None) -> str:
     """Return one line of JSON; see ``render``."""
-    # A lone surrogate has no UTF-8: names from elsewhere may hold one.
+    # A lone surrogate has no UTF-8: untrusted names may contain one.
     text = msgspec.json.encode(without_surrogates(render(analysis, elapsed_ns=elapsed_ns)))
     return text.decode("utf-8")
 
 
 def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, Any]:
-    """Return the analysis as the schema has it.
-
-    ``elapsed_ns`` stands in where the capture does not say: a dump of another tool.
+    """Return the analysis in the form of the schema. ``elapsed_ns`` is used where the capture has
+    none, as with a dump of another tool.
     """
     capture = analysis.capture
     elapsed = capture.elapsed_ns if capture.elapsed_ns is not None else elapsed_ns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of text for people, which all reports for a terminal are made of."""
+"""Lines of text for people: the base of all reports for a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _MAX_NAME = 100
-"""Characters of one function's name, unless all is asked for."""
+"""The most characters of a function's name, unless whole names are requested."""
 _WIDTHS = (40, 200)
 _FILE_WIDTH = 80
 _BREAKS = ("::", "<", ",", "(", "_", "/", ".")
@@ -38,14 +38,14 @@ _ASCII = str.maketrans({"├": "|", "└": "`", "│": "|", "─": "-", "…": "
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of output and how it looks on a terminal."""
+    """One line of output, with its style on a terminal."""
 
     text: str
     style: str = ""
 
 
 def plain(stream: TextIO) -> bool:
-    """Return whether the stream is to have no colours: NO_COLOR before CLICOLOR_FORCE."""
+    """Return whether colours are off for the stream: NO_COLOR before CLICOLOR_FORCE."""
     if os.environ.get("NO_COLOR"):
         return True
     if os.environ.get("CLICOLOR_FORCE", "0") not in ("", "0"):
@@ -62,7 +62,7 @@ def width_of(stream: TextIO) -> int:
 
 
 def print_lines(lines: Sequence[Line], stream: TextIO) -> None:
-    """Print plain text, or colours where the stream is a terminal that wants them."""
+    """Print plain text, or with colours where the stream is a terminal with colours."""
     if plain(stream):
         for line in lines:
             stream.write(_encodable(line.text, stream) + "\n")
@@ -83,12 +83,12 @@ def print_lines(lines: Sequence[Line], stream: TextIO) -> None:
 
 
 def can_draw_blocks(stream: TextIO) -> bool:
-    """Return whether the stream's encoding has the blocks that small charts are drawn with."""
+    """Return whether the stream's encoding has the block characters of small charts."""
     return _can_encode("▁█·", stream)
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """Draw in ASCII where the stream's encoding has no lines to draw with."""
+    """Use ASCII where the stream's encoding has no line characters."""
     return text if _can_encode(text, stream) else text.translate(_ASCII)
 
 
@@ -103,8 +103,7 @@ def _can_encode(text: str, stream: TextIO) -> bool:
 
 
 def break_name(name: str, room: int) -> int:
-    """Return where to break a name that is longer than ``room``: after a part of it, if it can.
-
+    """Return where to break a name that is longer than ``room``: after a part of it, if possible.
     At least a third of the room is used.
     """
     room = max(1, room)
@@ -114,7 +113,7 @@ def break_name(name: str, room: int) -> int:
 
 
 class _Wrapper(textwrap.TextWrapper):
-    """Breaks words that fill a line as names are broken."""
+    """Breaks words that are longer than a line like names."""
 
     def _handle_long_word(
         self, reversed_chunks: list[str], cur_line: list[str], cur_len: int, width: int
@@ -138,7 +137,7 @@ def wrap(
     style: str = "",
     whole: bool = False,
 ) -> Iterator[Line]:
-    """Wrap text; ``whole`` leaves words that are longer than a line as they are."""
+    """Wrap text; ``whole`` does not break words that are longer than a line."""
     wrapper = _Wrapper(
         width=width,
         initial_indent=indent,
@@ -160,7 +159,7 @@ def short_name(frame: str) -> str:
 
 
 def clock(ts: float) -> str:
-    """Return the time of day, here, of seconds since the epoch."""
+    """Return the local time of day of seconds since the epoch."""
     try:
         return time.strftime("%H:%M:%S", time.localtime(ts))
     except (OverflowError, ValueError, OSError):
@@ -168,5 +167,5 @@ def clock(ts: float) -> str:
 
 
 def threads_text(count: int) -> str:
-    """Return a number of threads as it stands in a sentence."""
+    """Return a number of threads for a sentence."""
     return "1 thread" if count == 1 else f"{count} threads"

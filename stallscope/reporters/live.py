@@ -18,7 +18,7 @@ __all__ = ["LiveScreen"]
 
 
 class LiveScreen:
-    """Lines that replace those shown before; gone when it is stopped."""
+    """Lines that replace the previous ones; removed at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         console = Console(file=stream, highlight=False, markup=False, emoji=False)
@@ -27,7 +27,7 @@ class LiveScreen:
             auto_refresh=False,
             transient=True,
             vertical_overflow="crop",
-            # What goes there meanwhile is printed above, instead of into the lines.
+            # Other output to the stream is printed above the lines.
             redirect_stderr=sys.stderr.isatty(),
         )
 
@@ -37,11 +37,11 @@ class LiveScreen:
         return max(5, shutil.get_terminal_size().lines - 1)
 
     def start(self) -> None:
-        """Take the place below the cursor."""
+        """Start below the cursor."""
         self._live.start()
 
     def stop(self) -> None:
-        """Give it back, empty; a second time does nothing."""
+        """Remove the lines; a second call does nothing."""
         self._live.stop()
 
     def show(self, lines: Sequence[Line]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far long work is: a bar on standard error while that is a terminal, nothing elsewhere."""
+"""The progress of long work: a bar on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["of_bytes", "of_files", "of_items", "of_steps", "while_waiting"]
 T = TypeVar("T")
 
 _PATIENCE = 0.7
-"""Seconds that pass before a wait is worth a word."""
+"""Seconds of waiting before a message is printed."""
 _NAME = 40
 _shown = threading.Lock()
-"""Held by the one bar that is on the screen: two would draw over each other."""
+"""Held by the one visible bar: two would overwrite each other."""
 
 
 def _wanted() -> bool:
@@ -51,7 +51,7 @@ def _bar(*columns: object) -> Progress:
 
 @contextmanager
 def _only_one(bar: Progress) -> Iterator[bool]:
-    """Show the bar unless there is another already."""
+    """Show the bar unless another one is visible."""
     if not _shown.acquire(blocking=False):
         yield False
         return
@@ -65,7 +65,7 @@ def _only_one(bar: Progress) -> Iterator[bool]:
 def of_files(paths: Iterable[Path], *, printing: bool) -> Iterator[Path]:
     """Yield the paths and show how many are done.
 
-    ``printing``: results appear as they come; on a terminal they are progress enough.
+    ``printing``: results are printed at once; on a terminal they show the progress.
     """
     if not _wanted() or (printing and sys.stdout.isatty()):
         yield from paths
@@ -83,7 +83,7 @@ def of_files(paths: Iterable[Path], *, printing: bool) -> Iterator[Path]:
 
 
 def of_bytes(chunks: Iterable[bytes], name: str, total: int) -> Iterator[bytes]:
-    """Yield the chunks and show how much of ``total`` bytes they are."""
+    """Yield the chunks, and show how much of ``total`` bytes is done."""
     if not _wanted():
         yield from chunks
         return
@@ -96,13 +96,13 @@ def of_bytes(chunks: Iterable[bytes], name: str, total: int) -> Iterator[bytes]:
         for chunk in chunks:
             yield chunk
             done += len(chunk)
-            # What is packed unpacks to more than the file has, nobody knows how much.
+            # A compressed file unpacks to more bytes than it has; how many is unknown.
             bar.update(task, completed=done, total=total if done <= total else done)
 
 
 @contextmanager
 def of_steps(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Give the body a function that shows how many of how many steps are done, if it takes long."""
+    """Yield a function that shows how many of all steps are done, if the work takes long."""
     wanted = _wanted()
     said = time.monotonic()
 

@@ -18,7 +18,7 @@ from stallscope.reporters.exposition import Exposition, Labels
 __all__ = ["MAX_LOCKS", "Metrics"]
 
 MAX_LOCKS = 50
-"""Locks with counters of their own; those that are met later have none."""
+"""The most locks with their own counters; locks that come later have none."""
 
 _BOUNDS_NS = tuple(1 << shift for shift in range(10, 36, 2))
 """Upper bounds of the histograms' buckets: 1 µs to 17 s, each 4 times the one before.
@@ -47,7 +47,7 @@ class _Sums:
         _sort_in(self.buckets, waits.histogram, waits.count)
 
     def follows(self, before: _Sums) -> bool:
-        """Return whether no counter is smaller than it was."""
+        """Return whether no counter has decreased."""
         grown = all(
             now >= then
             for now, then in zip(accumulate(self.buckets), accumulate(before.buckets), strict=True)
@@ -61,7 +61,7 @@ class _Sums:
 
 
 def _sort_in(buckets: list[int], histogram: Buckets, count: int) -> None:
-    """Add a histogram; a wait that no bucket of it counts goes where nothing is claimed of it."""
+    """Add a histogram; waits that none of its buckets counts go into the last bucket."""
     counted = 0
     for _, end, waits in histogram:
         place = next((i for i, bound in enumerate(_BOUNDS_NS) if end < bound), len(_BOUNDS_NS))
@@ -71,7 +71,7 @@ def _sort_in(buckets: list[int], histogram: Buckets, count: int) -> None:
 
 
 class Metrics:
-    """All that was counted since the start, as text that is to be written whole.
+    """All counts since the start, as one text.
 
     ``labels`` distinguish this server from others on the host; they are the same after its restart.
     """
@@ -88,7 +88,7 @@ class Metrics:
         self._seconds = 0.0
 
     def add(self, line: WaitLine) -> None:
-        """Take in one interval."""
+        """Add one interval."""
         self._seconds += line.seconds
         self._add_counts(line)
         self._in_flight = {name: waits.in_flight for name, waits in line.kinds.items()}
@@ -100,7 +100,7 @@ class Metrics:
                 self._add_lock(key)
 
     def finish(self, line: WaitLine) -> None:
-        """Take in the final line: all once more, and what came after the last interval.
+        """Add the final line: the totals, with the waits after the last interval.
 
         Waits in flight are left out from here on: they are no longer watched.
         """
@@ -129,7 +129,7 @@ class Metrics:
             self._locks.setdefault(labels, _Sums()).add(key)
 
     def text(self) -> bytes:
-        """Return the file."""
+        """Return the text of the file."""
         return "".join(f"{line}\n" for line in self._lines()).encode()
 
     def _lines(self) -> Iterator[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples over time as one line of text a measure."""
+"""Samples over time as one line of text for each measure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def lines(
 ) -> Iterator[Line]:
     """Yield a line for each known measure that the samples have; the stall is between ``|``.
 
-    ``blocks``: whether the reader can see block characters; else digits, 8 is the highest.
+    ``blocks``: use block characters; otherwise digits, with 8 as the highest.
     """
     if not samples:
         return

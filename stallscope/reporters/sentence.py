@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was found, in one sentence, for every reporter alike."""
+"""The finding in one sentence, the same for all reporters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Speaker"]
 
 
 class Speaker:
-    """Says what one analysis found; the names in it are as the target gave them."""
+    """Makes sentences about one analysis; names in them are not escaped."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
@@ -25,7 +25,7 @@ class Speaker:
         }
 
     def verdict(self) -> str:
-        """Return the sentence that everything else explains."""
+        """Return the main sentence of the report."""
         if not self.total:
             return f"{self.server()}: it contains no threads."
         if not self.analysis.findings:
@@ -39,7 +39,7 @@ class Speaker:
         return f"{self.server()}: {self.finding(finding)}{by}."
 
     def finding(self, finding: Finding) -> str:
-        """Return how many threads stall in what, and how sure that is."""
+        """Return how many threads stall in what, and the confidence."""
         if finding.signature is None:  # its title counts the threads itself
             what = f"{finding.title}, {finding.threads} of {self.total} threads"
         else:

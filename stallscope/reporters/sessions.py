@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For whom threads work: connections and statements, as far as the server said."""
+"""Connections and statements of threads, as far as the server reported them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def statement(thread: Thread, limit: int) -> str:
 
 
 def has_ended(thread: Thread | None) -> bool:
-    """Return whether its statement is its last one, and it runs none now."""
+    """Return whether its statement has ended, and none runs now."""
     return thread is not None and thread.command == "Sleep"
 
 
 def frequent_statements(threads: Iterable[Thread]) -> list[tuple[int, str]]:
-    """Return (threads, statement), the most frequent first; alike but for literals is one."""
+    """Return (threads, statement), the most frequent first; those that differ in literals only
+    count as one."""
     counts: Counter[str] = Counter()
     texts: dict[str, str] = {}
     for thread in threads:

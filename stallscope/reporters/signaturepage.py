@@ -90,7 +90,7 @@ def _signature(signature: Signature) -> Iterator[str]:
 def _stacks(
     title: str, items: list[tuple[str, str]] | tuple[tuple[str, str], ...]
 ) -> Iterator[str]:
-    """List patterns under what is said of each, once for those that follow each other."""
+    """List patterns under their descriptions; equal ones in a row are printed once."""
     if not items:
         return
     yield f"{title}:\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server's status numbers say, as a table for people and as stallscope.status/1."""
+"""A server's status numbers, as a table for people and as stallscope.status/1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INDENT = " " * 11
 
 
 def render(report: Report, *, width: int, full: bool = False) -> list[Line]:
-    """Return the lines; what a row means stands below those that are not ok, or below all."""
+    """Return the lines; explanations follow rows that are not ok, or all rows."""
     lines = [*wrap(_headline(report), width, style="bold")]
     for group, title in GROUPS.items():
         rows = [row for row in report.rows if row.group == group]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report for people: verdict, blocker, who waits on what, groups, what is not known."""
+"""The report for people: verdict, blocker, wait chains, groups, missing data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RELEASES = 3
 _RELEASE_FRAMES = 8
 _SUBSYSTEMS = 6
 _STATEMENTS = 2
-"""Of a group: the most frequent ones."""
+"""How many statements of a group are shown, the most frequent first."""
 _STATEMENT = 200
 _QUERY = 2000
 
@@ -46,12 +46,12 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def render(analysis: Analysis, options: Options) -> list[Line]:
-    """Return the whole report; nothing in it can steer a terminal."""
+    """Return the whole report, escaped for a terminal."""
     return list(_Report(analysis, options).lines())
 
 
 def stall(analysis: Analysis, options: Options) -> list[Line]:
-    """Return what the report says of the stall alone: its blocker, and who waits on what."""
+    """Return the part of the report about the stall: its blocker and wait chains."""
     return list(_Report(analysis, options).stall())
 
 
@@ -123,7 +123,7 @@ class _Report:
             ("What to do", finding.remedies),
         ):
             yield from self._items(title, items)
-        # Web addresses: half of one cannot be opened. They are the catalog's, not the target's.
+        # Web addresses must not be cut. They come from the catalog, not from the target.
         yield from self._items("References", finding.references, whole=True)
 
     def _in_kernel(self, thread: Thread) -> Iterator[Line]:
@@ -140,7 +140,7 @@ class _Report:
             yield from self._wrap(", ".join(parts), indent="  ", hang="    ")
 
     def _others(self) -> Iterator[Line]:
-        """Name the other findings; those that the verdict explains stand in its chain."""
+        """Name the other findings, without those that are in the verdict's chain."""
         chained = {link.signature for found in self.analysis.findings[:1] for link in found.chain}
         findings = [f for f in self.analysis.findings[1:] if f.signature not in chained]
         if findings:
@@ -151,9 +151,8 @@ class _Report:
             yield Line(f"  … and {len(findings) - _OTHER_FINDINGS} more (--json has all)")
 
     def _releases(self) -> Iterator[Line]:
-        """Name who let locks go that others had waited long for, the latest first.
-
-        Idle threads wait for work to be done: who gave them some is of no interest.
+        """Name the threads that released locks after long waits, the latest first. Releases that
+        woke idle threads are left out.
         """
         found = self.capture.releases
         if not self.options.full:
@@ -235,7 +234,7 @@ class _Report:
             yield Line(f"{'':16}… {len(found) - len(shown)} more statements", "dim")
 
     def _whole(self, group: Group) -> Sequence[str]:
-        """Return the names of the group's first thread as its files have them."""
+        """Return the unchanged names of the group's first thread."""
         if not group.threads:
             return group.frames
         frames = self.capture.threads[group.threads[0]].frames

@@ -27,7 +27,7 @@ class _Node:
 def render(analysis: Analysis, *, inverted: bool, top: int, full: bool, width: int) -> list[Line]:
     """Return the tree of all groups; of each node the ``top`` largest branches (0: all).
 
-    A frame without siblings stays at the indent of its parent, so deep stacks stay readable.
+    A frame without siblings has the indent of its parent, so deep stacks stay readable.
     """
     groups = [group for group in analysis.groups if full or not group.idle]
     root = _tree(groups, inverted=inverted)
@@ -73,7 +73,7 @@ def _walk(root: _Node, total: int, top: int) -> Iterator[str]:
 
 
 def _branches(node: _Node, depth: int, top: int) -> list[tuple[str, _Node | None, int, int]]:
-    """Return a node's branches, the largest last; what ``top`` leaves out is one entry."""
+    """Return a node's branches, the largest last; those beyond ``top`` are one entry."""
     ordered = sorted(node.children.items(), key=lambda item: (-item[1].count, item[0]))
     shown = ordered[:top] if top else ordered
     hidden = sum(child.count for _, child in ordered[len(shown) :])

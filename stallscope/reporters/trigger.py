@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a capture was taken that nobody asked for, in one line."""
+"""Why a capture was triggered, in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def why(trigger: Trigger) -> str:
 
 
 def render(trigger: Trigger) -> dict[str, Any]:
-    """Return it as ``stallscope.analysis/1`` has it."""
+    """Return it in the form of ``stallscope.analysis/1``."""
     fields = msgspec.structs.asdict(trigger)
     address = trigger.address
     return {**fields, "address": None if address is None else f"{address:#x}"}

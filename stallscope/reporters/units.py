@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as people read them: three digits and a unit, at most eight characters."""
+"""Numbers for people: three digits and a unit, at most eight characters."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _digits(value: float) -> str:
 def bars(histogram: tuple[tuple[int, int, int], ...], *, blocks: bool = True) -> str:
     """Return a histogram of nanoseconds in eight characters; the highest is the most frequent.
 
-    What occurred at all shows: one long wait among a million short ones is what matters.
+    Each bucket with a wait is visible: one long wait among a million short ones matters.
     """
     counts = [0] * COLUMNS
     for start, _, count in histogram:

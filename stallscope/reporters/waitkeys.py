@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks and files in the order in which people want them; their stacks, each once."""
+"""Locks and files in the order of reports; their stacks, each once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["arrange", "same_holders", "same_waiters", "waited"]
 
 
 def arrange(keys: Iterable[Key]) -> list[Key]:
-    """Return them by time waited, threads that wait for work last."""
+    """Return them sorted by wait time; those of idle threads come last."""
     return sorted(keys, key=lambda key: (key.kind in IDLE_KINDS, -waited(key)))
 
 
 def waited(key: Key) -> float:
-    """Return the time waited in ms; a wait that goes on has no length yet, and counts too."""
+    """Return the time waited in ms; waits in flight count with their length so far."""
     return key.total_ms + key.longest_in_flight_ms
 
 
 def same_waiters(stacks: Iterable[WaiterStack]) -> list[WaiterStack]:
-    """Return each stack once, with the waits of all that are like it."""
+    """Return each distinct stack, with the waits of all equal ones."""
     sums: dict[tuple[tuple[str, ...], str | None], WaiterStack] = {}
     for stack in stacks:
         place = (stack.frames, stack.label)
@@ -40,7 +40,7 @@ def same_waiters(stacks: Iterable[WaiterStack]) -> list[WaiterStack]:
 
 
 def same_holders(stacks: Iterable[HolderStack]) -> list[HolderStack]:
-    """Return each stack once, with the wakes of all that are like it, and the latest thread."""
+    """Return each distinct stack, with the wakes of all equal ones, and the latest thread."""
     sums: dict[tuple[tuple[str, ...], str | None], HolderStack] = {}
     for stack in stacks:
         place = (stack.frames, stack.label)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The waits of a server for people: what goes on now, kinds, locks and files by time waited."""
+"""The waits of a server for people: waits in flight, kinds, locks and files by wait time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["Options", "fit", "render"]
 
 _FRAMES = 6
 _STACKS = 2
-"""Stacks of waiters, and of holders, below one lock or file."""
+"""The most stacks of waiters, and of holders, below one lock or file."""
 _EVENTS = 10
 _DEFAULT_TOP = 10
 _PATH, _LEAST_PATH = 60, 24
-"""Characters of a file's name: where there is no limit, and at least."""
+"""Characters of a file's name: without a limit of width, and the least."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -56,13 +56,13 @@ class Options(msgspec.Struct, frozen=True):
     programs: tuple[ProgramState, ...] = ()
     """Those of the first line."""
     uprobes: bool = True
-    """They were asked for."""
+    """The user requested them."""
     source: str | None = None
     """That of the first line."""
 
 
 def render(line: WaitLine, options: Options, excerpts: Excerpts) -> list[Line]:
-    """Return one screen: an interval, or the totals; nothing in it can steer a terminal."""
+    """Return one screen: an interval, or the totals; escaped for a terminal."""
     return list(_Screen(line, options, excerpts).lines())
 
 
@@ -241,7 +241,7 @@ class _Screen:
 
     def _what(self, key: Key, room: int = 0) -> str:
         """Return kind, class and name; a path keeps its end where there is too little room."""
-        if key.name == f"{key.kind}s":  # what has no name is under this one
+        if key.name == f"{key.kind}s":  # waits without a name have this key
             return f"{key.kind} (name unknown)"
         if not key.name.startswith(("/", ".../")):
             return f"{key.kind} {short_name(key.name)}"

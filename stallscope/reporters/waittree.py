@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits on what, as a tree: holder, lock, waiters; short, however many threads wait."""
+"""The wait chains as a tree: holder, lock, waiters; short also for many threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ALL", "Limits", "TreeLine", "render"]
 
 _STATEMENT = 120
 _DEEPEST = 8
-"""Levels of the tree; each takes three columns."""
+"""The most levels of the tree; each takes three columns."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -27,15 +27,15 @@ class Limits(msgspec.Struct, frozen=True):
 
     roots: int = 4
     branches: int = 5
-    """Of each kind, below one line."""
+    """The most branches of each kind below one line."""
     lines: int = 60
     depth: int = _DEEPEST
     blocker_described: bool = True
-    """Its statement stands elsewhere in the report."""
+    """Its statement is elsewhere in the report."""
 
 
 class TreeLine(Line, frozen=True):
-    """A line of the tree; ``thread``: the one that it is of, or one of them (an index)."""
+    """A line of the tree; ``thread``: the index of its thread, or of one of them."""
 
     thread: int | None = None
 
@@ -44,7 +44,7 @@ ALL = Limits(roots=200, branches=200, lines=2000, depth=_DEEPEST)
 
 
 def render(analysis: Analysis, width: int, limits: Limits = Limits()) -> list[TreeLine]:  # noqa: B008
-    """Return the lines, none where nobody waits for anybody."""
+    """Return the lines; none where no thread waits for another."""
     lines: list[TreeLine] = []
     for line in _Tree(analysis, width, limits).lines():
         if len(lines) >= limits.lines:
@@ -170,7 +170,7 @@ class _Tree:
 
 
 def _branch(*, last: bool) -> tuple[str, str]:
-    """Return what stands before a branch, and before what follows below it."""
+    """Return the prefix of a branch, and of the lines below it."""
     return ("└─ ", "   ") if last else ("├─ ", "│  ")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``stallscope top``: keys, and what is drawn when."""
+"""``stallscope top``: the application, its screens and keys."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from stallscope.screens.state import State
 __all__ = ["Top", "capture_path"]
 
 END_SECONDS = 5.0
-"""After a signal; then the kernel ends it. Textual waits for its terminal to take what it writes,
-forever where that is gone."""
+"""Seconds after a signal until the kernel ends the process: Textual waits for its terminal, without
+end where that is gone."""
 TERMINAL_SECONDS = 1.0
 """Between checks that the terminal is still there: Textual reads one that is gone in a loop."""
 HELP = (
@@ -55,14 +55,14 @@ MEANING = (
 
 
 def capture_path(folder: Path, title: str) -> Path:
-    """Return a name for a capture that says what it is of, and when it was taken."""
+    """Return a file name for a capture, with its server and time."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", title.partition(" ")[0])[:40].strip("-.") or "capture"
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     return folder / f"stallscope-{name}-{stamp}.jsonl.zst"
 
 
 class SourceEvent(Message):
-    """A source has something to say."""
+    """An event of a source."""
 
     def __init__(self, event: Event) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class View(Screen[None]):
     """A screen that follows the state."""
 
     def follow(self) -> None:
-        """Show what is known now."""
+        """Show the current state."""
 
     @property
     def top(self) -> Top:
@@ -87,7 +87,7 @@ class View(Screen[None]):
         self.call_after_refresh(self.follow)
 
     def on_screen_resume(self) -> None:
-        """Catch up."""
+        """Draw the current state."""
         self.call_after_refresh(self.follow)
 
     def on_rows_picked(self, message: Rows.Picked) -> None:
@@ -95,7 +95,8 @@ class View(Screen[None]):
         self.top.show_stack(message.thread)
 
     def _above(self) -> None:
-        """Show what every screen has above its lists: whose it is, and what the last key did."""
+        """Show the lines above the lists of all screens: the target, and the result of the last
+        key."""
         app, width = self.top, self.size.width
         head = panes.head(app.state, width, paused=app.paused, pattern=app.pattern)
         self._rows("head").show([head])
@@ -113,7 +114,7 @@ class View(Screen[None]):
 
 
 class Overview(View):
-    """Everything at a glance."""
+    """The overview."""
 
     AUTO_FOCUS = "#tree"
 
@@ -135,9 +136,9 @@ class Overview(View):
         yield Footer(show_command_palette=False)
 
     def follow(self) -> None:
-        """Show what is known now; what has not changed is not drawn."""
+        """Show the current state; unchanged parts are not drawn."""
         if not self.query("#incidents"):
-            return  # the panes are still being made
+            return  # the panes do not exist yet
         app, state, width = self.top, self.top.state, self.size.width
         self._above()
         self._fit("verdict", panes.verdict(state, width)[:3])
@@ -159,7 +160,7 @@ class Overview(View):
     def _pane(
         self, name: str, of: tuple[object, ...], make: Callable[[int], list[panes.Row]]
     ) -> None:
-        """Fill a pane, unless its width and all that it is made of are what they were."""
+        """Fill a pane, unless its width and data are unchanged."""
         widget = self._rows(name)
         width = max(10, (widget.size.width or self.size.width) - 1)  # room for the scroll bar
         before, width_before = self._made.get(name, ((), 0))
@@ -193,7 +194,7 @@ class Threads(View):
 
 
 class Stack(View):
-    """One thread, as the last capture that has it saw it."""
+    """One thread, from the last capture that has it."""
 
     AUTO_FOCUS = "#list"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -214,13 +215,13 @@ class Stack(View):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Remember who it is: its place in the next capture is another."""
+        """Remember the thread: its index differs in the next capture."""
         analysis = self.top.state.analysis
         if analysis is not None:
             self._tid = analysis.capture.threads[self._thread].tid
 
     def follow(self) -> None:
-        """Show the thread as it is now, or say that it has ended."""
+        """Show the thread of the last capture, or that it has ended."""
         self._above()
         analysis = self.top.state.analysis
         if analysis is None:
@@ -235,7 +236,7 @@ class Stack(View):
             widget.show(panes.stack(analysis, index, max(20, self.size.width - 1)))
 
     def _now(self, count: int) -> int | None:
-        """Return the thread's place in the last capture; those without a number have none."""
+        """Return the thread's index in the last capture; None for a thread without an id."""
         analysis = self.top.state.analysis
         assert analysis is not None
         if not self._tid:
@@ -250,7 +251,7 @@ def _old(widget: Rows) -> Iterable[panes.Row]:
 
 
 class Help(ModalScreen[None]):
-    """Keys, and what the figures mean."""
+    """Keys, and the meaning of the figures."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "app.back")]
 
@@ -283,7 +284,7 @@ class Ask(ModalScreen[str | None]):
         yield Input(value=self._before, placeholder="regular expression", id="ask")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Hand it back."""
+        """Return the text to the caller."""
         self.dismiss(event.value)
 
 
@@ -326,11 +327,11 @@ class Top(App[None]):
         self._waiting: deque[Event] = deque(maxlen=2000)
 
     def get_default_screen(self) -> Screen[None]:
-        """Begin with everything at a glance."""
+        """Begin with the overview."""
         return Overview()
 
     def on_mount(self) -> None:
-        """Let the sources speak; end in order on signals."""
+        """Start the sources; end cleanly on signals."""
         loop = asyncio.get_running_loop()
 
         def end(number: int, frame: FrameType | None) -> None:
@@ -347,14 +348,14 @@ class Top(App[None]):
         self.source.start(self._put)
 
     def on_ready(self) -> None:
-        """Fill the panes once they are there."""
+        """Fill the panes once they exist."""
         self.follow()
 
     def _put(self, event: Event) -> None:
         self.post_message(SourceEvent(event))
 
     def on_source_event(self, message: SourceEvent) -> None:
-        """Take an event in; paused, what would change the picture waits."""
+        """Take an event; while paused, events that would change the screen are kept for later."""
         event = message.event
         if self.paused and not isinstance(event, Saved | Ended | SourceState | IncidentsListed):
             self._waiting.append(event)
@@ -363,12 +364,12 @@ class Top(App[None]):
         self.follow()
 
     def follow(self) -> None:
-        """Draw the screen that is seen."""
+        """Draw the visible screen."""
         if isinstance(self.screen, View):
             self.screen.follow()
 
     def action_pause(self) -> None:
-        """Hold the picture still, or catch up."""
+        """Pause the screen, or continue."""
         self.paused = not self.paused
         self.source.pause(self.paused)
         while not self.paused and self._waiting:
@@ -412,7 +413,7 @@ class Top(App[None]):
             self.push_screen(Stack(thread))
 
     def action_capture(self) -> None:
-        """Take a capture into a file."""
+        """Save a new capture to a file."""
         path = capture_path(self.folder, self.state.title)
         self.state.note = f"taking {path} …"
         self.source.capture(path)
@@ -423,12 +424,12 @@ class Top(App[None]):
         self.push_screen(Help())
 
     async def action_back(self) -> None:
-        """Go back to where one came from."""
+        """Go back to the previous screen."""
         if len(self.screen_stack) > 1:
             self.pop_screen()
 
     def _handle_exception(self, error: Exception) -> None:
-        """Leave the terminal as it was; the command says in one line what went wrong."""
+        """Restore the terminal; the command prints one line with the error."""
         if self.failure is None:
             self.failure = error
         super()._handle_exception(error)

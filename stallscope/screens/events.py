@@ -38,11 +38,11 @@ class Analyzed(msgspec.Struct, frozen=True):
     analysis: Analysis
     ts: float
     pause: float | None = None
-    """Seconds until the next one; None: nobody knows."""
+    """Seconds until the next one; None: unknown."""
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A capture that was asked for is in a file, or why not."""
+    """A requested capture is in a file, or why not."""
 
     path: str | None = None
     error: str | None = None
@@ -62,7 +62,7 @@ class IncidentsListed(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Nothing more comes."""
+    """No more events follow."""
 
     why: str
 
@@ -77,18 +77,18 @@ class Source(Protocol):
     def start(self, put: Put) -> None: ...
 
     def pause(self, on: bool) -> None:
-        """Take no captures meanwhile."""
+        """Pause captures, or continue."""
         ...
 
     def capture(self, path: Path) -> None:
-        """Take one into a file; a Saved follows."""
+        """Take a capture into a file; a Saved follows."""
         ...
 
     def close(self) -> None:
-        """End it; nothing of it is left running when this returns."""
+        """End the source; all its threads and processes have ended when this returns."""
         ...
 
     @property
     def titles(self) -> Sequence[str]:
-        """Return what is watched: the server's name and process."""
+        """Return the watched server's name and process."""
         ...

@@ -39,23 +39,23 @@ from stallscope.store import listing, reading_dest
 __all__ = ["LiveOptions", "LiveSource"]
 
 _SHARE = 0.006
-"""Of a core, for captures."""
+"""The share of a core for captures."""
 _PAUSES = (1.0, 30.0)
-"""Seconds from one capture to the next, at least and at most."""
+"""The least and the most seconds from one capture to the next."""
 _WARM_SECONDS = 60.0
-"""What the probe may need at first: it reads the symbols of large files once."""
+"""Seconds that the probe may need at its start: it reads the symbols of large files once."""
 _STORE_SECONDS = 10.0
 _INCIDENTS = 20
 _END_SECONDS = 3.0
 
 
 class LiveOptions(msgspec.Struct, frozen=True):
-    """What the user said."""
+    """The user's options."""
 
     interval: float = 1.0
     """Seconds between two lines of waits."""
     captures: float | None = None
-    """Seconds between two captures; None: as often as that share of a core allows."""
+    """Seconds between two captures; None: as often as the share of a core allows."""
     uprobes: bool = True
     force_kernel: bool = False
     backend: str = "auto"
@@ -66,7 +66,7 @@ class LiveOptions(msgspec.Struct, frozen=True):
 
 
 class LiveSource:
-    """A probe that serves: lines of waits each second, captures as often as they are cheap."""
+    """A serving probe: lines of waits each second, captures at a limited share of a core."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class LiveSource:
         self._asked: float | None = None
         self._due = 0.0
         self._wanted: list[Path] = []
-        """Files that captures are to go to."""
+        """Files for the requested captures."""
         self._records: list[bytes] = []
 
     @property
@@ -99,7 +99,7 @@ class LiveSource:
         return [f"{server.name} (pid {server.main.pid})" for server in self._servers]
 
     def start(self, put: Put) -> None:
-        """Begin; all work is done in threads."""
+        """Start the threads."""
         self._put = put
         if self._asking is not None:
             self._asking.start(put)
@@ -109,11 +109,11 @@ class LiveSource:
             thread.start()
 
     def pause(self, on: bool) -> None:
-        """Take no captures meanwhile, but those that are asked for."""
+        """Pause all captures except requested ones."""
         self._paused = on
 
     def capture(self, path: Path) -> None:
-        """Let the next capture go to a file, and take it now."""
+        """Take the next capture now, into a file."""
         try:
             atomicfile.check_can_create(path, force=False)
         except StallscopeError as error:
@@ -137,7 +137,7 @@ class LiveSource:
             thread.join(_END_SECONDS)
 
     def _probe(self) -> None:
-        """Serve with waits; without them where they do not work here."""
+        """Serve with waits, or without them where they do not work on this host."""
         why = self._serve(watch=True)
         if why is None or self._closing.is_set():
             return
@@ -251,7 +251,7 @@ class LiveSource:
         dest = self._options.dest or reading_dest()
         shown: Event | None = None
         while not self._closing.is_set():
-            # Where none is named, none need be there.
+            # Without a named store, none need exist.
             if self._options.dest is not None or dest.is_dir():
                 found = _incidents(dest)
                 if found != shown:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the live view, as rows of text; nothing in them can steer a terminal."""
+"""The parts of the live view, as rows of text that is escaped for a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STALE_SECONDS = 40.0
-"""A moment so long ago says nothing of now."""
+"""The age at which a value is no longer shown."""
 _ORDER = {"waiting": 0, "running": 1, "idle": 2}
 _STYLES = {"waiting": "red", "running": "green", "idle": "dim"}
 _TREE = waittree.Limits(roots=20, branches=8, lines=500, blocker_described=False)
@@ -45,11 +45,11 @@ _STATEMENT = 300
 _GROUPS = 50
 _NOTE_ROWS = 3
 _RATES_FROM = 66
-"""Columns of a pane from which on there is room for waits a second."""
+"""The least width of a pane with waits per second."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One line: (text, style) by part. ``thread``: the index of the one that it is of."""
+    """One line: (text, style) by part. ``thread``: the index of its thread."""
 
     parts: tuple[tuple[str, str], ...]
     thread: int | None = None
@@ -66,7 +66,7 @@ def plain(text: str, style: str = "", thread: int | None = None) -> Row:
 
 
 def head(state: State, width: int, *, paused: bool, pattern: re.Pattern[str] | None) -> Row:
-    """Return what is watched, the time, and what the user has set."""
+    """Return the target, the time, and the user's settings."""
     analysis = state.analysis
     name = Speaker(analysis).server() if analysis is not None and not state.replay else state.title
     left = f"stallscope top  {_cut(one_line(name), max(20, width - 45))}"
@@ -91,7 +91,7 @@ def head(state: State, width: int, *, paused: bool, pattern: re.Pattern[str] | N
 
 
 def verdict(state: State, width: int) -> list[Row]:
-    """Return the verdict of the last capture, and since when it is so."""
+    """Return the verdict of the last capture, and since when it is the same."""
     analysis = state.analysis
     if analysis is None:
         text = state.ended or "waiting for the first capture …"
@@ -107,11 +107,11 @@ def verdict(state: State, width: int) -> list[Row]:
 
 
 def degraded_sources(state: State, width: int) -> list[Row]:
-    """Return what the last key brought about, and in one line what does not work."""
+    """Return the result of the last key, and one line about degraded sources."""
     texts = [state.ended] if state.ended is not None and state.analysis is not None else []
     texts += [state.note] if state.note else []
     rows: list[Row] = []
-    for text in texts:  # a path is of use only where all of it is seen
+    for text in texts:  # a path is useful only as a whole
         found = list(wrap(one_line(text, 1000), width, hang="  "))[:_NOTE_ROWS]
         rows += [plain(line.text, "bold") for line in found]
     if state.degraded_sources:
@@ -137,7 +137,7 @@ def chart(state: State, width: int) -> list[Row]:
 
 
 def _by_second(moments: Iterable[Moment], now: float, columns: int) -> list[Moment | None]:
-    """Return the moment that was the latest in each second, none where that was long ago."""
+    """Return the latest moment of each second; None where it is too old."""
     out: list[Moment | None] = [None] * columns
     for moment in moments:
         age = int(now) - int(moment.ts)
@@ -149,7 +149,7 @@ def _by_second(moments: Iterable[Moment], now: float, columns: int) -> list[Mome
 
 
 def sparkline(values: Sequence[float | None], most: float) -> str:
-    """Return a column for each value; what is not zero shows."""
+    """Return a column for each value; each one above zero is visible."""
     if most <= 0:
         return "".join(" " if value is None else _BARS[0] for value in values)
     out = []
@@ -163,7 +163,7 @@ def sparkline(values: Sequence[float | None], most: float) -> str:
 
 
 def tree(state: State, width: int) -> list[Row]:
-    """Return who waits on what, now, and the threads by stack."""
+    """Return the current wait chains, and the threads by stack."""
     analysis = state.analysis
     if analysis is None:
         return []
@@ -264,7 +264,7 @@ def threads(analysis: Analysis, width: int, pattern: re.Pattern[str] | None) -> 
 
 
 def stack(analysis: Analysis, index: int, width: int) -> list[Row]:
-    """Return all that is known of one thread."""
+    """Return all facts about one thread."""
     thread = analysis.capture.threads[index]
     rows: list[Row] = []
 
@@ -301,7 +301,7 @@ def stack(analysis: Analysis, index: int, width: int) -> list[Row]:
 
 
 def _lock(analysis: Analysis, index: int) -> Lock | None:
-    """Return the lock that a thread waits for, where it is more than what it sleeps on."""
+    """Return the lock that a thread waits for, where that is not just its futex word."""
     number = analysis.capture.threads[index].lock
     if number is None or not 0 <= number < len(analysis.capture.locks):
         return None

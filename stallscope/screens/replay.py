@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The view of what is over: captures, or an incident with its lines of waits."""
+"""The replay: captures, or an incident with its lines of waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stallscope.screens.events import Analyzed, Ended, Event, Put, Saved, WaitsS
 __all__ = ["Replay", "source"]
 
 _STEP = 1.0
-"""Seconds that pass between two events at most."""
+"""The most seconds between two events."""
 _END_SECONDS = 3.0
 
 Timed = tuple[float, Event]
@@ -61,10 +61,11 @@ def _analyzed(capture: Capture, ts: float, catalog: Catalog) -> Timed:
 
 
 class Replay:
-    """Captures and lines of waits that there are already, in the order of their times."""
+    """Recorded captures and lines of waits, in the order of their times."""
 
     def __init__(self, title: str, events: Sequence[Timed], step: float = _STEP) -> None:
-        """``events``: (seconds since the epoch, event). ``step``: seconds that pass at most."""
+        """``events``: (seconds since the epoch, event). ``step``: the most seconds between two
+        events."""
         self._title = title
         self._events = sorted(events, key=lambda item: item[0])
         self._step = step
@@ -86,14 +87,14 @@ class Replay:
         self._thread.start()
 
     def pause(self, on: bool) -> None:
-        """Hold, or go on."""
+        """Pause, or continue."""
         if on:
             self._running.clear()
         else:
             self._running.set()
 
     def capture(self, path: Path) -> None:
-        """Say that there is nothing to take."""
+        """Report that a replay takes no captures."""
         self._put(Saved(error="no captures during a replay"))
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A widget of rows: as many as there are, only those drawn that are seen and have changed."""
+"""A widget of any number of rows; it draws only the visible ones that have changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Rows"]
 
 
 class Rows(ScrollView):
-    """Rows of text with a cursor, where they can be picked; text is never read as markup."""
+    """Rows of text, with a cursor where rows can be picked; text is never parsed as markup."""
 
     DEFAULT_CSS = """
     Rows { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; overflow-x: hidden; }
@@ -40,7 +40,7 @@ class Rows(ScrollView):
     cursor: reactive[int] = reactive(0, repaint=False)
 
     class Picked(Message):
-        """The user wants to see the thread of a row."""
+        """The user picked the thread of a row."""
 
         def __init__(self, thread: int) -> None:
             super().__init__()
@@ -57,16 +57,16 @@ class Rows(ScrollView):
         self._rows: list[Row] = []
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer stacks only where rows are of threads."""
+        """Enable stacks only where rows are of threads."""
         return self._threads if action == "pick" else True
 
     @property
     def rows(self) -> Sequence[Row]:
-        """Return what is shown."""
+        """Return the shown rows."""
         return self._rows
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows; what is the same as before is not drawn again."""
+        """Show these rows; unchanged ones are not drawn again."""
         before = self._rows
         self._rows = list(rows)
         if len(before) != len(self._rows):
@@ -84,7 +84,7 @@ class Rows(ScrollView):
             self.refresh(Region(0, line, self.size.width, 1))
 
     def on_resize(self) -> None:
-        """Keep as wide as there is room for."""
+        """Use the available width."""
         self.virtual_size = Size(self.size.width, len(self._rows))
 
     def on_focus(self) -> None:
@@ -109,11 +109,11 @@ class Rows(ScrollView):
         self.cursor = max(0, min(self.cursor + step, len(self._rows) - 1))
 
     def action_page(self, step: int) -> None:
-        """Move the cursor by what is seen at once."""
+        """Move the cursor by the visible rows."""
         self.action_move(step * max(1, self.size.height - 1))
 
     def action_pick(self) -> None:
-        """Say which thread the cursor is on."""
+        """Post which thread the cursor is on."""
         if 0 <= self.cursor < len(self._rows):
             thread = self._rows[self.cursor].thread
             if thread is not None:
@@ -126,7 +126,7 @@ class Rows(ScrollView):
             self.action_move(y + round(self.scroll_offset.y) - self.cursor)
 
     def render_line(self, y: int) -> Strip:
-        """Return one line of what is seen."""
+        """Return one visible line."""
         number = y + round(self.scroll_offset.y)
         width = self.size.width
         base = self.rich_style

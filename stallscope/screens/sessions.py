@@ -42,7 +42,7 @@ class Asking:
         self._wanted.set()
 
     def into(self, capture: Capture) -> Capture:
-        """Return the capture with connections; as it was where no answer came in time."""
+        """Return the capture with connections, or unchanged where no answer came in time."""
         if not self._answered.wait(self._deadline) or self._sessions is None:
             return capture
         return annotate(capture, redact(self._sessions, normalize))

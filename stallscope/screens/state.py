@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the live view shows, as it follows from events; it knows no terminal and no clock."""
+"""The state of the live view, changed by events; without a terminal and a clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KeyId = tuple[str, str, int | None]
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """Threads by state, as one capture saw them."""
+    """Threads by state in one capture."""
 
     ts: float
     waiting: int
@@ -49,7 +49,7 @@ class Watched(msgspec.Struct):
 
     @property
     def recent(self) -> float:
-        """Return its weight in the list: the last ten intervals."""
+        """Return its weight in the list: the sum of the last ten intervals."""
         return sum(list(self.loads)[-10:])
 
 
@@ -62,23 +62,23 @@ class State:
         self.moments: deque[Moment] = deque(maxlen=HISTORY)
         self.line: WaitLine | None = None
         self.source: str | None = None
-        """Of waits or, where none are seen, of captures."""
+        """The source of waits or, without waits, of captures."""
         self.analysis: Analysis | None = None
         self.shot_ts = 0.0
         self.pause: float | None = None
         self.since = 0.0
-        """When the verdict became what it is."""
+        """When the current verdict was first seen."""
         self.now = 0.0
-        """Of the latest event, seconds since the epoch."""
+        """Time of the latest event, seconds since the epoch."""
         self.watched: dict[KeyId, Watched] = {}
         self.incidents: tuple[Summary, ...] = ()
         self.degraded_sources: dict[str, str] = {}
         self.note = ""
-        """What the last key brought about."""
+        """The result of the last key."""
         self.ended: str | None = None
 
     def take(self, event: Event) -> None:
-        """Let an event change what is shown."""
+        """Change the state by an event."""
         match event:
             case WaitsSeen(line):
                 self._waits(line)
@@ -131,7 +131,7 @@ class State:
                 del self.watched[name]
 
     def busiest(self) -> list[Watched]:
-        """Return locks and files, those with most threads waiting recently first."""
+        """Return locks and files, those with the most waiting threads recently first."""
         found = [item for item in self.watched.values() if item.recent > 0]
         return sorted(
             found, key=lambda item: (-round(item.recent, 3), item.key.kind, item.key.name)
@@ -141,7 +141,7 @@ class State:
 def load(key: Key, seconds: float) -> float:
     """Return how many threads waited for it on average in an interval.
 
-    A wait that ended in it counts for no more than the interval, however long it was.
+    A wait that ended in it counts with at most the length of the interval.
     """
     if seconds <= 0:
         return float(key.in_flight)

@@ -28,7 +28,7 @@ from stallscope.reporters.export.source import (
 __all__ = ["render"]
 
 _OWN = 0
-"""The pid of the tracks that are of no process."""
+"""The pid of tracks that belong to no process."""
 _TRACKS = {1: "incident", 2: "triggers", 3: "captures"}
 _INCIDENT, _TRIGGERS, _CAPTURES = _TRACKS
 _STATES = ("running", "waiting", "idle")
@@ -40,7 +40,7 @@ Args = Mapping[str, str | int | float | None]
 def render(
     entries: Iterable[Entry], histories: Iterable[History], options: Options
 ) -> Iterator[bytes]:
-    """Return triggers, captures, samples and waits in order of what they are of, not of time."""
+    """Return triggers, captures, samples and waits, one kind after the other."""
     yield b'{"traceEvents":[\n'
     comma = b""
     for event in _events(entries, histories, options):
@@ -84,10 +84,10 @@ class _Names:
 
 
 def _entry(entry: Entry, options: Options, names: _Names) -> Iterator[dict[str, Any]]:
-    """Yield a capture, how many threads did what then, and the waits whose length is known."""
+    """Yield a capture, its counts of threads by state, and its waits of known length."""
     analysis = entry.analysis
     capture = analysis.capture
-    if capture.time_ns is None:  # it has no place on a timeline
+    if capture.time_ns is None:  # without a time it cannot be on a timeline
         return
     first = analysis.findings[0] if analysis.findings else None
     args: dict[str, str | int | float | None] = {"capture": clean(entry.name)}
@@ -138,7 +138,7 @@ def _incident(history: History) -> Iterator[dict[str, Any]]:
     times = [incident.start_ns, *(fired.time_ns for fired in incident.triggers)]
     times += [entry.time_ns for entry in incident.captures]
     times += [sample.time_ns for sample in history.samples]
-    # Of one that goes on, or was interrupted: until the last that is known of it.
+    # An ongoing or interrupted incident ends at its last known event.
     end_ns = incident.end_ns or max(times)
     verdict = incident.verdict
     args = {
@@ -152,7 +152,7 @@ def _incident(history: History) -> Iterator[dict[str, Any]]:
 
 
 def _samples(history: History) -> Iterator[dict[str, Any]]:
-    """Yield the numbers that changed; counters of the server are as it counts them."""
+    """Yield the numbers that changed; counters of the server are raw."""
     first: dict[tuple[str, str], float] = {}
     moving: set[tuple[str, str]] = set()
     for sample in history.samples:
@@ -167,7 +167,7 @@ def _samples(history: History) -> Iterator[dict[str, Any]]:
 
 
 def _waits(history: History) -> Iterator[dict[str, Any]]:
-    """Yield each wait once: a long one is reported while it goes on, and again when it is over."""
+    """Yield each wait once: a long one is reported in flight, and again at its end."""
     offset = _clock_offset(history)
     latest: dict[tuple[int, int], tuple[Event, WaitLine]] = {}
     for line in history.waits:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table as CSV (RFC 4180), of which a spreadsheet runs nothing."""
+"""A table as CSV (RFC 4180) in which a spreadsheet executes no formula."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from stallscope.reporters.export.tables import Cell, Table
 
 __all__ = ["render"]
 
-# Spreadsheets take what begins so for a formula; some take the wide forms too.
+# First characters of formulas in spreadsheets; some accept the wide forms too.
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001
 
 
 def render(table: Table, rows: Iterable[tuple[Cell, ...]]) -> Iterator[bytes]:
-    """Return the table: a head, then a line a row. Text is quoted, what is not known is empty.
+    """Return the table: a head, then one line for each row. Text is quoted, unknown values are
+    empty.
 
     Text that a spreadsheet would take for a formula begins with ``'``. Numbers stay numbers.
     """

@@ -28,13 +28,13 @@ from stallscope.reporters.export.source import (
 __all__ = ["VERSION", "render"]
 
 VERSION = 70
-"""The newest that is described; the profiler upgrades older ones as it opens them."""
+"""The newest documented version; the profiler converts older ones when it opens them."""
 _GECKO_VERSION = 36
 
 _INSTANT, _INTERVAL = 0, 1  # MarkerPhase of src/types/gecko-profile.ts
 
 _APART_MS = 1000.0
-"""Between captures whose times are not known."""
+"""The distance of captures whose times are not known."""
 
 _MARKER_SCHEMA = [
     {
@@ -71,7 +71,7 @@ class _Moment(msgspec.Struct, frozen=True, gc=False):
     stack: int
     count: int
     lock: tuple[str, str, str] | None
-    """Its name, its kind, its owner."""
+    """The lock's name, kind and owner."""
     waited: float
 
 
@@ -85,7 +85,7 @@ class _Track:
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """A marker. ``start`` and ``end`` in ms; without an end it is of one moment."""
+    """A marker. ``start`` and ``end`` in ms; without an end it is a moment."""
 
     kind: str
     start: float
@@ -94,7 +94,7 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """What is kept of a capture."""
+    """The data of a capture that the profile needs."""
 
     name: str
     time_ns: int | None
@@ -179,7 +179,7 @@ def _times(seen: Sequence[_Seen]) -> tuple[int, list[float]]:
 
 
 def _waits(moments: Sequence[_Moment], times: Sequence[float]) -> Iterator[_Mark]:
-    """Yield a mark for each wait that was seen, from one capture to the next in the same wait."""
+    """Yield a mark for each wait, across captures in which the thread is in the same wait."""
     open_: _Mark | None = None
     for moment in sorted(moments, key=lambda moment: times[moment.capture]):
         now = times[moment.capture]

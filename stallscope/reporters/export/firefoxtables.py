@@ -19,7 +19,7 @@ _BUILD_ID = re.compile(r"[0-9a-f]{16,64}")
 
 
 class Tables:
-    """Distinct strings, frames, stacks, libraries; each is known by its index."""
+    """Distinct strings, frames, stacks and libraries, each with an index."""
 
     def __init__(self) -> None:
         self._known = subsystems.load()
@@ -37,7 +37,7 @@ class Tables:
         return self._strings.setdefault(text, len(self._strings))
 
     def stack(self, row: Row) -> int:
-        """Return the index of a thread's stack, which is made from the outermost frame on."""
+        """Return the index of a thread's stack; stacks are built from the outermost frame."""
         parent = -1
         frames = row.frames or (None,) * len(row.names)
         leaf = len(row.names) - 1
@@ -49,7 +49,7 @@ class Tables:
         return parent
 
     def categories(self) -> list[dict[str, Any]]:
-        """Return the first two, which the profiler expects, and one for each subsystem."""
+        """Return the two categories that the profiler expects, and one for each subsystem."""
         every = [("Other", "grey"), ("Idle", "transparent")]
         every += [(item.title, item.colour) for item in self._known.items]
         return [{"name": name, "color": color, "subcategories": ["Other"]} for name, color in every]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collapsed stacks: frames from the outermost with semicolons, a blank, how many threads.
 
-What flamegraph.pl, inferno, speedscope and many others read.
+flamegraph.pl, inferno, speedscope and many others read it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stallscope.reporters.export.source import Entry, Options, Row, rows, thread
 
 __all__ = ["render"]
 
-# flamegraph.pl takes two numbers at the end of a line for a stack before and after.
+# flamegraph.pl reads two numbers at the end of a line as counts before and after.
 _TAIL = re.compile(r"\s+(?=\d+(?:\.\d*)?$)")
 _KERNEL = "_[k]"
 

@@ -20,7 +20,7 @@ _CHUNK = 1 << 20
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "memory_limit": "512MB",
-    # Nothing is fetched, whatever the file holds.
+    # No extension is downloaded, whatever the file contains.
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }

@@ -57,7 +57,7 @@ class _Table:
 
 
 class _Mappings:
-    """The ELF files. pprof takes the first one for the program."""
+    """The ELF files. pprof regards the first one as the program."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int | None, str | None], int] = {}
@@ -183,7 +183,7 @@ class _Profile:
         mapping = 0
         if frame.module is not None:
             mapping = self._mappings.number(frame.module, named=frame.symbol is not None)
-        # A caller's address is where it goes on; the call stands before that.
+        # A caller's address is its return address; the call is before it.
         address = max(0, (frame.pc or 0) - (not leaf))
         return self._line(mapping, address, function, line)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing protobuf: https://protobuf.dev/programming-guides/encoding/, what profiles need of it."""
+"""Write protobuf, as far as profiles need it: https://protobuf.dev/programming-guides/encoding/."""
 
 from __future__ import annotations
 

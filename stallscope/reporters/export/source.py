@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all formats are made of: captures with their analyses, and the threads in them."""
+"""The input of all formats: captures with their analyses, and the threads in them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_STACK = "[no stack]"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One capture among those that are exported. ``name``: which, for people."""
+    """One of the exported captures. ``name``: for people."""
 
     name: str
     analysis: Analysis
@@ -50,33 +50,33 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """``title`` names everything together."""
+    """``title`` names the whole export."""
 
     title: str = "stallscope"
     idle: bool = True
-    """Idle threads are there too."""
+    """Include idle threads."""
     kernel: bool = False
-    """Kernel frames too."""
+    """Include kernel frames."""
     threads: bool = False
-    """Of stacks without other room for it: the thread is its outermost frame."""
+    """In formats that cannot name threads: add the thread as the outermost frame."""
     states: bool = False
-    """The same for its state."""
+    """The same for the thread's state."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One thread. ``names`` are safe to print and innermost first, one for each of ``frames``."""
 
     index: int
-    """Into Capture.threads."""
+    """Index into Capture.threads."""
     thread: Thread
     state: str
     names: tuple[str, ...]
     frames: tuple[Frame, ...]
-    """Empty where the one name stands for a stack that is not there."""
+    """Empty where the one name replaces a missing stack."""
     kernel: int
-    """So many of them, the first, are the kernel's."""
+    """How many of the first ones are kernel frames."""
     key: tuple[int, int] | None
-    """Equal for threads of this capture with one stack; None where ``frames`` is empty."""
+    """Equal for threads of this capture with the same stack; None where ``frames`` is empty."""
 
 
 def rows(entry: Entry, options: Options) -> Iterator[Row]:
@@ -90,7 +90,7 @@ def rows(entry: Entry, options: Options) -> Iterator[Row]:
         for index in group.threads:
             thread = threads[index]
             frames, names = thread.frames, user
-            if len(frames) != len(user):  # a name that says what the thread does
+            if len(frames) != len(user):  # the activity in place of frames
                 frames = ()
             kernel = thread.kernel_frames if options.kernel else ()
             if kernel:

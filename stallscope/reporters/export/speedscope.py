@@ -79,7 +79,7 @@ class _Frames:
         self._ids: dict[tuple[str, str, int], int] = {}
 
     def head(self, row: Row, options: Options) -> Stack:
-        """Return the frames that stand for the thread itself."""
+        """Return the frames that represent the thread itself."""
         names = [thread_title(row.thread)] if options.threads else []
         if options.states:
             names.append(f"[{row.state}]")

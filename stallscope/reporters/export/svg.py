@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A flame graph as one SVG file without a script: coloured by subsystem, counts as tooltips.
 
-Without a script nothing in it can be made to run. A browser's own search finds the names that are
-drawn; zooming is the browser's, too.
+Without a script, nothing in it can be executed. Search and zoom are those of the browser.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ g:hover>rect{stroke:#000;stroke-width:1}
 
 
 class _Node:
-    """A frame under all that called it. ``threads`` counts what passes through it."""
+    """A frame with the same callers. ``threads``: how many threads have it."""
 
     __slots__ = ("children", "threads")
 
@@ -64,7 +63,7 @@ class _Box(msgspec.Struct, frozen=True, gc=False):
     name: str
     depth: int
     left: int
-    """Threads to the left of it."""
+    """How many threads are to the left of it."""
     threads: int
 
 
@@ -167,7 +166,7 @@ def _text(x: float, y: float, text: str, kind: str = "") -> str:
 
 
 def _fit(text: str, width: float) -> str:
-    """Return as much of a text as fits, or nothing where that would be no help."""
+    """Return as much of a text as fits, or nothing where that would be too little."""
     room = int(width / _CHAR)
     if room >= len(text) and text.isascii():
         return text
@@ -182,7 +181,7 @@ def _fit(text: str, width: float) -> str:
 
 
 def _legend(known: subsystems.Subsystems, boxes: list[_Box]) -> list[tuple[str, str]]:
-    """Return the colours that are there, with the subsystems that have them."""
+    """Return the used colours with their subsystems."""
     found: dict[str, dict[str, None]] = {}
     for box in boxes:
         item = known.by_name.get(known.of(box.name))

@@ -21,17 +21,17 @@ from stallscope.reporters.export.source import Entry, History, Options, Row, row
 __all__ = ["MAX_TEXT", "TABLES", "Cell", "Table"]
 
 MAX_TEXT = 32_000
-"""Characters of a cell; a spreadsheet takes 32,767."""
+"""The most characters of a cell; a spreadsheet accepts 32,767."""
 _MAX_INT = (1 << 63) - 1
 _ARROW = " < "
-"""Between frames, from the innermost to the outermost."""
+"""The separator of frames, from the innermost to the outermost."""
 
 Cell = str | int | float | bool | None
 Source = Callable[[Iterable[Entry], Iterable[History], Options], Iterator[tuple[Cell, ...]]]
 
 
 class Table(msgspec.Struct, frozen=True):
-    """``columns``: name → type of SQL. ``source``: makes the rows, cell by cell."""
+    """``columns``: name → type of SQL. ``source``: yields the rows as tuples of cells."""
 
     name: str
     columns: dict[str, str]

@@ -25,7 +25,8 @@ class Assets(msgspec.Struct, frozen=True):
 
 
 def _folders() -> list[Path]:
-    """Return where they can be: $STALLSCOPE_WEB, the checkout's build, the package's own folder."""
+    """Return the folders in which they can be: $STALLSCOPE_WEB, the checkout's build, the package's
+    own folder."""
     named = os.environ.get("STALLSCOPE_WEB")
     if named:
         return [Path(named)]
@@ -35,7 +36,7 @@ def _folders() -> list[Path]:
 
 
 def load() -> Assets:
-    """Read them; raise what to do where they were not built."""
+    """Read them. Raises: StallscopeError that says what to do where they were not built."""
     for folder in _folders():
         if all((folder / name).is_file() for name in _NAMES):
             return Assets(*((folder / name).read_text("utf-8") for name in _NAMES))

@@ -18,7 +18,7 @@ __all__ = ["Bar", "Histogram", "KeyRow", "build", "keys"]
 
 MAX_KEYS = 30
 WIDTH, HEIGHT = 360, 96
-"""Of a drawing, in its own units."""
+"""Size of a drawing, in its own units."""
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
     kind: str
     lock: bool
-    """Of a lock; else of a file."""
+    """A lock; otherwise a file."""
     count: int
     over: int
     in_flight: int
@@ -76,7 +76,7 @@ class _Sum:
 
 
 def _lines(lines: Iterable[WaitLine | Notice]) -> list[WaitLine]:
-    """Return what adds up to the whole: the totals of a run, or else its intervals."""
+    """Return the lines to add up: the totals of a run, or else its intervals."""
     found = [line for line in lines if isinstance(line, WaitLine)]
     final = [line for line in found if line.final]
     return final[-1:] or found
@@ -131,7 +131,7 @@ def _draw(item: _Sum) -> tuple[tuple[Bar, ...], tuple[tuple[float, str], ...]]:
     limit_ns = (item.threshold_ms or 0.0) * 1e6
     bars = []
     for power, count in sorted(item.buckets.items()):
-        # One long wait among a million short ones is what matters: it is never too small to see.
+        # A bar is never too small to see: one long wait among a million short ones matters.
         height = max(3.0, HEIGHT * count / most)
         start, end = 1 << power, (1 << (power + 1)) - 1
         bars.append(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures as one small value for the page's script, field by field in docs/report.md.
-
-Every text, function, stack, identity and situation is there once, and captures refer to them by
-number: those of one incident are alike.
+"""Captures as one small JSON value for the page's script; docs/report.md has its fields. Every
+text, function, stack, identity and situation is in it once, and captures refer to them by number:
+captures of one incident are similar.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ __all__ = [
 
 SCHEMA = "stallscope.report/1"
 MAX_TEXT = 1_000
-"""Characters of a name; nothing real is longer."""
+"""The most characters of a name; no real one is longer."""
 MAX_QUERY = 4_000
 MAX_FRAMES = 256
-"""Frames of a stack that are shown: half of them from the leaf, half from the root."""
+"""The most frames of a stack that are shown: half of them from the leaf, half from the root."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What a capture is called on the page, and why it was taken."""
+    """The name of a capture on the page, and why it was taken."""
 
     label: str
     reason: str = ""
@@ -50,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def shown(text: str | None, limit: int = MAX_TEXT) -> str:
-    """Return a target's text so that it can be shown on one line, and not too much of it."""
+    """Return a target's text, escaped and cut for one line."""
     if text is None:
         return ""
     line = clean(" ".join(text[: 4 * limit].split()))
@@ -75,7 +74,7 @@ class _Table:
 
 
 class Packer:
-    """Takes one analysis after the other and keeps what the page shows of it."""
+    """Takes one analysis after the other and keeps the data that the page shows."""
 
     def __init__(self, subsystems: Subsystems) -> None:
         self._subsystems = subsystems
@@ -126,7 +125,7 @@ class Packer:
         self._captures.append(packed)
 
     def value(self) -> dict[str, Any]:
-        """Return all of it."""
+        """Return the whole value."""
         known = self._subsystems.by_name
         return {
             "schema": SCHEMA,
@@ -168,7 +167,7 @@ class Packer:
         return self._names.add((self._text(name), subsystem))
 
     def _raw(self, frames: tuple[Frame, ...], known: dict[int, int]) -> int:
-        """Return the number of a stack as the capture has it. Equal stacks share their tuple."""
+        """Return the number of a stack of the capture. Equal stacks share their tuple."""
         number = known.get(id(frames))
         if number is None:
             row = tuple(
@@ -179,7 +178,7 @@ class Packer:
         return number
 
     def _identity(self, thread: Thread) -> int:
-        """What stays the same from capture to capture."""
+        """Return the identity of a thread: what is the same in all captures."""
         return self._who.add(
             (
                 thread.tid,
@@ -191,7 +190,7 @@ class Packer:
         )
 
     def _situation(self, analysis: Analysis, index: int, stack: int, raws: dict[int, int]) -> int:
-        """What several threads, or one in several captures, have in common."""
+        """Return the situation of a thread: other threads and captures can share it."""
         thread = analysis.capture.threads[index]
         call = thread.syscall
         doing = " · ".join(x for x in (thread.command, thread.activity) if x)
@@ -226,12 +225,12 @@ def place(analysis: Analysis, index: int) -> str:
 
 
 def lock_name(lock: Lock) -> str:
-    """Return what a lock is called: its variable, else its kind and address."""
+    """Return the name of a lock: its variable, else its kind and address."""
     return lock.symbol or f"{lock.kind} {lock.address:#x}"
 
 
 def where(frame: Frame) -> str | None:
-    """Return what `addr2line` takes, and the line where the source of the dump named it."""
+    """Return the argument for `addr2line`, and the source line where the dump has it."""
     parts = []
     if frame.module is not None and frame.symbol is not None:
         name = frame.module.path.rsplit("/", 1)[-1]
@@ -244,7 +243,7 @@ def where(frame: Frame) -> str | None:
 
 
 def _middle(frames: Sequence[Any]) -> Sequence[Any]:
-    """Leave the middle of a stack out that nobody can read."""
+    """Remove the middle of a stack that is too long to read."""
     if len(frames) <= MAX_FRAMES:
         return frames
     half = MAX_FRAMES // 2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file that needs nothing else and lets nothing in.
+"""The report as one HTML file that loads nothing and executes no foreign script.
 
 Texts of the target are data in it, never markup: Jinja2 escapes them, and for the script they are
-JSON without a character that could end its element. The policy lets exactly the script and the
-style sheet run whose hashes it names, and nothing be loaded.
+JSON without a character that could end its element. Its content security policy allows exactly one
+script and one style sheet, by their hashes, and no loading.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 MAX_CHANGES = 12
 STATIC_ROWS = 200
 MAX_CELL = 200
-"""Threads in the table before the script fills it."""
+"""The most threads in the table before the script fills it."""
 COLUMNS = (
     ("tid", "Thread", True),
     ("connection", "Connection", True),
@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 class Builder:
-    """Takes analyses one after the other, keeps of each what is shown, and makes the page."""
+    """Takes analyses one after the other, keeps their shown data, and makes the page."""
 
     def __init__(self, *, compare: bool = False) -> None:
         self._subsystems = subsystems.load()
@@ -78,20 +78,21 @@ class Builder:
 
     @property
     def main(self) -> View:
-        """Return the capture that the page begins with: the surest of the verdict."""
+        """Return the capture that is shown first: that of the verdict with the highest
+        confidence."""
         return self._views[self._main]
 
     def __len__(self) -> int:
         return len(self._views)
 
     def incident(self, incident: Incident, samples: Sequence[Sample]) -> None:
-        """Say which incident the captures that follow are of."""
+        """Set the incident of the following captures."""
         self._incident = incident
         self._wanted = incident.verdict.signature if incident.verdict is not None else None
         self._tables = timeline.build(samples, incident.triggers)
 
     def waits(self, lines: Sequence[WaitLine | Notice]) -> None:
-        """Add what the wait programs saw."""
+        """Add the lines of waits."""
         self._lines = lines
 
     def note(self, text: str) -> None:
@@ -185,7 +186,7 @@ class Builder:
 
 
 def embedded(value: Any) -> str:
-    """Return JSON that an HTML parser cannot take for anything else, whatever its texts are."""
+    """Return JSON in which no text can end the HTML element."""
     data = msgspec.json.encode(value)
     for raw, escaped in (
         (b"<", b"\\u003c"),
@@ -257,12 +258,12 @@ def _rows(value: dict[str, Any], number: int) -> list[list[str]]:
 
 
 def _cut(cell: str) -> str:
-    """Return what fits a cell: long words in many of them take a browser minutes to lay out."""
+    """Return a text cut for a cell: many long words take a browser minutes to lay out."""
     return cell if len(cell) <= MAX_CELL else f"{cell[:MAX_CELL]}…"
 
 
 def _sentence(found: Diff) -> str:
-    """Say in one sentence what became of the server."""
+    """Return the state of the server in one sentence."""
     before, after = _verdicts(found.before), _verdicts(found.after)
     moved = f"{found.before.active:g} active threads before, {found.after.active:g} after"
     return f"Before: {before}. After: {after}. Per capture: {moved}."

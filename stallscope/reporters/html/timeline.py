@@ -16,7 +16,7 @@ __all__ = ["MAX_POINTS", "MAX_SERIES", "build", "marks"]
 
 MAX_SERIES = 400
 MAX_POINTS = 400_000
-"""Of all series together: about 3 MB of the page."""
+"""The most values of all series together: about 3 MB of the page."""
 
 _FIRST = (
     "Threads_running",
@@ -35,7 +35,7 @@ _GAUGES = re.compile(
     r"|.*_pending|.*_pages_(?!created|read|written|flushed)|.*_bytes_(?:data|dirty)"
     r"|.*_avg|.*_max(?:$|_)|.*_size$|.*_age$|.*_lsn|.*_length|.*_(?:free|used|ratio|percent|level)"
 )
-"""Status variables that are what they are now. Of all others it matters how fast they rise."""
+"""Status variables that are gauges. Of all others the rate is shown."""
 
 
 def build(samples: Sequence[Sample], fired: Sequence[Fired]) -> list[dict[str, Any]]:
@@ -88,12 +88,12 @@ def _rank(name: str, asked: str) -> int:
 
 
 def _counter(source: str, name: str) -> bool:
-    """Return whether a value is one that only rises: a status variable that is no gauge."""
+    """Return whether a value is a counter: a status variable that is no gauge."""
     return source == "status" and "." not in name and not _GAUGES.match(name)
 
 
 def _rates(values: Sequence[float | None], clocks: Sequence[int]) -> list[float | None]:
-    """Return by how much a counter rose a second, sample by sample; None: not known."""
+    """Return the rate of a counter per second at each sample; None: not known."""
     rates: list[float | None] = []
     last: tuple[float, int] | None = None
     for value, clock in zip(values, clocks, strict=True):
@@ -107,7 +107,7 @@ def _rates(values: Sequence[float | None], clocks: Sequence[int]) -> list[float 
 
 
 def _short(value: float) -> float:
-    """Drop digits that no picture shows."""
+    """Round to the digits that a drawing can show."""
     rounded = float(f"{value:.5g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page says of a capture in plain HTML, so that it can be read without its script."""
+"""The plain HTML of a capture, readable without the page's script."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class BlockerView(msgspec.Struct, frozen=True):
     certain: bool
     query: str
     ended: bool
-    """That was its last statement, and it runs none now."""
+    """It is the last statement, and none runs now."""
     facts: tuple[tuple[str, str], ...]
     frames: tuple[FrameView, ...]
     kernel: tuple[str, ...]
     doubts: str
     find: str
-    """The statement that says whose connection it is."""
+    """The SQL that finds its connection."""
 
 
 class GroupView(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class GroupView(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """One capture. Every text in it has been made fit to be shown."""
+    """One capture. Every text in it is escaped."""
 
     number: int
     label: str
@@ -105,14 +105,14 @@ class View(msgspec.Struct, frozen=True):
     others: tuple[str, ...]
     waiters: tuple[GroupView, ...]
     statements: tuple[tuple[int, str], ...]
-    """(threads, text) of those that wait, the most frequent first."""
+    """(threads, text) of waiting threads, the most frequent first."""
     subsystems: tuple[tuple[str, int, float, str], ...]
     facts: tuple[str, ...]
     unread: tuple[str, ...]
 
 
 def utc(time_ns: int | None) -> str:
-    """Return a time as people write it; empty where there is none that a calendar has."""
+    """Return a time for people; empty where it is outside of the calendar."""
     if time_ns is None:
         return ""
     try:
@@ -123,7 +123,7 @@ def utc(time_ns: int | None) -> str:
 
 
 def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) -> View:
-    """Return what is said of one capture; ``number`` is its place on the page."""
+    """Return the view of one capture; ``number`` is its place on the page."""
     say = Speaker(analysis)
     capture = analysis.capture
     states = count_states(analysis)
@@ -163,7 +163,7 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
 
 
 def _headline(say: Speaker, first: Finding | None) -> str:
-    """Return the verdict as somebody would shout it across the room."""
+    """Return the verdict as a short headline."""
     if not say.total:
         return "It contains no threads."
     if first is None:
@@ -250,7 +250,7 @@ def _thread_facts(thread: Thread) -> tuple[tuple[str, str], ...]:
 
 
 def groups(analysis: Analysis, subsystems: Subsystems) -> tuple[GroupView, ...]:
-    """Return the threads by stack, as ``stallscope analyze --json`` has them."""
+    """Return the threads by stack, as in ``stallscope analyze --json``."""
     return tuple(_group(analysis, item, subsystems) for item in analysis.groups[:MAX_GROUPS])
 
 

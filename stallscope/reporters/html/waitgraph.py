@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who waits for whom, with few enough nodes to draw, however many threads there are.
 
-Threads that others wait for stand alone; all others are one node for each lock and place.
+Each thread that others wait for is a node; all others share a node for each lock and place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["MAX_BRANCHES", "MAX_NODES", "MAX_ROOTS", "build", "walk"]
 
 MAX_ROOTS = 10
 MAX_BRANCHES = 6
-"""Places of one queue, holders in it, and queues of one holder; the rest is one node."""
+"""The most places of a queue, its holders, and queues of a holder; the rest is one node."""
 MAX_NODES = 120
 _TIDS = 20
 _STATEMENT = 200
@@ -33,7 +33,7 @@ def build(analysis: Analysis) -> dict[str, Any]:
 
     A node: ``kind`` (``thread``, ``lock``, ``group``), ``text``, ``note``, ``state``, ``count``,
     ``tids`` (a few of them), ``root``, ``cycle``, ``blocker`` (of the verdict), ``query``. A link:
-    from, to, threads, who says so. ``left_out``: threads that are behind none of the nodes.
+    from, to, threads, source. ``left_out``: threads that are behind none of the nodes.
     """
     return _Drawing(analysis).value()
 
@@ -120,7 +120,7 @@ class _Drawing:
         return node
 
     def _source(self, queue: Queue, holder: int | None) -> str:
-        """Return who says that these threads wait for this one."""
+        """Return the source for these threads' waiting for this one."""
         owners = [index for index, number in self.alone.items() if number == holder]
         if owners and queue.lock is not None:
             return self.sources.get((owners[0], queue.lock), "frames")
@@ -180,7 +180,7 @@ def _place(frames: Sequence[str]) -> str:
 
 
 def walk(graph: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the nodes as a tree, root first, each with its depth; a node stands there once."""
+    """Yield the nodes as a tree, root first, each with its depth; each node occurs once."""
     below: dict[int, list[int]] = defaultdict(list)
     for one, other, *_ in graph["links"]:
         below[one].append(other)
