@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What analyzers found in captures: the value that reporters print.
+"""The results of the analysis of captures: the values that reporters print.
 
 `stallscope.reporters.json` turns it into the schema ``stallscope.analysis/1``.
 """
@@ -38,7 +38,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """``threads`` of those that are not idle are in this subsystem."""
+    """How many threads that are not idle are in this subsystem."""
 
     subsystem: str
     threads: int
@@ -46,7 +46,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """``waiter`` waits for ``owner`` (indexes into Capture.threads), as ``source`` says."""
+    """``waiter`` waits for ``owner`` (indexes into Capture.threads), according to ``source``."""
 
     waiter: int
     owner: int
@@ -64,7 +64,7 @@ class Blocker(msgspec.Struct, frozen=True):
     sql: str | None = None
     source: str = "futex"
     certain: bool = True
-    """False: chosen because nobody else is left, and another thread can be it as well."""
+    """False: chosen because no other thread is left; it can be another one."""
     thread: int | None = None
     """Index into Capture.threads."""
 
@@ -85,7 +85,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One stall, named or not, with what speaks for it. ``confidence``: 0 to 1."""
+    """One stall, named or not, with its evidence. ``confidence``: 0 to 1."""
 
     signature: str | None
     """None: a stall that no signature knows."""
@@ -100,16 +100,16 @@ class Finding(msgspec.Struct, frozen=True):
     remedies: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
-    """What speaks against it, or is unknown."""
+    """Evidence against it, and what is unknown."""
     meaning: str = ""
     victim_of: str | None = None
-    """The finding whose waiters this one's blocker is among."""
+    """The finding among whose waiters this one's blocker is."""
     members: tuple[int, ...] = ()
     """Its threads, without the blocker: indexes into Capture.threads."""
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """All that was found in one capture; the verdict is the first finding."""
+    """The analysis of one capture; the verdict is the first finding."""
 
     capture: Capture
     findings: tuple[Finding, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who blocks: the owner that a lock word names, before a thread that stands where holders stand."""
+"""Find the blocker: the owner in a lock word, else a thread in a holder's frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["by_frames", "by_lock", "choose", "pending", "suspects"]
 
 
 LEAST_SHARE = 0.5
-"""An owner that blocks fewer of the waiters gives way to a thread in a holder's frames."""
+"""The least share of waiters that an owner must block; otherwise a thread in a holder's frames
+wins."""
 
 
 def _rank(scene: Scene, thread: int) -> tuple[int, int]:
@@ -35,7 +36,7 @@ def _rank(scene: Scene, thread: int) -> tuple[int, int]:
 
 
 def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
-    """Return the root of the chain of owners that most of the waiters end in."""
+    """Return the root of the chain of owners in which most waiters end."""
     roots: Counter[int] = Counter()
     nearest: dict[int, tuple[int, int]] = {}
     for index in waiters:
@@ -69,13 +70,13 @@ def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
 
 
 def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
-    """Return the thread that stands in the signature's first fitting holder entry."""
+    """Return the thread that matches the signature's first fitting holder entry."""
     mine = set(waiters)
     threads = scene.holders.get(signature.id, ())
     idle = _last_idle(scene, signature, mine)
     for number, holder in enumerate(signature.holders):
         if holder.waiting and idle is not None:
-            return idle  # what waits itself does not hold it
+            return idle  # a waiter of the lock does not hold it
         fit = [
             index
             for index in threads
@@ -103,7 +104,7 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
 
 
 def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
-    """Return the one idle connection, where all others wait: only it is left to hold the lock."""
+    """Return the one idle connection, where all others wait: it probably holds the lock."""
     if not signature.idle_holder or signature.min_waiters > 1:
         return None
     others = set(scene.active) - waiters - scene.own
@@ -117,7 +118,7 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
 
 
 def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, ...]:
-    """Return the threads of which one is likely the holder, the likeliest first."""
+    """Return the threads of which one is likely the holder, the most likely first."""
     mine = set(waiters)
     numbers = {number for number, holder in enumerate(signature.holders) if holder.unique}
     found = [
@@ -140,9 +141,8 @@ def pending(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple
 
 
 def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
-    """Return the blocker: the lock's owner before frames, both together best.
-
-    Who let the lock go last comes before one that is only left to be it.
+    """Return the blocker: the lock's owner before frames, both together best. The last releaser
+    comes before a thread that is only left over.
     """
     owner = by_lock(scene, waiters)
     stands = by_frames(scene, signature, waiters)
@@ -154,7 +154,7 @@ def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candid
     fits = bool(numbers)
     known = any(not signature.holders[number].unique for number in numbers)
     if not owner.certain and signature.holders and not known:
-        return stands  # the word is of another moment than the stack
+        return stands  # the lock word was read at another moment than the stack
     bonus = 0.08 if fits else 0.0
     role = owner.role
     if stands is not None and fits:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signature catalog: TOML in, compiled patterns out; manual: docs/writing-signatures.md."""
+"""The signature catalog: compile TOML files to patterns; docs/writing-signatures.md is the
+manual."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ HOLDER_USE = ("optional", "required", "none")
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Where the blocker stands, best first; see docs/writing-signatures.md for the fields."""
+    """Stacks of the blocker, best first; see docs/writing-signatures.md for the fields."""
 
     patterns: tuple[Pattern, ...]
     versions: str
@@ -59,7 +60,8 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class LettingGo(msgspec.Struct, frozen=True):
-    """Where the blocker lets the lock go; see docs/writing-signatures.md for the fields."""
+    """Stacks in which the blocker releases the lock; see docs/writing-signatures.md for the
+    fields."""
 
     patterns: tuple[Pattern, ...]
     versions: str
@@ -69,16 +71,16 @@ class LettingGo(msgspec.Struct, frozen=True):
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """A stack of a thread that has nothing to do. ``session``: a client's connection."""
+    """A stack of an idle thread. ``session``: a client's connection."""
 
     what: str
     pattern: Pattern | None
-    """None: the entry for threads of which only the wait and the start have names."""
+    """None: the entry for threads of which only the first and last frames have names."""
     session: bool
 
 
 class Site(msgspec.Struct, frozen=True):
-    """Where a server's report says that a thread waits, and where the lock was made."""
+    """The places of a wait and of a lock's creation in a server's report."""
 
     kind: str
     """``mutex``, ``rwlock`` or empty for both."""
@@ -86,7 +88,7 @@ class Site(msgspec.Struct, frozen=True):
     created: str
 
     def fits(self, kind: str, place: str, lock: Lock) -> bool:
-        """Return whether it is this place and kind of lock."""
+        """Return whether place and kind of lock match."""
         if self.kind not in ("", kind) or not fnmatchcase(place, self.place):
             return False
         return not self.created or fnmatchcase(lock.created or "", self.created)
@@ -105,7 +107,7 @@ def _site(path: Path, number: int, signature: str, text: str) -> Site:
 
 
 class Signature(SignatureFacts, frozen=True, kw_only=True):
-    """One way to stall: what its file says, with its stacks compiled."""
+    """One signature: the entry of its file, with compiled stacks."""
 
     family: str
     waiters: tuple[Pattern, ...]
@@ -115,7 +117,7 @@ class Signature(SignatureFacts, frozen=True, kw_only=True):
     holder_use: str
     source: str
     waiter_texts: tuple[tuple[str, str], ...] = ()
-    """(versions, pattern) as written, for people."""
+    """(versions, pattern) as in the file, for people."""
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -161,7 +163,7 @@ class Catalog:
         return len(self.signatures)
 
     def claims(self, lock: str) -> tuple[Signature, ...]:
-        """Return the signatures that claim waiters of a lock of this name, nearest to causes first.
+        """Return the signatures for waiters of a lock of this name, nearest to causes first.
 
         ``index->lock`` is also ``&new_index->lock``, as servers print it.
         """
@@ -175,9 +177,8 @@ class Catalog:
         return known
 
     def by_server_text(self, lock: Lock | None, activity: str | None) -> tuple[Signature, ...]:
-        """Return the signatures that claim a thread by the kind of its lock, or by its activity.
-
-        ``activity``: as the server says it, ``State`` of the processlist.
+        """Return the signatures for a thread by the kind of its lock, or by its activity.
+        ``activity``: ``State`` of the processlist.
         """
         return tuple(
             s
@@ -187,7 +188,7 @@ class Catalog:
         )
 
     def without(self, ids: Collection[str]) -> Catalog:
-        """Return a catalog that does not know these signatures."""
+        """Return a catalog without these signatures."""
         other = copy.copy(self)
         other.signatures = tuple(s for s in self.signatures if s.id not in ids)
         other.by_id = {signature.id: signature for signature in other.signatures}
@@ -195,7 +196,7 @@ class Catalog:
         return other
 
     def at_site(self, lock: Lock, place: str) -> tuple[Signature, ...]:
-        """Return the signatures that claim who waits for the lock at this ``file:line``."""
+        """Return the signatures for waiters of the lock at this ``file:line``."""
         kind = "rwlock" if lock.kind is LockKind.RWLOCK else "mutex"
         return tuple(
             s for s in self.signatures if any(site.fits(kind, place, lock) for site in s.sites)
@@ -217,7 +218,7 @@ def load(extra_dirs: Sequence[Path] = ()) -> Catalog:
 
 @functools.cache
 def _shipped() -> tuple[tuple[Path, File], ...]:
-    """Read the package's own files, once: they are what they are while a program runs."""
+    """Read the package's own files once: they do not change while a program runs."""
     return tuple((path, read(path)) for path in sorted(PACKAGE_DATA.glob("*.toml")))
 
 
@@ -259,7 +260,7 @@ def _key(place: Place) -> str:
 
 
 def _wrong(entry: SignatureEntry) -> tuple[str, str] | None:
-    """Return key and complaint of an entry that cannot be, None for a sound one."""
+    """Return key and error of an invalid entry, None for a valid one."""
     if not entry.id or entry.id.strip("abcdefghijklmnopqrstuvwxyz0123456789-"):
         return "id", "lower-case letters, digits and '-' only"
     if entry.holders not in HOLDER_USE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signature files as they are written, and where in them a mistake is."""
+"""The content of signature files, and the places of errors in them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ class CatalogError(StallscopeError):
 
 
 class WaitKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Frames that say how a thread waits; ``contends``: for something another thread holds."""
+    """Frames that show how a thread waits; ``contends``: for something that another thread
+    holds."""
 
     kind: str
     frames: list[str]
     contends: bool = False
     queues: bool = False
-    """It is the lock's own routine: also a thread that is idle by its stack waits there."""
+    """The lock's own function: also a thread with an idle stack waits there."""
     running: bool = False
     """The thread spins: it waits although it is on a CPU."""
 
@@ -54,7 +55,7 @@ class IdleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[[server]]``: how a server is known, by its programs or its frames."""
+    """``[[server]]``: how a server is recognized, by its programs or its frames."""
 
     name: str
     programs: list[str] = []
@@ -70,7 +71,7 @@ class WaiterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[[signature.holder]]``: a stack of the one that keeps them waiting."""
+    """``[[signature.holder]]``: a stack of the holder."""
 
     stack: list[str]
     versions: str = ""
@@ -82,7 +83,7 @@ class HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReleaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[[signature.release]]``: a stack of one that releases them."""
+    """``[[signature.release]]``: a stack of a thread that releases the lock."""
 
     stack: list[str]
     role: str
@@ -92,7 +93,7 @@ class ReleaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SignatureFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What of a signature holds as it is written, key by key in docs/writing-signatures.md."""
+    """The keys of a signature that need no compilation; docs/writing-signatures.md."""
 
     id: str
     title: str
@@ -126,7 +127,7 @@ class SignatureEntry(SignatureFacts, frozen=True, forbid_unknown_fields=True, kw
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of the catalog: the stalls of a family of servers, and the words for them."""
+    """One file of the catalog: the stalls of a family of servers."""
 
     family: str
     sets: dict[str, list[str]] = {}

@@ -20,7 +20,7 @@ class Side(msgspec.Struct, frozen=True):
 
     samples: int
     threads: float
-    """A sample, as all figures here."""
+    """On average in a sample, as all figures here."""
     active: float
     verdicts: tuple[tuple[str | None, int], ...]
     quiet: int
@@ -48,11 +48,12 @@ class Diff(msgspec.Struct, frozen=True):
     fewer: tuple[Change, ...]
     gone: tuple[Change, ...]
     stuck: tuple[int, ...]
-    """TIDs that stand in the same stack on both sides, in all samples."""
+    """TIDs that have the same stack on both sides, in all samples."""
 
 
 def diff(before: Sequence[Sample], after: Sequence[Sample], *, frames: int | None = None) -> Diff:
-    """Compare two sets of samples by stacks. ``frames``: only that many from the innermost."""
+    """Compare two sets of samples by stacks. ``frames``: compare only that many innermost
+    frames."""
     one, other = _mean(before, frames), _mean(after, frames)
     changes = [
         Change(stack, round(one.get(stack, 0.0), 2), round(other.get(stack, 0.0), 2))
@@ -72,7 +73,7 @@ def diff(before: Sequence[Sample], after: Sequence[Sample], *, frames: int | Non
 
 
 def _mean(samples: Sequence[Sample], frames: int | None) -> Mapping[Stack, float]:
-    """Return the threads in each stack, a sample."""
+    """Return the threads in each stack, on average in a sample."""
     sums: dict[Stack, float] = {}
     for item in samples:
         for stack, count in item.stacks.items():

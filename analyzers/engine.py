@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Capture to an Analysis: who waits, for whom, and which signature that is.
-
-How the confidence comes about is written in docs/verdict.md; keep both in step.
+"""Analyze a Capture: who waits for whom, and which signature matches. docs/verdict.md explains the
+confidence; keep it up to date.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["Options", "analyze"]
 class Options(msgspec.Struct, frozen=True):
     """``grouping``: what makes a group.
 
-    ``min_confidence``: findings below it are not worth a reader's time.
+    ``min_confidence``: findings below it are left out.
     """
 
     grouping: groups.Grouping = groups.Grouping()
@@ -30,7 +29,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = None) -> Analysis:
-    """Name the stall of one capture; no finding is a normal answer."""
+    """Analyze one capture; no finding is a normal result."""
     options = options or Options()
     stacks = Stacks(capture, catalog)
     states = tuple(
@@ -43,7 +42,7 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
     )
     links = graph.build(capture)
     owners = {edge.owner for edge in links.edges}
-    # Who has a lock that others wait for sleeps for a reason.
+    # The owner of a lock that others wait for is not idle.
     states = tuple(
         waits.WAITING if state == waits.UNSEEN and index in owners else state
         for index, state in enumerate(states)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence in sentences: what speaks for a case, and what against it or is not known."""
+"""Evidence in sentences: for a case, against it, and what is unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stallscope.model.capture import Label, Lock, LockKind
 __all__ = ["Case", "collect", "lock_words"]
 
 SUSPECTS = 3
-"""Likely holders that are named."""
+"""The most likely holders that are named."""
 
 _KINDS = {
     LockKind.MUTEX: "the mutex",
@@ -31,7 +31,7 @@ _KINDS = {
 
 
 class Case(msgspec.Struct):
-    """A signature that has waiters, or a holder that speaks for itself."""
+    """A signature with waiters, or with a holder that is enough evidence."""
 
     signature: Signature
     waiters: tuple[int, ...]
@@ -41,7 +41,7 @@ class Case(msgspec.Struct):
 
 
 def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str], list[str]]:
-    """Return the evidence for the case, and what is against it or unknown."""
+    """Return the evidence for the case, and that against it with what is unknown."""
     says: list[str] = []
     against: list[str] = []
     own = scene.weight(case.waiters)
@@ -121,7 +121,7 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
 
 
 def lock_words(lock: Lock) -> str:
-    """Name a lock in a sentence, and who has it."""
+    """Name a lock and its owner in a sentence."""
     kind = _KINDS.get(lock.kind, "the lock")
     where = f"{lock.address:#x}"
     name = f"{lock.symbol} ({where})" if lock.symbol and lock.address else lock.symbol or where
@@ -133,7 +133,7 @@ def lock_words(lock: Lock) -> str:
 
 
 def _likely(scene: Scene, case: Case) -> list[str]:
-    """Name the threads that can be the holder, where no single one is left."""
+    """Name the threads that can be the holder, where there are several."""
     named = case.blocker is not None and not case.blocker.certain
     if named or not case.signature.idle_holder or not _holder_open(case):
         return []
@@ -147,13 +147,13 @@ def _likely(scene: Scene, case: Case) -> list[str]:
 
 
 def _holder_open(case: Case) -> bool:
-    """Return whether it is open who holds what the last in the queue waits for."""
+    """Return whether the holder is unknown."""
     blocker = case.blocker
     return blocker is None or not blocker.certain or blocker.thread in case.waiters
 
 
 def _nobody(scene: Scene, case: Case) -> list[str]:
-    """Return what the stacks leave open about the holder."""
+    """Return what the stacks do not show about the holder."""
     if not _holder_open(case):
         return []
     blocker = case.blocker

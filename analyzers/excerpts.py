@@ -18,17 +18,17 @@ _NAMELESS = re.compile(r"(?:.*\+)?0x[0-9a-f]+", re.DOTALL)
 
 
 class Excerpts:
-    """Cut stacks of texts; frames run from the innermost outwards, and stay in that order."""
+    """Cut stacks of texts; frames are ordered from the innermost outwards."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def of_waiter(self, frames: Sequence[str]) -> tuple[str, ...]:
-        """Return the frames outside of those that carry the wait out."""
+        """Return the frames after those that only carry out the wait."""
         return self._outside(frames, self._catalog.helpers)
 
     def of_waker(self, frames: Sequence[str]) -> tuple[str, ...]:
-        """Return the frames outside of those that let the lock go."""
+        """Return the frames after those that only release the lock."""
         return self._outside(frames, self._catalog.helpers | self._catalog.wakes)
 
     def _outside(self, frames: Sequence[str], helpers: int) -> tuple[str, ...]:
@@ -41,5 +41,5 @@ class Excerpts:
         depth = waits.skip_unnamed(names, helping)
         while depth < len(helping) and helping[depth]:
             depth += 1
-        # A stack of nothing but helpers is shown as it is: it is all there is to say.
+        # A stack of helpers only is shown unchanged.
         return tuple(texts[depth:] or texts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings that need no server's frames: cycles, convoys, syncs, CPUs, and the unknown stall."""
+"""Findings without a server's frames: cycles, convoys, syncs, CPUs, and unknown stalls."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = ["findings"]
 LEAST_UNKNOWN = 5
 UNKNOWN_SHARE = 0.3
 UNKNOWN_CAP = 0.6
-"""Nobody has named such a stall before: it is shown, and never as sure."""
+"""The highest confidence of a stall without a signature."""
 
 CYCLE = 0.95
-"""Lock words that held still do not err; the thread that was read as their owner may have ended."""
+"""Lock words that did not change are exact; but the thread that they name may have ended."""
 
 DEVICES = (
     ("fsync-stall", "sync", "a sync"),
     ("fallocate-stall", "allocate", "an allocation"),
     ("disk-read-stall", "read", "a read"),
 )
-"""Signature, kind of wait, and how a sentence calls it."""
+"""Signature, kind of wait, and its name in a sentence."""
 
 OWNED_KINDS = frozenset({"mutex", "rwlock", "futex", "spin"})
 
 
 def findings(scene: Scene) -> list[Finding]:
-    """Return what can be said of any program."""
+    """Return the findings that are possible for any program."""
     out = _cycles(scene)
     left = _unexplained(scene)
     convoy = _convoy(scene, left)
@@ -179,7 +179,7 @@ def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | Non
 
 
 def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) -> Finding | None:
-    """Find threads that wait for a device together without a signature that knows them."""
+    """Find threads that wait for a device together and match no signature."""
     signature = scene.catalog.by_id.get(name)
     if signature is None:
         return None
@@ -232,7 +232,7 @@ def _cpus(scene: Scene) -> Finding | None:
 
 
 def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
-    """Show a stall without a signature: what the waiters share, and which session differs."""
+    """Return a stall without a signature: what the waiters share, and which session differs."""
     places: dict[str, list[int]] = {}
     for index in left:
         shape = scene.shape(index)

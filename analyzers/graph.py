@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wait graph: thread → lock → owner; who is at the root, and who waits in a cycle."""
+"""The wait graph: thread → lock → owner; its roots and its cycles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stallscope.model.capture import Capture, LockKind
 __all__ = ["Graph", "build"]
 
 _OWNERLESS = frozenset({LockKind.COND, LockKind.SEM})
-"""Kinds that nobody owns: another thread has to act, and no word says which."""
+"""Kinds without an owner: another thread has to act, and the lock word does not name it."""
 
 
 class Graph:
@@ -22,7 +22,7 @@ class Graph:
         self.edges = tuple(edges)
         self.by_waiter = {edge.waiter: edge for edge in edges}
         self.unstable = unstable
-        """Locks whose two reads differed: an owner that may have been another's moment."""
+        """Locks whose two reads differed: their owner may be of another moment."""
 
     @cached_property
     def ends(self) -> dict[int, tuple[int, int]]:
@@ -93,15 +93,15 @@ def build(capture: Capture) -> Graph:
         if owner is not None:
             edges.append(Edge(waiter=index, owner=owner, lock=thread.lock, source=lock.source))
     graph = Graph(edges, unstable)
-    # A lock that changed hands during the capture closes no cycle: its owner may have been waiting
-    # for it when its stack was read.
+    # A lock whose owner changed during the capture closes no cycle: the new owner may have been
+    # waiting for it when its stack was read.
     cycles = graph.cycles()
     doubtful = {
         member for cycle in cycles for member in cycle if graph.by_waiter[member].lock in unstable
     }
     if not doubtful:
         return graph
-    # Who waits for the lock that it owns has got it since, and held nobody up before.
+    # A waiter that owns its lock has just got it, and blocked nobody before.
     late = {graph.by_waiter[cycle[0]].lock for cycle in cycles if len(cycle) == 1} & unstable
     return Graph(
         [edge for edge in edges if edge.waiter not in doubtful and edge.lock not in late], unstable

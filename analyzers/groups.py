@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads grouped by stack, as users of pt-pmp read them: count, then frames from the innermost."""
+"""Threads grouped by stack, as in pt-pmp: count, then frames from the innermost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Grouping(msgspec.Struct, frozen=True):
     after those that carry out its wait. ``root``: the outermost ones, after those that start a
     thread."""
     threads: re.Pattern[str] | None = None
-    """Only threads in whose name, or number, this is found."""
+    """Only threads whose name or id contains this."""
 
 
 def group(
@@ -50,7 +50,7 @@ def group(
             ):
                 continue
         key = keys.get(id(shape))
-        if not shape.frames:  # a server's own list has no stacks, but says what each thread does
+        if not shape.frames:  # a server's own list has no stacks, but an activity of each thread
             said = capture.threads[index].activity or capture.threads[index].command
             key = (f"[{said}]",) if said else ()
         elif key is None:

@@ -16,7 +16,7 @@ from stallscope.analyzers.names import bare
 __all__ = ["Pattern", "PatternError", "Step", "Vocabulary"]
 
 ANY = -1
-"""Gap of a step: any number of frames may stand between."""
+"""Gap of a step: any number of frames may be in between."""
 
 MAX_STEPS = 24
 MAX_STARS = 3
@@ -24,7 +24,7 @@ _NAME_CACHE = 200_000
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be understood: what is wrong with it."""
+    """A pattern cannot be parsed; the text says why."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class Pattern(msgspec.Struct, frozen=True):
 def _advance(
     at: dict[int, int], step: Step, masks: Sequence[int], helpers: Sequence[bool]
 ) -> dict[int, int]:
-    """Return where the next step can stand, with the start that each place belongs to."""
+    """Return the places of the next step, each with the start of its match."""
     bit = 1 << step.bit
     found: dict[int, int] = {}
     if step.gap == ANY:
@@ -93,7 +93,7 @@ def _advance(
 
 
 class Vocabulary:
-    """All alternatives of a catalog, and which of them a name satisfies."""
+    """All alternatives of a catalog, and which of them match a name."""
 
     def __init__(self, sets: Mapping[str, Sequence[str]]) -> None:
         self._sets = {name: tuple(members) for name, members in sets.items()}

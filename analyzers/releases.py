@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the releases of a lock show about its holders, where no holder is in the capture.
 
-The in-process library sees who waits, and who lets a lock go that others had waited long for. Who
-works under a lock and waits for nothing, it does not see.
+The in-process library records waits, and releases of locks that others had waited long for. It does
+not see threads that hold a lock and do not wait.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from stallscope.model.capture import Release
 __all__ = ["SOURCE", "blocker", "described", "when"]
 
 SOURCE = "release"
-"""What a blocker is known from."""
+"""The source of a blocker that was found by its release."""
 
 STRENGTH = 0.10
-"""Half of that of a thread that is seen in a holder's frames."""
+"""The strength: half of that of a thread in a holder's frames."""
 
 LOCKS = 3
 RELEASES = 2
@@ -27,7 +27,7 @@ RELEASES = 2
 
 
 def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candidate | None:
-    """Return who let the lock of most waiters go last, where holders of the signature do that."""
+    """Return the last releaser of the lock with most waiters, where it matches the signature."""
     lock = next(iter(scene.queues(waiters)), None)
     if lock is None:
         return None
@@ -54,7 +54,7 @@ def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candi
 
 
 def described(scene: Scene, waiters: Sequence[int]) -> list[str]:
-    """Return who let the locks go last that these threads wait for, and where."""
+    """Return the last releasers of the locks that these threads wait for, and their frames."""
     out = []
     for lock in list(scene.queues(waiters))[:LOCKS]:
         item = scene.capture.locks[lock]
@@ -80,7 +80,7 @@ def _milliseconds(ns: int) -> str:
 
 
 def _holder(scene: Scene, signature: Signature, number: int) -> str | None:
-    """Return the role of a holder who stood where the release was, where one is enough."""
+    """Return the role of a holder in the frames of the release, where one is enough."""
     if signature.holder_use == "required":
         return None
     for index in scene.stacks.releases[number].holder_of.get(signature.id, ()):

@@ -19,7 +19,7 @@ from stallscope.model.capture import Capture, Lock, LockKind, Thread
 __all__ = ["Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
 
 EXCERPT = 3
-"""A dump of so few threads is a piece of one: small counts do not speak against a stall."""
+"""A dump of so few threads is an excerpt: small counts are no evidence against a stall."""
 
 ONE_OF = 4
 """A program with threads has one main thread among at least this many; processes have one each."""
@@ -31,32 +31,32 @@ MAX_LOCKS = 10
 
 
 BRIEF_NS = 10 * 10**6
-"""Waits that are all shorter are a moment: who loses its CPU for a turn keeps others as long."""
+"""Shorter waits are brief: a holder that loses its CPU for a turn blocks others as long."""
 
 RECENT_NS = 10 * 10**9
-"""A lock that was released longer ago shows nothing about its present holders."""
+"""An earlier release says nothing about the current holder."""
 
 _OF_TABLES = frozenset({LockKind.ROW, LockKind.TABLE, LockKind.METADATA})
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A thread that may be the blocker. ``strength``: how sure that is, added to the confidence."""
+    """A thread that may be the blocker. ``strength`` is added to the confidence."""
 
     thread: int
     source: str
-    """``futex`` and similar: a lock word says so; ``frames``: it stands where a holder stands."""
+    """``futex`` and the like: a lock word names it; ``frames``: it is in a holder's frames."""
     role: str
     strength: float
     chains: bool
-    """Sure enough that what blocks it is the root of this stall."""
+    """Whether its own blocker counts as the root of this stall."""
     share: float = 1.0
-    """Of the waiters: how many it blocks."""
+    """The share of the waiters that it blocks."""
     via: tuple[int, ...] = ()
-    """Owners between the waiters and this root."""
+    """How many owners are between the waiters and this root."""
     certain: bool = True
-    """False: only that nobody else is left speaks for it."""
+    """False: the only evidence is that no other thread is left."""
     release: int | None = None
-    """Index into Capture.releases: known from it, with its frames."""
+    """Index into Capture.releases of the release that shows it."""
     unseen: str = ""
     """What the release cannot show, in a sentence."""
 
@@ -86,12 +86,12 @@ class Scene:
         return self.stacks.shapes[thread]
 
     def weight(self, threads: Iterable[int]) -> int:
-        """Return how many threads these stand for."""
+        """Return how many threads these represent."""
         return sum(self.capture.threads[index].count for index in threads)
 
     @cached_property
     def samples(self) -> int:
-        """How many moments an aggregate adds up: each has the program's one main thread."""
+        """How many samples an aggregate adds up: each has the program's one main thread."""
         if all(thread.count == 1 for thread in self.capture.threads):
             return 1
         shapes = enumerate(self.stacks.shapes)
@@ -132,7 +132,8 @@ class Scene:
 
     @cached_property
     def own(self) -> frozenset[int]:
-        """Threads that serve who took the capture: that they work or are idle says nothing."""
+        """Threads that serve stallscope's own connection: their state says nothing about the
+        stall."""
         return frozenset(i for i, thread in enumerate(self.capture.threads) if thread.own)
 
     @cached_property

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importers: bytes of a file in, Captures out; the format is found by content, never by name.
+"""Importers: make Captures from the bytes of a file; the content decides about the format, not the
+name.
 
 A file can hold several dumps, of several formats. Each importer takes the lines of its format and
 leaves the others to the next one, so the order of `FORMATS` decides where two could read a line.
@@ -37,15 +38,15 @@ from stallscope.model.capture import Capture
 __all__ = ["FORMATS", "MAX_REST", "PIECE", "Pieces", "UnknownFormat", "load", "read"]
 
 MAX_REST = 512 << 20
-"""Characters of text that is none of gdb's: the other formats are read whole."""
+"""The most characters of text that is not gdb's: other formats are read whole."""
 PIECE = 8 << 20
-"""Bytes that are scanned at a time; each piece learns its frames again."""
+"""Bytes that are scanned at a time; each piece parses its frames again."""
 MAX_LINE = 1 << 20
-"""Bytes of a line; what is behind them says nothing of a stack."""
+"""The most bytes of a line; the rest is not about a stack."""
 
 _ARCHIVES = (b"\x7fELF", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")
 _PROBE = 1 << 16
-"""Bytes at the start of which one in a hundred may be NUL in a text that was torn."""
+"""Bytes at the start of a damaged text, of which one in a hundred may be NUL."""
 
 Pieces = Callable[[Callable[[bytes], gdb_scan.Scan], Iterable[bytes]], Iterable[gdb_scan.Scan]]
 """How pieces are scanned: `map`, or one that uses more processes."""
@@ -71,7 +72,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 class UnknownFormat(StallscopeError):
-    """Nothing in the file is a stack dump that any importer knows."""
+    """The file has no stack dump of a known format."""
 
 
 def load(data: bytes, name: str) -> list[Capture]:
@@ -144,7 +145,7 @@ def _others(text: str, name: str) -> Iterator[Capture]:
 
 
 def _unknown(text: str, name: str) -> UnknownFormat:
-    """Return what was tried, and show the first line that fits nothing."""
+    """Return what was tried, and the first line that matches no format."""
     tried = ", ".join(("gdb", *(known.name for known in FORMATS)))
     line = next((line for line in text.split("\n") if line.strip()), "")
     return UnknownFormat(

@@ -38,15 +38,15 @@ _USUAL_LINE = 512
 _BLANKS = re.compile(r"(\s{64})\s+")
 
 Loaded = tuple[list[Capture], str]
-"""The captures of one format, and the text that is none of it."""
+"""The captures of one format, and the remaining text."""
 
 
 class Format(msgspec.Struct, frozen=True):
-    """One format: its name, what its dumps cannot lack, and how they are read."""
+    """One format: its name, a quick check, and its reader."""
 
     name: str
     sniff: Callable[[str], bool]
-    """Cheap, and never False for text that ``load`` can read."""
+    """A quick check; never False for text that ``load`` can read."""
     load: Callable[[str, str], Loaded]
 
 
@@ -66,8 +66,8 @@ class Pool:
         return module
 
     def stack(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
-        """Return the stack of these frames, which came from here."""
-        # They live as long as the pool, so their ids are theirs alone.
+        """Return the stack of these frames of this pool."""
+        # They live as long as the pool, so their ids are unique.
         key = tuple(map(id, frames))
         stack = self.stacks.get(key)
         if stack is None:
@@ -126,7 +126,7 @@ class Dump:
         symbol_offset: int | None = None,
         kernel: bool = False,
     ) -> Frame:
-        """Return the frame of these values; names that say nothing become None."""
+        """Return the frame of these values; meaningless names become None."""
         if symbol in ("", "??", "[unknown]", "n/a", "<unknown>"):
             symbol = None
         key = (symbol, module, pc, source, offset, symbol_offset, kernel)
@@ -148,7 +148,7 @@ class Dump:
         return frame
 
     def lock(self, address: int, kind: LockKind, *, symbol: str | None = None, **more: Any) -> int:
-        """Return the index of the lock, adding it or what is newly known of it."""
+        """Return the index of the lock; add it or its new facts."""
         key = (address, "" if address else symbol or "")
         index = self._lock_index.get(key)
         if index is None:
@@ -179,7 +179,7 @@ class Dump:
         kernel_frames: Sequence[Frame] = (),
         **fields: Any,
     ) -> None:
-        """Add a thread, innermost frame first; a stack that is too deep is cut, and it is said."""
+        """Add a thread, innermost frame first; a stack that is too deep is cut, with a note."""
         if len(frames) > MAX_FRAMES:
             frames = frames[:MAX_FRAMES]
             self._cut += 1
@@ -214,16 +214,16 @@ class Dump:
         return tuple({id(module): module for module in used if module is not None}.values())
 
     def cut(self) -> None:
-        """Count a stack that was too deep to be read whole."""
+        """Count a stack that was too deep."""
         self._cut += 1
 
     def note(self, code: str, message: str) -> None:
-        """Say what is missing; more than a thousand notes say no more."""
+        """Add a note about what is missing, up to a thousand."""
         if len(self.notes) < MAX_NOTES:
             self.notes.append(Note(code, message))
 
     def capture(self) -> Capture:
-        """Return what was collected; waiters are counted here."""
+        """Return the capture; waiters are counted here."""
         waiters: dict[int, int] = {}
         for thread in self.threads:
             if thread.lock is not None:
@@ -252,7 +252,7 @@ class LineReader:
     """An importer that sees one line at a time. It may find several captures in one text."""
 
     backend = ""
-    """What its captures say that they are from."""
+    """The backend of its captures."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -260,11 +260,11 @@ class LineReader:
         self.dump = Dump(self.backend, name)
 
     def line(self, line: str) -> bool:
-        """Take the line; return False for one that is not of the format."""
+        """Take a line; return False where it is not of the format."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Make a capture of what was read, if it has threads, and begin the next."""
+        """Make a capture of the lines so far, if they have threads, and begin the next."""
         if self.dump.threads:
             self.captures.append(self.dump.capture())
         self.dump = Dump(self.backend, self.name)
@@ -276,7 +276,7 @@ class LineReader:
 
 
 def squeeze(line: str) -> str:
-    """Shorten the longest runs of blanks, over which expressions take time squared."""
+    """Shorten the longest runs of blanks: regular expressions take quadratic time on them."""
     return line if len(line) <= _USUAL_LINE else _BLANKS.sub(r"\1", line)
 
 
@@ -287,7 +287,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def read_lines(text: str, reader: LineReader) -> Loaded:
-    """Give the reader every line, and return what it made of them, and the lines it left."""
+    """Give the reader every line; return its captures, and the lines that it refused."""
     rest = [line for line in _lines(text) if not reader.line(line)]
     captures = reader.finish()
     return captures, "\n".join(rest) if captures else text
@@ -307,7 +307,7 @@ _DIGITS = re.compile(r"\d{1,18}")
 
 
 def number(text: str | None) -> int:
-    """Return a decimal number of a sane length, 0 for all else."""
+    """Return a decimal number of limited length, 0 for anything else."""
     if text is None or _DIGITS.fullmatch(text) is None:
         return 0
     value = int(text)
