@@ -44,7 +44,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     thread: int
     source: str
-    """``futex`` and the like: a lock word names it; ``frames``: it is in a holder's frames."""
+    """``futex`` and similar: a lock word names it; ``frames``: it is in a holder's frames."""
     role: str
     strength: float
     chains: bool
