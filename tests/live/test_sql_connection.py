@@ -191,7 +191,7 @@ def test_processlist_counts(server: SqlServer, connection: Connection) -> None:
         wait_until(lambda: counts() == busy, "three statements run, and seven connections do not")
 
 
-def test_processlist_wants_its_privilege(server: SqlServer) -> None:
+def test_processlist_needs_its_privilege(server: SqlServer) -> None:
     server.execute("CREATE USER nobody_@localhost IDENTIFIED BY 'pw'")
     try:
         with closing(Connection(login(server, "nobody_", "pw"))) as connection:

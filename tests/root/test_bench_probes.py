@@ -37,7 +37,7 @@ def test_no_event_comes_before_its_threshold() -> None:
     assert min(late) >= 0
 
 
-def test_steps_of_a_capture_come_in_order() -> None:
+def test_steps_of_a_capture_are_ordered() -> None:
     for _ in range(TRIES):
         late = late_captures(SMALL)
         if len(late) == SMALL.captures:

@@ -137,7 +137,7 @@ def assert_locks(capture: Capture, facts: Sequence[Fact]) -> None:
 
 
 @pytest.mark.needs("bpf")
-def test_from_outside_the_library_is_the_function_it_stands_in_for(public: Path) -> None:
+def test_callers_see_the_replaced_function_and_not_the_library(public: Path) -> None:
     """What it calls for its own sake is in no stack: names compare, whatever the source."""
     with inside(public, "locks") as target:
         facts = [fact for fact in lock_facts(target) if fact.kind == "mutex"]
@@ -283,7 +283,7 @@ def assert_one_line(taken: Snap, code: int, *words: str) -> None:
         assert word in taken.stderr, (word, taken.stderr)
 
 
-def test_what_is_missing_is_said(public: Path) -> None:
+def test_missing_data_is_reported(public: Path) -> None:
     with inside(public, "locks") as one, Target("threads", "1", "1") as other:
         ring = one_ring(public / "rings")
         assert_one_line(snap(other.pid), 1, f"no ring of process {other.pid}", "/run/stallscope")

@@ -405,7 +405,7 @@ PROGRAMS = (
 
 
 @pytest.mark.parametrize("argv", PROGRAMS, ids=lambda argv: Path(argv[0]).name)
-def test_what_is_no_server_does_what_it_did(rings: Path, argv: tuple[str, ...]) -> None:
+def test_a_program_that_is_no_server_works_as_before(rings: Path, argv: tuple[str, ...]) -> None:
     plain = subprocess.run(argv, capture_output=True, check=False, timeout=PATIENCE)
     env = {**os.environ, **preloaded(rings)}
     loaded = subprocess.run(argv, capture_output=True, check=False, timeout=PATIENCE, env=env)

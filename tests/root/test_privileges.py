@@ -145,7 +145,7 @@ def test_the_tracer_may_raise_its_priority() -> None:
         assert_unharmed(target.pid)
 
 
-def test_who_reads_files_alone_keeps_less() -> None:
+def test_a_probe_that_only_reads_files_keeps_fewer_capabilities() -> None:
     argv = [str(probe.find()), "symbolize"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -200,7 +200,7 @@ def test_files_in_a_folder_of_another_user(foreign_folder: Path) -> None:
 
 
 @pytest.mark.needs("bpf")
-def test_sys_admin_stands_for_what_the_container_lacks() -> None:
+def test_sys_admin_replaces_capabilities_that_the_container_lacks() -> None:
     with Target("threads", "3", "25") as target:
         for missing in ("-bpf,-perfmon,-checkpoint_restore", "-checkpoint_restore"):
             done = snap(target.pid, prefix=("setpriv", f"--bounding-set={missing}"))

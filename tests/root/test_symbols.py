@@ -73,7 +73,7 @@ def test_separate_debug_file(tmp_path: Path) -> None:
         assert module.debug_file is not None
 
 
-def test_debug_file_of_another_build_is_not_believed(tmp_path: Path) -> None:
+def test_debug_file_of_another_build_is_not_used(tmp_path: Path) -> None:
     """A file lies under the right build-id, but it is not the one that it claims to be."""
     twin = tmp_path / "separate"
     twins.separate(target_path("threads"), twin, tmp_path / "debug")

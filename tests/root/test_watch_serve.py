@@ -126,7 +126,7 @@ def test_a_wait_takes_a_capture_while_it_goes_on(tmp_path: Path) -> None:
         assert_unharmed(target.pid)
 
 
-def test_a_capture_shows_who_waits_by_then(tmp_path: Path) -> None:
+def test_a_capture_shows_the_threads_that_wait_at_that_time(tmp_path: Path) -> None:
     """Waits that were reported long before, by one that was reported first."""
     with reported_early(tmp_path) as (target, watch, held):
         watch.ask(f"capture-threshold mutex {LATE_MS}", "capture-threshold")

@@ -195,7 +195,7 @@ def test_the_recovery_is_no_part_of_the_stall(tmp_path: Path, seconds: float | N
     assert length(incident) < lasted + RECOVERY * NS / 2
 
 
-def test_a_trigger_whose_collector_fails_for_good_lets_its_incident_end(
+def test_an_incident_ends_where_its_triggers_collector_fails_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "LOST_NS", NS // 10)

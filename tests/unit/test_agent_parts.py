@@ -189,7 +189,7 @@ def test_programs_get_lines_of_json_at_its_end_too() -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_metrics_are_what_prometheus_wants() -> None:
+def test_metrics_follow_the_rules_of_prometheus() -> None:
     metrics = AgentMetrics({"server": "mariadbd", "datadir": '/a"b\\c'}, 1.5)
     metrics.polls = 7
     for counter in (metrics.samples, metrics.errors, metrics.late, metrics.fired):

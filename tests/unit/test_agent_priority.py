@@ -44,7 +44,7 @@ def lowered(*, own_session: bool) -> list[str]:
 
 
 @pytest.mark.skipif(os.getpriority(os.PRIO_PROCESS, 0) > 7, reason="these tests run at less")
-def test_who_leads_a_session_sets_its_priority_too() -> None:
+def test_a_session_leader_sets_the_priority_of_its_session() -> None:
     nice, session = lowered(own_session=True)
     assert nice == "7"
     assert session.endswith(" nice 7")

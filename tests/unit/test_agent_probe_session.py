@@ -273,7 +273,7 @@ def test_what_it_says_by_itself_is_news(begin: Begin) -> None:
     session.wait(lambda event: isinstance(event, TargetEnded))
 
 
-def test_what_is_no_line_ends_that_probe_and_not_the_session(begin: Begin) -> None:
+def test_an_invalid_line_ends_that_probe_and_not_the_session(begin: Begin) -> None:
     session = begin(GARBAGE)
     wait_until(lambda: session.session.restarts >= 2, "it tries again")
     assert "line 1" in session.said[0]
@@ -379,7 +379,7 @@ def test_one_that_ignores_signals_does_not_delay_the_end(begin: Begin) -> None:
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it does not stay behind")
 
 
-def test_the_command_line_has_captures_only_where_a_trigger_wants_them(tmp_path: Path) -> None:
+def test_the_command_line_has_captures_only_where_a_trigger_needs_them(tmp_path: Path) -> None:
     settings = ProbeSettings(captures=tmp_path)
     assert "--captures" not in arguments((1,), settings, watch=True)
     wanted = ProbeSettings(captures=tmp_path, triggers=("--convoy=5",))

@@ -119,7 +119,7 @@ def test_a_chain_ends_at_the_signature_that_blocks(analyze: Analyze) -> None:
     assert first.confidence > 0.5
 
 
-def test_unstable_owners_are_believed_less(analyze: Analyze) -> None:
+def test_unstable_owners_lower_the_confidence(analyze: Analyze) -> None:
     def confidence(*, stable: bool) -> Finding:
         scenery = Scenery()
         (owner,) = scenery.add(f"JOIN::exec, {SESSION}", state="R")
@@ -353,7 +353,7 @@ def test_the_one_idle_connection_is_left_to_hold_it(analyze: Analyze) -> None:
 
 @pytest.mark.parametrize("asking", [SLOW, IDLE_SESSION])
 @pytest.mark.parametrize("holding", [None, SLOW, IDLE_SESSION])
-def test_who_took_the_capture_is_no_suspect(
+def test_the_connection_that_took_the_capture_is_no_likely_holder(
     analyze: Analyze, asking: str, holding: str | None
 ) -> None:
     """Its connection works, or is idle, because it asks: that says nothing of the lock."""
@@ -411,7 +411,7 @@ ROW = (
         "lock_rec_create, lock_rec_enqueue_waiting, lock_clust_rec_read_check_and_lock",
     ],
 )
-def test_who_asks_for_a_row_does_not_hold_it(analyze: Analyze, stack: str) -> None:
+def test_a_thread_that_requests_a_row_does_not_hold_it(analyze: Analyze, stack: str) -> None:
     scenery = Scenery()
     scenery.add(ROW, times=40)
     scenery.add(f"{stack}, {SESSION}", state="R")
@@ -452,7 +452,7 @@ def test_an_owner_seen_after_its_stack_is_none(analyze: Analyze, stack: str) -> 
     assert any("changed while it was read" in text for text in verdict.against)
 
 
-def test_who_changes_the_tree_comes_before_who_has_done_so(analyze: Analyze) -> None:
+def test_a_thread_that_changes_the_tree_comes_before_one_that_has_done_so(analyze: Analyze) -> None:
     insert = f"btr_page_split_and_insert, btr_cur_pessimistic_insert, {SESSION}"
     latch = "pthread_cond_wait, os_event_wait_low, sync_array_wait_event, rw_lock_s_lock_spin"
     scenery = Scenery()
@@ -469,7 +469,7 @@ def test_who_changes_the_tree_comes_before_who_has_done_so(analyze: Analyze) -> 
     assert blocker.tid == busy
 
 
-def test_who_has_just_unlocked_holds_nothing(analyze: Analyze) -> None:
+def test_a_thread_that_has_just_unlocked_holds_nothing(analyze: Analyze) -> None:
     scenery = Scenery()
     lock = scenery.lock(symbol="LOCK_open")
     scenery.add(f"{FUTEX}, open_table, open_tables, {SESSION}", times=12, lock=lock)
@@ -478,7 +478,7 @@ def test_who_has_just_unlocked_holds_nothing(analyze: Analyze) -> None:
     assert analyze(scenery).findings[0].blocker is None
 
 
-def test_waiting_for_an_old_version_lets_the_table_cache_go(analyze: Analyze) -> None:
+def test_waiting_for_an_old_version_releases_the_table_cache(analyze: Analyze) -> None:
     scenery = Scenery()
     lock = scenery.lock(symbol="LOCK_open")
     scenery.add(f"{FUTEX}, open_table, open_tables, {SESSION}", times=12, lock=lock)
@@ -489,7 +489,7 @@ def test_waiting_for_an_old_version_lets_the_table_cache_go(analyze: Analyze) ->
     assert verdict.blocker is None
 
 
-def test_who_changes_the_page_and_waits_for_an_undo_slot(analyze: Analyze) -> None:
+def test_a_thread_that_changes_the_page_and_waits_for_an_undo_slot(analyze: Analyze) -> None:
     scenery = Scenery()
     latch = "sched_yield, rw_lock_s_lock_spin, buf_page_get_gen, btr_cur_latch_leaves"
     scenery.add(f"{latch}, btr_cur_search_to_nth_level, {SESSION}", times=40, state="R")

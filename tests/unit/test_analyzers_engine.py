@@ -76,7 +76,7 @@ def test_a_nameless_stack_waits_as_its_system_call_says(analyze: Analyze) -> Non
 # --- rings --------------------------------------------------------------------------------------
 
 
-def test_a_ring_of_two_and_who_waits_behind_it(analyze: Analyze) -> None:
+def test_a_deadlock_of_two_and_the_waiters_behind_it(analyze: Analyze) -> None:
     scenery = Scenery()
     first = scenery.lock(owner=2, symbol="LOCK_a")
     second = scenery.lock(owner=1, symbol="LOCK_b")

@@ -101,7 +101,7 @@ def test_lines_of_other_versions_are_kept(line: str) -> None:
     assert redact(line, normalize) == line + "\n"
 
 
-def test_what_is_not_known_is_left_out_and_counted() -> None:
+def test_unknown_lines_are_left_out_and_counted() -> None:
     redacted = redact("Log sequence number 5\nmy secret 5\nread 5 of it, Alice\n\n", normalize)
     assert redacted.splitlines() == ["Log sequence number 5", "<left out: 2 lines>", ""]
 

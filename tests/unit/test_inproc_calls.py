@@ -223,7 +223,7 @@ NO_SERVERS = {
 
 
 @pytest.mark.parametrize("name", sorted(NO_SERVERS))
-def test_what_is_no_server_runs_as_ever(name: str, rings: Path) -> None:
+def test_a_program_that_is_no_server_runs_as_before(name: str, rings: Path) -> None:
     command = NO_SERVERS[name]
     if shutil.which(command[0]) is None:
         pytest.skip(f"no {command[0]} here")

@@ -81,7 +81,7 @@ def test_deadline_ends_it_even_where_it_will_not(
         os.kill(int(pid_file.read_text()), 0)
 
 
-def test_ctrl_c_ends_it_in_order(fake_probe: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_cleanly(fake_probe: Path, tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     python_program(
         fake_probe,

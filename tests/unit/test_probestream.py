@@ -114,7 +114,7 @@ def test_silence_ends(fake_probe: Path) -> None:
     assert ended(running.pid)
 
 
-def test_one_that_will_not_end_is_made_to(
+def test_a_probe_that_does_not_end_is_killed(
     fake_probe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallscope.collectors.probe._TERM_SECONDS", 0.2)

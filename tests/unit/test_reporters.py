@@ -383,7 +383,7 @@ def test_json_is_one_line_and_survives_lone_surrogates() -> None:
     assert json.loads(out)["capture"] == "/tmp/\\udcff"
 
 
-def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_on_a_terminal_with_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

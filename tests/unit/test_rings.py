@@ -88,7 +88,7 @@ def test_each_threshold_has_its_place(tmp_path: Path, kind: str) -> None:
         (lambda data: data[:-1], "it was cut"),
     ],
 )
-def test_what_is_no_ring_is_said(
+def test_a_file_that_is_no_ring_is_reported(
     tmp_path: Path, damage: Callable[[bytes], bytes], said: str
 ) -> None:
     path = made(tmp_path / "r.ring")

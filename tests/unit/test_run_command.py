@@ -101,7 +101,7 @@ def test_the_dashes_may_be_left_out_and_nothing_is_set_that_was_not_asked_for(
     assert answer["env"] == {"LD_PRELOAD": str(library), "STALLSCOPE_LIBRARY": str(library)}
 
 
-def test_what_is_preloaded_already_stays_in_front(library: Path) -> None:
+def test_libraries_that_are_preloaded_already_stay_first(library: Path) -> None:
     def preloaded(before: str) -> str:
         return preload.environment(library, {"LD_PRELOAD": before})["LD_PRELOAD"]
 

@@ -84,7 +84,7 @@ def test_gdb_is_not_a_way_around_a_process_that_is_gone(
         snapshot.take((2**22 + 1,), (), options)
 
 
-def test_without_gdb_the_probes_word_stands(
+def test_without_gdb_the_error_of_the_probe_is_kept(
     take: Take, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python_program(tmp_path / "probe", "import sys; sys.exit('stallscope-probe: nothing works')")

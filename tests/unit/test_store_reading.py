@@ -253,7 +253,7 @@ def test_any_index_gives_the_same_list(folder: Path, data: bytes) -> None:
     assert [summary.id for summary in listing(dest).incidents] == [folder.name]
 
 
-def test_an_index_that_lies_is_not_believed(folder: Path) -> None:
+def test_a_wrong_index_is_not_used(folder: Path) -> None:
     dest = folder.parent.parent
     Store.open(dest).refresh_index()
     path = dest / layout.INDEX

@@ -211,7 +211,7 @@ def test_two_do_not_prune_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(store.prune(Retention(count=1)).removed) == 1
 
 
-def test_size_counts_what_lies_on_disk(tmp_path: Path) -> None:
+def test_size_counts_bytes_on_disk(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     with begun(store, 1) as folder:
         folder.add_capture(CAPTURE, CaptureEntry("", 1, "trigger"))

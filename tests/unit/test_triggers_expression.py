@@ -92,7 +92,7 @@ def test_values(text: str, expected: float) -> None:
         'command("x")',
     ],
 )
-def test_what_is_not_known_has_no_value(text: str) -> None:
+def test_an_unknown_value_is_none(text: str) -> None:
     assert value(text, a=6, zero=0) is None
 
 

@@ -44,7 +44,7 @@ def test_fires_after_so_many_in_a_row() -> None:
     assert fires(machine(), "++-++-+++") == [8]
 
 
-def test_what_is_not_known_neither_counts_nor_clears() -> None:
+def test_an_unknown_value_neither_counts_nor_clears() -> None:
     assert fires(machine(), "+?+?+") == [4]
     one = machine(sleep=0)
     assert fires(one, "+++-?-") == [2]
@@ -85,7 +85,7 @@ def test_a_breach_is_over_at_the_first_of_its_clear_samples() -> None:
     assert [*over, one.over_ns] == [None, 6 * NS]
 
 
-def test_what_is_known_no_more_is_over_after_a_while() -> None:
+def test_a_breach_without_values_is_over_after_a_while() -> None:
     one = machine(cycles=1, sleep=0)
     assert fires(one, "++" + "?" * 61) == [0]
     phases = [(one.give_up(second * NS), one.phase) for second in (61, 62)]

@@ -172,7 +172,7 @@ def test_the_documented_fields_are_these() -> None:
         (json.dumps(SAMPLE).encode()[:-40], "not stallscope.waits/1"),
     ],
 )
-def test_what_is_no_line_is_one_line_of_error(data: bytes, why: str) -> None:
+def test_an_invalid_line_is_one_line_of_error(data: bytes, why: str) -> None:
     with pytest.raises(StallscopeError, match=why) as error:
         loads(data, "probe", 7)
     assert "\n" not in str(error.value)

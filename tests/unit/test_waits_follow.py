@@ -85,7 +85,7 @@ def test_why_it_is_not_found_is_said_once(stream: Stream, gone: int) -> None:
     assert max(pauses) <= 1.0
 
 
-def test_what_is_gone_and_still_shown_is_not_back(stream: Stream, gone: int) -> None:
+def test_a_process_that_has_ended_and_is_still_shown_is_not_back(stream: Stream, gone: int) -> None:
     old = server(gone)
     with waits.Follower(old, lambda _: old, lambda text: None) as follower:
         follower.begin(stream)
@@ -125,7 +125,7 @@ def test_of_two_the_one_with_its_data_is_taken(monkeypatch: pytest.MonkeyPatch) 
         find(server(10, datadir=None))
 
 
-def test_what_was_asked_for_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     by_folder = two_of_a_name(monkeypatch)
     find: Find = waits.find_again("mysqld", Selector(datadir="/data/a"))
     assert find(server(10, datadir="/data/b")) is by_folder["/data/a"]

@@ -133,7 +133,7 @@ def test_holders_without_a_name(signatures: catalog.Catalog) -> None:
     )
 
 
-def test_a_finding_says_who_holds_what_has_no_word() -> None:
+def test_a_finding_names_holders_of_locks_without_a_lock_word() -> None:
     """A chain of findings: thread 1 blocks thread 2, and thread 2 the others, as their frames
     show."""
     base = capture([None, None, None, None])
@@ -182,7 +182,7 @@ def test_untrusted_text_is_inert(signatures: catalog.Catalog) -> None:
         assert len(line) <= 60
 
 
-def test_every_waiter_stands_in_it_once(signatures: catalog.Catalog) -> None:
+def test_every_waiter_is_in_it_once(signatures: catalog.Catalog) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)

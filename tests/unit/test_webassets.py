@@ -44,7 +44,7 @@ def web(folder: Path) -> Path:
     return Path(shutil.copytree(WEB, folder / "web", ignore=shutil.ignore_patterns("node_modules")))
 
 
-def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
+def test_existing_files_are_not_made_again(tmp_path: Path) -> None:
     source, out = web(tmp_path), tmp_path / "out"
     out.mkdir()
     for name in webassets.PRODUCTS:
