@@ -42,7 +42,7 @@ class Queue(msgspec.Struct, frozen=True):
     finding: int | None = None
     """Index into Analysis.findings, where a finding puts the threads here and no lock word."""
     places: tuple[Place, ...] = ()
-    """Those that hold up nobody, the most first."""
+    """Threads that block nobody, the largest number first."""
     holders: tuple[Holder, ...] = ()
     """Those that others wait for in turn, the one with most behind it first."""
 
@@ -56,7 +56,7 @@ class Holder(msgspec.Struct, frozen=True):
     queues: tuple[Queue, ...] = ()
     certain: bool = True
     closes: bool = False
-    """It stands above already: here a cycle closes."""
+    """It is in the tree already: here a cycle closes."""
     cycle: tuple[int, ...] = ()
     """Of the root of a cycle: its threads in order, each waiting for the next."""
 

@@ -83,7 +83,7 @@ class NotRunningError(StallscopeError):
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """What the user said about the server besides its name."""
+    """What the user said about the server in addition to its name."""
 
     socket: str | None = None
     port: int | None = None

@@ -39,7 +39,7 @@ _LIBRARY = re.compile(rb"/libpython[0-9][0-9.]*[a-z]*\.so")
 
 
 def find() -> str:
-    """Return the path of py-spy: beside this Python, or in PATH."""
+    """Return the path of py-spy: in the folder of this Python, or in PATH."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
     if found is None:

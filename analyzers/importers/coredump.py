@@ -73,7 +73,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Return whether a stack of systemd-coredump stands in the text."""
+    """Return whether a stack of systemd-coredump is in the text."""
     return "Stack trace of thread " in text
 
 

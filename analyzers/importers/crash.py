@@ -28,7 +28,7 @@ _SOURCE = re.compile(r"\S+:\d+$")
 _QUERY = re.compile(r"Query \((?:0x)?[0-9a-f]{1,16}\): (.*)$|thd->query at 0x[0-9a-f]+ = (.*)$")
 _CONNECTION = re.compile(r"(?:Connection ID \(thread ID\): |thd->thread_id=)(\d{1,18})")
 _AFTER = 12
-"""Lines after the frames in which the query stands."""
+"""Lines after the frames in which the query is."""
 
 
 class _Reader(LineReader):

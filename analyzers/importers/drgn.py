@@ -89,7 +89,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Return whether a frame with its column, or its offset and size, stands in the text."""
+    """Return whether a frame with its column, or its offset and size, is in the text."""
     return _SNIFF.search(text) is not None
 
 

@@ -95,7 +95,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Return whether a thread's head stands in the text."""
+    """Return whether a thread's head is in the text."""
     return "TID " in text and _SNIFF.search(text) is not None
 
 

@@ -46,14 +46,14 @@ class RawThread(msgspec.Struct, array_like=True, gc=False):
 
 
 class DumpStart(msgspec.Struct, array_like=True):
-    """A line that only stands at the start of a dump."""
+    """A line that occurs only at the start of a dump."""
 
     pid: int = 0
     exe: str | None = None
 
 
 class Scan(msgspec.Struct):
-    """What stands in a piece of text. ``rest``: the lines that are none of gdb's."""
+    """The stacks of a piece of text. ``rest``: the lines that are not gdb's."""
 
     frames: list[RawFrame]
     stacks: list[tuple[int, ...]]
@@ -302,7 +302,7 @@ class _Scanner:
                         frame = by_text((line[4:], ""))
                 if frame is not None:
                     inside = True
-                    # Above, a line stands for its frame, and #0 and #1 begin a stack.
+                    # Above, a line represents its frame, and #0 and #1 begin a stack.
                     if line[1] > "1" and len(line) < MAX_KEPT:
                         self.keep(line, frame)
                     if frame >= 0:

@@ -174,7 +174,7 @@ class _Reader(LineReader):
         if self.ruled:
             self.ruled = False
             title = line.strip()
-            # The date of the latest deadlock stands there, too.
+            # The date of the latest deadlock is there, too.
             if title[:1].isalpha() and title == title.upper() and len(title) < 60:
                 self.section = title
                 return True
@@ -413,7 +413,7 @@ def _deadlock(lines: list[str]) -> str:
 
 
 def sniff(text: str) -> bool:
-    """Return whether a monitor's output or a semaphore wait stands in the text."""
+    """Return whether a monitor's output or a semaphore wait is in the text."""
     return "INNODB MONITOR OUTPUT" in text or " seconds the semaphore" in text
 
 

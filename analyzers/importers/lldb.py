@@ -91,7 +91,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Return whether a frame of lldb stands in the text."""
+    """Return whether a frame of lldb is in the text."""
     return "frame #0: 0x" in text
 
 

@@ -68,7 +68,7 @@ def _says(name: str) -> bool:
 
 
 def sniff(text: str) -> bool:
-    """Return whether a thread's head stands in the text."""
+    """Return whether a thread's head is in the text."""
     return "hread" in text and _SNIFF.search(text) is not None
 
 

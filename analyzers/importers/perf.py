@@ -120,7 +120,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Return whether a frame as perf prints it stands in the text."""
+    """Return whether a frame as perf prints it is in the text."""
     return _SNIFF.search(text) is not None
 
 

@@ -53,7 +53,7 @@ class _Reader(LineReader):
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas that no bracket holds; of a broken name keep what stands before it broke."""
+    """Split at commas that no bracket holds; of a broken name keep the part before the break."""
     names: list[str] = []
     for name in _balanced(text) or text.split(","):
         name = name.strip()

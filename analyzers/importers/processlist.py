@@ -165,7 +165,7 @@ class _Reader(LineReader):
 
 
 def sniff(text: str) -> bool:
-    """Return whether the head of a processlist stands in the text."""
+    """Return whether the head of a processlist is in the text."""
     return _SNIFF.search(text) is not None
 
 

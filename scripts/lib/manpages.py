@@ -159,7 +159,7 @@ class _Page:
 
 
 def _text(token: Token) -> str:
-    """Return a line of roff for what stands in a paragraph, a heading, a cell."""
+    """Return a line of roff for the content of a paragraph, a heading, a cell."""
     out: list[str] = []
     target = ""
     for child in token.children or ():

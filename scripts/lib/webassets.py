@@ -55,7 +55,7 @@ def run(argv: list[str], folder: Path, what: str) -> None:
 
 
 def npm() -> str:
-    """Return npm, the one beside this Python before any other."""
+    """Return npm; the one in the folder of this Python comes first."""
     beside = Path(sys.executable).parent
     found = shutil.which("npm", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if found is None:

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def count_threads(analysis: Analysis) -> int:
-    """Return how many threads the capture stands for."""
+    """Return how many threads the capture represents."""
     return sum(thread.count for thread in analysis.capture.threads)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What database servers say, as text and numbers: statements, InnoDB's status, deadlocks."""
+"""Texts and numbers of database servers: statements, InnoDB's status, deadlocks."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlocks: who waited for whom, with which statements, and whom it cost.
-
-They are read in InnoDB's own words, of its status and of error logs. A log may lack the headings
-(MySQL 8 and later leave them out unless log_error_verbosity is 3): then a deadlock ends with the
-transaction that waits for what the first one holds, and its victim is not known.
+"""Deadlocks: who waited for whom, with which statements, and the victim. They are parsed from
+InnoDB's status and from error logs. A log may lack the headings (MySQL 8 and later leave them out
+unless log_error_verbosity is 3): then a deadlock ends with the transaction that waits for what the
+first one holds, and its victim is not known.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class DeadlockLock(msgspec.Struct, frozen=True):
 
 
 class DeadlockTransaction(msgspec.Struct, frozen=True):
-    """One side of a deadlock: what it ran, held and waited for."""
+    """One transaction of a deadlock: its statement, held locks and wait."""
 
     transaction: str
     """Its id as the server prints it."""
@@ -87,7 +86,7 @@ class DeadlockTransaction(msgspec.Struct, frozen=True):
     seconds: int | None = None
     """For how long it had been open."""
     query: str | None = None
-    """Its last statement, normalized: the one that waited. Earlier ones took the locks it holds."""
+    """Its last statement, normalized: the waiting one. Earlier ones took its locks."""
     digest: str | None = None
     holds: tuple[DeadlockLock, ...] = ()
     waits: DeadlockLock | None = None
@@ -97,7 +96,7 @@ class Deadlock(msgspec.Struct, frozen=True):
     """Transactions that waited for one another until the server rolled one back."""
 
     id: str
-    """Sorts by time, and is the same wherever this deadlock was read."""
+    """Sorts by time, and is the same for all sources of this deadlock."""
     time_ns: int
     """Wall clock when it was found, which is after it happened."""
     transactions: tuple[DeadlockTransaction, ...]
@@ -105,7 +104,7 @@ class Deadlock(msgspec.Struct, frozen=True):
     """``log``: the server's error log; ``status``: LATEST DETECTED DEADLOCK."""
     schema: str = SCHEMA
     server_time: str | None = None
-    """In the server's own words and time zone; None where its log does not say."""
+    """Time in the server's format and time zone; None where its log has none."""
     victim: int | None = None
     """Index into ``transactions`` of the one that was rolled back; None where that is unknown."""
 
@@ -120,7 +119,7 @@ def key(transactions: tuple[DeadlockTransaction, ...]) -> str:
 
 
 def identify(transactions: tuple[DeadlockTransaction, ...], when: str) -> str:
-    """Return an id: ``when`` is the server's time, or one of ours in the same form."""
+    """Return an id: ``when`` is the server's time, or ours in the same format."""
     match = _STAMP.match(when)
     if match is None:
         return f"unknown-{key(transactions)}"
@@ -166,7 +165,7 @@ class _Transaction(msgspec.Struct):
 
 
 class Reader:
-    """Lines in, deadlocks out.
+    """Parses lines to deadlocks.
 
     ``when``: of the first one, where it is known. ``headless``: headings can be missing.
     """
@@ -203,7 +202,7 @@ class Reader:
         return found
 
     def end(self, now_ns: int, now: str) -> Deadlock | None:
-        """Return what was begun, where it is whole enough, and begin again."""
+        """Return the current deadlock, if it is complete enough, and reset the parser."""
         found = self._made(now_ns, now) if len(self._transactions) > 1 else None
         self._reset()
         return found
@@ -275,7 +274,8 @@ class Reader:
             space=int(page.group(1)) if page else None,
             page=int(page.group(2)) if page else None,
         )
-        # MariaDB prints the lock that another holds below the one who waits: its id says whose.
+        # MariaDB prints the lock of another transaction below the waiting one: its id says whose it
+        # is.
         locks = self._locks.setdefault(match["trx"][:64], [])
         known = next((lock for lock in locks if _same(lock, self._lock)), None)
         if known is not None:

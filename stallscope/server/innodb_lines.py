@@ -34,7 +34,7 @@ def handle(text: str | None) -> int:
 
 
 def activity(text: str, tid: re.Match[str] | None) -> str | None:
-    """Return the activity that stands at the end of a transaction's head."""
+    """Return the activity at the end of a transaction's first line."""
     text = text[tid.end() :] if tid else text
     return text.strip(" ,") or None
 

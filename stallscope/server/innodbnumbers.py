@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of ``SHOW ENGINE INNODB STATUS``, under one name each wherever they are shown."""
+"""The numbers of ``SHOW ENGINE INNODB STATUS``, each with one name in all outputs."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ NAMES = frozenset(
         "innodb.checkpoint_age",
     }
 )
-"""All that `numbers` can find."""
+"""All names that `numbers` can return."""
 
 
 def numbers(text: str) -> dict[str, float]:
-    """Return what a report says in numbers; what it does not say is left out."""
+    """Return the numbers of a report, as far as it has them."""
     found: dict[str, float] = {}
     for name, pattern in _COUNTS.items():
         if match := pattern.search(text):
@@ -76,7 +76,7 @@ def with_share(text: str, variables: Mapping[str, str]) -> dict[str, float]:
 
 
 def latest_deadlock(text: str) -> str | None:
-    """Return when the latest deadlock was, as SHOW ENGINE INNODB STATUS has it."""
+    """Return the time of the latest deadlock in SHOW ENGINE INNODB STATUS."""
     match = _DEADLOCK.search(text)
     return match.group(1) if match else None
 
@@ -87,5 +87,5 @@ def _log_capacity(variables: Mapping[str, str]) -> int:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else default
 
     capacity = number("innodb_redo_log_capacity")
-    # From 8.0.30 on the old two are there still, and mean nothing unless they were set.
+    # From 8.0.30 on the old two still exist, but have no effect unless they were set.
     return capacity or number("innodb_log_file_size") * number("innodb_log_files_in_group", 1)

@@ -155,7 +155,7 @@ class _Redaction:
         yield self._normalize(text).text
 
     def _kept(self, at: int) -> str | None:
-        """Return a line as it may be shown, None where it may not."""
+        """Return a line without data, None where it must not be shown."""
         line = self._lines[at]
         if not line.strip() or _RULE.match(line) or _STAMP.match(line):
             return line[:_MAX_LINE]

@@ -22,17 +22,17 @@ import msgspec
 __all__ = ["MAX_INPUT", "MAX_TEXT", "Statement", "normalize", "normalizer"]
 
 MAX_INPUT = 16_384
-"""Characters of a statement that are read; one that is longer counts as cut off there."""
+"""The most characters of a statement that are parsed; a longer one counts as cut there."""
 MAX_TEXT = 4096
-"""Characters of a normalized statement that are kept."""
+"""The most characters of a normalized statement."""
 
 _MAX_NAME = 256
 _MAX_DEPTH = 64
 _CUT = "…"
 _COMMENT = "/**/"
-"""A statement that is comments alone."""
+"""A statement of comments only."""
 _LIST = "?+"
-"""A list of literals, however long."""
+"""A list of literals of any length."""
 
 
 class Statement(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class _UnreadableError(Exception):
-    """The text cannot be read for certain."""
+    """The text cannot be parsed with certainty."""
 
 
 class _Token(msgspec.Struct, frozen=True, gc=False):
@@ -52,13 +52,13 @@ class _Token(msgspec.Struct, frozen=True, gc=False):
     """``word``, ``name`` (quoted), ``variable``, ``string``, ``number``, ``op``, ``mark``."""
     text: str
     spaced: bool
-    """Blanks or a comment stood before it."""
+    """Blanks or a comment were before it."""
     upper: str = ""
     """Of a word."""
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """One way to read quotes."""
+    """One interpretation of quotes."""
 
     single_escapes: bool
     """A backslash escapes in '…'."""
@@ -122,7 +122,7 @@ _ACCOUNT_WORDS = frozenset(
 def normalize(
     text: str, *, ansi_quotes: bool = False, no_backslash_escapes: bool = False
 ) -> Statement:
-    """Take all data out of a statement.
+    """Remove all data from a statement.
 
     ``ansi_quotes`` and ``no_backslash_escapes`` are the server's SQL modes of these names; for
     PostgreSQL both hold.
@@ -176,7 +176,7 @@ def _read(text: str, stated: _Reading, *, cut: bool) -> str:
 
 
 class _Lexer:
-    """Text to tokens, in one reading."""
+    """Splits a text into tokens, in one interpretation."""
 
     def __init__(self, text: str, reading: _Reading) -> None:
         self.text = text
@@ -342,7 +342,7 @@ def _last(tokens: list[_Token], back: int) -> _Token | None:
 
 
 def _begins_operand(before: _Token | None) -> bool:
-    """Return whether a value stands after this token, and no operator."""
+    """Return whether a value follows this token, and no operator."""
     if before is None:
         return True
     if before.kind == "word":

@@ -10,11 +10,11 @@ import msgspec
 __all__ = ["ABSENT", "Progress", "StatusSample"]
 
 ABSENT = "not available on this server"
-"""What is said of a number that a server does not have."""
+"""The text for a number that a server does not have."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """One long statement that the server says the progress of."""
+    """One long statement whose progress the server reports."""
 
     connection: int
     stage: str
@@ -24,7 +24,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class StatusSample(msgspec.Struct, frozen=True):
-    """What a server said at one moment."""
+    """The numbers of a server at one moment."""
 
     values: Mapping[str, float]
     """Numbers of SHOW GLOBAL STATUS; those of other sources have a dot in their names."""
@@ -36,6 +36,6 @@ class StatusSample(msgspec.Struct, frozen=True):
     missing: Mapping[str, str] = {}
     """Sources that could not be read, and why: ``innodb``, ``metrics``, ``progress``."""
     latest_deadlock: str | None = None
-    """When it was, in the server's own words; None: none, or unknown."""
+    """Time of the latest deadlock, in the server's format; None: none, or unknown."""
     session: int | None = None
-    """Which connection asked: a server that answers twice on one did not end meanwhile."""
+    """The connection: a server that answers twice on the same one did not restart meanwhile."""

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that grow while an incident goes on; a torn tail is cut when they are read.
-
-What ``Appended.append`` returned from is on disk. Compressed files are zstd frames one after the
-other, each with its checksum, so that a tail that was not written to its end is found.
+"""Files that grow during an incident; a damaged end is cut when they are read. When
+``Appended.append`` has returned, its data is on disk. Compressed files are zstd frames one after
+the other, each with its checksum, so that an incomplete end is found.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Appended:
         self._named = False
 
     def append(self, data: bytes) -> None:
-        """Write all of the data and sync it; of what fails nothing is left.
+        """Write all of the data and sync it; a failed write leaves nothing behind.
 
         Raises: StallscopeError.
         """
@@ -59,14 +58,14 @@ class Appended:
                 view = view[os.write(self._descriptor, view) :]
             os.fdatasync(self._descriptor)
         except OSError:
-            # A frame behind a torn one would never be read.
+            # A frame after a damaged one would never be read.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(data)
 
     def close(self) -> None:
-        """Close it; once more does nothing."""
+        """Close it; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -78,7 +77,8 @@ def pack(plain: bytes) -> bytes:
 
 
 def frames(data: bytes, limit: int) -> tuple[bytes, str | None]:
-    """Return what the whole frames hold, ``limit`` bytes at most, and why not all of it."""
+    """Return the content of the intact frames, ``limit`` bytes at most, and why it is
+    incomplete."""
     parts: list[bytes] = []
     size = at = 0
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX}

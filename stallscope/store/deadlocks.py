@@ -18,7 +18,7 @@ from stallscope.store.records import DAMAGE, encode
 __all__ = ["MOST", "add", "read_all"]
 
 MOST = 1_000
-"""Deadlocks that are kept where nobody says otherwise."""
+"""How many deadlocks are kept by default."""
 _MAX_BYTES = 8 << 20
 _MAX_NOTES = 100
 

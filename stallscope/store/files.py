@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a folder that is not trusted: no links are followed, no size is believed."""
+"""Files of a folder that is not trusted: links are not followed, sizes are not trusted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def regular(name: str, inside: int) -> os.stat_result | None:
 
 
 def read(name: str, inside: int, limit: int) -> bytes:
-    """Return what a regular file holds.
+    """Return the content of a regular file.
 
     Raises: StallscopeError beginning with the name. FileNotFoundError where there is none.
     """
@@ -101,7 +101,7 @@ def make_folder(path: Path) -> bool:
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it, and make their names last. Raises: StallscopeError."""
+    """Make a folder and those above it, and sync their names. Raises: StallscopeError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         if make_folder(folder):

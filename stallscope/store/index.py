@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of all incidents; index.json spares reading each one, and is never believed alone.
+"""The list of all incidents; index.json avoids reading each one, and is never trusted alone.
 
 An entry of the index counts only where the incident.json that it was made from is the one that
 lies there: same inode, times and size. So the index can be torn, old, or missing, and two agents
@@ -48,7 +48,7 @@ class Summary(Outline, frozen=True, kw_only=True):
     bytes: Count = 0
     """On disk."""
     going_on: bool = False
-    """An agent has it in hand; looked up each time."""
+    """Whether an agent writes it now; checked at each listing."""
 
 
 class Listing(msgspec.Struct):
@@ -58,9 +58,9 @@ class Listing(msgspec.Struct):
     incidents: list[Summary]
     notes: list[Note] = []
     read: int = 0
-    """How many the index did not know."""
+    """How many were not in the index."""
     dropped: int = 0
-    """How many of the index are no more there."""
+    """How many of the index no longer exist."""
 
     def path(self, summary: Summary) -> str:
         """Return the folder of an incident."""

@@ -49,7 +49,7 @@ SPOOL = "spool"
 INDEX = "index.json"
 MARK = "lock"
 MARK_TEXT = b"stallscope.store/1\n"
-"""The lock file holds this line: a folder without it is somebody else's, and nothing is written."""
+"""The content of the lock file: in a folder without it nothing is written."""
 
 INCIDENT = "incident.json"
 CAPTURES = "captures"

@@ -19,7 +19,7 @@ _LONGEST_NAP = 0.05
 
 
 class Locked(StallscopeError):
-    """Somebody else holds the lock."""
+    """Another process holds the lock."""
 
 
 class Held:
@@ -29,7 +29,7 @@ class Held:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Release it; once more does nothing."""
+        """Release it; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

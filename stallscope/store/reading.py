@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read one incident of a store that is not trusted: bounded, and tolerant of what is torn.
-
-What cannot be read is left out and said in ``notes``, which grow as more is read.
+"""Read one incident of an untrusted store, with limits, also if it is damaged. Unreadable parts are
+left out, with ``notes``, to which later reads add.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def read_incident(path: Path) -> StoredIncident:
 
 
 def is_ongoing(above: int, name: str, inside: int) -> bool:
-    """Return whether an agent has the incident ``name`` in hand."""
+    """Return whether an agent writes the incident ``name`` now."""
     held = locking.is_held(name, above)
     if held is not None:
         return held
@@ -83,7 +82,7 @@ def is_ongoing(above: int, name: str, inside: int) -> bool:
 
 
 class StoredIncident:
-    """One incident as it lies on disk."""
+    """One incident on disk."""
 
     def __init__(self, path: Path, incident: Incident, *, going_on: bool) -> None:
         self.path = path

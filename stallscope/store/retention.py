@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept for how long, and how much of the disk is left to others."""
+"""Retention: what is kept for how long, and how much disk space stays free."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 _DAY_NS = 86_400 * 10**9
 _LEFTOVER_S = 3600.0
-"""What lies aside for so long, and is not locked, was left by a process that was killed."""
+"""Unlocked temporary folders of this age were left by a killed process."""
 
 _FILES = frozenset((layout.INCIDENT, layout.SAMPLES, layout.WAITS, layout.RAW_SQL))
 _FOLDERS: dict[str, Callable[[str], bool]] = {
@@ -55,7 +55,7 @@ class DiskGuard(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct):
-    """What retention did."""
+    """The result of retention."""
 
     removed: list[str] = []
     bytes: int = 0
@@ -89,7 +89,7 @@ def expired(incidents: Sequence[Summary], keep: Retention, now_ns: int) -> list[
 def remove(incidents: Path, name: str) -> str | None:
     """Remove one incident; return why it was not.
 
-    It gets another name first, so that nobody sees half of it, and a later call of
+    It is renamed first, so that no reader sees a part of it, and a later call of
     ``clear_leftovers`` goes on where this one was killed. An incident in whose folder lies anything
     that stallscope did not write is kept. Raises: OSError.
     """
@@ -160,7 +160,7 @@ def _remove_folder(name: str, inside: int) -> bool:
 
 
 def clear_leftovers(dest: Path, now: float) -> list[str]:
-    """Finish removals that were interrupted, and drop what killed processes left aside.
+    """Finish interrupted removals, and remove temporary folders of killed processes.
 
     Return why not, one line each. Raises: OSError.
     """

@@ -71,7 +71,7 @@ class Store:
         return retention.too_little_space(self.dest, guard, expected)
 
     def recover(self) -> list[str]:
-        """Mark the incidents whose agent was killed as interrupted; return their ids."""
+        """Mark incidents of killed agents as interrupted; return their ids."""
         marked = []
         for summary in self.listing().incidents:
             if summary.end_ns is None and not (summary.interrupted or summary.going_on):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write one incident so that it is whole after a kill or a power loss at any instant."""
+"""Write one incident so that it is intact after a kill or a power loss at any moment."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _MAX_TEXTS = 10_000
 def announce(incidents: Path, incident: Incident, sized: Callable[[int], None]) -> IncidentFolder:
     """Make the folder of an incident; when this returns, the incident is never lost.
 
-    It is put together aside and then given its name, so that nobody sees half of it. Where the
-    name is taken, by another agent for one, it gets a number. ``sized`` is called with the bytes of
-    each capture.
+    It is created under a temporary name and then renamed, so that no reader sees a part of it.
+    Where the name is taken, by another agent for one, it gets a number. ``sized`` is called with
+    the bytes of each capture.
     """
     aside = incidents / f"{layout.ASIDE}{secrets.token_hex(8)}"
     make_folder(aside)
@@ -135,7 +135,7 @@ class IncidentFolder:
             return self.path / name
 
     def add_capture(self, source: Path | bytes, entry: CaptureEntry) -> CaptureEntry:
-        """Take a capture in, and return the entry with the name of its file.
+        """Add a capture, and return the entry with the name of its file.
 
         ``source`` is the text of a capture, or a file: one that ``next_capture`` named stays where
         it is, any other is moved here.
@@ -172,7 +172,7 @@ class IncidentFolder:
             raise StallscopeError(f"cannot take {source} in: {one_line_of(error)}") from error
 
     def _adopt(self, path: Path) -> None:
-        """Make a capture last that somebody else wrote, and its name."""
+        """Sync a capture that another process wrote, and its name."""
         if not layout.is_capture_name(path.name):
             raise StallscopeError(f"{path}: is not the name of a capture")
         try:

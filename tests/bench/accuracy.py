@@ -24,7 +24,7 @@ __all__ = ["Outcome", "judge", "sections"]
 CHECKOUT = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("STALLSCOPE_CORPUS", CHECKOUT.parent / "shared" / "corpus"))
 SURE = 0.5
-"""Findings from here on are what the tool stands by."""
+"""The confidence from which on findings count."""
 GOAL = 0.95
 BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.4, 0.5))
 

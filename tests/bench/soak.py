@@ -205,7 +205,7 @@ def live(soak: Soak) -> None:
 
 
 def end_of_life(soak: Soak) -> None:
-    """Let the server exit in order, and read what it has logged."""
+    """Shut the server down cleanly, and read its log."""
     server = soak.server
     if not server.child.running():
         raise BenchError(f"{server.name} has ended: {server.child.tail()}")

@@ -21,7 +21,7 @@ MOST_OF_A_REASON = 2000
 
 
 def groups_of(item: pytest.Item) -> list[str]:
-    """Return the groups of a test; ``backend`` stands for the one that it is run with."""
+    """Return the groups of a test; ``backend`` is replaced by the one of the run."""
     names = [str(name) for mark in item.iter_markers(MARK) for name in mark.args]
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return [str(parameters["backend"]) if name == "backend" else name for name in names]

@@ -148,7 +148,7 @@ def names(thread: Thread) -> list[str]:
 
 
 def threads_with(capture: Capture, *functions: str) -> list[Thread]:
-    """Return the threads that have frames of all these functions, arguments left aside."""
+    """Return the threads that have frames of all these functions, without arguments."""
     return [
         thread
         for thread in capture.threads

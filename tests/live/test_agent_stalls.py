@@ -103,7 +103,7 @@ def sensitive(text: str, name: str, threshold: int) -> str:
 
 
 def without_disk(text: str) -> str:
-    """Return triggers that leave the disk aside."""
+    """Return triggers without those of the disk."""
     return re.sub(r'(\nname = "(?:sync|space)-wait")', r"\1\nenabled = false", text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions in the docs are run, and print what the pages say, figures aside."""
+"""The sessions in the docs are run, and print the text of the pages, except for figures."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_server_works_and_shuts_down_with_it(server: SqlServer) -> None:
         ring = find_rings.read(one_ring(rings))
         assert ring.waits > TRANSACTIONS
         server.shut_down()
-        # It has ended in order, and took its ring away.
+        # It has ended normally, and has removed its ring.
         assert list(rings.glob(RINGS)) == []
         log = server.log.read_text(errors="replace")
         assert [line for line in log.splitlines() if line.startswith("stallscope:")] == []

@@ -43,7 +43,7 @@ def watched(server: SqlServer, *options: str) -> Iterator[Watcher]:
 
 
 def functions(frames: list[str]) -> set[str]:
-    """Return the names of the functions, arguments left aside, in the stack of an event."""
+    """Return the names of the functions, without arguments, in the stack of an event."""
     return {frame.partition("(")[0] for frame in frames}
 
 

@@ -88,7 +88,7 @@ def test_debug_file_of_another_build_is_not_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_debug_file_by_link(changed: bool, tmp_path: Path) -> None:
-    """A link names a file and its sum: one whose sum is another is not believed."""
+    """A link names a file and its sum: a file with another sum is not used."""
     twin = tmp_path / "linked"
     file = twins.link(target_path("threads"), twin, tmp_path / "debug")
     if changed:

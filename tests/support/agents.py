@@ -70,7 +70,7 @@ class AgentProcess:
         self.wait(lambda: sum(text in line for line in list(self.said)) >= count, text)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End it in order; return its exit code."""
+        """End it cleanly; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(PATIENCE)

@@ -71,7 +71,7 @@ class Way:
 
     name: str
     words: tuple[str, ...]
-    """PID stands for its targets, RING for the folder of the ring."""
+    """PID is replaced by its targets, RING by the folder of the ring."""
     stops: bool = False
     """It stops threads: calls return EINTR, where that is asked for."""
     inside: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands in a dump or in a signature file, what reads it answers or says why not."""
+"""For any content of a dump or a signature file, the reader returns a result or an error."""
 
 from __future__ import annotations
 

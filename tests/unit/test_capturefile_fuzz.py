@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands in a file, its reader returns a Capture or says in one line what is wrong."""
+"""For any content of a file, its reader returns a Capture or says in one line what is wrong."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as its users meet it: exit codes, one line an error, never a traceback."""
+"""The command line as its users see it: exit codes, one line an error, never a traceback."""
 
 from __future__ import annotations
 

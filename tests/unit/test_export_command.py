@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``stallscope export`` as its users meet it."""
+"""``stallscope export`` as its users see it."""
 
 from __future__ import annotations
 

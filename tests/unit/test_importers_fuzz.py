@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever stands in a file, each importer answers, in time, or says in one line why not.
+"""For any content of a file, each importer returns a result, in time, or an error of one line.
 
 One target an importer: its own examples, torn and mixed with pieces of all formats. Hypothesis
 prints what reproduces a failure; with atheris, coverage leads the same targets (tests/fuzz).

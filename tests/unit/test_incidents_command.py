@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`stallscope incidents` as its users meet it."""
+"""`stallscope incidents` as its users see it."""
 
 from __future__ import annotations
 

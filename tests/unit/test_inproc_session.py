@@ -162,7 +162,7 @@ def test_thresholds_of_a_watch_are_put_back(server: Target, ring: Path) -> None:
         assert b'"ready"' in next(lines)
         assert threshold() == 7
         stream.end()
-        assert list(lines) == []  # it ends in order, or this raises
+        assert list(lines) == []  # it ends cleanly, or this raises
     assert threshold() == 50
 
 

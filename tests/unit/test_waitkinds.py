@@ -25,7 +25,7 @@ NOT_WAITS = {"FUTEX_WAKE", "FUTEX_REQUEUE", "RESTART"}
 
 
 def documented(name: str, begin: str) -> list[str]:
-    """Return what stands in code style in the paragraph that begins so."""
+    """Return the words in code style of the paragraph that begins so."""
     text = (CHECKOUT / "docs" / name).read_text()
     return re.findall(r"`([a-z_-]+)`", text[text.index(f"\n{begin}") :].split("\n\n")[0])
 

@@ -45,7 +45,7 @@ def weight(roots: Sequence[Holder]) -> int:
 
 
 def threads_in(roots: Sequence[Holder]) -> list[int]:
-    """Return each thread as often as it stands in the forest."""
+    """Return each thread as often as it is in the forest."""
     found: list[int] = []
 
     def of_queue(queue: Queue) -> None:
@@ -66,7 +66,7 @@ def threads_in(roots: Sequence[Holder]) -> list[int]:
 
 
 def test_an_owner_that_waits_for_its_own_lock_came_later(signatures: catalog.Catalog) -> None:
-    """It waited when its stack was copied, and has got the lock since: it held up nobody."""
+    """It waited when its stack was copied, and has got the lock since: it blocked nobody."""
     seen = capture([None, 2, 2, 2])
     moved = tuple(msgspec.structs.replace(lock, stable=False) for lock in seen.locks)
     analysis = engine.analyze(msgspec.structs.replace(seen, locks=moved), signatures)

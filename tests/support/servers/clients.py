@@ -93,7 +93,7 @@ def running_statements(
         finally:
             _kill(server, ids)
             for connection in connections:
-                # The server is gone or hangs: let the thread out of its read all the same.
+                # The server is gone or hangs: the thread must still end its read.
                 with suppress(OSError):
                     socket_of(connection).shutdown(socket.SHUT_RDWR)
             for thread in threads:

@@ -132,7 +132,7 @@ class Machine:
         return ("-drive", f"file={self._payload},if=virtio,format=raw,readonly=on")
 
     def power_off(self) -> None:
-        """End it in order."""
+        """Shut it down."""
         assert self._process is not None
         self.run("systemctl poweroff --no-block")
         self._process.wait(BOOT_SECONDS)
@@ -182,7 +182,7 @@ class Machine:
         self.check(f"install -D -m {mode} /dev/stdin {path}", stdin=text)
 
     def reboot(self) -> None:
-        """Start the system again in order, and wait until it takes commands."""
+        """Restart the system cleanly, and wait until it takes commands."""
         before = self._boot
         self.run("systemctl reboot --no-block")
         self._wait_for_boot()
