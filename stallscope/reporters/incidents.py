@@ -225,7 +225,7 @@ def _capture(entry: CaptureEntry, reported: set[str]) -> str:
     if entry.verdict is not None:
         text = f"{entry.file} ({entry.reason}): {_short(entry.verdict)}"
     if entry.breach_to_done_ms is not None:
-        text += f", whole {units.duration(max(0.0, entry.breach_to_done_ms))} after the breach"
+        text += f", complete {units.duration(max(0.0, entry.breach_to_done_ms))} after the breach"
     if entry.partial:
         text += ", partial"
     if entry.sessions is not None:
