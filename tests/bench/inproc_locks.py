@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the in-process library adds to a lock, free or contended, compared with what the eBPF probes
-add."""
+"""What the in-process library adds to a lock, free or contended, beside what BPF programs add."""
 
 from __future__ import annotations
 
@@ -34,7 +33,8 @@ FREE = {
     "wrlock": "pthread_rwlock_wrlock and _unlock",
     "signal": "pthread_cond_signal of nobody",
 }
-WITHOUT, NOISE, WITH, OFF, PROBES = "without", "noise", "the library", "switched off", "eBPF probes"
+WITHOUT, NOISE, WITH, OFF = "without", "noise", "the library", "switched off"
+PROGRAMS = "BPF programs"
 
 
 @dataclass(frozen=True)
@@ -126,17 +126,17 @@ class Costs:
 
 def pass_section(sizes: Sizes) -> Section:
     """Measure two threads on one CPU that wait for each other all the time."""
-    states = (WITHOUT, NOISE, WITH, OFF, PROBES)
+    states = (WITHOUT, NOISE, WITH, OFF, PROGRAMS)
     costs = {state: Costs() for state in states}
     with four_targets("lock_costs") as targets:
         for number in range(sizes.rounds):
             progress(f"a lock that is waited for: round {number + 1} of {sizes.rounds}")
             for state in in_turns(states, number):
                 target = targets.get(state, targets[WITHOUT])
-                watcher = probe_waits() if state == PROBES else NOTHING
+                watcher = probe_waits() if state == PROGRAMS else NOTHING
                 with Watching(watcher, target.pid) as watching:
                     answer = target.ask(f"pass {sizes.batches}")
-                if state == PROBES:
+                if state == PROGRAMS:
                     calls_seen(watching, sizes.batches)
                 costs[state].ns.append(float(answer["ns"]))
                 costs[state].waits.append(2 * float(answer["waits"]))  # the other thread, too
@@ -157,14 +157,14 @@ def pass_section(sizes: Sizes) -> Section:
         f"Two threads on one CPU, each waits for a mutex of the other, {sizes.rounds} rounds",
         tuple(rows),
         ("the probes have counted the waits",),
-        wait_goal(each[WITH], each[PROBES]),
+        wait_goal(each[WITH], each[PROGRAMS]),
     )
 
 
 def wait_goal(ours: Sequence[float], theirs: Sequence[float]) -> tuple[tuple[str, bool], ...]:
     own, other = statistics.median(ours), statistics.median(theirs)
     share = f"{own / other:.2f}" if other > 0 else "no share"
-    text = f"{own:.0f} ns added to a wait, {other:.0f} by the eBPF probes"
+    text = f"{own:.0f} ns added to a wait, {other:.0f} by the BPF programs"
     return ((f"{text}: {share}, {WAIT_GOAL:g} allowed", own <= WAIT_GOAL * other),)
 
 
@@ -177,7 +177,7 @@ def calls_seen(watching: Watching, batches: int) -> None:
 
 def storm_section(sizes: Sizes) -> Section:
     """Measure the CPU time of threads that fight for one mutex."""
-    states = (WITHOUT, NOISE, WITH, PROBES)
+    states = (WITHOUT, NOISE, WITH, PROGRAMS)
     costs = {state: Costs() for state in states}
     arguments = (str(STORM_THREADS), WORK_NS, WORK_NS)
     with (
@@ -185,14 +185,14 @@ def storm_section(sizes: Sizes) -> Section:
         Target("storm", *arguments) as second,
         with_agent("storm", *arguments) as (ours, rings),
     ):
-        targets = {WITHOUT: plain, NOISE: second, WITH: ours, PROBES: plain}
+        targets = {WITHOUT: plain, NOISE: second, WITH: ours, PROGRAMS: plain}
         for target in (plain, second, ours):
             target.ask("run 100")
         begun = find_rings.read(one_ring(rings)).waits
         for number in range(sizes.rounds):
             progress(f"a mutex that 8 threads want: round {number + 1} of {sizes.rounds}")
             for state in in_turns(states, number):
-                watcher = probe_waits() if state == PROBES else NOTHING
+                watcher = probe_waits() if state == PROGRAMS else NOTHING
                 with Watching(watcher, targets[state].pid) as watching:
                     run_storm(targets[state], sizes.seconds, costs[state])
                 watching.seen()
