@@ -16,8 +16,8 @@ from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 
-CAPTURES = {"bpf": 100, "proc": 100, "ptrace": 25}
-"""With ptrace the threads stand still while they are read, and a capture takes 0.3 s."""
+CAPTURES = {"bpf": 100, "proc": 100, "ptrace": 12}
+"""With ptrace threads do not run while they are read, and a capture takes 0.3 s and more."""
 MANY = int(os.environ.get("STALLSCOPE_EXACT_CAPTURES", "60"))
 """Of each kind of target; `./scripts/bench capture --only exact-stacks` takes 10,000."""
 ROUNDS = 10
