@@ -41,6 +41,11 @@ OPERATIONS = (
 Facts = dict[str, list[dict[str, Any]]]
 
 
+def kept(rings: Path, **variables: str) -> dict[str, str]:
+    """Return the environment of a process whose ring stays when it ends."""
+    return preloaded(rings, STALLSCOPE_KEEP_RING="1", **variables)
+
+
 def run(
     *command: str | Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -70,8 +75,8 @@ def test_every_call_returns_what_it_would_without(tmp_path: Path, rings: Path) -
     answers = []
     for name, env in {
         "without": {},
-        "with": preloaded(rings, STALLSCOPE_THRESHOLD="0"),
-        "off": preloaded(rings, STALLSCOPE_OFF="1"),
+        "with": kept(rings, STALLSCOPE_THRESHOLD="0"),
+        "off": kept(rings, STALLSCOPE_OFF="1"),
     }.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -86,7 +91,7 @@ def test_every_call_returns_what_it_would_without(tmp_path: Path, rings: Path) -
 
 def test_every_kind_of_lock_names_who_released_it(tmp_path: Path, rings: Path) -> None:
     """Those that are waited for in one piece, too: robust ones, those with a protocol, ..."""
-    env = preloaded(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    env = kept(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
     done = run(target_path("semantics"), tmp_path, "staged", env=env)
     assert (done.returncode, done.stderr) == (0, "")
     held = {"mutex": 0, "rwlock": 0}
@@ -113,7 +118,7 @@ def test_every_kind_of_lock_names_who_released_it(tmp_path: Path, rings: Path) -
 def test_waits_for_locks_are_reported_with_their_holder(
     tmp_path: Path, rings: Path, kind: str, waits_in: int, lets_go_by: int
 ) -> None:
-    env = preloaded(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    env = kept(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
     with known_waits(tmp_path, waiters=3, env=env, staged=True) as target:
         made = make(target, f"{kind} 7 {HELD_MS} 3")
         assert made.address is not None
@@ -144,7 +149,7 @@ def test_waits_for_locks_are_reported_with_their_holder(
 def test_waiting_threads_are_seen_with_their_stacks(
     tmp_path: Path, rings: Path, kind: str, operation: int
 ) -> None:
-    env = preloaded(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
+    env = kept(rings, STALLSCOPE_THRESHOLD=f"lock={THRESHOLD_MS}")
     with known_waits(tmp_path, waiters=3, env=env) as target:
         held = make(target, f"hold {kind} 3")
         assert held.address is not None
@@ -168,7 +173,7 @@ def test_waiting_threads_are_seen_with_their_stacks(
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_waits_for_files_are_counted(tmp_path: Path, rings: Path, operation: str) -> None:
     # Each has a record: END, with the stack of the call.
-    env = preloaded(rings, STALLSCOPE_THRESHOLD="0")
+    env = kept(rings, STALLSCOPE_THRESHOLD="0")
     with known_waits(tmp_path, env=env) as target:
         made = make(target, f"{operation} 7 20480")
         facts = facts_of(one_ring(rings))
@@ -191,7 +196,7 @@ def test_nothing_that_interrupts_a_wait_leaves_anything_behind(
 ) -> None:
     seed = random.randrange(1 << 31)
     print(f"seed {seed}")
-    env = preloaded(rings, STALLSCOPE_THRESHOLD="1")
+    env = kept(rings, STALLSCOPE_THRESHOLD="1")
     command = (target_path("upheavals"), tmp_path, kind, str(count), str(seed))
     with subprocess.Popen(
         command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -227,7 +232,7 @@ def test_a_program_that_is_no_server_runs_as_before(name: str, rings: Path) -> N
     command = NO_SERVERS[name]
     if shutil.which(command[0]) is None:
         pytest.skip(f"no {command[0]} here")
-    env = preloaded(rings)
+    env = kept(rings)
     del env["STALLSCOPE_KEEP_RING"]
     without, inside = run(*command), run(*command, env=env)
     assert inside.returncode == without.returncode == 0
@@ -243,7 +248,7 @@ def test_it_can_be_opened_later(rings: Path) -> None:
         "fd = os.memfd_create('x'); assert library.fsync(fd) == 0; "
         "_ctypes.dlclose(library._handle); os.fsync(fd); print('well')"
     )
-    env = preloaded(rings)
+    env = kept(rings)
     del env["LD_PRELOAD"]
     done = run("/usr/bin/python3", "-c", script, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")
@@ -251,7 +256,7 @@ def test_it_can_be_opened_later(rings: Path) -> None:
 
 
 def test_a_lock_that_is_free_says_nothing(rings: Path) -> None:
-    with Target("lock_costs", env=preloaded(rings)) as target:
+    with Target("lock_costs", env=kept(rings)) as target:
         target.ask("mutex 50")
         target.ask("rdlock 50")
         target.ask("wrlock 50")
@@ -281,7 +286,7 @@ def runtime_of(name: str) -> str:
 def test_a_program_with_address_sanitizer(tmp_path: Path, rings: Path, runtime: str) -> None:
     """Its runtime insists on being the first library, where it is a library."""
     program = sanitized(tmp_path, "address", *(["-static-libasan"] if runtime == "static" else []))
-    env = preloaded(rings)
+    env = kept(rings)
     if runtime == "first":
         env["LD_PRELOAD"] = f"{runtime_of('asan')} {env['LD_PRELOAD']}"
     elif runtime == "unchecked":
@@ -295,7 +300,7 @@ def test_a_program_with_address_sanitizer(tmp_path: Path, rings: Path, runtime: 
 def test_a_program_with_thread_sanitizer(tmp_path: Path, rings: Path, runtime: str) -> None:
     """Where it stands behind the library it is left to see every call, and nothing is recorded."""
     program = sanitized(tmp_path, "thread", *(["-static-libtsan"] if runtime == "static" else []))
-    env = preloaded(rings)
+    env = kept(rings)
     if runtime == "first":
         env["LD_PRELOAD"] = f"{runtime_of('tsan')} {env['LD_PRELOAD']}"
     done = run(program, tmp_path, "churn", "500", "1", env=env)
