@@ -41,9 +41,13 @@ def describe(thread: Thread) -> str:
     return f"{thread.label} {thread.state} {own_frames(thread, 'target-flip')}"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_verified_stack_is_torn(backend: str) -> None:
-    """The threads sleep and wake every few microseconds, in one chain of frames or another."""
+    """The threads sleep and wake every few microseconds, in one chain of frames or another.
+
+    Alone: where others want the CPUs too, ptrace takes minutes to stop such threads, and all wait.
+    """
     seen: Counter[str] = Counter()
     with Target("flip", str(THREADS)) as target, serving(target.pid, backend) as process:
         tids = {fact.tid for fact in target.facts}
