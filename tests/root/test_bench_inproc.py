@@ -10,7 +10,7 @@ from tests.bench.inproc_locks import (
     FREE,
     NOISE,
     OFF,
-    PROBES,
+    PROGRAMS,
     WITH,
     Sizes,
     free_section,
@@ -53,13 +53,13 @@ def test_every_lock_of_two_threads_that_chase_each_other_waits() -> None:
         waits = row.cells["waits"]
         assert isinstance(waits, Figure)
         assert 1.9 < waits.low <= waits.high <= 2.1
-    assert [row.name for row in section.rows][1:] == [NOISE, WITH, OFF, PROBES]
+    assert [row.name for row in section.rows][1:] == [NOISE, WITH, OFF, PROGRAMS]
 
 
 @pytest.mark.needs("root", "waits")
 def test_threads_that_fight_for_a_mutex_wait_in_every_state() -> None:
     section = storm_section(SMALL)
-    assert [row.name for row in section.rows][1:] == [NOISE, WITH, PROBES]
+    assert [row.name for row in section.rows][1:] == [NOISE, WITH, PROGRAMS]
 
 
 def test_a_sample_is_of_the_code_that_ran_or_made_the_system_call() -> None:
