@@ -309,8 +309,7 @@ def assert_a_verdict_in_time(group: Cgroup, target: Target) -> None:
     assert done.returncode in (Exit.DONE, Exit.STALL), done.stderr
     threads = json.loads(done.stdout)["threads"]
     assert threads["total"] == len(os.listdir(f"/proc/{target.pid}/task"))
-    # One has a heartbeat: it may run whenever it is looked for.
-    assert threads["labels"]["verified"] >= threads["total"] - 1, threads
+    assert threads["labels"].get("verified") == threads["total"]
     assert_unharmed(target.pid)
 
 
@@ -324,8 +323,7 @@ def test_the_cpu_quota_of_the_unit_is_used_up() -> None:
             wait_until(lambda: group.throttled() > 100, "the quota is used up")
             before = group.throttled()
             assert_a_verdict_in_time(group, target)
-            # On a busy machine others take the CPUs before its quota is used up.
-            assert group.throttled() - before > 10, "it was throttled meanwhile"
+            assert group.throttled() - before > 50, "it was throttled all the time"
 
 
 MEMORY = 192 << 20
