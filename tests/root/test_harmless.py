@@ -26,7 +26,6 @@ __all__: list[str] = []
 KILLS = 300
 FEW_KILLS = 40
 GUEST_KILLS = 5
-IN_GUEST = "STALLSCOPE_GUEST" in os.environ
 """Of a probe that never stops a thread."""
 # Those that never stop a thread.
 GENTLE = BACKENDS[:2]
@@ -150,7 +149,7 @@ def test_probe_killed_at_any_moment(way: kills.Way) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     count = KILLS if way.stops else FEW_KILLS // 3 if way.watches else FEW_KILLS
-    if IN_GUEST:
+    if kills.IN_GUEST:
         count = GUEST_KILLS
     with kills.victims(way) as victims:
         hit = sum(kills.kill_many(victims, count, rng))

@@ -32,11 +32,12 @@ from tests.support.servers import PATIENCE, Late, wait_until
 from tests.support.servers.inside import library_path, one_ring
 from tests.support.targets import Target, trouble_left
 
-__all__ = ["WAYS", "KillError", "Victims", "Way", "kill_many", "victims"]
+__all__ = ["IN_GUEST", "WAYS", "KillError", "Victims", "Way", "kill_many", "victims"]
 
-SAMPLES = 2 if "STALLSCOPE_GUEST" in os.environ else 5
+IN_GUEST = "STALLSCOPE_GUEST" in os.environ
+SAMPLES = 2 if IN_GUEST else 5
 """Of how long a run takes; it is measured again whenever one has ended before its kill."""
-THREADS = 20 if "STALLSCOPE_GUEST" in os.environ else 60
+THREADS = 20 if IN_GUEST else 60
 PR_SET_CHILD_SUBREAPER = 36
 LOCKS = ("mutex", "cond", "rwlock")
 CALLS = 500
