@@ -23,6 +23,9 @@
 #define SHORT_PATIENCE_NS (20 * MS) // where a read was late before
 #define ALONE_NS (1000 * MS)
 
+// A request and its answer share the child's memory, and the poller reads in a thread of its own.
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
 // Processes of which a read was late.
 static struct late {
 	pid_t pid;
@@ -66,13 +69,6 @@ static void late_reads_mark_well(const struct stall_target *target)
 		late->well_ns = stall_clock_ns(CLOCK_MONOTONIC);
 }
 
-bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns)
-{
-	const struct late *late = find_late(target);
-
-	return late && (late->at_ns >= since_ns || late->refused_ns >= since_ns);
-}
-
 // `patience_ns`, less where a read was late before, or 0: the read is not tried, which is
 // remembered.
 static uint64_t late_reads_patience(const struct stall_target *target, uint64_t patience_ns)
@@ -91,7 +87,6 @@ static uint64_t late_reads_patience(const struct stall_target *target, uint64_t 
 #define MAX_STUCK 8  // children that wait for a lock
 #define MAX_ARENAS 4 // a program has one
 
-#define MS UINT64_C(1000000)
 #define RUNNING_NS (5000 * MS) // for a child that waits for a CPU
 #define KILL_NS (50 * MS)      // for a child that can be killed
 
@@ -110,9 +105,6 @@ static struct {
 	struct stall_arena *arenas[MAX_ARENAS];
 	uint64_t patience_ns;
 } readers = {.child.socket = -1, .patience_ns = STALL_READ_PATIENCE_MS * MS};
-
-// A request and its answer share the child's memory, and the poller reads in a thread of its own.
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void share_arenas(bool share)
 {
@@ -343,6 +335,21 @@ static bool is_ours(void)
 	if (!readers.owner)
 		readers.owner = getpid();
 	return readers.owner == getpid();
+}
+
+bool stall_late_reads_since(const struct stall_target *target, uint64_t since_ns)
+{
+	bool locked = is_ours(); // a child may have been forked while another thread had it
+	const struct late *late;
+	bool is_late;
+
+	if (locked)
+		pthread_mutex_lock(&lock);
+	late = find_late(target);
+	is_late = late && (late->at_ns >= since_ns || late->refused_ns >= since_ns);
+	if (locked)
+		pthread_mutex_unlock(&lock);
+	return is_late;
 }
 
 void stall_read_child_set_patience(unsigned int ms)
