@@ -7,7 +7,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["at_rest", "held_up"]
+from tests.support.servers.waiting import Late, wait_until
+
+__all__ = ["at_rest", "held_up", "wait_held_up"]
 
 ASLEEP = frozenset("SI")
 UTIME, STIME = 11, 12  # of /proc/PID/task/TID/stat, behind the name
@@ -34,6 +36,19 @@ def held_up(pid: int) -> bool:
     return bool(awake) and all(_waits_for_the_disk(task) for task in awake)
 
 
+def wait_held_up(pid: int) -> None:
+    """Return when the process is held up; a failure names the threads that are awake."""
+    try:
+        wait_until(lambda: held_up(pid), "one waits for the disk, and all others sleep")
+    except Late as late:
+        for task in _tasks(pid):
+            if _state(task) not in ASLEEP:
+                late.add_note(
+                    "\n".join(_text(task / name) for name in ("stat", "syscall", "stack"))
+                )
+        raise
+
+
 def _tasks(pid: int) -> list[Path]:
     return list(Path(f"/proc/{pid}/task").iterdir())
 
@@ -42,6 +57,13 @@ def _state(task: Path) -> str:
     with suppress(FileNotFoundError, ProcessLookupError):
         return (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     return "I"  # it has ended
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError as error:
+        return str(error)
 
 
 def _spins(task: Path) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tests.support.servers.clients import running_statements
 from tests.support.servers.sql import SqlServer
-from tests.support.servers.tasks import held_up
+from tests.support.servers.tasks import wait_held_up
 from tests.support.servers.waiting import wait_until
 from tests.support.stalls.redo_sync import Device, inserting
 
@@ -47,7 +47,7 @@ def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Ite
                 lambda: inserting(server) == connections,
                 f"{connections} connections insert",
             )
-            wait_until(lambda: held_up(server.pid), "one waits for the disk, and all others sleep")
+            wait_held_up(server.pid)
             yield
         finally:
             device.thaw()
