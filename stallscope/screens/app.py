@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import ClassVar
 
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
@@ -34,7 +35,8 @@ END_SECONDS = 5.0
 """Seconds after a signal until the kernel ends the process: Textual waits for its terminal, without
 end where that is gone."""
 TERMINAL_SECONDS = 1.0
-"""Between checks that the terminal is still there: Textual reads one that is gone in a loop."""
+"""Between checks that the terminal is still there, since Textual reads one that is gone in a loop,
+and that the screen has its size."""
 HELP = (
     ("space", "pause or resume; no stacks are taken while paused"),
     ("/", "show only threads, locks and files that match a regular expression"),
@@ -345,11 +347,21 @@ class Top(App[None]):
         if not self.is_headless:
             signal.signal(signal.SIGALRM, _end_without_terminal)
             signal.setitimer(signal.ITIMER_REAL, TERMINAL_SECONDS, TERMINAL_SECONDS)
+        self.set_interval(TERMINAL_SECONDS, self._check_size)
         self.source.start(self._put)
 
     def on_ready(self) -> None:
         """Fill the panes once they exist."""
         self.follow()
+
+    def _check_size(self) -> None:
+        """Resize the screen where Textual did not.
+
+        Its one-shot timer for this is skipped, and no later one is made, where the process gets no
+        CPU for 8 ms at its start.
+        """
+        if self.screen.outer_size != self.size:
+            self.screen.post_message(events.Resize(self.size, self.size))
 
     def _put(self, event: Event) -> None:
         self.post_message(SourceEvent(event))

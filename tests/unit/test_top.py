@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import time
@@ -159,6 +160,21 @@ def test_the_screen_fits_and_fills_any_size() -> None:
             await until(pilot, lambda: "stallscope top" in text(top).splitlines()[0])
             await until(pilot, lambda: fits(text(top), width, height))  # noqa: B023 - awaited here
         await shows(pilot, "metadata-lock shop.orders")
+
+    drive(steps)
+
+
+def test_the_screen_is_resized_late_where_the_process_got_no_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10 ms pass between any two looks of Textual's timers at the clock."""
+    looks = itertools.count()
+    monkeypatch.setattr("textual._time.get_time", lambda: time.monotonic() + next(looks) / 100)
+
+    async def steps(pilot: Pilot[None], top: Top) -> None:
+        for size in ((140, 40), (100, 30)):
+            await pilot.resize_terminal(*size)
+            await until(pilot, lambda size=size: top.screen.outer_size == size)  # type: ignore[misc]
 
     drive(steps)
 
