@@ -153,7 +153,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "promtool": tool("promtool"),
     "pdftotext": tool("pdftotext"),
     "web": web,
-    "chromium": tool("chromium"),
+    "chromium": tool("chromium-headless-shell"),
     "tmux": tool("tmux"),
     "freeze": device_missing,
     "go": tool("go"),

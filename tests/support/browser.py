@@ -13,7 +13,7 @@ from tests.support.servers import PATIENCE
 
 __all__ = ["CHROMIUM", "READY", "chromium", "new_page", "quiet_page"]
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = "/usr/bin/chromium-headless-shell"
 READY = "html[data-ready=yes]"
 _PATIENCE_MS = PATIENCE * 1000
 _FLAGS = (
@@ -29,7 +29,7 @@ _FLAGS = (
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run Debian's Chromium."""
+    """Run Debian's Chromium without the parts that draw windows: half of the CPU time."""
     with sync_playwright() as playwright:
         expect.set_options(timeout=_PATIENCE_MS)
         browser = playwright.chromium.launch(
