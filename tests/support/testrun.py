@@ -41,7 +41,7 @@ C_FOLDERS = ("pmp", "ebpf", "inproc", "tests/c", "tests/fuzz", "tests/targets")
 PYTHON_FOLDERS = ("stallscope", "scripts/lib", "tests")
 SHELL_FOLDERS = ("scripts", ".ci", "tests")
 MOST_WORKERS = 4
-"""Of unit tests, which compute."""
+"""Of unit tests: on two CPUs, too, since some wait."""
 SERVER_WORKERS = 3
 TARGET_WORKERS = 2
 LOWER_PRIORITY = 10
@@ -266,7 +266,7 @@ def python_steps(expression: str | None) -> list[Step]:
         if "mark.alone" in path.read_text()
     ]
     return [
-        step("unit tests", "unit", UNIT, *beside_each_other("auto")),
+        step("unit tests", "unit", UNIT, *beside_each_other(MOST_WORKERS)),
         step("tests as root", "root", ROOT, *beside_each_other(TARGET_WORKERS)),
         step(
             "tests on real servers",

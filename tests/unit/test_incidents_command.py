@@ -309,7 +309,7 @@ def many(dest: Path, count: int) -> None:
         (folder / layout.INCIDENT).write_bytes(encode(found))
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 def test_ten_thousand_incidents_are_listed_at_once(tmp_path: Path) -> None:
     """Through the index, in a part of the time that the first list took, which read each incident.
 
