@@ -167,9 +167,9 @@ def test_the_screen_fits_and_fills_any_size() -> None:
 def test_the_screen_is_resized_late_where_the_process_got_no_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """10 ms pass between any two looks of Textual's timers at the clock."""
-    looks = itertools.count()
-    monkeypatch.setattr("textual._time.get_time", lambda: time.monotonic() + next(looks) / 100)
+    """Textual's timers read a clock that has gone on by 10 ms each time."""
+    reads = itertools.count()
+    monkeypatch.setattr("textual._time.get_time", lambda: time.monotonic() + next(reads) / 100)
 
     async def steps(pilot: Pilot[None], top: Top) -> None:
         for size in ((140, 40), (100, 30)):
