@@ -2,8 +2,9 @@
 """Run every kind of test there is, show what they print, and count.
 
 Steps are in lanes. Those of one lane run one after the other, lanes beside each other: tests of
-servers and of targets mostly wait, and what only computes takes the processors meanwhile, at
-a lower priority. Tests that are marked ``alone`` run when all else has ended.
+servers and of targets mostly wait. Checks and other kernels only compute, at a lower priority. Unit
+tests run after those of targets: beside them, each would need more CPU time. Tests that are marked
+``alone`` run when all else has ended.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ C_FOLDERS = ("pmp", "ebpf", "inproc", "tests/c", "tests/fuzz", "tests/targets")
 PYTHON_FOLDERS = ("stallscope", "scripts/lib", "tests")
 SHELL_FOLDERS = ("scripts", ".ci", "tests")
 MOST_WORKERS = 4
-"""Of unit tests: on two CPUs, too, since some wait."""
+"""Where there are more CPUs."""
 SERVER_WORKERS = 3
 TARGET_WORKERS = 2
+UNIT_WORKERS = 3
 LOWER_PRIORITY = 10
 """Not the lowest: behind a storm of threads in a server, deadlines of a test would pass."""
 MOST_WORDS = 20
@@ -103,8 +105,8 @@ class Step(NamedTuple):
     lane: str
 
 
-CHECKS, UNIT, ROOT, LIVE, KERNELS, ALONE = "checks", "unit", "root", "live", "kernels", "alone"
-COMPUTING = frozenset({CHECKS, UNIT, KERNELS})
+CHECKS, TARGETS, LIVE, KERNELS, ALONE = "checks", "targets", "live", "kernels", "alone"
+COMPUTING = frozenset({CHECKS, KERNELS})
 """Lanes that leave the processors to the others, where there are others."""
 
 
@@ -266,14 +268,9 @@ def python_steps(expression: str | None) -> list[Step]:
         if "mark.alone" in path.read_text()
     ]
     return [
-        step("unit tests", "unit", UNIT, *beside_each_other(MOST_WORKERS)),
-        step("tests as root", "root", ROOT, *beside_each_other(TARGET_WORKERS)),
-        step(
-            "tests on real servers",
-            "live",
-            LIVE,
-            *beside_each_other(SERVER_WORKERS),
-        ),
+        step("tests on real servers", "live", LIVE, *beside_each_other(SERVER_WORKERS)),
+        step("tests as root", "root", TARGETS, *beside_each_other(TARGET_WORKERS)),
+        step("unit tests", "unit", TARGETS, *beside_each_other(UNIT_WORKERS)),
         Step(
             "tests that run alone",
             lambda output: pytest(output, alone, expression, "-m", "alone", report="alone"),
@@ -316,7 +313,7 @@ def quick_steps() -> list[Step]:
                 *beside_each_other("auto", "not slow"),
                 report="quick",
             ),
-            UNIT,
+            TARGETS,
         ),
     ]
 
