@@ -18,6 +18,8 @@ from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__: list[str] = []
 
+pytestmark = pytest.mark.slow
+
 SHORT = 0.5
 """A deadline that passes: long enough for a call that is on its way when the machine is busy."""
 LATE = re.compile(r"no answer (within 0\.5|for [1-9]\d*) s")

@@ -503,4 +503,4 @@ class AnySequence(RuleBasedStateMachine):
         assert not any(isinstance(c, StoreTexts) and c.incident not in opened for c in commands)
 
 
-TestAnySequence = AnySequence.TestCase
+TestAnySequence = pytest.mark.slow(AnySequence.TestCase)

@@ -382,6 +382,7 @@ def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path:
             assert sum("watching" in text for text in environment.said) == 1
 
 
+@pytest.mark.slow
 def test_nothing_of_a_server_that_has_ended_goes_on_with_the_next(tmp_path: Path) -> None:
     environment = FakeEnvironment()
     with child() as before:
@@ -423,6 +424,7 @@ def test_the_wall_clock_may_jump(tmp_path: Path, jump_ns: int) -> None:
     assert all(0 <= length(incident) < 60 * NS for incident in found)
 
 
+@pytest.mark.slow
 def test_thousands_of_triggers_a_second_are_one_incident(tmp_path: Path) -> None:
     storm = tuple(msgspec.structs.replace(BREACH, name=f"t{n}") for n in range(200))
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, triggers=storm))

@@ -302,6 +302,7 @@ def test_an_ordinary_user() -> None:
     assert "CAP_BPF" in checks["privileges"]["what"]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("root", "probe")
 def test_within_a_container() -> None:
     code, checks = doctor("unshare", "--pid", "--fork", "--mount-proc", "--")

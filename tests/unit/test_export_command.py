@@ -23,6 +23,8 @@ from stallscope.store import Store
 from tests.unit.captures import convoy
 from tests.unit.exports import DUMPS, history
 
+pytestmark = pytest.mark.slow
+
 DUMP = DUMPS / "mysql559-table-open-lock.in"
 Run = Callable[..., tuple[int, str, str]]
 

@@ -15,6 +15,8 @@ import pytest
 from stallscope.base import extras
 from stallscope.base.errors import Exit, StallscopeError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 CAPTURE = str(ROOT / "tests" / "data" / "top" / "metadata-lock.jsonl.zst")
 WITHOUT = """

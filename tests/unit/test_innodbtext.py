@@ -66,6 +66,7 @@ PIECES = ["SECRET", "'", '"', "\\", "\n", "\n\n", " ", ";", "`", CARD, "read ", 
 LITERALS = st.lists(st.sampled_from([*PIECES, *TAIL.splitlines()]), max_size=12).map("".join)
 
 
+@pytest.mark.slow
 @seed(SEED)
 @settings(max_examples=300)
 @given(LITERALS)

@@ -110,6 +110,7 @@ def test_snap_by_a_ring_that_is_named(
     assert json.loads(capsys.readouterr().out)["backend"] == "inproc"
 
 
+@pytest.mark.slow
 def test_a_refusal_says_that_a_ring_is_there(
     folder: Path, fake: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

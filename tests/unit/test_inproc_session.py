@@ -34,7 +34,7 @@ __all__: list[str] = []
 CHECKOUT = Path(__file__).resolve().parents[2]
 KINDS = ("mutex", "rwlock")
 
-pytestmark = pytest.mark.needs("probe", "library")
+pytestmark = [pytest.mark.needs("probe", "library"), pytest.mark.slow]
 
 Ask = Callable[..., dict[str, Any]]
 

@@ -81,6 +81,7 @@ def test_mandoc_finds_nothing_wrong(pages: list[Path]) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.needs("man")
 def test_man_finds_nothing_wrong(pages: list[Path]) -> None:
     for path in pages:

@@ -107,6 +107,7 @@ def ended(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_silence_ends(fake_probe: Path) -> None:
     python_program(fake_probe, _SILENT.format(how="signal.SIG_DFL"))
     with stream() as running, pytest.raises(ProbeError, match="sent nothing for 1 s"):

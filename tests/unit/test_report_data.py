@@ -26,6 +26,8 @@ from stallscope.reporters.html.page import Builder, embedded
 from tests.unit.captures import stack
 from tests.unit.reports import busy, rendered, samples, saved, store_incident, waits_line
 
+pytestmark = pytest.mark.slow
+
 CATALOG = catalog.load([])
 
 

@@ -34,6 +34,7 @@ def gate() -> Iterator[threading.Event]:
     found.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expensive", [False, True])
 def test_one_slow_query_is_no_server_that_does_not_answer(
     expensive: bool, gate: threading.Event, monkeypatch: pytest.MonkeyPatch

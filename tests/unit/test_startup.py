@@ -13,6 +13,8 @@ import pytest
 
 from stallscope.main import COMMANDS, command_module, main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 GOAL_SECONDS = 0.15
 RUNS = 40

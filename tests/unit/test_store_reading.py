@@ -230,6 +230,7 @@ def test_any_bytes_in_the_place_of_others(folder: Path, at: int, new: bytes, old
     read_hostile(folder, _GOOD[:at] + new + _GOOD[at + old :])
 
 
+@pytest.mark.slow
 @fuzz
 @given(name=st.sampled_from(Incident.__struct_fields__), value=_JSON)
 def test_any_value_in_any_field(folder: Path, name: str, value: object) -> None:
@@ -237,6 +238,7 @@ def test_any_value_in_any_field(folder: Path, name: str, value: object) -> None:
     read_hostile(folder, json.dumps(fields).encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.slow
 @fuzz
 @given(file=st.sampled_from([layout.SAMPLES, layout.WAITS, layout.RAW_SQL]), data=st.binary())
 def test_any_bytes_in_growing_files(folder: Path, file: str, data: bytes) -> None:

@@ -201,6 +201,7 @@ def _python_files() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name]
 
 
+@pytest.mark.slow
 def test_what_is_long_has_a_reason() -> None:
     files = [path for path in _python_files() if path.is_file() and path.suffix == ".py"]
     assert len(files) > 400

@@ -24,6 +24,8 @@ from stallscope.main import main
 from tests.support.servers import PATIENCE, wait_until
 from tests.unit.programs import python_program
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = Path(__file__).parent.parent / "data" / "waits"
 CHECKOUT = Path(__file__).resolve().parents[2]
 LINES = {name: json.loads((SAMPLES / f"{name}.json").read_bytes()) for name in ("stalled", "final")}
