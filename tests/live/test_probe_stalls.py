@@ -58,10 +58,11 @@ def test_file_extension() -> None:
             )
             assert extends["name"].endswith("/yard/heap.ibd")
             assert extends["label"] == "verified"
+            # The first to wait is reported before a slow machine has started the last.
+            waits_for_latch = in_flight("rwlock", within="btr_cur_search_to_nth_level")
             waits = watch.event(
-                in_flight("rwlock", within="btr_cur_search_to_nth_level"), "wait for the latch"
+                lambda event: waits_for_latch(event) and event["waiters"] > 10, "many wait for it"
             )
-            assert waits["waiters"] > 10
             assert waits["tid"] != extends["tid"]
             capture, found = captured_by(watch, "innodb-file-extend")
         assert capture.trigger is not None
