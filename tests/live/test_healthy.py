@@ -18,6 +18,8 @@ from tests.support.stalls import sysbench_load
 pytestmark = pytest.mark.needs("root", "bpf")
 
 CAPTURES = 30
+COMMITS = 3
+"""Between two captures of a busy server."""
 ACT_ON_IT = 0.9
 """Confidence from which on a verdict is to be acted on: docs/verdict.md."""
 RATE = 20
@@ -49,6 +51,6 @@ def test_busy(server: SqlServer, tmp_path: Path) -> None:
                 assert finding.confidence < ACT_ON_IT, finding
                 queues.append(f"{finding.signature} {finding.confidence}")
             # The next one is of another moment.
-            enough = server.status("Com_commit") + 1
+            enough = server.status("Com_commit") + COMMITS
             wait_until(lambda: server.status("Com_commit") >= enough, "the load goes on")  # noqa: B023
     assert len(queues) <= CAPTURES // 3, queues

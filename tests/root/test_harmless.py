@@ -25,8 +25,8 @@ __all__: list[str] = []
 
 KILLS = 300
 FEW_KILLS = 40
-GUEST_KILLS = 5
 """Of a probe that never stops a thread."""
+GUEST_KILLS = 5
 # Those that never stop a thread.
 GENTLE = BACKENDS[:2]
 

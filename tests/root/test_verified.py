@@ -16,7 +16,7 @@ from tests.support.targets import Target, target_path
 
 __all__: list[str] = []
 
-CAPTURES = {"bpf": 150, "proc": 150, "ptrace": 24}
+CAPTURES = {"bpf": 150, "proc": 150, "ptrace": 25}
 """With ptrace no thread runs while it is read, and a capture takes longer."""
 MANY = int(os.environ.get("STALLSCOPE_EXACT_CAPTURES", "60"))
 """Of each kind of target; `./scripts/bench capture --only exact-stacks` takes 10,000."""
