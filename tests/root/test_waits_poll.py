@@ -94,8 +94,8 @@ def test_each_long_wait_is_found_and_no_other(target: Target) -> None:
     key = key_of(final, "mutex", "the_mutex")
     assert key.address == locked[0].address
     # A short one is above the threshold only where its thread had to do without a CPU.
-    long = sum(call.length_ns >= 60_000_000 for call in (*calls, *short.calls))
-    assert len(calls) <= key.over <= long
+    long = sum(call.length_ns >= 60_000_000 for call in short.calls)
+    assert len(calls) <= key.over <= len(calls) + long
     assert key.over <= key.count <= len(calls) + len(short.calls)
     events = ended(watch.events, "mutex")[-len(calls) :]
     assert [event.tid for event in events] == [call.tid for call in calls]
@@ -105,7 +105,10 @@ def test_each_long_wait_is_found_and_no_other(target: Target) -> None:
     for event in in_flight(watch.events, "mutex"):
         assert event.owner_tid == locked[0].holder
         assert own(event.frames) == WAITER
-    assert not [stack for stack in key.waiters if stack.label != "verified"]
+    # Nobody waits for such a short one to be reported in flight, with its stack.
+    unread = [stack for stack in key.waiters if stack.label != "verified"]
+    assert all(stack.label is None and not stack.frames for stack in unread)
+    assert sum(stack.count for stack in unread) <= long
     assert not {cause: count for cause, count in final.lost.items() if count}
 
 
