@@ -77,6 +77,8 @@ SAME_NS = 3 * NS
 MAX_FIRED = 100
 """The most triggers that one incident lists; further ones are counted."""
 MAX_NOTES = 50
+NOT_ANALYZED = "not analyzed: they are added by the analysis"
+"""Why a stored capture has no sessions until it is analyzed, which may never happen."""
 
 
 class State(enum.Enum):
@@ -497,7 +499,7 @@ class IncidentMachine:
             trigger=capture.trigger,
             breach_to_done_ms=None if late_ms is None else round(late_ms, 3),
             partial=result.partial,
-            sessions=capture.no_sessions,
+            sessions=capture.no_sessions or NOT_ANALYZED,
         )
         self._emit(StoreCapture(self.number, capture.key, result.path, entry))
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from stallscope.agent.clock import NS
 from stallscope.agent.events import CaptureResult, QueryResult
-from stallscope.agent.incident import MAX_CAPTURES, MAX_FAILED, TRANSITIONS, State
+from stallscope.agent.incident import MAX_CAPTURES, MAX_FAILED, NOT_ANALYZED, TRANSITIONS, State
 from stallscope.agent.incidents import Incidents
 from stallscope.agent.messages import (
     AnalyzeCaptures,
@@ -274,6 +274,16 @@ def test_a_limit_of_captures_limits_no_notification() -> None:
     assert notified.value.suppressed == 1
     assert notified.stored
     assert not any(isinstance(command, TakeCapture) for command in driver.commands)
+
+
+def test_a_capture_that_is_not_analyzed_says_why_it_has_no_sessions() -> None:
+    driver = Driver()
+    driver.fire()
+    driver.do(next(one for one in driver.due if isinstance(one, TakeCapture)))
+    driver.do(next(one for one in driver.due if isinstance(one, StoreCapture)))
+    driver.handle(Shutdown())
+    (end,) = driver.of("end")
+    assert [entry.sessions for entry in end.value.captures] == [NOT_ANALYZED]
 
 
 @pytest.mark.parametrize("steps", [[fire, fails], [full_disk, fire, breached]])
