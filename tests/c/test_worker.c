@@ -312,9 +312,14 @@ static void test_stopped(void)
 	CHECK(unwound.modules[0].error);
 	stall_unwound_deinit(&unwound);
 	CHECK(find_child() != child);
-	unwound = unwind(worker, snapshot);
-	CHECK(!unwound.partial);
-	stall_unwound_deinit(&unwound);
+	// On a busy machine the new one may be late as well.
+	bool partial = true;
+	for (int i = 0; i < 50 && partial; i++) {
+		unwound = unwind(worker, snapshot);
+		partial = unwound.partial;
+		stall_unwound_deinit(&unwound);
+	}
+	CHECK(!partial);
 	stall_worker_destroy(worker);
 	stall_snapshot_destroy(snapshot);
 	free(bytes);
@@ -505,16 +510,15 @@ static const char *error_of(const struct stall_unwound *unwound, uint32_t proces
 	return "no module";
 }
 
-static void test_false_suspect(bool dies)
+// False: the machine was too slow for work that is sound to be done within the deadline.
+static bool suspect_is_cleared(struct stall_worker *worker, struct stall_snapshot *snapshot,
+			       bool dies)
 {
-	struct stall_worker *worker = make_worker(dies ? 20000 : 2000);
-	size_t size;
-	_cleanup_free_ uint8_t *bytes = load_file("/proc/self/exe", &size);
-	struct stall_snapshot *snapshot = make_two(memfd_of(bytes, size), size);
 	volatile struct stall_protocol_job *job = find_region();
+	bool in_time = true;
 
 	// A second late answer in a row is what makes a file bad. Each takes the worker's whole time.
-	for (int i = 0; i < (dies ? 3 : 2); i++) {
+	for (int i = 0; in_time && i < (dies ? 3 : 2); i++) {
 		// One that is stopped has not done its work before it is taken over.
 		struct takeover takeover = {job, find_child(), 1, dies};
 		pthread_t thread;
@@ -524,17 +528,35 @@ static void test_false_suspect(bool dies)
 		CHECK_INT(pthread_create(&thread, NULL, take_over, &takeover), 0);
 		struct stall_unwound unwound = unwind(worker, snapshot);
 		pthread_join(thread, NULL);
-		CHECK_INT(unwound.partial, !dies);
+		CHECK(dies || unwound.partial);
+		in_time = unwound.partial == !dies;
 		stall_unwound_deinit(&unwound);
 		// It has ended by now, and all that it reported is forgotten.
 		unwound = unwind(worker, snapshot);
-		CHECK(!unwound.partial);
-		CHECK(!error_of(&unwound, 0));
-		CHECK(!error_of(&unwound, 1));
+		in_time = in_time && !unwound.partial;
+		CHECK(!in_time || !error_of(&unwound, 0));
+		CHECK(!in_time || !error_of(&unwound, 1));
 		stall_unwound_deinit(&unwound);
 	}
-	stall_worker_destroy(worker);
-	stall_snapshot_destroy(snapshot);
+	return in_time;
+}
+
+static void test_false_suspect(bool dies)
+{
+	size_t size;
+	_cleanup_free_ uint8_t *bytes = load_file("/proc/self/exe", &size);
+	unsigned int deadline_ms = dies ? 20000 : 2000;
+	bool in_time = false;
+
+	for (int tries = 0; !in_time && tries < 4; tries++, deadline_ms *= 2) {
+		struct stall_worker *worker = make_worker(deadline_ms);
+		struct stall_snapshot *snapshot = make_two(memfd_of(bytes, size), size);
+
+		in_time = suspect_is_cleared(worker, snapshot, dies);
+		stall_worker_destroy(worker);
+		stall_snapshot_destroy(snapshot);
+	}
+	CHECK(in_time);
 }
 
 // What really holds workers up is found among several processes too, and the others keep theirs.
