@@ -7,6 +7,7 @@ import bisect
 import contextlib
 import math
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,22 +171,24 @@ def late_captures(sizes: Sizes) -> list[LateCapture]:
         taken = captures(watching.lines)
         for one in taken:
             verified_right(target.threads, one, PROBE_SERVE)
-        return match(made.calls, taken)
+        return match(made.calls, taken, time.time_ns() - time.monotonic_ns())
 
 
-def match(calls: Sequence[Call], taken: Sequence[Taken]) -> list[LateCapture]:
+def match(calls: Sequence[Call], taken: Sequence[Taken], wall_ns: int) -> list[LateCapture]:
     """Return how late the capture of each wait is, of those that have one.
 
-    A capture says how long after the threshold it was finished: its wait is the last one that had
-    begun by then, since a line is read later than it is written.
+    A capture says when it began, by a clock that is ``wall_ns`` ahead of that of the calls, and how
+    long before that its wait passed the threshold at least: its wait is the last one that had begun
+    by then.
     """
     starts = [call.start_ns for call in calls]
     found: dict[int, LateCapture] = {}
     for one in taken:
         trigger = one.capture.trigger if one.capture is not None else None
-        if trigger is None or trigger.finished_ms is None:
+        began_ns = one.capture.time_ns if one.capture is not None else None
+        if trigger is None or trigger.delay_ms is None or began_ns is None:
             raise BenchError("a capture does not say which wait it is of")
-        begun = one.end_ns - int((trigger.finished_ms + THRESHOLD_MS) * 1e6)
+        begun = began_ns - wall_ns - int((trigger.delay_ms + THRESHOLD_MS) * 1e6)
         nr = bisect.bisect_right(starts, begun) - 1
         if nr < 0 or nr in found or trigger.tid != calls[nr].tid:
             raise BenchError(f"a capture of no wait: {trigger}")

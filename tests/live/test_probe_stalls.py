@@ -42,6 +42,7 @@ CHECKS = {
 }
 """Deadlock checking, down to the function that takes the kernel mutex for it."""
 RATE = 10
+TRANSFERS = ("read", "write", "extend", "fsync", "fdatasync")
 
 
 @pytest.mark.needs("freeze", "mysql55")
@@ -53,23 +54,23 @@ def test_file_extension() -> None:
             file_extend(server, device),
             unharmed(server),
         ):
-            extends = watch.event(
-                in_flight("extend", within="fil_extend_space_to_desired_size"), "extension"
-            )
+            extension = in_flight("extend", within="fil_extend_space_to_desired_size")
+            extends = watch.event(extension, "extension")
             assert extends["name"].endswith("/yard/heap.ibd")
             assert extends["label"] == "verified"
             # The first to wait is reported before a slow machine has started the last.
             waits_for_latch = in_flight("rwlock", within="btr_cur_search_to_nth_level")
-            waits = watch.event(
+            watch.event(
                 lambda event: waits_for_latch(event) and event["waiters"] > 10, "many wait for it"
             )
-            assert waits["tid"] != extends["tid"]
             capture, found = captured_by(watch, "innodb-file-extend")
+            # On a slow disk an earlier extension can be long, too.
+            extending = {event["tid"] for event in watch.events() if extension(event)}
         assert capture.trigger is not None
         assert capture.trigger.kind in ("extend", "rwlock", "mutex")
         assert found.threads > 10
         assert found.blocker is not None
-        assert found.blocker.tid == extends["tid"]
+        assert found.blocker.tid in extending
         assert "fil_extend_space_to_desired_size" in functions(list(found.blocker.frames))
 
 
@@ -142,7 +143,8 @@ def test_light_load_has_true_events_alone(server: SqlServer) -> None:
         # A slow disk is no error of the probe; a reported thread without work would be one.
         for event in watch.events():
             assert event["kind"] not in ("cond", "join", "futex", "sem"), event
-            assert event["frames"], event
+            # MariaDB's asynchronous I/O has no thread that waits.
+            assert event["frames"] or (event["kind"] in TRANSFERS and not event["in_flight"]), event
             assert event["name"], event
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run every kind of test there is, show what they print, and count.
 
-Steps are in lanes. Those of one lane run one after the other, lanes beside each other: tests of
-servers and of targets mostly wait. Checks and other kernels only compute, at a lower priority. Unit
-tests run after those of targets: beside them, each would need more CPU time. Tests that are marked
-``alone`` run when all else has ended.
+Steps are in two lanes. Those of one lane run one after the other, lanes beside each other: tests of
+servers and of targets mostly wait. What only computes (checks, sanitizers, other kernels) has a
+lower priority. Tests of servers and of targets do not run beside each other: on two CPUs that makes
+deadlines pass. Tests that are marked ``alone`` run when all else has ended.
 """
 
 from __future__ import annotations
@@ -105,9 +105,8 @@ class Step(NamedTuple):
     lane: str
 
 
-CHECKS, TARGETS, LIVE, KERNELS, ALONE = "checks", "targets", "live", "kernels", "alone"
-COMPUTING = frozenset({CHECKS, KERNELS})
-"""Lanes that leave the processors to the others, where there are others."""
+COMPUTING, WAITING, ALONE = "computing", "waiting", "alone"
+"""Lanes. The first leaves the processors to the second, where there is one."""
 
 
 def files(folders: Sequence[str], suffixes: Sequence[str]) -> list[Path]:
@@ -249,15 +248,16 @@ def kernel_step(names: Sequence[str], expression: str | None, *, update: bool = 
             (*failures, *(f"{trouble}\n" for trouble in troubles)),
         )
 
-    return Step("tests on other kernels", run, KERNELS)
+    return Step("tests on other kernels", run, COMPUTING)
 
 
 def python_steps(expression: str | None) -> list[Step]:
-    def step(name: str, folder: str, lane: str, *options: str) -> Step:
+    def step(name: str, folder: str, workers: int) -> Step:
+        options = beside_each_other(workers)
         return Step(
             name,
             lambda output: pytest(output, [f"tests/{folder}"], expression, *options, report=folder),
-            lane,
+            WAITING,
         )
 
     # Other files need not be loaded.
@@ -268,9 +268,9 @@ def python_steps(expression: str | None) -> list[Step]:
         if "mark.alone" in path.read_text()
     ]
     return [
-        step("tests on real servers", "live", LIVE, *beside_each_other(SERVER_WORKERS)),
-        step("tests as root", "root", TARGETS, *beside_each_other(TARGET_WORKERS)),
-        step("unit tests", "unit", TARGETS, *beside_each_other(UNIT_WORKERS)),
+        step("tests on real servers", "live", SERVER_WORKERS),
+        step("tests as root", "root", TARGET_WORKERS),
+        step("unit tests", "unit", UNIT_WORKERS),
         Step(
             "tests that run alone",
             lambda output: pytest(output, alone, expression, "-m", "alone", report="alone"),
@@ -282,21 +282,23 @@ def python_steps(expression: str | None) -> list[Step]:
 def checks() -> list[Step]:
     """Return what needs neither a server nor a long time."""
     return [
-        Step("C: format", c_format, CHECKS),
-        Step("Python: lint", lambda output: output.check(VENV / "ruff", "check", "."), CHECKS),
+        Step("C: format", c_format, COMPUTING),
+        Step("Python: lint", lambda output: output.check(VENV / "ruff", "check", "."), COMPUTING),
         Step(
             "Python: format",
             lambda output: output.check(VENV / "ruff", "format", "--check", "."),
-            CHECKS,
+            COMPUTING,
         ),
-        Step("shell: lint", shell_lint, CHECKS),
+        Step("shell: lint", shell_lint, COMPUTING),
         Step(
             "words: lint",
             lambda output: output.check(VENV / "python", "tests/support/wordlint.py"),
-            CHECKS,
+            COMPUTING,
         ),
-        Step("Python: types", lambda output: output.check(VENV / "mypy", *PYTHON_FOLDERS), CHECKS),
-        Step("C: tests", lambda output: meson_test(output, BUILD, "--no-suite", "fuzz"), CHECKS),
+        Step(
+            "Python: types", lambda output: output.check(VENV / "mypy", *PYTHON_FOLDERS), COMPUTING
+        ),
+        Step("C: tests", lambda output: meson_test(output, BUILD, "--no-suite", "fuzz"), COMPUTING),
     ]
 
 
@@ -313,7 +315,7 @@ def quick_steps() -> list[Step]:
                 *beside_each_other("auto", "not slow"),
                 report="quick",
             ),
-            TARGETS,
+            WAITING,
         ),
     ]
 
@@ -325,8 +327,10 @@ def steps(expression: str | None) -> list[Step]:
     others = os.environ.get("STALLSCOPE_KERNELS", "").split()
     return [
         *checks(),
-        Step("C: tests under sanitizers", sanitizers, CHECKS),
-        Step("fuzz, shortly", lambda output: meson_test(output, BUILD, "--suite", "fuzz"), CHECKS),
+        Step("C: tests under sanitizers", sanitizers, COMPUTING),
+        Step(
+            "fuzz, shortly", lambda output: meson_test(output, BUILD, "--suite", "fuzz"), COMPUTING
+        ),
         *python_steps(None),
         *([kernel_step(others, None)] if others else []),
     ]
@@ -372,7 +376,7 @@ class Run:
     """What has ended so far, of all lanes."""
 
     def __init__(self, lanes: Iterable[str]) -> None:
-        self._others = not COMPUTING.issuperset(lanes)
+        self._others = set(lanes) != {COMPUTING}
         self.total = Count()
         self.summary: list[str] = []
         self._lock = threading.Lock()
@@ -387,7 +391,7 @@ class Run:
         """Run steps one after the other; show the output of each when it has ended."""
         for step in chosen:
             with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as file:
-                niceness = LOWER_PRIORITY if step.lane in COMPUTING and self._others else 0
+                niceness = LOWER_PRIORITY if step.lane == COMPUTING and self._others else 0
                 self._count(step, Output(file, niceness))
                 file.seek(0)
                 with self._lock:

@@ -152,9 +152,12 @@ def test_lateness_counts_from_the_threshold_by_the_clock_of_the_thread() -> None
         lateness(calls, seen[:2])
 
 
-def taken(tid: int, finished_ms: float, read_ns: int) -> Taken:
-    trigger = Trigger("threshold", "mutex", tid=tid, delay_ms=0.5, finished_ms=finished_ms)
-    capture = Capture("bpf", (), (), trigger=trigger)
+WALL_NS = 5_000 * MS
+
+
+def taken(tid: int, began_ns: int, read_ns: int) -> Taken:
+    trigger = Trigger("threshold", "mutex", tid=tid, delay_ms=0.5)
+    capture = Capture("bpf", (), (), time_ns=began_ns + WALL_NS, trigger=trigger)
     return Taken(read_ns - 1, read_ns, (), capture=capture)
 
 
@@ -162,14 +165,16 @@ def test_capture_belongs_to_the_wait_in_its_trigger() -> None:
     """Also where it is finished after the next wait has begun."""
     passes = THRESHOLD_MS * MS
     calls = [call(7, 100 * MS, 30 * MS), call(7, 131 * MS, 30 * MS), call(7, 162 * MS, 30 * MS)]
-    late = match(calls, [taken(7, 25.0, 100 * MS + passes + 26 * MS), taken(7, 2.0, 175 * MS)])
-    assert [one.finished_ms for one in late] == [26.0, 175.0 - 162.0 - THRESHOLD_MS]
+    first = taken(7, 100 * MS + passes + MS // 2, 100 * MS + passes + 26 * MS)
+    last = taken(7, 162 * MS + passes + 20 * MS, 1_000 * MS)
+    late = match(calls, [first, last], WALL_NS)
+    assert [one.finished_ms for one in late] == [26.0, 1_000.0 - 162.0 - THRESHOLD_MS]
     with pytest.raises(BenchError, match="of no wait"):
-        match(calls, [taken(8, 2.0, 175 * MS)])
+        match(calls, [taken(8, 175 * MS, 176 * MS)], WALL_NS)
     with pytest.raises(BenchError, match="of no wait"):
-        match(calls, [taken(7, 2.0, 175 * MS), taken(7, 2.0, 176 * MS)])
+        match(calls, [last, taken(7, 175 * MS, 176 * MS)], WALL_NS)
     with pytest.raises(BenchError, match="which wait"):
-        match(calls, [Taken(1, 2, (), capture=Capture("bpf", (), ()))])
+        match(calls, [Taken(1, 2, (), capture=Capture("bpf", (), ()))], WALL_NS)
 
 
 def test_each_wait_has_exactly_one_event() -> None:
