@@ -360,8 +360,13 @@ class Top(App[None]):
         Its one-shot timer for this is skipped, and no later one is made, where the process gets no
         CPU for 8 ms at its start.
         """
-        if self.screen.outer_size != self.size:
-            self.screen.post_message(events.Resize(self.size, self.size))
+        screen = self._shown_screen()
+        if screen is not None and screen.outer_size != self.size:
+            screen.post_message(events.Resize(self.size, self.size))
+
+    def _shown_screen(self) -> Screen[object] | None:
+        """Return the screen that is shown; timers and messages also come when all are closed."""
+        return self.screen_stack[-1] if self.screen_stack else None
 
     def _put(self, event: Event) -> None:
         self.post_message(SourceEvent(event))
@@ -377,8 +382,9 @@ class Top(App[None]):
 
     def follow(self) -> None:
         """Draw the visible screen."""
-        if isinstance(self.screen, View):
-            self.screen.follow()
+        screen = self._shown_screen()
+        if isinstance(screen, View):
+            screen.follow()
 
     def action_pause(self) -> None:
         """Pause the screen, or continue."""

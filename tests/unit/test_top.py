@@ -164,6 +164,18 @@ def test_the_screen_fits_and_fills_any_size() -> None:
     drive(steps)
 
 
+def test_what_comes_when_all_screens_are_closed_draws_nothing() -> None:
+    seen: list[Top] = []
+
+    async def steps(_: Pilot[None], top: Top) -> None:
+        seen.append(top)
+
+    drive(steps)
+    assert seen[0].screen_stack == []
+    seen[0]._check_size()
+    seen[0].follow()
+
+
 def test_the_screen_is_resized_late_where_the_process_got_no_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
