@@ -555,13 +555,15 @@ class IncidentMachine:
         if answer.version is not None:
             target = msgspec.structs.replace(self._value.target, version=answer.version)
             self._value = msgspec.structs.replace(self._value, target=target)
+        sessions = answer.sessions or capture.no_sessions
         if answer.error is not None:
             self.note("not-analyzed", f"{entry.file}: {answer.error}")
+            sessions = entry.sessions
         capture.entry = msgspec.structs.replace(
             entry,
             analyzed=answer.error is None,
             verdict=answer.verdict,
-            sessions=answer.sessions or capture.no_sessions,
+            sessions=sessions,
         )
 
     def _notify_without_verdict(self) -> None:

@@ -286,6 +286,17 @@ def test_a_capture_that_is_not_analyzed_says_why_it_has_no_sessions() -> None:
     assert [entry.sessions for entry in end.value.captures] == [NOT_ANALYZED]
 
 
+def test_a_capture_whose_analysis_fails_says_why_it_has_no_sessions() -> None:
+    driver = Driver()
+    driver.fire()
+    while driver.due:
+        driver.do(driver.due[0], ok=not isinstance(driver.due[0], AnalyzeCaptures))
+        driver.poll()
+    driver.handle(Shutdown())
+    (end,) = driver.of("end")
+    assert {entry.sessions for entry in end.value.captures} == {NOT_ANALYZED}
+
+
 @pytest.mark.parametrize("steps", [[fire, fails], [full_disk, fire, breached]])
 def test_no_notification_waits_for_captures_that_do_not_come(
     steps: Sequence[Callable[[Driver], None]],
