@@ -184,16 +184,18 @@ def match(calls: Sequence[Call], taken: Sequence[Taken], wall_ns: int) -> list[L
     starts = [call.start_ns for call in calls]
     found: dict[int, LateCapture] = {}
     for one in taken:
-        trigger = one.capture.trigger if one.capture is not None else None
-        began_ns = one.capture.time_ns if one.capture is not None else None
-        if trigger is None or trigger.delay_ms is None or began_ns is None:
+        capture = one.capture
+        trigger = capture.trigger if capture is not None else None
+        if capture is None or capture.time_ns is None or trigger is None:
             raise BenchError("a capture does not say which wait it is of")
-        begun = began_ns - wall_ns - int((trigger.delay_ms + THRESHOLD_MS) * 1e6)
+        if trigger.delay_ms is None:
+            raise BenchError(f"a capture does not say how late it is: {trigger}")
+        begun = capture.time_ns - wall_ns - int((trigger.delay_ms + THRESHOLD_MS) * 1e6)
         nr = bisect.bisect_right(starts, begun) - 1
         if nr < 0 or nr in found or trigger.tid != calls[nr].tid:
             raise BenchError(f"a capture of no wait: {trigger}")
         finished = (one.end_ns - starts[nr]) / 1e6 - THRESHOLD_MS
-        found[nr] = LateCapture(trigger.delay_ms or 0.0, trigger.copied_ms or 0.0, finished)
+        found[nr] = LateCapture(trigger.delay_ms, trigger.copied_ms or 0.0, finished)
     return list(found.values())
 
 

@@ -7,6 +7,7 @@ unbroken part of one of them, which is what a copy of two moments gives.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -199,18 +200,18 @@ def check_unharmed(target: Target, before: dict[str, int], seen: Seen) -> None:
     seen.harm += trouble_left(target.pid)
     if not target.listens:
         return
-    after = before
 
-    def turns() -> bool:
-        nonlocal after
+    def has_turned() -> bool:
         after = target.ask("turns")
         return all(after[name] > before[name] for name in ("turns", "made") if name in after)
 
     # On a busy machine a turn can take longer than all captures.
-    try:
-        wait_until(turns, "all of its threads turn")
-    except Late:
-        seen.harm.append(f"it stands still: {before} and {after}")
+    with contextlib.suppress(Late):
+        wait_until(has_turned, "its threads have turned")
+    after = target.ask("turns")
+    for name in ("turns", "made"):
+        if name in after and after[name] <= before[name]:
+            seen.harm.append(f"it stands still: {before} and {after}")
     if after.get("interrupted"):
         seen.harm.append(f"{after['interrupted']} calls were interrupted")
 
