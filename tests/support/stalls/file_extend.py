@@ -18,8 +18,9 @@ FILE_EXTEND_OPTIONS = (
     "--innodb-file-per-table",
     # Without it the new pages go into the page cache, and only a sync waits for the device.
     "--innodb-flush-method=O_DIRECT",
-    # Changes of pages go to the log buffer; none of it is to be written meanwhile.
+    # Changes of pages go to the log buffer; none of it is to be written meanwhile, and no page.
     "--innodb-log-buffer-size=64M",
+    "--skip-innodb-adaptive-flushing",
 )
 """Options the server wants for this stall (later ones win)."""
 
@@ -41,6 +42,7 @@ def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Ite
         " ENGINE=InnoDB CHARACTER SET latin1",
     )
     server.execute(INSERT, database="yard")
+    _write_dirty_pages(server)
     with running_statements(server, "yard", [INSERT] * connections, after=device.freeze):
         try:
             wait_until(
@@ -51,3 +53,17 @@ def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Ite
             yield
         finally:
             device.thaw()
+
+
+def _write_dirty_pages(server: SqlServer) -> None:
+    """Let the server write the pages that have changed.
+
+    The table's first page is latched while it is written: on a disk that does not answer, the
+    connection that is to extend the file would wait for that instead.
+    """
+    (before,) = server.query("SELECT @@GLOBAL.innodb_max_dirty_pages_pct")[0]
+    server.execute("SET GLOBAL innodb_max_dirty_pages_pct = 0")
+    wait_until(
+        lambda: server.status("Innodb_buffer_pool_pages_dirty") == 0, "no page is to be written"
+    )
+    server.execute(f"SET GLOBAL innodb_max_dirty_pages_pct = {before}")
