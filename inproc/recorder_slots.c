@@ -132,9 +132,11 @@ bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thre
 	    (thread->refused_ns && now - thread->refused_ns < RETRY_NS))
 		return false;
 	uint32_t index = find_or_reclaim(ring, tid);
-	uint64_t offset = ring->layout.slots_offset + index * sizeof(struct stall_wait_slot);
+	// With all below it: threads take their slots at the same time, and readers read up to the last.
+	// On a full disk they would find a hole, and cannot know that the file was not cut.
+	uint64_t size = (index + 1ULL) * sizeof(struct stall_wait_slot);
 	if (index >= ring->layout.slot_count ||
-	    !recorder_ring_has(ring, offset, sizeof(struct stall_wait_slot))) {
+	    !recorder_ring_has(ring, ring->layout.slots_offset, size)) {
 		if (index < ring->layout.slot_count)
 			__atomic_store_n(&owners[index], 0, __ATOMIC_RELEASE);
 		thread->refused_ns = now;
