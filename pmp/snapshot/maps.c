@@ -7,8 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "snapshot/module_file.h"
 #include "snapshot/read_child.h"
 
@@ -99,7 +102,9 @@ char *stall_maps_line_path(const struct stall_maps_line *line, bool *ret_deleted
 	return path;
 }
 
-#define MAX_READS 3	     // of an empty file
+#define MAX_READS 3			// of an empty file, one after the other
+#define MAX_READ_NS UINT64_C(200000000) // and for how long, with pauses
+#define PAUSE_US 1000
 #define MAX_LINE (64 * 1024) // a path is at most one page, four times that when escaped
 
 // A file mapping without code (data, read-only data) awaiting its module.
@@ -523,10 +528,20 @@ static struct stall_error *read_once(struct builder *builder)
 // process has executed another program, and then the next one is not.
 static struct stall_error *read_live(struct builder *builder)
 {
+	uint64_t end_ns = stall_clock_ns(CLOCK_MONOTONIC) + MAX_READ_NS;
 	struct stall_error *err = NULL;
 
-	for (int i = 0; !err && !builder->maps->mapping_count && i < MAX_READS; i++)
-		err = read_once(builder);
+	for (int i = 0; !err && !builder->maps->mapping_count; i++) {
+		if (i >= MAX_READS) {
+			// On a busy host a process can execute another program during each read.
+			if (stall_clock_ns(CLOCK_MONOTONIC) >= end_ns)
+				break;
+			err = stall_target_check(builder->target);
+			usleep(PAUSE_US);
+		}
+		if (!err)
+			err = read_once(builder);
+	}
 	if (err)
 		return err;
 	if (builder->maps->mapping_count == 0)

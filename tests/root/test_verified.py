@@ -79,18 +79,21 @@ def test_no_exact_stack_is_wrong(kind: Kind, backend: str) -> None:
     if missing := available(kind):
         pytest.skip(missing)
     captures = MANY if backend == "bpf" else max(MANY // 3, 1)
+    exact = 0
     for _ in range(ROUNDS):
         seen = capture_stacks(kind, backend, captures)
         print(seen.stacks, seen.reasons)
         assert seen.wrong_count == 0, seen.wrong
         assert not seen.harm
         assert seen.refused < captures
-        assert seen.exact > 0
+        exact += seen.exact
         # What makes the target hard has to be met. How often a thread sleeps on until it is checked
-        # again is up to the machine: on a busy one hardly any does.
-        if backend != "bpf" or not kind.reason or seen.reasons[kind.reason] + seen.live > 0:
+        # again is up to the machine: on a busy one hardly any does, and a thread that only waits
+        # for a CPU during all captures of a round has no exact stack.
+        is_hard = seen.reasons[kind.reason] + seen.live > 0
+        if exact and (backend != "bpf" or not kind.reason or is_hard):
             return
-    pytest.fail(f"in {ROUNDS} rounds no stack was {kind.reason}")
+    pytest.fail(f"in {ROUNDS} rounds {exact} stacks were exact, and none was {kind.reason}")
 
 
 def frames_target() -> Target:
