@@ -102,8 +102,7 @@ char *stall_maps_line_path(const struct stall_maps_line *line, bool *ret_deleted
 	return path;
 }
 
-#define MAX_READS 3			// of an empty file, one after the other
-#define MAX_READ_NS UINT64_C(200000000) // and for how long, with pauses
+#define MAX_EMPTY_NS UINT64_C(200000000) // for which an empty file is read again
 #define PAUSE_US 1000
 #define MAX_LINE (64 * 1024) // a path is at most one page, four times that when escaped
 
@@ -528,17 +527,13 @@ static struct stall_error *read_once(struct builder *builder)
 // process has executed another program, and then the next one is not.
 static struct stall_error *read_live(struct builder *builder)
 {
-	uint64_t end_ns = stall_clock_ns(CLOCK_MONOTONIC) + MAX_READ_NS;
-	struct stall_error *err = NULL;
+	uint64_t end_ns = stall_clock_ns(CLOCK_MONOTONIC) + MAX_EMPTY_NS;
+	struct stall_error *err = read_once(builder);
 
-	for (int i = 0; !err && !builder->maps->mapping_count; i++) {
-		if (i >= MAX_READS) {
-			// On a busy host a process can execute another program during each read.
-			if (stall_clock_ns(CLOCK_MONOTONIC) >= end_ns)
-				break;
-			err = stall_target_check(builder->target);
-			usleep(PAUSE_US);
-		}
+	// On a busy host a process can execute another program during each of several readings.
+	while (!err && !builder->maps->mapping_count && stall_clock_ns(CLOCK_MONOTONIC) < end_ns) {
+		usleep(PAUSE_US); // no event says that exec is over
+		err = stall_target_check(builder->target);
 		if (!err)
 			err = read_once(builder);
 	}

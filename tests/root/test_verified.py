@@ -86,14 +86,15 @@ def test_no_exact_stack_is_wrong(kind: Kind, backend: str) -> None:
         assert seen.wrong_count == 0, seen.wrong
         assert not seen.harm
         assert seen.refused < captures
+        # proc can say nothing of threads that wait for a CPU, which may be all of a round.
+        assert seen.exact > 0 or backend == "proc"
         exact += seen.exact
         # What makes the target hard has to be met. How often a thread sleeps on until it is checked
-        # again is up to the machine: on a busy one hardly any does, and a thread that only waits
-        # for a CPU during all captures of a round has no exact stack.
-        is_hard = seen.reasons[kind.reason] + seen.live > 0
-        if exact and (backend != "bpf" or not kind.reason or is_hard):
+        # again is up to the machine: on a busy one hardly any does.
+        is_met = backend != "bpf" or not kind.reason or seen.reasons[kind.reason] + seen.live > 0
+        if exact and is_met:
             return
-    pytest.fail(f"in {ROUNDS} rounds {exact} stacks were exact, and none was {kind.reason}")
+    pytest.fail(f"in {ROUNDS} rounds {exact} exact stacks, and none that was {kind.reason}")
 
 
 def frames_target() -> Target:
