@@ -31,6 +31,7 @@ struct stall_wait_source_options {
 	bool no_timer;		   // behave as on a kernel without BPF timers
 	uint64_t poll_interval_ns; // poll: between two passes; 0: as its cost allows
 	bool force;		   // where the kernel is known to crash
+	bool at_rest;		   // cost the processes nothing until a wait is long
 };
 
 // A wait in flight.
@@ -49,6 +50,31 @@ struct stall_wait_sampling {
 	uint64_t longest_ns;  // since the last query: the precision of lengths
 	uint64_t worst_ns;    // the longest since the start
 };
+
+// Of a source that rests: until a wait is long, it only reads what the threads do, from time to time.
+struct stall_wait_rest {
+	bool resting;	      // now
+	uint64_t interval_ns; // between two passes over the threads, as it is now
+	uint64_t threads;     // in the latest pass
+	uint64_t arms;	      // how often it has stopped resting since the start
+	uint64_t refused;     // how often it could not
+	const char *why;      // why it could not the last time; NULL: it could
+};
+
+#define STALL_SAMPLE_FRAMES 8
+
+// What a thread does at one moment.
+struct stall_thread_sample {
+	pid_t tgid, tid;
+	char state;   // as in /proc; R: on a CPU, or waits for one
+	int32_t call; // the number of its system call; -1: none, or not known
+	// Of a system call that is a wait (no id where it cannot be read); else its kind is
+	// STALL_WAIT_KINDS.
+	struct stall_wait_key key;
+	uint32_t frame_count;
+	uint64_t frames[STALL_SAMPLE_FRAMES]; // of the kernel, innermost first
+};
+typedef void (*stall_sample_fn)(void *arg, const struct stall_thread_sample *sample);
 
 struct stall_wait_number {
 	const char *name;
@@ -121,6 +147,10 @@ struct stall_wait_source_calls {
 	void (*hurry)(void *state);
 	// NULL, or false: it sees each wait.
 	bool (*sampling)(void *state, struct stall_wait_sampling *ret);
+	// NULL, or false: it never rests.
+	bool (*rest)(void *state, struct stall_wait_rest *ret);
+	// NULL: not possible. Reports what each thread of all processes does now.
+	struct stall_error *(*sample)(void *state, stall_sample_fn take, void *arg);
 	// All that are or could be attached; free *ret.
 	struct stall_error *(*programs)(void *state, struct stall_wait_program **ret,
 					size_t *ret_count);
