@@ -260,12 +260,23 @@ static bool is_long(const struct stall_sentinel *sentinel, const struct flight *
 	return flight->stat.announced && ns < sentinel->threshold_ns[kind] + UNKNOWN_REASON_NS;
 }
 
+static bool is_asked(const struct stall_sentinel *sentinel, const struct stall_wait_key *key)
+{
+	for (size_t i = 0; i < sentinel->question_count; i++)
+		if (!memcmp(&sentinel->questions[i].record.key, key, sizeof(*key)))
+			return true;
+	return false;
+}
+
 static void check_wait(struct stall_sentinel *sentinel, size_t index, uint64_t now_ns)
 {
 	const struct stall_pass *pass = stall_bpf_waits_passed(sentinel->waits, index);
 	struct flight flight;
 
 	if (!pass || !read_flight(sentinel, index, &flight))
+		return;
+	// Its role is known when that was delivered.
+	if (is_asked(sentinel, &flight.slot.key))
 		return;
 	if (needs_question(sentinel, &flight, pass)) {
 		if (sentinel->question_count == MAX_ASKED) {
@@ -277,7 +288,7 @@ static void check_wait(struct stall_sentinel *sentinel, size_t index, uint64_t n
 			stall_bpf_waits_announce(sentinel->waits, flight.slot.stat);
 			sentinel->question_count++;
 		}
-		return; // its role is known when it was answered
+		return;
 	}
 	if (is_long(sentinel, &flight, now_ns))
 		stall_resting_saw_long_wait(&sentinel->resting, now_ns);
