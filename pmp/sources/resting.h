@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a wait source rests, and how often it reads the threads while it does. At rest it costs the
-// processes nothing: it only reads what their threads do from time to time, and is armed once a wait
-// is long. It has no clock: times are those of the caller, CLOCK_MONOTONIC.
+// processes nothing: it only reads what their threads do from time to time, in a pass, and is armed
+// once a wait is long. It has no clock: times are those of the caller, CLOCK_MONOTONIC.
 //
 // After each pass: stall_resting_passed(), stall_resting_saw_long_wait() where a wait that is not
 // idle is long, then stall_resting_wants_armed(). Where that differs from `armed`, arm or disarm,
