@@ -190,7 +190,6 @@ const char stall_help[] =
 	"  --follow               continue when its processes have ended, for \"target PID\"\n"
 	"                         on standard input\n"
 	"  --no-uprobes           no uprobes in the server's own functions\n"
-	"  --at-rest              attach nothing until a wait is long\n"
 	"  --no-attach            as where the kernel refuses to attach programs\n"
 	"  --no-timer             as on a kernel without BPF timers\n"
 	"  --poll-interval MS     poll: polling interval of each thread; default 10, or more\n"
@@ -251,7 +250,6 @@ enum option_id {
 	OPTION_TOP,
 	OPTION_EVENTS,
 	OPTION_NO_UPROBES,
-	OPTION_AT_REST,
 	OPTION_NO_ATTACH,
 	OPTION_NO_TIMER,
 	OPTION_POLL_INTERVAL,
@@ -309,7 +307,6 @@ static const struct {
 	{{"top", required_argument, NULL, OPTION_TOP}, WATCH},
 	{{"events", no_argument, NULL, OPTION_EVENTS}, WATCH},
 	{{"no-uprobes", no_argument, NULL, OPTION_NO_UPROBES}, WATCH},
-	{{"at-rest", no_argument, NULL, OPTION_AT_REST}, WATCH},
 	{{"no-attach", no_argument, NULL, OPTION_NO_ATTACH}, WATCH},
 	{{"no-timer", no_argument, NULL, OPTION_NO_TIMER}, WATCH},
 	{{"poll-interval", required_argument, NULL, OPTION_POLL_INTERVAL}, WATCH},
@@ -451,9 +448,6 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		return NULL;
 	case OPTION_NO_UPROBES:
 		options->watch.source.uprobes = false;
-		return NULL;
-	case OPTION_AT_REST:
-		options->watch.source.at_rest = true;
 		return NULL;
 	case OPTION_NO_ATTACH:
 		options->watch.source.no_attach = true;

@@ -39,9 +39,8 @@ bool stall_poll_parse_transfers(const char *text, uint64_t *ret)
 	return true;
 }
 
-// Returns 0 or an errno. *kept: the descriptor, where it may stay open (*left) and is wanted to.
-static int read_file(int task, pid_t tid, const char *name, int *kept, size_t *left, char *text,
-		     size_t size)
+int stall_poll_read_file(int task, pid_t tid, const char *name, int *kept, size_t *left, char *text,
+			 size_t size)
 {
 	int fd = kept ? *kept : -1, errnum = 0;
 	bool is_kept = fd >= 0;
@@ -84,8 +83,8 @@ static int read_runs(struct stall_poll_reader *reader, const struct stall_target
 		*ret = thread.switches;
 		return errnum;
 	}
-	int errnum = read_file(task, tid, "schedstat", kept, keep ? &reader->runs_left : NULL, text,
-			       sizeof(text));
+	int errnum = stall_poll_read_file(task, tid, "schedstat", kept,
+					  keep ? &reader->runs_left : NULL, text, sizeof(text));
 	if (errnum)
 		return errnum;
 	return stall_poll_parse_runs(text, ret) ? 0 : EINVAL;
@@ -95,8 +94,8 @@ static int read_call(struct stall_poll_reader *reader, int task, pid_t tid, int 
 		     struct stall_proc_syscall *ret)
 {
 	char text[MAX_TEXT];
-	int errnum = read_file(task, tid, "syscall", kept, keep ? &reader->calls_left : NULL, text,
-			       sizeof(text));
+	int errnum = stall_poll_read_file(task, tid, "syscall", kept,
+					  keep ? &reader->calls_left : NULL, text, sizeof(text));
 
 	if (errnum)
 		return errnum;
@@ -178,8 +177,9 @@ static struct stall_poll_mark make_mark(const struct stall_poll_reader *reader,
 	struct stall_poll_mark mark = {};
 	char text[MAX_TEXT];
 
-	mark.has_transfers = !read_file(task, tid, "io", NULL, NULL, text, sizeof(text)) &&
-			     stall_poll_parse_transfers(text, &mark.transfers);
+	mark.has_transfers =
+		!stall_poll_read_file(task, tid, "io", NULL, NULL, text, sizeof(text)) &&
+		stall_poll_parse_transfers(text, &mark.transfers);
 	// Reading memory waits for threads that change the target's mappings: only where necessary.
 	if (!is_transfer || !mark.has_transfers)
 		mark.below = hash_below(target, call->sp);

@@ -9,9 +9,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "ebpf/waits.h"
 #include "ebpf/waits_calls.h"
 #include "snapshot/proc_thread.h"
 #include "snapshot/target.h"
+#include "waits/wait_source.h"
 
 #define STALL_POLL_NO_SLOT UINT32_MAX
 
@@ -20,6 +22,16 @@ struct stall_poll_mark {
 	bool has_transfers;
 	uint64_t transfers; // reads and writes that it has ended
 	uint64_t below;	    // hash of what lies below its stack pointer; 0: not needed
+};
+
+// What it did when it was sampled.
+struct stall_poll_doing {
+	bool is_known; // it was in the poller's `call`, and has done the same since, if it has not run
+	uint64_t runs;
+	char state;
+	int32_t call;
+	struct stall_wait_key key;
+	char channel[STALL_CHANNEL];
 };
 
 struct stall_poll_thread {
@@ -36,6 +48,7 @@ struct stall_poll_thread {
 	uint64_t since_ns, seen_ns; // in `call`: the first and the latest pass
 	uint64_t polled_ns;	    // the latest of all
 	uint32_t slot;
+	struct stall_poll_doing doing;
 };
 
 // Reads the files. Open descriptors save path walks, but each costs the kernel some 5 KiB.
@@ -64,6 +77,11 @@ enum stall_poll_result stall_poll_thread_read(struct stall_poll_reader *reader,
 // Whether it is still in `call`; changes nothing.
 bool stall_poll_thread_is_same(struct stall_poll_reader *reader, const struct stall_target *target,
 			       int task, const struct stall_poll_thread *thread);
+
+// Reads a file of a thread; returns 0 or an errno. *kept: its descriptor, -1: none, which stays
+// open where there is a `left` to count down. Both may be NULL.
+int stall_poll_read_file(int task, pid_t tid, const char *name, int *kept, size_t *left, char *text,
+			 size_t size);
 
 struct stall_poll_thread *stall_poll_thread_create(pid_t tid); // NULL without memory
 void stall_poll_thread_destroy(struct stall_poll_reader *reader, struct stall_poll_thread *thread);

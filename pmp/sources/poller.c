@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "ebpf/wait_kinds.h"
 
 #define INTERVAL_NS UINT64_C(10000000) // between two passes, where that is cheap
 #define LONGEST_NS UINT64_C(2000000000)
@@ -322,19 +323,60 @@ static struct stall_error *poll_process(struct stall_poller *poller,
 	return stall_poll_process_is_stale(process) ? list_threads(poller, process) : NULL;
 }
 
+// A word that is not identified yet may be one on which its thread waits for work: it has time
+// until its threshold.
+static bool is_long(const struct stall_poller *poller, const struct stall_poll_slot *slot)
+{
+	const enum stall_wait_kind kind = slot->call.key.kind;
+
+	if (!slot->thread)
+		return false;
+	const enum stall_wait_role role = stall_poll_stats_at(poller->stats, slot->stat)->role;
+	if (stall_watch_kind_is_idle(stall_watch_kind_of(kind, role)))
+		return false;
+	if (kind == STALL_WAIT_FUTEX && role == STALL_ROLE_UNKNOWN)
+		return stall_poll_slot_is_over(poller, slot);
+	return stall_resting_is_long(seen_ns(slot), poller->threshold_ns[kind]);
+}
+
+static void rest_or_not(struct stall_poller *poller, uint64_t now_ns, uint64_t cost_ns)
+{
+	struct stall_resting *resting = &poller->resting;
+
+	stall_resting_passed(resting, poller->thread_count, cost_ns);
+	for (size_t i = 0; i < poller->slot_high; i++) {
+		if (is_long(poller, &poller->slots[i])) {
+			stall_resting_saw_long_wait(resting, now_ns);
+			break;
+		}
+	}
+	bool wanted = stall_resting_wants_armed(resting, now_ns);
+	if (wanted && !resting->armed)
+		stall_resting_armed(resting, now_ns);
+	else if (!wanted && resting->armed)
+		stall_resting_disarmed(resting);
+}
+
+static uint64_t choose_interval(const struct stall_poller *poller)
+{
+	if (poller->fixed_ns)
+		return poller->fixed_ns;
+	if (poller->rests && !poller->resting.armed)
+		return stall_resting_interval_ns(&poller->resting);
+	uint64_t interval_ns = poller->cost_ns * 100 / MAX_SHARE;
+	if (interval_ns < INTERVAL_NS)
+		return INTERVAL_NS;
+	return interval_ns > LONGEST_NS ? LONGEST_NS : interval_ns;
+}
+
 static void plan(struct stall_poller *poller, uint64_t started_ns, uint64_t cost_ns)
 {
 	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
-	uint64_t interval_ns = poller->fixed_ns;
 
 	poller->cost_ns = poller->cost_ns ? (3 * poller->cost_ns + cost_ns) / 4 : cost_ns;
-	if (!interval_ns) {
-		interval_ns = poller->cost_ns * 100 / MAX_SHARE;
-		if (interval_ns < INTERVAL_NS)
-			interval_ns = INTERVAL_NS;
-		if (interval_ns > LONGEST_NS)
-			interval_ns = LONGEST_NS;
-	}
+	if (poller->rests)
+		rest_or_not(poller, now_ns, cost_ns);
+	const uint64_t interval_ns = choose_interval(poller);
 	poller->interval_ns = interval_ns;
 	poller->next_ns = started_ns + interval_ns;
 	if (poller->next_ns < now_ns + cost_ns) // let others run
@@ -368,6 +410,20 @@ void stall_poller_pass(struct stall_poller *poller)
 	if (has_new_tasks(poller))
 		eventfd_write(poller->event, 1);
 	plan(poller, started_ns, stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns);
+}
+
+void stall_poller_set_threshold(struct stall_poller *poller, enum stall_wait_kind kind, uint64_t ns)
+{
+	stall_poller_lock(poller);
+	poller->threshold_ns[kind] = ns;
+	stall_resting_set_threshold(&poller->resting,
+				    stall_resting_shortest(poller->threshold_ns, poller->kinds));
+	const uint64_t next_ns = stall_clock_ns(CLOCK_MONOTONIC) + choose_interval(poller);
+	if (next_ns < poller->next_ns) {
+		poller->next_ns = next_ns;
+		pthread_cond_signal(&poller->changed);
+	}
+	stall_poller_unlock(poller);
 }
 
 void stall_poller_poll_now(struct stall_poller *poller)
@@ -526,6 +582,10 @@ struct stall_error *stall_poller_create(const struct stall_wait_source_options *
 	poller->fixed_ns = options->poll_interval_ns;
 	poller->interval_ns = poller->fixed_ns ? poller->fixed_ns : INTERVAL_NS;
 	memcpy(poller->threshold_ns, options->threshold_ns, sizeof(poller->threshold_ns));
+	// An interval that was requested is kept.
+	poller->rests = options->at_rest && !poller->fixed_ns;
+	stall_resting_init(&poller->resting, STALL_RESTING_PERCENT_SAMPLED,
+			   stall_resting_shortest(poller->threshold_ns, poller->kinds));
 	struct stall_error *err = init(poller);
 	if (err) {
 		stall_poller_destroy(poller);

@@ -14,6 +14,7 @@
 #include "sources/poll_calls.h"
 #include "sources/poll_process.h"
 #include "sources/poll_stats.h"
+#include "sources/resting.h"
 #include "waits/wait_source.h"
 
 #define STALL_POLL_SLOTS 16384
@@ -59,6 +60,8 @@ struct stall_poller {
 	bool has_words; // that threads wait for, and whose roles are not known
 	bool no_memory; // in the thread, which cannot return an error
 
+	bool rests; // at times
+	struct stall_resting resting;
 	uint64_t next_ns;
 	uint64_t interval_ns; // as it is now
 	uint64_t cost_ns;     // of one pass over all threads, CPU time, smoothed
@@ -73,6 +76,9 @@ void stall_poller_destroy(struct stall_poller *poller); // NULL is fine
 // These take the lock themselves.
 struct stall_error *stall_poller_add(struct stall_poller *poller, pid_t pid);
 void stall_poller_remove(struct stall_poller *poller, pid_t pid);
+// Of all waits, also those in flight.
+void stall_poller_set_threshold(struct stall_poller *poller, enum stall_wait_kind kind,
+				uint64_t ns);
 // Polls now, and returns when that is done.
 void stall_poller_poll_now(struct stall_poller *poller);
 

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "snapshot/read_child.h"
+#include "sources/poll_sample.h"
 #include "sources/poller.h"
 #include "sources/sources.h"
 #include "sources/wait_copies.h"
@@ -93,9 +94,7 @@ static struct stall_error *set_threshold(void *state, enum stall_wait_kind kind,
 {
 	struct source *source = state;
 
-	stall_poller_lock(source->poller);
-	source->poller->threshold_ns[kind] = ns;
-	stall_poller_unlock(source->poller);
+	stall_poller_set_threshold(source->poller, kind, ns);
 	return NULL;
 }
 
@@ -455,6 +454,28 @@ static bool sampling(void *state, struct stall_wait_sampling *ret)
 	return true;
 }
 
+static bool rest(void *state, struct stall_wait_rest *ret)
+{
+	struct source *source = state;
+	struct stall_poller *poller = source->poller;
+
+	stall_poller_lock(poller);
+	stall_resting_report(&poller->resting, ret);
+	ret->interval_ns = poller->interval_ns;
+	stall_poller_unlock(poller);
+	return poller->rests;
+}
+
+static struct stall_error *sample(void *state, stall_sample_fn take, void *arg)
+{
+	struct source *source = state;
+
+	stall_poller_lock(source->poller);
+	stall_poll_sample(source->poller, take, arg);
+	stall_poller_unlock(source->poller);
+	return NULL;
+}
+
 static const char *why_not_bpf(struct source *source)
 {
 	snprintf(source->why_bpf, sizeof(source->why_bpf),
@@ -526,6 +547,8 @@ static const struct stall_wait_source_calls source_calls = {
 	.lost = lost,
 	.hurry = hurry,
 	.sampling = sampling,
+	.rest = rest,
+	.sample = sample,
 	.programs = programs,
 };
 

@@ -36,6 +36,8 @@ struct stall_error *stall_watch_samples_create(struct stall_watch *watch,
 	if (!samples)
 		return &stall_enomem;
 	samples->watch = watch;
+	// By then it is known which words are those on which threads wait for work.
+	samples->next_ns = stall_clock_ns(CLOCK_MONOTONIC) + INTERVAL_NS;
 	samples->channels = stall_wait_channels_create();
 	struct stall_error *err =
 		samples->channels ? stall_wait_history_create(&samples->history) : &stall_enomem;
@@ -184,9 +186,8 @@ struct stall_error *stall_watch_samples_take(struct stall_watch_samples *samples
 	samples->cost_ns = samples->cost_ns ? (3 * samples->cost_ns + cost_ns) / 4 : cost_ns;
 	uint64_t interval_ns = stall_watch_samples_interval_ns(samples->cost_ns);
 	// In step with the clock where it can be, so that no second is missing.
-	samples->next_ns = samples->next_ns && now_ns - samples->next_ns < interval_ns
-				   ? samples->next_ns + interval_ns
-				   : now_ns + interval_ns;
+	samples->next_ns = now_ns - samples->next_ns < interval_ns ? samples->next_ns + interval_ns
+								   : now_ns + interval_ns;
 	return err;
 }
 
