@@ -34,7 +34,7 @@ __all__ = [
     "prune",
 ]
 
-SCHEMA = "stallscope.history/1"
+SCHEMA = "stallscope.thread-history/1"
 MAX_BYTES = 4 << 20
 """Of one file."""
 MAX_OF_DEAD = 4
