@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from stallscope.model.waitlines import ThreadRow, ThreadSample
 from stallscope.reporters.lines import Line, clock
 from stallscope.reporters.units import number
 
-__all__ = ["SCHEMA", "dumps", "row_text", "table", "top_lines", "width_of_bucket"]
+__all__ = ["SCHEMA", "dumps", "heading", "row_text", "table", "top_lines", "width_of_bucket"]
 
 SCHEMA = "stallscope.history/1"
 NS = 10**9
@@ -40,15 +39,15 @@ def width_of_bucket(samples: Sequence[ThreadSample]) -> int:
 
 def table(buckets: Sequence[Bucket], width: int) -> Iterator[Line]:
     """Yield the threads by activity over time, the most important ones in columns."""
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = {}
     for bucket in buckets:
         for name, count in bucket.counts.items():
             if threadhistory.active(name) and name != RUNNING:
-                sums[name] += count * bucket.samples
-    kinds = [name for name, _ in sums.most_common()]
+                sums[name] = sums.get(name, 0.0) + count * bucket.samples
+    kinds = sorted(sums, key=lambda name: -sums[name])
     shown = threadhistory.in_order(_fitting(kinds, width - _COLUMN - len(_FIXED) * _LEAST))
     rest = [name for name in kinds if name not in shown]
-    heads = [*_FIXED, *(_NAMES.get(name, name) for name in shown), *(["others"] if rest else [])]
+    heads = [*_FIXED, *map(heading, shown), *(["others"] if rest else [])]
     widths = [_width(head) for head in heads]
     yield Line(f"{'time':<{_COLUMN}}{_cells(heads, widths)}", "bold")
     for bucket in buckets:
@@ -74,8 +73,13 @@ def _fitting(kinds: Sequence[str], room: int) -> Sequence[str]:
     return kinds
 
 
+def heading(activity: str) -> str:
+    """Return a short name of an activity."""
+    return _NAMES.get(activity, activity)
+
+
 def _width(name: str) -> int:
-    return max(_LEAST, len(_NAMES.get(name, name)) + 1)
+    return max(_LEAST, len(heading(name)) + 1)
 
 
 def _cells(texts: Sequence[str], widths: Sequence[int]) -> str:
