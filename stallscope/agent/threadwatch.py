@@ -85,13 +85,13 @@ class ThreadMetrics:
             yield from page.samples(
                 "sentinel_interval_seconds",
                 "gauge",
-                "Time between two passes over the server's threads.",
+                "Time between two polls of the server's threads.",
                 {(): self.rest.interval_ms / 1000},
             )
         yield from page.samples(
             "sentinel_threads",
             "gauge",
-            "Threads in the latest pass.",
+            "Threads in the latest poll.",
             {(): self.rest.threads},
         )
 

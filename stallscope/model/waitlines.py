@@ -175,9 +175,9 @@ class Rest(msgspec.Struct, frozen=True):
     resting: bool
     """Now: nothing is attached."""
     interval_ms: Milliseconds | None = None
-    """Between two passes over the threads."""
+    """Between two polls of the threads."""
     threads: Threads = 0
-    """In the latest pass."""
+    """In the latest poll."""
     arms: Count = 0
     """How often it attached the wait programs since the start."""
     refused: Count = 0

@@ -126,7 +126,7 @@ class HistoryWriter:
             self._held.release()
 
     def _turn(self) -> None:
-        """Continue with the other file; the first one begins anew too."""
+        """Continue with the other file, from its beginning."""
         first = self._place is None
         if first:
             files.make_folder(self.path.parent)
