@@ -14,19 +14,7 @@
 #include "capture/cmdline.h"
 #include "capture/fields.h"
 #include "capture/records.h"
-
-// Of the build machine.
-static const char *const syscall_names[] = {
-#include "syscall-names.inc"
-};
-
-// NULL where this build knows none.
-static const char *syscall_name(int64_t number)
-{
-	if (number < 0 || (uint64_t)number >= sizeof(syscall_names) / sizeof(syscall_names[0]))
-		return NULL;
-	return syscall_names[number];
-}
+#include "capture/syscall_names.h"
 
 #define SCHEMA "stallscope.capture/1"
 // Written out in parts of this size, so that memory does not grow with the capture.
@@ -304,7 +292,7 @@ static void write_syscall(struct stall_json *json, const struct stall_thread *th
 	}
 	stall_json_open(json, '{');
 	stall_put_syscall_nr(json, thread->syscall);
-	stall_put_syscall_name(json, syscall_name(thread->syscall));
+	stall_put_syscall_name(json, stall_syscall_name(thread->syscall));
 	stall_put_syscall_args(json);
 	stall_json_open(json, '[');
 	for (int i = 0; i < 6; i++)

@@ -190,14 +190,19 @@ const char stall_help[] =
 	"  --follow               continue when its processes have ended, for \"target PID\"\n"
 	"                         on standard input\n"
 	"  --no-uprobes           no uprobes in the server's own functions\n"
+	"  --at-rest              attach nothing until a wait is long\n"
+	"  --no-attach            as where the kernel refuses to attach programs\n"
 	"  --no-timer             as on a kernel without BPF timers\n"
 	"  --poll-interval MS     poll: polling interval of each thread; default 10, or more\n"
 	"                         if that takes above 5 % of a CPU\n"
+	"  --at-rest              attach nothing, and poll less often, until a wait is past half\n"
+	"                         of its threshold; shorter waits are not counted until then\n"
+	"  --history              what all threads do, once a second\n"
 	"\n"
 	"Options of serve: those of waits but --duration (--backend poll: captures by proc), and\n"
 	"  --watch                watch waits from the start; implied by the options below, and "
 	"by\n"
-	"                         --events and --interval\n"
+	"                         --events, --interval, --at-rest and --history\n"
 	"  --capture-threshold [KIND=]MS  a wait of this length triggers a capture\n"
 	"  --convoy N             so does a wait above its threshold, if N threads wait for\n"
 	"                         the same lock or file\n"
@@ -246,8 +251,12 @@ enum option_id {
 	OPTION_TOP,
 	OPTION_EVENTS,
 	OPTION_NO_UPROBES,
+	OPTION_AT_REST,
+	OPTION_NO_ATTACH,
 	OPTION_NO_TIMER,
 	OPTION_POLL_INTERVAL,
+	OPTION_AT_REST,
+	OPTION_HISTORY,
 	OPTION_INTERVAL,
 	OPTION_DURATION,
 	OPTION_FOLLOW,
@@ -300,8 +309,12 @@ static const struct {
 	{{"top", required_argument, NULL, OPTION_TOP}, WATCH},
 	{{"events", no_argument, NULL, OPTION_EVENTS}, WATCH},
 	{{"no-uprobes", no_argument, NULL, OPTION_NO_UPROBES}, WATCH},
+	{{"at-rest", no_argument, NULL, OPTION_AT_REST}, WATCH},
+	{{"no-attach", no_argument, NULL, OPTION_NO_ATTACH}, WATCH},
 	{{"no-timer", no_argument, NULL, OPTION_NO_TIMER}, WATCH},
 	{{"poll-interval", required_argument, NULL, OPTION_POLL_INTERVAL}, WATCH},
+	{{"at-rest", no_argument, NULL, OPTION_AT_REST}, WATCH},
+	{{"history", no_argument, NULL, OPTION_HISTORY}, WATCH},
 	{{"interval", required_argument, NULL, OPTION_INTERVAL}, WATCH},
 	{{"duration", required_argument, NULL, OPTION_DURATION}, WAITS},
 	{{"follow", no_argument, NULL, OPTION_FOLLOW}, WATCH},
@@ -439,11 +452,23 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 	case OPTION_NO_UPROBES:
 		options->watch.source.uprobes = false;
 		return NULL;
+	case OPTION_AT_REST:
+		options->watch.source.at_rest = true;
+		return NULL;
+	case OPTION_NO_ATTACH:
+		options->watch.source.no_attach = true;
+		return NULL;
 	case OPTION_NO_TIMER:
 		options->watch.source.no_timer = true;
 		return NULL;
 	case OPTION_POLL_INTERVAL:
 		return set_poll_interval(&options->watch, value);
+	case OPTION_AT_REST:
+		options->watch.source.at_rest = true;
+		return NULL;
+	case OPTION_HISTORY:
+		options->watch.history = true;
+		return NULL;
 	case OPTION_INTERVAL:
 		options->interval_given = true;
 		return stall_parse_ms("interval", value, &options->waits.interval_ns);
@@ -608,7 +633,8 @@ static void complete_serve(struct stall_options *options)
 
 	if (options->interval_given)
 		serve->line_ns = options->waits.interval_ns;
-	serve->watch |= serve->events || serve->line_ns || stall_trigger_rules_any(&serve->rules);
+	serve->watch |= serve->events || serve->line_ns || stall_trigger_rules_any(&serve->rules) ||
+			options->watch.source.at_rest || options->watch.history;
 }
 
 struct stall_error *stall_options_init(struct stall_options *options, int argc, char **argv)

@@ -310,6 +310,19 @@ static void write_programs(const struct stall_wait_line *line, struct stall_json
 	stall_json_close(json, ']');
 }
 
+static void write_rest(const struct stall_wait_rest *rest, struct stall_json *json)
+{
+	stall_json_key(json, "rest");
+	stall_json_open(json, '{');
+	stall_json_member_bool(json, "resting", rest->resting);
+	stall_json_member_ms(json, "interval_ms", rest->interval_ns);
+	stall_json_member_uint(json, "threads", rest->threads);
+	stall_json_member_uint(json, "arms", rest->arms);
+	stall_json_member_uint(json, "refused", rest->refused);
+	stall_json_member_string(json, "why", rest->why);
+	stall_json_close(json, '}');
+}
+
 static void count_in_flight(struct writer *writer)
 {
 	const struct stall_wait_entry *entry;
@@ -340,6 +353,8 @@ static void write_line(struct writer *writer)
 				       line->final ? line->sampling->worst_ns
 						   : line->sampling->longest_ns);
 	}
+	if (line->rest)
+		write_rest(line->rest, json);
 	write_kinds(writer);
 	write_classes(writer);
 	stall_json_key(json, "keys");
@@ -353,6 +368,10 @@ static void write_line(struct writer *writer)
 	}
 	if (line->server_count)
 		write_numbers(json, "server", line->server, line->server_count, true);
+	if (line->history) {
+		stall_json_key(json, "history");
+		stall_wait_history_write(line->history, json);
+	}
 	write_numbers(json, "lost", line->lost, line->lost_count, false);
 	write_programs(line, json);
 	stall_json_close(json, '}');

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json_writer.h"
+#include "waits/wait_history.h"
 #include "waits/wait_process.h"
 #include "waits/wait_source.h"
 #include "waits/wait_stacks.h"
@@ -22,6 +23,8 @@ struct stall_wait_line {
 	const char *source;			    // the wait source
 	const char *in_flight_by;		    // what finds waits in flight
 	const struct stall_wait_sampling *sampling; // NULL: each wait is seen
+	const struct stall_wait_rest *rest;	    // NULL: it never rests
+	struct stall_wait_history *history;	    // NULL: not requested; taken from it
 	uint32_t kinds;		      // 1 << enum stall_watch_kind: the requested ones
 	const uint64_t *threshold_ns; // by enum stall_wait_kind
 	const struct stall_wait_table *table;

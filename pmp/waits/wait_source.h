@@ -32,6 +32,8 @@ struct stall_wait_source_options {
 	uint64_t poll_interval_ns; // poll: between two passes; 0: as its cost allows
 	bool force;		   // where the kernel is known to crash
 	bool at_rest;		   // cost the processes nothing until a wait is long
+	bool no_attach;		   // behave as where the kernel refuses to attach the programs
+	size_t threads;		   // of the processes, when the source is made
 };
 
 // A wait in flight.
@@ -54,7 +56,7 @@ struct stall_wait_sampling {
 // Of a source that rests: until a wait is long, it only reads what the threads do, from time to time.
 struct stall_wait_rest {
 	bool resting;	      // now
-	uint64_t interval_ns; // between two passes over the threads, as it is now
+	uint64_t interval_ns; // between two passes, as it is now
 	uint64_t threads;     // in the latest pass
 	uint64_t arms;	      // how often it has stopped resting since the start
 	uint64_t refused;     // how often it could not
@@ -62,6 +64,7 @@ struct stall_wait_rest {
 };
 
 #define STALL_SAMPLE_FRAMES 8
+#define STALL_CHANNEL 32
 
 // What a thread does at one moment.
 struct stall_thread_sample {
@@ -71,8 +74,10 @@ struct stall_thread_sample {
 	// Of a system call that is a wait (no id where it cannot be read); else its kind is
 	// STALL_WAIT_KINDS.
 	struct stall_wait_key key;
+	// Where the kernel sleeps: by the addresses of its frames, or by the name of one.
 	uint32_t frame_count;
-	uint64_t frames[STALL_SAMPLE_FRAMES]; // of the kernel, innermost first
+	uint64_t frames[STALL_SAMPLE_FRAMES]; // innermost first
+	char channel[STALL_CHANNEL];	      // where there are no frames; "": not known
 };
 typedef void (*stall_sample_fn)(void *arg, const struct stall_thread_sample *sample);
 

@@ -51,6 +51,7 @@ struct stall_wait_entry {
 	char *name;			// NULL: none is known
 	uint64_t object;		// address of the lock; 0 for files
 	enum stall_file_class class;	// of files
+	bool searched;			// a file, among those that its process has open
 	// A row or a metadata lock is not a futex word: each thread waits on one of its own. Its
 	// lock has an entry by name, which counts the waits over the threshold: their time is also
 	// in the entries of the words, but only once in the sums.

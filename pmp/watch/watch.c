@@ -12,6 +12,7 @@
 #include "watch/watch_batch.h"
 #include "watch/watch_processes.h"
 #include "watch/watch_roles.h"
+#include "watch/watch_samples.h"
 #include "watch/watch_slots.h"
 #include "watch/watch_state.h"
 
@@ -35,6 +36,7 @@ void stall_watch_destroy(struct stall_watch *watch)
 {
 	if (!watch)
 		return;
+	stall_watch_samples_destroy(watch->samples);
 	stall_wait_source_deinit(&watch->source);
 	for (size_t i = 0; i < watch->item_count; i++)
 		free(watch->items[i].symbol);
@@ -98,6 +100,8 @@ static struct stall_error *make_parts(struct stall_watch *watch, const pid_t *pi
 		.stacks_per_second = STACKS_PER_SECOND,
 	};
 	err = stall_wait_unwinder_create(&unwinder, &watch->unwinder);
+	if (!err)
+		err = stall_watch_samples_create(watch, &watch->samples);
 	return err ? err : stall_watch_poll_fd(watch, watch->source.calls->fd(watch->source.state));
 }
 
@@ -160,7 +164,13 @@ int stall_watch_fd(const struct stall_watch *watch)
 
 int stall_watch_timeout_ms(const struct stall_watch *watch)
 {
-	return watch->source.calls->timeout_ms(watch->source.state);
+	int source_ms = watch->source.calls->timeout_ms(watch->source.state);
+	int sample_ms =
+		stall_watch_samples_timeout_ms(watch->samples, stall_clock_ns(CLOCK_MONOTONIC));
+
+	if (source_ms < 0 || sample_ms < 0)
+		return source_ms < 0 ? sample_ms : source_ms;
+	return source_ms < sample_ms ? source_ms : sample_ms;
 }
 
 static void take_record(void *arg, const struct stall_wait_record *record, const uint8_t *stack)
@@ -231,6 +241,9 @@ struct stall_error *stall_watch_dispatch(struct stall_watch *watch)
 		if (!err)
 			err = stall_watch_check_processes(watch);
 	}
+	// What has come has named locks and files.
+	if (!err)
+		err = stall_watch_samples_take(watch->samples, watch->received_ns);
 	return err ? err : stall_watch_open_awaited(watch);
 }
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "waits/server_wait.h"
 #include "watch/watch_roles.h"
+#include "watch/watch_samples.h"
 #include "watch/watch_slots.h"
 #include "watch/watch_state.h"
 #include "watch/watch_stats.h"
@@ -383,6 +384,8 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 	struct stall_wait_sampling sampling;
 	bool is_sampled =
 		source->calls->sampling && source->calls->sampling(source->state, &sampling);
+	struct stall_wait_rest rest;
+	bool can_rest = source->calls->rest && source->calls->rest(source->state, &rest);
 	struct stall_wait_line line = {
 		.final = final,
 		.wall_ns = stall_clock_ns(CLOCK_REALTIME),
@@ -392,6 +395,8 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 		.source = source->calls->name,
 		.in_flight_by = source->calls->in_flight_by(source->state),
 		.sampling = is_sampled ? &sampling : NULL,
+		.rest = can_rest ? &rest : NULL,
+		.history = stall_watch_samples_history(watch->samples),
 		.kinds = watch->options.kinds,
 		.threshold_ns = thresholds,
 		.table = watch->table,

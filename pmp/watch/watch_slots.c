@@ -64,6 +64,20 @@ uint32_t stall_watch_waiters(struct stall_watch *watch, const struct stall_wait_
 	return threads ? threads : 1;
 }
 
+bool stall_watch_is_waited_for(struct stall_watch *watch, const struct stall_wait_key *key)
+{
+	const struct stall_watch_waiting *waiting = &watch->waiting;
+	uint64_t tag = stall_wait_tag(key);
+
+	if (!waiting->valid)
+		count_waiting(watch);
+	// Takes no room: any number of keys may be asked for.
+	size_t at = tag & waiting->mask;
+	while (waiting->keys[at].tag && waiting->keys[at].tag != tag)
+		at = (at + 1) & waiting->mask;
+	return waiting->keys[at].tag && waiting->keys[at].threads;
+}
+
 uint32_t stall_watch_still_waiting(struct stall_watch *watch, uint64_t wait)
 {
 	const struct stall_wait_source *source = &watch->source;

@@ -22,6 +22,8 @@ bool stall_watch_is_stale(const struct stall_watch *watch, uint64_t wait, uint64
 struct stall_error *stall_watch_slots_grow(struct stall_watch *watch);
 // Threads that wait for the lock or file of this key, at least 1.
 uint32_t stall_watch_waiters(struct stall_watch *watch, const struct stall_wait_key *key);
+// Whether a thread is known to wait for it.
+bool stall_watch_is_waited_for(struct stall_watch *watch, const struct stall_wait_key *key);
 // Moves a thread that was counted for its word to the lock of this key.
 void stall_watch_one_more_waits(struct stall_watch *watch, const struct stall_wait_key *key);
 // Sets in each entry of the table how many wait for it, and for how long.

@@ -36,6 +36,8 @@ struct stall_watch_counted {
 	uint32_t line; // the number of the interval
 };
 
+struct stall_watch_samples;
+
 struct stall_watch {
 	struct stall_watch_options options;
 	stall_watch_event_fn handler;
@@ -50,6 +52,7 @@ struct stall_watch {
 	struct stall_wait_unwinder *unwinder;
 	struct stall_wait_table *table;
 	struct stall_wakers wakers;
+	struct stall_watch_samples *samples; // NULL: none are taken
 	int epoll;
 	// Processes that were started a moment ago, and have no ring yet.
 	pid_t awaited[STALL_WATCH_AWAITED];

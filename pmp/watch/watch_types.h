@@ -21,6 +21,7 @@ struct stall_watch_options {
 		kinds; // 1 << enum stall_watch_kind: the requested kinds; source.kinds follows from it
 	uint32_t top; // keys in a line, default 20
 	bool events;  // report each event
+	bool history; // what all threads do, once a second, where the source can sample
 };
 
 // One event: a wait over its threshold, in flight or ended. Strings and frames live until the
