@@ -25,7 +25,14 @@ from stallscope.model.samples import Sample
 from stallscope.model.waitkinds import kinds_of
 from stallscope.model.waitlines import WaitLine
 
-__all__ = ["Engine", "TriggerState", "number", "sources_named", "status_variables"]
+__all__ = [
+    "Engine",
+    "TriggerState",
+    "number",
+    "reader_of_counts",
+    "sources_named",
+    "status_variables",
+]
 
 STALE_NS = 5 * NS
 STALE_INTERVALS = 3
@@ -75,6 +82,17 @@ def sources_named(settings: AgentSettings) -> dict[str, float]:
                 word = name.name.partition(".")[0]
                 found[word] = min(trigger.interval, found.get(word, trigger.interval))
     return found
+
+
+def reader_of_counts(settings: AgentSettings) -> tuple[str, str] | None:
+    """Return a trigger that reads a value of waits which only attached wait programs count, and the
+    value; None where no trigger does. At rest, only waits past half of their threshold are seen.
+    """
+    for trigger in settings.triggers:
+        for name in _names(trigger):
+            if isinstance(name, Name) and waiting.is_counted(name.name):
+                return trigger.name, name.name
+    return None
 
 
 def _names(trigger: TriggerSettings) -> tuple[Named, ...]:

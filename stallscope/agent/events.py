@@ -57,10 +57,12 @@ class WaitsReceived(msgspec.Struct, frozen=True):
 
 
 class ProbeStatus(msgspec.Struct, frozen=True):
-    """The probe has become ready, or has ended. ``sees_waits``: its wait programs are on."""
+    """The probe has become ready, or has ended. ``sees_waits``: it watches waits; ``at_rest``: the
+    wait programs are attached only when one is long."""
 
     ready: bool
     sees_waits: bool = False
+    at_rest: bool = False
     why: str | None = None
 
 

@@ -52,6 +52,7 @@ from stallscope.agent.sources import (
     constants,
 )
 from stallscope.agent.target import Target
+from stallscope.agent.threadwatch import ThreadWatch
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
@@ -100,7 +101,10 @@ class Agent:
         clock: Clock | None = None,
     ) -> None:
         self.events = EventQueue()
-        self.metrics = AgentMetrics(_labels(target), (clock or Clock()).wall_ns() / NS)
+        self._writer = Writer(self.events.put)
+        self.threads = ThreadWatch(store.dest, self._writer)
+        started = (clock or Clock()).wall_ns() / NS
+        self.metrics = AgentMetrics(_labels(target), started, self.threads.metrics)
         self.settings = settings
         self.engine = Engine(settings, constants())
         self._plan = plan
@@ -109,7 +113,6 @@ class Agent:
         self._environment = environment
         self._verdicts = verdicts
         self._clock = clock or Clock()
-        self._writer = Writer(self.events.put)
         self._backend = environment.backend(settings, self.events.put)
         self.incidents = Incidents(settings)
         self._runner = CommandRunner(
@@ -233,6 +236,7 @@ class Agent:
         if now >= self._metrics_due:
             self._metrics_due = now + METRICS_NS
             self._publish()
+            self.threads.flush(self._target.server)
         if now >= self._prune_due:
             self._prune_due = now + PRUNE_NS
             self._prune()
@@ -252,6 +256,8 @@ class Agent:
     def _close_what_is_left(self) -> None:
         """Reset all state that belongs to a process which has ended."""
         self.engine.restarted()
+        self.threads.flush(self._target.server)
+        self.threads.ended()
         self.feed(ServerEnded())
 
     def _take(self, event: Event | None) -> None:
@@ -316,6 +322,7 @@ class Agent:
         self._waits.add(waits.clock_ns, waits.data)
         self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)
+        self.threads.take(waits.line)
         deadlocks = sum(
             sum(hits.values())
             for name, hits in waits.line.server.items()
@@ -345,10 +352,13 @@ class Agent:
         if state.ready and not self.metrics.up.get("probe"):
             server = self._target.server
             waits = "; wait programs are running" if state.sees_waits else ""
+            waits = "; wait programs are attached when a wait is long" if state.at_rest else waits
             _log.info("ready to capture %s (pid %d)%s", server.name, server.main.pid, waits)
         self.metrics.up["probe"] = state.ready
         if state.ready:
             self.feed(BackendReady())
+        else:
+            self.threads.ended()
 
     def _reload(self) -> None:
         try:
@@ -407,7 +417,11 @@ class Agent:
             except StallscopeError as error:
                 return str(error)
 
-        self._writer.submit(room, lambda why: self.feed(DiskChecked(why)), needed=False)
+        def checked(why: str | None) -> None:
+            self.threads.disk_full = why is not None
+            self.feed(DiskChecked(why))
+
+        self._writer.submit(room, checked, needed=False)
 
     def _finish(self) -> None:
         """Wait for unfinished captures and verdicts, for a limited time."""
@@ -429,6 +443,8 @@ class Agent:
         closing = threading.Thread(target=self._backend.close, daemon=True)
         closing.start()
         self._publish()
+        self.threads.flush(self._target.server)
+        self.threads.close()
         if not self._writer.close(STOP_SECONDS):
             _log.error("timed out flushing final state")
         while (event := self.events.get(0)) is not None:
