@@ -103,6 +103,8 @@ class DeadlockWatch:
         self._log_said_at = 0.0
         self._why: str | None = None
         self._has_metric = False
+        self._metric_now: float | None = None
+        """The value with which the metric was found: it is not asked for twice."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._seen = 0
         self._first: float | None = None
@@ -178,12 +180,17 @@ class DeadlockWatch:
         )
         self._settings_at = time.monotonic()
         self._follow(self._settings)
-        self._has_metric = self._status() is None and _metric(session) is not None
+        if not self._has_metric and self._status() is None:
+            self._metric_now = _metric(session)
+            self._has_metric = self._metric_now is not None
 
     def _counted(self) -> float | None:
         """Return the server's own count, None where it has none."""
         if not self._has_metric:
             return self._status()
+        if (now := self._metric_now) is not None:
+            self._metric_now = None
+            return now
         return self._connection.ask(_metric, self._deadline)
 
     def _follow(self, settings: _Settings) -> None:

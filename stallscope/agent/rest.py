@@ -96,7 +96,7 @@ class ServerRest:
             self._seconds_each.append(each)
 
     def _each(self, running: float, sample: Sample) -> float | None:
-        """Return how long statements take, by Little's law; None where too few run to tell."""
+        """Return how long statements take, by Little's law; None where too few run."""
         questions = sample.values.get("Questions")
         before = self._questions
         self._questions = None if questions is None else (questions, sample.clock_ns)
