@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -171,7 +172,7 @@ VERSIONS = ("5.5.9", "5.7.44", "8.4.3", "9.7.4", "10.11.8-MariaDB", "11.8.2-Mari
 
 
 @pytest.fixture
-def agent_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def agent_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     clock = Clock()
     for module in (collector_module, collecting, deadlocks, heartbeat, status):
         monkeypatch.setattr(module, "time", clock)
@@ -192,7 +193,7 @@ def agent_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         )
         return SimpleNamespace(sources=found, clock=clock, sent=sent, kind=kind)
 
-    yield make
+    return make
 
 
 def polled(agent: Any, seconds: float, *, at_rest: bool) -> list[tuple[float, str]]:
@@ -215,7 +216,7 @@ def gaps(sent: list[tuple[float, str]]) -> dict[str, float]:
     for clock, statement in sent:
         at[statement].append(clock)
     return {
-        statement: min((b - a for a, b in zip(clocks, clocks[1:], strict=False)), default=SECONDS)
+        statement: min((b - a for a, b in itertools.pairwise(clocks)), default=SECONDS)
         for statement, clocks in at.items()
     }
 
