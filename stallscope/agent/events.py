@@ -95,6 +95,10 @@ Event = (
 Put = Callable[[Event], None]
 
 
+MAX_BATCH = 1000
+"""The most events that are handled before the steps that follow them."""
+
+
 class EventQueue:
     """The queue. Putting never waits, also in a signal handler (queue.SimpleQueue is reentrant)."""
 
@@ -110,3 +114,14 @@ class EventQueue:
             return self._queue.get(timeout=max(0.0, seconds))
         except queue.Empty:
             return None
+
+    def take(self, seconds: float) -> list[Event]:
+        """Return the events that are there, after waiting so long for the first one."""
+        event = self.get(seconds)
+        found = [] if event is None else [event]
+        while found and len(found) < MAX_BATCH:
+            try:
+                found.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        return found

@@ -43,6 +43,7 @@ from stallscope.agent.messages import (
     TriggerFired,
 )
 from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.rest import ServerRest
 from stallscope.agent.runner import CommandRunner
 from stallscope.agent.sources import (
     SESSIONS_SECONDS,
@@ -81,6 +82,8 @@ TEXTS_SECONDS = 6.0
 """For all texts of an incident together; each one also has a deadline."""
 _GRACE = 0.2
 """Added so that the connection can report a late server itself."""
+LONG_WAIT_MS = 250.0
+"""A wait in flight that is so long is a sign that the server is not at rest."""
 WIND_DOWN_NS = 20 * NS
 """How long the end of a pass waits for captures and verdicts."""
 WIND_DOWN_PAUSE = 0.1
@@ -135,6 +138,9 @@ class Agent:
         self._stopping = False
         self._deadlocks = 0
         """Deadlocks of which the probe saw the choice of a victim."""
+        self._rest = ServerRest()
+        self._resting = False
+        """At the latest poll."""
         self._health = CollectorHealth(self.metrics)
         self._lost_ns = 0
         """When the server last ended."""
@@ -160,7 +166,7 @@ class Agent:
                     steps = max(1, -((self._next_poll - now) // interval))
                     self._next_poll += interval * steps
                     self._poll(now)
-                self._take(self.events.get(self._pause(now)))
+                self._take(self.events.take(self._pause(now)))
         finally:
             self._end()
 
@@ -208,6 +214,7 @@ class Agent:
     def _adopt(self) -> None:
         """Start the collectors of the current server process."""
         self._close_sources()
+        self._rest = ServerRest()
         self._sources = self._environment.sources(self._target.server, self.settings)
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
 
@@ -232,7 +239,9 @@ class Agent:
         self._poll_server(now)
         self.metrics.up["server"] = self._target.running
         if self._target.running:
-            self._threads.poll()
+            self._resting = self._at_rest(now)
+            self._sources.set_rest(self._resting)
+            self._threads.poll(at_rest=self._resting)
         if now >= self._metrics_due:
             self._metrics_due = now + METRICS_NS
             self._publish()
@@ -240,6 +249,10 @@ class Agent:
         if now >= self._prune_due:
             self._prune_due = now + PRUNE_NS
             self._prune()
+
+    def _at_rest(self, now: int) -> bool:
+        """Return whether nothing shows that the server's threads wait."""
+        return self._rest.at_rest(now) and self.incidents.open is None and self.engine.calm
 
     def _poll_server(self, now: int) -> None:
         match self._target.poll(now):
@@ -260,8 +273,24 @@ class Agent:
         self.threads.ended()
         self.feed(ServerEnded())
 
-    def _take(self, event: Event | None) -> None:
-        """Handle an event; then do the steps that are due."""
+    def _take(self, events: Iterable[Event]) -> None:
+        """Handle events; then do the steps that are due."""
+        for event in events:
+            self._handle(event)
+        if self.incidents.open is not None and not self._target.running:
+            self._close_what_is_left()  # captures of its last waits arrive after its end
+        self._threads.check()
+        for name in self.engine.given_up():
+            self._given_up(name)
+        now, engine = self._clock.now_ns(), self.engine
+        self._check_disk(now)
+        self._runner.flush(self.incidents.open, now)
+        self.feed(Polled(bool(engine.breached), engine.over_ns))
+        if self._resting and self._target.running and not self._at_rest(now):
+            self._resting = False
+            self._threads.wake()
+
+    def _handle(self, event: Event) -> None:
         match event:
             case Sample():
                 self._sample(event)
@@ -282,19 +311,11 @@ class Agent:
                 self._stopping = True
             case Signal():
                 self._reload()
-        if self.incidents.open is not None and not self._target.running:
-            self._close_what_is_left()  # captures of its last waits arrive after its end
-        self._threads.check()
-        for name in self.engine.given_up():
-            self._given_up(name)
-        now, engine = self._clock.now_ns(), self.engine
-        self._check_disk(now)
-        self._runner.flush(self.incidents.open, now)
-        self.feed(Polled(bool(engine.breached), engine.over_ns))
 
     def _sample(self, sample: Sample) -> None:
         if sample.clock_ns < self._lost_ns:
             return  # of the process that has ended
+        self._rest.take(sample, incident=self.incidents.open is not None)
         for fired in self.engine.feed(sample):
             self._fire(fired, sample.clock_ns)
         line = encode(sample)
@@ -319,6 +340,8 @@ class Agent:
         wall = self._clock.wall_ns()
         for fired in self.engine.feed_waits(waits.line, wall, waits.clock_ns):
             self._fire(fired, waits.clock_ns)
+        if any(key.longest_in_flight_ms >= LONG_WAIT_MS for key in waits.line.keys):
+            self._rest.disturb(waits.clock_ns)
         self._waits.add(waits.clock_ns, waits.data)
         self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)
@@ -341,6 +364,7 @@ class Agent:
         fired = None
         late_ns = round(((result.wait and result.wait.finished_ms) or 0.0) * 1e6)
         if result.wait is not None:
+            self._rest.disturb(result.done_ns)
             wall = self._clock.wall_ns() - late_ns
             fired = self.engine.feed_wait(result.wait, wall, result.done_ns)
         if fired is not None:
@@ -434,7 +458,7 @@ class Agent:
 
     def _take_while(self, condition: Callable[[], bool], end: int) -> None:
         while condition() and not self._stopping and self._clock.now_ns() < end:
-            self._take(self.events.get(WIND_DOWN_PAUSE))
+            self._take(self.events.take(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:
         """Write the final state, and close everything; threads that hang are abandoned."""
