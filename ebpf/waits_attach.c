@@ -12,7 +12,6 @@
 #include "ebpf/kernel_types.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_attach.h"
-#include "ebpf/waits_loader.h"
 #include "ebpf/waits_slots.h"
 #include "ebpf/waits_state.h"
 

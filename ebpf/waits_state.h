@@ -10,7 +10,7 @@
 #include "ebpf/grace_period.h"
 #include "ebpf/passes.h"
 #include "ebpf/task_iterator.h"
-#include "ebpf/uprobes_loader.h"
+#include "ebpf/uprobes.h"
 #include "ebpf/wait_handler.h"
 #include "ebpf/waits_calls.h"
 #include "ebpf/waits_options.h"

@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
 #include "sources/sentinel.h"
