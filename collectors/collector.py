@@ -42,6 +42,11 @@ class Collector(Protocol):
         """Least seconds between two samples; 0: at every poll."""
         ...
 
+    @property
+    def rest_interval(self) -> float:
+        """The same while the server is at rest (stallscope.agent.rest)."""
+        ...
+
     def collect(self) -> Sample:
         """Take a sample. Raises: StallscopeError where the source is not there; it is tried
         again."""

@@ -18,10 +18,14 @@ def command(
     interval: float | None = None,
     top: int | None = None,
     uprobes: bool = True,
+    at_rest: bool = False,
+    history: bool = False,
 ) -> list[str]:
     """Return what ``snap``, ``serve`` and ``waits`` have in common.
 
     ``interval``: seconds from one line of waits to the next; None: there are none.
+    ``at_rest``: nothing is attached until a wait is long. ``history``: what threads do is sampled
+    once a second.
     """
     args = [name, "--backend", backend]
     for pid in pids:
@@ -36,6 +40,10 @@ def command(
     args += given(("--interval", round(interval * 1000)), ("--top", top))
     if not uprobes:
         args.append("--no-uprobes")
+    if at_rest:
+        args.append("--at-rest")
+    if history:
+        args.append("--history")
     return args
 
 

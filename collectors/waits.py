@@ -53,6 +53,10 @@ class Options(msgspec.Struct, frozen=True):
     """``inproc``: by the in-process library; ``poll``: from /proc; ``auto``: the best that
     works."""
     ring: Path | None = None
+    at_rest: bool = False
+    """Attach nothing until a wait is past half of its threshold."""
+    history: bool = False
+    """Sample once a second what threads do."""
 
 
 def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
@@ -66,6 +70,8 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
         interval=options.interval,
         top=options.top,
         uprobes=options.uprobes,
+        at_rest=options.at_rest,
+        history=options.history,
     )
     if options.duration is not None:
         args += ["--duration", f"{options.duration:.3f}"]

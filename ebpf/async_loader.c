@@ -121,6 +121,13 @@ struct stall_error *stall_async_attach(struct waits *skeleton, const char *submi
 	return stall_error_os(errno, "cannot attach to the tracepoints of io_uring");
 }
 
+void stall_async_detach(struct waits *skeleton)
+{
+	bpf_link__destroy(skeleton->links.stall_uring_submit);
+	bpf_link__destroy(skeleton->links.stall_uring_complete);
+	skeleton->links.stall_uring_submit = skeleton->links.stall_uring_complete = NULL;
+}
+
 // As struct async_id and the start of struct async_call in programs/waits/async.bpf.h.
 struct async_id {
 	uint64_t address;

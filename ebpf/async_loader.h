@@ -22,6 +22,7 @@ const char *stall_async_prepare(struct waits *skeleton, const struct btf *btf,
 				const char **ret_submit);
 // After the skeleton is loaded, where requests of io_uring are seen.
 struct stall_error *stall_async_attach(struct waits *skeleton, const char *submit);
+void stall_async_detach(struct waits *skeleton);
 // Drops the requests that a process had in flight when it ended.
 void stall_async_forget(struct waits *skeleton, uint32_t tgid);
 

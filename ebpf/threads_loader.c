@@ -10,9 +10,6 @@
 #include "ebpf/bpf_error.h"
 #include "threads.skel.h"
 
-#define CHUNK                                                                                      \
-	(64 * 1024) // the kernel hands out 32 KiB a read (PAGE_SIZE << 3, kernel/bpf/bpf_iter.c)
-
 struct stall_bpf_threads {
 	struct threads *skeleton;
 	struct bpf_link *whole;	  // all tasks of the system, filtered by the program
@@ -38,12 +35,6 @@ const struct stall_bpf_thread *stall_bpf_records_next(const struct stall_bpf_rec
 		return NULL;
 	*offset += size;
 	return thread;
-}
-
-void stall_bpf_records_deinit(struct stall_bpf_records *records)
-{
-	free(records->data);
-	*records = (struct stall_bpf_records){};
 }
 
 static int load(uint32_t pidns, struct threads **ret)
@@ -79,10 +70,7 @@ static struct stall_error *load_skeleton(struct threads **ret)
 
 static struct bpf_link *attach(struct stall_bpf_threads *threads, pid_t pid)
 {
-	union bpf_iter_link_info info = {.task.pid = pid};
-	LIBBPF_OPTS(bpf_iter_attach_opts, opts, .link_info = &info, .link_info_len = sizeof(info));
-
-	return bpf_program__attach_iter(threads->skeleton->progs.stall_threads, pid ? &opts : NULL);
+	return stall_task_iterator_attach(threads->skeleton->progs.stall_threads, pid);
 }
 
 struct stall_error *stall_bpf_threads_create(struct stall_bpf_threads **ret)
@@ -159,11 +147,7 @@ struct stall_error *stall_bpf_threads_set_targets(struct stall_bpf_threads *thre
 		return err;
 	// Only one walk over all tasks sees several processes at one moment.
 	if (count == 1 && !threads->no_limit) {
-		struct stall_bpf_log log;
-
-		stall_bpf_log_begin(&log);
 		threads->limited = attach(threads, tgids[0]);
-		stall_bpf_log_end(&log);
 		threads->no_limit = !threads->limited;
 	}
 	return NULL;
@@ -191,48 +175,6 @@ static struct stall_error *set_chosen(struct stall_bpf_threads *threads,
 	return NULL;
 }
 
-static struct stall_error *make_room(struct stall_bpf_records *records)
-{
-	if (records->capacity - records->size >= CHUNK)
-		return NULL;
-	size_t capacity = records->capacity ? records->capacity * 2 : 8 * CHUNK;
-	uint8_t *data = realloc(records->data, capacity);
-	if (!data)
-		return &stall_enomem;
-	records->data = data;
-	records->capacity = capacity;
-	return NULL;
-}
-
-static struct stall_error *read_all(struct bpf_link *link, size_t max_bytes,
-				    struct stall_bpf_records *records)
-{
-	_cleanup_close_ int fd = bpf_iter_create(bpf_link__fd(link));
-
-	records->size = 0;
-	records->cut = false;
-	if (fd < 0)
-		return stall_error_os(-fd, "cannot start the BPF task iterator");
-	for (;;) {
-		struct stall_error *err = make_room(records);
-		if (err)
-			return err;
-		ssize_t n =
-			read(fd, records->data + records->size, records->capacity - records->size);
-		if (n == 0)
-			return NULL;
-		// EAGAIN: a million tasks in a row were not ours (MAX_ITER_OBJECTS).
-		if (n < 0 && errno != EINTR && errno != EAGAIN)
-			return stall_error_os(errno, "cannot read the BPF task iterator");
-		if (n > 0)
-			records->size += n;
-		if (records->size > max_bytes) {
-			records->cut = true;
-			return NULL;
-		}
-	}
-}
-
 struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
 					  const struct stall_bpf_run *run,
 					  struct stall_bpf_records *records)
@@ -245,12 +187,12 @@ struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
 	bss->with_kernel_stacks = run->kernel_stacks;
 	bss->saw_last = 0;
 	if (!threads->limited)
-		return read_all(threads->whole, run->max_bytes, records);
-	err = read_all(threads->limited, run->max_bytes, records);
+		return stall_task_iterator_run(threads->whole, run->max_bytes, records);
+	err = stall_task_iterator_run(threads->limited, run->max_bytes, records);
 	// Limited to a process, the kernel walks from thread to thread by number and stops early
 	// when the current one ends meanwhile (task_group_seq_get_next, kernel/bpf/task_iter.c).
 	// The walk over all tasks does not.
 	if (!err && !records->cut && !*(volatile __u32 *)&bss->saw_last)
-		err = read_all(threads->whole, run->max_bytes, records);
+		err = stall_task_iterator_run(threads->whole, run->max_bytes, records);
 	return err;
 }

@@ -9,14 +9,8 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "ebpf/task_iterator.h"
 #include "ebpf/threads.h"
-
-// The records of one run, back to back.
-struct stall_bpf_records {
-	uint8_t *data;
-	size_t size, capacity;
-	bool cut; // there were more than `max_bytes`
-};
 
 static inline const uint64_t *stall_bpf_kernel_frames(const struct stall_bpf_thread *thread)
 {
@@ -26,7 +20,6 @@ static inline const uint64_t *stall_bpf_kernel_frames(const struct stall_bpf_thr
 // Returns the record at *offset and advances *offset to the next; NULL at the end.
 const struct stall_bpf_thread *stall_bpf_records_next(const struct stall_bpf_records *records,
 						      size_t *offset);
-void stall_bpf_records_deinit(struct stall_bpf_records *records);
 
 struct stall_bpf_threads;
 

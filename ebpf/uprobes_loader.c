@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -78,54 +79,68 @@ static void release_links(struct link_keeper keeper)
 		;
 }
 
-typedef bool (*link_filter)(const struct stall_uprobe_link *link, pid_t pid, uint32_t function);
+typedef bool (*place_filter)(const struct stall_uprobe_place *place, pid_t pid, uint32_t function);
 
-static bool is_any(const struct stall_uprobe_link *link, pid_t pid, uint32_t function)
+static bool is_any(const struct stall_uprobe_place *place, pid_t pid, uint32_t function)
 {
-	(void)link, (void)pid, (void)function;
+	(void)place, (void)pid, (void)function;
 	return true;
 }
 
-static bool is_of(const struct stall_uprobe_link *link, pid_t pid, uint32_t function)
+static bool is_of(const struct stall_uprobe_place *place, pid_t pid, uint32_t function)
 {
-	return pid ? link->pid == pid : link->function == function;
+	return pid ? place->uprobe.pid == pid : place->uprobe.function == function;
 }
 
-static bool has_links(const struct stall_uprobes *uprobes, link_filter filter, pid_t pid,
+static bool has_links(const struct stall_uprobes *uprobes, place_filter filter, pid_t pid,
 		      uint32_t function)
 {
 	for (size_t i = 0; i < uprobes->count; i++) {
-		if (filter(&uprobes->links[i], pid, function))
+		if (uprobes->places[i].link && filter(&uprobes->places[i], pid, function))
 			return true;
 	}
 	return false;
 }
 
-static void remove_links(struct stall_uprobes *uprobes, link_filter filter, pid_t pid,
+static void remove_links(struct stall_uprobes *uprobes, place_filter filter, pid_t pid,
 			 uint32_t function)
 {
-	size_t kept = 0;
-
 	if (!has_links(uprobes, filter, pid, function))
 		return;
 	struct link_keeper keeper = keep_links();
 	for (size_t i = 0; i < uprobes->count; i++) {
-		struct stall_uprobe_link *link = &uprobes->links[i];
+		struct stall_uprobe_place *place = &uprobes->places[i];
 
-		if (filter(link, pid, function))
-			bpf_link__destroy(link->link);
+		if (!place->link || !filter(place, pid, function))
+			continue;
+		bpf_link__destroy(place->link);
+		place->link = NULL;
+	}
+	release_links(keeper);
+}
+
+static void remove_places(struct stall_uprobes *uprobes, place_filter filter, pid_t pid,
+			  uint32_t function)
+{
+	size_t kept = 0;
+
+	remove_links(uprobes, filter, pid, function);
+	for (size_t i = 0; i < uprobes->count; i++) {
+		struct stall_uprobe_place *place = &uprobes->places[i];
+
+		if (filter(place, pid, function))
+			close(place->file);
 		else
-			uprobes->links[kept++] = *link;
+			uprobes->places[kept++] = *place;
 	}
 	uprobes->count = kept;
-	release_links(keeper);
 }
 
 void stall_uprobes_deinit(struct stall_uprobes *uprobes)
 {
-	remove_links(uprobes, is_any, 0, 0);
-	free(uprobes->links);
-	uprobes->links = NULL;
+	remove_places(uprobes, is_any, 0, 0);
+	free(uprobes->places);
+	uprobes->places = NULL;
 	uprobes->count = uprobes->capacity = 0;
 }
 
@@ -134,25 +149,45 @@ static struct stall_error *make_room(struct stall_uprobes *uprobes)
 	if (uprobes->count < uprobes->capacity)
 		return NULL;
 	size_t capacity = uprobes->capacity ? uprobes->capacity * 2 : 32;
-	struct stall_uprobe_link *grown = reallocarray(uprobes->links, capacity, sizeof(*grown));
+	struct stall_uprobe_place *grown = reallocarray(uprobes->places, capacity, sizeof(*grown));
 	if (!grown)
 		return &stall_enomem;
-	uprobes->links = grown;
+	uprobes->places = grown;
 	uprobes->capacity = capacity;
 	return NULL;
 }
 
-struct stall_error *stall_bpf_waits_add_uprobe(struct stall_bpf_waits *waits,
-					       const struct stall_bpf_uprobe *uprobe)
+static struct stall_error *set_uprobe(struct stall_bpf_waits *waits,
+				      struct stall_uprobe_place *place)
 {
-	struct stall_uprobes *uprobes = &waits->uprobes;
+	const struct stall_bpf_uprobe *uprobe = &place->uprobe;
 	struct stall_bpf_log log;
+	char path[32];
 	// Unpacked by count_hit() in programs/waits/uprobes.bpf.c.
 	LIBBPF_OPTS(bpf_uprobe_opts, opts,
 		    .bpf_cookie = uprobe->function | (uint64_t)uprobe->lock_arg << 8 |
 				  (uint64_t)uprobe->second_arg << 16 |
 				  (uint64_t)uprobe->prepares << 24 |
 				  (uint64_t)(uint32_t)uprobe->next_call << 32);
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", place->file);
+	stall_bpf_log_begin(&log);
+	place->link =
+		bpf_program__attach_uprobe_opts(uprobe->event
+							? waits->skeleton->progs.stall_server_event
+							: waits->skeleton->progs.stall_server_call,
+						uprobe->pid, path, uprobe->file_offset, &opts);
+	int errnum = errno;
+	stall_bpf_log_end(&log);
+	return place->link
+		       ? NULL
+		       : stall_error_os(errnum, "cannot set a uprobe in process %d", uprobe->pid);
+}
+
+struct stall_error *stall_bpf_waits_add_uprobe(struct stall_bpf_waits *waits,
+					       const struct stall_bpf_uprobe *uprobe)
+{
+	struct stall_uprobes *uprobes = &waits->uprobes;
 
 	if (uprobes->why_not)
 		return stall_error_create(STALL_ERROR_UNSUPPORTED, "%s", uprobes->why_not);
@@ -162,30 +197,44 @@ struct stall_error *stall_bpf_waits_add_uprobe(struct stall_bpf_waits *waits,
 	struct stall_error *err = make_room(uprobes);
 	if (err)
 		return err;
-	stall_bpf_log_begin(&log);
-	struct bpf_link *link =
-		bpf_program__attach_uprobe_opts(uprobe->event
-							? waits->skeleton->progs.stall_server_event
-							: waits->skeleton->progs.stall_server_call,
-						uprobe->pid, uprobe->path, uprobe->file_offset,
-						&opts);
-	int errnum = errno;
-	stall_bpf_log_end(&log);
-	if (!link)
-		return stall_error_os(errnum, "cannot set a uprobe in process %d", uprobe->pid);
-	uprobes->links[uprobes->count++] =
-		(struct stall_uprobe_link){link, uprobe->pid, uprobe->function};
+	struct stall_uprobe_place place = {.uprobe = *uprobe};
+	place.uprobe.path = NULL; // the caller's
+	place.file = open(uprobe->path, O_RDONLY | O_CLOEXEC);
+	if (place.file < 0)
+		return stall_error_os(errno, "cannot open the file of a uprobe in process %d",
+				      uprobe->pid);
+	err = waits->attached ? set_uprobe(waits, &place) : NULL;
+	if (err) {
+		close(place.file);
+		return err;
+	}
+	uprobes->places[uprobes->count++] = place;
 	return NULL;
+}
+
+void stall_bpf_waits_set_uprobes(struct stall_bpf_waits *waits)
+{
+	for (size_t i = 0; i < waits->uprobes.count; i++) {
+		if (waits->uprobes.places[i].link)
+			continue;
+		struct stall_error *err = set_uprobe(waits, &waits->uprobes.places[i]);
+		stall_error_destroy(err);
+	}
+}
+
+void stall_bpf_waits_rest_uprobes(struct stall_bpf_waits *waits)
+{
+	remove_links(&waits->uprobes, is_any, 0, 0);
 }
 
 void stall_bpf_waits_remove_uprobes(struct stall_bpf_waits *waits, pid_t pid, uint32_t function)
 {
-	remove_links(&waits->uprobes, is_of, pid, function);
+	remove_places(&waits->uprobes, is_of, pid, function);
 }
 
 void stall_bpf_waits_remove_all_uprobes(struct stall_bpf_waits *waits)
 {
-	remove_links(&waits->uprobes, is_any, 0, 0);
+	remove_places(&waits->uprobes, is_any, 0, 0);
 }
 
 uint32_t stall_bpf_waits_uprobe_places(const struct stall_bpf_waits *waits, uint32_t function)
@@ -193,7 +242,7 @@ uint32_t stall_bpf_waits_uprobe_places(const struct stall_bpf_waits *waits, uint
 	uint32_t places = 0;
 
 	for (size_t i = 0; i < waits->uprobes.count; i++)
-		places += waits->uprobes.links[i].function == function;
+		places += waits->uprobes.places[i].uprobe.function == function;
 	return places;
 }
 

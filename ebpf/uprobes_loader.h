@@ -31,8 +31,13 @@ struct stall_bpf_uprobe {
 	int32_t next_call;
 };
 #define STALL_BPF_UPROBE_FUNCTIONS 64
+// At rest it is set with the next stall_bpf_waits_set_uprobes().
 struct stall_error *stall_bpf_waits_add_uprobe(struct stall_bpf_waits *waits,
 					       const struct stall_bpf_uprobe *uprobe);
+// Sets all, which takes some milliseconds, and takes all away again until then. One that the kernel
+// refuses is left out.
+void stall_bpf_waits_set_uprobes(struct stall_bpf_waits *waits);
+void stall_bpf_waits_rest_uprobes(struct stall_bpf_waits *waits);
 // Removes those of a process that has ended, or with pid 0 those of a function in all processes.
 void stall_bpf_waits_remove_uprobes(struct stall_bpf_waits *waits, pid_t pid, uint32_t function);
 void stall_bpf_waits_remove_all_uprobes(struct stall_bpf_waits *waits);

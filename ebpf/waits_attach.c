@@ -12,6 +12,8 @@
 #include "ebpf/kernel_types.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_attach.h"
+#include "ebpf/waits_loader.h"
+#include "ebpf/waits_slots.h"
 #include "ebpf/waits_state.h"
 
 #define ALARM_BYTES (1u << 20)	 // room for some 3,000 waits in flight
@@ -48,6 +50,7 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	waits->stat_count = (size_t)waits->stat_mask + 1 + STALL_WAIT_KINDS;
 	bpf_map__set_max_entries(skeleton->maps.slots, waits->slot_count);
 	bpf_map__set_max_entries(skeleton->maps.free_slots, waits->slot_count);
+	bpf_map__set_max_entries(skeleton->maps.passes, waits->slot_count);
 	bpf_map__set_max_entries(skeleton->maps.threads, threads);
 	bpf_map__set_max_entries(skeleton->maps.stats, waits->stat_count);
 	bpf_map__set_max_entries(skeleton->maps.records, options->ring_bytes);
@@ -255,7 +258,7 @@ static struct stall_error *attach(struct bpf_program *program, const char *what,
 	return *ret ? NULL : stall_error_os(errnum, "cannot attach to the tracepoint %s", what);
 }
 
-static struct stall_error *attach_all(struct stall_bpf_waits *waits)
+static void note_programs(struct stall_bpf_waits *waits)
 {
 	struct bpf_program *programs[TRACEPOINTS];
 	struct bpf_link **links[TRACEPOINTS];
@@ -263,12 +266,8 @@ static struct stall_error *attach_all(struct stall_bpf_waits *waits)
 	programs_of(waits, programs, links);
 	for (size_t i = 0; i < TRACEPOINTS; i++) {
 		bool there = bpf_program__autoload(programs[i]);
-		struct stall_error *err =
-			there ? attach(programs[i], tracepoints[i].name, links[i]) : NULL;
-
-		if (err)
-			return err;
 		bool by_perf = waits->by_perf && tracepoints[i].perf_point;
+
 		stall_bpf_waits_note_probe(waits, tracepoints[i].name,
 					   by_perf ? tracepoints[i].perf_point
 						   : tracepoints[i].attach_point,
@@ -281,6 +280,26 @@ static struct stall_error *attach_all(struct stall_bpf_waits *waits)
 				   " (before 6.4: " STALL_URING_SUBMIT_BEFORE
 				   ") and io_uring_complete",
 				   waits->async_why_not);
+}
+
+static struct stall_error *attach_all(struct stall_bpf_waits *waits)
+{
+	struct bpf_program *programs[TRACEPOINTS];
+	struct bpf_link **links[TRACEPOINTS];
+
+	if (waits->options.no_attach)
+		return stall_error_create(STALL_ERROR_UNSUPPORTED,
+					  "switched off: nothing is attached");
+	programs_of(waits, programs, links);
+	for (size_t i = 0; i < TRACEPOINTS; i++) {
+		struct stall_error *err =
+			bpf_program__autoload(programs[i])
+				? attach(programs[i], tracepoints[i].name, links[i])
+				: NULL;
+
+		if (err)
+			return err;
+	}
 	return waits->async_why_not ? NULL
 				    : stall_async_attach(waits->skeleton, waits->async_submit);
 }
@@ -306,9 +325,42 @@ static struct stall_error *start_timer(struct stall_bpf_waits *waits)
 	return NULL;
 }
 
+struct stall_error *stall_waits_start(struct stall_bpf_waits *waits)
+{
+	note_programs(waits);
+	return start_timer(waits);
+}
+
 struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits)
 {
+	if (waits->attached)
+		return NULL;
 	struct stall_error *err = attach_all(waits);
+	waits->attached = true;
+	if (err)
+		stall_bpf_waits_detach(waits);
+	return err;
+}
 
-	return err ? err : start_timer(waits);
+// Unless the programs have ended, a thread might end its wait and user space as well.
+void stall_bpf_waits_detach(struct stall_bpf_waits *waits)
+{
+	struct bpf_program *programs[TRACEPOINTS];
+	struct bpf_link **links[TRACEPOINTS];
+
+	if (!waits->attached)
+		return;
+	programs_of(waits, programs, links);
+	for (size_t i = TRACEPOINTS; i-- > 0;) {
+		bpf_link__destroy(*links[i]);
+		*links[i] = NULL;
+	}
+	stall_async_detach(waits->skeleton);
+	stall_waits_have_programs_ended(waits);
+	waits->attached = false;
+}
+
+bool stall_bpf_waits_is_attached(const struct stall_bpf_waits *waits)
+{
+	return waits->attached;
 }

@@ -15,6 +15,9 @@
 
 #include "base/cleanup.h"
 #include "ebpf/bpf_error.h"
+#include "ebpf/passes_loader.h"
+#include "ebpf/task_iterator.h"
+#include "ebpf/waits_slots.h"
 
 #define MAX_STACK 32768
 #define MAX_COUNT (1U << 20) // of threads and of keys
@@ -126,6 +129,8 @@ static struct stall_error *map_all(struct stall_bpf_waits *waits)
 		err = map_array(skeleton->maps.stats, (void **)&waits->stats);
 	if (!err)
 		err = map_array(skeleton->maps.threads, (void **)&waits->threads);
+	if (!err)
+		err = map_array(skeleton->maps.passes, (void **)&waits->passes);
 	if (err)
 		return err;
 	init_last_stats(waits);
@@ -177,8 +182,10 @@ struct stall_error *stall_bpf_waits_create(const struct stall_bpf_waits_options 
 		err = map_all(waits);
 	if (!err) {
 		set_thresholds(waits);
-		err = stall_bpf_waits_attach(waits);
+		err = stall_waits_start(waits);
 	}
+	if (!err && !options->at_rest)
+		err = stall_bpf_waits_attach(waits);
 	if (err) {
 		stall_bpf_waits_destroy(waits);
 		return err;
@@ -200,7 +207,9 @@ void stall_bpf_waits_destroy(struct stall_bpf_waits *waits)
 		unmap_array(waits->skeleton->maps.slots, waits->slots);
 		unmap_array(waits->skeleton->maps.stats, waits->stats);
 		unmap_array(waits->skeleton->maps.threads, waits->threads);
+		unmap_array(waits->skeleton->maps.passes, waits->passes);
 	}
+	stall_passes_deinit(waits);
 	waits__destroy(waits->skeleton);
 	stall_grace_period_deinit(&waits->grace_period);
 	free(waits->targets);
@@ -223,31 +232,14 @@ bool stall_bpf_waits_has_timer(const struct stall_bpf_waits *waits)
 
 static struct stall_error *run_iterator(struct stall_bpf_waits *waits, pid_t pid)
 {
-	union bpf_iter_link_info info = {.task.pid = pid};
-	LIBBPF_OPTS(bpf_iter_attach_opts, opts, .link_info = &info, .link_info_len = sizeof(info));
-	struct stall_bpf_log log;
-	char nothing[64];
+	_cleanup_(stall_bpf_records_deinit) struct stall_bpf_records nothing = {};
+	struct bpf_link *link = stall_task_iterator_attach(waits->skeleton->progs.stall_adopt, pid);
 
-	stall_bpf_log_begin(&log);
-	struct bpf_link *link =
-		bpf_program__attach_iter(waits->skeleton->progs.stall_adopt, pid ? &opts : NULL);
-	int errnum = errno;
-	stall_bpf_log_end(&log);
 	if (!link)
-		return stall_error_os(errnum, "cannot attach the BPF task iterator");
-	_cleanup_close_ int fd = bpf_iter_create(bpf_link__fd(link));
+		return stall_error_os(errno, "cannot attach the BPF task iterator");
+	struct stall_error *err = stall_task_iterator_run(link, SIZE_MAX, &nothing);
 	bpf_link__destroy(link);
-	if (fd < 0)
-		return stall_error_os(-fd, "cannot start the BPF task iterator");
-	for (;;) {
-		ssize_t n = read(fd, nothing, sizeof(nothing));
-
-		if (n == 0)
-			return NULL;
-		// EAGAIN: a million tasks in a row were not ours (MAX_ITER_OBJECTS).
-		if (n < 0 && errno != EINTR && errno != EAGAIN)
-			return stall_error_os(errno, "cannot read the BPF task iterator");
-	}
+	return err;
 }
 
 // Where the kernel cannot limit the iterator, or ended it early, it walks over all tasks.
@@ -258,6 +250,8 @@ static struct stall_error *adopt(struct stall_bpf_waits *waits, pid_t pid)
 	bss->adopted_pid = pid;
 	bss->adopted_tgid = 0;
 	bss->adopted_last = 0;
+	// At rest only a second pass shows that a thread waits.
+	waits->skeleton->data->adopts_waits = waits->attached;
 	if (!waits->no_limit) {
 		struct stall_error *err = run_iterator(waits, pid);
 
@@ -301,42 +295,6 @@ struct stall_error *stall_bpf_waits_add(struct stall_bpf_waits *waits, pid_t pid
 	return NULL;
 }
 
-static void free_slot(struct stall_bpf_waits *waits, uint32_t index)
-{
-	struct stall_wait_slot *slot = &waits->slots[index];
-	uint32_t marked = __atomic_exchange_n(&slot->marked, 0, __ATOMIC_SEQ_CST);
-
-	if (slot->seq & 1)
-		slot->seq++;
-	slot->tid = 0;
-	if (marked && slot->stat < waits->stat_count) {
-		__atomic_fetch_sub(&waits->stats[slot->stat].marked, 1, __ATOMIC_SEQ_CST);
-		__atomic_fetch_sub(&waits->skeleton->bss->marks, 1, __ATOMIC_SEQ_CST);
-	}
-	bpf_map_update_elem(bpf_map__fd(waits->skeleton->maps.free_slots), NULL, &index, BPF_ANY);
-}
-
-static void forget_threads(struct stall_bpf_waits *waits, pid_t pid)
-{
-	for (size_t t = 0; t < waits->thread_count; t++) {
-		uint32_t index = (uint32_t)waits->threads[t] - 1;
-
-		if (waits->threads[t] && index < waits->slot_count &&
-		    waits->slots[index].tgid == pid)
-			waits->threads[t] = 0;
-	}
-}
-
-// Where this fails, slots stay taken: a slot that a program still writes must not be reused.
-static bool has_waited_for_programs(struct stall_bpf_waits *waits)
-{
-	struct stall_error *err = stall_grace_period_wait(&waits->grace_period);
-	bool has_waited = !err;
-
-	stall_error_destroy(err);
-	return has_waited;
-}
-
 void stall_bpf_waits_remove(struct stall_bpf_waits *waits, pid_t pid)
 {
 	size_t i = 0;
@@ -349,15 +307,13 @@ void stall_bpf_waits_remove(struct stall_bpf_waits *waits, pid_t pid)
 	waits->targets[i] = waits->targets[--waits->target_count];
 	set_target_filter(waits);
 	// From here on no thread gets a slot.
-	if (!has_waited_for_programs(waits))
+	if (!stall_waits_have_programs_ended(waits))
 		return;
-	forget_threads(waits, pid);
+	stall_waits_forget_threads(waits, pid);
 	// Nor does a thread find its own slot.
-	if (!has_waited_for_programs(waits))
+	if (!stall_waits_have_programs_ended(waits))
 		return;
-	for (uint32_t index = 0; index < waits->slot_count; index++) {
-		if (waits->slots[index].tid && waits->slots[index].tgid == pid)
-			free_slot(waits, index);
-	}
+	stall_waits_free_slots(waits, pid);
+	stall_passes_remove(waits, pid);
 	stall_async_forget(waits->skeleton, pid);
 }

@@ -17,6 +17,8 @@ struct stall_bpf_waits_options {
 	uint32_t stack_bytes;	     // copied of a stack, at most 32 KiB, which is the default
 	uint32_t records_per_second; // of END and WAKER, 17 us each; default 1000
 	bool no_timer;		     // behave as on a kernel without BPF timers
+	bool at_rest;		     // attach nothing until stall_bpf_waits_attach()
+	bool no_attach;		     // behave as where the kernel refuses to attach
 	bool force; // also on kernels that are known to crash; for these programs none is known
 };
 #endif

@@ -133,6 +133,12 @@ void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_
 		*(volatile __u32 *)&stat->role = role;
 }
 
+void stall_bpf_waits_announce(struct stall_bpf_waits *waits, size_t stat)
+{
+	if (stat < waits->stat_count)
+		*(volatile __u32 *)&waits->stats[stat].announced = 1;
+}
+
 uint64_t stall_bpf_waits_take_max(struct stall_bpf_waits *waits, size_t stat)
 {
 	return __atomic_exchange_n(&waits->stats[stat].max_ns, 0, __ATOMIC_RELAXED);

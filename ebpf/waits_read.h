@@ -34,6 +34,8 @@ const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_
 // Sets the role of a futex word, for all waits on it from now on.
 void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_wait_key *key,
 			      enum stall_wait_role role);
+// The first wait of this stat was reported.
+void stall_bpf_waits_announce(struct stall_bpf_waits *waits, size_t stat);
 // The longest wait of a stat since this was last called; max_ns starts again.
 uint64_t stall_bpf_waits_take_max(struct stall_bpf_waits *waits, size_t stat);
 // Frees a stat that has not been used for a while, to make room for others. The first call hides it

@@ -8,6 +8,9 @@
 
 #include "ebpf/fair_share.h"
 #include "ebpf/grace_period.h"
+#include "ebpf/passes.h"
+#include "ebpf/task_iterator.h"
+#include "ebpf/uprobes_loader.h"
 #include "ebpf/wait_handler.h"
 #include "ebpf/waits_calls.h"
 #include "ebpf/waits_options.h"
@@ -22,13 +25,26 @@ struct stall_waits_target {
 };
 
 struct stall_uprobes {
-	struct stall_uprobe_link {
-		struct bpf_link *link;
-		pid_t pid;
-		uint32_t function;
-	} * links;
+	struct stall_uprobe_place {
+		struct bpf_link *link; // NULL at rest, and where the kernel refused
+		struct stall_bpf_uprobe uprobe;
+		int file;
+	} * places;
 	size_t count, capacity;
 	const char *why_not; // NULL where this kernel supports it
+};
+
+#define STALL_CLOCK_PASSES 8
+
+struct stall_passes {
+	struct stall_passes_of { // a process
+		pid_t pid;
+		struct bpf_link *link; // of the iterator
+	} * processes;
+	size_t count;
+	uint32_t number;
+	uint64_t clocks[STALL_CLOCK_PASSES]; // pass_clock of the latest, by number
+	struct stall_bpf_records nothing;    // of passes without samples
 };
 
 struct stall_bpf_waits {
@@ -41,11 +57,14 @@ struct stall_bpf_waits {
 	struct stall_wait_slot *slots;
 	struct stall_wait_stat *stats;
 	uint64_t *threads;
+	struct stall_pass *passes;
 	size_t slot_count, stat_count, thread_count;
 	uint32_t stat_mask;
 	bool has_timer;
 	bool by_perf;  // perf events run the programs of system calls
 	bool no_limit; // the kernel refused to limit the iterator to a process
+	bool attached;
+	struct stall_passes pass; // of passes_loader.c
 	struct stall_waits_target *targets;
 	size_t target_count;
 	struct stall_wait_program programs[STALL_MAX_WAIT_PROGRAMS];

@@ -22,6 +22,7 @@ COMMANDS = {
     "top": "show a live server on one screen: threads, who waits on what, locks, files",
     "watch": "run the agent: watch a server continuously and record its stalls",
     "cron": "run the agent once for a limited time, for cron",
+    "history": "show what a server's threads did in the last minutes, second by second",
     "analyze": "name the stall in saved captures and stack dumps of other tools",
     "report": "write captures, an incident or a comparison as one HTML file",
     "diff": "show what changed between two captures or two sets of captures",
@@ -118,6 +119,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import cron
 
             return cron
+        case "history":
+            from stallscope.commands import history
+
+            return history
         case "analyze":
             from stallscope.commands import analyze
 

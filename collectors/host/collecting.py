@@ -20,6 +20,8 @@ __all__ = ["HostCollector", "OpenedFile", "Pace", "as_number"]
 
 MAX_FILE = 1 << 20
 """Bytes of one file of /proc that are read; /proc/stat of 1,000 CPUs has 200 KB."""
+REST_SECONDS = 5.0
+"""From one sample to the next while the server is at rest."""
 SHARE = 0.001
 """The share of one core that an expensive read may cost on average."""
 
@@ -103,6 +105,7 @@ class HostCollector(ABC):
     name: str
     deadline: float = 0.5
     interval: float = 0.0
+    rest_interval: float = REST_SECONDS
 
     def __init__(self) -> None:
         # A thread of its own: a file of /proc can hang, that of a process with mmap_lock held.

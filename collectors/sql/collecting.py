@@ -13,7 +13,11 @@ from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.samples import Sample
 
-__all__ = ["Infrequent", "SqlCollector", "number"]
+__all__ = ["REST_SECONDS", "Infrequent", "SqlCollector", "number"]
+
+REST_SECONDS = 30.0
+"""At rest, from one statement to the next that takes a lock which statements of clients need
+too: docs/sql.md has a table of them."""
 
 SHARE = 0.01
 """The share of the time that a rarely asked collector may keep the server busy on average."""
@@ -32,6 +36,7 @@ class SqlCollector(ABC):
     name: str
     thread: str = "sql"
     interval: float = 0.0
+    rest_interval: float = 0.0
     default_deadline: ClassVar[float] = 1.0
     expensive: ClassVar[bool] = False
     """The statement can take long on a healthy server."""
@@ -63,12 +68,21 @@ class Infrequent:
     it had taken its whole deadline.
     """
 
-    def __init__(self, collector: SqlCollector, interval: float) -> None:
+    def __init__(
+        self, collector: SqlCollector, interval: float, rest_interval: float | None = None
+    ) -> None:
+        """``rest_interval``: at rest; without it, ``interval``."""
         self.name = collector.name
         self.thread = collector.thread
         self.deadline = collector.deadline
         self.interval = self._least = interval
+        self._least_at_rest = interval if rest_interval is None else rest_interval
         self._collector = collector
+
+    @property
+    def rest_interval(self) -> float:
+        """Return the least seconds between two statements at rest."""
+        return max(self.interval, self._least_at_rest)
 
     def collect(self) -> Sample:
         """Collect, and adapt the interval. Raises: SqlError."""

@@ -3,8 +3,9 @@
 
 With innodb_print_all_deadlocks on, each is in the error log, which is followed. Otherwise the
 status has the latest one alone: it is asked for whenever the server's counter moved, or somebody
-gives a cue (a probe saw a deadlock). Deadlocks between two polls are lost then, and counted as
-``missed``, where the server counts deadlocks at all.
+gives a cue (a probe saw a deadlock). The counter is a status variable, which another collector
+reads anyway; MySQL has it only in a table of information_schema. Deadlocks between two polls are
+lost then, and counted as ``missed``, where the server counts deadlocks at all.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ VARIABLES = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN"
     " ('innodb_print_all_deadlocks', 'log_error', 'datadir', 'sql_mode')"
 )
-COUNTER = "SHOW GLOBAL STATUS LIKE 'Innodb\\_deadlocks'"
+COUNTER = "Innodb_deadlocks"
+"""The status variable of MariaDB and Percona Server."""
 METRIC = "SELECT * FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'"
 STATUS = "SHOW ENGINE INNODB STATUS"
 
 BLIND_SECONDS = 10.0
 """Between two reads of the status of a server that counts no deadlocks and gave no cue: the
 report is expensive, and holds the kernel mutex in old versions."""
-SETTINGS_SECONDS = 10.0
+SETTINGS_SECONDS = 60.0
 """Between two reads of the variables: somebody can switch the log on."""
 QUIET_SECONDS = 5.0
 """After this pause in the log, a report of a deadlock counts as ended: the server writes line by
@@ -81,8 +83,17 @@ class _Settings(msgspec.Struct, frozen=True):
 class DeadlockWatch:
     """The deadlocks of one server process; ``pid`` is its number in our pid namespace."""
 
-    def __init__(self, connection: _Asks, pid: int, deadline: float = 1.0) -> None:
+    def __init__(
+        self,
+        connection: _Asks,
+        pid: int,
+        counted: Callable[[], float | None] = lambda: None,
+        deadline: float = 1.0,
+    ) -> None:
+        """``counted``: the latest value of COUNTER that somebody read, None where the server has
+        none."""
         self._connection = connection
+        self._status = counted
         self._pid = pid
         self._deadline = deadline
         self._settings: _Settings | None = None
@@ -91,7 +102,9 @@ class DeadlockWatch:
         self._reader: Reader | None = None
         self._log_said_at = 0.0
         self._why: str | None = None
-        self._counter: Callable[[SqlSession], float | None] = _no_counter
+        self._has_metric = False
+        self._metric_now: float | None = None
+        """The value with which the metric was found: it is not asked for twice."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._seen = 0
         self._first: float | None = None
@@ -107,7 +120,7 @@ class DeadlockWatch:
         It is not counted: the number of earlier deadlocks is unknown.
         """
         self._connection.ask(self._configure, self._deadline)
-        self._count(self._connection.ask(self._counter, self._deadline))
+        self._count(self._counted())
         return self._new(self._latest(), counted=False)
 
     def poll(self, *, cue: bool = False) -> list[Deadlock]:
@@ -121,12 +134,23 @@ class DeadlockWatch:
             return self.begin()
         if time.monotonic() - self._settings_at >= SETTINGS_SECONDS:
             self._connection.ask(self._configure, self._deadline)
-        moved = self._count(self._connection.ask(self._counter, self._deadline))
+        moved = self._count(self._counted())
         if self._log is not None:
             return self._new(self._from_log(moved=moved))
         blind = self._first is None and time.monotonic() - self._read_at >= BLIND_SECONDS
         self._owed = self._owed or moved or blind
         return self._new(self._latest()) if self._owed else []
+
+    @property
+    def asks(self) -> bool:
+        """Return whether a poll sends a statement, apart from that for the settings."""
+        return self._log is None or self._has_metric
+
+    @property
+    def moved(self) -> bool:
+        """Return whether the status variable shows a deadlock that was not read."""
+        value = self._status()
+        return value is not None and self._last is not None and value != self._last
 
     def counts(self) -> Counts:
         """Return how many were seen and missed so far."""
@@ -156,9 +180,18 @@ class DeadlockWatch:
         )
         self._settings_at = time.monotonic()
         self._follow(self._settings)
-        # Asking which one it is costs as much as the number itself.
-        ways = (_status_counter, _metric)
-        self._counter = next((way for way in ways if way(session) is not None), _no_counter)
+        if not self._has_metric and self._status() is None:
+            self._metric_now = _metric(session)
+            self._has_metric = self._metric_now is not None
+
+    def _counted(self) -> float | None:
+        """Return the server's own count, None where it has none."""
+        if not self._has_metric:
+            return self._status()
+        if (now := self._metric_now) is not None:
+            self._metric_now = None
+            return now
+        return self._connection.ask(_metric, self._deadline)
 
     def _follow(self, settings: _Settings) -> None:
         if not settings.prints_all or settings.log is None:
@@ -235,11 +268,6 @@ class DeadlockWatch:
         return self._settings.normalize(text)
 
 
-def _status_counter(session: SqlSession) -> float | None:
-    rows = session.select(COUNTER)
-    return number(rows[0][1]) if rows else None
-
-
 def _metric(session: SqlSession) -> float | None:
     try:
         records = session.records(METRIC)
@@ -248,10 +276,6 @@ def _metric(session: SqlSession) -> float | None:
     for record in records:
         if str(record.get("status", record.get("enabled"))) in ("enabled", "1"):
             return number(record.get("count"))
-    return None
-
-
-def _no_counter(_: SqlSession) -> None:
     return None
 
 

@@ -13,12 +13,15 @@ from stallscope.model.samples import Sample
 __all__ = ["Heartbeat"]
 
 BEAT = "DO 1"
+REST_SECONDS = 5.0
+"""At rest: a server that does not answer the status is asked for this too, at once."""
 
 
 class Heartbeat(SqlCollector):
     """The time from the statement to its answer, without waiting for the turn."""
 
     name = "heartbeat"
+    rest_interval = REST_SECONDS
 
     def collect(self) -> Sample:
         """Take a sample; of a late answer, ``elapsed_ms`` says for how long it has been late.

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import Counter
 
 from stallscope.base.text import one_line
-from stallscope.collectors.sql.collecting import SqlCollector, number
+from stallscope.collectors.sql.collecting import REST_SECONDS, SqlCollector, number
+from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import Row, SqlSession
 
@@ -41,6 +42,15 @@ class Processlist(SqlCollector):
     """
 
     name = "processlist"
+
+    def __init__(
+        self,
+        connection: Connection,
+        deadline: float | None = None,
+        rest_interval: float = REST_SECONDS,
+    ) -> None:
+        super().__init__(connection, deadline)
+        self.rest_interval = rest_interval
 
     def read(self, session: SqlSession) -> dict[str, float]:
         counts = _Counts()

@@ -29,7 +29,7 @@ class CommandCollector:
         self.name = f"command.{settings.name}"
         self.thread = self.name
         self.deadline = settings.deadline + _GRACE
-        self.interval = settings.interval
+        self.interval = self.rest_interval = settings.interval
         self._settings = settings
         self._running: Program | None = None
 

@@ -15,8 +15,16 @@ from stallscope.base.text import one_line
 from stallscope.collectors.triggers import waiting
 from stallscope.collectors.triggers.baseline import NS
 from stallscope.collectors.triggers.evaluation import Evaluation, Moment
-from stallscope.collectors.triggers.expression import Name, Named, is_condition, parse
-from stallscope.collectors.triggers.readings import Readings
+from stallscope.collectors.triggers.expression import (
+    Name,
+    Named,
+    Node,
+    is_condition,
+    names,
+    parse,
+    remembered,
+)
+from stallscope.collectors.triggers.readings import STATE, Readings
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.collectors.triggers.state import Machine, Phase
 from stallscope.model.capture import Trigger
@@ -25,7 +33,15 @@ from stallscope.model.samples import Sample
 from stallscope.model.waitkinds import kinds_of
 from stallscope.model.waitlines import WaitLine
 
-__all__ = ["Engine", "TriggerState", "number", "sources_named", "status_variables"]
+__all__ = [
+    "Engine",
+    "TriggerState",
+    "needs_processlist",
+    "number",
+    "reader_of_counts",
+    "sources_named",
+    "status_variables",
+]
 
 STALE_NS = 5 * NS
 STALE_INTERVALS = 3
@@ -77,10 +93,49 @@ def sources_named(settings: AgentSettings) -> dict[str, float]:
     return found
 
 
+def reader_of_counts(settings: AgentSettings) -> tuple[str, str] | None:
+    """Return a trigger that reads a value of waits which only attached wait programs count, and the
+    value; None where no trigger does. At rest, only waits past half of their threshold are seen.
+    """
+    for trigger in settings.triggers:
+        for name in _names(trigger):
+            if isinstance(name, Name) and waiting.is_counted(name.name):
+                return trigger.name, name.name
+    return None
+
+
+def needs_processlist(settings: AgentSettings) -> bool:
+    """Return whether a trigger reads what Threads_running does not announce: sleeping connections,
+    the longest statement, or earlier values of the processlist.
+    """
+    for trigger in settings.triggers:
+        for tree in _trees(trigger):
+            if any(_of_processlist(name) for name in remembered(tree)):
+                return True
+            for name in names(tree):
+                if _of_processlist(name) and not _is_announced(name):
+                    return True
+    return False
+
+
+def _of_processlist(name: Named) -> bool:
+    return not isinstance(name, Name) or name.name.startswith("processlist.")
+
+
+def _is_announced(name: Named) -> bool:
+    """Return whether the number cannot grow without Threads_running."""
+    return not isinstance(name, Name) or (
+        name.name == "processlist.running" or name.name.startswith(STATE)
+    )
+
+
 def _names(trigger: TriggerSettings) -> tuple[Named, ...]:
+    return tuple(name for tree in _trees(trigger) for name in names(tree))
+
+
+def _trees(trigger: TriggerSettings) -> tuple[Node, ...]:
     texts = (trigger.variable, trigger.threshold, trigger.clear)
-    evaluations = [Evaluation(parse(text)) for text in texts if isinstance(text, str)]
-    return tuple(name for evaluation in evaluations for name in evaluation.names)
+    return tuple(parse(text) for text in texts if isinstance(text, str))
 
 
 class Engine:
@@ -109,6 +164,11 @@ class Engine:
         return tuple(t.settings.name for t in self._all() if t.machine.phase is Phase.FIRED)
 
     @property
+    def calm(self) -> bool:
+        """Return whether no trigger counts breaches, or has fired and is not over."""
+        return all(t.machine.phase is Phase.CALM for t in self._all())
+
+    @property
     def over_ns(self) -> int | None:
         """Return when the latest breach that had fired was over, by the clock of the samples."""
         found = [t.machine.over_ns for t in self._all() if t.machine.over_ns is not None]
@@ -126,11 +186,12 @@ class Engine:
             t.settings.name for t in self._all() if t.machine.give_up(sample.clock_ns)
         ]
         incident = bool(self.breached)
-        fired = [
-            trigger.evaluate(self._readings, sample, incident)
-            for trigger in self._variables
-            if trigger.leader in found
-        ]
+        fired = []
+        for trigger in self._variables:
+            if trigger.leader in found:
+                fired.append(trigger.evaluate(self._readings, sample, incident))
+            elif not trigger.remembered.isdisjoint(found):
+                trigger.remember(self._readings, sample, incident)
         return tuple(one for one in fired if one is not None)
 
     def feed_waits(self, line: WaitLine, time_ns: int, clock_ns: int) -> tuple[Fired, ...]:
@@ -275,6 +336,15 @@ class _VariableTrigger(_Watched):
         self._interval_ns = int(settings.interval * EARLY * NS) if faster else 0
         self._stale_ns = STALE_NS + STALE_INTERVALS * int(pace * NS)
         self._latest: int | None = None
+        self._remembered_ns = 0
+        self._pace_ns = int(pace * EARLY * NS)
+        self.remembered = frozenset(
+            name
+            for text in (settings.variable, settings.threshold, settings.clear)
+            if isinstance(text, str)
+            for name in remembered(parse(text))
+        )
+        """Names of which it needs earlier values, for a rate or a baseline."""
         limits = (self._threshold, self._clear)
         self.names = tuple(
             dict.fromkeys(
@@ -322,6 +392,21 @@ class _VariableTrigger(_Watched):
             value=None if self._condition else value,
             threshold=threshold,
         )
+
+    def remember(self, readings: Readings, sample: Sample, incident: bool) -> None:
+        """Take a sample without the first name: at rest the processlist is asked rarely, and what
+        is usual must be known when it is asked again.
+        """
+        clock = sample.clock_ns
+        if self._latest is not None and clock - self._latest < 2 * self._pace_ns:
+            return  # the first name comes about as often
+        if clock - self._remembered_ns < self._pace_ns:
+            return
+        self._remembered_ns = clock
+        moment = Moment(readings, clock, self._stale_ns, incident)
+        for part in (self._variable, self._threshold, self._clear):
+            if part is not None:
+                part.value(moment)
 
     def _is_clear(self, value: float, clear: float | None) -> bool:
         if clear is None:

@@ -38,6 +38,7 @@ __all__ = [
     "is_condition",
     "names",
     "parse",
+    "remembered",
     "walk",
 ]
 
@@ -81,6 +82,7 @@ FUNCTIONS = {
     "command": 'command("name"): the last number that this [[command]] printed',
 }
 _WINDOWED = ("avg", "max", "min")
+_REMEMBER = frozenset(("rate", "delta", "baseline", *_WINDOWED))
 _ARITY = {
     "rate": 1,
     "delta": 1,
@@ -189,6 +191,12 @@ def walk(node: Node) -> Iterator[Node]:
 def names(node: Node) -> tuple[Named, ...]:
     """Return the names that an expression reads, each once, in the order of the text."""
     return tuple(dict.fromkeys(n for n in walk(node) if isinstance(n, Named)))
+
+
+def remembered(node: Node) -> tuple[Named, ...]:
+    """Return the names within functions of earlier values, such as ``rate(x)``."""
+    calls = [one for one in walk(node) if isinstance(one, Call) and one.function in _REMEMBER]
+    return tuple(dict.fromkeys(name for call in calls for name in names(call)))
 
 
 def is_condition(node: Node) -> bool:

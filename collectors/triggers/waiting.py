@@ -12,7 +12,15 @@ from stallscope.model.samples import Sample
 from stallscope.model.waitkinds import kinds_of, thresholds_of
 from stallscope.model.waitlines import Key, WaitLine
 
-__all__ = ["WAITS", "longest", "matches", "probe_options", "sample_of", "sentence"]
+__all__ = [
+    "WAITS",
+    "is_counted",
+    "longest",
+    "matches",
+    "probe_options",
+    "sample_of",
+    "sentence",
+]
 
 WAITS = "waits"
 """The source name of samples that are made of the probe's lines."""
@@ -80,6 +88,11 @@ def sentence(settings: TriggerSettings, wait: Trigger) -> str:
     if settings.convoy is None:
         return f"{wait.kind}{name} waits for {length}"
     return f"{wait.waiters} threads >= {settings.convoy} wait for {wait.kind}{name}, one {length}"
+
+
+def is_counted(name: str) -> bool:
+    """Return whether a value of ``sample_of`` is of waits that are below their threshold too."""
+    return name.startswith(f"{WAITS}.") and not name.endswith(".in_flight")
 
 
 def sample_of(line: WaitLine, time_ns: int, clock_ns: int) -> Sample:

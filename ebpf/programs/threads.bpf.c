@@ -6,6 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "ebpf/programs/pids.bpf.h"
+#include "ebpf/programs/tasks.bpf.h"
 #include "ebpf/threads.h"
 
 // Set before the program is loaded.
@@ -47,34 +48,6 @@ struct {
 
 // Pointers are read as numbers (BPF_CORE_READ): for each typed dereference the verifier of 6.x
 // searches all types of the kernel by name, some milliseconds in total.
-
-// The order of these reads matters: user space relies on what was read first and last.
-#define barrier() asm volatile("" ::: "memory")
-
-static __always_inline __u64 count_switches(struct task_struct *task)
-{
-	barrier();
-	__u64 count = task->nvcsw + task->nivcsw;
-	barrier();
-	return count;
-}
-
-static __always_inline __u32 is_on_cpu(struct task_struct *task)
-{
-	barrier();
-	__u32 on_cpu = BPF_CORE_READ_BITFIELD(task, on_cpu); // an int, or narrower from 7.1 on
-	barrier();
-	return on_cpu;
-}
-
-static __always_inline __u32 task_state(struct task_struct *task)
-{
-	struct task_struct___before_5_14 *old = (void *)task;
-
-	if (bpf_core_field_exists(task->__state))
-		return task->__state;
-	return BPF_CORE_READ(old, state);
-}
 
 static __always_inline void read_regs(struct task_struct *task, struct stall_bpf_thread *thread)
 {

@@ -143,6 +143,10 @@ struct mm_struct {
 	unsigned long start_stack, start_brk;
 };
 
+struct sched_info {
+	unsigned long long last_arrival;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -156,6 +160,8 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct list_head thread_node;
+	struct sched_info sched_info;
+	__u64 start_time;
 	unsigned long nvcsw, nivcsw;
 	char comm[16];
 	struct files_struct *files;

@@ -190,6 +190,7 @@ const char stall_help[] =
 	"  --follow               continue when its processes have ended, for \"target PID\"\n"
 	"                         on standard input\n"
 	"  --no-uprobes           no uprobes in the server's own functions\n"
+	"  --no-attach            as where the kernel refuses to attach programs\n"
 	"  --no-timer             as on a kernel without BPF timers\n"
 	"  --poll-interval MS     poll: polling interval of each thread; default 10, or more\n"
 	"                         if that takes above 5 % of a CPU\n"
@@ -249,6 +250,7 @@ enum option_id {
 	OPTION_TOP,
 	OPTION_EVENTS,
 	OPTION_NO_UPROBES,
+	OPTION_NO_ATTACH,
 	OPTION_NO_TIMER,
 	OPTION_POLL_INTERVAL,
 	OPTION_AT_REST,
@@ -305,6 +307,7 @@ static const struct {
 	{{"top", required_argument, NULL, OPTION_TOP}, WATCH},
 	{{"events", no_argument, NULL, OPTION_EVENTS}, WATCH},
 	{{"no-uprobes", no_argument, NULL, OPTION_NO_UPROBES}, WATCH},
+	{{"no-attach", no_argument, NULL, OPTION_NO_ATTACH}, WATCH},
 	{{"no-timer", no_argument, NULL, OPTION_NO_TIMER}, WATCH},
 	{{"poll-interval", required_argument, NULL, OPTION_POLL_INTERVAL}, WATCH},
 	{{"at-rest", no_argument, NULL, OPTION_AT_REST}, WATCH},
@@ -445,6 +448,9 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		return NULL;
 	case OPTION_NO_UPROBES:
 		options->watch.source.uprobes = false;
+		return NULL;
+	case OPTION_NO_ATTACH:
+		options->watch.source.no_attach = true;
 		return NULL;
 	case OPTION_NO_TIMER:
 		options->watch.source.no_timer = true;

@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
+#include "sources/sentinel.h"
 #include "sources/server_uprobes.h"
 #include "sources/sources.h"
 #include "sources/wait_copies.h"
@@ -15,11 +17,14 @@
 
 #define UPROBES_CHECK_NS UINT64_C(100000000)
 #define SCAN_MS 1
+#define LEAST_SLOTS 16384
+#define MOST_SLOTS 131072
 
 struct source {
 	uint64_t threshold_ns[STALL_WAIT_KINDS];
 	size_t max_threads;
 	struct stall_bpf_waits *waits;
+	struct stall_sentinel *sentinel;
 	struct stall_server_uprobes *uprobes; // NULL: not used
 	uint64_t uprobes_checked_ns;
 };
@@ -28,6 +33,7 @@ static void destroy(void *state)
 {
 	struct source *source = state;
 
+	stall_sentinel_destroy(source->sentinel);
 	stall_server_uprobes_destroy(source->uprobes);
 	stall_bpf_waits_destroy(source->waits);
 	free(source);
@@ -43,7 +49,9 @@ static struct stall_error *add(void *state, pid_t pid)
 {
 	struct source *source = state;
 
-	return stall_bpf_waits_add(source->waits, pid);
+	struct stall_error *err = stall_bpf_waits_add(source->waits, pid);
+
+	return err ? err : stall_sentinel_add(source->sentinel, pid);
 }
 
 static void remove_process(void *state, pid_t pid)
@@ -52,6 +60,7 @@ static void remove_process(void *state, pid_t pid)
 
 	if (source->uprobes)
 		stall_server_uprobes_remove(source->uprobes, pid);
+	stall_sentinel_remove(source->sentinel, pid);
 	stall_bpf_waits_remove(source->waits, pid);
 }
 
@@ -72,6 +81,7 @@ static struct stall_error *set_threshold(void *state, enum stall_wait_kind kind,
 
 	source->threshold_ns[kind] = ns;
 	stall_bpf_waits_set_threshold(source->waits, kind, ns);
+	stall_sentinel_set_threshold(source->sentinel, kind, ns);
 	return NULL;
 }
 
@@ -89,13 +99,27 @@ static int fd(void *state)
 	return stall_bpf_waits_fd(source->waits);
 }
 
+static int ms_until(uint64_t due_ns)
+{
+	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+
+	if (due_ns == UINT64_MAX)
+		return -1;
+	return due_ns <= now_ns ? 0 : (int)((due_ns - now_ns + 999999) / 1000000);
+}
+
 static int timeout_ms(void *state)
 {
 	const struct source *source = state;
+	int ms = ms_until(stall_sentinel_due_ns(source->sentinel)), other = -1;
 
-	if (!stall_bpf_waits_has_timer(source->waits))
-		return SCAN_MS;
-	return source->uprobes ? (int)(UPROBES_CHECK_NS / 1000000) : -1;
+	if (stall_bpf_waits_is_attached(source->waits)) {
+		if (!stall_bpf_waits_has_timer(source->waits))
+			other = SCAN_MS;
+		else if (source->uprobes)
+			other = (int)(UPROBES_CHECK_NS / 1000000);
+	}
+	return ms < 0 || (other >= 0 && other < ms) ? other : ms;
 }
 
 static const char *in_flight_by(void *state)
@@ -110,11 +134,14 @@ static struct stall_error *poll_source(void *state, uint64_t now_ns, bool *ret_c
 	struct source *source = state;
 	bool changed = false;
 
-	if (source->uprobes && now_ns - source->uprobes_checked_ns >= UPROBES_CHECK_NS) {
+	if (source->uprobes && stall_bpf_waits_is_attached(source->waits) &&
+	    now_ns - source->uprobes_checked_ns >= UPROBES_CHECK_NS) {
 		source->uprobes_checked_ns = now_ns;
 		changed = stall_server_uprobes_check(source->uprobes, now_ns);
 	}
-	struct stall_error *err = stall_bpf_waits_scan(source->waits);
+	struct stall_error *err = stall_sentinel_poll(source->sentinel, now_ns);
+	if (!err)
+		err = stall_bpf_waits_scan(source->waits);
 	if (!err)
 		*ret_changed = changed;
 	return err;
@@ -125,8 +152,11 @@ static struct stall_error *consume(void *state, const struct stall_wait_handler 
 {
 	struct source *source = state;
 	size_t count;
+	struct stall_error *err = stall_bpf_waits_consume(source->waits, handler, max, &count);
 
-	return stall_bpf_waits_consume(source->waits, handler, max, &count);
+	if (!err)
+		stall_sentinel_deliver(source->sentinel, handler);
+	return err;
 }
 
 /* Slots. */
@@ -182,9 +212,14 @@ static bool read_slot(void *state, size_t index, struct stall_wait_now *ret)
 
 static bool slot_is(void *state, size_t index, uint32_t seq)
 {
-	const volatile struct stall_wait_slot *slot = find_slot(state, index);
+	const struct source *source = state;
+	const volatile struct stall_wait_slot *slot = find_slot(source, index);
 
-	return slot && (seq & 1) && __atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE) == seq;
+	if (!slot || !(seq & 1) || __atomic_load_n(&slot->seq, __ATOMIC_ACQUIRE) != seq)
+		return false;
+	// At rest the slot shows the end of a wait only after the next pass.
+	return stall_bpf_waits_is_attached(source->waits) ||
+	       stall_sentinel_slept_on(source->sentinel, index);
 }
 
 static bool read_word(void *state, const struct stall_wait_process *process,
@@ -252,6 +287,22 @@ static void set_role(void *state, const struct stall_wait_key *key, enum stall_w
 static bool find_file(void *state, const struct stall_wait_key *key, struct stall_wait_file *ret)
 {
 	return false; // records have all data
+}
+
+/* Rest. */
+
+static bool rest(void *state, struct stall_wait_rest *ret)
+{
+	const struct source *source = state;
+
+	return stall_sentinel_rest(source->sentinel, ret);
+}
+
+static struct stall_error *sample(void *state, stall_sample_fn take, void *arg)
+{
+	struct source *source = state;
+
+	return stall_sentinel_sample(source->sentinel, take, arg);
 }
 
 /* The wait programs themselves. */
@@ -342,9 +393,21 @@ static const struct stall_wait_source_calls calls = {
 	.set_role = set_role,
 	.find_file = find_file,
 	.lost = lost,
+	.rest = rest,
+	.sample = sample,
 	.programs = programs,
 	.functions = functions,
 };
+
+// Room for twice as many threads as there are, so that a server can grow.
+static uint32_t slots_for(size_t threads)
+{
+	uint32_t slots = LEAST_SLOTS;
+
+	while (slots < MOST_SLOTS && slots < 2 * threads)
+		slots *= 2;
+	return slots;
+}
 
 struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options *options,
 					  struct stall_wait_source *ret)
@@ -358,10 +421,16 @@ struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options
 	bpf.kinds = options->kinds;
 	bpf.no_timer = options->no_timer;
 	bpf.force = options->force;
+	bpf.at_rest = options->at_rest;
+	bpf.no_attach = options->no_attach;
+	bpf.max_threads = slots_for(options->threads);
 	memcpy(bpf.threshold_ns, options->threshold_ns, sizeof(bpf.threshold_ns));
 	memcpy(source->threshold_ns, options->threshold_ns, sizeof(source->threshold_ns));
 	source->max_threads = bpf.max_threads;
 	struct stall_error *err = stall_bpf_waits_create(&bpf, &source->waits);
+	if (!err)
+		err = stall_sentinel_create(source->waits, options->at_rest, options->kinds,
+					    options->threshold_ns, &source->sentinel);
 	if (!err && options->uprobes)
 		err = stall_server_uprobes_create(source->waits, &source->uprobes);
 	if (err) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sources/sources.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "rings/ring_find.h"
@@ -15,6 +17,23 @@ void stall_wait_source_options_init(struct stall_wait_source_options *options)
 	};
 	for (int i = 0; i < STALL_WAIT_KINDS; i++)
 		options->threshold_ns[i] = 100 * 1000000;
+}
+
+// 0 where it is not known.
+static size_t count_threads(const pid_t *pids, size_t count)
+{
+	size_t threads = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		char path[32];
+		struct stat status;
+
+		// One link for each thread, and two of its own.
+		snprintf(path, sizeof(path), "/proc/%d/task", pids[i]);
+		if (!stat(path, &status) && status.st_nlink > 2)
+			threads += status.st_nlink - 2;
+	}
+	return threads;
 }
 
 static bool have_rings(const struct stall_wait_source_options *options, const pid_t *pids,
@@ -41,7 +60,9 @@ struct stall_error *stall_wait_source_init(struct stall_wait_source *source,
 	// A ring that is named is used.
 	if (!strcmp(options->backend, "inproc") || (!is_bpf && options->ring))
 		return stall_wait_source_ring(options, source);
-	struct stall_error *err = stall_wait_source_bpf(options, source);
+	struct stall_wait_source_options sized = *options;
+	sized.threads = count_threads(pids, pid_count);
+	struct stall_error *err = stall_wait_source_bpf(&sized, source);
 	if (!err || is_bpf || err->code == STALL_ERROR_NO_MEMORY)
 		return err;
 	_cleanup_error_ struct stall_error *why_not = err;

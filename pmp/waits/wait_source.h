@@ -32,6 +32,8 @@ struct stall_wait_source_options {
 	uint64_t poll_interval_ns; // poll: between two passes; 0: as its cost allows
 	bool force;		   // where the kernel is known to crash
 	bool at_rest;		   // cost the processes nothing until a wait is long
+	bool no_attach;		   // behave as where the kernel refuses to attach the programs
+	size_t threads;		   // of the processes, when the source is made
 };
 
 // A wait in flight.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from stallscope.agent.events import CaptureResult, ProbeStatus, Put
 from stallscope.agent.probe_session import ProbeSession, ProbeSettings
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.collectors.triggers.engine import reader_of_counts
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.collectors.triggers.waiting import probe_options
 from stallscope.model.capture import Capture
@@ -27,6 +29,7 @@ __all__ = [
     "with_triggers",
 ]
 
+_log = logging.getLogger(__name__)
 
 LONGEST_INTERVAL = 10.0
 LEAST_INTERVAL = 0.2
@@ -54,16 +57,35 @@ class CaptureBackend(Protocol):
 class ProbeBackend(ProbeSession):
     """The probe, started with the options that the triggers need."""
 
+    def __init__(
+        self, probe: ProbeSettings, settings: AgentSettings, put: Put, *, always_on: bool = False
+    ) -> None:
+        """``always_on``: the wait programs stay attached, also where nothing waits."""
+        super().__init__(with_triggers(probe, settings, always_on=always_on), put)
+        self._always_on = always_on
+
     def adapt(self, settings: AgentSettings) -> None:
         """Use other triggers."""
-        self.change(with_triggers(self.settings, settings))
+        self.change(with_triggers(self.settings, settings, always_on=self._always_on))
 
 
-def with_triggers(probe: ProbeSettings, settings: AgentSettings) -> ProbeSettings:
-    """Return the options of the probe for these triggers."""
+def with_triggers(
+    probe: ProbeSettings, settings: AgentSettings, *, always_on: bool = False
+) -> ProbeSettings:
+    """Return the options of the probe for these triggers; log why the wait programs must stay
+    attached where nobody asked for that."""
+    reader = None if always_on else reader_of_counts(settings)
+    if reader is not None:
+        trigger, name = reader
+        _log.warning(
+            "the wait programs stay attached: trigger %s reads %s, which is not counted at rest",
+            trigger,
+            name,
+        )
     sleeps = [trigger.sleep for trigger in settings.triggers if trigger.wait is not None]
     return msgspec.structs.replace(
         probe,
+        at_rest=not always_on and reader is None,
         triggers=tuple(probe_options(settings.triggers)),
         # A wait for which no trigger would fire need not be captured.
         capture_interval=min([LONGEST_INTERVAL, *(max(LEAST_INTERVAL, s) for s in sleeps)]),

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from stallscope.agent.events import Event, Put, QueryResult
+from stallscope.agent.schedule import Schedule
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.collector import Collector
@@ -22,8 +23,6 @@ from stallscope.model.samples import Sample
 
 __all__ = ["CollectorThreads"]
 
-_EARLY = 0.9
-"""Polls come early and late: a collector is due after this share of its interval."""
 _CLOSE_SECONDS = 1.0
 """Seconds that collectors have to close files and connections: the agent has two for its end."""
 
@@ -130,8 +129,9 @@ class CollectorThreads:
         self.collectors = tuple(collectors)
         self._put = put
         self._threads: dict[str, _Thread] = {}
-        self._asked: dict[str, float] = {}
-        """Collector → when its latest sample was requested, by CLOCK_MONOTONIC."""
+        self._schedule = Schedule()
+        self._polled = 0.0
+        """When the latest poll was, by CLOCK_MONOTONIC."""
 
     @property
     def late(self) -> Counter[str]:
@@ -143,26 +143,31 @@ class CollectorThreads:
         """How many results came after their deadline."""
         return sum(thread.dropped for thread in self._threads.values())
 
-    def poll(self) -> None:
+    def poll(self, *, at_rest: bool = False) -> None:
         """Ask every collector that is due for a sample; one that is still busy counts as late."""
         self.check()
-        for collector in filter(self._is_due, self.collectors):
-            thread = self._thread(collector.thread)
-            with thread.lock:
-                call = next(
-                    (c for c in thread.calls if c.is_sample and c.name == collector.name), None
-                )
-                blocker = thread.calls[0] if thread.calls else None
-            if call is None:
-                self._asked[collector.name] = now = _now()
-                thread.add(_Call(collector.name, collector.deadline, collector.collect, True, now))
-            elif call.given_up or (blocker is not None and blocker.given_up):
-                thread.miss(call, blocker or call)
-            # Otherwise it is still in time: the polls come faster than the answers.
+        self._polled = now = _now()
+        for collector in self._schedule.due(self.collectors, now, at_rest=at_rest):
+            self._ask(collector)
 
-    def _is_due(self, collector: Collector) -> bool:
-        before = self._asked.get(collector.name)
-        return before is None or _now() - before >= collector.interval * _EARLY
+    def wake(self) -> None:
+        """The rest ends between two polls: ask those that the latest poll did not ask."""
+        for collector in self._schedule.due(self.collectors, _now(), at_rest=False):
+            if not self._schedule.asked_since(collector.name, self._polled):
+                self._ask(collector)
+
+    def _ask(self, collector: Collector) -> None:
+        thread = self._thread(collector.thread)
+        with thread.lock:
+            call = next((c for c in thread.calls if c.is_sample and c.name == collector.name), None)
+            blocker = thread.calls[0] if thread.calls else None
+        if call is None:
+            now = _now()
+            self._schedule.asked(collector.name, now)
+            thread.add(_Call(collector.name, collector.deadline, collector.collect, True, now))
+        elif call.given_up or (blocker is not None and blocker.given_up):
+            thread.miss(call, blocker or call)
+        # Otherwise it is still in time: the polls come faster than the answers.
 
     def query(self, thread: str, key: str, run: Callable[[], Any], deadline: float) -> None:
         """Call ``run`` once in a thread; a result or an error comes within ``deadline`` seconds.

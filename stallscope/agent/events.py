@@ -57,10 +57,12 @@ class WaitsReceived(msgspec.Struct, frozen=True):
 
 
 class ProbeStatus(msgspec.Struct, frozen=True):
-    """The probe has become ready, or has ended. ``sees_waits``: its wait programs are on."""
+    """The probe has become ready, or has ended. ``sees_waits``: it watches waits; ``at_rest``: the
+    wait programs are attached only when one is long."""
 
     ready: bool
     sees_waits: bool = False
+    at_rest: bool = False
     why: str | None = None
 
 
@@ -93,6 +95,10 @@ Event = (
 Put = Callable[[Event], None]
 
 
+MAX_BATCH = 1000
+"""The most events that are handled before the steps that follow them."""
+
+
 class EventQueue:
     """The queue. Putting never waits, also in a signal handler (queue.SimpleQueue is reentrant)."""
 
@@ -108,3 +114,14 @@ class EventQueue:
             return self._queue.get(timeout=max(0.0, seconds))
         except queue.Empty:
             return None
+
+    def take(self, seconds: float) -> list[Event]:
+        """Return the events that are there, after waiting so long for the first one."""
+        event = self.get(seconds)
+        found = [] if event is None else [event]
+        while found and len(found) < MAX_BATCH:
+            try:
+                found.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        return found

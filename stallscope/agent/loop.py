@@ -43,6 +43,7 @@ from stallscope.agent.messages import (
     TriggerFired,
 )
 from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.rest import ServerRest
 from stallscope.agent.runner import CommandRunner
 from stallscope.agent.sources import (
     SESSIONS_SECONDS,
@@ -52,6 +53,7 @@ from stallscope.agent.sources import (
     constants,
 )
 from stallscope.agent.target import Target
+from stallscope.agent.threadwatch import ThreadWatch
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
@@ -80,6 +82,8 @@ TEXTS_SECONDS = 6.0
 """For all texts of an incident together; each one also has a deadline."""
 _GRACE = 0.2
 """Added so that the connection can report a late server itself."""
+LONG_WAIT_MS = 250.0
+"""A wait in flight that is so long is a sign that the server is not at rest."""
 WIND_DOWN_NS = 20 * NS
 """How long the end of a pass waits for captures and verdicts."""
 WIND_DOWN_PAUSE = 0.1
@@ -100,7 +104,10 @@ class Agent:
         clock: Clock | None = None,
     ) -> None:
         self.events = EventQueue()
-        self.metrics = AgentMetrics(_labels(target), (clock or Clock()).wall_ns() / NS)
+        self._writer = Writer(self.events.put)
+        self.threads = ThreadWatch(store.dest, self._writer)
+        started = (clock or Clock()).wall_ns() / NS
+        self.metrics = AgentMetrics(_labels(target), started, self.threads.metrics)
         self.settings = settings
         self.engine = Engine(settings, constants())
         self._plan = plan
@@ -109,7 +116,6 @@ class Agent:
         self._environment = environment
         self._verdicts = verdicts
         self._clock = clock or Clock()
-        self._writer = Writer(self.events.put)
         self._backend = environment.backend(settings, self.events.put)
         self.incidents = Incidents(settings)
         self._runner = CommandRunner(
@@ -132,6 +138,9 @@ class Agent:
         self._stopping = False
         self._deadlocks = 0
         """Deadlocks of which the probe saw the choice of a victim."""
+        self._rest = ServerRest()
+        self._resting = False
+        """At the latest poll."""
         self._health = CollectorHealth(self.metrics)
         self._lost_ns = 0
         """When the server last ended."""
@@ -157,7 +166,7 @@ class Agent:
                     steps = max(1, -((self._next_poll - now) // interval))
                     self._next_poll += interval * steps
                     self._poll(now)
-                self._take(self.events.get(self._pause(now)))
+                self._take(self.events.take(self._pause(now)))
         finally:
             self._end()
 
@@ -205,6 +214,7 @@ class Agent:
     def _adopt(self) -> None:
         """Start the collectors of the current server process."""
         self._close_sources()
+        self._rest = ServerRest()
         self._sources = self._environment.sources(self._target.server, self.settings)
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
 
@@ -229,13 +239,20 @@ class Agent:
         self._poll_server(now)
         self.metrics.up["server"] = self._target.running
         if self._target.running:
-            self._threads.poll()
+            self._resting = self._at_rest(now)
+            self._sources.set_rest(self._resting)
+            self._threads.poll(at_rest=self._resting)
         if now >= self._metrics_due:
             self._metrics_due = now + METRICS_NS
             self._publish()
+            self.threads.flush(self._target.server)
         if now >= self._prune_due:
             self._prune_due = now + PRUNE_NS
             self._prune()
+
+    def _at_rest(self, now: int) -> bool:
+        """Return whether nothing shows that the server's threads wait."""
+        return self._rest.at_rest(now) and self.incidents.open is None and self.engine.calm
 
     def _poll_server(self, now: int) -> None:
         match self._target.poll(now):
@@ -252,10 +269,28 @@ class Agent:
     def _close_what_is_left(self) -> None:
         """Reset all state that belongs to a process which has ended."""
         self.engine.restarted()
+        self.threads.flush(self._target.server)
+        self.threads.ended()
         self.feed(ServerEnded())
 
-    def _take(self, event: Event | None) -> None:
-        """Handle an event; then do the steps that are due."""
+    def _take(self, events: Iterable[Event]) -> None:
+        """Handle events; then do the steps that are due."""
+        for event in events:
+            self._handle(event)
+        if self.incidents.open is not None and not self._target.running:
+            self._close_what_is_left()  # captures of its last waits arrive after its end
+        self._threads.check()
+        for name in self.engine.given_up():
+            self._given_up(name)
+        now, engine = self._clock.now_ns(), self.engine
+        self._check_disk(now)
+        self._runner.flush(self.incidents.open, now)
+        self.feed(Polled(bool(engine.breached), engine.over_ns))
+        if self._resting and self._target.running and not self._at_rest(now):
+            self._resting = False
+            self._threads.wake()
+
+    def _handle(self, event: Event) -> None:
         match event:
             case Sample():
                 self._sample(event)
@@ -276,19 +311,11 @@ class Agent:
                 self._stopping = True
             case Signal():
                 self._reload()
-        if self.incidents.open is not None and not self._target.running:
-            self._close_what_is_left()  # captures of its last waits arrive after its end
-        self._threads.check()
-        for name in self.engine.given_up():
-            self._given_up(name)
-        now, engine = self._clock.now_ns(), self.engine
-        self._check_disk(now)
-        self._runner.flush(self.incidents.open, now)
-        self.feed(Polled(bool(engine.breached), engine.over_ns))
 
     def _sample(self, sample: Sample) -> None:
         if sample.clock_ns < self._lost_ns:
             return  # of the process that has ended
+        self._rest.take(sample, incident=self.incidents.open is not None)
         for fired in self.engine.feed(sample):
             self._fire(fired, sample.clock_ns)
         line = encode(sample)
@@ -313,9 +340,12 @@ class Agent:
         wall = self._clock.wall_ns()
         for fired in self.engine.feed_waits(waits.line, wall, waits.clock_ns):
             self._fire(fired, waits.clock_ns)
+        if any(key.longest_in_flight_ms >= LONG_WAIT_MS for key in waits.line.keys):
+            self._rest.disturb(waits.clock_ns)
         self._waits.add(waits.clock_ns, waits.data)
         self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)
+        self.threads.take(waits.line)
         deadlocks = sum(
             sum(hits.values())
             for name, hits in waits.line.server.items()
@@ -334,6 +364,7 @@ class Agent:
         fired = None
         late_ns = round(((result.wait and result.wait.finished_ms) or 0.0) * 1e6)
         if result.wait is not None:
+            self._rest.disturb(result.done_ns)
             wall = self._clock.wall_ns() - late_ns
             fired = self.engine.feed_wait(result.wait, wall, result.done_ns)
         if fired is not None:
@@ -345,10 +376,13 @@ class Agent:
         if state.ready and not self.metrics.up.get("probe"):
             server = self._target.server
             waits = "; wait programs are running" if state.sees_waits else ""
+            waits = "; wait programs are attached when a wait is long" if state.at_rest else waits
             _log.info("ready to capture %s (pid %d)%s", server.name, server.main.pid, waits)
         self.metrics.up["probe"] = state.ready
         if state.ready:
             self.feed(BackendReady())
+        else:
+            self.threads.ended()
 
     def _reload(self) -> None:
         try:
@@ -407,7 +441,11 @@ class Agent:
             except StallscopeError as error:
                 return str(error)
 
-        self._writer.submit(room, lambda why: self.feed(DiskChecked(why)), needed=False)
+        def checked(why: str | None) -> None:
+            self.threads.disk_full = why is not None
+            self.feed(DiskChecked(why))
+
+        self._writer.submit(room, checked, needed=False)
 
     def _finish(self) -> None:
         """Wait for unfinished captures and verdicts, for a limited time."""
@@ -420,7 +458,7 @@ class Agent:
 
     def _take_while(self, condition: Callable[[], bool], end: int) -> None:
         while condition() and not self._stopping and self._clock.now_ns() < end:
-            self._take(self.events.get(WIND_DOWN_PAUSE))
+            self._take(self.events.take(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:
         """Write the final state, and close everything; threads that hang are abandoned."""
@@ -429,6 +467,8 @@ class Agent:
         closing = threading.Thread(target=self._backend.close, daemon=True)
         closing.start()
         self._publish()
+        self.threads.flush(self._target.server)
+        self.threads.close()
         if not self._writer.close(STOP_SECONDS):
             _log.error("timed out flushing final state")
         while (event := self.events.get(0)) is not None:

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from stallscope.agent.threadwatch import ThreadMetrics
 from stallscope.base import package
 from stallscope.reporters.exposition import Exposition, Labels
 
@@ -19,7 +20,8 @@ _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 class AgentMetrics:
     """Counters since the start of the agent, and current values."""
 
-    def __init__(self, labels: Mapping[str, str], started: float) -> None:
+    def __init__(self, labels: Mapping[str, str], started: float, threads: ThreadMetrics) -> None:
+        self._threads = threads
         self._page = Exposition(labels)
         self._started = started
         self.polls = 0
@@ -94,6 +96,7 @@ class AgentMetrics:
             "Memory of the samples and waits of the last minute, in bytes.",
             {(): self.ring_bytes},
         )
+        yield from self._threads.lines(page)
         if sum(self._buckets):
             yield from page.histogram(
                 "agent_breach_to_capture_seconds",

@@ -58,6 +58,8 @@ class ProbeSettings(msgspec.Struct, frozen=True):
     ring: Path | None = None
     """The ring of the backend inproc, or its folder; None: it is searched for."""
     force_kernel: bool = False
+    at_rest: bool = False
+    """Attach nothing until a wait is past half of its threshold."""
 
 
 def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) -> list[str]:
@@ -71,6 +73,8 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
         interval=settings.interval if watch else None,
         top=settings.top,
         uprobes=settings.uprobes,
+        at_rest=settings.at_rest,
+        history=True,
     )
     args += ["--follow", "--read-string", "server_version"]
     if watch and settings.triggers:
@@ -328,7 +332,8 @@ class ProbeSession:
                     self._failure = None
                     self._logged.clear()
                     self._watch_pause = WATCH_AGAIN_SECONDS
-                self._put(ProbeStatus(ready=True, sees_waits=self._watch))
+                at_rest = self._watch and settings.at_rest
+                self._put(ProbeStatus(ready=True, sees_waits=self._watch, at_rest=at_rest))
                 self._send_targets()
             case "written":
                 request = self._next()

@@ -13,7 +13,11 @@ from stallscope.collectors.collector import Collector, sample
 from stallscope.collectors.host import host_collectors
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.command import CommandCollector
-from stallscope.collectors.triggers.engine import sources_named, status_variables
+from stallscope.collectors.triggers.engine import (
+    needs_processlist,
+    sources_named,
+    status_variables,
+)
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Sessions
@@ -33,6 +37,10 @@ SQL_BASICS = frozenset({"heartbeat", "status", "processlist"})
 """Collectors that work on every server whose account has its rights."""
 INFREQUENT_SECONDS = 5.0
 """The polling interval of values that no trigger reads, for the timeline of incidents."""
+DEADLOCK_SECONDS = 5.0
+"""At rest, from one poll for deadlocks to the next where there is one, or a log is read."""
+BLIND_DEADLOCK_SECONDS = 30.0
+"""The same where the server must be asked whether there is one."""
 SESSIONS_SECONDS = 1.0
 """The longest time that a capture waits for the server's sessions."""
 
@@ -73,6 +81,8 @@ class Sources(msgspec.Struct):
     why_no_sessions: str = "SQL is not used for this server"
     texts: Callable[[], Texts] | None = None
     """Queries the server's texts about a stall; called in the SQL thread."""
+    set_rest: Callable[[bool], None] = lambda at_rest: None
+    """To be called before each poll."""
     deadlock_seen: Callable[[], None] = lambda: None
     """To be called when the wait programs see that a deadlock's victim was chosen."""
     close: Callable[[], None] = lambda: None
@@ -93,11 +103,25 @@ class Deadlocks:
     deadline = 5.0
     interval = 0.0
 
-    def __init__(self, watch: DeadlockWatch, keep: Callable[[Deadlock], object]) -> None:
+    def __init__(
+        self,
+        watch: DeadlockWatch,
+        keep: Callable[[Deadlock], object],
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``is_ready``: the status was read, which says whether the server counts deadlocks."""
         self._watch = watch
         self._keep = keep
+        self._is_ready = is_ready
         self._begun = False
         self._cued = False
+
+    @property
+    def rest_interval(self) -> float:
+        """Return the least seconds between two polls at rest."""
+        if self._cued or self._watch.moved or not self._watch.asks:
+            return DEADLOCK_SECONDS
+        return BLIND_DEADLOCK_SECONDS
 
     def deadlock_seen(self) -> None:
         """Poll next time for sure: the wait programs saw that a victim was chosen."""
@@ -108,6 +132,8 @@ class Deadlocks:
         return sample(self.name, self._poll)
 
     def _poll(self, clock_ns: int) -> dict[str, float]:
+        if not self._begun and not self._is_ready():
+            return {}
         cued, self._cued = self._cued, False
         found = self._watch.poll(cue=cued) if self._begun else self._watch.begin()
         self._begun = True
@@ -141,8 +167,9 @@ def of_server(
     if login is None or family(main.exe, main.comm) not in ("mysql", "mariadb"):
         return Sources(tuple(collectors))
     # Imported here: the agent of another server does not need PyMySQL.
+    from stallscope.collectors.sql.collecting import REST_SECONDS
     from stallscope.collectors.sql.connection import Connection
-    from stallscope.collectors.sql.deadlocks import DeadlockWatch
+    from stallscope.collectors.sql.deadlocks import COUNTER, DeadlockWatch
     from stallscope.collectors.sql.heartbeat import Heartbeat
     from stallscope.collectors.sql.processlist import Processlist
     from stallscope.collectors.sql.sessions import fetch
@@ -151,16 +178,24 @@ def of_server(
 
     connection = Connection(login(server))
     deadline = max(0.5, min(2.0, poll_interval))
-    names = status_variables(settings) | frozenset(ALWAYS)
+    few = status_variables(settings) | {"Questions", "Threads_running", COUNTER}
+    status = Status(connection, deadline, names=few | frozenset(ALWAYS), few=few)
+    listed_seconds = 0.0 if needs_processlist(settings) else REST_SECONDS
     collectors += [
         Heartbeat(connection, deadline),
-        Status(connection, deadline, names=names),
-        Processlist(connection, deadline),
+        status,
+        Processlist(connection, deadline, listed_seconds),
         *_infrequent(connection, settings),
     ]
-    deadlocks = Deadlocks(DeadlockWatch(connection, main.pid), keep_deadlock)
+    watch = DeadlockWatch(connection, main.pid, lambda: status.latest.get(COUNTER))
+    deadlocks = Deadlocks(watch, keep_deadlock, lambda: bool(status.latest))
+
+    def set_rest(at_rest: bool) -> None:
+        status.at_rest = at_rest
+
     return Sources(
         (*collectors, deadlocks),
+        set_rest=set_rest,
         deadlock_seen=deadlocks.deadlock_seen,
         sessions=lambda: fetch(connection, SESSIONS_SECONDS),
         texts=lambda: fetch_texts(connection),
@@ -171,7 +206,7 @@ def of_server(
 def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Collector]:
     """Yield collectors that are expensive, or not possible on every server, at their triggers'
     intervals."""
-    from stallscope.collectors.sql.collecting import Infrequent
+    from stallscope.collectors.sql.collecting import REST_SECONDS, Infrequent
     from stallscope.collectors.sql.innodb_status import InnodbStatus
     from stallscope.collectors.sql.lock_waits import LockWaits
     from stallscope.collectors.sql.metadata_locks import MetadataLocks
@@ -186,7 +221,9 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
     )
     for kind, words in always:
         wanted = [named[word] for word in words if word in named]
-        yield Infrequent(kind(connection), min([INFREQUENT_SECONDS, *wanted]))
+        # What a trigger reads is asked for at rest too: it may be the only sign of waiting.
+        rest = min(wanted, default=REST_SECONDS)
+        yield Infrequent(kind(connection), min([INFREQUENT_SECONDS, *wanted]), rest)
     if "perf_threads" in named:
         yield Infrequent(PerfThreads(connection), named["perf_threads"])
     if "innodb" in named:

@@ -66,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_inproc_arguments(what)
     _options.add_uprobes_argument(what)
     what.add_argument(
+        "--always-on",
+        action="store_true",
+        help="keep the wait programs attached: they count every wait, and add to every system call"
+        " of the host; without it they are attached while a wait is past half of its threshold,"
+        " and shorter waits are not counted",
+    )
+    what.add_argument(
         "--no-probe", action="store_true", help="do not use stallscope-probe: take no stacks"
     )
     what.add_argument(
@@ -163,17 +170,16 @@ class CommandEnvironment:
         if args.no_probe:
             return backends.SerialBackend(_by_gdb if args.allow_gdb else _refuse_capture, put)
         probe = backends.ProbeBackend(
-            backends.with_triggers(
-                ProbeSettings(
-                    captures=self._captures,
-                    uprobes=not args.no_uprobes,
-                    force_kernel=args.force_kernel,
-                    backend=_rings.backend(args),
-                    ring=args.ring,
-                ),
-                settings,
+            ProbeSettings(
+                captures=self._captures,
+                uprobes=not args.no_uprobes,
+                force_kernel=args.force_kernel,
+                backend=_rings.backend(args),
+                ring=args.ring,
             ),
+            settings,
             put,
+            always_on=args.always_on,
         )
         return (
             backends.FallbackBackend(probe, backends.SerialBackend(_by_gdb, put))

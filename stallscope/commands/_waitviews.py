@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TextIO
 from stallscope.analyzers import catalog
 from stallscope.analyzers.excerpts import Excerpts
 from stallscope.model.waitlines import ProgramState, WaitLine
-from stallscope.reporters import lines
+from stallscope.reporters import cost, lines
 from stallscope.reporters import waits as reporter
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class Screens:
         self._excerpts = Excerpts(catalog.load())
         self._programs: tuple[ProgramState, ...] = ()
         self._source: str | None = None
+        self._call_added_ns: float | None = None
         self._seconds = 0.0
+        self._begun = False
         in_place = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._live = _live_screen(stream) if in_place else None
 
@@ -72,7 +74,10 @@ class Screens:
             self._seconds += line.seconds
         self._programs = line.programs or self._programs
         self._source = line.source or self._source
+        if line.call_added_ns is not None:
+            self._call_added_ns = line.call_added_ns
         screen = reporter.render(line, self._options(line), self._excerpts)
+        self._begun = True
         if self._live is not None and not line.final:
             self._live.show(reporter.fit(screen, self._live.height))
             return
@@ -94,7 +99,15 @@ class Screens:
             programs=self._programs,
             uprobes=self._uprobes,
             source=self._source,
+            cost=self._cost(line),
         )
+
+    def _cost(self, line: WaitLine) -> str:
+        """Return what it costs; elsewhere than on a terminal the first screen says it."""
+        if line.final or (self._begun and self._live is None):
+            return ""
+        text = cost.sentence(self._source, self._call_added_ns, line.rest)
+        return text[:1].upper() + text[1:]
 
 
 def _live_screen(stream: TextIO) -> LiveScreen:

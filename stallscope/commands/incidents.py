@@ -42,6 +42,7 @@ examples:
 """
 
 _MOST_NAMED = 5
+_MINUTE_NS = 60 * 10**9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -209,12 +210,15 @@ def _show(row: incidents.Row, args: argparse.Namespace) -> Exit:
         print(incidents.whole_dumps(row, stored, entries))
     else:
         samples = stored.samples()
+        start_ns = stored.incident.start_ns
+        before = stored.threads(start_ns - _MINUTE_NS, start_ns)
         text = incidents.whole(
             stored,
             entries,
             samples,
             lines.width_of(sys.stdout),
             blocks=lines.can_draw_blocks(sys.stdout),
+            before=before,
         )
         lines.print_lines(list(text), sys.stdout)
     return Exit.PARTIAL if stored.notes else Exit.DONE

@@ -9,6 +9,7 @@ import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.base.times import Moment
 from stallscope.model import captureformat
 from stallscope.model.capture import Trigger
 
@@ -24,7 +25,10 @@ __all__ = [
     "KindWaits",
     "Notice",
     "ProgramState",
+    "Rest",
     "Target",
+    "ThreadRow",
+    "ThreadSample",
     "WaitLine",
     "WaiterStack",
     "Waits",
@@ -45,6 +49,8 @@ MAX_LINE = 64 << 20
 _MAX_MS = 1e15  # thirty thousand years
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Threads = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
+"""Linux has no more."""
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=_MAX_MS)]
 Buckets = tuple[tuple[Count, Count, Count], ...]
 """(from ns, to ns, count): to ns is inclusive."""
@@ -163,6 +169,47 @@ class ProgramState(msgspec.Struct, frozen=True):
     why_not: str | None = None
 
 
+class Rest(msgspec.Struct, frozen=True):
+    """A source that rests: it attaches nothing until a wait is long."""
+
+    resting: bool
+    """Now: nothing is attached."""
+    interval_ms: Milliseconds | None = None
+    """Between two polls of the threads."""
+    threads: Threads = 0
+    """In the latest poll."""
+    arms: Count = 0
+    """How often it attached the wait programs since the start."""
+    refused: Count = 0
+    """How often it could not."""
+    why: str | None = None
+    """Why it could not the last time."""
+
+
+class ThreadRow(msgspec.Struct, frozen=True):
+    """Threads that do the same at one moment."""
+
+    count: Threads
+    state: str | None = None
+    """As in /proc; None: the rest of a sample, of which nothing else is known."""
+    call: str | None = None
+    """The system call; None: in user mode, or not known."""
+    kind: str | None = None
+    """The kind of wait; None: the call is none."""
+    name: str | None = None
+    """Of the lock, or the class of the file."""
+    channel: str | None = None
+    """The innermost function of the kernel that is not of the scheduler."""
+
+
+class ThreadSample(msgspec.Struct, frozen=True):
+    """What all threads did at one moment."""
+
+    time_ns: Moment
+    threads: Threads
+    rows: tuple[ThreadRow, ...] = ()
+
+
 class WaitLine(msgspec.Struct, frozen=True):
     """The waits of one interval, or of the whole run where ``final``."""
 
@@ -187,6 +234,12 @@ class WaitLine(msgspec.Struct, frozen=True):
     events: tuple[Event, ...] = ()
     server: dict[str, dict[str, Count]] = msgspec.field(default_factory=dict)
     programs: tuple[ProgramState, ...] = ()
+    call_added_ns: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
+    """What attached wait programs add to each system call of the host; None: not measured."""
+    rest: Rest | None = None
+    """None: it was not asked to rest, or cannot."""
+    history: tuple[ThreadSample, ...] = ()
+    """The samples of threads since the line before, oldest first."""
     final: bool = False
 
 

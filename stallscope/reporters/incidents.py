@@ -11,10 +11,12 @@ import msgspec
 
 from stallscope.base.text import clean, one_line
 from stallscope.base.times import local, rfc3339
+from stallscope.model import threadhistory
 from stallscope.model.capture import Note
 from stallscope.model.incident import CaptureEntry, Incident, Verdict
 from stallscope.model.samples import Sample
-from stallscope.reporters import samplelines, units
+from stallscope.model.waitlines import ThreadSample
+from stallscope.reporters import samplelines, threads, units
 from stallscope.reporters.lines import Line, threads_text, wrap
 from stallscope.store import StoredIncident, Summary
 from stallscope.store.records import encode
@@ -26,6 +28,7 @@ SCHEMA = "stallscope.incidents/1"
 _WIDE = 110
 """The least width of a list with triggers."""
 _LEAST_VERDICT = 24
+_ROWS_BEFORE = 8
 _SHOWN = 200
 """The most triggers, captures and notes of one incident that are shown."""
 
@@ -138,8 +141,12 @@ def whole(
     width: int,
     *,
     blocks: bool,
+    before: Sequence[ThreadSample] = (),
 ) -> Iterator[Line]:
-    """Yield one incident for people; ``entries`` and ``samples`` are those of the folder."""
+    """Yield one incident for people; ``entries`` and ``samples`` are those of the folder.
+
+    ``before``: what threads did in the minute before it began.
+    """
     incident = stored.incident
     yield Line(f"Incident {incident.id}", "bold")
     yield from wrap(str(stored.path), width, indent="  ", whole=True)
@@ -152,7 +159,18 @@ def whole(
         "Measured before, during and after",
         samplelines.lines(samples, incident.start_ns, incident.end_ns, width, blocks=blocks),
     )
+    yield from _section("What threads did in the minute before", _before(before, width))
     yield from _section("Notes", _notes((*incident.notes, *stored.notes), width))
+
+
+def _before(samples: Sequence[ThreadSample], width: int) -> Iterator[Line]:
+    found = threadhistory.top(samples)
+    active = [one for one in found if threadhistory.active(threadhistory.activity(one.row))]
+    if not samples:
+        return
+    idle = sum(one.mean for one in found) - sum(one.mean for one in active)
+    yield from threads.top_lines(active, len(samples), width, _ROWS_BEFORE)
+    yield Line(f"  and {idle:.0f} idle threads, on average of {len(samples)} samples", "dim")
 
 
 def _section(title: str, body: Iterator[Line]) -> Iterator[Line]:

@@ -59,6 +59,8 @@ class Options(msgspec.Struct, frozen=True):
     """The user requested them."""
     source: str | None = None
     """That of the first line."""
+    cost: str = ""
+    """What watching costs, for the first line; empty: said already."""
 
 
 def render(line: WaitLine, options: Options, excerpts: Excerpts) -> list[Line]:
@@ -87,6 +89,8 @@ class _Screen:
         self.several = len({key.pid for key in line.keys}) > 1
 
     def lines(self) -> Iterator[Line]:
+        if self.options.cost:
+            yield from self._wrap(f"{self.options.cost}.", style="yellow")
         yield from self._head()
         yield from self._kinds()
         yield from self._lost()

@@ -37,6 +37,9 @@ end where that is gone."""
 TERMINAL_SECONDS = 1.0
 """Between checks that the terminal is still there, since Textual reads one that is gone in a loop,
 and that the screen has its size."""
+DOING_ROWS, DOING_ROWS_HIGH = 3, 5
+"""The most rows of what threads do, and on a high screen."""
+HIGH = 32
 HELP = (
     ("space", "pause or resume; no stacks are taken while paused"),
     ("/", "show only threads, locks and files that match a regular expression"),
@@ -51,6 +54,8 @@ HELP = (
 MEANING = (
     "A column of the chart is a second. Idle threads wait for work; a thread that waits for"
     " a lock, a file or another thread is waiting.",
+    "What threads do: those that run, and those that wait for a lock or a file, as they were"
+    " in one moment of each second.",
     "Threads: how many waited for a lock or file, averaged over each second.",
     "Stacks are taken as often as 0.6 percent of one CPU allows. No thread is stopped.",
 )
@@ -107,10 +112,10 @@ class View(Screen[None]):
     def _rows(self, name: str) -> Rows:
         return self.query_one(f"#{name}", Rows)
 
-    def _fit(self, name: str, rows: list[panes.Row]) -> None:
+    def _fit(self, name: str, rows: list[panes.Row], border: int = 0) -> None:
         widget = self._rows(name)
         if len(widget.rows) != len(rows):
-            widget.styles.height = len(rows)
+            widget.styles.height = len(rows) + border
             widget.display = bool(rows)
         widget.show(rows)
 
@@ -130,6 +135,7 @@ class Overview(View):
         yield Rows(id="verdict", focus=False)
         yield Rows(id="degraded_sources", focus=False)
         yield Rows("Threads by state", id="chart", focus=False)
+        yield Rows("What threads do", id="doing", focus=False)
         with Container(id="panes"):
             yield Rows("Who waits on what", id="tree", threads=True)
             with Vertical(id="side"):
@@ -145,6 +151,8 @@ class Overview(View):
         self._above()
         self._fit("verdict", panes.verdict(state, width)[:3])
         self._rows("chart").show(panes.chart(state, width))
+        most = DOING_ROWS if self.size.height < HIGH else DOING_ROWS_HIGH
+        self._fit("doing", panes.doing(state, width, most), border=1)
         self._pane("tree", (state.analysis,), lambda width: panes.tree(state, width))
         self._pane(
             "waits", (state.line, app.pattern), lambda width: panes.waits(state, width, app.pattern)

@@ -189,6 +189,7 @@ class LiveSource:
             force_kernel=self._options.force_kernel,
             interval=self._options.interval if watch else None,
             uprobes=self._options.uprobes,
+            history=True,
         )
         return [*args, "--read-string", "server_version"]
 

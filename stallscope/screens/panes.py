@@ -4,26 +4,31 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.names import display
 from stallscope.base.text import clean, end_of_name, one_line
+from stallscope.model import threadhistory
 from stallscope.model.capture import Lock, LockKind
-from stallscope.reporters import waittree
+from stallscope.reporters import cost, waittree
+from stallscope.reporters import threads as thread_lines
 from stallscope.reporters.lines import clock, short_name, wrap
 from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import has_ended, session, statement
 from stallscope.reporters.units import duration, number
-from stallscope.screens.state import HISTORY, Moment, State, Watched
+from stallscope.screens.state import HISTORY, Doing, Moment, State, Watched
 from stallscope.store import Summary
 
 __all__ = [
     "Row",
     "chart",
     "degraded_sources",
+    "doing",
     "head",
     "incidents",
     "plain",
@@ -37,12 +42,18 @@ __all__ = [
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STALE_SECONDS = 40.0
-"""The age at which a value is no longer shown."""
+"""The age at which the states of a capture are no longer shown."""
+_STALE_DOING = 5.0
+"""The same, of threads that are sampled each second or a little less often."""
+_NAME = 13
+_LABEL = _NAME + 7
 _ORDER = {"waiting": 0, "running": 1, "idle": 2}
 _STYLES = {"waiting": "red", "running": "green", "idle": "dim"}
 _TREE = waittree.Limits(roots=20, branches=8, lines=500, blocker_described=False)
 _STATEMENT = 300
 _GROUPS = 50
+_WIDE = 130
+"""The least width of a first line with a whole sentence."""
 _NOTE_ROWS = 3
 _RATES_FROM = 66
 """The least width of a pane with waits per second."""
@@ -69,7 +80,6 @@ def head(state: State, width: int, *, paused: bool, pattern: re.Pattern[str] | N
     """Return the target, the time, and the user's settings."""
     analysis = state.analysis
     name = Speaker(analysis).server() if analysis is not None and not state.replay else state.title
-    left = f"stallscope top  {_cut(one_line(name), max(20, width - 45))}"
     right = []
     if state.ended is not None:
         right.append(("ENDED", "bold red"))
@@ -81,13 +91,26 @@ def head(state: State, width: int, *, paused: bool, pattern: re.Pattern[str] | N
         right.append(("inproc", "cyan"))
     if state.source == "poll":
         right.append(("waits sampled", "cyan"))
+    if not state.replay and (adds := _cost(state, width)):
+        right.append((adds, "yellow"))
     if state.now:
         right.append((clock(state.now), ""))
-    room = width - len(left) - sum(len(text) + 2 for text, _ in right)
+    taken = sum(len(text) + 2 for text, _ in right)
+    left = f"stallscope top  {_cut(one_line(name), max(10, width - taken - 17))}"
+    room = width - len(left) - taken
     parts = [(left, "bold"), (" " * max(0, room), "")]
     for text, style in right:
         parts += [("  ", ""), (text, style)]
     return Row(tuple(parts))
+
+
+def _cost(state: State, width: int) -> str:
+    """Return what this view costs each system call of the host."""
+    if state.line is None:
+        return ""
+    if width >= _WIDE:
+        return cost.sentence(state.source, state.call_added_ns)
+    return cost.brief(state.source, state.call_added_ns)
 
 
 def verdict(state: State, width: int) -> list[Row]:
@@ -123,27 +146,61 @@ def degraded_sources(state: State, width: int) -> list[Row]:
 
 def chart(state: State, width: int) -> list[Row]:
     """Return threads by state over time: a column is a second."""
-    columns = max(10, width - 16)
-    series = _by_second(state.moments, state.now, min(columns, HISTORY))
+    columns = max(10, width - _LABEL - 1)
+    series = _by_second(state.moments, state.now, min(columns, HISTORY), _STALE_SECONDS)
     most = max((m.waiting + m.running + m.idle for m in series if m is not None), default=0)
     rows = []
     for name in ("waiting", "running", "idle"):
         counts = [None if m is None else int(getattr(m, name)) for m in series]
         last = next((count for count in reversed(counts) if count is not None), None)
         style = _STYLES[name] if last or name == "idle" else "dim"
-        label = f"{name:<8} {'' if last is None else number(last):>5} "
+        rows.append(Row(((_label(name, last), style), (sparkline(counts, most), style))))
+    return rows
+
+
+def doing(state: State, width: int, most_rows: int) -> list[Row]:
+    """Return what active threads do over time: those that run, and the kinds of wait with the most
+    threads; a column is a second."""
+    columns = max(10, width - _LABEL - 1)
+    series = _by_second(state.doing, state.now, min(columns, HISTORY), _STALE_DOING)
+    sums: Counter[str] = Counter({threadhistory.RUNNING: 0})
+    for one in series:
+        if one is not None:
+            sums.update({n: c for n, c in one.counts.items() if threadhistory.active(n)})
+    if not state.doing:
+        return []
+    del sums[threadhistory.RUNNING]
+    kinds = [name for name, _ in sums.most_common(most_rows - 1)]
+    names = [threadhistory.RUNNING, *threadhistory.in_order(kinds)]
+    shown = {n: [None if m is None else m.counts.get(n, 0) for m in series] for n in names}
+    most = max((count or 0 for counts in shown.values() for count in counts), default=0)
+    rows = []
+    for name, counts in shown.items():
+        last = next((count for count in reversed(counts) if count is not None), None)
+        style = "green" if name == threadhistory.RUNNING else "red"
+        style = style if last else "dim"
+        label = _label(thread_lines.heading(name), last)
         rows.append(Row(((label, style), (sparkline(counts, most), style))))
     return rows
 
 
-def _by_second(moments: Iterable[Moment], now: float, columns: int) -> list[Moment | None]:
+def _label(name: str, count: int | None) -> str:
+    return f"{name[:_NAME]:<{_NAME}} {'' if count is None else number(count):>5} "
+
+
+_Timed = TypeVar("_Timed", Moment, Doing)
+
+
+def _by_second(
+    moments: Iterable[_Timed], now: float, columns: int, stale_seconds: float
+) -> list[_Timed | None]:
     """Return the latest moment of each second; None where it is too old."""
-    out: list[Moment | None] = [None] * columns
+    out: list[_Timed | None] = [None] * columns
     for moment in moments:
         age = int(now) - int(moment.ts)
         start = columns - 1 - age
         for column in range(max(0, start), columns):
-            stale = (column - start) > _STALE_SECONDS
+            stale = (column - start) > stale_seconds
             out[column] = None if stale else moment
     return out
 

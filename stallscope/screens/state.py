@@ -8,6 +8,7 @@ from collections import deque
 import msgspec
 
 from stallscope.analyzers.analysis import Analysis
+from stallscope.model import threadhistory
 from stallscope.model.waitkinds import IDLE_KINDS
 from stallscope.model.waitlines import Key, WaitLine
 from stallscope.reporters.counts import count_states
@@ -22,7 +23,7 @@ from stallscope.screens.events import (
 )
 from stallscope.store import Summary
 
-__all__ = ["HISTORY", "KeyId", "Moment", "State", "Watched"]
+__all__ = ["HISTORY", "Doing", "KeyId", "Moment", "State", "Watched"]
 
 HISTORY = 240
 """Seconds of history: the width of the widest screen."""
@@ -39,6 +40,13 @@ class Moment(msgspec.Struct, frozen=True):
     waiting: int
     running: int
     idle: int
+
+
+class Doing(msgspec.Struct, frozen=True):
+    """Threads by activity at one moment."""
+
+    ts: float
+    counts: dict[str, int]
 
 
 class Watched(msgspec.Struct):
@@ -60,7 +68,10 @@ class State:
         self.title = title
         self.replay = replay
         self.moments: deque[Moment] = deque(maxlen=HISTORY)
+        self.doing: deque[Doing] = deque(maxlen=HISTORY)
         self.line: WaitLine | None = None
+        self.call_added_ns: float | None = None
+        """What the wait programs add to each system call; None: not measured."""
         self.source: str | None = None
         """The source of waits or, without waits, of captures."""
         self.analysis: Analysis | None = None
@@ -117,6 +128,10 @@ class State:
         self.line = line
         self.source = line.source or self.source
         self.now = max(self.now, line.ts)
+        if line.call_added_ns is not None:
+            self.call_added_ns = line.call_added_ns
+        for sample in line.history:
+            self.doing.append(Doing(sample.time_ns / 1e9, threadhistory.activities(sample)))
         seen = {(key.kind, key.name, key.pid): key for key in line.keys}
         for name, key in seen.items():
             if key.kind not in IDLE_KINDS and name not in self.watched:

@@ -14,6 +14,8 @@ __all__ = [
     "CAPTURES",
     "DEADLOCKS",
     "GONE",
+    "HISTORY",
+    "HISTORY_FILES",
     "INCIDENT",
     "INCIDENTS",
     "INDEX",
@@ -30,6 +32,7 @@ __all__ = [
     "incident_id",
     "is_capture_name",
     "is_deadlock_name",
+    "is_history_name",
     "is_id",
     "is_leftover",
     "is_own_temporary",
@@ -44,6 +47,9 @@ SYSTEM_DEST = Path("/var/lib/stallscope")
 
 INCIDENTS = "incidents"
 DEADLOCKS = "deadlocks"
+HISTORY = "history"
+"""What threads did lately, a folder for each agent, named by its pid."""
+HISTORY_FILES = ("0.jsonl", "1.jsonl")
 SPOOL = "spool"
 """Captures that belong to no incident yet, a folder for each agent, named by its pid."""
 INDEX = "index.json"
@@ -66,6 +72,7 @@ GONE = ".gone-"
 _ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[A-Za-z0-9_+.-]{1,64}")
 _CAPTURE = re.compile(r"\d{4,6}\.jsonl\.zst")
 _SESSIONS = re.compile(r"\d{4,6}\.sessions\.json")
+_HISTORY = re.compile(r"[1-9][0-9]{0,9}")
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.txt")
 _DEADLOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}\.json")
 # Of stallscope/base/atomicfile.py and of pmp/base/output.c.
@@ -147,6 +154,11 @@ def is_text_name(name: str) -> bool:
 def is_deadlock_name(name: str) -> bool:
     """Return whether a file in ``deadlocks`` is one of ours."""
     return _DEADLOCK.fullmatch(name) is not None
+
+
+def is_history_name(name: str) -> bool:
+    """Return whether a folder in ``history`` is one of an agent."""
+    return _HISTORY.fullmatch(name) is not None
 
 
 def is_temporary(name: str) -> bool:

@@ -19,9 +19,16 @@ from stallscope.model.capture import Capture, Note
 from stallscope.model.incident import CaptureEntry, Incident
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import missing
+from stallscope.model.waitlines import ThreadSample
 from stallscope.store import files, layout, locking
 from stallscope.store.appended import frames, whole_lines
-from stallscope.store.records import MAX_CAPTURES, MAX_INCIDENT, decode_incident, decode_samples
+from stallscope.store.records import (
+    DAMAGE,
+    MAX_CAPTURES,
+    MAX_INCIDENT,
+    decode_incident,
+    decode_samples,
+)
 
 __all__ = ["StoredCapture", "StoredIncident", "is_ongoing", "read_incident"]
 
@@ -30,11 +37,21 @@ MAX_PACKED = 128 << 20
 MAX_PLAIN = 512 << 20
 MAX_SAMPLES = 500_000
 MAX_WAIT_LINES = 50_000
+MAX_THREAD_SAMPLES = 4_000
 MAX_TEXTS = 1_000
 MAX_TEXT = 16 << 20
 MAX_NOTES = 100
 
 _T = TypeVar("_T")
+
+
+class _ThreadLine(msgspec.Struct, frozen=True):
+    """What of a line of waits is about threads: the rest is not decoded, which takes longer."""
+
+    history: tuple[ThreadSample, ...] = ()
+
+
+_thread_line = msgspec.json.Decoder(_ThreadLine)
 
 _LONGEST_SILENCE_S = 3600.0
 """Where locks do not work: an incident that nobody wrote to for longer is over."""
@@ -159,6 +176,20 @@ class StoredIncident:
             except StallscopeError as error:
                 self._note("waits-left-out", str(error))
         return found
+
+    def threads(self, begin_ns: int, end_ns: int) -> list[ThreadSample]:
+        """Return what threads did from one moment to another, of the lines of waits."""
+        found: dict[int, ThreadSample] = {}
+        for line in self._unpacked(layout.WAITS).split(b"\n")[:MAX_WAIT_LINES]:
+            try:
+                samples = _thread_line.decode(line).history if line else ()
+            except DAMAGE:
+                continue  # waits() says so
+            found |= {one.time_ns: one for one in samples if begin_ns <= one.time_ns < end_ns}
+            if len(found) > MAX_THREAD_SAMPLES:
+                self._note("threads-left-out", f"{layout.WAITS}: too many samples of threads")
+                break
+        return [found[time_ns] for time_ns in sorted(found)]
 
     def texts(self) -> dict[str, str]:
         """Return the texts of the server by name, without ``.txt``."""

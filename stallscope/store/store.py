@@ -16,13 +16,30 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.model.capture import Note
 from stallscope.model.incident import Incident
-from stallscope.store import deadlocks, files, index, layout, locking, reading, retention, writing
+from stallscope.store import (
+    deadlocks,
+    files,
+    history,
+    index,
+    layout,
+    locking,
+    reading,
+    retention,
+    writing,
+)
 from stallscope.store.records import encode
 
 __all__ = ["Store"]
 
 _LOCK_SECONDS = 10.0
-_OURS = (layout.INCIDENTS, layout.DEADLOCKS, layout.SPOOL, layout.INDEX, layout.MARK)
+_OURS = (
+    layout.INCIDENTS,
+    layout.DEADLOCKS,
+    layout.HISTORY,
+    layout.SPOOL,
+    layout.INDEX,
+    layout.MARK,
+)
 
 
 class Store:
@@ -125,6 +142,7 @@ class Store:
         try:
             with locking.hold(self.dest / layout.MARK, _LOCK_SECONDS):
                 why_not = retention.clear_leftovers(self.dest, now_ns / 1e9)
+                history.prune(self.dest, now_ns / 1e9)
                 found = self.listing()
                 old = retention.expired(found.incidents, keep, now_ns)
                 for number, summary in enumerate(old, 1):

@@ -24,11 +24,17 @@ MANY = 20
 PRINT_ALL = "--innodb-print-all-deadlocks=1"
 
 
+def counted(server: SqlServer) -> float | None:
+    """Return the status variable, which the agent reads with all others."""
+    rows = server.query("SHOW GLOBAL STATUS LIKE 'Innodb\\_deadlocks'")
+    return float(rows[0][1]) if rows else None
+
+
 @contextmanager
 def watching(server: SqlServer) -> Iterator[DeadlockWatch]:
     found = processes.find_server(str(server.pid), Selector())
     connection = Connection(credentials.find(Sources(no_defaults=True), found)[0])
-    watch = DeadlockWatch(connection, server.pid, PATIENCE)
+    watch = DeadlockWatch(connection, server.pid, lambda: counted(server), PATIENCE)
     try:
         yield watch
     finally:

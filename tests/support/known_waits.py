@@ -48,15 +48,19 @@ def known_waits(
     env: dict[str, str] | None = None,
     *,
     staged: bool = False,
+    calm: bool = False,
 ) -> Target:
     """Return the target, not started yet, with its files in ``folder``.
 
     It has ``waiters`` + ``idle`` + 5 threads. ``staged``: the in-process library is loaded into it,
-    and a holder of a lock counts from when each waiter has looked up for the first time.
+    and a holder of a lock counts from when each waiter has looked up for the first time. ``calm``:
+    no thread waits for a lock forever.
     """
     options = {"--waiters": waiters, "--idle": idle, "--depth": depth}
     if staged:
         options["--staged"] = 1
+    if calm:
+        options["--calm"] = 1
     words = (word for name, value in options.items() for word in (name, str(value)))
     return Target("known_waits", str(folder), *words, env=env)
 

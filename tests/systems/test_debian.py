@@ -99,7 +99,8 @@ def test_its_advice_on_perf_events_helps(host: Host) -> None:
 
 def test_it_starts_and_names_a_stall(host: Host) -> None:
     host.check("systemctl enable --now stallscope")
-    assert host.wait_for_agent(host.server_pid()).endswith("wait programs are running")
+    said = host.wait_for_agent(host.server_pid())
+    assert said.endswith("wait programs are attached when a wait is long")
     with host.stalled():
         host.wait_until_reported()
     # Its captures are analyzed at low priority.

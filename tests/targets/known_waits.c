@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// known_waits FOLDER [--waiters N] [--idle N] [--depth N] [--staged 1]: makes waits on request,
-// exactly as many as asked, and reports of each how long it was by its own clock.
+// known_waits FOLDER [--waiters N] [--idle N] [--depth N] [--staged 1] [--calm 1]: makes waits on
+// request, exactly as many as asked, and reports of each how long it was by its own clock.
 //
 //   KIND COUNT MS [WAITERS]  mutex, rwlock, sem, cond: WAITERS threads (1) wait for one that keeps
 //                            it for MS after the last of them has gone to sleep; COUNT times
@@ -13,7 +13,7 @@
 // counts from when each of them has done so.
 //
 // Nothing else here sleeps in a futex, but for the idle threads: N on a condition variable, and one
-// each on an rwlock, a semaphore and in poll, so many known functions deep. The others meet by
+// each on an rwlock and a semaphore (not if calm) and in poll, so many known functions deep. The others meet by
 // eventfd.
 #include "levels.h"
 #include "waits.h"
@@ -544,10 +544,11 @@ static void start_actors(void)
 int main(int argc, char **argv)
 {
 	unsigned long idle = 4;
+	bool calm = false;
 
 	if (argc < 2) {
 		fprintf(stderr, "usage: known_waits FOLDER [--waiters N] [--idle N] [--depth N] "
-				"[--staged 1]\n");
+				"[--staged 1] [--calm 1]\n");
 		return 2;
 	}
 	file.folder = argv[1];
@@ -555,6 +556,8 @@ int main(int argc, char **argv)
 	for (int i = 2; i + 1 < argc; i += 2) {
 		if (!strcmp(argv[i], "--waiters"))
 			waiter_max = strtoul(argv[i + 1], NULL, 10);
+		else if (!strcmp(argv[i], "--calm"))
+			calm = strtoul(argv[i + 1], NULL, 10);
 		else if (!strcmp(argv[i], "--idle"))
 			idle = strtoul(argv[i + 1], NULL, 10);
 		else if (!strcmp(argv[i], "--depth"))
@@ -569,8 +572,10 @@ int main(int argc, char **argv)
 	levels_print(idle_depth);
 	for (unsigned long i = 0; i < idle; i++)
 		start_idle("cond");
-	start_idle("rdlock");
-	start_idle("sem");
+	if (!calm) {
+		start_idle("rdlock");
+		start_idle("sem");
+	}
 	start_idle("poll");
 	target_ready();
 	target_serve(answer);

@@ -78,7 +78,7 @@ class Status:
 
     name = thread = "status"
     deadline = 5.0
-    interval = 0.0
+    interval = rest_interval = 0.0
 
     def __init__(self) -> None:
         self.value = 0.0

@@ -32,7 +32,7 @@ class Fake:
         self.name = name
         self.thread = thread or name
         self.deadline = deadline
-        self.interval = 0.0
+        self.interval = self.rest_interval = 0.0
         self.gate = threading.Event()
         self.gate.set()
         self.begun = 0

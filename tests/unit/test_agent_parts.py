@@ -14,6 +14,7 @@ import pytest
 from stallscope.agent.events import Callback, EventQueue
 from stallscope.agent.history import History
 from stallscope.agent.metrics import AgentMetrics
+from stallscope.agent.threadwatch import ThreadMetrics
 from stallscope.agent.verdict_process import VerdictRequest
 from stallscope.agent.verdict_process.naming import name_capture, verdict_of
 from stallscope.agent.verdicts import combine
@@ -190,7 +191,8 @@ def test_programs_get_lines_of_json_at_its_end_too() -> None:
 
 @pytest.mark.needs("promtool")
 def test_metrics_follow_the_rules_of_prometheus() -> None:
-    metrics = AgentMetrics({"server": "mariadbd", "datadir": '/a"b\\c'}, 1.5)
+    labels = {"server": "mariadbd", "datadir": '/a"b\\c'}
+    metrics = AgentMetrics(labels, 1.5, ThreadMetrics())
     metrics.polls = 7
     for counter in (metrics.samples, metrics.errors, metrics.late, metrics.fired):
         counter["status"] = 3
@@ -209,7 +211,7 @@ def test_metrics_follow_the_rules_of_prometheus() -> None:
 
 
 def test_a_capture_is_counted_in_the_bucket_of_its_delay() -> None:
-    metrics = AgentMetrics({}, 0)
+    metrics = AgentMetrics({}, 0, ThreadMetrics())
     metrics.captured(0.02)
     metrics.captured(3600)
     text = metrics.text().decode()

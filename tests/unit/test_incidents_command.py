@@ -28,7 +28,9 @@ from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
 from stallscope.server.deadlocks import Deadlock, DeadlockLock, DeadlockTransaction
 from stallscope.store import Store, layout, listing
 from stallscope.store.records import encode
-from tests.unit.storelife import CAPTURE, START_NS, fill, incident, sample, verdict
+from tests.unit.storelife import CAPTURE, START_NS, fill, incident, verdict
+from tests.unit.storelife import sample as status_sample
+from tests.unit.threadlines import FSYNC, IDLE, MUTEX, line, sample
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "incidents-schema.schema.json").read_text())
@@ -114,6 +116,24 @@ def test_one(run: Run, store: Store) -> None:
         layout.capture_name(number) for number in (1, 2, 3)
     ]
     assert one["notes"][0]["code"] == "suppressed"
+
+
+def test_the_minute_before_is_shown(run: Run, store: Store) -> None:
+    start_ns = incident(7).start_ns
+    early, late = sample(start_ns - 61 * 10**9, FSYNC), sample(start_ns, FSYNC)
+    before = [sample(start_ns - n * 10**9, MUTEX, IDLE) for n in (60, 2, 1)]
+    with store.begin(incident(7)) as folder:
+        for one in (early, *before, *before, late):
+            folder.append_waits([msgspec.json.encode(line(one))])
+        folder.append_waits([b"damaged", b'{"history": [{"time_ns": -1}]}'])
+        folder.finish(folder.incident)
+    _, out, _ = run("--dest", store.dest, incident(7).id)
+    shown = out.partition("What threads did in the minute before\n")[2].splitlines()
+    assert shown[1].split()[:3] == ["12", "12", "100%"]
+    assert "mutex buf_pool->mutex" in shown[1]
+    assert shown[2] == "  and 380 idle threads, on average of 3 samples"
+    _, out, _ = run("--dest", store.dest, incident(2).id)
+    assert "What threads did" not in out
 
 
 def test_choices(run: Run, store: Store) -> None:
@@ -259,7 +279,7 @@ def test_hostile_text_is_inert(run: Run, tmp_path: Path) -> None:
         )
     ) as folder:
         folder.add_capture(CAPTURE, CaptureEntry("", 1, HOSTILE, sessions=HOSTILE))
-        folder.append_samples([sample(1), sample(2)])
+        folder.append_samples([status_sample(1), status_sample(2)])
     for args in ((), (first.id,)):
         code, out, err = run("--dest", tmp_path, *args)
         assert code == 0

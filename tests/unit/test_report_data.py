@@ -25,6 +25,7 @@ from stallscope.reporters.html.pack import Entry, shown
 from stallscope.reporters.html.page import Builder, embedded
 from tests.unit.captures import stack
 from tests.unit.reports import busy, rendered, samples, saved, store_incident, waits_line
+from tests.unit.threadlines import FSYNC, IDLE, MUTEX, RUNNING, line, sample
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +170,32 @@ def test_series_are_bounded() -> None:
     ]
     (table,) = timeline.build(samples, [])
     assert len(table["series"]) == timeline.MAX_SERIES
+
+
+def test_threads_by_activity_are_series() -> None:
+    found = [sample(second * 10**9, IDLE, RUNNING) for second in (1, 2)]
+    found.insert(0, sample(3 * 10**9, IDLE, MUTEX, FSYNC))
+    (table,) = timeline.threads(found)
+    assert table["time"] == [1000, 2000, 3000]
+    assert table["series"] == {
+        "active threads": [2, 2, 15],
+        "threads that run": [2, 2, 0],
+        "threads in mutex": [0, 0, 12],
+        "threads in fsync": [0, 0, 3],
+        "idle threads": [380, 380, 380],
+    }
+    assert table["first"] == ["active threads", "threads in mutex"]
+    assert timeline.threads([]) == []
+
+
+@needs_web
+def test_an_incident_shows_what_its_threads_did() -> None:
+    builder = Builder()
+    builder.add(engine.analyze(busy(3), CATALOG), Entry("x"))
+    builder.waits([line(sample(1 * 10**9, MUTEX, IDLE)), line(sample(2 * 10**9, RUNNING))])
+    (table,) = value(builder.render(assets.load()))["timeline"]
+    assert table["source"] == "threads"
+    assert table["series"]["active threads"] == [12, 2]
 
 
 def test_histograms_add_up() -> None:

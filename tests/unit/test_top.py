@@ -380,6 +380,46 @@ def test_the_state() -> None:
     assert load(msgspec.structs.replace(key, in_flight=3), 0.0) == 3.0
 
 
+def test_what_threads_do_is_in_few_rows() -> None:
+    state = State("x")
+    assert panes.doing(state, 80, 3) == []
+    assert panes._cost(state, 80) == ""
+    for event in events():
+        state.take(event)
+    rows = panes.doing(state, 80, 3)
+    assert [row.text.split()[:2] for row in rows] == [
+        ["running", "2"],
+        ["metadata-lock", "20"],
+        ["fsync", "1"],
+    ]
+    assert all(len(row.text) < 80 for row in rows)
+    assert len(panes.doing(state, 80, 2)) == 2
+    state.now += 30
+    (row,) = panes.doing(state, 40, 3)
+    assert row.text.split() == ["running"], "samples that are too old are not shown"
+
+
+@pytest.mark.parametrize(
+    ("source", "added", "wanted"),
+    [
+        ("bpf", 44.8, "+45 ns a system call"),
+        ("bpf", 0.1, "+<1 ns a system call"),
+        ("bpf", None, "slows system calls"),
+        ("poll", None, ""),
+        ("inproc", None, ""),
+    ],
+)
+def test_the_first_line_says_what_it_costs(source: str, added: float | None, wanted: str) -> None:
+    state = State("x")
+    line = msgspec.structs.replace(wait_lines()[0], source=source, call_added_ns=added)
+    state.take(WaitsSeen(line))
+    for width in (60, 80, 200):
+        text = panes.head(state, width, paused=True, pattern=None).text
+        assert len(text) <= width
+        assert "stallscope top  x" in text
+        assert width > 80 or wanted in text
+
+
 def test_sparklines() -> None:
     assert panes.sparkline([None, 0, 1, 10], 10) == " ▁▃█"
     assert panes.sparkline([0, 0], 0) == "▁▁"

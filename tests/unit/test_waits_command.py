@@ -85,6 +85,28 @@ def test_screens_and_totals(fake: Fake, here: str, capsys: pytest.CaptureFixture
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"source": "bpf", "call_added_ns": 44.8},
+            "about 45 ns for each system call on this host.",
+        ),
+        ({"source": "bpf"}, "by how much was not measured."),
+        ({"source": "poll", "sampled": True}, "/proc is polled: this uses up to 5 % of a CPU and"),
+        ({"source": "inproc"}, "slows down no system call."),
+    ],
+)
+def test_the_first_line_says_what_it_costs(
+    fake: Fake, here: str, capsys: pytest.CaptureFixture[str], more: dict[str, Any], said: str
+) -> None:
+    fake({**LINES["stalled"], **more}, LINES["stalled"])
+    assert main(["waits", "-p", here]) == Exit.DONE
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count(said) == 1
+    assert out.index(said) < 150
+
+
 def test_json_passes_lines_through(
     fake: Fake, here: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

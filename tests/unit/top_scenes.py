@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from stallscope.analyzers import catalog, engine
 from stallscope.analyzers.analysis import Analysis
 from stallscope.base import inputfile
 from stallscope.model import capturefile, waitlines
 from stallscope.model.capture import Capture
 from stallscope.model.incident import TargetEntry, Verdict
-from stallscope.model.waitlines import WaitLine
+from stallscope.model.waitlines import ThreadRow, ThreadSample, WaitLine
 from stallscope.screens.events import Analyzed, Event, IncidentsListed, Put, Saved, WaitsSeen
 from stallscope.store import Summary
 
@@ -35,7 +37,17 @@ def wait_lines() -> list[WaitLine]:
     """Return the eight seconds around it."""
     data = b"".join(inputfile.chunks(DATA / "waits.jsonl.zst"))
     found = [waitlines.loads(line, "waits", 1) for line in data.splitlines()]
-    return [line for line in found if isinstance(line, WaitLine)]
+    lines = [line for line in found if isinstance(line, WaitLine)]
+    return [with_history(line, number) for number, line in enumerate(lines)]
+
+
+def with_history(line: WaitLine, number: int) -> WaitLine:
+    """Add what threads did, which was not recorded then."""
+    waiting = ThreadRow(min(20, 5 * number), "S", "futex", "metadata-lock", None, "futex_wait")
+    syncing = ThreadRow(number % 3, "D", "fsync", "fsync", "redo", "jbd2_log_wait_commit")
+    rows = (waiting, syncing, ThreadRow(1 + number % 2, "R"), ThreadRow(12, "S", "ppoll"))
+    sample = ThreadSample(round(line.ts * 1e9), sum(row.count for row in rows), rows)
+    return msgspec.structs.replace(line, history=(sample,), call_added_ns=44.8)
 
 
 def incidents() -> tuple[Summary, ...]:

@@ -36,10 +36,9 @@ VERIFIED_ONCE __u32 publish_slot(__u32 tid, __u32 slot)
 	return NO_SLOT;
 }
 
-static __always_inline void fill_slot(struct stall_wait_slot *slot, struct task_struct *task,
-				      __s32 tgid)
+HIDDEN void fill_slot(struct stall_wait_slot *slot, struct task_struct *task, __s32 tgid)
 {
-	slot->seq &= ~1U;
+	end_missed_wait(slot);
 	slot->tid = pid_for_reader(task->thread_pid);
 	slot->tgid = tgid;
 	slot->ns_tid = pid_in_own_namespace(task->thread_pid);

@@ -13,6 +13,8 @@ VERIFIED_ONCE __u32 find_slot_slow(__u32 tid);
 VERIFIED_ONCE __u32 create_slot(void);
 // The same for any thread.
 HIDDEN __u32 create_slot_of(struct task_struct *task);
+// Makes it the slot of this thread.
+HIDDEN void fill_slot(struct stall_wait_slot *slot, struct task_struct *task, __s32 tgid);
 VERIFIED_ONCE int release_slot(__u32 tid);
 
 static __always_inline __u64 *thread_place(__u32 tid, __u32 i)

@@ -132,7 +132,7 @@ class Builder:
         value["kind"] = self._kind()
         value["main"] = self._main
         value["columns"] = [key for key, _, _ in COLUMNS]
-        value["timeline"] = self._tables
+        value["timeline"] = [*self._threads(), *self._tables]
         value["titles"] = TITLES
         fired = self._incident.triggers if self._incident is not None else ()
         value["fired"] = timeline.marks(fired)
@@ -157,6 +157,11 @@ class Builder:
             views=self._views,
         )
         return page.encode("utf-8", "backslashreplace")
+
+    def _threads(self) -> list[dict[str, Any]]:
+        return timeline.threads(
+            sample for line in self._lines if isinstance(line, WaitLine) for sample in line.history
+        )
 
     def _kind(self) -> str:
         if self._incident is not None:

@@ -4,20 +4,30 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stallscope.model import threadhistory
 from stallscope.model.incident import Fired
 from stallscope.model.samples import Sample
+from stallscope.model.waitlines import ThreadSample
 from stallscope.reporters.html.pack import shown
 
-__all__ = ["MAX_POINTS", "MAX_SERIES", "build", "marks"]
+__all__ = ["MAX_POINTS", "MAX_SERIES", "build", "marks", "threads"]
 
 MAX_SERIES = 400
 MAX_POINTS = 400_000
 """The most values of all series together: about 3 MB of the page."""
 
+MAX_THREAD_SAMPLES = 4_000
+
+_NAMES = {
+    threadhistory.RUNNING: "threads that run",
+    threadhistory.UNINTERRUPTIBLE: "threads in uninterruptible sleep",
+    threadhistory.IDLE: "idle threads",
+    threadhistory.OTHER: "threads without details",
+}
 _FIRST = (
     "Threads_running",
     "processlist.running",
@@ -78,6 +88,32 @@ def build(samples: Sequence[Sample], fired: Sequence[Fired]) -> list[dict[str, A
                 }
             )
     return tables
+
+
+def threads(samples: Iterable[ThreadSample]) -> list[dict[str, Any]]:
+    """Return one table with the threads by activity; none where there are no samples."""
+    found = sorted(samples, key=lambda sample: sample.time_ns)[-MAX_THREAD_SAMPLES:]
+    if not found:
+        return []
+    counts = [threadhistory.activities(sample) for sample in found]
+    names = threadhistory.in_order({name for one in counts for name in one})
+    series = {"active threads": [_active(one) for one in counts]}
+    series |= {_NAMES.get(n, f"threads in {n}"): [one[n] for one in counts] for n in names}
+    waiting = [n for n in names if threadhistory.active(n) and n != threadhistory.RUNNING]
+    most = max(waiting, key=lambda n: max(one[n] for one in counts), default=None)
+    first = ["active threads", *([] if most is None else [_NAMES.get(most, f"threads in {most}")])]
+    return [
+        {
+            "source": "threads",
+            "time": [sample.time_ns // 10**6 for sample in found],
+            "series": series,
+            "first": first,
+        }
+    ]
+
+
+def _active(counts: Counter[str]) -> int:
+    return sum(count for name, count in counts.items() if threadhistory.active(name))
 
 
 def _rank(name: str, asked: str) -> int:

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A probe at rest: nothing is attached until a wait is long, and no long wait is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.root.support import assert_unharmed
+from tests.support.known_waits import Call, Made, known_waits, make
+from tests.support.servers import wait_until
+from tests.support.targets import Target
+from tests.support.watching import Line, Watcher, watcher
+
+__all__: list[str] = []
+
+pytestmark = pytest.mark.needs("root", "waits")
+
+THRESHOLD_MS = 200
+LATE_MS = 100
+"""After its threshold a wait is reported within this time."""
+HELD_MS = 500
+AT_REST = ("--watch", "--at-rest", "--events", "--threshold", str(THRESHOLD_MS))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    with known_waits(tmp_path, waiters=4, idle=30, calm=True) as target:
+        yield target
+        assert target.running()
+        assert_unharmed(target.pid)
+
+
+def attached(pid: int) -> list[str]:
+    """Return the types of the BPF links that a process holds, but for those of iterators."""
+    found = []
+    for file in Path(f"/proc/{pid}/fdinfo").iterdir():
+        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+        if "link_id" in fields and fields["link_type"].strip() != "iter":
+            found.append(fields["link_type"].strip())
+    return found
+
+
+def is_attached(watch: Watcher) -> bool:
+    return bool(attached(watch.pid))
+
+
+def event_of(watch: Watcher, call: Call, *, in_flight: bool) -> Line:
+    return watch.event(
+        lambda event: (
+            event["tid"] == call.tid
+            and event["in_flight"] is in_flight
+            and event["start_ns"] + event["length_ms"] * 1e6 >= call.start_ns
+        ),
+        f"event of thread {call.tid}",
+    )
+
+
+def assert_in_time(watch: Watcher, made: Made) -> None:
+    """Assert that each wait was reported in flight after its threshold, soon, with its stack."""
+    for call in made.calls:
+        event = event_of(watch, call, in_flight=True)
+        late_ms = (event["received_ns"] - call.start_ns) / 1e6 - THRESHOLD_MS
+        assert -LATE_MS < late_ms < LATE_MS, event
+        assert event["label"] == "verified", event
+        assert event["frames"], event
+
+
+def test_nothing_is_attached_until_a_wait_is_long(target: Target) -> None:
+    with watcher(target.pid, options=AT_REST) as watch:
+        # Its 30 threads on a condition wait for work, however long.
+        make(target, "cond 1 1000 2")
+        assert attached(watch.pid) == []
+        assert not watch.events()
+        for _ in range(3):
+            assert_in_time(watch, make(target, f"mutex 1 {HELD_MS} 3"))
+            assert is_attached(watch)
+        # Their ends are seen by the programs, with who woke them.
+        made = make(target, f"rwlock 1 {HELD_MS}")
+        (call,) = made.calls
+        assert event_of(watch, call, in_flight=False)["length_ms"] == pytest.approx(
+            call.length_ns / 1e6, abs=1
+        )
+        wait_until(lambda: not is_attached(watch), "it rests again")
+        assert_in_time(watch, make(target, f"mutex 1 {HELD_MS} 3"))
+
+
+def test_waits_are_seen_where_the_kernel_refuses_to_attach(target: Target) -> None:
+    with watcher(target.pid, options=(*AT_REST, "--no-attach")) as watch:
+        for kind in ("mutex", "rwlock", "mutex"):
+            made = make(target, f"{kind} 1 {HELD_MS} 3")
+            assert_in_time(watch, made)
+            for call in made.calls:
+                ended = event_of(watch, call, in_flight=False)
+                # It is known to one pass.
+                assert HELD_MS - THRESHOLD_MS <= ended["length_ms"] <= call.length_ns / 1e6 + 1
+        assert attached(watch.pid) == []
+
+
+def test_a_stall_takes_its_capture(target: Target) -> None:
+    with watcher(target.pid, options=(*AT_REST, "--capture-threshold", str(THRESHOLD_MS))) as watch:
+        made = make(target, f"mutex 1 {HELD_MS} 4")
+        capture = watch.capture()
+    waiting = {call.tid for call in made.calls}
+    assert {wait.tid for wait in capture.threads} >= waiting
+    assert capture.trigger is not None
+    assert capture.trigger.name == "the_mutex"
