@@ -2,14 +2,19 @@
 // Polling /proc for waits: what its files may say, which call is which wait, and polls of a thread.
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
+#include "base/clock.h"
 #include "check.h"
 #include "sources/poll_calls.h"
 #include "sources/poll_process.h"
+#include "sources/poll_sample.h"
 #include "sources/poll_stats.h"
+#include "sources/poller.h"
 #include "target_process.h"
 
 #define ALL_KINDS ((1U << STALL_WAIT_KINDS) - 1)
@@ -41,6 +46,26 @@ static void test_texts(void)
 	CHECK(!stall_poll_parse_image("1 (a) S 1 2 3", &image));
 	CHECK(!stall_poll_parse_image("1 a S", &image));
 	CHECK(!stall_poll_parse_image("", &image));
+}
+
+static void test_doing_texts(void)
+{
+	char state = 0, channel[STALL_CHANNEL];
+
+	CHECK(stall_poll_parse_state("1 (a) b) c) D 1 2 3", &state));
+	CHECK_INT(state, 'D');
+	CHECK(!stall_poll_parse_state("", &state));
+	CHECK(!stall_poll_parse_state("1 (a)", &state));
+	CHECK(!stall_poll_parse_state("1 (a) ", &state));
+	CHECK(!stall_poll_parse_state("1 (a) \033", &state));
+	stall_poll_parse_channel("futex_wait_queue", channel);
+	CHECK_STRING(channel, "futex_wait_queue");
+	stall_poll_parse_channel("poll_schedule_timeout.constprop.0", channel);
+	CHECK_STRING(channel, "poll_schedule_timeout");
+	stall_poll_parse_channel("0", channel);
+	CHECK_STRING(channel, "");
+	stall_poll_parse_channel("a_function_with_a_name_of_more_than_the_room_for_it", channel);
+	CHECK_INT(strlen(channel), STALL_CHANNEL - 1);
 }
 
 static void test_hostile_calls(void)
@@ -326,10 +351,142 @@ static void test_polls(void)
 	CHECK_INT(reader.runs_left, 2);
 }
 
+/* A poller at rest. */
+
+static uint32_t word = 7;
+
+// A process whose only thread waits for a word, which nobody will wake.
+static pid_t start_waiter(void)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 7, NULL, NULL, 0);
+	}
+	return pid;
+}
+
+struct taken {
+	size_t count;
+	struct stall_thread_sample last;
+};
+
+static void take_sample(void *arg, const struct stall_thread_sample *sample)
+{
+	struct taken *taken = arg;
+
+	taken->count++;
+	taken->last = *sample;
+}
+
+static struct taken sample(struct stall_poller *poller)
+{
+	struct taken taken = {};
+
+	stall_poller_lock(poller);
+	stall_poll_sample(poller, take_sample, &taken);
+	stall_poller_unlock(poller);
+	return taken;
+}
+
+static struct stall_wait_rest report(struct stall_poller *poller)
+{
+	struct stall_wait_rest rest;
+
+	stall_poller_lock(poller);
+	stall_resting_report(&poller->resting, &rest);
+	stall_poller_unlock(poller);
+	return rest;
+}
+
+static void check_samples(struct stall_poller *poller, pid_t pid)
+{
+	struct taken taken = sample(poller);
+
+	CHECK_INT(taken.count, 1);
+	CHECK(taken.last.tgid == pid && taken.last.tid == pid);
+	CHECK_INT(taken.last.state, 'S');
+	CHECK_INT(taken.last.call, SYS_futex);
+	CHECK_INT(taken.last.key.kind, STALL_WAIT_FUTEX);
+	CHECK(taken.last.key.id == (uintptr_t)&word);
+	// It has not run since: nothing is read again.
+	stall_poller_lock(poller);
+	struct stall_poll_doing *doing = &poller->processes[0]->threads[0]->doing;
+	CHECK(doing->is_known);
+	doing->state = 'x';
+	stall_poller_unlock(poller);
+	CHECK_INT(sample(poller).last.state, 'x');
+	stall_poller_lock(poller);
+	doing->runs++; // as if it had
+	stall_poller_unlock(poller);
+	CHECK_INT(sample(poller).last.state, 'S');
+}
+
+// What has ended is not in a sample.
+static void check_ended(struct stall_poller *poller, pid_t pid)
+{
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	stall_poller_lock(poller);
+	poller->processes[0]->threads[0]->doing.is_known = false;
+	stall_poller_unlock(poller);
+	CHECK_INT(sample(poller).count, 0);
+}
+
+// Patience is for a failure alone.
+static bool arms(struct stall_poller *poller)
+{
+	const uint64_t end_ns = stall_clock_ns(CLOCK_MONOTONIC) + UINT64_C(60000000000);
+
+	while (!report(poller).arms && stall_clock_ns(CLOCK_MONOTONIC) < end_ns)
+		stall_poller_poll_now(poller);
+	return report(poller).arms;
+}
+
+static void test_rest(void)
+{
+	struct stall_wait_source_options options = {.kinds = ALL_KINDS, .at_rest = true};
+	struct stall_poller *poller = NULL;
+
+	for (int i = 0; i < STALL_WAIT_KINDS; i++)
+		options.threshold_ns[i] = UINT64_C(3600000000000);
+	CHECK_OK(stall_poller_create(&options, &poller));
+	pid_t pid = start_waiter();
+	CHECK_OK(stall_poller_add(poller, pid));
+	struct stall_poll_thread *thread = poller->processes[0]->threads[0];
+	while (thread->slot == STALL_POLL_NO_SLOT) // until it waits
+		stall_poller_poll_now(poller);
+	CHECK(report(poller).resting && !report(poller).arms);
+	CHECK_INT(report(poller).threads, 1);
+	CHECK(report(poller).interval_ns >= 300000000);
+	check_samples(poller, pid);
+	// From now on it is a long one.
+	stall_poller_set_threshold(poller, STALL_WAIT_FUTEX, 1000000);
+	CHECK(arms(poller));
+	CHECK(!report(poller).resting);
+	stall_poller_lock(poller);
+	CHECK(poller->interval_ns < 20000000 || poller->cost_ns > 1000000);
+	stall_poller_unlock(poller);
+	check_ended(poller, pid);
+	stall_poller_destroy(poller);
+	// Neither where nobody asked for it, nor with an interval that somebody has asked for.
+	options.poll_interval_ns = 1000000000;
+	CHECK_OK(stall_poller_create(&options, &poller));
+	CHECK(!poller->rests);
+	stall_poller_destroy(poller);
+	options = (struct stall_wait_source_options){.kinds = ALL_KINDS};
+	CHECK_OK(stall_poller_create(&options, &poller));
+	CHECK(!poller->rests);
+	stall_poller_destroy(poller);
+}
+
 int main(void)
 {
 	stall_wait_calls_set(ALL_KINDS, calls);
 	test_texts();
+	test_doing_texts();
 	test_hostile_calls();
 	test_is_wait();
 	test_kinds();
@@ -338,5 +495,6 @@ int main(void)
 	test_stats();
 	test_describe();
 	test_polls();
+	test_rest();
 	return check_done();
 }

@@ -206,6 +206,51 @@ static void test_more(void)
 	stall_wait_top_deinit(&top);
 }
 
+// Those of a source that rests and samples.
+static void test_rest(void)
+{
+	const struct stall_history_row row = {.state = 'R', .call = -1, .kind = STALL_WATCH_KINDS};
+	struct stall_wait_rest rest = {.resting = true,
+				       .interval_ns = 300000000,
+				       .threads = 412,
+				       .arms = 3};
+	struct stall_wait_history *history;
+	struct stall_wait_top top;
+	struct stall_json json;
+
+	CHECK_OK(stall_wait_top_init(&top, table, ~0u, true, 0));
+	CHECK_OK(stall_wait_history_create(&history));
+	stall_wait_history_begin(history);
+	stall_wait_history_add(history, &row);
+	CHECK_OK(stall_wait_history_end(history, 7));
+	struct stall_wait_line line = make_line(&top);
+	line.rest = &rest;
+	line.history = history;
+	stall_json_init(&json);
+	CHECK_OK(stall_wait_line_write(&line, &json));
+	stall_json_newline(&json);
+	json.data[json.size - 1] = '\0';
+	CHECK(strstr(json.data, ",\"rest\":{\"resting\":true,\"interval_ms\":300.000000,"
+				"\"threads\":412,\"arms\":3,\"refused\":0,\"why\":null},"
+				"\"kinds\"") != NULL);
+	CHECK(strstr(json.data, "\"keys\":[],\"history\":[{\"time_ns\":7,\"threads\":1,"
+				"\"rows\":[{\"count\":1,\"state\":\"R\",\"call\":null,"
+				"\"kind\":null,\"name\":null,\"channel\":null}]}],"
+				"\"lost\"") != NULL);
+	stall_json_deinit(&json);
+	stall_json_init(&json);
+	rest.refused = 1;
+	rest.why = "no memory";
+	CHECK_OK(stall_wait_line_write(&line, &json));
+	stall_json_newline(&json);
+	json.data[json.size - 1] = '\0';
+	CHECK(strstr(json.data, "\"refused\":1,\"why\":\"no memory\"}") != NULL);
+	CHECK(strstr(json.data, "\"history\":[],") != NULL); // each sample is in one line
+	stall_json_deinit(&json);
+	stall_wait_history_destroy(history);
+	stall_wait_top_deinit(&top);
+}
+
 // The same frames are one stack, with or without names.
 static void test_stacks(void)
 {
@@ -250,6 +295,7 @@ int main(void)
 	fill_table();
 	test_line();
 	test_more();
+	test_rest();
 	test_stacks();
 	test_full_stacks();
 	stall_wait_table_destroy(table);
