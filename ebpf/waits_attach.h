@@ -18,6 +18,9 @@ struct stall_error *stall_waits_start(struct stall_bpf_waits *waits);
 struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits);
 void stall_bpf_waits_detach(struct stall_bpf_waits *waits);
 bool stall_bpf_waits_is_attached(const struct stall_bpf_waits *waits);
+// What they add to each system call of the host, as it was measured when they were first attached.
+// Negative while they are not.
+double stall_bpf_waits_call_added_ns(const struct stall_bpf_waits *waits);
 
 // For stall_bpf_waits_programs(); the strings stay the caller's.
 void stall_bpf_waits_note_probe(struct stall_bpf_waits *waits, const char *name,

@@ -299,6 +299,13 @@ static bool rest(void *state, struct stall_wait_rest *ret)
 	return stall_sentinel_rest(source->sentinel, ret);
 }
 
+static double call_added_ns(void *state)
+{
+	const struct source *source = state;
+
+	return stall_bpf_waits_call_added_ns(source->waits);
+}
+
 static struct stall_error *sample(void *state, stall_sample_fn take, void *arg)
 {
 	struct source *source = state;
@@ -395,6 +402,7 @@ static const struct stall_wait_source_calls calls = {
 	.find_file = find_file,
 	.lost = lost,
 	.rest = rest,
+	.call_added_ns = call_added_ns,
 	.sample = sample,
 	.programs = programs,
 	.functions = functions,
