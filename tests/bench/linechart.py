@@ -10,8 +10,8 @@ from html import escape
 
 __all__ = ["Band", "Chart", "Line", "draw", "ticks"]
 
-WIDTH, HEIGHT = 960, 400
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 64, 44
+WIDTH, HEIGHT = 960, 420
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 84, 44
 COLOURS = ("#8a8f98", "#2f6fdb", "#c4552d", "#2e8b57")
 STYLE = """\
 text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#222}
@@ -21,7 +21,7 @@ text{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#222}
 @media (prefers-color-scheme:dark){
 text{fill:#ddd}.page{fill:#16181d}.grid{stroke:#333}}
 """
-LEGEND_STEP = 230
+LEGEND_STEP = 200
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def draw(chart: Chart) -> str:
     xs = [x for line in chart.lines for x, _ in line.points]
     ys = [y for line in chart.lines for _, y in line.points if y is not None]
     x_ticks, y_ticks = ticks(max(xs, default=0), 10), ticks(max(ys, default=0), 5)
-    x_most, y_most = max(xs, default=1) or 1, y_ticks[-1]
+    x_most, y_most = x_ticks[-1], y_ticks[-1]
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (WIDTH - LEFT - RIGHT) * x / x_most
@@ -97,11 +97,8 @@ def draw(chart: Chart) -> str:
             f' text-anchor="end">{y:g}</text>'
         )
     for x in x_ticks:
-        if x <= x_most:
-            across, low = at(x, 0)
-            parts.append(
-                f'<text x="{across:.1f}" y="{low + 18:.1f}" text-anchor="middle">{x:g}</text>'
-            )
+        across, low = at(x, 0)
+        parts.append(f'<text x="{across:.1f}" y="{low + 18:.1f}" text-anchor="middle">{x:g}</text>')
     parts.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 6}" text-anchor="middle">'
         f"{escape(chart.x_name)}</text>"
@@ -136,9 +133,9 @@ def legend(chart: Chart) -> Iterator[str]:
     ]
     names = dict.fromkeys(band.name for band in chart.bands)
     entries += [(name, f'class="band{nr}"') for nr, name in enumerate(names)]
-    for nr, (name, look) in enumerate(reversed(entries), 1):
-        x = WIDTH - RIGHT - nr * LEGEND_STEP
+    for nr, (name, paint) in enumerate(entries):
+        x = LEFT + nr * LEGEND_STEP
         yield (
-            f'<rect x="{x}" y="{TOP - 24}" width="14" height="12" {look}/>'
-            f'<text x="{x + 20}" y="{TOP - 13}">{escape(name)}</text>'
+            f'<rect x="{x}" y="36" width="14" height="12" {paint}/>'
+            f'<text x="{x + 20}" y="47">{escape(name)}</text>'
         )

@@ -89,6 +89,7 @@ def sections(
             " random order",
             "medians of the blocks, and 95 % confidence intervals in square brackets; in round ones"
             " the lowest and the highest",
+            "attached: windows at whose end the variant had programs attached to the kernel",
         ),
     )
     if names:

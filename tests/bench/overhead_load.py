@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from tests.bench.overhead_variants import attached
 from tests.bench.stats import BenchError
 from tests.bench.tools import process_cpu_ns
 from tests.support.servers import Child, SqlServer
@@ -40,6 +41,8 @@ class PerQuery:
     """Queries a second."""
     tools_percent: float
     """Of one CPU, that the variant's own processes used."""
+    attached: bool = False
+    """They had programs attached to the kernel at the end."""
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -76,7 +79,8 @@ class FixedRate:
             server_ns / queries / 1000,
             client_ns / queries / 1000,
             queries / lasted,
-            own / lasted * 100,
+            100 * own / lasted,
+            attached(tools) > 0,
         )
 
     def _queries(self) -> int:

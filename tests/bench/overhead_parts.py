@@ -106,6 +106,8 @@ def variant_rows(windows: Mapping[str, Sequence[PerQuery]], side: Side) -> tuple
                 cells[f"{where}, of nothing"] = side[where].ratio(name, NOTHING)
         if any(window.tools_percent for window in measured):
             cells["its own CPU"] = figure([window.tools_percent for window in measured], "%")
+        if count := sum(window.attached for window in measured):
+            cells["attached"] = f"in {count} of {len(measured)}"
         rows.append(Row(name, cells))
     return tuple(rows)
 

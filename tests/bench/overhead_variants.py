@@ -41,6 +41,7 @@ __all__ = [
     "Variant",
     "always_on",
     "attached",
+    "attached_link",
     "left_out",
     "rests",
     "settled_agent",
@@ -67,7 +68,7 @@ SETTLE_SECONDS = 1.0
 """From when a variant is there: what it does once is not what it costs."""
 REST_SECONDS = 180.0
 STOP_SECONDS = 30.0
-LINK_TYPE = re.compile(r"^link_type:\s*(\w+)$", re.M)
+LINK = re.compile(r"^link_type:\s*(\S+)\nlink_id:\s*(\d+)$", re.M)
 READS = "iter"
 """A link of an iterator runs when it is read: it is attached to nothing."""
 
@@ -92,14 +93,18 @@ def always_on() -> tuple[str, ...]:
 
 def attached(pids: Sequence[int]) -> int:
     """Return how many links of BPF programs these processes hold, those of iterators left out."""
-    links: set[str] = set()
+    links: set[str | None] = set()
     for pid in pids:
         for file in Path(f"/proc/{pid}/fdinfo").glob("*"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                text = file.read_text()
-                if (kind := LINK_TYPE.search(text)) and kind[1] != READS:
-                    links.add(re.sub(r"^(?:pos|flags|mnt_id|ino):.*\n", "", text, flags=re.M))
-    return len(links)
+                links.add(attached_link(file.read_text()))
+    return len(links - {None})
+
+
+def attached_link(fdinfo: str) -> str | None:
+    """Return the id of a descriptor's link, where it is one that the kernel runs by itself."""
+    found = LINK.search(fdinfo)
+    return None if found is None or found[1] == READS else found[2]
 
 
 def wait_at_rest(watch: AgentProcess, seconds: float = REST_SECONDS) -> None:
@@ -137,7 +142,7 @@ def set_normal_priority(pids: Sequence[int]) -> None:
 
 @contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """Stop processes that this benchmark has started, and let them go on at the end."""
+    """Stop processes that this benchmark has started, and continue them at the end."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -201,6 +206,8 @@ def start_agent(
     @contextmanager
     def start(pid: int) -> Iterator[Pids]:
         with settled_agent(pid, *options, resting=ALWAYS_ON not in options) as watch:
+            if ALWAYS_ON in options and not attached(watch.members()):
+                raise BenchError(f"{ALWAYS_ON}: nothing is attached; {watch.outline()}")
             if normal:
                 set_normal_priority(watch.members())
             yield watch.members
