@@ -335,10 +335,10 @@ static void set_call_added(struct stall_bpf_waits *waits, uint64_t before_ps)
 {
 	uint64_t after_ps = stall_call_cost_ps();
 
-	waits->call_added_ns = after_ps > before_ps ? (double)(after_ps - before_ps) / 1000 : 0;
+	waits->call_added_ns = after_ps > before_ps ? (int64_t)((after_ps - before_ps) / 1000) : 0;
 }
 
-double stall_bpf_waits_call_added_ns(const struct stall_bpf_waits *waits)
+int64_t stall_bpf_waits_call_added_ns(const struct stall_bpf_waits *waits)
 {
 	return waits->attached ? waits->call_added_ns : -1;
 }

@@ -4,6 +4,7 @@
 #define STALL_WAITS_ATTACH_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
@@ -20,7 +21,7 @@ void stall_bpf_waits_detach(struct stall_bpf_waits *waits);
 bool stall_bpf_waits_is_attached(const struct stall_bpf_waits *waits);
 // What they add to each system call of the host, as it was measured when they were first attached.
 // Negative while they are not.
-double stall_bpf_waits_call_added_ns(const struct stall_bpf_waits *waits);
+int64_t stall_bpf_waits_call_added_ns(const struct stall_bpf_waits *waits);
 
 // For stall_bpf_waits_programs(); the strings stay the caller's.
 void stall_bpf_waits_note_probe(struct stall_bpf_waits *waits, const char *name,

@@ -299,7 +299,7 @@ static bool rest(void *state, struct stall_wait_rest *ret)
 	return stall_sentinel_rest(source->sentinel, ret);
 }
 
-static double call_added_ns(void *state)
+static int64_t call_added_ns(void *state)
 {
 	const struct source *source = state;
 
