@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU time of a query beside an agent at rest, and beside the same agent while it is stopped.
 
-An agent that rests has attached nothing, so that a stopped one is as good as none. To stop one and
-to continue it takes no time, unlike its start: there are many more blocks, of windows that are
+An agent that rests has attached nothing, so that a stopped one costs what none costs. To stop one
+and to continue it takes no time, unlike its start: there are many more blocks, of windows that are
 closer to each other, and the interval is narrower.
 """
 
