@@ -53,7 +53,8 @@ agent    what the agent costs and how soon it captures: cost, throughput, delay-
 overhead what the agent costs where nothing waits, by its parts, and whether it is in time:
          attribution-oltp_point_select, attribution-oltp_write_only, calls, figures-rest,
          figures-latency, figures-stalls, figures-cpu-oltp_point_select,
-         figures-cpu-oltp_write_only, graph; "figures" is all that begin so
+         figures-cpu-oltp_write_only, figures-pairs-oltp_point_select,
+         figures-pairs-oltp_write_only, graph; "figures" is all that begin so
 accuracy verdicts on public dumps with known causes: verdicts, confidence, unknown (no root); on
          live stalls, by who dumped them: live
 top      what `stallscope top` costs: cpu

@@ -13,6 +13,7 @@ from tests.bench import (
     overhead_calls,
     overhead_figures,
     overhead_graph,
+    overhead_pairs,
 )
 from tests.bench.load import SERVERS
 from tests.bench.probes import DURABLE
@@ -42,21 +43,26 @@ class Sizes:
     attribution: overhead_attribution.Sizes = overhead_attribution.FULL
     calls: overhead_calls.Sizes = overhead_calls.FULL
     figures: overhead_figures.Sizes = overhead_figures.FULL
+    pairs: overhead_pairs.Sizes = overhead_pairs.FULL
 
     def with_options(self, options: Options) -> Sizes:
         """Return the sizes that were asked for."""
         attribution, calls, figures = self.attribution, self.calls, self.figures
+        pairs = self.pairs
         if (rounds := options.rounds) is not None:
             attribution = replace(attribution, blocks=rounds)
             calls = replace(calls, blocks=rounds)
             figures = replace(figures, waits=rounds)
+            pairs = replace(pairs, blocks=rounds)
         if options.stalls is not None:
             figures = replace(figures, stalls=options.stalls)
-        return Sizes(attribution, calls, figures)
+        return Sizes(attribution, calls, figures, pairs)
 
 
 FULL = Sizes()
-QUICK = Sizes(overhead_attribution.QUICK, overhead_calls.QUICK, overhead_figures.QUICK)
+QUICK = Sizes(
+    overhead_attribution.QUICK, overhead_calls.QUICK, overhead_figures.QUICK, overhead_pairs.QUICK
+)
 
 
 def wanted(names: Sequence[str], only: Sequence[str]) -> list[str]:
@@ -93,6 +99,7 @@ def sections(
         **overhead_attribution.makers(new_server, sizes.attribution, seed),
         **overhead_calls.makers(sizes.calls, seed),
         **overhead_figures.makers(new_server, sizes.figures, seed),
+        **overhead_pairs.makers(new_server, sizes.pairs, seed),
         "graph": lambda: overhead_graph.sections(
             new_server(), minutes, options.rounds or 1, options.svg, seed
         ),
