@@ -39,7 +39,7 @@ class Collector(Protocol):
 
     @property
     def interval(self) -> float:
-        """Least seconds between two samples; 0: at every poll."""
+        """Least seconds between two samples; 0: at every poll; infinite: none."""
         ...
 
     @property

@@ -36,7 +36,6 @@ class SqlCollector(ABC):
     name: str
     thread: str = "sql"
     interval: float = 0.0
-    rest_interval: float = 0.0
     default_deadline: ClassVar[float] = 1.0
     expensive: ClassVar[bool] = False
     """The statement can take long on a healthy server."""
@@ -44,6 +43,11 @@ class SqlCollector(ABC):
     def __init__(self, connection: Connection, deadline: float | None = None) -> None:
         self._connection = connection
         self.deadline = self.default_deadline if deadline is None else deadline
+
+    @property
+    def rest_interval(self) -> float:
+        """Return the interval at rest; at each poll if nothing else is said."""
+        return 0.0
 
     def collect(self) -> Sample:
         """Ask once. Raises: SqlError, a sentence."""

@@ -21,7 +21,10 @@ class Heartbeat(SqlCollector):
     """The time from the statement to its answer, without waiting for the turn."""
 
     name = "heartbeat"
-    rest_interval = REST_SECONDS
+
+    @property
+    def rest_interval(self) -> float:
+        return REST_SECONDS
 
     def collect(self) -> Sample:
         """Take a sample; of a late answer, ``elapsed_ms`` says for how long it has been late.

@@ -50,7 +50,11 @@ class Processlist(SqlCollector):
         rest_interval: float = REST_SECONDS,
     ) -> None:
         super().__init__(connection, deadline)
-        self.rest_interval = rest_interval
+        self._rest_interval = rest_interval
+
+    @property
+    def rest_interval(self) -> float:
+        return self._rest_interval
 
     def read(self, session: SqlSession) -> dict[str, float]:
         counts = _Counts()

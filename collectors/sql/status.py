@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Iterable
+from statistics import median
 
 from pymysql.converters import escape_string
 
@@ -12,12 +15,20 @@ from stallscope.collectors.sql.collecting import SqlCollector, number
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.protocol import Row, SqlSession
 
-__all__ = ["Status"]
+__all__ = ["Pulse", "Status"]
 
 ALL = "SHOW GLOBAL STATUS"
 SOME = "SHOW GLOBAL STATUS WHERE Variable_name IN ({})"
+OWN = "SHOW SESSION STATUS WHERE Variable_name IN ({})"
 
 MAX_VARIABLES = 5000
+SHARE = 0.002
+"""The share of the time that the status may take at rest: the server adds up the counters of all
+connections, which takes it milliseconds where there are thousands."""
+SLOWEST = 4.0
+"""The most seconds between two samples at rest: triggers still know its values then."""
+REMEMBERED = 5
+"""Of so many answers the median counts."""
 WHOLE_SECONDS = 30.0
 """At rest, from one sample of all the names to the next."""
 
@@ -46,6 +57,13 @@ class Status(SqlCollector):
         self._all = ALL if names is None else _statement(names)
         self._few = _statement(few) or self._all
         self._whole_at = -WHOLE_SECONDS
+        self._took: deque[float] = deque(maxlen=REMEMBERED)
+
+    @property
+    def rest_interval(self) -> float:
+        """Return the least seconds between two samples at rest, 0 where it is cheap."""
+        seconds = median(self._took) / SHARE if self._took else 0.0
+        return min(SLOWEST, seconds) if seconds > 1.0 else 0.0
 
     def read(self, session: SqlSession) -> dict[str, float]:
         now = time.monotonic()
@@ -62,12 +80,40 @@ class Status(SqlCollector):
 
         if statement := self._all if whole else self._few:
             session.each(statement, take)
-        self.latest = values
+        self._took.append(time.monotonic() - now)
+        self.latest = {**self.latest, **values}
         return values
 
 
-def _statement(names: Iterable[str]) -> str:
+class Pulse(SqlCollector):
+    """At rest, in place of a status that is expensive: values that no connection has of its own,
+    for which the server adds up nothing.
+    """
+
+    name = "pulse"
+    interval = math.inf
+    names = ("Innodb_deadlocks", "Innodb_row_lock_current_waits", "Threads_running", "Uptime")
+
+    def __init__(self, connection: Connection, status: Status) -> None:
+        super().__init__(connection, status.deadline)
+        self._status = status
+        self._statement = _statement(self.names, OWN)
+
+    @property
+    def rest_interval(self) -> float:
+        """Return 0 where it is needed, infinity where the status is asked at each poll."""
+        return 0.0 if self._status.rest_interval else math.inf
+
+    def read(self, session: SqlSession) -> dict[str, float]:
+        rows = session.select(self._statement)
+        found = {str(name): number(text) for name, text in rows}
+        values = {name: value for name, value in found.items() if value is not None}
+        self._status.latest = {**self._status.latest, **values}
+        return values
+
+
+def _statement(names: Iterable[str], of: str = SOME) -> str:
     """Return the statement for these names; it is escaped once, not at every poll."""
     wanted = sorted(set(names))
     literals = ", ".join("'" + escape_string(name) + "'" for name in wanted)
-    return SOME.format(literals) if wanted else ""
+    return of.format(literals) if wanted else ""

@@ -61,7 +61,7 @@ class ServerRest:
             if sample.error is None and sample.values.get("heartbeat.ms", 0.0) > SLOW_MS:
                 self.disturb(sample.clock_ns)
             self._take_answer(sample)
-        elif sample.source == "status":
+        elif sample.source in ("status", "pulse"):
             self._take_answer(sample)
             running = sample.values.get("Threads_running")
             if running is not None:
@@ -98,10 +98,11 @@ class ServerRest:
     def _each(self, running: float, sample: Sample) -> float | None:
         """Return how long statements take, by Little's law; None where too few run."""
         questions = sample.values.get("Questions")
-        before = self._questions
-        self._questions = None if questions is None else (questions, sample.clock_ns)
+        if questions is None:
+            return None
+        before, self._questions = self._questions, (questions, sample.clock_ns)
         others = running - 1  # one of them is this statement
-        if questions is None or before is None or others < FEW:
+        if before is None or others < FEW:
             return None
         done, elapsed_ns = questions - before[0], sample.clock_ns - before[1]
         if done < 0 or elapsed_ns <= 0:

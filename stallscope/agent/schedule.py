@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from stallscope.collectors.collector import Collector
@@ -37,5 +38,7 @@ class Schedule:
     def _is_due(self, collector: Collector, now: float, *, at_rest: bool) -> bool:
         before = self._asked.get(collector.name)
         interval = collector.rest_interval if at_rest else collector.interval
+        if interval == math.inf:
+            return False
         early = min(interval * _EARLY_SHARE, _EARLY_SECONDS)
         return before is None or now - before >= interval - early

@@ -173,7 +173,7 @@ def of_server(
     from stallscope.collectors.sql.heartbeat import Heartbeat
     from stallscope.collectors.sql.processlist import Processlist
     from stallscope.collectors.sql.sessions import fetch
-    from stallscope.collectors.sql.status import Status
+    from stallscope.collectors.sql.status import Pulse, Status
     from stallscope.collectors.sql.texts import fetch_texts
 
     connection = Connection(login(server))
@@ -184,6 +184,7 @@ def of_server(
     collectors += [
         Heartbeat(connection, deadline),
         status,
+        Pulse(connection, status),
         Processlist(connection, deadline, listed_seconds),
         *_infrequent(connection, settings),
     ]

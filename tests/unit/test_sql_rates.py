@@ -156,6 +156,10 @@ class Recording:
 
     def _answer(self, sql: str) -> list[tuple[Any, ...]]:
         self.sent.append((self.clock.now, sql))
+        if "SESSION STATUS" in sql:
+            return [("Threads_running", "1"), ("Uptime", "9")]
+        if sql.startswith("SHOW GLOBAL STATUS"):
+            self.clock.now += self.took
         if sql.startswith("SHOW GLOBAL STATUS"):
             counts = [("Threads_running", "1"), ("Questions", "7"), ("Uptime", "9")]
             if self.version.mariadb:
@@ -166,6 +170,8 @@ class Recording:
         return []
 
     counted = 0
+    took = 0.0
+    """Seconds that the server needs for the status."""
 
 
 VERSIONS = ("5.5.9", "5.7.44", "8.4.3", "9.7.4", "10.11.8-MariaDB", "11.8.2-MariaDB")
@@ -263,6 +269,23 @@ def test_at_rest_nothing_takes_locks_of_clients_more_than_once_in_30_s(
     expensive = {statement: gap for statement, gap in found.items() if EXPENSIVE.search(statement)}
     assert expensive
     assert min(expensive.values()) >= 29.8, expensive
+
+
+def test_a_status_of_thousands_of_connections_is_asked_less_often(
+    agent_of: Callable[..., Any],
+) -> None:
+    agent = agent_of("8.4.3")
+    agent.kind.took = 0.005
+    polled(agent, 40, at_rest=False)
+    sent = polled(agent, 120, at_rest=True)
+    asked = [at for at, statement in sent if "GLOBAL STATUS" in statement]
+    assert len(asked) == pytest.approx(120 / 3, abs=2)
+    assert sum("SESSION STATUS" in statement for _, statement in sent) >= 119
+    for _, statement in sent:
+        assert entry_of(statement) is not None, statement
+    busy = polled(agent, 10, at_rest=False)
+    assert sum("GLOBAL STATUS" in statement for _, statement in busy) == 10
+    assert not [statement for _, statement in busy if "SESSION STATUS" in statement]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
