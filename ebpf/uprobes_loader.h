@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "ebpf/uprobes.h"
 
 struct stall_bpf_waits;
 struct stall_uprobes;
@@ -17,20 +18,6 @@ struct waits; // the skeleton
 void stall_uprobes_prepare(struct stall_uprobes *uprobes, struct waits *skeleton);
 void stall_uprobes_deinit(struct stall_uprobes *uprobes);
 
-// A uprobe on an instruction of a file (file offset, not virtual address), for one process.
-// `lock_arg`, `second_arg`: the number (1 to 6) of the argument, 0 none. `event`: it is a record by
-// itself (STALL_RECORD_SERVER), not the start of a wait. `prepares`: the wait is not in this call
-// but in its caller's next one, to a function that begins `next_call` bytes further on.
-struct stall_bpf_uprobe {
-	pid_t pid;
-	const char *path; // opens this very file, e.g. /proc/PID/map_files/...
-	uint64_t file_offset;
-	uint32_t function; // index into the caller's table; comes back + 1 in stall_wait_server
-	uint8_t lock_arg, second_arg;
-	bool event, prepares;
-	int32_t next_call;
-};
-#define STALL_BPF_UPROBE_FUNCTIONS 64
 // At rest it is set with the next stall_bpf_waits_set_uprobes().
 struct stall_error *stall_bpf_waits_add_uprobe(struct stall_bpf_waits *waits,
 					       const struct stall_bpf_uprobe *uprobe);

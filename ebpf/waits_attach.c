@@ -9,10 +9,10 @@
 
 #include "ebpf/async_loader.h"
 #include "ebpf/bpf_error.h"
+#include "ebpf/call_cost.h"
 #include "ebpf/kernel_types.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/waits_attach.h"
-#include "ebpf/waits_loader.h"
 #include "ebpf/waits_slots.h"
 #include "ebpf/waits_state.h"
 
@@ -331,14 +331,31 @@ struct stall_error *stall_waits_start(struct stall_bpf_waits *waits)
 	return start_timer(waits);
 }
 
+static void set_call_added(struct stall_bpf_waits *waits, uint64_t before_ps)
+{
+	uint64_t after_ps = stall_call_cost_ps();
+
+	waits->call_added_ns = after_ps > before_ps ? (int64_t)((after_ps - before_ps) / 1000) : 0;
+}
+
+int64_t stall_bpf_waits_call_added_ns(const struct stall_bpf_waits *waits)
+{
+	return waits->attached ? waits->call_added_ns : -1;
+}
+
 struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits)
 {
 	if (waits->attached)
 		return NULL;
+	// Once is enough, and a stall must not wait for it.
+	bool measures = waits->call_added_ns < 0;
+	uint64_t before_ps = measures ? stall_call_cost_ps() : 0;
 	struct stall_error *err = attach_all(waits);
 	waits->attached = true;
 	if (err)
 		stall_bpf_waits_detach(waits);
+	else if (measures)
+		set_call_added(waits, before_ps);
 	return err;
 }
 

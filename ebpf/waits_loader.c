@@ -174,6 +174,7 @@ struct stall_error *stall_bpf_waits_create(const struct stall_bpf_waits_options 
 		return &stall_enomem;
 	waits->options = *options;
 	waits->epoll = -1;
+	waits->call_added_ns = -1;
 	waits->grace_period = STALL_GRACE_PERIOD_NONE;
 	err = stall_bpf_waits_load(waits);
 	if (!err)

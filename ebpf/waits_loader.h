@@ -26,11 +26,6 @@ const struct stall_wait_program *stall_bpf_waits_programs(const struct stall_bpf
 							  size_t *ret_count);
 bool stall_bpf_waits_has_timer(const struct stall_bpf_waits *waits);
 
-// Attaches the programs, or takes them away: what is known of threads and waits stays.
-struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits);
-void stall_bpf_waits_detach(struct stall_bpf_waits *waits);
-bool stall_bpf_waits_is_attached(const struct stall_bpf_waits *waits);
-
 // Begins to watch a process (a pid in our pid namespace). Adopts waits in flight: they then start
 // at the moment of this call.
 struct stall_error *stall_bpf_waits_add(struct stall_bpf_waits *waits, pid_t pid);

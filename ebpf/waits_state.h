@@ -10,7 +10,7 @@
 #include "ebpf/grace_period.h"
 #include "ebpf/passes.h"
 #include "ebpf/task_iterator.h"
-#include "ebpf/uprobes_loader.h"
+#include "ebpf/uprobes.h"
 #include "ebpf/wait_handler.h"
 #include "ebpf/waits_calls.h"
 #include "ebpf/waits_options.h"
@@ -64,6 +64,7 @@ struct stall_bpf_waits {
 	bool by_perf;  // perf events run the programs of system calls
 	bool no_limit; // the kernel refused to limit the iterator to a process
 	bool attached;
+	int64_t call_added_ns;	  // by the programs, to each system call of the host; -1: unknown
 	struct stall_passes pass; // of passes_loader.c
 	struct stall_waits_target *targets;
 	size_t target_count;

@@ -38,6 +38,7 @@ struct recorder_thread {
 	uint16_t kind;			/* enum stall_wait_kind */
 	uint16_t mark;			/* index of the object's mark, */
 	bool marked;			/* if it has one */
+	bool sleeps;			/* without a timer (recorder_recall.h) */
 };
 
 static inline uint64_t recorder_threshold_of(const struct recorder_ring *ring, uint32_t kind)

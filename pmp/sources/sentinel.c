@@ -9,6 +9,7 @@
 #include "ebpf/passes_loader.h"
 #include "ebpf/uprobes_loader.h"
 #include "ebpf/wait_kinds.h"
+#include "ebpf/waits_attach.h"
 #include "ebpf/waits_read.h"
 #include "snapshot/proc_thread.h"
 #include "snapshot/read_child.h"

@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "ebpf/waits_attach.h"
 #include "ebpf/waits_loader.h"
 #include "ebpf/waits_read.h"
 #include "sources/sentinel.h"
@@ -298,6 +299,13 @@ static bool rest(void *state, struct stall_wait_rest *ret)
 	return stall_sentinel_rest(source->sentinel, ret);
 }
 
+static int64_t call_added_ns(void *state)
+{
+	const struct source *source = state;
+
+	return stall_bpf_waits_call_added_ns(source->waits);
+}
+
 static struct stall_error *sample(void *state, stall_sample_fn take, void *arg)
 {
 	struct source *source = state;
@@ -394,6 +402,7 @@ static const struct stall_wait_source_calls calls = {
 	.find_file = find_file,
 	.lost = lost,
 	.rest = rest,
+	.call_added_ns = call_added_ns,
 	.sample = sample,
 	.programs = programs,
 	.functions = functions,

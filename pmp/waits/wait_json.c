@@ -353,6 +353,8 @@ static void write_line(struct writer *writer)
 				       line->final ? line->sampling->worst_ns
 						   : line->sampling->longest_ns);
 	}
+	if (line->call_added_ns >= 0)
+		stall_json_member_int(json, "call_added_ns", line->call_added_ns);
 	if (line->rest)
 		write_rest(line->rest, json);
 	write_kinds(writer);

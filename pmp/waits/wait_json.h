@@ -23,10 +23,11 @@ struct stall_wait_line {
 	const char *source;			    // the wait source
 	const char *in_flight_by;		    // what finds waits in flight
 	const struct stall_wait_sampling *sampling; // NULL: each wait is seen
-	const struct stall_wait_rest *rest;	    // NULL: it never rests
-	struct stall_wait_history *history;	    // NULL: not requested; taken from it
-	uint32_t kinds;		      // 1 << enum stall_watch_kind: the requested ones
-	const uint64_t *threshold_ns; // by enum stall_wait_kind
+	int64_t call_added_ns; // to each system call of the host; -1: nothing, or not measured
+	const struct stall_wait_rest *rest; // NULL: it never rests
+	struct stall_wait_history *history; // NULL: not requested; taken from it
+	uint32_t kinds;			    // 1 << enum stall_watch_kind: the requested ones
+	const uint64_t *threshold_ns;	    // by enum stall_wait_kind
 	const struct stall_wait_table *table;
 	const struct stall_wait_stacks *stacks;
 	const struct stall_wait_top *top;

@@ -154,6 +154,8 @@ struct stall_wait_source_calls {
 	bool (*sampling)(void *state, struct stall_wait_sampling *ret);
 	// NULL, or false: it never rests.
 	bool (*rest)(void *state, struct stall_wait_rest *ret);
+	// NULL, or negative: nothing. What it adds to each system call of the host now.
+	int64_t (*call_added_ns)(void *state);
 	// NULL: not possible. Reports what each thread of all processes does now.
 	struct stall_error *(*sample)(void *state, stall_sample_fn take, void *arg);
 	// All that are or could be attached; free *ret.

@@ -395,6 +395,9 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 		.source = source->calls->name,
 		.in_flight_by = source->calls->in_flight_by(source->state),
 		.sampling = is_sampled ? &sampling : NULL,
+		.call_added_ns = source->calls->call_added_ns
+					 ? source->calls->call_added_ns(source->state)
+					 : -1,
 		.rest = can_rest ? &rest : NULL,
 		.history = stall_watch_samples_history(watch->samples),
 		.kinds = watch->options.kinds,

@@ -170,7 +170,8 @@ def _before(samples: Sequence[ThreadSample], width: int) -> Iterator[Line]:
         return
     idle = sum(one.mean for one in found) - sum(one.mean for one in active)
     yield from threads.top_lines(active, len(samples), width, _ROWS_BEFORE)
-    yield Line(f"  and {idle:.0f} idle threads, on average of {len(samples)} samples", "dim")
+    head = "and" if active else "no active thread;"
+    yield Line(f"  {head} {idle:.0f} idle threads, on average of {len(samples)} samples", "dim")
 
 
 def _section(title: str, body: Iterator[Line]) -> Iterator[Line]:

@@ -24,6 +24,7 @@ from tests.bench import (
     cli,
     endurance,
     inproc,
+    overhead,
     pause,
     probes,
     progress,
@@ -49,6 +50,10 @@ inproc   what the in-process library costs a server that has it inside: lock, co
          throughput-oltp_write_only; by its name alone: soak, of --minutes
 agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
          pt-stalk
+overhead what the agent costs where nothing waits, by its parts, and whether it is in time:
+         attribution-oltp_point_select, attribution-oltp_write_only, calls, figures-rest,
+         figures-latency, figures-stalls, figures-cpu-oltp_point_select,
+         figures-cpu-oltp_write_only, graph; "figures" is all that begin so
 accuracy verdicts on public dumps with known causes: verdicts, confidence, unknown (no root); on
          live stalls, by who dumped them: live
 top      what `stallscope top` costs: cpu
@@ -72,13 +77,18 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "capture": capture.sections,
     "cli": cli.sections,
     "inproc": inproc.sections,
+    "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,
     "top": top.sections,
 }
 ROOTLESS = {"accuracy", "analyze", "report", "cli"}
 ANY_SERVER = {"inproc", "probes"}
-LENGTHS = {"inproc": inproc.SOAK_MINUTES, "soak": endurance.AGENT_MINUTES}
+LENGTHS = {
+    "inproc": inproc.SOAK_MINUTES,
+    "overhead": overhead.GRAPH_MINUTES,
+    "soak": endurance.AGENT_MINUTES,
+}
 """Minutes, where nobody says otherwise."""
 
 
@@ -123,18 +133,39 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: minutes, not an hour")
     parser.add_argument("--server", choices=list(probes.SERVERS), default="mariadb")
-    parser.add_argument("--only", action="append", default=[], metavar="TABLE", help="see below")
+    parser.add_argument(
+        "--only", "--part", action="append", default=[], metavar="TABLE", help="see below"
+    )
     parser.add_argument(
         "--minutes",
         type=float,
         metavar="N",
-        help=f"how long inproc's soak is ({inproc.SOAK_MINUTES:g}), or soak's agent"
-        f" ({endurance.AGENT_MINUTES:g})",
+        help=f"how long inproc's soak is ({inproc.SOAK_MINUTES:g}), soak's agent"
+        f" ({endurance.AGENT_MINUTES:g}), or each line of overhead's graph"
+        f" ({overhead.GRAPH_MINUTES:g})",
+    )
+    of_overhead = parser.add_argument_group("overhead")
+    of_overhead.add_argument("--seed", type=count, metavar="N", help="of all that is random")
+    of_overhead.add_argument("--rounds", type=count, metavar="N", help="blocks, waits, courses")
+    of_overhead.add_argument("--stalls", type=count, metavar="N", help="stalls to be captured")
+    of_overhead.add_argument(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        default=overhead.GRAPH,
+        help="where the graph is drawn (docs/img/overhead.svg)",
     )
     options = parser.parse_args()
     if options.bench not in ANY_SERVER and options.server not in SERVERS:
         parser.error(f"{options.bench} cannot be measured on {options.server}")
     return options
+
+
+def count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
 
 
 def measure(options: argparse.Namespace) -> list[Section]:
@@ -143,6 +174,9 @@ def measure(options: argparse.Namespace) -> list[Section]:
     if options.bench in LENGTHS:
         minutes = LENGTHS[options.bench] if options.minutes is None else options.minutes
         measured = functools.partial(measured, minutes=minutes)
+    if options.bench == "overhead":
+        given = overhead.Options(options.seed, options.rounds, options.stalls, options.svg)
+        measured = functools.partial(measured, options=given)
     for section in measured(options.server, options.quick, options.only):
         done.append(section)
         if not options.json:

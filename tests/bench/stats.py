@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-__all__ = ["BenchError", "Figure", "Row", "Section", "figure", "render"]
+__all__ = ["BenchError", "Figure", "Interval", "Row", "Section", "figure", "number", "render"]
 
 
 class BenchError(Exception):
@@ -39,11 +39,24 @@ def figure(values: Sequence[float], unit: str) -> Figure:
     )
 
 
+class Interval(msgspec.Struct, frozen=True):
+    """An estimate and its 95 % confidence interval (tests/bench/blocks.py)."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+
+    def __str__(self) -> str:
+        text = f"{number(self.value)} [{number(self.low)}, {number(self.high)}] {self.unit}"
+        return text.rstrip()
+
+
 class Row(msgspec.Struct, frozen=True):
     """One line of a table: what was measured, and its cells by column."""
 
     name: str
-    cells: dict[str, Figure | str]
+    cells: Mapping[str, Figure | Interval | str]
 
 
 class Section(msgspec.Struct, frozen=True):

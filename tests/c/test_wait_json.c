@@ -103,6 +103,7 @@ static struct stall_wait_line make_line(const struct stall_wait_top *top)
 		.process_count = 1,
 		.source = "bpf",
 		.in_flight_by = "timer",
+		.call_added_ns = 45,
 		.kinds = 1u << STALL_WATCH_MUTEX | 1u << STALL_WATCH_EXTEND,
 		.threshold_ns = thresholds,
 		.table = table,
@@ -117,7 +118,7 @@ static const char expected[] =
 	"{\"type\":\"waits\",\"schema\":\"stallscope.waits/1\",\"ts\":1795261984.250000,"
 	"\"seconds\":1.000000,"
 	"\"targets\":[{\"pid\":4711,\"comm\":\"mysqld\",\"exe\":\"/usr/sbin/mysqld\"}],"
-	"\"source\":\"bpf\",\"in_flight_by\":\"timer\","
+	"\"source\":\"bpf\",\"in_flight_by\":\"timer\",\"call_added_ns\":45,"
 	"\"kinds\":{"
 	"\"mutex\":{\"count\":3,\"total_ms\":3.145729,\"max_ms\":1.048577,\"over\":1,"
 	"\"histogram\":[[1048576,2097151,3]],\"threshold_ms\":10.000000,\"in_flight\":2},"

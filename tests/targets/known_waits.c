@@ -8,6 +8,7 @@
 //   release                  ends that, and answers with the waits
 //   OPERATION COUNT [BYTES]  fsync, fdatasync, sync_file_range, msync, syncfs, fallocate,
 //                            ftruncate, extend, unlink, rename, write, read; in the main thread
+//   again OPERATION ...      the same, in the file that is there: nothing is opened
 //
 // Staged: a library divides waits for mutexes and rwlocks, so that the waiter can look up. The holder
 // counts from when each of them has done so.
@@ -428,12 +429,13 @@ static const struct operation *find_operation(const char *name)
 	return NULL;
 }
 
-static void make_operations(const struct operation *operation, unsigned long count)
+static void make_operations(const struct operation *operation, unsigned long count, bool again)
 {
 	struct wait_call call;
 	struct rusage before;
 
-	file_open(operation->name);
+	if (!again || file.fd < 0)
+		file_open(operation->name);
 	for (unsigned long i = 0; i < count; i++) {
 		bool made;
 
@@ -466,7 +468,10 @@ static void answer(const char *command)
 {
 	char word[32] = "", kind[32] = "";
 	unsigned long count = 0, length = 0, threads = 1;
+	bool again = !strncmp(command, "again ", 6);
 
+	if (again)
+		command += 6;
 	if (!strcmp(command, "release") && holding) {
 		lock_release();
 	} else if (holding) {
@@ -482,7 +487,7 @@ static void answer(const char *command)
 		holder.keep_ns = length * 1000000;
 		lock_rounds(count);
 	} else if (find_operation(word) && count && set_bytes(length)) {
-		make_operations(find_operation(word), count);
+		make_operations(find_operation(word), count, again);
 	} else {
 		printf("{\"error\":\"no such command\"}\n");
 	}

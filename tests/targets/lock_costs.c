@@ -2,7 +2,8 @@
 // lock_costs: measures what locks cost in CPU time, with a library that interposes them and
 // without. Command: `KIND BATCHES`, as of costs.c. Kinds: mutex, rdlock, wrlock: taken and released
 // by one thread; signal, of nobody; pass: two threads take three mutexes in turn, each holding one
-// and waiting for the next, so that every lock waits: two waits and two wakes.
+// and waiting for the next, so that every lock waits: two waits and two wakes. A third thread waits
+// with deadlines meanwhile, as servers have such threads.
 #include "batches.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -58,6 +59,25 @@ static NOIPA void *chaser_main(void *arg)
 	return NULL;
 }
 
+static NOIPA void *timer_main(void *arg)
+{
+	static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+	static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
+
+	pthread_mutex_lock(&own);
+	for (;;) {
+		struct timespec until;
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += 100000000;
+		if (until.tv_nsec >= 1000000000) {
+			until.tv_nsec -= 1000000000;
+			until.tv_sec++;
+		}
+		pthread_cond_timedwait(&never, &own, &until);
+	}
+	return NULL;
+}
+
 static NOIPA void call_pass(void)
 {
 	static unsigned int held;
@@ -96,6 +116,7 @@ static void answer(const char *command)
 int main(void)
 {
 	start_chaser();
+	pthread_detach(target_thread(timer_main, NULL, 65536));
 	target_ready();
 	target_serve(answer);
 }

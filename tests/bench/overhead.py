@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent costs where nothing waits, by its parts, and whether it is in time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.bench import (
+    overhead_attribution,
+    overhead_calls,
+    overhead_figures,
+    overhead_graph,
+)
+from tests.bench.load import SERVERS
+from tests.bench.probes import DURABLE
+from tests.bench.stats import BenchError, Section
+from tests.support.servers import SqlServer
+
+__all__ = ["GRAPH", "GRAPH_MINUTES", "Options", "sections", "wanted"]
+
+GRAPH = Path(__file__).resolve().parents[2] / "docs" / "img" / "overhead.svg"
+GRAPH_MINUTES = 10.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; None is the default."""
+
+    seed: int | None = None
+    rounds: int | None = None
+    stalls: int | None = None
+    svg: Path = GRAPH
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    attribution: overhead_attribution.Sizes = overhead_attribution.FULL
+    calls: overhead_calls.Sizes = overhead_calls.FULL
+    figures: overhead_figures.Sizes = overhead_figures.FULL
+
+    def with_options(self, options: Options) -> Sizes:
+        """Return the sizes that were asked for."""
+        attribution, calls, figures = self.attribution, self.calls, self.figures
+        if (rounds := options.rounds) is not None:
+            attribution = replace(attribution, blocks=rounds)
+            calls = replace(calls, blocks=rounds)
+            figures = replace(figures, waits=rounds)
+        if options.stalls is not None:
+            figures = replace(figures, stalls=options.stalls)
+        return Sizes(attribution, calls, figures)
+
+
+FULL = Sizes()
+QUICK = Sizes(overhead_attribution.QUICK, overhead_calls.QUICK, overhead_figures.QUICK)
+
+
+def wanted(names: Sequence[str], only: Sequence[str]) -> list[str]:
+    """Return the tables that are asked for by name or beginning, or all. Raises: BenchError where
+    none has such a name.
+    """
+    found = [
+        name
+        for name in names
+        if not only or any(name == one or name.startswith(f"{one}-") for one in only)
+    ]
+    if not found:
+        raise BenchError(f"no table {', '.join(only)}; there are {', '.join(names)}")
+    return found
+
+
+def sections(
+    server_name: str,
+    quick: bool,
+    only: Sequence[str],
+    *,
+    minutes: float = GRAPH_MINUTES,
+    options: Options | None = None,
+) -> Iterator[Section]:
+    """Yield the tables that are wanted."""
+    options = options or Options()
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    sizes = (QUICK if quick else FULL).with_options(options)
+
+    def new_server(*more: str) -> SqlServer:
+        return SERVERS[server_name](DURABLE, *more)
+
+    makers: dict[str, Callable[[], Iterator[Section]]] = {
+        **overhead_attribution.makers(new_server, sizes.attribution, seed),
+        **overhead_calls.makers(sizes.calls, seed),
+        **overhead_figures.makers(new_server, sizes.figures, seed),
+        "graph": lambda: overhead_graph.sections(
+            new_server(), minutes, options.rounds or 1, options.svg, seed
+        ),
+    }
+    for name in wanted(list(makers), only):
+        yield from makers[name]()
