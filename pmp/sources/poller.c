@@ -200,6 +200,7 @@ static void begin_wait(struct stall_poller *poller, struct stall_poll_process *p
 		.thread = thread,
 		.call = call,
 		.start_ns = thread->since_ns,
+		.found_ns = thread->seen_ns,
 	};
 	poller->lost[STALL_LOST_KEYS_FULL] += full;
 	thread->slot = index;
@@ -323,8 +324,8 @@ static struct stall_error *poll_process(struct stall_poller *poller,
 	return stall_poll_process_is_stale(process) ? list_threads(poller, process) : NULL;
 }
 
-// A word that is not identified yet may be one on which its thread waits for work: it has time
-// until its threshold.
+// A word that is not identified yet may be one on which its thread waits for work: there is time
+// to find out, also where the second pass comes late.
 static bool is_long(const struct stall_poller *poller, const struct stall_poll_slot *slot)
 {
 	const enum stall_wait_kind kind = slot->call.key.kind;
@@ -335,7 +336,9 @@ static bool is_long(const struct stall_poller *poller, const struct stall_poll_s
 	if (stall_watch_kind_is_idle(stall_watch_kind_of(kind, role)))
 		return false;
 	if (kind == STALL_WAIT_FUTEX && role == STALL_ROLE_UNKNOWN)
-		return stall_poll_slot_is_over(poller, slot);
+		return stall_poll_slot_is_over(poller, slot) &&
+		       stall_resting_is_long(slot->thread->seen_ns - slot->found_ns,
+					     poller->threshold_ns[kind]);
 	return stall_resting_is_long(seen_ns(slot), poller->threshold_ns[kind]);
 }
 

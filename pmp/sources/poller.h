@@ -30,6 +30,7 @@ struct stall_poll_slot {
 	struct stall_poll_thread *thread; // NULL: free
 	struct stall_poll_call call;
 	uint64_t start_ns;
+	uint64_t found_ns; // by the second pass that saw it
 };
 
 // Everything is guarded by the lock.

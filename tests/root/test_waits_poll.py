@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stallscope.model import waitlines
 from stallscope.model.waitlines import Event, Notice, WaitLine
 from tests.root.mutex_waits import WAITER, assert_convoy, own
 from tests.root.support import ONE_LINE, assert_unharmed, run_probe
@@ -203,6 +204,37 @@ def test_without_btf_it_is_taken_by_itself(target: Target) -> None:
     why_not = probes["wait programs"].why_not or ""
     assert "BTF" in why_not
     assert "sampled" in why_not
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[Target]:
+    """A target whose threads wait for nothing but work, until they get a command."""
+    with known_waits(tmp_path, waiters=8, idle=6, calm=True) as target:
+        yield target
+        assert_unharmed(target.pid)
+
+
+def test_a_long_wait_ends_the_rest_and_is_in_the_history(quiet: Target) -> None:
+    options = ("--backend", "poll", "--interval", "100", "--threshold", "500", "--events")
+    with Waits(*options, "--at-rest", "--history", pids=(quiet.pid,)) as watch:
+        line = watch.line()
+        while not line.history:
+            line = watch.line()
+        assert line.rest is not None
+        assert (line.rest.resting, line.rest.arms) == (True, 0)
+        make(quiet, "hold mutex 4")
+        rows: list[waitlines.ThreadRow] = []
+        while not rows or line.rest is None or line.rest.resting:
+            line = watch.line()
+            samples = [row for sample in line.history for row in sample.rows]
+            rows += [row for row in samples if (row.kind, row.name) == ("mutex", "the_mutex")]
+        assert line.rest is not None
+        assert (line.rest.arms, line.rest.refused) == (1, 0)
+        assert {(row.count, row.state, row.call) for row in rows} == {(4, "S", "futex")}
+        while len(in_flight(watch.events, "mutex")) < 4:
+            watch.line()
+        make(quiet, "release")
+        watch.finish()
 
 
 def test_a_capture_at_a_threshold(target: Target) -> None:
