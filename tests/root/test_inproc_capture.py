@@ -261,7 +261,8 @@ def test_who_waits_without_a_timer_is_recalled(public: Path) -> None:
         thread = by_tid(capture)[tid]
         assert thread.label is Label.VERIFIED
         names = [frame.symbol for frame in thread.frames]
-        assert names[0] == "pthread_mutex_lock" and "chaser_main" in names, names
+        assert names[0] == "pthread_mutex_lock", names
+        assert "chaser_main" in names, names
         assert thread.lock is not None
         assert capture.locks[thread.lock].owner_tid == target.pid
         assert tid not in sleepers(target.pid)
