@@ -67,7 +67,7 @@ static bool sleep_on(uint32_t *word)
  * Waits without a timer, in the protocol of glibc's locks (sysdeps/nptl/lowlevellock.h, the same
  * since 2.4): the word is 0: free, 1: held, 2: held, and others may sleep: then its release wakes
  * one of them. Who has slept does not know whether others do, so it takes the lock with 2, or
- * leaves 2 to its owner, before anything else: else those would sleep for ever. Where it holds the
+ * leaves 2 to its owner, before anything else: else those would sleep forever. Where it holds the
  * lock nobody else sets the word to anything but 2.
  *
  * ETIMEDOUT: the wait is long now, or a futex cannot be used.

@@ -39,13 +39,15 @@ static inline __attribute__((always_inline)) bool begin(struct hook *hook, bool 
 
 	if (STALL_LIKELY(size < LARGE) || !hook_enter(hook))
 		return false;
+	hook_here(&hook->place);
+	if (hook_begin_transfer(hook, &wait))
+		return true;
 	// The kernel's struct stat is that of glibc on x86-64; fstat() is none of glibc 2.17's.
 	if (writes && !raw_call2(SYS_fstat, fd, &st)) {
 		wait.st = &st;
 		if (is_extension(&st, (uint64_t)offset + size))
 			wait.kind = STALL_WAIT_EXTEND;
 	}
-	hook_here(&hook->place);
 	hook_begin(hook, &wait, wait.kind == STALL_WAIT_EXTEND);
 	return true;
 }

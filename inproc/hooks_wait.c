@@ -27,14 +27,27 @@ static void hook_abandoned(void *argument)
 
 // Uses glibc's list of cleanups for code without unwind tables: it runs at a cancellation or a
 // longjmp(3), and needs no personality routine, which would load libgcc_s.so.
+static void guard(struct hook *hook)
+{
+	hook->is_guarded = real.cleanup_push && real.cleanup_pop;
+	if (hook->is_guarded)
+		real.cleanup_push(&hook->cleanup, hook_abandoned, hook);
+}
+
 void hook_begin(struct hook *hook, const struct recorder_wait *wait, bool with_stack)
 {
 	hook_notice_end();
 	recorder_begin(hook->thread, wait, &hook->place, with_stack);
-	hook->is_guarded = real.cleanup_push && real.cleanup_pop;
-	if (hook->is_guarded)
-		real.cleanup_push(&hook->cleanup, hook_abandoned, hook);
+	guard(hook);
 	errno = hook->error;
+}
+
+bool hook_begin_transfer(struct hook *hook, const struct recorder_wait *wait)
+{
+	if (!recorder_begin_transfer(hook->thread, wait, &hook->place))
+		return false;
+	guard(hook);
+	return true;
 }
 
 static void hook_finish(struct hook *hook, int64_t result, uint64_t bytes)

@@ -45,6 +45,8 @@ struct hook {
 /* False: nothing is recorded of this call. */
 bool hook_enter(struct hook *hook);
 void hook_begin(struct hook *hook, const struct recorder_wait *wait, bool with_stack);
+/* False: hook_begin() is to be called. */
+bool hook_begin_transfer(struct hook *hook, const struct recorder_wait *wait);
 /* `result` of a function of pthread: 0 or an error, which leaves errno alone. */
 void hook_end(struct hook *hook, int result);
 /* `result` of a system call: -1 and errno, or its return value. */

@@ -9,12 +9,14 @@
 #include "inproc/recorder_slots.h"
 #include "inproc/recorder_stack.h"
 #include "inproc/recorder_stats.h"
+#include "inproc/recorder_transfers.h"
 
 #define MAX_NESTED 16
 #define SIGNAL_FRAME 512 // struct rt_sigframe without the state of the FPU is larger
 #define WAITS_AT_ONCE 16 // added to header.waits at once
 #define WAITS_PER_NAME 64
 #define MAX_PATIENCE_NS 10000000ULL
+#define MAX_TICK_NS 10000000ULL // of CLOCK_MONOTONIC_COARSE
 #define MIN_PATIENCE_NS 100000ULL
 #define QUEUE 8			   // so many waiters are a stall, however short each wait is
 #define QUEUE_PAUSE_NS 20000000ULL // between recorded releases of an object with such a queue
@@ -265,7 +267,11 @@ void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *
 	thread->object = wait->object;
 	thread->place = *place;
 	thread->has_stack = false;
+	thread->is_light = false;
+	thread->fd = wait->fd;
+	thread->file_size = wait->st ? (uint64_t)wait->st->st_size : 0;
 	if (ring) {
+		recorder_file_flush(thread);
 		publish(ring, thread, wait, 0);
 		recall(ring, thread->start_ns);
 		if (with_stack)
@@ -277,6 +283,74 @@ void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *
 		thread->start_ns = recorder_now();
 	}
 	set_doing(thread, RECORDER_WAITS);
+}
+
+bool recorder_begin_transfer(struct recorder_thread *thread, const struct recorder_wait *wait,
+			     const struct recorder_place *place)
+{
+	struct recorder_ring *ring = recorder_ring();
+
+	if (!recorder_has_slot(ring, thread) ||
+	    recorder_threshold_of(ring, wait->kind) < MAX_TICK_NS)
+		return false;
+	uint64_t now = recorder_now();
+	const struct recorder_file *file = recorder_file_known(thread, wait, now);
+	if (!file)
+		return false;
+	struct stall_wait_slot *slot = thread->slot;
+	thread->kind = wait->kind;
+	thread->operation = wait->operation;
+	thread->object = 0;
+	thread->place = *place;
+	thread->has_stack = false;
+	thread->is_light = true;
+	thread->fd = wait->fd;
+	thread->stat = file->stat;
+	thread->tag = file->tag;
+	slot->stat = recorder_stat_index(ring, file->stat);
+	slot->key = file->key;
+	slot->operation = wait->operation;
+	slot->value = wait->value;
+	slot->size = wait->size;
+	slot->start_ns = thread->start_ns = now;
+	set_seq(thread, thread->seq + 1);
+	count_begin(ring, thread);
+	set_doing(thread, RECORDER_WAITS);
+	return true;
+}
+
+// The descriptor may have become another file's since it was checked: then this is another wait.
+static void check_file(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	struct stall_wait_slot *slot = thread->slot;
+	const struct recorder_wait wait = {
+		.kind = thread->kind,
+		.operation = thread->operation,
+		.fd = thread->fd,
+	};
+	struct stall_wait_key key = {.tgid = ring->layout.pid, .kind = wait.kind};
+	const struct stall_wait_stat *before = thread->stat;
+
+	find_stat(ring, thread, &wait, &key);
+	if (thread->stat == before)
+		return;
+	set_seq(thread, thread->seq + 1);
+	slot->stat = recorder_stat_index(ring, thread->stat);
+	slot->key = key;
+	set_seq(thread, thread->seq + 1);
+}
+
+// True: it was so short that it need not be measured.
+static bool end_light(struct recorder_ring *ring, struct recorder_thread *thread, uint64_t bytes)
+{
+	thread->is_light = false;
+	if (recorder_clock(CLOCK_MONOTONIC_COARSE) > thread->start_ns) {
+		check_file(ring, thread);
+		return false;
+	}
+	recorder_file_count(thread, bytes);
+	set_seq(thread, thread->seq + 1);
+	return true;
 }
 
 // The ring was being made, or had no room, when the wait began.
@@ -399,6 +473,8 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 	set_doing(thread, RECORDER_WRITES);
 	if (!is_published(ring, thread))
 		return;
+	if (thread->is_light && end_light(ring, thread, bytes))
+		return;
 	struct ending ending = {.now = recorder_now(), .result = result};
 	// Count it first: a reader may remove the stat once no wait uses it.
 	bool is_recorded = count_end(ring, thread, &ending, bytes);
@@ -411,6 +487,10 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 		record_end(ring, thread, &ending);
 	if (thread->has_stack)
 		recorder_stack_release(ring, thread->index);
+	if ((thread->kind == STALL_WAIT_READ || thread->kind == STALL_WAIT_WRITE) &&
+	    recorder_stat_is_own(ring, thread->stat))
+		recorder_file_learn(thread, &thread->slot->key, ending.now,
+				    ending.now - thread->start_ns);
 	recorder_recall_learn(thread, ending.now, result);
 	recall(ring, ending.now);
 }

@@ -28,6 +28,10 @@ void recorder_leave(struct recorder_thread *thread);
  * and a lock or condition is marked. */
 void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *wait,
 		    const struct recorder_place *place, bool with_stack);
+/* The same for a read or write, if the thread has just used that descriptor for the same: costs a
+ * tenth. False: nothing was done. */
+bool recorder_begin_transfer(struct recorder_thread *thread, const struct recorder_wait *wait,
+			     const struct recorder_place *place);
 /* The wait lasts longer than most: copies the stack if that was not done, reads the words around
  * the object again, and marks the object, so that its release is recorded. */
 void recorder_still_waits(struct recorder_thread *thread, const struct recorder_place *place);

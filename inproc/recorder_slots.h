@@ -39,6 +39,9 @@ struct recorder_thread {
 	uint16_t mark;			/* index of the object's mark, */
 	bool marked;			/* if it has one */
 	bool sleeps;			/* without a timer (recorder_recall.h) */
+	bool is_light;			/* a transfer on a file that is known */
+	int fd;				/* of a transfer, */
+	uint64_t file_size;		/* and that of a file that is written to */
 };
 
 static inline uint64_t recorder_threshold_of(const struct recorder_ring *ring, uint32_t kind)

@@ -108,6 +108,12 @@ void recorder_stat_count(struct stall_wait_stat *stat, uint64_t ns, uint64_t now
 	raise_maximum(&stat->max_ns, ns);
 }
 
+void recorder_stat_count_alike(struct stall_wait_stat *stat, uint64_t ns, uint64_t count)
+{
+	__atomic_fetch_add(&stat->bucket[bucket_of(ns)], count, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&stat->total_ns, ns * count, __ATOMIC_RELAXED);
+}
+
 /* Files. */
 
 // As the BPF programs do it (files.bpf.c).

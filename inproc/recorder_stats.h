@@ -17,6 +17,8 @@ struct stall_wait_stat *recorder_stat_find(struct recorder_ring *ring, uint64_t 
 uint32_t recorder_stat_index(const struct recorder_ring *ring, const struct stall_wait_stat *stat);
 bool recorder_stat_is_own(const struct recorder_ring *ring, const struct stall_wait_stat *stat);
 void recorder_stat_count(struct stall_wait_stat *stat, uint64_t ns, uint64_t now);
+/* More waits that took as long as one that was counted. */
+void recorder_stat_count_alike(struct stall_wait_stat *stat, uint64_t ns, uint64_t count);
 
 /* The key of the file that is waited for, and its type and permissions. */
 void recorder_file_key(const struct recorder_wait *wait, struct stall_wait_key *key,

@@ -32,6 +32,8 @@ FREE = {
     "rdlock": "pthread_rwlock_rdlock and _unlock",
     "wrlock": "pthread_rwlock_wrlock and _unlock",
     "signal": "pthread_cond_signal of nobody",
+    "read": "pread of 16 KiB from memory",
+    "write": "pwrite of 16 KiB to memory",
 }
 WITHOUT, NOISE, WITH, OFF = "without", "noise", "the library", "switched off"
 PROGRAMS = "BPF programs"
@@ -106,7 +108,7 @@ def free_section(sizes: Sizes) -> Section:
     goal = f"a free mutex: {ours:.1f} ns added, {FREE_GOAL_NS:g} allowed"
     return Section(
         "lock",
-        f"CPU time of locks that are free, {sizes.rounds} rounds in turns",
+        f"CPU time of locks and transfers that do not block, {sizes.rounds} rounds in turns",
         tuple(rows),
         ("the library has made its ring in both processes that have it",),
         ((goal, ours <= FREE_GOAL_NS),),

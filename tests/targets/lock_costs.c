@@ -2,9 +2,11 @@
 // lock_costs: measures what locks cost in CPU time, with a library that interposes them and
 // without. Command: `KIND BATCHES`, as of costs.c. Kinds: mutex, rdlock, wrlock: taken and released
 // by one thread; signal, of nobody; pass: two threads take three mutexes in turn, each holding one
-// and waiting for the next, so that every lock waits: two waits and two wakes. A third thread waits
+// and waiting for the next, so that every lock waits: two waits and two wakes; read, write: 16 KiB of a file in memory. A third thread waits
 // with deadlines meanwhile, as servers have such threads.
 #include "batches.h"
+
+#include <sys/mman.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t rwlock = PTHREAD_RWLOCK_INITIALIZER;
@@ -102,10 +104,36 @@ static void start_chaser(void)
 			    (uintptr_t)round_mutexes + sizeof(round_mutexes));
 }
 
+static int file;
+static char block[16384];
+
+static NOIPA void call_read(void)
+{
+	if (pread(file, block, sizeof(block), 0) != sizeof(block))
+		target_die("pread");
+	KEEP_FRAME();
+}
+
+static NOIPA void call_write(void)
+{
+	if (pwrite(file, block, sizeof(block), 0) != sizeof(block))
+		target_die("pwrite");
+	KEEP_FRAME();
+}
+
+// In memory: no such call blocks.
+static void make_file(void)
+{
+	file = memfd_create("transfers", MFD_CLOEXEC);
+	if (file < 0 || ftruncate(file, sizeof(block)))
+		target_die("memfd_create");
+}
+
 static const struct batch_kind kinds[] = {
 	{"mutex", call_mutex, 2000, 0},	  {"rdlock", call_rdlock, 2000, 0},
 	{"wrlock", call_wrlock, 2000, 0}, {"signal", call_signal, 2000, 0},
-	{"pass", call_pass, 200, 0},
+	{"pass", call_pass, 200, 0},	  {"read", call_read, 200, 0},
+	{"write", call_write, 200, 0},
 };
 
 static void answer(const char *command)
@@ -115,6 +143,7 @@ static void answer(const char *command)
 
 int main(void)
 {
+	make_file();
 	start_chaser();
 	pthread_detach(target_thread(timer_main, NULL, 65536));
 	target_ready();

@@ -265,6 +265,16 @@ def test_a_lock_that_is_free_says_nothing(rings: Path) -> None:
     assert facts["ring"][0]["waits"] <= 5
 
 
+def test_waits_without_a_timer_lose_no_wake(rings: Path) -> None:
+    """Every competitor gets its mutexes in the end, of each kind, and no two hold one at a time."""
+    passes = 5000
+    done = run(target_path("hot"), str(passes), env=kept(rings))
+    assert (done.returncode, done.stderr) == (0, "")
+    held = " ".join([str(6 * passes)] * 4)
+    assert done.stdout == f"{held} turns {6 * passes} wrong 0\n"
+    assert facts_of(one_ring(rings))["ring"][0]["waits"] > 100
+
+
 def sanitized(folder: Path, name: str, *options: str) -> Path:
     """Compile a target with a sanitizer."""
     if shutil.which("gcc") is None:
