@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inproc/hooks_wait.h"
 
-#include "inproc/raw_call.h"
-
 #define SECOND 1000000000ULL
 
 bool hook_enter(struct hook *hook)
@@ -103,11 +101,6 @@ int hook_lock_in_stages(struct hook *hook, void *object,
 		patience = patience < SECOND / 10 ? patience * 10 : SECOND;
 		now = stage_now();
 	}
-}
-
-bool hook_waits_long(const struct hook *hook)
-{
-	return recorder_now() - recorder_began_ns(hook->thread) >= recorder_patience_ns();
 }
 
 __attribute__((noinline)) void hook_release(const void *object, enum stall_ring_call call)

@@ -101,8 +101,6 @@ static inline __attribute__((always_inline)) bool hook_begin_lock(struct hook *h
 int hook_lock_in_stages(struct hook *hook, void *object,
 			int (*lock_until)(void *object, const struct timespec *until));
 clockid_t hook_stage_clock(void);
-/* The wait has lasted until the end of the first stage. */
-bool hook_waits_long(const struct hook *hook);
 
 /* The calling thread releases a lock, or signals a condition, that a thread has waited long for. */
 void hook_release(const void *object, enum stall_ring_call call);

@@ -2,7 +2,6 @@
 #include "inproc/recorder.h"
 
 #include "inproc/recorder_maps.h"
-#include "inproc/recorder_recall.h"
 #include "inproc/recorder_records.h"
 #include "inproc/recorder_ring.h"
 #include "inproc/recorder_settings.h"
@@ -36,12 +35,6 @@ static bool is_enabled(const struct recorder_ring *ring)
 	return __atomic_load_n(&ring->header->enabled, __ATOMIC_RELAXED) != 0;
 }
 
-static void recall(const struct recorder_ring *ring, uint64_t now)
-{
-	if (recorder_recall_is_due(now))
-		recorder_recall_now(ring, now, recorder_patience_ns());
-}
-
 static bool is_published(const struct recorder_ring *ring, const struct recorder_thread *thread)
 {
 	return recorder_has_slot(ring, thread) && (thread->seq & 1);
@@ -62,8 +55,6 @@ static void give_up(struct recorder_ring *ring, struct recorder_thread *thread)
 		return;
 	if (thread->marked)
 		recorder_unmark(thread);
-	if (thread->sleeps)
-		recorder_set_sleep(thread, NULL);
 	set_seq(thread, thread->seq + 1);
 	recorder_ring_lost(ring, STALL_LOST_MISSED);
 }
@@ -273,7 +264,6 @@ void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *
 	if (ring) {
 		recorder_file_flush(thread);
 		publish(ring, thread, wait, 0);
-		recall(ring, thread->start_ns);
 		if (with_stack)
 			publish_stack(ring, thread, thread->start_ns);
 		// Such waits are not seen again before they end.
@@ -379,10 +369,8 @@ void recorder_still_waits(struct recorder_thread *thread, const struct recorder_
 	if (!is_published(ring, thread))
 		ring = publish_late(thread);
 	if (ring) {
-		uint64_t now = recorder_now();
-		publish_stack(ring, thread, now);
+		publish_stack(ring, thread, recorder_now());
 		mark(ring, thread);
-		recall(ring, now);
 	}
 	set_doing(thread, RECORDER_WAITS);
 }
@@ -480,8 +468,6 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 	bool is_recorded = count_end(ring, thread, &ending, bytes);
 	if (thread->marked)
 		recorder_unmark(thread);
-	if (thread->sleeps)
-		recorder_set_sleep(thread, NULL);
 	set_seq(thread, thread->seq + 1);
 	if (is_recorded)
 		record_end(ring, thread, &ending);
@@ -491,16 +477,6 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 	    recorder_stat_is_own(ring, thread->stat))
 		recorder_file_learn(thread, &thread->slot->key, ending.now,
 				    ending.now - thread->start_ns);
-	recorder_recall_learn(thread, ending.now, result);
-	recall(ring, ending.now);
-}
-
-bool recorder_sleeps(struct recorder_thread *thread, uint32_t *word)
-{
-	if (word && !recorder_may_sleep(recorder_ring(), thread))
-		return false;
-	recorder_set_sleep(thread, word);
-	return true;
 }
 
 uint64_t recorder_patience_ns(void)
@@ -596,7 +572,6 @@ void recorder_forked(void)
 	recorder_slots_forget(recorder_ring());
 	recorder_marks_forget();
 	recorder_maps_forget();
-	recorder_recall_forget(recorder_ring());
 	recorder_ring_forget(in_write);
 }
 

@@ -48,10 +48,6 @@ void recorder_release(uint64_t object, enum stall_ring_call call,
 /* How long a wait for a mutex or rwlock lasts before recorder_still_waits() is due; after that ten
  * times as long, up to a second. Follows from the threshold. */
 uint64_t recorder_patience_ns(void);
-/* The thread will sleep on this futex word of a mutex without a timer. False: it must not, since
- * nobody may be there to wake it up for recorder_still_waits(). NULL: it does not sleep any more.
- */
-bool recorder_sleeps(struct recorder_thread *thread, uint32_t *word);
 /* When the wait of recorder_begin() began, CLOCK_MONOTONIC: a clock need not be read again. */
 uint64_t recorder_began_ns(const struct recorder_thread *thread);
 

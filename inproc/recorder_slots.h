@@ -38,7 +38,6 @@ struct recorder_thread {
 	uint16_t kind;			/* enum stall_wait_kind */
 	uint16_t mark;			/* index of the object's mark, */
 	bool marked;			/* if it has one */
-	bool sleeps;			/* without a timer (recorder_recall.h) */
 	bool is_light;			/* a transfer on a file that is known */
 	int fd;				/* of a transfer, */
 	uint64_t file_size;		/* and that of a file that is written to */

@@ -238,36 +238,6 @@ def test_who_released_a_lock_is_reported(public: Path) -> None:
         make(target, "release")
 
 
-def sleepers(pid: int) -> set[int]:
-    """Return the threads that wait for a mutex without a timer (syscall(2): number, arguments)."""
-    tids = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        words = (task / "syscall").read_text().split()
-        if words[0] == "202" and words[2:5] == ["0x80", "0x2", "0x0"]:
-            tids.add(int(task.name))
-    return tids
-
-
-def test_who_waits_without_a_timer_is_recalled(public: Path) -> None:
-    """A thread that fell asleep while its lock was hot has its stack in a long wait, too."""
-    with inside(public, "lock_costs") as target:
-
-        def asleep() -> set[int]:
-            target.ask("pass 1")  # afterwards the other thread waits for this one, which reads
-            return sleepers(target.pid)
-
-        (tid,) = wait_until(asleep, "a thread that waits without a timer")
-        capture = when_recorded(target.pid, [tid])
-        thread = by_tid(capture)[tid]
-        assert thread.label is Label.VERIFIED
-        names = [frame.symbol for frame in thread.frames]
-        assert names[0] == "pthread_mutex_lock", names
-        assert "chaser_main" in names, names
-        assert thread.lock is not None
-        assert capture.locks[thread.lock].owner_tid == target.pid
-        assert tid not in sleepers(target.pid)
-
-
 def has_ended(pid: int) -> bool:
     """Return whether all threads of a child have ended: the first one may be ahead of the
     others."""

@@ -2,8 +2,8 @@
 // lock_costs: measures what locks cost in CPU time, with a library that interposes them and
 // without. Command: `KIND BATCHES`, as of costs.c. Kinds: mutex, rdlock, wrlock: taken and released
 // by one thread; signal, of nobody; pass: two threads take three mutexes in turn, each holding one
-// and waiting for the next, so that every lock waits: two waits and two wakes; read, write: 16 KiB of a file in memory. A third thread waits
-// with deadlines meanwhile, as servers have such threads.
+// and waiting for the next, so that every lock waits: two waits and two wakes; read, write: 16 KiB
+// of a file in memory.
 #include "batches.h"
 
 #include <sys/mman.h>
@@ -58,25 +58,6 @@ static NOIPA void *chaser_main(void *arg)
 	__atomic_store_n((int *)arg, gettid(), __ATOMIC_RELEASE);
 	for (;;)
 		step(&held);
-	return NULL;
-}
-
-static NOIPA void *timer_main(void *arg)
-{
-	static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
-	static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
-
-	pthread_mutex_lock(&own);
-	for (;;) {
-		struct timespec until;
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += 100000000;
-		if (until.tv_nsec >= 1000000000) {
-			until.tv_nsec -= 1000000000;
-			until.tv_sec++;
-		}
-		pthread_cond_timedwait(&never, &own, &until);
-	}
 	return NULL;
 }
 
@@ -145,7 +126,6 @@ int main(void)
 {
 	make_file();
 	start_chaser();
-	pthread_detach(target_thread(timer_main, NULL, 65536));
 	target_ready();
 	target_serve(answer);
 }
