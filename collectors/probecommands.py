@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["command", "given"]
@@ -20,12 +21,13 @@ def command(
     uprobes: bool = True,
     at_rest: bool = False,
     history: bool = False,
+    thresholds: Sequence[str] = (),
 ) -> list[str]:
     """Return what ``snap``, ``serve`` and ``waits`` have in common.
 
     ``interval``: seconds from one line of waits to the next; None: there are none.
     ``at_rest``: nothing is attached until a wait is long. ``history``: what threads do is sampled
-    once a second.
+    once a second. ``thresholds``: each as the probe takes it.
     """
     args = [name, "--backend", backend]
     for pid in pids:
@@ -44,6 +46,8 @@ def command(
         args.append("--at-rest")
     if history:
         args.append("--history")
+    for threshold in thresholds:
+        args += ["--threshold", threshold]
     return args
 
 

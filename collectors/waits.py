@@ -72,13 +72,12 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
         uprobes=options.uprobes,
         at_rest=options.at_rest,
         history=options.history,
+        thresholds=options.thresholds,
     )
     if options.duration is not None:
         args += ["--duration", f"{options.duration:.3f}"]
     for kind in options.kinds:
         args += ["--kind", kind]
-    for threshold in options.thresholds:
-        args += ["--threshold", threshold]
     if options.events:
         args.append("--events")
     if options.follow:

@@ -16,7 +16,8 @@ struct stall_pass {
 	__u64 seen_ns;	/* when that was seen */
 	__u32 number;	/* of the pass */
 	__u32 tid;	/* the kernel's number */
-	__u64 sampled;	/* the present state was sampled */
+	__u32 sampled;	/* the present state was sampled */
+	__u32 no_wait;	/* it is in no system call that waits */
 	/* At the start of the wait that the pass has found. */
 	__u64 fs_base;
 	__u64 regs[STALL_BPF_PT_REGS];

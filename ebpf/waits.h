@@ -43,7 +43,7 @@ struct stall_wait_stat {
 	__u32 marked;	  /* waits for it that have been long: its wakers are recorded */
 	__u32 announced;  /* the record that announces it (FILE, SLOT_FIRST) was sent */
 	__u64 retired_ns; /* by user space */
-	__u64 unused;
+	__u64 listed;	  /* in the list of stats that were ever made */
 	/* From here on written by every wait: a cache line of its own. */
 	__u64 total_ns;
 	__u64 max_ns;

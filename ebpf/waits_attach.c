@@ -53,6 +53,7 @@ static void set_sizes(struct stall_bpf_waits *waits)
 	bpf_map__set_max_entries(skeleton->maps.passes, waits->slot_count);
 	bpf_map__set_max_entries(skeleton->maps.threads, threads);
 	bpf_map__set_max_entries(skeleton->maps.stats, waits->stat_count);
+	bpf_map__set_max_entries(skeleton->maps.made_stats, waits->stat_count);
 	bpf_map__set_max_entries(skeleton->maps.records, options->ring_bytes);
 	bpf_map__set_max_entries(skeleton->maps.alarms, options->ring_bytes < ALARM_BYTES
 								? options->ring_bytes

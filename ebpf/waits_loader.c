@@ -90,6 +90,8 @@ static void init_last_stats(struct stall_bpf_waits *waits)
 		stat->tag = stall_wait_tag(&stat->key);
 		stat->announced = 1;
 		stat->used = 1;
+		stat->listed = 1;
+		waits->made_stats[waits->skeleton->bss->made_count++] = waits->stat_mask + 2 + kind;
 	}
 }
 
@@ -131,6 +133,8 @@ static struct stall_error *map_all(struct stall_bpf_waits *waits)
 		err = map_array(skeleton->maps.threads, (void **)&waits->threads);
 	if (!err)
 		err = map_array(skeleton->maps.passes, (void **)&waits->passes);
+	if (!err)
+		err = map_array(skeleton->maps.made_stats, (void **)&waits->made_stats);
 	if (err)
 		return err;
 	init_last_stats(waits);
@@ -209,6 +213,7 @@ void stall_bpf_waits_destroy(struct stall_bpf_waits *waits)
 		unmap_array(waits->skeleton->maps.stats, waits->stats);
 		unmap_array(waits->skeleton->maps.threads, waits->threads);
 		unmap_array(waits->skeleton->maps.passes, waits->passes);
+		unmap_array(waits->skeleton->maps.made_stats, waits->made_stats);
 	}
 	stall_passes_deinit(waits);
 	waits__destroy(waits->skeleton);

@@ -110,6 +110,24 @@ const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_
 	return waits->stats;
 }
 
+size_t stall_bpf_waits_made_count(const struct stall_bpf_waits *waits)
+{
+	size_t count = *(volatile __u32 *)&waits->skeleton->bss->made_count;
+
+	return count < waits->stat_count ? count : waits->stat_count;
+}
+
+bool stall_bpf_waits_made_stat(const struct stall_bpf_waits *waits, size_t number, size_t *ret)
+{
+	uint32_t index = *(volatile uint32_t *)&waits->made_stats[number];
+
+	// 0: a program is about to write it.
+	if (!index || index > waits->stat_count)
+		return false;
+	*ret = index - 1;
+	return true;
+}
+
 static struct stall_wait_stat *find_stat(const struct stall_bpf_waits *waits,
 					 const struct stall_wait_key *key)
 {
@@ -177,6 +195,7 @@ bool stall_bpf_waits_retire(struct stall_bpf_waits *waits, size_t index,
 		return false;
 	*ret = *stat;
 	memset(&stat->key, 0, sizeof(*stat) - offsetof(struct stall_wait_stat, key));
+	stat->listed = 1;
 	__atomic_store_n(&stat->tag, 0, __ATOMIC_SEQ_CST);
 	return true;
 }

@@ -31,6 +31,10 @@ const volatile struct stall_wait_slot *stall_bpf_waits_slots(const struct stall_
 							     size_t *ret_count);
 const volatile struct stall_wait_stat *stall_bpf_waits_stats(const struct stall_bpf_waits *waits,
 							     size_t *ret_count);
+// The stats that were ever made, by a number below this count: much fewer than all.
+size_t stall_bpf_waits_made_count(const struct stall_bpf_waits *waits);
+// The index of such a stat. False: it is not known yet.
+bool stall_bpf_waits_made_stat(const struct stall_bpf_waits *waits, size_t number, size_t *ret);
 // Sets the role of a futex word, for all waits on it from now on.
 void stall_bpf_waits_set_role(struct stall_bpf_waits *waits, const struct stall_wait_key *key,
 			      enum stall_wait_role role);

@@ -238,19 +238,22 @@ static struct stall_error *copy_stacks(void *state, struct stall_arena *arena,
 
 /* Stats. */
 
+// Numbers of stats that were ever made: most of the table is never used.
+
 static size_t stat_count(void *state)
 {
 	const struct source *source = state;
-	size_t count;
 
-	stall_bpf_waits_stats(source->waits, &count);
-	return count;
+	return stall_bpf_waits_made_count(source->waits);
 }
 
-static bool read_stat(void *state, size_t index, struct stall_wait_stat *ret)
+static bool read_stat(void *state, size_t number, struct stall_wait_stat *ret)
 {
 	const struct source *source = state;
-	size_t count;
+	size_t count, index;
+
+	if (!stall_bpf_waits_made_stat(source->waits, number, &index))
+		return false;
 	const volatile struct stall_wait_stat *stat =
 		&stall_bpf_waits_stats(source->waits, &count)[index];
 	const volatile uint64_t *from = (const volatile uint64_t *)stat;
@@ -264,18 +267,23 @@ static bool read_stat(void *state, size_t index, struct stall_wait_stat *ret)
 	return ret->key.kind < STALL_WAIT_KINDS;
 }
 
-static uint64_t take_max(void *state, size_t stat)
+static uint64_t take_max(void *state, size_t number)
 {
 	struct source *source = state;
+	size_t index;
 
-	return stall_bpf_waits_take_max(source->waits, stat);
+	return stall_bpf_waits_made_stat(source->waits, number, &index)
+		       ? stall_bpf_waits_take_max(source->waits, index)
+		       : 0;
 }
 
-static bool retire(void *state, size_t stat, struct stall_wait_stat *ret)
+static bool retire(void *state, size_t number, struct stall_wait_stat *ret)
 {
 	struct source *source = state;
+	size_t index;
 
-	return stall_bpf_waits_retire(source->waits, stat, ret);
+	return stall_bpf_waits_made_stat(source->waits, number, &index) &&
+	       stall_bpf_waits_retire(source->waits, index, ret);
 }
 
 static void set_role(void *state, const struct stall_wait_key *key, enum stall_wait_role role)

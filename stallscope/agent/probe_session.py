@@ -39,6 +39,10 @@ CAPTURE_SECONDS = 20.0
 """The longest time of a requested capture; a probe that takes longer hangs, and is restarted."""
 END_SECONDS = 1.0
 
+REST_THRESHOLD_MS = "500"
+"""At rest, of waits that no trigger names. With the probe's own 100 ms, syncs of a slow disk would
+end the rest, and it would read the threads more often."""
+
 
 class ProbeSettings(msgspec.Struct, frozen=True):
     """What the probe is asked to do."""
@@ -73,6 +77,7 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
         interval=settings.interval if watch else None,
         top=settings.top,
         uprobes=settings.uprobes,
+        thresholds=(REST_THRESHOLD_MS,) if settings.at_rest else (),
         at_rest=settings.at_rest,
         history=True,
     )

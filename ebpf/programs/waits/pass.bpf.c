@@ -121,11 +121,14 @@ static __noinline int begin_passed_wait(struct task_struct *task, __u32 index)
 	struct pt_regs regs, *at = (void *)bpf_task_pt_regs(task);
 	struct file *file = NULL;
 
-	if (!slot || !pass || !at || is_compat(task) || !read_call(at, &regs))
+	if (!slot || !pass)
 		return 0;
 	struct stall_wait_key key = {.tgid = slot->tgid};
-	if (!key_of_call(task, &regs, &key, &file))
+	if (!at || is_compat(task) || !read_call(at, &regs) ||
+	    !key_of_call(task, &regs, &key, &file)) {
+		pass->no_wait = 1;
 		return 0;
+	}
 	__u64 switches = pass->switches;
 	if (!adopt_call(slot, &regs, &key, file, at))
 		return 0;
@@ -186,11 +189,10 @@ static __always_inline void see(struct task_struct *task, struct stall_wait_slot
 		pass->since_ns = on_cpu ? now : stopped_at(task, pass, runtime, now);
 		pass->switches = switches;
 		pass->runtime = runtime;
-		pass->sampled = 0;
-	} else if (!(slot->seq & 1)) {
-		begin_passed_wait(task, index);
+		pass->sampled = pass->no_wait = 0;
 	}
-	if (!on_cpu && !(slot->seq & 1) && is_long(pass, now))
+	bool slept = pass->seen_ns >= pass->since_ns || is_long(pass, now);
+	if (!on_cpu && slept && !pass->no_wait && !(slot->seq & 1))
 		begin_passed_wait(task, index);
 	pass->seen_ns = now;
 	pass->number = pass_number;
@@ -234,18 +236,34 @@ static __noinline int sample_thread(struct seq_file *seq, struct task_struct *ta
 	return 0;
 }
 
+// A pass reads all threads many times an hour: plain loads, and no number is translated twice.
+static __always_inline bool is_of_process(struct task_struct *task)
+{
+	if (pass_tgid)
+		return (__u32)task->tgid == pass_tgid;
+	if (pid_for_reader(task->group_leader->thread_pid) != pass_pid)
+		return false;
+	pass_tgid = task->tgid;
+	return true;
+}
+
+static __always_inline bool is_last_of_process(struct task_struct *task)
+{
+	struct signal_struct *signal = task->signal;
+
+	return (void *)task->thread_node.next ==
+	       (void *)signal + bpf_core_field_offset(signal->thread_head);
+}
+
 static __always_inline int handle_passed(struct seq_file *seq, struct task_struct *task)
 {
-	__s32 pid = pid_for_reader(task->group_leader->thread_pid);
 	__u32 index;
 
-	if (!pid || pid != pass_pid)
+	if (!is_of_process(task))
 		return 0;
-	if (is_last(task))
+	if (is_last_of_process(task))
 		pass_last = 1;
-	if (!pass_tgid)
-		pass_tgid = task->tgid;
-	if (!pid_for_reader(task->thread_pid)) // it has ended, and has no pid any more
+	if (!task->thread_pid) // it has ended
 		return 0;
 	pass_threads++;
 	struct stall_wait_slot *slot = slot_of(task, &index);

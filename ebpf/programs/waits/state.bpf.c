@@ -17,6 +17,7 @@ __u64 thresholds[STALL_WAIT_KINDS];
 __u64 scan_period_ns = 0;
 
 __u32 slots_high = 0;
+__u32 made_count = 0;
 __u32 marks = 0;
 __u64 lost[STALL_LOST_CAUSES];
 
@@ -25,6 +26,7 @@ struct threads_map threads SEC(".maps");
 struct slots_map slots SEC(".maps");
 struct free_slots_map free_slots SEC(".maps");
 struct stats_map stats SEC(".maps");
+struct made_stats_map made_stats SEC(".maps");
 struct record_ring records SEC(".maps");
 struct record_ring alarms SEC(".maps");
 

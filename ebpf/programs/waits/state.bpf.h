@@ -35,6 +35,7 @@ extern __u64 scan_period_ns;
 
 // Written by the programs.
 extern __u32 slots_high; // the slots that were ever in use are below
+extern __u32 made_count; // of made_stats
 extern __u32 marks;	 // sum of all stat.marked: with none, a wake costs one load
 extern __u64 lost[STALL_LOST_CAUSES];
 
@@ -83,6 +84,16 @@ struct stats_map {
 	__type(value, struct stall_wait_stat);
 };
 extern struct stats_map stats SEC(".maps");
+
+// Index + 1 of each stat that was ever made, in their order: few of them are.
+struct made_stats_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u32);
+};
+extern struct made_stats_map made_stats SEC(".maps");
 
 struct record_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

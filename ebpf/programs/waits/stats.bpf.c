@@ -13,6 +13,18 @@ VERIFIED_ONCE __u32 find_stat_slow(__u64 tag)
 	return 0;
 }
 
+// Once for each place of the table.
+static __always_inline void list_stat(struct stall_wait_stat *stat, __u32 index)
+{
+	if (__sync_val_compare_and_swap(&stat->listed, 0, 1))
+		return;
+	__u32 at = __sync_fetch_and_add(&made_count, 1);
+	__u32 *made = bpf_map_lookup_elem(&made_stats, &at);
+
+	if (made)
+		*made = index + 1;
+}
+
 VERIFIED_ONCE __u32 create_stat(const struct stall_wait_key *key, __u64 tag)
 {
 	if (!key)
@@ -28,6 +40,7 @@ VERIFIED_ONCE __u32 create_stat(const struct stall_wait_key *key, __u64 tag)
 			stat->key = *key;
 			barrier();
 			stat->used = 1;
+			list_stat(stat, index);
 		}
 		if (!old || old == tag)
 			return index;
