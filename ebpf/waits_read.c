@@ -119,7 +119,7 @@ size_t stall_bpf_waits_made_count(const struct stall_bpf_waits *waits)
 
 bool stall_bpf_waits_made_stat(const struct stall_bpf_waits *waits, size_t number, size_t *ret)
 {
-	uint32_t index = *(volatile uint32_t *)&waits->made_stats[number];
+	uint64_t index = *(volatile uint64_t *)&waits->made_stats[number];
 
 	// 0: a program is about to write it.
 	if (!index || index > waits->stat_count)

@@ -58,7 +58,7 @@ struct stall_bpf_waits {
 	struct stall_wait_stat *stats;
 	uint64_t *threads;
 	struct stall_pass *passes;
-	uint32_t *made_stats; // index of the stat + 1
+	uint64_t *made_stats; // index of the stat + 1
 	size_t slot_count, stat_count, thread_count;
 	uint32_t stat_mask;
 	bool has_timer;

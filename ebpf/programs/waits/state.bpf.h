@@ -91,7 +91,7 @@ struct made_stats_map {
 	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, __u64); // as far apart as a mapped array has its elements
 };
 extern struct made_stats_map made_stats SEC(".maps");
 

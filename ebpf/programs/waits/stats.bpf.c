@@ -19,7 +19,7 @@ static __always_inline void list_stat(struct stall_wait_stat *stat, __u32 index)
 	if (__sync_val_compare_and_swap(&stat->listed, 0, 1))
 		return;
 	__u32 at = __sync_fetch_and_add(&made_count, 1);
-	__u32 *made = bpf_map_lookup_elem(&made_stats, &at);
+	__u64 *made = bpf_map_lookup_elem(&made_stats, &at);
 
 	if (made)
 		*made = index + 1;
