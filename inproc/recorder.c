@@ -109,6 +109,16 @@ static bool is_worth_a_ring(enum stall_wait_kind kind)
 	return kind <= STALL_WAIT_FALLOCATE;
 }
 
+static bool has_or_takes_slot(struct recorder_ring *ring, struct recorder_thread *thread)
+{
+	if (recorder_has_slot(ring, thread))
+		return true;
+	if (!recorder_slot_take(ring, thread))
+		return false;
+	recorder_file_forget(thread); // of the thread that had the slot before
+	return true;
+}
+
 static struct recorder_ring *ring_for(struct recorder_thread *thread, enum stall_wait_kind kind)
 {
 	struct recorder_ring *ring =
@@ -116,7 +126,7 @@ static struct recorder_ring *ring_for(struct recorder_thread *thread, enum stall
 
 	if (!ring || !is_enabled(ring))
 		return NULL;
-	return recorder_has_slot(ring, thread) || recorder_slot_take(ring, thread) ? ring : NULL;
+	return has_or_takes_slot(ring, thread) ? ring : NULL;
 }
 
 // The role that the call implies. Readers find out more about conditions.
@@ -556,7 +566,7 @@ void recorder_release(uint64_t object, enum stall_ring_call call,
 	struct recorder_thread *thread = recorder_enter();
 	struct recorder_ring *ring = thread ? recorder_ring() : NULL;
 
-	if (ring && (recorder_has_slot(ring, thread) || recorder_slot_take(ring, thread)))
+	if (ring && has_or_takes_slot(ring, thread))
 		record_release(ring, thread, object, call, place);
 	if (thread)
 		recorder_leave(thread);

@@ -4,7 +4,6 @@
 #include <sys/prctl.h>
 
 #include "inproc/recorder_maps.h"
-#include "inproc/recorder_transfers.h"
 #include "inproc/recorder_wait.h"
 
 #define RETRY_NS 1000000000ULL
@@ -151,7 +150,6 @@ bool recorder_slot_take(struct recorder_ring *ring, struct recorder_thread *thre
 	thread->seq = slot->seq & ~1u;
 	thread->has_stack = false;
 	thread->marked = false;
-	recorder_file_forget(thread);
 	slot->tgid = ring->layout.pid;
 	slot->ns_tid = tid;
 	recorder_read_comm(slot->comm);
