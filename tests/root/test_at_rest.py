@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.root.support import assert_unharmed
+from tests.support.bpf_objects import held, loaded
 from tests.support.known_waits import Call, Made, known_waits, make
 from tests.support.servers import wait_until
 from tests.support.targets import Target
@@ -107,3 +108,13 @@ def test_a_stall_takes_its_capture(target: Target) -> None:
     assert {wait.tid for wait in capture.threads} >= waiting
     assert capture.trigger is not None
     assert capture.trigger.name == "the_mutex"
+
+
+def test_a_probe_that_is_killed_while_armed_leaves_nothing_attached(target: Target) -> None:
+    with watcher(target.pid, options=AT_REST) as watch:
+        make(target, "hold mutex 2")
+        wait_until(lambda: is_attached(watch), "it is armed")
+        its = held(watch.pid)
+        watch.process.kill()
+        wait_until(lambda: not its & loaded(), "the kernel has removed its programs")
+    make(target, "release")

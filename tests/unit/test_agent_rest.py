@@ -42,7 +42,6 @@ class Server:
             sample = Sample("status", self.clock, self.clock, values, 1.0)
             self.rest.take(sample, incident=incident)
 
-    @property
     def rests(self) -> bool:
         return self.rest.at_rest(self.clock)
 
@@ -53,7 +52,7 @@ def test_it_learns_first() -> None:
     rest.take(Sample("status", 0, server.clock, {"Threads_running": 1.0}), incident=False)
     assert not rest.at_rest(server.clock + LEARN_NS - 1)
     assert rest.at_rest(server.clock + LEARN_NS)
-    assert server.rests
+    assert server.rests()
 
 
 def test_a_target_without_sql_is_at_rest() -> None:
@@ -63,39 +62,39 @@ def test_a_target_without_sql_is_at_rest() -> None:
 def test_more_running_threads_than_usual_end_it_and_are_usual_later() -> None:
     server = Server()
     server.poll(1, running=2)
-    assert not server.rests
+    assert not server.rests()
     server.poll(HOLD_NS // NS + 1, running=1)
-    assert server.rests
+    assert server.rests()
     server.poll(10, running=30, statements=1000)
-    assert not server.rests
+    assert not server.rests()
     server.poll(60, running=30, statements=1000)
-    assert server.rests
+    assert server.rests()
 
 
 def test_noise_of_a_busy_server_does_not() -> None:
     server = Server(running=20, statements=20_000)
     server.poll(5, running=24, statements=20_000)
-    assert server.rests
+    assert server.rests()
 
 
 def test_nothing_becomes_usual_during_an_incident() -> None:
     server = Server()
     server.poll(120, running=30, statements=1000, incident=True)
-    assert not server.rests
+    assert not server.rests()
 
 
 def test_a_collapse_ends_it_though_no_more_threads_run() -> None:
     server = Server(running=64, statements=20_000)
     server.poll(1, running=64, statements=10_000)
-    assert server.rests
+    assert server.rests()
     server.poll(1, running=64, statements=2_000)
-    assert not server.rests
+    assert not server.rests()
 
 
 def test_a_load_that_stops_does_not() -> None:
     server = Server(running=64, statements=20_000)
     server.poll(3, running=FEW, statements=0)
-    assert server.rests
+    assert server.rests()
 
 
 @pytest.mark.parametrize("source", ["status", "heartbeat"])
@@ -107,7 +106,7 @@ def test_a_slow_or_late_answer_ends_it(source: str) -> None:
         server = Server()
         late = msgspec.structs.replace(sample, clock_ns=server.clock)
         server.rest.take(late, incident=False)
-        assert not server.rests
+        assert not server.rests()
 
 
 def test_an_account_that_is_refused_does_not() -> None:

@@ -213,7 +213,8 @@ def polled(agent: Any, seconds: float, *, at_rest: bool) -> list[tuple[float, st
             schedule.asked(one.name, agent.clock.now)
             if one.thread in ("sql", "deadlocks"):
                 one.collect()
-    return agent.sent[begun:]
+    sent: list[tuple[float, str]] = agent.sent[begun:]
+    return sent
 
 
 def gaps(sent: list[tuple[float, str]]) -> dict[str, float]:
