@@ -45,6 +45,7 @@ struct stall_sentinel {
 	struct stall_resting resting;
 	uint64_t pass_ns;   // when the latest began
 	uint64_t decide_ns; // when to decide again without a pass; 0: not
+	bool has_unknown;   // waits on words that are not known yet
 	struct process *processes;
 	size_t process_count;
 	struct question questions[MAX_ASKED];
@@ -209,9 +210,14 @@ static bool needs_question(const struct stall_sentinel *sentinel, const struct f
 	return sentinel->marks[stat] != mark_of(pass);
 }
 
-// False: the wait was over before its stack could be copied.
-static bool ask(struct stall_sentinel *sentinel, const struct flight *flight,
-		const struct stall_pass *pass, size_t index)
+enum answer {
+	ASKED,
+	MOVED,	    // the wait was over before its stack could be copied
+	UNREADABLE, // no stack shows what it waits for
+};
+
+static enum answer ask(struct stall_sentinel *sentinel, const struct flight *flight,
+		       const struct stall_pass *pass, size_t index)
 {
 	const struct process *process = find_process(sentinel, flight->slot.tgid);
 	struct question *question = &sentinel->questions[sentinel->question_count];
@@ -239,7 +245,9 @@ static bool ask(struct stall_sentinel *sentinel, const struct flight *flight,
 		record->stack_size =
 			stall_read_child_range(&process->target, record->stack_address,
 					       question->stack, sizeof(question->stack));
-	return record->stack_size && stall_sentinel_slept_on(sentinel, index);
+	if (!stall_sentinel_slept_on(sentinel, index))
+		return MOVED;
+	return record->stack_size ? ASKED : UNREADABLE;
 }
 
 static bool is_idle(enum stall_wait_kind kind, enum stall_wait_role role)
@@ -269,42 +277,49 @@ static bool is_asked(const struct stall_sentinel *sentinel, const struct stall_w
 	return false;
 }
 
-static void check_wait(struct stall_sentinel *sentinel, size_t index, uint64_t now_ns)
+// Before the first question: its answer may take long, where the process's memory map is locked.
+static void find_long_waits(struct stall_sentinel *sentinel, uint64_t now_ns)
+{
+	size_t count;
+
+	stall_bpf_waits_slots(sentinel->waits, &count);
+	sentinel->has_unknown = false;
+	for (size_t i = 0; i < count; i++) {
+		const struct stall_pass *pass = stall_bpf_waits_passed(sentinel->waits, i);
+		struct flight flight;
+
+		if (!pass || !read_flight(sentinel, i, &flight))
+			continue;
+		if (is_asked(sentinel, &flight.slot.key) || needs_question(sentinel, &flight, pass))
+			sentinel->has_unknown = true;
+		else if (is_long(sentinel, &flight, now_ns))
+			stall_resting_saw_long_wait(&sentinel->resting, now_ns);
+	}
+}
+
+static void ask_once(struct stall_sentinel *sentinel, size_t index)
 {
 	const struct stall_pass *pass = stall_bpf_waits_passed(sentinel->waits, index);
 	struct flight flight;
 
-	if (!pass || !read_flight(sentinel, index, &flight))
+	if (!pass || !read_flight(sentinel, index, &flight) ||
+	    is_asked(sentinel, &flight.slot.key) || !needs_question(sentinel, &flight, pass))
 		return;
-	// Its role is known when that was delivered.
-	if (is_asked(sentinel, &flight.slot.key))
+	enum answer answer = ask(sentinel, &flight, pass, index);
+	if (answer == MOVED)
 		return;
-	if (needs_question(sentinel, &flight, pass)) {
-		if (sentinel->question_count == MAX_ASKED) {
-			sentinel->decide_ns = now_ns + AGAIN_NS;
-			return;
-		}
-		if (ask(sentinel, &flight, pass, index)) {
-			sentinel->marks[flight.slot.stat] = mark_of(pass);
-			stall_bpf_waits_announce(sentinel->waits, flight.slot.stat);
-			sentinel->question_count++;
-		}
-		return;
-	}
-	if (is_long(sentinel, &flight, now_ns))
-		stall_resting_saw_long_wait(&sentinel->resting, now_ns);
+	sentinel->marks[flight.slot.stat] = mark_of(pass);
+	stall_bpf_waits_announce(sentinel->waits, flight.slot.stat);
+	sentinel->question_count += answer == ASKED;
 }
 
-static void check_waits(struct stall_sentinel *sentinel, uint64_t now_ns)
+static void ask_unknown(struct stall_sentinel *sentinel)
 {
 	size_t count;
 
-	sentinel->decide_ns = 0;
 	stall_bpf_waits_slots(sentinel->waits, &count);
-	for (size_t i = 0; i < count; i++)
-		check_wait(sentinel, i, now_ns);
-	if (sentinel->question_count)
-		sentinel->decide_ns = now_ns + AGAIN_NS;
+	for (size_t i = 0; i < count && sentinel->question_count < MAX_ASKED; i++)
+		ask_once(sentinel, i);
 }
 
 /* Passes. */
@@ -336,7 +351,6 @@ static struct stall_error *pass(struct stall_sentinel *sentinel, uint64_t now_ns
 	sentinel->pass_ns = now_ns;
 	if (err)
 		return err;
-	check_waits(sentinel, stall_clock_ns(CLOCK_MONOTONIC));
 	stall_resting_passed(&sentinel->resting, threads,
 			     stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns);
 	return NULL;
@@ -402,9 +416,19 @@ struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_
 		return NULL;
 	if (now_ns >= next_pass_ns(sentinel))
 		err = pass(sentinel, now_ns);
-	else
-		check_waits(sentinel, now_ns);
-	return err ? err : decide(sentinel, stall_clock_ns(CLOCK_MONOTONIC));
+	if (err)
+		return err;
+	now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	find_long_waits(sentinel, now_ns);
+	err = decide(sentinel, now_ns);
+	if (err)
+		return err;
+	if (sentinel->has_unknown)
+		ask_unknown(sentinel);
+	// What was asked is known as soon as it was delivered.
+	sentinel->decide_ns =
+		sentinel->question_count ? stall_clock_ns(CLOCK_MONOTONIC) + AGAIN_NS : 0;
+	return NULL;
 }
 
 /* Delivery. */

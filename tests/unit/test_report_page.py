@@ -147,6 +147,12 @@ def test_flame_graph_zooms_searches_and_inverts(
         assert zoomed[narrow] == before["all threads"]
         assert "__lll_lock_wait" not in zoomed
         page.locator("#flame-reset").click()
+        # The chart draws the new widths in the next frame, or a later one.
+        page.wait_for_function(
+            "([name, width]) => Math.round(document.querySelector("
+            "`#flame-chart g.frame[name=${name}]`).getBoundingClientRect().width) === width",
+            arg=[narrow, before[narrow]],
+        )
         assert boxes(page) == before
 
         page.locator("#flame-search").fill("MUTEX")

@@ -153,7 +153,7 @@ def test_the_options_reach_the_probe(
     arguments = json.loads((tmp_path / "arguments").read_bytes())
     assert " ".join(arguments) == (
         f"waits --backend auto --pid {here} --force --interval 500 --top 200 --no-uprobes"
-        " --duration 90.000 --kind fsync --kind lock --threshold 20 --threshold fsync=2.5 --events"
+        " --threshold 20 --threshold fsync=2.5 --duration 90.000 --kind fsync --kind lock --events"
     )
 
 
