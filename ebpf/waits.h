@@ -182,7 +182,8 @@ struct stall_wait_file {
 	char path[STALL_PATH];			       /* by path: as the program gave it */
 };
 
-#define STALL_STAT_PLACES 32 /* of the table that are tried for a key */
+#define STALL_STAT_PLACES 32   /* of the table that are tried for a key */
+#define STALL_THREAD_PLACES 16 /* of the hash table of threads that are tried for one */
 #define STALL_TAG_RETIRED (~0ULL)
 
 /* Not 0. Equal tags count as equal keys: 64 bits, for a few thousand keys. */

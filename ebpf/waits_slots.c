@@ -5,8 +5,6 @@
 
 #include "ebpf/waits_state.h"
 
-#define THREAD_PLACES 16 // of the hash table that are tried, as in programs/waits/slots.bpf.c
-
 bool stall_waits_have_programs_ended(struct stall_bpf_waits *waits)
 {
 	struct stall_error *err = stall_grace_period_wait(&waits->grace_period);
@@ -52,7 +50,7 @@ void stall_waits_free_slots(struct stall_bpf_waits *waits, pid_t pid)
 
 void stall_waits_free_slot_of(struct stall_bpf_waits *waits, uint32_t index, uint32_t tid)
 {
-	for (uint32_t i = 0; i < THREAD_PLACES; i++) {
+	for (uint32_t i = 0; i < STALL_THREAD_PLACES; i++) {
 		uint64_t *place = &waits->threads[(tid + i) & (waits->thread_count - 1)];
 
 		if (*place == ((uint64_t)tid << 32 | (index + 1)))

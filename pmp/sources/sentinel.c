@@ -324,15 +324,14 @@ static void ask_unknown(struct stall_sentinel *sentinel)
 
 /* Passes. */
 
-static struct stall_error *pass_over(struct stall_sentinel *sentinel,
-				     struct stall_bpf_records *records, uint64_t *ret_threads)
+static struct stall_error *pass_over(struct stall_sentinel *sentinel, uint64_t *ret_threads)
 {
 	*ret_threads = 0;
 	for (size_t i = 0; i < sentinel->process_count; i++) {
 		struct process *process = &sentinel->processes[i];
 		struct stall_bpf_pass pass;
 		struct stall_error *err =
-			stall_bpf_waits_pass(sentinel->waits, process->target.pid, records, &pass);
+			stall_bpf_waits_pass(sentinel->waits, process->target.pid, NULL, &pass);
 
 		if (err)
 			return err;
@@ -346,7 +345,7 @@ static struct stall_error *pass_over(struct stall_sentinel *sentinel,
 static struct stall_error *pass(struct stall_sentinel *sentinel, uint64_t now_ns)
 {
 	uint64_t cpu_ns = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID), threads;
-	struct stall_error *err = pass_over(sentinel, NULL, &threads);
+	struct stall_error *err = pass_over(sentinel, &threads);
 
 	sentinel->pass_ns = now_ns;
 	if (err)
@@ -367,7 +366,7 @@ static struct stall_error *arm(struct stall_sentinel *sentinel)
 		return NULL;
 	}
 	stall_resting_armed(&sentinel->resting, now_ns);
-	struct stall_error *err = pass_over(sentinel, NULL, &threads);
+	struct stall_error *err = pass_over(sentinel, &threads);
 	stall_bpf_waits_set_uprobes(sentinel->waits);
 	return err;
 }

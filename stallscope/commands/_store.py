@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stallscope.base import times
 from stallscope.base.errors import UsageError
+from stallscope.base.text import one_line
 
 if TYPE_CHECKING:
     from stallscope.store import Retention, StoredIncident
@@ -24,6 +27,7 @@ __all__ = [
     "number",
     "reading_dest",
     "retention",
+    "since",
     "writing_dest",
 ]
 
@@ -152,3 +156,12 @@ def byte_count(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500 (MB), 500M or 10G")
     return int(match.group(1)) * _UNITS[match.group(2)]
+
+
+def since(text: str, forms: str) -> int:
+    """Parse --since: nanoseconds since the epoch. ``forms``: how it is written, for the error."""
+    try:
+        return times.since(text, time.time_ns())
+    except ValueError:
+        shown = one_line(text, 60)
+        raise UsageError(f"--since {shown!r} is not a time: write {forms}") from None

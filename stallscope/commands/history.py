@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stallscope.base import times
-from stallscope.base.errors import Exit, StallscopeError, UsageError
-from stallscope.base.text import one_line
+from stallscope.base.errors import Exit, StallscopeError
 from stallscope.collectors import processes, waits
 from stallscope.collectors.processes import Server
 from stallscope.commands import _common, _options, _store
@@ -68,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Exit:
     """Print what threads did."""
-    since_ns = _since(args.since)
+    since_ns = _store.since(args.since, "30s, 5m, or '2026-11-21 14:50'")
     pids, servers = processes.resolve(args.pid, _common.selector(args))
     kept = None if args.live else _of_agent(args, pids)
     if kept is not None:
@@ -86,16 +85,6 @@ def run(args: argparse.Namespace) -> Exit:
         return Exit.DONE
     _print(servers, samples, source, args)
     return Exit.DONE
-
-
-def _since(text: str) -> int:
-    try:
-        return times.since(text, time.time_ns())
-    except ValueError:
-        shown = one_line(text, 60)
-        raise UsageError(
-            f"--since {shown!r} is not a time: write 30s, 5m, or '2026-11-21 14:50'"
-        ) from None
 
 
 def _of_agent(args: argparse.Namespace, pids: Sequence[int]) -> AgentHistory | None:

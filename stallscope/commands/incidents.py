@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.base import times
 from stallscope.base.errors import Exit, StallscopeError, UsageError
 from stallscope.base.text import clean, one_line
 from stallscope.commands import _store
@@ -82,10 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+SINCE = "'2026-11-21 14:50', or 30min, 3h, 2d"
+"""How --since is written."""
+
+
 def run(args: argparse.Namespace) -> Exit:
     """Print the list, or one incident, or what was removed."""
     _check(args)
-    since_ns = None if args.since is None else _since(args.since)
+    since_ns = None if args.since is None else _store.since(args.since, SINCE)
     dest = _store.reading_dest(args)
     if args.prune:
         return _prune(dest, args)
@@ -127,16 +130,6 @@ def _report_notes(notes: Sequence[Note]) -> Exit:
     for note in notes:
         print(f"stallscope: {one_line(note.message)}", file=sys.stderr)
     return Exit.PARTIAL if notes else Exit.DONE
-
-
-def _since(text: str) -> int:
-    try:
-        return times.since(text, time.time_ns())
-    except ValueError:
-        shown = one_line(text, 60)
-        raise UsageError(
-            f"--since {shown!r} is not a time: write '2026-11-21 14:50', or 30min, 3h, 2d"
-        ) from None
 
 
 def _listing(dest: Path, args: argparse.Namespace) -> Listing:

@@ -3,11 +3,9 @@
 
 #include "ebpf/programs/waits/wait.bpf.h"
 
-#define THREAD_PLACES 16 // of the hash table that are tried
-
 VERIFIED_ONCE __u32 find_slot_slow(__u32 tid)
 {
-	for (__u32 i = 1; i < THREAD_PLACES; i++) {
+	for (__u32 i = 1; i < STALL_THREAD_PLACES; i++) {
 		__u64 *place = thread_place(tid, i);
 
 		if (place && *place >> 32 == tid)
@@ -22,7 +20,7 @@ VERIFIED_ONCE __u32 publish_slot(__u32 tid, __u32 slot)
 {
 	__u64 entry = (__u64)tid << 32 | (slot + 1);
 
-	for (__u32 i = 0; i < THREAD_PLACES; i++) {
+	for (__u32 i = 0; i < STALL_THREAD_PLACES; i++) {
 		__u64 *place = thread_place(tid, i);
 
 		if (!place)
@@ -94,7 +92,7 @@ VERIFIED_ONCE __u32 create_slot(void)
 
 VERIFIED_ONCE int release_slot(__u32 tid)
 {
-	for (__u32 i = 0; i < THREAD_PLACES; i++) {
+	for (__u32 i = 0; i < STALL_THREAD_PLACES; i++) {
 		__u64 *place = thread_place(tid, i);
 
 		if (!place || *place >> 32 != tid)
