@@ -20,8 +20,9 @@ __all__ = ["Stream"]
 _CHUNK = 1 << 18
 _MAX_STDERR = 1 << 16
 """The most bytes of its stderr that are kept: the last line has the reason why it ended."""
-_LONGEST_PAUSE = 1.0
-"""The longest pause: a signal that asks for the end must be seen when no line comes."""
+_LONGEST_PAUSE = 1.5
+"""The longest pause: a signal that asks for the end must be seen when no line comes. Longer than
+from one line to the next, which come every second and a little later."""
 
 
 class Stream:

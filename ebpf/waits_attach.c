@@ -353,6 +353,7 @@ struct stall_error *stall_bpf_waits_attach(struct stall_bpf_waits *waits)
 	uint64_t before_ps = measures ? stall_call_cost_ps() : 0;
 	struct stall_error *err = attach_all(waits);
 	waits->attached = true;
+	waits->missed_is_known = false;
 	if (err)
 		stall_bpf_waits_detach(waits);
 	else if (measures)

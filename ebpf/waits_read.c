@@ -217,8 +217,13 @@ void stall_bpf_waits_lost(struct stall_bpf_waits *waits, uint64_t ret[STALL_LOST
 {
 	struct bpf_program *program;
 
+	if (!waits->missed_is_known) {
+		waits->missed = 0;
+		bpf_object__for_each_program(program, waits->skeleton->obj) waits->missed +=
+			missed(program);
+		waits->missed_is_known = !waits->attached;
+	}
 	for (int i = 0; i < STALL_LOST_CAUSES; i++)
 		ret[i] = *(volatile __u64 *)&waits->skeleton->bss->lost[i];
-	bpf_object__for_each_program(program, waits->skeleton->obj) ret[STALL_LOST_MISSED] +=
-		missed(program);
+	ret[STALL_LOST_MISSED] += waits->missed;
 }

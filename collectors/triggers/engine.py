@@ -153,25 +153,32 @@ class Engine:
             if t.variable is not None
         ]
         self._waits = [_WaitTrigger(t) for t in settings.triggers if t.wait is not None]
+        self._all: tuple[_Watched, ...] = (*self._variables, *self._waits)
         self._readings = Readings(
             [name for trigger in self._variables for name in trigger.names], constants
+        )
+        self._reads_waits = any(
+            waiting.is_of_waits(name.name)
+            for trigger in self._variables
+            for name in trigger.names
+            if isinstance(name, Name)
         )
         self._given_up: list[str] = []
 
     @property
     def breached(self) -> tuple[str, ...]:
         """Return the triggers that have fired and are not over: the incident goes on."""
-        return tuple(t.settings.name for t in self._all() if t.machine.phase is Phase.FIRED)
+        return tuple(t.settings.name for t in self._all if t.machine.phase is Phase.FIRED)
 
     @property
     def calm(self) -> bool:
         """Return whether no trigger counts breaches, or has fired and is not over."""
-        return all(t.machine.phase is Phase.CALM for t in self._all())
+        return all(t.machine.phase is Phase.CALM for t in self._all)
 
     @property
     def over_ns(self) -> int | None:
         """Return when the latest breach that had fired was over, by the clock of the samples."""
-        found = [t.machine.over_ns for t in self._all() if t.machine.over_ns is not None]
+        found = [t.machine.over_ns for t in self._all if t.machine.over_ns is not None]
         return max(found, default=None)
 
     def given_up(self) -> tuple[str, ...]:
@@ -182,9 +189,7 @@ class Engine:
     def feed(self, sample: Sample) -> tuple[Fired, ...]:
         """Take a sample of any collector, a failed one too; return what fired."""
         found = self._readings.take(sample)
-        self._given_up += [
-            t.settings.name for t in self._all() if t.machine.give_up(sample.clock_ns)
-        ]
+        self._give_up(sample.clock_ns)
         incident = bool(self.breached)
         fired = []
         for trigger in self._variables:
@@ -198,6 +203,9 @@ class Engine:
         """Take a line of the wait programs as a sample."""
         fired = [trigger.evaluate(line, time_ns, clock_ns) for trigger in self._waits]
         found = tuple(one for one in fired if one is not None)
+        if not self._reads_waits:
+            self._give_up(clock_ns)
+            return found
         return found + self.feed(waiting.sample_of(line, time_ns, clock_ns))
 
     def feed_wait(self, wait: Trigger, time_ns: int, clock_ns: int) -> Fired | None:
@@ -211,7 +219,7 @@ class Engine:
     def restarted(self) -> None:
         """Start again for another server process: values are not compared across a restart."""
         self._readings.restarted()
-        for trigger in self._all():
+        for trigger in self._all:
             trigger.machine.restarted()
 
     def baselines(self) -> dict[str, list[tuple[float, ...]]]:
@@ -229,10 +237,10 @@ class Engine:
 
     def states(self) -> tuple[TriggerState, ...]:
         """Return the state of each trigger."""
-        return tuple(trigger.state() for trigger in self._all())
+        return tuple(trigger.state() for trigger in self._all)
 
-    def _all(self) -> Sequence[_Watched]:
-        return [*self._variables, *self._waits]
+    def _give_up(self, clock_ns: int) -> None:
+        self._given_up += [t.settings.name for t in self._all if t.machine.give_up(clock_ns)]
 
 
 class _Watched:

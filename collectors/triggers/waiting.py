@@ -15,6 +15,7 @@ from stallscope.model.waitlines import Key, WaitLine
 __all__ = [
     "WAITS",
     "is_counted",
+    "is_of_waits",
     "longest",
     "matches",
     "probe_options",
@@ -90,9 +91,14 @@ def sentence(settings: TriggerSettings, wait: Trigger) -> str:
     return f"{wait.waiters} threads >= {settings.convoy} wait for {wait.kind}{name}, one {length}"
 
 
+def is_of_waits(name: str) -> bool:
+    """Return whether ``sample_of`` has a value of this name."""
+    return name.startswith(f"{WAITS}.")
+
+
 def is_counted(name: str) -> bool:
     """Return whether a value of ``sample_of`` is of waits that are below their threshold too."""
-    return name.startswith(f"{WAITS}.") and not name.endswith(".in_flight")
+    return is_of_waits(name) and not name.endswith(".in_flight")
 
 
 def sample_of(line: WaitLine, time_ns: int, clock_ns: int) -> Sample:

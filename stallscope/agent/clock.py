@@ -20,3 +20,7 @@ class Clock:
     def wall_ns(self) -> int:
         """Return the time of day, since the epoch."""
         return time.time_ns()
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so long."""
+        time.sleep(seconds)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -55,6 +56,11 @@ class WaitsReceived(msgspec.Struct, frozen=True):
     data: bytes
     clock_ns: int
 
+    @property
+    def can_wait(self) -> bool:
+        """Return whether it may be handled some time later: the source rests and saw no wait."""
+        return self.line.rest is not None and self.line.rest.resting and not self.line.keys
+
 
 class ProbeStatus(msgspec.Struct, frozen=True):
     """The probe has become ready, or has ended. ``sees_waits``: it watches waits; ``at_rest``: the
@@ -100,13 +106,20 @@ MAX_BATCH = 1000
 
 
 class EventQueue:
-    """The queue. Putting never waits, also in a signal handler (queue.SimpleQueue is reentrant)."""
+    """The queue. Putting never waits, also in a signal handler (queue.SimpleQueue is reentrant).
+
+    Each time that the loop wakes up costs more than an event: what can wait comes with the next
+    event, or at the end of the pause.
+    """
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._patient: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        """Events that wake nobody up."""
 
     def put(self, event: Event) -> None:
-        self._queue.put(event)
+        patient = isinstance(event, WaitsReceived) and event.can_wait
+        (self._patient if patient else self._queue).put(event)
 
     def get(self, seconds: float) -> Event | None:
         """Return the next event, or None after that time."""
@@ -118,10 +131,14 @@ class EventQueue:
     def take(self, seconds: float) -> list[Event]:
         """Return the events that are there, after waiting so long for the first one."""
         event = self.get(seconds)
-        found = [] if event is None else [event]
-        while found and len(found) < MAX_BATCH:
-            try:
-                found.append(self._queue.get_nowait())
-            except queue.Empty:
-                break
+        found = [*_waiting(self._patient), *([] if event is None else [event])]
+        if event is not None:
+            found += _waiting(self._queue)
         return found
+
+
+def _waiting(events: queue.SimpleQueue[Event]) -> Iterator[Event]:
+    """Yield the events that are there now, as many as are handled at once."""
+    with contextlib.suppress(queue.Empty):
+        for _ in range(MAX_BATCH):
+            yield events.get_nowait()

@@ -78,6 +78,8 @@ DISK_NS = 10 * NS
 """From one check of the disk's free space to the next."""
 PRUNE_NS = 3600 * NS
 LONGEST_PAUSE = 1.0
+GATHER_SECONDS = 0.01
+"""At rest, the pause after a poll in which collectors answer: the loop wakes up once for them."""
 TEXTS_SECONDS = 6.0
 """For all texts of an incident together; each one also has a deadline."""
 _GRACE = 0.2
@@ -166,6 +168,8 @@ class Agent:
                     steps = max(1, -((self._next_poll - now) // interval))
                     self._next_poll += interval * steps
                     self._poll(now)
+                    if self._resting:
+                        self._clock.sleep(GATHER_SECONDS)
                 self._take(self.events.take(self._pause(now)))
         finally:
             self._end()
