@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from stallscope.collectors.collector import Collector
+from stallscope.collectors.host.collecting import HostCollector
 from stallscope.collectors.host.disks import Disks
 from stallscope.collectors.host.load import Load
 from stallscope.collectors.host.memory import Memory
@@ -15,7 +15,7 @@ __all__ = ["Disks", "Load", "Memory", "Pressure", "ProcessNumbers", "host_collec
 
 def host_collectors(
     pid: int, *, start_time: int | None = None, datadir: str | None = None
-) -> tuple[Collector, ...]:
+) -> tuple[HostCollector, ...]:
     """Return all collectors of this folder for one server; ``datadir`` as the server sees it."""
     return (
         ProcessNumbers(pid, start_time),

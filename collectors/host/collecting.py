@@ -24,6 +24,8 @@ REST_SECONDS = 5.0
 """From one sample to the next while the server is at rest."""
 SHARE = 0.001
 """The share of one core that an expensive read may cost on average."""
+REST_SHARE = 0.0002
+"""The same while the server is at rest."""
 
 _WHY = {
     errno.ENOENT: "it does not exist",
@@ -82,21 +84,22 @@ class OpenedFile:
 class Pace:
     """Spaces expensive reads so that they cost at most a share of one core on average."""
 
-    def __init__(self, share: float = SHARE) -> None:
-        self._share = share
-        self._next_ns = 0
+    def __init__(self) -> None:
+        self._latest_ns: int | None = None
+        self._took_ns = 0
         self._begun = 0
 
-    def due(self, clock_ns: int) -> bool:
+    def due(self, clock_ns: int, share: float = SHARE) -> bool:
         """Return whether the read may be made now; its duration counts from here."""
-        if clock_ns < self._next_ns:
+        if self._latest_ns is not None and clock_ns - self._latest_ns < self._took_ns / share:
             return False
         self._begun = time.thread_time_ns()
         return True
 
     def done(self, clock_ns: int) -> None:
         """Count the CPU time of the read."""
-        self._next_ns = clock_ns + int((time.thread_time_ns() - self._begun) / self._share)
+        self._latest_ns = clock_ns
+        self._took_ns = time.thread_time_ns() - self._begun
 
 
 class HostCollector(ABC):
@@ -111,6 +114,12 @@ class HostCollector(ABC):
         # A thread of its own: a file of /proc can hang, that of a process with mmap_lock held.
         self.thread = self.name
         self._files: list[OpenedFile] = []
+        self.at_rest = False
+
+    @property
+    def share(self) -> float:
+        """The share of one core that an expensive read may cost now."""
+        return REST_SHARE if self.at_rest else SHARE
 
     def collect(self) -> Sample:
         """Take a sample. Raises: StallscopeError, a sentence."""

@@ -70,7 +70,7 @@ class ProcessNumbers(HostCollector):
         fds = self._count_fds(clock_ns)
         if fds is not None:
             values["process.fds"] = fds
-        values.update(self._threads.read(clock_ns))
+        values.update(self._threads.read(clock_ns, self.share))
         return values
 
     def _read_stat(self, clock_ns: int) -> dict[str, float]:
@@ -104,7 +104,7 @@ class ProcessNumbers(HostCollector):
             size = os.stat(folder).st_size
             if size:
                 return float(size)
-            if self._fds_pace.due(clock_ns):
+            if self._fds_pace.due(clock_ns, self.share):
                 count = len(os.listdir(folder))
                 self._fds_pace.done(clock_ns)
                 return float(count)
@@ -120,8 +120,8 @@ class _Threads:
         self._switches: dict[str, int] = {}
         self._looked_ns = 0
 
-    def read(self, clock_ns: int) -> dict[str, float]:
-        if not self._pace.due(clock_ns):
+    def read(self, clock_ns: int, share: float) -> dict[str, float]:
+        if not self._pace.due(clock_ns, share):
             return {}
         states: Counter[str] = Counter()
         switches: dict[str, int] = {}

@@ -160,12 +160,16 @@ def of_server(
 ) -> Sources:
     """Return the sources of this server process; without ``login`` none over SQL."""
     main = server.main
-    collectors: list[Collector] = list(
-        host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
-    )
+    host = host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
+    collectors: list[Collector] = [*host]
+
+    def host_rests(at_rest: bool) -> None:
+        for collector in host:
+            collector.at_rest = at_rest
+
     collectors += [CommandCollector(command) for command in settings.commands]
     if login is None or family(main.exe, main.comm) not in ("mysql", "mariadb"):
-        return Sources(tuple(collectors))
+        return Sources(tuple(collectors), set_rest=host_rests)
     # Imported here: the agent of another server does not need PyMySQL.
     from stallscope.collectors.sql.collecting import REST_SECONDS
     from stallscope.collectors.sql.connection import Connection
@@ -192,6 +196,7 @@ def of_server(
     deadlocks = Deadlocks(watch, keep_deadlock, lambda: bool(status.latest))
 
     def set_rest(at_rest: bool) -> None:
+        host_rests(at_rest)
         status.at_rest = at_rest
 
     return Sources(

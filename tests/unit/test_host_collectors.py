@@ -245,14 +245,16 @@ def test_a_file_is_cut_at_its_limit(tmp_path: Path) -> None:
 
 
 def test_an_expensive_sample_is_taken_rarely() -> None:
-    pace = Pace(share=0.01)
-    assert pace.due(0)
+    pace = Pace()
+    assert pace.due(0, share=0.01)
     used = time.thread_time_ns()
     while time.thread_time_ns() - used < 2_000_000:
         pass
     pace.done(0)
-    assert not pace.due(190_000_000)
-    assert pace.due(10**10)
+    assert not pace.due(190_000_000, share=0.01)
+    assert pace.due(10**10, share=0.01)
+    assert not pace.due(190_000_000, share=0.001)
+    assert pace.due(190_000_000, share=0.9), "the rest is over"
 
 
 def test_all_of_them_keep_few_files_open() -> None:
