@@ -15,7 +15,9 @@
 #define WAITS_AT_ONCE 16 // added to header.waits at once
 #define WAITS_PER_NAME 64
 #define MAX_PATIENCE_NS 10000000ULL
-#define MAX_TICK_NS 10000000ULL // of CLOCK_MONOTONIC_COARSE
+// Of transfers whose start is only known to a tick of the coarse clock, 10 ms at most: a shorter
+// threshold may be over within two ticks.
+#define LIGHT_THRESHOLD_NS 20000000ULL
 #define MIN_PATIENCE_NS 100000ULL
 #define QUEUE 8			   // so many waiters are a stall, however short each wait is
 #define QUEUE_PAUSE_NS 20000000ULL // between recorded releases of an object with such a queue
@@ -291,9 +293,9 @@ bool recorder_begin_transfer(struct recorder_thread *thread, const struct record
 	struct recorder_ring *ring = recorder_ring();
 
 	if (!recorder_has_slot(ring, thread) ||
-	    recorder_threshold_of(ring, wait->kind) < MAX_TICK_NS)
+	    recorder_threshold_of(ring, wait->kind) < LIGHT_THRESHOLD_NS)
 		return false;
-	uint64_t now = recorder_now();
+	uint64_t now = recorder_clock(CLOCK_MONOTONIC_COARSE);
 	const struct recorder_file *file = recorder_file_known(thread, wait, now);
 	if (!file)
 		return false;
@@ -301,7 +303,7 @@ bool recorder_begin_transfer(struct recorder_thread *thread, const struct record
 	thread->kind = wait->kind;
 	thread->operation = wait->operation;
 	thread->object = 0;
-	thread->place = *place;
+	thread->light_place = place;
 	thread->has_stack = false;
 	thread->is_light = true;
 	thread->fd = wait->fd;
@@ -343,8 +345,11 @@ static void check_file(struct recorder_ring *ring, struct recorder_thread *threa
 // True: it was so short that it need not be measured.
 static bool end_light(struct recorder_ring *ring, struct recorder_thread *thread, uint64_t bytes)
 {
-	thread->is_light = false;
-	if (recorder_clock(CLOCK_MONOTONIC_COARSE) > thread->start_ns) {
+	uint64_t tick = recorder_clock(CLOCK_MONOTONIC_COARSE);
+
+	if (tick > thread->start_ns) {
+		thread->place = *thread->light_place;
+		thread->last_tick_ns = tick;
 		check_file(ring, thread);
 		return false;
 	}
@@ -401,7 +406,7 @@ static const uint8_t *words_of(struct recorder_ring *ring, struct recorder_threa
 }
 
 struct ending {
-	uint64_t now;
+	uint64_t now, ns;
 	int64_t result;
 	uint32_t flags;
 };
@@ -436,7 +441,7 @@ static bool count_end(struct recorder_ring *ring, struct recorder_thread *thread
 		      struct ending *ending, uint64_t bytes)
 {
 	struct stall_wait_stat *stat = thread->stat;
-	uint64_t ns = ending->now - thread->start_ns;
+	uint64_t ns = ending->ns;
 	uint32_t role = __atomic_load_n(&stat->role, __ATOMIC_RELAXED);
 	bool is_over = ns >= recorder_threshold_of(ring, thread->kind);
 	bool is_cond =
@@ -474,6 +479,8 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 	if (thread->is_light && end_light(ring, thread, bytes))
 		return;
 	struct ending ending = {.now = recorder_now(), .result = result};
+	ending.ns = thread->is_light ? recorder_file_estimate(thread, ending.now)
+				     : ending.now - thread->start_ns;
 	// Count it first: a reader may remove the stat once no wait uses it.
 	bool is_recorded = count_end(ring, thread, &ending, bytes);
 	if (thread->marked)
@@ -483,10 +490,11 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 		record_end(ring, thread, &ending);
 	if (thread->has_stack)
 		recorder_stack_release(ring, thread->index);
-	if ((thread->kind == STALL_WAIT_READ || thread->kind == STALL_WAIT_WRITE) &&
-	    recorder_stat_is_own(ring, thread->stat))
-		recorder_file_learn(thread, &thread->slot->key, ending.now,
-				    ending.now - thread->start_ns);
+	if (thread->is_light)
+		recorder_file_expire(thread);
+	else if ((thread->kind == STALL_WAIT_READ || thread->kind == STALL_WAIT_WRITE) &&
+		 recorder_stat_is_own(ring, thread->stat))
+		recorder_file_learn(thread, &thread->slot->key, ending.ns);
 }
 
 uint64_t recorder_patience_ns(void)

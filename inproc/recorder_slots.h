@@ -38,7 +38,9 @@ struct recorder_thread {
 	uint16_t kind;			/* enum stall_wait_kind */
 	uint16_t mark;			/* index of the object's mark, */
 	bool marked;			/* if it has one */
-	bool is_light;			/* a transfer on a file that is known */
+	bool is_light;			/* a transfer on a file that is known: */
+	uint64_t last_tick_ns;		/* of the coarse clock, at its end, */
+	const struct recorder_place *light_place; /* and where it began, until its end */
 	int fd;				/* of a transfer, */
 	uint64_t file_size;		/* and that of a file that is written to */
 };
