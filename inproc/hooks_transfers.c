@@ -26,70 +26,79 @@ static bool is_extension(const struct stat *st, uint64_t end)
 	return S_ISREG(st->st_mode) && end > (uint64_t)st->st_size;
 }
 
-static inline __attribute__((always_inline)) bool begin(struct hook *hook, bool writes,
-							uint32_t call, int fd, uint64_t size,
-							off_t offset)
+// Keeps what is rarely needed out of the functions that are called often.
+static __attribute__((noinline)) bool begin_unknown(struct hook *hook, struct recorder_wait *wait)
 {
-	struct recorder_wait wait = {.kind = writes ? STALL_WAIT_WRITE : STALL_WAIT_READ,
-				     .operation = call,
-				     .fd = fd,
-				     .value = (uint64_t)offset,
-				     .size = size};
 	struct stat st;
 
-	if (STALL_LIKELY(size < LARGE) || !hook_enter(hook))
+	if (!hook_enter(hook))
 		return false;
-	hook_here(&hook->place);
-	if (hook_begin_transfer(hook, &wait))
-		return true;
 	// The kernel's struct stat is that of glibc on x86-64; fstat() is none of glibc 2.17's.
-	if (writes && !raw_call2(SYS_fstat, fd, &st)) {
-		wait.st = &st;
-		if (is_extension(&st, (uint64_t)offset + size))
-			wait.kind = STALL_WAIT_EXTEND;
+	if (wait->kind == STALL_WAIT_WRITE && !raw_call2(SYS_fstat, wait->fd, &st)) {
+		wait->st = &st;
+		if (is_extension(&st, wait->value + wait->size))
+			wait->kind = STALL_WAIT_EXTEND;
 	}
-	hook_begin(hook, &wait, wait.kind == STALL_WAIT_EXTEND);
+	hook_begin(hook, wait, wait->kind == STALL_WAIT_EXTEND);
 	return true;
 }
 
-#define WATCH(call, ...)                                                                           \
-	({                                                                                         \
+static inline __attribute__((always_inline)) bool begin(struct hook *hook,
+							enum stall_wait_kind kind, uint32_t call,
+							int fd, uint64_t size, off_t offset)
+{
+	struct recorder_wait wait = {
+		.kind = kind, .operation = call, .fd = fd, .value = (uint64_t)offset, .size = size};
+
+	hook_here(&hook->place);
+	return STALL_LIKELY(hook_begin_transfer(hook, &wait)) || begin_unknown(hook, &wait);
+}
+
+// A call that is not recorded is the function's last, so that no frame of ours has to be left: a
+// CPU does not predict the returns that follow a system call.
+#define WATCH(call, kind, number, fd, size, offset)                                                \
+	do {                                                                                       \
+		uint64_t size_ = size;                                                             \
+		if (size_ < LARGE || recorder_is_off())                                            \
+			return call;                                                               \
 		struct hook hook_;                                                                 \
-		bool is_recorded_ = begin(&hook_, __VA_ARGS__);                                    \
+		bool is_recorded_ = begin(&hook_, kind, number, fd, size_, offset);                \
 		ssize_t result_ = call;                                                            \
 		if (is_recorded_)                                                                  \
-			hook_end_call(&hook_, result_, result_ < 0 ? 0 : (uint64_t)result_);       \
-		result_;                                                                           \
-	})
+			hook_end_transfer(&hook_, result_);                                        \
+		return result_;                                                                    \
+	} while (0)
 
 INTERPOSED ssize_t pread(int fd, void *buffer, size_t size, off_t offset)
 {
-	return WATCH(REAL(pread)(fd, buffer, size, offset), false, SYS_pread64, fd, size, offset);
+	WATCH(REAL(pread)(fd, buffer, size, offset), STALL_WAIT_READ, SYS_pread64, fd, size,
+	      offset);
 }
 
 // _FORTIFY_SOURCE turns pread() into this.
 INTERPOSED ssize_t __pread_chk(int fd, void *buffer, size_t size, off_t offset, size_t room);
 INTERPOSED ssize_t __pread_chk(int fd, void *buffer, size_t size, off_t offset, size_t room)
 {
-	return WATCH(REAL(pread_chk)(fd, buffer, size, offset, room), false, SYS_pread64, fd, size,
-		     offset);
+	WATCH(REAL(pread_chk)(fd, buffer, size, offset, room), STALL_WAIT_READ, SYS_pread64, fd,
+	      size, offset);
 }
 
 INTERPOSED ssize_t pwrite(int fd, const void *buffer, size_t size, off_t offset)
 {
-	return WATCH(REAL(pwrite)(fd, buffer, size, offset), true, SYS_pwrite64, fd, size, offset);
+	WATCH(REAL(pwrite)(fd, buffer, size, offset), STALL_WAIT_WRITE, SYS_pwrite64, fd, size,
+	      offset);
 }
 
 INTERPOSED ssize_t preadv(int fd, const struct iovec *vector, int count, off_t offset)
 {
-	return WATCH(REAL(preadv)(fd, vector, count, offset), false, SYS_preadv, fd,
-		     vector_size(vector, count), offset);
+	WATCH(REAL(preadv)(fd, vector, count, offset), STALL_WAIT_READ, SYS_preadv, fd,
+	      vector_size(vector, count), offset);
 }
 
 INTERPOSED ssize_t pwritev(int fd, const struct iovec *vector, int count, off_t offset)
 {
-	return WATCH(REAL(pwritev)(fd, vector, count, offset), true, SYS_pwritev, fd,
-		     vector_size(vector, count), offset);
+	WATCH(REAL(pwritev)(fd, vector, count, offset), STALL_WAIT_WRITE, SYS_pwritev, fd,
+	      vector_size(vector, count), offset);
 }
 
 ALSO(pread, pread64);

@@ -42,7 +42,9 @@ void hook_begin(struct hook *hook, const struct recorder_wait *wait, bool with_s
 
 bool hook_begin_transfer(struct hook *hook, const struct recorder_wait *wait)
 {
-	if (!recorder_begin_transfer(hook->thread, wait, &hook->place))
+	hook_notice_fork();
+	hook->thread = recorder_begin_transfer(wait, &hook->place);
+	if (!hook->thread)
 		return false;
 	guard(hook);
 	return true;
@@ -60,6 +62,18 @@ static void hook_finish(struct hook *hook, int64_t result, uint64_t bytes)
 void hook_end(struct hook *hook, int result)
 {
 	hook_finish(hook, -result, 0);
+}
+
+void hook_end_transfer(struct hook *hook, int64_t result)
+{
+	uint64_t bytes = result < 0 ? 0 : (uint64_t)result;
+
+	if (result >= 0 && recorder_end_transfer(hook->thread, bytes)) {
+		if (hook->is_guarded)
+			real.cleanup_pop(&hook->cleanup, 0);
+		return;
+	}
+	hook_end_call(hook, result, bytes);
 }
 
 void hook_end_call(struct hook *hook, int64_t result, uint64_t bytes)

@@ -45,12 +45,14 @@ struct hook {
 /* False: nothing is recorded of this call. */
 bool hook_enter(struct hook *hook);
 void hook_begin(struct hook *hook, const struct recorder_wait *wait, bool with_stack);
-/* False: hook_begin() is to be called. */
+/* Without hook_enter(). False: hook_enter() and hook_begin() are to be called. */
 bool hook_begin_transfer(struct hook *hook, const struct recorder_wait *wait);
 /* `result` of a function of pthread: 0 or an error, which leaves errno alone. */
 void hook_end(struct hook *hook, int result);
 /* `result` of a system call: -1 and errno, or its return value. */
 void hook_end_call(struct hook *hook, int64_t result, uint64_t bytes);
+/* The same for a read or write, begun in either way. */
+void hook_end_transfer(struct hook *hook, int64_t result);
 
 /* Memory that the program passes to be read. For an invalid pointer the kernel returns EFAULT, so
  * the hook must not read it either: nothing is ever mapped that low (vm.mmap_min_addr). */

@@ -37,6 +37,13 @@ static bool is_enabled(const struct recorder_ring *ring)
 	return __atomic_load_n(&ring->header->enabled, __ATOMIC_RELAXED) != 0;
 }
 
+bool recorder_is_off(void)
+{
+	const struct recorder_ring *ring = recorder_ring();
+
+	return ring && !is_enabled(ring);
+}
+
 static bool is_published(const struct recorder_ring *ring, const struct recorder_thread *thread)
 {
 	return recorder_has_slot(ring, thread) && (thread->seq & 1);
@@ -287,37 +294,63 @@ void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *
 	set_doing(thread, RECORDER_WAITS);
 }
 
-bool recorder_begin_transfer(struct recorder_thread *thread, const struct recorder_wait *wait,
-			     const struct recorder_place *place)
+static __attribute__((noinline)) void count_light(struct recorder_thread *thread)
 {
+	uint32_t pending = recorder_files[thread->index].pending;
+
+	__atomic_fetch_add(&recorder_ring()->header->waits, pending, __ATOMIC_RELAXED);
+	recorder_file_flush(thread);
+}
+
+/* Reads and writes of a file that is known. */
+
+struct recorder_thread *recorder_begin_transfer(const struct recorder_wait *wait,
+						const struct recorder_place *place)
+{
+	struct recorder_thread *thread = &self;
 	struct recorder_ring *ring = recorder_ring();
 
-	if (!recorder_has_slot(ring, thread) ||
-	    recorder_threshold_of(ring, wait->kind) < LIGHT_THRESHOLD_NS)
-		return false;
+	if (thread->doing != RECORDER_IDLE || thread->ended || !recorder_has_slot(ring, thread) ||
+	    !is_enabled(ring) || recorder_threshold_of(ring, wait->kind) < LIGHT_THRESHOLD_NS)
+		return NULL;
+	const struct recorder_file *file = &recorder_files[thread->index];
 	uint64_t now = recorder_clock(CLOCK_MONOTONIC_COARSE);
-	const struct recorder_file *file = recorder_file_known(thread, wait, now);
-	if (!file)
-		return false;
+	if (!recorder_file_is_known(file, wait, now))
+		return NULL;
+	thread->frame = (uintptr_t)__builtin_frame_address(0);
+	thread->nested = 0;
+	set_doing(thread, RECORDER_WRITES);
 	struct stall_wait_slot *slot = thread->slot;
-	thread->kind = wait->kind;
-	thread->operation = wait->operation;
-	thread->object = 0;
+	if (!thread->is_light) { // else the slot has it from the call before
+		slot->stat = recorder_stat_index(ring, file->stat);
+		slot->key = file->key;
+		slot->operation = file->operation;
+		thread->is_light = true;
+		thread->has_stack = false;
+	}
 	thread->light_place = place;
-	thread->has_stack = false;
-	thread->is_light = true;
-	thread->fd = wait->fd;
-	thread->stat = file->stat;
-	thread->tag = file->tag;
-	slot->stat = recorder_stat_index(ring, file->stat);
-	slot->key = file->key;
-	slot->operation = wait->operation;
 	slot->value = wait->value;
 	slot->size = wait->size;
 	slot->start_ns = thread->start_ns = now;
 	set_seq(thread, thread->seq + 1);
-	count_begin(ring, thread);
 	set_doing(thread, RECORDER_WAITS);
+	return thread;
+}
+
+bool recorder_end_transfer(struct recorder_thread *thread, uint64_t bytes)
+{
+	struct recorder_file *file = &recorder_files[thread->index];
+
+	if (!thread->is_light || !is_published(recorder_ring(), thread) ||
+	    recorder_clock(CLOCK_MONOTONIC_COARSE) > thread->start_ns)
+		return false;
+	set_doing(thread, RECORDER_WRITES);
+	file->bytes += bytes;
+	file->pending++;
+	if (recorder_file_is_due(file))
+		count_light(thread);
+	set_seq(thread, thread->seq + 1);
+	set_doing(thread, RECORDER_IDLE);
 	return true;
 }
 
@@ -342,20 +375,20 @@ static void check_file(struct recorder_ring *ring, struct recorder_thread *threa
 	set_seq(thread, thread->seq + 1);
 }
 
-// True: it was so short that it need not be measured.
-static bool end_light(struct recorder_ring *ring, struct recorder_thread *thread, uint64_t bytes)
+// What recorder_begin_transfer() leaves out.
+static void end_light(struct recorder_ring *ring, struct recorder_thread *thread)
 {
-	uint64_t tick = recorder_clock(CLOCK_MONOTONIC_COARSE);
+	const struct recorder_file *file = &recorder_files[thread->index];
 
-	if (tick > thread->start_ns) {
-		thread->place = *thread->light_place;
-		thread->last_tick_ns = tick;
-		check_file(ring, thread);
-		return false;
-	}
-	recorder_file_count(thread, bytes);
-	set_seq(thread, thread->seq + 1);
-	return true;
+	thread->last_tick_ns = recorder_clock(CLOCK_MONOTONIC_COARSE);
+	thread->place = *thread->light_place;
+	thread->object = 0;
+	thread->kind = file->kind;
+	thread->operation = file->operation;
+	thread->fd = file->fd;
+	thread->stat = file->stat;
+	thread->tag = file->tag;
+	check_file(ring, thread);
 }
 
 // The ring was being made, or had no room, when the wait began.
@@ -476,8 +509,8 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 	set_doing(thread, RECORDER_WRITES);
 	if (!is_published(ring, thread))
 		return;
-	if (thread->is_light && end_light(ring, thread, bytes))
-		return;
+	if (thread->is_light)
+		end_light(ring, thread);
 	struct ending ending = {.now = recorder_now(), .result = result};
 	ending.ns = thread->is_light ? recorder_file_estimate(thread, ending.now)
 				     : ending.now - thread->start_ns;
@@ -490,11 +523,13 @@ void recorder_end(struct recorder_thread *thread, int64_t result, uint64_t bytes
 		record_end(ring, thread, &ending);
 	if (thread->has_stack)
 		recorder_stack_release(ring, thread->index);
-	if (thread->is_light)
+	if (thread->is_light) {
 		recorder_file_expire(thread);
-	else if ((thread->kind == STALL_WAIT_READ || thread->kind == STALL_WAIT_WRITE) &&
-		 recorder_stat_is_own(ring, thread->stat))
+		thread->is_light = false;
+	} else if ((thread->kind == STALL_WAIT_READ || thread->kind == STALL_WAIT_WRITE) &&
+		   recorder_stat_is_own(ring, thread->stat)) {
 		recorder_file_learn(thread, &thread->slot->key, ending.ns);
+	}
 }
 
 uint64_t recorder_patience_ns(void)

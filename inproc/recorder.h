@@ -22,16 +22,21 @@ struct recorder_thread; /* of the calling thread: its slot, in the ring */
  * thread is in a call of the library already (a signal handler). Every call that returns a thread
  * is followed by recorder_leave(). */
 struct recorder_thread *recorder_enter(void);
+/* The ring is there and switched off. */
+bool recorder_is_off(void);
 void recorder_leave(struct recorder_thread *thread);
 
 /* Publishes the wait: its slot is odd from here on. `with_stack`: its stack is copied at once,
  * and a lock or condition is marked. */
 void recorder_begin(struct recorder_thread *thread, const struct recorder_wait *wait,
 		    const struct recorder_place *place, bool with_stack);
-/* The same for a read or write, if the thread has just used that descriptor for the same: costs a
- * tenth. False: nothing was done. */
-bool recorder_begin_transfer(struct recorder_thread *thread, const struct recorder_wait *wait,
-			     const struct recorder_place *place);
+/* recorder_enter() and recorder_begin() for a read or write, if the thread has just used that
+ * descriptor for the same: costs a tenth, and leaves errno alone. `place` lives until the end.
+ * NULL: nothing was done. */
+struct recorder_thread *recorder_begin_transfer(const struct recorder_wait *wait,
+						const struct recorder_place *place);
+/* recorder_end() and recorder_leave() for such a wait. False: nothing was done, it needs those. */
+bool recorder_end_transfer(struct recorder_thread *thread, uint64_t bytes);
 /* The wait lasts longer than most: copies the stack if that was not done, reads the words around
  * the object again, and marks the object, so that its release is recorded. */
 void recorder_still_waits(struct recorder_thread *thread, const struct recorder_place *place);

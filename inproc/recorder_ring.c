@@ -18,13 +18,7 @@ enum state {
 };
 static uint32_t state;
 static struct recorder_ring the_ring;
-
-struct recorder_ring *recorder_ring(void)
-{
-	if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) != READY)
-		return NULL;
-	return &the_ring;
-}
+struct recorder_ring *recorder_ready_ring;
 
 // strerror(3) may allocate.
 static const char *error_text(int errnum)
@@ -96,6 +90,8 @@ struct recorder_ring *recorder_ring_needed(void)
 	uint64_t all = ~0ULL, blocked;
 	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &all, &blocked, sizeof(all));
 	bool is_made = make(&the_ring);
+	if (is_made)
+		__atomic_store_n(&recorder_ready_ring, &the_ring, __ATOMIC_RELEASE);
 	__atomic_store_n(&state, is_made ? READY : FAILED, __ATOMIC_RELEASE);
 	raw_call4(SYS_rt_sigprocmask, SIG_SETMASK, &blocked, NULL, sizeof(blocked));
 	return is_made ? &the_ring : NULL;
@@ -107,6 +103,7 @@ void recorder_ring_forget(bool in_write)
 	void *header = ring->header;
 	uint64_t size = ring->layout.file_size;
 
+	__atomic_store_n(&recorder_ready_ring, NULL, __ATOMIC_RELAXED);
 	// A signal handler that forks may have interrupted a write: give it private memory to write
 	// to.
 	if (header && in_write)

@@ -7,8 +7,12 @@
 
 #include "inproc/recorder_memory.h"
 
+extern struct recorder_ring *recorder_ready_ring __attribute__((visibility("hidden")));
 /* NULL: there is none (yet). */
-struct recorder_ring *recorder_ring(void);
+static inline struct recorder_ring *recorder_ring(void)
+{
+	return __atomic_load_n(&recorder_ready_ring, __ATOMIC_ACQUIRE);
+}
 /* Makes it where there is none. */
 struct recorder_ring *recorder_ring_needed(void);
 /* The ring could not be made; there is no second attempt. */

@@ -15,34 +15,35 @@ enum recorder_doing {
 	RECORDER_WAITS,	 /* in the server's own call, between begin and end */
 };
 
-/* In thread-local storage, and small: static TLS is scarce. */
+/* In thread-local storage, and small: static TLS is scarce. What a light transfer uses comes
+ * first. */
 struct recorder_thread {
-	uint32_t generation;		/* of the ring that the slot is in */
-	uint8_t doing;			/* enum recorder_doing */
-	uint8_t ended;			/* the thread has ended: nothing more is recorded */
-	uint8_t has_stack;		/* the slot has the stack of this wait */
-	uint8_t nested;			/* calls within a call, refused since the outermost began */
-	uint32_t index;			/* of the slot */
-	uint32_t seq;			/* of the slot: odd in a wait */
-	struct stall_wait_slot *slot;	/* NULL: none */
-	uint64_t refused_ns;		/* when it last got none */
-	uintptr_t frame;		/* of the outermost call of the library */
+	uint32_t generation;	      /* of the ring that the slot is in */
+	uint8_t doing;		      /* enum recorder_doing */
+	uint8_t ended;		      /* the thread has ended: nothing more is recorded */
+	uint8_t has_stack;	      /* the slot has the stack of this wait */
+	uint8_t nested;		      /* calls within a call, refused since the outermost began */
+	uint32_t index;		      /* of the slot */
+	uint32_t seq;		      /* of the slot: odd in a wait */
+	struct stall_wait_slot *slot; /* NULL: none */
+	uintptr_t frame;	      /* of the outermost call of the library */
+	uint64_t start_ns;	      /* of the wait, CLOCK_MONOTONIC; light ones: _COARSE */
+	const struct recorder_place *light_place; /* where a light transfer began, until its end */
+	bool is_light;			/* the last wait: a transfer on a file that is known */
+	bool marked;			/* the object has a mark: */
+	uint16_t mark;			/* its index */
+	uint16_t kind;			/* enum stall_wait_kind */
+	uint32_t operation;		/* recorder_wait.operation */
+	uint32_t waits;			/* that it has begun */
+	int fd;				/* of a transfer, */
+	uint64_t file_size;		/* and that of a file that is written to */
+	uint64_t last_tick_ns;		/* of the coarse clock, at the end of a light transfer */
+	uint64_t refused_ns;		/* when it last got no slot */
 	uintptr_t stack_low, stack_end; /* all between them can be read; 0: not determined */
-	uint64_t start_ns;		/* of the wait, CLOCK_MONOTONIC */
 	uint64_t object;		/* recorder_wait.object */
 	struct stall_wait_stat *stat;	/* of the last wait */
 	uint64_t tag;			/* of the stat */
 	struct recorder_place place;	/* that the wait began at */
-	uint32_t operation;		/* recorder_wait.operation */
-	uint32_t waits;			/* that it has begun */
-	uint16_t kind;			/* enum stall_wait_kind */
-	uint16_t mark;			/* index of the object's mark, */
-	bool marked;			/* if it has one */
-	bool is_light;			/* a transfer on a file that is known: */
-	uint64_t last_tick_ns;		/* of the coarse clock, at its end, */
-	const struct recorder_place *light_place; /* and where it began, until its end */
-	int fd;				/* of a transfer, */
-	uint64_t file_size;		/* and that of a file that is written to */
 };
 
 static inline uint64_t recorder_threshold_of(const struct recorder_ring *ring, uint32_t kind)

@@ -3,31 +3,12 @@
 
 #include "inproc/recorder_stats.h"
 
-#define VALID_NS 3500000ULL // of the coarse clock, whose tick is 1 ms at least: less than 4 ms
-#define MAX_PENDING 16
-#define MANY 64 // calls: before that each is counted at once
-
-static struct line {
-	struct recorder_file file;
-} __attribute__((aligned(64))) files[STALL_RING_MAX_SLOTS];
-
-struct recorder_file *recorder_file_known(const struct recorder_thread *thread,
-					  const struct recorder_wait *wait, uint64_t now)
-{
-	struct recorder_file *file = &files[thread->index].file;
-
-	if (file->fd != wait->fd || file->key.kind != wait->kind || !file->stat ||
-	    now - file->checked_ns >= VALID_NS ||
-	    __atomic_load_n(&file->stat->tag, __ATOMIC_ACQUIRE) != file->tag ||
-	    (wait->kind != STALL_WAIT_READ && wait->value + wait->size > file->size))
-		return NULL;
-	return file;
-}
+struct recorder_file recorder_files[STALL_RING_MAX_SLOTS];
 
 void recorder_file_learn(const struct recorder_thread *thread, const struct stall_wait_key *key,
 			 uint64_t ns)
 {
-	struct recorder_file *file = &files[thread->index].file;
+	struct recorder_file *file = &recorder_files[thread->index];
 	uint32_t calls = file->stat == thread->stat ? file->calls : 0;
 
 	recorder_file_flush(thread);
@@ -40,18 +21,9 @@ void recorder_file_learn(const struct recorder_thread *thread, const struct stal
 		.key = *key,
 		.ns = ns,
 		.fd = thread->fd,
+		.kind = thread->kind,
+		.operation = thread->operation,
 	};
-}
-
-void recorder_file_count(const struct recorder_thread *thread, uint64_t bytes)
-{
-	struct recorder_file *file = &files[thread->index].file;
-
-	file->bytes += bytes;
-	file->pending++;
-	file->calls += file->calls < MANY;
-	if (file->calls < MANY || file->pending >= MAX_PENDING)
-		recorder_file_flush(thread);
 }
 
 static uint64_t tick_ns(void)
@@ -68,6 +40,9 @@ static uint64_t tick_ns(void)
 uint64_t recorder_file_estimate(const struct recorder_thread *thread, uint64_t now)
 {
 	uint64_t most = now - thread->start_ns, estimate = 2 * (now - thread->last_tick_ns);
+
+	if (thread->last_tick_ns == thread->start_ns) // it failed at once
+		return recorder_files[thread->index].ns;
 	bool is_one_tick = thread->last_tick_ns - thread->start_ns < 2 * tick_ns();
 
 	return is_one_tick && estimate < most ? estimate : most;
@@ -75,7 +50,7 @@ uint64_t recorder_file_estimate(const struct recorder_thread *thread, uint64_t n
 
 void recorder_file_flush(const struct recorder_thread *thread)
 {
-	struct recorder_file *file = &files[thread->index].file;
+	struct recorder_file *file = &recorder_files[thread->index];
 
 	if (!file->pending)
 		return;
@@ -83,15 +58,16 @@ void recorder_file_flush(const struct recorder_thread *thread)
 		recorder_stat_count_alike(file->stat, file->ns, file->pending);
 		__atomic_fetch_add(&file->stat->bytes, file->bytes, __ATOMIC_RELAXED);
 	}
+	file->calls += file->calls < RECORDER_FILE_MANY ? file->pending : 0;
 	file->pending = file->bytes = 0;
 }
 
 void recorder_file_expire(const struct recorder_thread *thread)
 {
-	files[thread->index].file.checked_ns = 0;
+	recorder_files[thread->index].checked_ns = 0;
 }
 
 void recorder_file_forget(const struct recorder_thread *thread)
 {
-	files[thread->index].file = (struct recorder_file){.fd = -1};
+	recorder_files[thread->index] = (struct recorder_file){.fd = -1};
 }

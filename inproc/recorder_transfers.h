@@ -14,26 +14,46 @@
 
 #include "inproc/recorder_slots.h"
 
-/* What a thread knows of the descriptor that it used last. */
+/* What a thread knows of the descriptor that it used last. The first 64 bytes are all that most
+ * calls need. */
 struct recorder_file {
 	uint64_t checked_ns; /* CLOCK_MONOTONIC_COARSE */
 	uint64_t size, tag;
 	struct stall_wait_stat *stat;
-	struct stall_wait_key key;
-	uint64_t ns;		 /* of the call that was measured */
-	uint64_t pending, bytes; /* calls that are not counted in the stat yet */
-	uint32_t calls;		 /* not measured, on this stat */
+	uint64_t bytes;	  /* of calls that are not counted in the stat yet, */
+	uint32_t pending; /* and their number */
+	uint32_t calls;	  /* not measured, on this stat */
+	uint32_t operation;
 	int fd;
-};
+	uint32_t kind;
+	struct stall_wait_key key;
+	uint64_t ns; /* of the call that was measured */
+} __attribute__((aligned(64)));
 
-/* NULL: it has to be asked for. A write must end within the file. `now`: of the coarse clock. */
-struct recorder_file *recorder_file_known(const struct recorder_thread *thread,
-					  const struct recorder_wait *wait, uint64_t now);
+extern struct recorder_file recorder_files[] __attribute__((visibility("hidden")));
+#define RECORDER_FILE_VALID_NS 3500000ULL /* by a clock with ticks of 1 ms at least: below 4 ms */
+
+/* Whether it need not be asked for. A write must end within the file. `now`: of the coarse
+ * clock. */
+static inline bool recorder_file_is_known(const struct recorder_file *file,
+					  const struct recorder_wait *wait, uint64_t now)
+{
+	return file->fd == wait->fd && file->kind == wait->kind &&
+	       file->operation == wait->operation && file->stat &&
+	       now - file->checked_ns < RECORDER_FILE_VALID_NS &&
+	       (wait->kind == STALL_WAIT_READ || wait->value + wait->size <= file->size) &&
+	       __atomic_load_n(&file->stat->tag, __ATOMIC_ACQUIRE) == file->tag;
+}
 /* The calling thread has measured a call. */
 void recorder_file_learn(const struct recorder_thread *thread, const struct stall_wait_key *key,
 			 uint64_t ns);
-/* Counts a call that was not measured. */
-void recorder_file_count(const struct recorder_thread *thread, uint64_t bytes);
+/* Counts the calls that were not measured. */
+#define RECORDER_FILE_MAX_PENDING 16
+#define RECORDER_FILE_MANY 64 /* calls: before that each is counted at once */
+static inline bool recorder_file_is_due(const struct recorder_file *file)
+{
+	return file->calls < RECORDER_FILE_MANY || file->pending >= RECORDER_FILE_MAX_PENDING;
+}
 /* The duration of a call during which the coarse clock has moved on (last_tick_ns). */
 uint64_t recorder_file_estimate(const struct recorder_thread *thread, uint64_t now);
 /* No call stays uncounted while the thread does something else. */
