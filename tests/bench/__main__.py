@@ -45,8 +45,8 @@ probes   what watching waits costs, and whether it is right and in time: exact, 
          cost-need, cost-programs-oltp_point_select, cost-programs-oltp_write_only,
          throughput-storm, latency-event, latency-capture, throughput-oltp_point_select,
          throughput-oltp_write_only; "throughput" is all that begin so
-inproc   what the in-process library costs a server that has it inside: lock, contended-pass,
-         contended-storm, memory, reader, share, throughput-oltp_point_select,
+inproc   what the in-process library costs a server that has it inside: lock, transfer, stack,
+         contended-pass, contended-storm, memory, reader, share, throughput-oltp_point_select,
          throughput-oltp_write_only; by its name alone: soak, of --minutes
 agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
          pt-stalk

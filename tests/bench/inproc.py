@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.bench import inproc_load, inproc_locks, inproc_need, inproc_share, soak
+from tests.bench import inproc_load, inproc_locks, inproc_need, inproc_share, inproc_stack, soak
 from tests.bench.probes import SERVERS, TESTS
 from tests.bench.stats import Section
 
@@ -48,6 +48,8 @@ def sections(
 
     alone: dict[str, Callable[[], Section]] = {
         "lock": lambda: inproc_locks.free_section(sizes.locks),
+        "transfer": lambda: inproc_stack.transfer_section(sizes.locks),
+        "stack": lambda: inproc_stack.stack_section(sizes.locks),
         "contended-pass": lambda: inproc_locks.pass_section(sizes.locks),
         "contended-storm": lambda: inproc_locks.storm_section(sizes.locks),
         "memory": lambda: inproc_need.memory_section(sizes.need),

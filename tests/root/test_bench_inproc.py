@@ -21,8 +21,10 @@ from tests.bench.inproc_locks import (
 from tests.bench.inproc_need import Sizes as NeedSizes
 from tests.bench.inproc_need import memory_section
 from tests.bench.inproc_share import leaves
+from tests.bench.inproc_stack import CALLS, DEPTHS, TRANSFERS, stack_section, transfer_section
 from tests.bench.stats import Figure
 from tests.support.servers import MariaDB
+from tests.support.targets import target_path
 
 __all__: list[str] = []
 
@@ -44,6 +46,21 @@ def test_free_locks_are_timed_with_and_without() -> None:
     assert len(section.rows) == len(FREE)
     for row in section.rows:
         assert list(row.cells) == ["without", *(f"added by {one}" for one in (WITH, OFF, NOISE))]
+
+
+def test_transfers_are_timed_in_a_process_that_has_the_library() -> None:
+    section = transfer_section(SMALL)
+    assert [row.name for row in section.rows] == list(TRANSFERS.values())
+    for row in section.rows:
+        assert list(row.cells) == ["without", f"added by {WITH}", f"added by {OFF}"]
+
+
+@pytest.mark.skipif(not target_path("stack_costs").exists(), reason="libunwind-dev is missing")
+def test_a_copy_of_a_stack_takes_no_lock_of_the_loader() -> None:
+    section = stack_section(SMALL)
+    assert len(section.rows) == len(DEPTHS)
+    assert len(section.notes) == len(CALLS)
+    assert section.notes[0].startswith("the library's copy returned")
 
 
 @pytest.mark.needs("root", "waits")
