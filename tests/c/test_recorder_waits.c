@@ -232,6 +232,89 @@ static void test_files(void)
 	CHECK(has_file && has_path);
 }
 
+static uint64_t count_of(const struct stall_wait_stat *stat)
+{
+	uint64_t count = 0;
+
+	for (int i = 0; i < STALL_WAIT_BUCKETS; i++)
+		count += stat->bucket[i];
+	return count;
+}
+
+// The first call measures; the next ones need not.
+static struct recorder_thread *begin_transfer(const struct recorder_wait *wait,
+					      struct recorder_place *place)
+{
+	struct recorder_thread *thread;
+
+	while (!(thread = recorder_begin_transfer(wait, place)))
+		recording_wait(wait, false);
+	return thread;
+}
+
+static void test_transfers(void)
+{
+	char path[PATH_MAX + 16];
+	struct recorder_place place;
+	struct stall_wait_slot slot;
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/transfers", directory);
+	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	CHECK_INT(fstat(fd, &st), 0);
+	struct recorder_wait wait = {
+		.kind = STALL_WAIT_READ, .operation = SYS_pread64, .fd = fd, .value = 7, .size = 9};
+	hook_here(&place);
+	set_threshold(NEVER);
+	for (int i = 0; i < 1000; i++) {
+		struct recorder_thread *thread = begin_transfer(&wait, &place);
+		CHECK(stall_ring_read_slot(own_ring(), own_slot(), &slot));
+		CHECK(slot.seq & 1);
+		CHECK_INT(slot.key.id, st.st_ino);
+		CHECK_INT(slot.key.kind, STALL_WAIT_READ);
+		CHECK(slot.operation == SYS_pread64 && slot.value == 7 && slot.size == 9);
+		CHECK(slot.start_ns <= now_ns() && slot.start_ns + 1000 * MS > now_ns());
+		if (!recorder_end_transfer(thread, 3)) {
+			recorder_end(thread, 3, 3);
+			recorder_leave(thread);
+		}
+		CHECK(stall_ring_read_slot(own_ring(), own_slot(), &slot));
+		CHECK(!(slot.seq & 1));
+	}
+	recording_wait_once(); // counts what is pending
+	struct stall_wait_stat stat = stat_of(st.st_ino, STALL_WAIT_READ);
+	CHECK_INT(stat.bytes, 3000);
+	CHECK(count_of(&stat) > 1000);
+	CHECK_INT(stat.over, 0);
+
+	// One that blocks is measured.
+	set_threshold(30 * MS);
+	pass_records();
+	struct recorder_thread *thread = begin_transfer(&wait, &place);
+	usleep(40000);
+	CHECK(!recorder_end_transfer(thread, 3));
+	recorder_end(thread, 3, 3);
+	recorder_leave(thread);
+	CHECK(next_record());
+	CHECK_INT(last.record.type, STALL_RECORD_END);
+	CHECK_INT(last.record.key.id, st.st_ino);
+	CHECK_INT(last.record.operation, SYS_pread64);
+	CHECK_INT(last.record.regs[STALL_BPF_SP], place.sp);
+	CHECK(last.record.now_ns - last.record.start_ns >= 40 * MS);
+	CHECK_INT(stat_of(st.st_ino, STALL_WAIT_READ).over, 1);
+	CHECK(!recorder_begin_transfer(&wait, &place)); // the next one is measured
+	begin_transfer(&wait, &place);
+	CHECK(!recorder_begin_transfer(&wait, &place)); // as in a signal handler
+	recorder_end(thread, -EIO, 0);
+	recorder_leave(thread);
+	set_threshold(10 * MS); // shorter than what is told apart
+	recording_wait(&wait, false);
+	CHECK(!recorder_begin_transfer(&wait, &place));
+	set_threshold(NEVER);
+	unlink(path);
+	close(fd);
+}
+
 static void *wait_and_release(void *arg)
 {
 	struct recorder_place place;
@@ -410,6 +493,7 @@ static void run_all(void)
 	test_end_record();
 	test_conditions();
 	test_files();
+	test_transfers();
 	test_release();
 	test_nested();
 	test_left();
