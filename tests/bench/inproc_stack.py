@@ -89,6 +89,7 @@ def depth_row(target: Target, depth: int, sizes: Sizes) -> Row:
         name,
         {
             "copy": figure(medians(answers, "copy"), "ns"),
+            "comparison with the copy": figure(medians(answers, "compare"), "ns"),
             "unw_backtrace": figure(medians(answers, "unwind"), "ns"),
         },
     )

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stack_costs: the library's copy of a stack beside libunwind's unw_backtrace, of the same stack in
-// the same thread. Commands: `compare FRAMES BATCHES`; `lock`: whether either returns while another
+// stack_costs: the library's copy of a stack, a comparison with that copy, and libunwind's
+// unw_backtrace, of the same stack in the same thread. Commands: `compare FRAMES BATCHES`; `lock`: whether either returns while another
 // thread holds the loader's lock.
 #include "batches.h"
 
@@ -17,11 +17,12 @@
 #define LOCALS 1000 // bytes in every other frame: 13 KiB of 25 frames, as servers have
 #define MAX_FRAMES 128
 #define MAX_BATCHES 10000
+#define USED 512 // bytes of the stack that a batch writes itself
 #define HOLD_MS 500
 #define KNOWN 10 // times that a place was unwound before
 
 static struct recorder_thread *thread;
-static double copied[MAX_BATCHES], unwound[MAX_BATCHES];
+static double copied[MAX_BATCHES], compared[MAX_BATCHES], unwound[MAX_BATCHES];
 static unsigned int batches, bytes, frames;
 
 static NOIPA void copy(void)
@@ -34,6 +35,16 @@ static NOIPA void copy(void)
 	recorder_regs(&place, (uint64_t *)stack->regs);
 	bytes = recorder_stack_copy(recorder_ring(), thread, place.sp, stack->bytes, room,
 				    (uint64_t *)&stack->whole);
+}
+
+// All but what the calls since then have written.
+static NOIPA void compare_copy(void)
+{
+	struct stall_ring_stack *stack = recorder_slot_stack(recorder_ring(), thread->index);
+	const uint8_t *sp = (const uint8_t *)stack->regs[STALL_BPF_SP];
+
+	if (memcmp(sp + USED, stack->bytes + USED, bytes - USED))
+		target_die("the stack has changed");
 }
 
 static NOIPA void unwind(void)
@@ -57,6 +68,7 @@ static NOIPA void measure(void)
 {
 	for (unsigned int i = 0; i < batches; i++) {
 		copied[i] = batch_ns(copy);
+		compared[i] = batch_ns(compare_copy);
 		unwound[i] = batch_ns(unwind);
 	}
 }
@@ -97,8 +109,8 @@ static double median(double *each)
 static void compare(unsigned int depth)
 {
 	descend(depth, measure);
-	printf("{\"frames\":%u,\"bytes\":%u,\"copy\":%.1f,\"unwind\":%.1f}\n", frames, bytes,
-	       median(copied), median(unwound));
+	printf("{\"frames\":%u,\"bytes\":%u,\"copy\":%.1f,\"compare\":%.1f,\"unwind\":%.1f}\n",
+	       frames, bytes, median(copied), median(compared), median(unwound));
 }
 
 /* The loader's lock: glibc holds it while it calls back. */
