@@ -307,7 +307,7 @@ static void test_transfers(void)
 	CHECK(!recorder_begin_transfer(&wait, &place)); // as in a signal handler
 	recorder_end(thread, -EIO, 0);
 	recorder_leave(thread);
-	set_threshold(10 * MS); // shorter than what is told apart
+	set_threshold(10 * MS); // shorter than two ticks of a slow clock may be
 	recording_wait(&wait, false);
 	CHECK(!recorder_begin_transfer(&wait, &place));
 	set_threshold(NEVER);
