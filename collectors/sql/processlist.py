@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from stallscope.base.text import one_line
@@ -23,6 +24,9 @@ GROUP BY 1, 2"""
 # (Created_tmp_disk_tables; MySQL 5.5 to 9.7, MariaDB 10.11): it hangs where the disk does.
 SHOW = "SHOW PROCESSLIST"
 
+REST_SHARE = 0.0005
+"""The share of the time that the list may take at rest, where nothing but the counts of an incident
+needs it: thousands of connections are many rows."""
 MAX_NAMES = 200
 """Commands and states that are counted by name; the rest is ``other``."""
 
@@ -51,12 +55,22 @@ class Processlist(SqlCollector):
     ) -> None:
         super().__init__(connection, deadline)
         self._rest_interval = rest_interval
+        self._took = 0.0
+        """The latest time in seconds."""
 
     @property
     def rest_interval(self) -> float:
-        return self._rest_interval
+        """Return 0 where each poll needs it; else it is longer where the list is."""
+        return self._rest_interval and max(self._rest_interval, self._took / REST_SHARE)
 
     def read(self, session: SqlSession) -> dict[str, float]:
+        begun = time.monotonic()
+        try:
+            return self._count(session)
+        finally:
+            self._took = time.monotonic() - begun
+
+    def _count(self, session: SqlSession) -> dict[str, float]:
         counts = _Counts()
         if session.has_threads_table:
             session.each(THREADS, lambda row: counts.add(*row))
