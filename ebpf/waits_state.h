@@ -65,8 +65,8 @@ struct stall_bpf_waits {
 	bool by_perf;  // perf events run the programs of system calls
 	bool no_limit; // the kernel refused to limit the iterator to a process
 	bool attached;
-	bool missed_is_known; // of programs that are not attached: it stays as it is
-	uint64_t missed;      // events, by all programs
+	bool missed_is_known;	  // of programs that are not attached: it stays as it is
+	uint64_t missed;	  // events, by all programs
 	int64_t call_added_ns;	  // by the programs, to each system call of the host; -1: unknown
 	struct stall_passes pass; // of passes_loader.c
 	struct stall_waits_target *targets;

@@ -25,8 +25,8 @@ GROUP BY 1, 2"""
 SHOW = "SHOW PROCESSLIST"
 
 REST_SHARE = 0.0005
-"""The share of the time that the list may take at rest, where nothing but the counts of an incident
-needs it: thousands of connections are many rows."""
+"""The share of the time that the list may take at rest, where no sign of waiting needs it:
+thousands of connections are many rows."""
 MAX_NAMES = 200
 """Commands and states that are counted by name; the rest is ``other``."""
 
