@@ -131,14 +131,15 @@ class EventQueue:
     def take(self, seconds: float) -> list[Event]:
         """Return the events that are there, after waiting so long for the first one."""
         event = self.get(seconds)
-        found = [*_waiting(self._patient), *([] if event is None else [event])]
+        found = list(_waiting(self._patient, MAX_BATCH - 1))
         if event is not None:
-            found += _waiting(self._queue)
+            found.append(event)
+            found += _waiting(self._queue, MAX_BATCH - len(found))
         return found
 
 
-def _waiting(events: queue.SimpleQueue[Event]) -> Iterator[Event]:
-    """Yield the events that are there now, as many as are handled at once."""
+def _waiting(events: queue.SimpleQueue[Event], most: int) -> Iterator[Event]:
+    """Yield the events that are there now."""
     with contextlib.suppress(queue.Empty):
-        for _ in range(MAX_BATCH):
+        for _ in range(most):
             yield events.get_nowait()

@@ -21,6 +21,13 @@ static inline int batches_compare(const void *a, const void *b)
 	return (one > other) - (one < other);
 }
 
+// Sorts them.
+static inline double batches_median(double *each, unsigned int count)
+{
+	qsort(each, count, sizeof(*each), batches_compare);
+	return each[count / 2];
+}
+
 static inline uint64_t batches_now(clockid_t clock)
 {
 	struct timespec now;
@@ -47,8 +54,7 @@ static inline double batches_median_ns(const struct batch_kind *kind, clockid_t 
 			kind->call();
 		each[i] = (double)(batches_now(clock) - start) / kind->batch;
 	}
-	qsort(each, batches, sizeof(*each), batches_compare);
-	median = each[batches / 2];
+	median = batches_median(each, batches);
 	free(each);
 	return median;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // stack_costs: the library's copy of a stack, a comparison with that copy, and libunwind's
-// unw_backtrace, of the same stack in the same thread. Commands: `compare FRAMES BATCHES`; `lock`: whether either returns while another
-// thread holds the loader's lock.
+// unw_backtrace, of the same stack in the same thread. Commands: `compare FRAMES BATCHES`; `lock`:
+// whether either returns while another thread holds the loader's lock.
 #include "batches.h"
 
 #define UNW_LOCAL_ONLY
@@ -100,17 +100,12 @@ static NOIPA void descend(unsigned int depth, void (*last)(void))
 	KEEP_FRAME();
 }
 
-static double median(double *each)
-{
-	qsort(each, batches, sizeof(*each), batches_compare);
-	return each[batches / 2];
-}
-
 static void compare(unsigned int depth)
 {
 	descend(depth, measure);
 	printf("{\"frames\":%u,\"bytes\":%u,\"copy\":%.1f,\"compare\":%.1f,\"unwind\":%.1f}\n",
-	       frames, bytes, median(copied), median(compared), median(unwound));
+	       frames, bytes, batches_median(copied, batches), batches_median(compared, batches),
+	       batches_median(unwound, batches));
 }
 
 /* The loader's lock: glibc holds it while it calls back. */

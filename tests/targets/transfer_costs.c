@@ -26,12 +26,6 @@ static NOIPA double batch_ns(transfer *call)
 	return (double)(batches_now(CLOCK_THREAD_CPUTIME_ID) - start) / BATCH;
 }
 
-static double median(double *each, unsigned int count)
-{
-	qsort(each, count, sizeof(*each), batches_compare);
-	return each[count / 2];
-}
-
 static void compare(const char *name, unsigned int batches)
 {
 	transfer *by_name = *name == 'r' ? pread : (transfer *)(void *)pwrite;
@@ -49,8 +43,8 @@ static void compare(const char *name, unsigned int batches)
 		without[i] = batch_ns(own);
 		added[i] = (is_first ? ns : batch_ns(by_name)) - without[i];
 	}
-	printf("{\"without\":%.2f,\"added\":%.2f,\"interposed\":%d}\n", median(without, batches),
-	       median(added, batches), by_name != own);
+	printf("{\"without\":%.2f,\"added\":%.2f,\"interposed\":%d}\n",
+	       batches_median(without, batches), batches_median(added, batches), by_name != own);
 	free(without);
 	free(added);
 }
@@ -66,18 +60,6 @@ static void answer(const char *command)
 		printf("{\"error\":\"no such command\"}\n");
 }
 
-// Something that the library makes its ring for.
-static void wait_once(void)
-{
-	pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-	pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
-	struct timespec past = {0};
-
-	pthread_mutex_lock(&mutex);
-	pthread_cond_timedwait(&cond, &mutex, &past);
-	pthread_mutex_unlock(&mutex);
-}
-
 int main(void)
 {
 	batches_stay_here();
@@ -85,7 +67,7 @@ int main(void)
 	block = aligned_alloc(4096, SIZE);
 	if (file < 0 || !block || ftruncate(file, SIZE))
 		target_die("memfd_create");
-	wait_once();
+	target_wait_first();
 	target_ready();
 	target_serve(answer);
 }
