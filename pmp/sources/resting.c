@@ -3,7 +3,9 @@
 
 #include <stdio.h>
 
-#define LONGEST_NS UINT64_C(300000000) // between two passes, as far as their cost allows
+// Between two passes, as far as their cost allows. Each sample of the history is a pass as well, once
+// a second: so there are three in a second.
+#define LONGEST_NS UINT64_C(340000000)
 #define SHORTEST_NS UINT64_C(20000000)
 #define PER_CORE 250 // passes take at most 1 / 250 of a core, 0.4 %
 #define RETRY_NS UINT64_C(1000000000)

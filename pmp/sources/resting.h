@@ -22,7 +22,7 @@
 // Of the shortest threshold, between two passes at rest. A source that sees how long a thread has
 // been asleep finds a long wait in its second pass. One that does not knows its start to within an
 // interval.
-#define STALL_RESTING_PERCENT 60
+#define STALL_RESTING_PERCENT 68
 #define STALL_RESTING_PERCENT_SAMPLED 20
 
 struct stall_resting {

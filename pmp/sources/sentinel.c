@@ -324,28 +324,36 @@ static void ask_unknown(struct stall_sentinel *sentinel)
 
 /* Passes. */
 
-static struct stall_error *pass_over(struct stall_sentinel *sentinel, uint64_t *ret_threads)
+// `samples`: of the threads, for the history; NULL: none.
+static struct stall_error *pass_over(struct stall_sentinel *sentinel, struct process *process,
+				     struct stall_bpf_records *samples, uint64_t *threads)
 {
-	*ret_threads = 0;
-	for (size_t i = 0; i < sentinel->process_count; i++) {
-		struct process *process = &sentinel->processes[i];
-		struct stall_bpf_pass pass;
-		struct stall_error *err =
-			stall_bpf_waits_pass(sentinel->waits, process->target.pid, NULL, &pass);
+	struct stall_bpf_pass pass;
+	struct stall_error *err =
+		stall_bpf_waits_pass(sentinel->waits, process->target.pid, samples, &pass);
 
-		if (err)
-			return err;
-		*ret_threads += pass.threads;
-		// While the programs are attached they report it.
-		process->execed |= pass.execed && !stall_bpf_waits_is_attached(sentinel->waits);
-	}
+	if (err)
+		return err;
+	*threads += pass.threads;
+	// While the programs are attached they report it.
+	process->execed |= pass.execed && !stall_bpf_waits_is_attached(sentinel->waits);
 	return NULL;
+}
+
+static struct stall_error *pass_over_all(struct stall_sentinel *sentinel, uint64_t *ret_threads)
+{
+	struct stall_error *err = NULL;
+
+	*ret_threads = 0;
+	for (size_t i = 0; !err && i < sentinel->process_count; i++)
+		err = pass_over(sentinel, &sentinel->processes[i], NULL, ret_threads);
+	return err;
 }
 
 static struct stall_error *pass(struct stall_sentinel *sentinel, uint64_t now_ns)
 {
 	uint64_t cpu_ns = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID), threads;
-	struct stall_error *err = pass_over(sentinel, &threads);
+	struct stall_error *err = pass_over_all(sentinel, &threads);
 
 	sentinel->pass_ns = now_ns;
 	if (err)
@@ -366,7 +374,7 @@ static struct stall_error *arm(struct stall_sentinel *sentinel)
 		return NULL;
 	}
 	stall_resting_armed(&sentinel->resting, now_ns);
-	struct stall_error *err = pass_over(sentinel, &threads);
+	struct stall_error *err = pass_over_all(sentinel, &threads);
 	stall_bpf_waits_set_uprobes(sentinel->waits);
 	return err;
 }
@@ -407,19 +415,13 @@ uint64_t stall_sentinel_due_ns(const struct stall_sentinel *sentinel)
 	return sentinel->decide_ns && sentinel->decide_ns < due_ns ? sentinel->decide_ns : due_ns;
 }
 
-struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_t now_ns)
+// After a pass.
+static struct stall_error *judge(struct stall_sentinel *sentinel)
 {
-	struct stall_error *err = NULL;
+	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
 
-	if (now_ns < stall_sentinel_due_ns(sentinel))
-		return NULL;
-	if (now_ns >= next_pass_ns(sentinel))
-		err = pass(sentinel, now_ns);
-	if (err)
-		return err;
-	now_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	find_long_waits(sentinel, now_ns);
-	err = decide(sentinel, now_ns);
+	struct stall_error *err = decide(sentinel, now_ns);
 	if (err)
 		return err;
 	if (sentinel->has_unknown)
@@ -428,6 +430,17 @@ struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_
 	sentinel->decide_ns =
 		sentinel->question_count ? stall_clock_ns(CLOCK_MONOTONIC) + AGAIN_NS : 0;
 	return NULL;
+}
+
+struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_t now_ns)
+{
+	struct stall_error *err = NULL;
+
+	if (now_ns < stall_sentinel_due_ns(sentinel))
+		return NULL;
+	if (now_ns >= next_pass_ns(sentinel))
+		err = pass(sentinel, now_ns);
+	return err ? err : judge(sentinel);
 }
 
 /* Delivery. */
@@ -516,24 +529,35 @@ static struct stall_error *keep_samples(struct stall_sentinel *sentinel)
 	return err;
 }
 
+static struct stall_error *sample_pass(struct stall_sentinel *sentinel)
+{
+	uint64_t cpu_ns = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID), threads = 0;
+	struct stall_error *err = NULL;
+
+	sentinel->pass_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	for (size_t i = 0; !err && i < sentinel->process_count; i++) {
+		err = pass_over(sentinel, &sentinel->processes[i], &sentinel->records, &threads);
+		if (!err)
+			err = keep_samples(sentinel);
+	}
+	if (!err)
+		stall_resting_passed(&sentinel->resting, threads,
+				     stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns);
+	return err;
+}
+
 struct stall_error *stall_sentinel_sample(struct stall_sentinel *sentinel, stall_sample_fn take,
 					  void *arg)
 {
 	size_t count;
 	const volatile struct stall_wait_slot *slots =
 		stall_bpf_waits_slots(sentinel->waits, &count);
-	struct stall_error *err = NULL;
+	struct stall_error *err = sample_pass(sentinel);
 
-	for (size_t i = 0; !err && i < sentinel->process_count; i++) {
-		struct stall_bpf_pass pass;
-
-		err = stall_bpf_waits_pass(sentinel->waits, sentinel->processes[i].target.pid,
-					   &sentinel->records, &pass);
-		if (!err)
-			err = keep_samples(sentinel);
-	}
+	if (err)
+		return err;
 	stall_bpf_waits_slots(sentinel->waits, &count);
-	for (size_t i = 0; !err && i < count && i < sentinel->sample_count; i++) {
+	for (size_t i = 0; i < count && i < sentinel->sample_count; i++) {
 		struct stall_thread_sample *sample = &sentinel->samples[i];
 
 		if (!stall_bpf_waits_passed(sentinel->waits, i) || !sample->tgid)
@@ -541,5 +565,5 @@ struct stall_error *stall_sentinel_sample(struct stall_sentinel *sentinel, stall
 		sample->tid = slots[i].tid;
 		take(arg, sample);
 	}
-	return err;
+	return sentinel->rests ? judge(sentinel) : NULL;
 }

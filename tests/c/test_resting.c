@@ -22,12 +22,12 @@ static void test_interval(void)
 		uint32_t percent;
 		uint64_t threshold_ns, interval_ns;
 	} cases[] = {
-		{STALL_RESTING_PERCENT, 100 * MS, 60 * MS},
-		{STALL_RESTING_PERCENT, 500 * MS, 300 * MS},
-		{STALL_RESTING_PERCENT, 60 * S, 300 * MS},
+		{STALL_RESTING_PERCENT, 100 * MS, 68 * MS},
+		{STALL_RESTING_PERCENT, 500 * MS, 340 * MS},
+		{STALL_RESTING_PERCENT, 60 * S, 340 * MS},
 		{STALL_RESTING_PERCENT, 10 * MS, 20 * MS},
 		{STALL_RESTING_PERCENT, 0, 20 * MS},
-		{STALL_RESTING_PERCENT, STALL_RESTING_NEVER, 300 * MS},
+		{STALL_RESTING_PERCENT, STALL_RESTING_NEVER, 340 * MS},
 		{STALL_RESTING_PERCENT_SAMPLED, 500 * MS, 100 * MS},
 		{STALL_RESTING_PERCENT_SAMPLED, 50 * MS, 20 * MS},
 	};
@@ -38,7 +38,7 @@ static void test_interval(void)
 	}
 	struct stall_resting resting = make(STALL_RESTING_PERCENT, THRESHOLD);
 	stall_resting_set_threshold(&resting, 100 * MS);
-	CHECK_INT(stall_resting_interval_ns(&resting), 60 * MS);
+	CHECK_INT(stall_resting_interval_ns(&resting), 68 * MS);
 }
 
 static void test_shortest(void)
@@ -58,7 +58,7 @@ static void test_budget(void)
 	struct stall_resting resting = make(STALL_RESTING_PERCENT, THRESHOLD);
 
 	stall_resting_passed(&resting, 400, 440000);
-	CHECK_INT(stall_resting_interval_ns(&resting), 300 * MS);
+	CHECK_INT(stall_resting_interval_ns(&resting), 340 * MS);
 	for (int i = 0; i < 50; i++)
 		stall_resting_passed(&resting, 20000, 22 * MS);
 	uint64_t interval_ns = stall_resting_interval_ns(&resting);
@@ -74,7 +74,7 @@ static void test_budget(void)
 	CHECK(stall_resting_interval_ns(&resting) < 400 * MS);
 	for (int i = 0; i < 10; i++)
 		stall_resting_passed(&resting, 400, 440000);
-	CHECK_INT(stall_resting_interval_ns(&resting), 300 * MS);
+	CHECK_INT(stall_resting_interval_ns(&resting), 340 * MS);
 }
 
 static void test_is_long(void)
