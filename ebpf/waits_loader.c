@@ -28,7 +28,7 @@ void stall_bpf_waits_options_init(struct stall_bpf_waits_options *options)
 		.kinds = (1U << STALL_WAIT_KINDS) - 1,
 		.max_threads = 16384,
 		.max_keys = 16384,
-		.ring_bytes = 16 << 20,
+		.ring_bytes = 8 << 20,
 		.stack_bytes = 32768,
 		.records_per_second = 1000,
 	};
