@@ -350,14 +350,16 @@ static struct stall_error *pass_over_all(struct stall_sentinel *sentinel, uint64
 	return err;
 }
 
-static struct stall_error *pass(struct stall_sentinel *sentinel, uint64_t now_ns)
+// The long waits are a part of what a pass costs.
+static struct stall_error *pass(struct stall_sentinel *sentinel)
 {
 	uint64_t cpu_ns = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID), threads;
-	struct stall_error *err = pass_over_all(sentinel, &threads);
 
-	sentinel->pass_ns = now_ns;
+	sentinel->pass_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	struct stall_error *err = pass_over_all(sentinel, &threads);
 	if (err)
 		return err;
+	find_long_waits(sentinel, stall_clock_ns(CLOCK_MONOTONIC));
 	stall_resting_passed(&sentinel->resting, threads,
 			     stall_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_ns);
 	return NULL;
@@ -415,13 +417,18 @@ uint64_t stall_sentinel_due_ns(const struct stall_sentinel *sentinel)
 	return sentinel->decide_ns && sentinel->decide_ns < due_ns ? sentinel->decide_ns : due_ns;
 }
 
-// After a pass.
-static struct stall_error *judge(struct stall_sentinel *sentinel)
+struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_t now_ns)
 {
-	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	struct stall_error *err = NULL;
 
-	find_long_waits(sentinel, now_ns);
-	struct stall_error *err = decide(sentinel, now_ns);
+	if (now_ns < stall_sentinel_due_ns(sentinel))
+		return NULL;
+	if (now_ns >= next_pass_ns(sentinel))
+		err = pass(sentinel);
+	else
+		find_long_waits(sentinel, now_ns);
+	if (!err)
+		err = decide(sentinel, stall_clock_ns(CLOCK_MONOTONIC));
 	if (err)
 		return err;
 	if (sentinel->has_unknown)
@@ -430,17 +437,6 @@ static struct stall_error *judge(struct stall_sentinel *sentinel)
 	sentinel->decide_ns =
 		sentinel->question_count ? stall_clock_ns(CLOCK_MONOTONIC) + AGAIN_NS : 0;
 	return NULL;
-}
-
-struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_t now_ns)
-{
-	struct stall_error *err = NULL;
-
-	if (now_ns < stall_sentinel_due_ns(sentinel))
-		return NULL;
-	if (now_ns >= next_pass_ns(sentinel))
-		err = pass(sentinel, now_ns);
-	return err ? err : judge(sentinel);
 }
 
 /* Delivery. */
@@ -565,5 +561,7 @@ struct stall_error *stall_sentinel_sample(struct stall_sentinel *sentinel, stall
 		sample->tid = slots[i].tid;
 		take(arg, sample);
 	}
-	return sentinel->rests ? judge(sentinel) : NULL;
+	// To attach programs takes long, and is no part of what a sample costs.
+	sentinel->decide_ns = sentinel->pass_ns;
+	return NULL;
 }
