@@ -199,12 +199,12 @@ def _has_verdict(verdict: Verdict | None, wanted: str | None) -> bool:
 def _show(row: incidents.Row, args: argparse.Namespace) -> Exit:
     stored = read_incident(Path(row.path))
     entries = stored.entries()
+    start_ns = stored.incident.start_ns
+    before = stored.threads(start_ns - _MINUTE_NS, start_ns)
     if args.json:
-        print(incidents.whole_dumps(row, stored, entries))
+        print(incidents.whole_dumps(row, stored, entries, before))
     else:
         samples = stored.samples()
-        start_ns = stored.incident.start_ns
-        before = stored.threads(start_ns - _MINUTE_NS, start_ns)
         text = incidents.whole(
             stored,
             entries,

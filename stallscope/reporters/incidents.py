@@ -45,11 +45,20 @@ def dumps(rows: Sequence[Row]) -> str:
     return _json([_object(row) for row in rows])
 
 
-def whole_dumps(row: Row, stored: StoredIncident, entries: Sequence[CaptureEntry]) -> str:
-    """Return one incident in full as one line of JSON: the list of one, with more fields."""
+def whole_dumps(
+    row: Row,
+    stored: StoredIncident,
+    entries: Sequence[CaptureEntry],
+    before: Sequence[ThreadSample] = (),
+) -> str:
+    """Return one incident in full as one line of JSON: the list of one, with more fields.
+
+    ``before``: as in ``whole``.
+    """
     more = {
         "triggers": stored.incident.triggers,
         "files": entries,
+        "before": before,
         "notes": (*stored.incident.notes, *stored.notes),
     }
     return _json([{**_object(row), "captures": len(entries), **more}])

@@ -132,6 +132,10 @@ def test_the_minute_before_is_shown(run: Run, store: Store) -> None:
     assert shown[1].split()[:3] == ["12", "12", "100%"]
     assert "mutex buf_pool->mutex" in shown[1]
     assert shown[2] == "  and 380 idle threads, on average of 3 samples"
+    _, out, _ = run("--dest", store.dest, incident(7).id, "--json")
+    (written,) = json_of(out)
+    assert [found["time_ns"] for found in written["before"]] == [found.time_ns for found in before]
+    assert written["before"][0]["rows"][0]["kind"] == MUTEX.kind
     _, out, _ = run("--dest", store.dest, incident(2).id)
     assert "What threads did" not in out
 
