@@ -40,7 +40,7 @@ void stall_sentinel_deliver(struct stall_sentinel *sentinel,
 bool stall_sentinel_slept_on(const struct stall_sentinel *sentinel, size_t slot);
 
 bool stall_sentinel_rest(const struct stall_sentinel *sentinel, struct stall_wait_rest *ret);
-// A pass that also tells what each thread does. The next one that is due counts from it.
+// A pass that also reports what each thread does. The next one that is due counts from it.
 struct stall_error *stall_sentinel_sample(struct stall_sentinel *sentinel, stall_sample_fn take,
 					  void *arg);
 

@@ -165,8 +165,10 @@ def stall_section(new_server: NewServer, sizes: Sizes) -> Iterator[Section]:
         server = stack.enter_context(new_server())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stallscope-bench-")))
         triggers = folder / "triggers.toml"
-        # Each stall is to be an incident: after one, triggers sleep no longer than need be.
+        # Each stall is to be an incident with captures: after one, triggers sleep no longer than
+        # need be, and the stalls of an hour would need more captures than are allowed in one.
         soon = re.sub(r"\nsleep = \d+", "\nsleep = 3\nrun-time = 2", DEFAULTS.read_text())
+        soon = re.sub(r"captures-an-hour = \d+", "captures-an-hour = 100000", soon)
         triggers.write_text(soon)
         store = folder / "store"
         watch = stack.enter_context(agent(server, store, "--triggers", triggers))

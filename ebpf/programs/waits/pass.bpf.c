@@ -141,10 +141,12 @@ static __noinline int begin_passed_wait(struct task_struct *task, __u32 index)
 	return 0;
 }
 
-// Whether a wait of this length is worth to be seen in the first pass.
+// Whether a wait of this length, a sixteenth of the shortest threshold, begins in the first pass that
+// sees it. Most of the shorter ones are over before the next pass, which sees the others before
+// their threshold.
 static __always_inline bool is_long(const struct stall_pass *pass, __u64 now)
 {
-	return now - pass->since_ns >= scan_period_ns;
+	return now - pass->since_ns >= scan_period_ns / 8;
 }
 
 static __always_inline struct stall_wait_slot *slot_of(struct task_struct *task, __u32 *index)
