@@ -54,13 +54,18 @@ struct stall_sentinel {
 	// same word may be used to wait for work and for a lock.
 	uint64_t *marks;
 	size_t mark_count;
+	// By the index of a slot: the wait, by its seq, whose stack was asked for. Threads that wait on
+	// one word at different places would else be asked in turns, again and again.
+	uint32_t *asked;
+	size_t asked_count;
 	// By the index of a slot: the latest sample.
 	struct stall_thread_sample *samples;
 	size_t sample_count;
 	struct stall_bpf_records records;
 };
 
-struct stall_error *stall_sentinel_create(struct stall_bpf_waits *waits, bool rests, uint32_t kinds,
+struct stall_error *stall_sentinel_create(struct stall_bpf_waits *waits, size_t max_threads,
+					  bool rests, uint32_t kinds,
 					  const uint64_t threshold_ns[STALL_WAIT_KINDS],
 					  struct stall_sentinel **ret)
 {
@@ -76,7 +81,9 @@ struct stall_error *stall_sentinel_create(struct stall_bpf_waits *waits, bool re
 			   stall_resting_shortest(threshold_ns, kinds));
 	stall_bpf_waits_stats(waits, &sentinel->mark_count);
 	sentinel->marks = calloc(sentinel->mark_count, sizeof(*sentinel->marks));
-	if (!sentinel->marks) {
+	sentinel->asked_count = max_threads;
+	sentinel->asked = calloc(max_threads, sizeof(*sentinel->asked));
+	if (!sentinel->marks || !sentinel->asked) {
 		stall_sentinel_destroy(sentinel);
 		return &stall_enomem;
 	}
@@ -92,6 +99,7 @@ void stall_sentinel_destroy(struct stall_sentinel *sentinel)
 		stall_target_deinit(&sentinel->processes[i].target);
 	free(sentinel->processes);
 	free(sentinel->marks);
+	free(sentinel->asked);
 	free(sentinel->samples);
 	stall_bpf_records_deinit(&sentinel->records);
 	free(sentinel);
@@ -196,9 +204,12 @@ static uint64_t mark_of(const struct stall_pass *pass)
 }
 
 static bool needs_question(const struct stall_sentinel *sentinel, const struct flight *flight,
-			   const struct stall_pass *pass)
+			   const struct stall_pass *pass, size_t index)
 {
 	const uint32_t stat = flight->slot.stat;
+
+	if (index >= sentinel->asked_count || sentinel->asked[index] == flight->slot.seq)
+		return false;
 
 	if (flight->slot.key.kind != STALL_WAIT_FUTEX || !flight->stat.key.tgid ||
 	    !(flight->slot.flags & STALL_SLOT_ADOPTED))
@@ -290,7 +301,8 @@ static void find_long_waits(struct stall_sentinel *sentinel, uint64_t now_ns)
 
 		if (!pass || !read_flight(sentinel, i, &flight))
 			continue;
-		if (is_asked(sentinel, &flight.slot.key) || needs_question(sentinel, &flight, pass))
+		if (is_asked(sentinel, &flight.slot.key) ||
+		    needs_question(sentinel, &flight, pass, i))
 			sentinel->has_unknown = true;
 		else if (is_long(sentinel, &flight, now_ns))
 			stall_resting_saw_long_wait(&sentinel->resting, now_ns);
@@ -303,12 +315,13 @@ static void ask_once(struct stall_sentinel *sentinel, size_t index)
 	struct flight flight;
 
 	if (!pass || !read_flight(sentinel, index, &flight) ||
-	    is_asked(sentinel, &flight.slot.key) || !needs_question(sentinel, &flight, pass))
+	    is_asked(sentinel, &flight.slot.key) || !needs_question(sentinel, &flight, pass, index))
 		return;
 	enum answer answer = ask(sentinel, &flight, pass, index);
 	if (answer == MOVED)
 		return;
 	sentinel->marks[flight.slot.stat] = mark_of(pass);
+	sentinel->asked[index] = flight.slot.seq;
 	stall_bpf_waits_announce(sentinel->waits, flight.slot.stat);
 	sentinel->question_count += answer == ASKED;
 }

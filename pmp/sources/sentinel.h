@@ -15,8 +15,9 @@
 
 struct stall_sentinel;
 
-// `rests`: the programs are not attached yet.
-struct stall_error *stall_sentinel_create(struct stall_bpf_waits *waits, bool rests, uint32_t kinds,
+// `max_threads`: slots of `waits`. `rests`: the programs are not attached yet.
+struct stall_error *stall_sentinel_create(struct stall_bpf_waits *waits, size_t max_threads,
+					  bool rests, uint32_t kinds,
 					  const uint64_t threshold_ns[STALL_WAIT_KINDS],
 					  struct stall_sentinel **ret);
 void stall_sentinel_destroy(struct stall_sentinel *sentinel);

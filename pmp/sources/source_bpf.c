@@ -446,8 +446,9 @@ struct stall_error *stall_wait_source_bpf(const struct stall_wait_source_options
 	source->max_threads = bpf.max_threads;
 	struct stall_error *err = stall_bpf_waits_create(&bpf, &source->waits);
 	if (!err)
-		err = stall_sentinel_create(source->waits, options->at_rest, options->kinds,
-					    options->threshold_ns, &source->sentinel);
+		err = stall_sentinel_create(source->waits, source->max_threads, options->at_rest,
+					    options->kinds, options->threshold_ns,
+					    &source->sentinel);
 	if (!err && options->uprobes)
 		err = stall_server_uprobes_create(source->waits, &source->uprobes);
 	if (err) {
