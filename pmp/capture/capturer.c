@@ -15,8 +15,9 @@
 // Address space only: pages are taken as stacks are copied.
 #define ARENA_MIN (UINT64_C(256) << 20)
 #define ARENA_MAX (UINT64_C(64) << 30)
-// Kept between captures.
-#define ARENA_KEEP (64 << 20)
+// Kept between captures, for the stacks of 1,000 idle threads: fresh pages take time. More would be
+// kept as long as the probe runs, most of the time for nothing.
+#define ARENA_KEEP (4 << 20)
 
 struct stall_capturer {
 	struct stall_capturer_options options;
@@ -185,6 +186,8 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 	struct stall_error *err = stall_finish(&finish, output, ret_partial);
 
 	capturer->previous = no_cleanup_ptr(capturer->taken);
+	stall_snapshot_forget_threads(capturer->previous);
+	stall_arena_reset(&capturer->arena, ARENA_KEEP);
 	return err;
 }
 

@@ -325,19 +325,28 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 	return NULL;
 }
 
+void stall_snapshot_forget_threads(struct stall_snapshot *snapshot)
+{
+	free(snapshot->threads);
+	free(snapshot->releases);
+	free(snapshot->futexes);
+	snapshot->threads = NULL;
+	snapshot->releases = NULL;
+	snapshot->futexes = NULL;
+	snapshot->thread_count = snapshot->release_count = snapshot->futex_count = 0;
+}
+
 void stall_snapshot_destroy(struct stall_snapshot *snapshot)
 {
 	if (!snapshot)
 		return;
+	stall_snapshot_forget_threads(snapshot);
 	for (size_t i = 0; i < snapshot->process_count; i++)
 		process_deinit(&snapshot->processes[i]);
 	for (size_t i = 0; i < snapshot->note_count; i++)
 		free(snapshot->notes[i].message);
 	free(snapshot->notes);
 	free(snapshot->processes);
-	free(snapshot->threads);
-	free(snapshot->releases);
-	free(snapshot->futexes);
 	free(snapshot->backend_reason);
 	if (snapshot->memory.destroy)
 		snapshot->memory.destroy(snapshot->memory.arg);

@@ -196,6 +196,8 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 					       const struct stall_maps_source *source,
 					       struct stall_snapshot **ret);
 void stall_snapshot_destroy(struct stall_snapshot *snapshot);
+// Frees what belongs to threads. What remains serves as `previous` of the next one.
+void stall_snapshot_forget_threads(struct stall_snapshot *snapshot);
 
 // Checks that it still runs the program whose maps were read. STALL_ERROR_NO_PROCESS: it has ended;
 // STALL_ERROR_AGAIN: it has executed another one.

@@ -13,9 +13,11 @@ from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
 from tests.bench.endurance_scale import limits_raised, wrong_stacks
+from tests.bench.tools import process_tree
 from tests.root.support import assert_frames, assert_unharmed, snap
 from tests.support.servers import PATIENCE
 from tests.support.targets import Target
+from tests.support.watching import watcher
 
 __all__: list[str] = []
 
@@ -99,4 +101,28 @@ def test_what_the_deadline_leaves_out_is_said() -> None:
         assert f"{process.threads_lost} threads were not read" in note.message
         assert "--deadline" in note.message
         assert not wrong_stacks(capture, target.threads)
+        assert_unharmed(target.pid)
+
+
+def pss_mib(pid: int, part: str) -> float:
+    """Return a part of the memory of a probe and its children."""
+    rollups = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in process_tree(pid)]
+    return sum(int(text.split(f"{part}:")[1].split()[0]) for text in rollups) / 1024
+
+
+@pytest.mark.needs("root", "bpf")
+def test_a_probe_at_rest_keeps_nothing_of_each_thread(tmp_path: Path) -> None:
+    options = ("--backend", "bpf", "--deadline", PATIENT)
+    with (
+        Target("threads", "10000", "5", *SMALL_STACK) as target,
+        watcher(target.pid, options=options) as serving,
+    ):
+        for number in range(2):
+            # Pages of copied stacks: at least one for each thread, and 4 MiB are kept.
+            assert pss_mib(serving.pid, "Pss_Shmem") < 16
+            # Records of the threads: 7 MiB.
+            assert pss_mib(serving.pid, "Pss_Anon") < 12
+            file = tmp_path / f"{number}.jsonl"
+            serving.ask(f"snap {file}", "written")
+            assert_frames(capturefile.read(file), target.threads, "target-threads")
         assert_unharmed(target.pid)
