@@ -38,7 +38,11 @@ def attached(pid: int) -> list[str]:
     """Return the types of the BPF links that a process holds, but for those of iterators."""
     found = []
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+        try:
+            lines = file.read_text().splitlines()
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
         if "link_id" in fields and fields["link_type"].strip() != "iter":
             found.append(fields["link_type"].strip())
     return found
