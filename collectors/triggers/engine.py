@@ -34,6 +34,7 @@ from stallscope.model.waitkinds import kinds_of
 from stallscope.model.waitlines import WaitLine
 
 __all__ = [
+    "CONFIRM",
     "Engine",
     "TriggerState",
     "needs_processlist",
@@ -48,6 +49,8 @@ STALE_INTERVALS = 3
 # Samples come early and late. Skipping one costs a whole polling interval, so a trigger skips none
 # that comes about on time; it skips those that come much faster than its interval.
 EARLY = 0.9
+CONFIRM = 0.2
+"""Of its interval: so long after a breach the next sample counts, while a wait is long."""
 _MOST_NUMBERS = 6
 """The most names of an expression that a sentence gives with their values."""
 _ALWAYS = ("Uptime", "Uptime_since_flush_status")
@@ -176,6 +179,11 @@ class Engine:
         return all(t.machine.phase is Phase.CALM for t in self._all)
 
     @property
+    def counting(self) -> bool:
+        """Return whether a trigger was breached, and not often enough in a row."""
+        return any(t.machine.counting for t in self._all)
+
+    @property
     def over_ns(self) -> int | None:
         """Return when the latest breach that had fired was over, by the clock of the samples."""
         found = [t.machine.over_ns for t in self._all if t.machine.over_ns is not None]
@@ -186,15 +194,17 @@ class Engine:
         found, self._given_up = tuple(self._given_up), []
         return found
 
-    def feed(self, sample: Sample) -> tuple[Fired, ...]:
-        """Take a sample of any collector, a failed one too; return what fired."""
+    def feed(self, sample: Sample, *, hurried: bool = False) -> tuple[Fired, ...]:
+        """Take a sample of any collector, a failed one too; return what fired. ``hurried``: a
+        trigger that counts breaches takes the next one after CONFIRM of its interval.
+        """
         found = self._readings.take(sample)
         self._give_up(sample.clock_ns)
         incident = bool(self.breached)
         fired = []
         for trigger in self._variables:
             if trigger.leader in found:
-                fired.append(trigger.evaluate(self._readings, sample, incident))
+                fired.append(trigger.evaluate(self._readings, sample, incident, hurried))
             elif not trigger.remembered.isdisjoint(found):
                 trigger.remember(self._readings, sample, incident)
         return tuple(one for one in fired if one is not None)
@@ -370,9 +380,12 @@ class _VariableTrigger(_Watched):
             for means in part.baselines
         ]
 
-    def evaluate(self, readings: Readings, sample: Sample, incident: bool) -> Fired | None:
+    def evaluate(
+        self, readings: Readings, sample: Sample, incident: bool, hurried: bool
+    ) -> Fired | None:
         clock = sample.clock_ns
-        if self._latest is not None and 0 <= clock - self._latest < self._interval_ns:
+        share = CONFIRM if hurried and self.machine.counting else 1.0
+        if self._latest is not None and 0 <= clock - self._latest < self._interval_ns * share:
             return None
         self._latest = clock
         moment = Moment(readings, clock, self._stale_ns, incident)

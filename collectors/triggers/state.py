@@ -53,6 +53,11 @@ class Machine:
         """Return the breaches in a row, or the clear samples in a row once it has fired."""
         return self._row
 
+    @property
+    def counting(self) -> bool:
+        """Return whether it was breached, and not often enough in a row."""
+        return self.phase is Phase.COUNTING and self._row < self._cycles
+
     def take(self, breached: bool | None, cleared: bool | None, clock_ns: int) -> bool:
         """Take a sample; return whether it fires. Both None where the value is not known."""
         if breached is None or cleared is None:

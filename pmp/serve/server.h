@@ -24,6 +24,7 @@ struct stall_server {
 	struct stall_watch *watch;	     // NULL: off
 	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds as requested
 	uint64_t next_line_ns;
+	uint64_t alerts; // of the watch, when the latest line was written
 	struct stall_triggers triggers;
 	// A capture whose raw copies are taken; the event that names its wait may still follow.
 	bool taken;

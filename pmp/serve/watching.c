@@ -177,6 +177,7 @@ struct stall_error *stall_watching_on(struct stall_server *server)
 		return err;
 	stall_watch_set_alarm(server->watch, handle_alarm);
 	stall_triggers_forget(&server->triggers);
+	server->alerts = 0;
 	if (server->options->line_ns)
 		server->next_line_ns = stall_clock_ns(CLOCK_MONOTONIC) + server->options->line_ns;
 	return NULL;
@@ -219,12 +220,16 @@ static void run_due(struct stall_server *server)
 static struct stall_error *run_line(struct stall_server *server)
 {
 	uint64_t now_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	uint64_t alerts = stall_watch_alerts(server->watch);
+	bool is_alert = alerts != server->alerts;
 
-	if (!server->next_line_ns || now_ns < server->next_line_ns)
+	if (!server->next_line_ns || (now_ns < server->next_line_ns && !is_alert))
 		return NULL;
-	// A line that a capture has delayed is not written later.
+	server->alerts = alerts;
+	// A line that a capture has delayed is not written later. The first long wait for a second
+	// is in a line at once: who reads the lines may have to look at the server in time.
 	server->next_line_ns += server->options->line_ns;
-	if (server->next_line_ns <= now_ns)
+	if (server->next_line_ns <= now_ns || is_alert)
 		server->next_line_ns = now_ns + server->options->line_ns;
 	return stall_watching_write(server, false);
 }

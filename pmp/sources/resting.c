@@ -56,6 +56,8 @@ uint64_t stall_resting_interval_ns(const struct stall_resting *resting)
 
 void stall_resting_saw_long_wait(struct stall_resting *resting, uint64_t now_ns)
 {
+	if (!resting->long_ns || now_ns >= resting->long_ns + STALL_RESTING_ALERT_NS)
+		resting->alerts++;
 	resting->is_long = true;
 	resting->long_ns = now_ns;
 }
@@ -122,6 +124,7 @@ void stall_resting_report(const struct stall_resting *resting, struct stall_wait
 		.threads = resting->threads,
 		.arms = resting->arms,
 		.refused = resting->refused,
+		.alerts = resting->alerts,
 		.why = resting->why[0] ? resting->why : NULL,
 	};
 }

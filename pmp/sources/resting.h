@@ -17,6 +17,7 @@
 #include "waits/wait_source.h"
 
 #define STALL_RESTING_QUIET_NS UINT64_C(10000000000) // without a long wait, until it rests again
+#define STALL_RESTING_ALERT_NS UINT64_C(1000000000) // without a long wait: the next one is news
 #define STALL_RESTING_NEVER UINT64_MAX
 
 // Of the shortest threshold, between two passes at rest. A source that sees how long a thread has
@@ -32,7 +33,7 @@ struct stall_resting {
 	bool was_armed, is_long;
 	uint64_t threshold_ns, cost_ns, threads;
 	uint64_t long_ns, armed_ns, retry_ns, retry_after_ns;
-	uint64_t arms, refused;
+	uint64_t arms, refused, alerts;
 	char why[160];
 };
 

@@ -60,6 +60,7 @@ struct stall_wait_rest {
 	uint64_t threads;     // in the latest pass
 	uint64_t arms;	      // how often it has stopped resting since the start
 	uint64_t refused;     // how often it could not
+	uint64_t alerts;      // how often a wait was long after a second without; in no line
 	const char *why;      // why it could not the last time; NULL: it could
 };
 

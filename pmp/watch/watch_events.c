@@ -465,6 +465,14 @@ static struct stall_error *renew_stacks(struct stall_watch *watch)
 	return NULL;
 }
 
+uint64_t stall_watch_alerts(const struct stall_watch *watch)
+{
+	const struct stall_wait_source *source = &watch->source;
+	struct stall_wait_rest rest;
+
+	return source->calls->rest && source->calls->rest(source->state, &rest) ? rest.alerts : 0;
+}
+
 struct stall_error *stall_watch_write(struct stall_watch *watch, bool final,
 				      struct stall_json *json)
 {

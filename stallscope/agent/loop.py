@@ -57,7 +57,7 @@ from stallscope.agent.threadwatch import ThreadWatch
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors.triggers.engine import Engine
+from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
 from stallscope.model.samples import Sample
@@ -86,6 +86,8 @@ _GRACE = 0.2
 """Added so that the connection can report a late server itself."""
 LONG_WAIT_MS = 250.0
 """A wait in flight that is so long is a sign that the server is not at rest."""
+HURRY_NS = 3 * NS // 2
+"""So long after a line with such a wait a breach is looked at again soon: lines come each second."""
 WIND_DOWN_NS = 20 * NS
 """How long the end of a pass waits for captures and verdicts."""
 WIND_DOWN_PAUSE = 0.1
@@ -147,6 +149,10 @@ class Agent:
         self._lost_ns = 0
         """When the server last ended."""
         self._next_poll = 0
+        self._polled_ns = 0
+        """When the collectors were asked last."""
+        self._long_wait_ns: int | None = None
+        """When a wait was seen that is long."""
         self._metrics_due = 0
         self._prune_due = 0
         self._disk_due = 0
@@ -163,7 +169,7 @@ class Agent:
                     self._finish()
                     break
                 if now >= self._next_poll:
-                    interval = round((self._plan.poll_interval or self.settings.poll_interval) * NS)
+                    interval = self._interval_ns
                     # Missed polls are skipped.
                     steps = max(1, -((self._next_poll - now) // interval))
                     self._next_poll += interval * steps
@@ -240,6 +246,7 @@ class Agent:
 
     def _poll(self, now: int) -> None:
         self.metrics.polls += 1
+        self._polled_ns = now
         self._poll_server(now)
         self.metrics.up["server"] = self._target.running
         if self._target.running:
@@ -292,7 +299,20 @@ class Agent:
         self.feed(Polled(bool(engine.breached), engine.over_ns))
         if self._resting and self._target.running and not self._at_rest(now):
             self._resting = False
+            self._polled_ns = now
             self._threads.wake()
+        if self._hurries(now) and self.engine.counting:
+            confirm = self._polled_ns + round(CONFIRM * self._interval_ns)
+            self._next_poll = min(self._next_poll, max(now, confirm))
+
+    def _hurries(self, now: int) -> bool:
+        """Return whether a wait is long: what it is may be over before the next poll."""
+        seen = self._long_wait_ns
+        return seen is not None and now - seen < HURRY_NS and self._plan.polls is None
+
+    @property
+    def _interval_ns(self) -> int:
+        return round((self._plan.poll_interval or self.settings.poll_interval) * NS)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -320,7 +340,7 @@ class Agent:
         if sample.clock_ns < self._lost_ns:
             return  # of the process that has ended
         self._rest.take(sample, incident=self.incidents.open is not None)
-        for fired in self.engine.feed(sample):
+        for fired in self.engine.feed(sample, hurried=self._hurries(sample.clock_ns)):
             self._fire(fired, sample.clock_ns)
         line = encode(sample)
         self._samples.add(sample.clock_ns, line)
@@ -346,6 +366,7 @@ class Agent:
             self._fire(fired, waits.clock_ns)
         if any(key.longest_in_flight_ms >= LONG_WAIT_MS for key in waits.line.keys):
             self._rest.disturb(waits.clock_ns)
+            self._long_wait_ns = waits.clock_ns
         self._waits.add(waits.clock_ns, waits.data)
         self._runner.record(self.incidents.open, (), (waits.data,))
         self._environment.count_waits(waits.line)

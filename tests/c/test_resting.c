@@ -103,6 +103,34 @@ static bool step(struct stall_resting *resting, uint64_t now_ns, bool is_long, b
 	return resting->armed;
 }
 
+static uint64_t alerts(const struct stall_resting *resting)
+{
+	struct stall_wait_rest rest;
+
+	stall_resting_report(resting, &rest);
+	return rest.alerts;
+}
+
+// Each long wait after a second without one, armed or not, and whether arming is refused or not.
+static void test_alerts(void)
+{
+	for (int refuse = 0; refuse < 2; refuse++) {
+		struct stall_resting resting = make(STALL_RESTING_PERCENT, THRESHOLD);
+		uint64_t now_ns = 1000 * S;
+
+		step(&resting, now_ns, false, refuse);
+		CHECK_INT(alerts(&resting), 0);
+		for (int i = 0; i < 20; i++)
+			step(&resting, now_ns + i * 340 * MS, true, refuse);
+		CHECK_INT(alerts(&resting), 1);
+		now_ns += 19 * 340 * MS;
+		step(&resting, now_ns + S, true, refuse);
+		CHECK_INT(alerts(&resting), 2);
+		step(&resting, now_ns + 30 * S, true, refuse);
+		CHECK_INT(alerts(&resting), 3);
+	}
+}
+
 static void test_arming(void)
 {
 	struct stall_resting resting = make(STALL_RESTING_PERCENT, THRESHOLD);
@@ -197,6 +225,7 @@ int main(void)
 	test_shortest();
 	test_budget();
 	test_is_long();
+	test_alerts();
 	test_arming();
 	test_storm();
 	test_lost();
