@@ -87,7 +87,7 @@ _GRACE = 0.2
 LONG_WAIT_MS = 250.0
 """A wait in flight that is so long is a sign that the server is not at rest."""
 HURRY_NS = 3 * NS // 2
-"""So long after a line with such a wait a breach is looked at again soon: lines come each second."""
+"""So long after a line with such a wait a breach is confirmed soon; a line comes each second."""
 WIND_DOWN_NS = 20 * NS
 """How long the end of a pass waits for captures and verdicts."""
 WIND_DOWN_PAUSE = 0.1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ THRESHOLD_MS = 200
 LATE_MS = 100
 """After its threshold a wait is reported within this time."""
 HELD_MS = 500
+LULL_SECONDS = 1.5
+"""Without a long wait, so that the next one is news: more than a second."""
 AT_REST = ("--watch", "--at-rest", "--events", "--threshold", str(THRESHOLD_MS))
 
 
@@ -112,6 +115,22 @@ def test_a_stall_takes_its_capture(target: Target) -> None:
     assert {wait.tid for wait in capture.threads} >= waiting
     assert capture.trigger is not None
     assert capture.trigger.name == "the_mutex"
+
+
+def test_the_first_long_wait_is_in_a_line_at_once(target: Target) -> None:
+    options = (*AT_REST, "--interval", "600000")
+    with watcher(target.pid, options=options) as watch:
+        for number in range(2):
+            start = len(watch.lines)
+            make(target, "hold mutex 2")
+            line = watch.line(lambda line: line["type"] == "waits", "line", start=start)
+            waiting = [key for key in line["keys"] if key["in_flight"]]
+            longest = max(key["longest_in_flight_ms"] for key in waiting)
+            assert THRESHOLD_MS / 2 <= longest < THRESHOLD_MS + LATE_MS, number
+            # The programs are attached in the second round, and that is no matter.
+            make(target, "release")
+            time.sleep(LULL_SECONDS)
+        assert sum(line["type"] == "waits" for line in watch.lines) == 2
 
 
 def test_a_probe_that_is_killed_while_armed_leaves_nothing_attached(target: Target) -> None:

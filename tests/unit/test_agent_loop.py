@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,15 @@ import pytest
 from stallscope.agent import incident as machine
 from stallscope.agent.clock import NS
 from stallscope.agent.environment import Plan
-from stallscope.agent.events import CaptureResult, ProbeStatus, Signal, TargetEnded
+from stallscope.agent.events import (
+    Callback,
+    CaptureResult,
+    ProbeStatus,
+    Signal,
+    TargetEnded,
+    WaitsReceived,
+)
+from stallscope.agent.loop import LONG_WAIT_MS
 from stallscope.agent.target import Target
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
@@ -28,6 +37,7 @@ from stallscope.model.capture import Note, Trigger
 from stallscope.model.incident import Incident
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Session, Sessions
+from stallscope.model.waitlines import SCHEMA, Key, WaitLine
 from stallscope.store import read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentfakes import (
@@ -523,6 +533,40 @@ def test_an_incident_of_a_killed_agent_is_marked(tmp_path: Path) -> None:
     (tmp_path / "index.json").unlink(missing_ok=True)
     with running(FakeEnvironment(), tmp_path):
         wait_until(lambda: stored(tmp_path)[0].interrupted, "it is marked")
+
+
+def test_a_breach_is_looked_at_again_soon_while_a_wait_is_long(tmp_path: Path) -> None:
+    twice = msgspec.structs.replace(BREACH, cycles=2)
+    environment = FakeEnvironment(
+        msgspec.structs.replace(SETTINGS, poll_interval=10.0, triggers=(twice,))
+    )
+    environment.status.value = 100
+    with running(environment, tmp_path) as agent:
+        wait_until(lambda: agent.engine.counting, "the first poll")
+        agent.events.put(_waits(LONG_WAIT_MS - 1))
+        handled = threading.Event()
+        agent.events.put(Callback(handled.set))
+        assert handled.wait(PATIENCE)
+        assert agent.metrics.polls == 1
+        agent.events.put(_waits(LONG_WAIT_MS))
+        begun = time.monotonic()
+        wait_until(lambda: environment.of("stall"), "the second poll")
+        assert time.monotonic() - begun < 5
+        assert agent.metrics.polls == 2
+
+
+def _waits(longest_ms: float) -> WaitsReceived:
+    key = Key(
+        1,
+        longest_ms,
+        0.0,
+        kind="mutex",
+        name="a",
+        in_flight=1,
+        longest_in_flight_ms=longest_ms,
+    )
+    line = WaitLine(SCHEMA, 0.0, 1.0, {}, (key,), {})
+    return WaitsReceived(line, b"{}", time.monotonic_ns())
 
 
 def test_a_dry_run_captures_nothing(tmp_path: Path) -> None:

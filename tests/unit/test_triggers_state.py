@@ -303,3 +303,27 @@ def test_a_baseline_is_within_what_was_seen(samples: list[tuple[float, bool, int
         values = [value for value, _, _ in samples]
         assert min(values) <= one.value * (1 + 1e-9)
         assert one.value <= max(values) * (1 + 1e-9)
+
+
+def test_a_breach_is_confirmed_soon_while_a_wait_is_long() -> None:
+    one = engine(poll_interval=0.1)
+    assert not one.feed(running(10, 1), hurried=True)
+    assert not one.feed(running(10.1, 100), hurried=True), "nothing counts yet"
+    assert not one.counting
+    assert not one.feed(running(11, 100))
+    assert one.counting
+    assert not one.feed(running(11.1, 100), hurried=True)
+    assert not one.feed(running(11.2, 100)), "no wait is long any more"
+    assert one.feed(running(11.3, 100), hurried=True)
+    assert not one.counting
+
+
+def test_a_trigger_that_sleeps_is_not_looked_at_more_often() -> None:
+    one = engine(sleep=60, clear_cycles=1)
+    assert [bool(one.feed(running(second, 100))) for second in range(2)] == [False, True]
+    one.feed(running(2, 1))
+    one.feed(running(3, 100))
+    assert one.counting
+    for second in range(4, 20):
+        assert not one.feed(running(second, 100))
+        assert not one.counting, "it has enough, and sleeps"
