@@ -17,7 +17,7 @@
 #include "waits/wait_source.h"
 
 #define STALL_RESTING_QUIET_NS UINT64_C(10000000000) // without a long wait, until it rests again
-#define STALL_RESTING_ALERT_NS UINT64_C(1000000000) // without a long wait: the next one is news
+#define STALL_RESTING_ALERT_NS UINT64_C(1000000000)  // without a long wait: the next one is news
 #define STALL_RESTING_NEVER UINT64_MAX
 
 // Of the shortest threshold, between two passes at rest. A source that sees how long a thread has

@@ -535,7 +535,7 @@ def test_an_incident_of_a_killed_agent_is_marked(tmp_path: Path) -> None:
         wait_until(lambda: stored(tmp_path)[0].interrupted, "it is marked")
 
 
-def test_a_breach_is_looked_at_again_soon_while_a_wait_is_long(tmp_path: Path) -> None:
+def test_a_breach_is_sampled_again_soon_while_a_wait_is_long(tmp_path: Path) -> None:
     twice = msgspec.structs.replace(BREACH, cycles=2)
     environment = FakeEnvironment(
         msgspec.structs.replace(SETTINGS, poll_interval=10.0, triggers=(twice,))
