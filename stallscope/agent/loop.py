@@ -153,6 +153,8 @@ class Agent:
         """When the collectors were asked last."""
         self._long_wait_ns: int | None = None
         """When a wait was seen that is long."""
+        self._has_news = False
+        """Since the latest poll a wait became long, the first one for a time."""
         self._metrics_due = 0
         self._prune_due = 0
         self._disk_due = 0
@@ -247,6 +249,7 @@ class Agent:
     def _poll(self, now: int) -> None:
         self.metrics.polls += 1
         self._polled_ns = now
+        self._has_news = False
         self._poll_server(now)
         self.metrics.up["server"] = self._target.running
         if self._target.running:
@@ -301,7 +304,7 @@ class Agent:
             self._resting = False
             self._polled_ns = now
             self._threads.wake()
-        if self._hurries(now) and self.engine.counting:
+        if self._hurries(now) and (self._has_news or self.engine.counting):
             confirm = self._polled_ns + round(CONFIRM * self._interval_ns)
             self._next_poll = min(self._next_poll, max(now, confirm))
 
@@ -366,6 +369,7 @@ class Agent:
             self._fire(fired, waits.clock_ns)
         if any(key.longest_in_flight_ms >= LONG_WAIT_MS for key in waits.line.keys):
             self._rest.disturb(waits.clock_ns)
+            self._has_news |= not self._hurries(waits.clock_ns)
             self._long_wait_ns = waits.clock_ns
         self._waits.add(waits.clock_ns, waits.data)
         self._runner.record(self.incidents.open, (), (waits.data,))

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from stallscope.agent import incident as machine
+from stallscope.agent import loop
 from stallscope.agent.clock import NS
 from stallscope.agent.environment import Plan
 from stallscope.agent.events import (
@@ -26,7 +27,7 @@ from stallscope.agent.events import (
     TargetEnded,
     WaitsReceived,
 )
-from stallscope.agent.loop import LONG_WAIT_MS
+from stallscope.agent.loop import Agent
 from stallscope.agent.target import Target
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
@@ -535,24 +536,49 @@ def test_an_incident_of_a_killed_agent_is_marked(tmp_path: Path) -> None:
         wait_until(lambda: stored(tmp_path)[0].interrupted, "it is marked")
 
 
-def test_a_breach_is_sampled_again_soon_while_a_wait_is_long(tmp_path: Path) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
+    """Polls come every 30 s, and after 0.3 s while a wait is long: for a minute after its line."""
+    monkeypatch.setattr(loop, "CONFIRM", 0.01)
+    monkeypatch.setattr(loop, "HURRY_NS", 60 * NS)
     twice = msgspec.structs.replace(BREACH, cycles=2)
-    environment = FakeEnvironment(
-        msgspec.structs.replace(SETTINGS, poll_interval=10.0, triggers=(twice,))
-    )
-    environment.status.value = 100
-    with running(environment, tmp_path) as agent:
+    return FakeEnvironment(msgspec.structs.replace(SETTINGS, poll_interval=30.0, triggers=(twice,)))
+
+
+def test_a_breach_is_sampled_again_soon_while_a_wait_is_long(
+    patient: FakeEnvironment, tmp_path: Path
+) -> None:
+    patient.status.value = 100
+    with running(patient, tmp_path) as agent:
         wait_until(lambda: agent.engine.counting, "the first poll")
-        agent.events.put(_waits(LONG_WAIT_MS - 1))
-        handled = threading.Event()
-        agent.events.put(Callback(handled.set))
-        assert handled.wait(PATIENCE)
+        _tell(agent, _waits(loop.LONG_WAIT_MS - 1))
         assert agent.metrics.polls == 1
-        agent.events.put(_waits(LONG_WAIT_MS))
         begun = time.monotonic()
-        wait_until(lambda: environment.of("stall"), "the second poll")
-        assert time.monotonic() - begun < 5
+        _tell(agent, _waits(loop.LONG_WAIT_MS))
+        wait_until(lambda: patient.of("stall"), "the second poll")
+        assert time.monotonic() - begun < 25
         assert agent.metrics.polls == 2
+
+
+def test_the_first_long_wait_is_a_reason_to_poll(patient: FakeEnvironment, tmp_path: Path) -> None:
+    with running(patient, tmp_path) as agent:
+        wait_until(lambda: agent.engine.states()[0].samples, "the first poll, before the stall")
+        patient.status.value = 100
+        begun = time.monotonic()
+        _tell(agent, _waits(loop.LONG_WAIT_MS))
+        wait_until(lambda: patient.of("stall"), "two more polls")
+        assert time.monotonic() - begun < 25
+        assert agent.metrics.polls == 3
+        _tell(agent, _waits(loop.LONG_WAIT_MS))
+        assert agent.metrics.polls == 3, "it goes on, and is no news"
+
+
+def _tell(agent: Agent, waits: WaitsReceived) -> None:
+    """Give the agent a line, and wait until it has handled it."""
+    handled = threading.Event()
+    agent.events.put(waits)
+    agent.events.put(Callback(handled.set))
+    assert handled.wait(PATIENCE)
 
 
 def _waits(longest_ms: float) -> WaitsReceived:
