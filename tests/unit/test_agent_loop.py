@@ -551,10 +551,10 @@ def test_a_breach_is_sampled_again_soon_while_a_wait_is_long(
     patient.status.value = 100
     with running(patient, tmp_path) as agent:
         wait_until(lambda: agent.engine.counting, "the first poll")
-        _tell(agent, _waits(loop.LONG_WAIT_MS - 1))
+        _hand_over(agent, _waits(loop.LONG_WAIT_MS - 1))
         assert agent.metrics.polls == 1
         begun = time.monotonic()
-        _tell(agent, _waits(loop.LONG_WAIT_MS))
+        _hand_over(agent, _waits(loop.LONG_WAIT_MS))
         wait_until(lambda: patient.of("stall"), "the second poll")
         assert time.monotonic() - begun < 25
         assert agent.metrics.polls == 2
@@ -565,15 +565,15 @@ def test_the_first_long_wait_is_a_reason_to_poll(patient: FakeEnvironment, tmp_p
         wait_until(lambda: agent.engine.states()[0].samples, "the first poll, before the stall")
         patient.status.value = 100
         begun = time.monotonic()
-        _tell(agent, _waits(loop.LONG_WAIT_MS))
+        _hand_over(agent, _waits(loop.LONG_WAIT_MS))
         wait_until(lambda: patient.of("stall"), "two more polls")
         assert time.monotonic() - begun < 25
         assert agent.metrics.polls == 3
-        _tell(agent, _waits(loop.LONG_WAIT_MS))
+        _hand_over(agent, _waits(loop.LONG_WAIT_MS))
         assert agent.metrics.polls == 3, "it goes on, and is no news"
 
 
-def _tell(agent: Agent, waits: WaitsReceived) -> None:
+def _hand_over(agent: Agent, waits: WaitsReceived) -> None:
     """Give the agent a line, and wait until it has handled it."""
     handled = threading.Event()
     agent.events.put(waits)
