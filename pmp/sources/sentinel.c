@@ -210,7 +210,6 @@ static bool needs_question(const struct stall_sentinel *sentinel, const struct f
 
 	if (index >= sentinel->asked_count || sentinel->asked[index] == flight->slot.seq)
 		return false;
-
 	if (flight->slot.key.kind != STALL_WAIT_FUTEX || !flight->stat.key.tgid ||
 	    !(flight->slot.flags & STALL_SLOT_ADOPTED))
 		return false;
