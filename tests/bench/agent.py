@@ -78,12 +78,12 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def pss_mb(pids: Sequence[int]) -> float:
-    """Return the memory of these processes; what several share counts once."""
+def pss_mb(pids: Sequence[int], part: str = "Pss") -> float:
+    """Return the memory of these processes, or a part of it; what several share counts once."""
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith(f"{part}:"):
                 total += int(line.split()[1])
     return total / 1024
 

@@ -16,12 +16,12 @@ from tests.bench import progress
 from tests.bench.agent import parent, pss_mb
 from tests.bench.footprint import footprint
 from tests.bench.overhead_load import cpu_seconds
-from tests.bench.overhead_variants import attached, rests, wait_at_rest
+from tests.bench.overhead_variants import rests, wait_at_rest
 from tests.bench.overhead_waits import latency_section, wait_closed
 from tests.bench.stats import Figure, Interval, Row, Section, figure
 from tests.bench.tools import process_tree
 from tests.support.agents import AgentProcess, agent, incidents
-from tests.support.bpf_objects import held
+from tests.support.bpf_objects import attached, held
 from tests.support.servers import SqlServer
 from tests.support.servers.clients import idle_connections
 from tests.support.stalls import global_read_lock, metadata_lock_pileup

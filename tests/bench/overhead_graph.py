@@ -17,9 +17,10 @@ from tests.bench import progress
 from tests.bench.blocks import schedule
 from tests.bench.linechart import Band, Chart, Line, draw
 from tests.bench.overhead_load import RATES, FixedRate, fixed_rate
-from tests.bench.overhead_variants import attached, rests, settled_agent
+from tests.bench.overhead_variants import rests, settled_agent
 from tests.bench.stats import BenchError, Figure, Interval, Row, Section, figure
 from tests.support.agents import AgentProcess
+from tests.support.bpf_objects import attached
 from tests.support.servers import SqlServer
 from tests.support.servers.clients import idle_connections, running_statements
 

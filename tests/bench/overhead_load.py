@@ -14,9 +14,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench.overhead_variants import attached
 from tests.bench.stats import BenchError
 from tests.bench.tools import process_cpu_ns
+from tests.support.bpf_objects import attached
 from tests.support.servers import Child, SqlServer
 from tests.support.servers.sql import Connection
 from tests.support.stalls.load import sysbench_load

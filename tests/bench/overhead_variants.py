@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from tests.bench.stats import BenchError
 from tests.bench.tools import process_tree
 from tests.bench.watchers import Watching, probe_waits
 from tests.support.agents import CHECKOUT, AgentProcess, agent
+from tests.support.bpf_objects import attached
 from tests.support.empty_programs import empty_programs
 from tests.support.servers import Late, wait_until
 
@@ -40,8 +40,6 @@ __all__ = [
     "WHOLE",
     "Variant",
     "always_on",
-    "attached",
-    "attached_link",
     "left_out",
     "rests",
     "settled_agent",
@@ -68,9 +66,6 @@ SETTLE_SECONDS = 1.0
 """From when a variant is there: what it does once is not what it costs."""
 REST_SECONDS = 180.0
 STOP_SECONDS = 30.0
-LINK = re.compile(r"^link_type:\s*(\S+)\nlink_id:\s*(\d+)$", re.M)
-READS = "iter"
-"""A link of an iterator runs when it is read: it is attached to nothing."""
 
 
 @functools.cache
@@ -89,22 +84,6 @@ def rests() -> bool:
 def always_on() -> tuple[str, ...]:
     """Return the options with which the agent is attached all the time."""
     return (ALWAYS_ON,) if rests() else ()
-
-
-def attached(pids: Sequence[int]) -> int:
-    """Return how many links of BPF programs these processes hold, those of iterators left out."""
-    links: set[str | None] = set()
-    for pid in pids:
-        for file in Path(f"/proc/{pid}/fdinfo").glob("*"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                links.add(attached_link(file.read_text()))
-    return len(links - {None})
-
-
-def attached_link(fdinfo: str) -> str | None:
-    """Return the id of a descriptor's link, where it is one that the kernel runs by itself."""
-    found = LINK.search(fdinfo)
-    return None if found is None or found[1] == READS else found[2]
 
 
 def wait_at_rest(watch: AgentProcess, seconds: float = REST_SECONDS) -> None:

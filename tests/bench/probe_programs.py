@@ -10,12 +10,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.bench import progress
 from tests.bench.stats import BenchError, Row, Section
 from tests.bench.tools import tree_cpu_ns
 from tests.bench.watchers import Watching, probe_waits
+from tests.support.bpf_objects import descriptors
 from tests.support.servers import SqlServer, program
 from tests.support.stalls.load import sysbench_load
 
@@ -56,8 +56,8 @@ def program_times(pid: int) -> Times:
 
 def held_programs(pid: int) -> dict[str, tuple[int, int]]:
     found = {}
-    for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+    for fdinfo in descriptors(pid):
+        fields = dict(line.split(":", 1) for line in fdinfo.splitlines() if ":" in line)
         if "run_cnt" in fields:
             number = fields["prog_id"].strip()
             found[number] = (int(fields["run_time_ns"]), int(fields["run_cnt"]))

@@ -17,13 +17,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Self
 
 from stallscope.collectors import probe
 from tests.bench.events import Lines, final_line
 from tests.bench.stats import BenchError
 from tests.bench.tools import tree_cpu_ns
+from tests.support.bpf_objects import descriptors
 from tests.support.servers import Late, program, wait_until
 
 __all__ = [
@@ -139,9 +139,7 @@ def has_heading(_pid: int, output: str) -> bool:
 def has_bpf_links(pid: int, _output: str) -> bool:
     """Return whether a process has attached BPF programs, by the links among its open files."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for path in Path(f"/proc/{pid}/fdinfo").iterdir():
-            if "link_type:" in path.read_text():
-                return True
+        return any("link_type:" in fdinfo for fdinfo in descriptors(pid))
     return False
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.root.support import assert_unharmed
-from tests.support.bpf_objects import held, loaded
+from tests.support.bpf_objects import attached, held, loaded
 from tests.support.known_waits import Call, Made, known_waits, make
 from tests.support.servers import wait_until
 from tests.support.targets import Target
@@ -37,22 +37,8 @@ def target(tmp_path: Path) -> Iterator[Target]:
         assert_unharmed(target.pid)
 
 
-def attached(pid: int) -> list[str]:
-    """Return the types of the BPF links that a process holds, but for those of iterators."""
-    found = []
-    for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        try:
-            lines = file.read_text().splitlines()
-        except FileNotFoundError:  # closed meanwhile
-            continue
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        if "link_id" in fields and fields["link_type"].strip() != "iter":
-            found.append(fields["link_type"].strip())
-    return found
-
-
 def is_attached(watch: Watcher) -> bool:
-    return bool(attached(watch.pid))
+    return attached([watch.pid]) > 0
 
 
 def event_of(watch: Watcher, call: Call, *, in_flight: bool) -> Line:
@@ -80,7 +66,7 @@ def test_nothing_is_attached_until_a_wait_is_long(target: Target) -> None:
     with watcher(target.pid, options=AT_REST) as watch:
         # Its 30 threads on a condition wait for work, however long.
         make(target, "cond 1 1000 2")
-        assert attached(watch.pid) == []
+        assert attached([watch.pid]) == 0
         assert not watch.events()
         for _ in range(3):
             assert_in_time(watch, make(target, f"mutex 1 {HELD_MS} 3"))
@@ -104,7 +90,7 @@ def test_waits_are_seen_where_the_kernel_refuses_to_attach(target: Target) -> No
                 ended = event_of(watch, call, in_flight=False)
                 # It is known to one pass.
                 assert HELD_MS - THRESHOLD_MS <= ended["length_ms"] <= call.length_ns / 1e6 + 1
-        assert attached(watch.pid) == []
+        assert attached([watch.pid]) == 0
 
 
 def test_a_stall_takes_its_capture(target: Target) -> None:

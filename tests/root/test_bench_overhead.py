@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.overhead_variants import attached, is_stopped, stopped
-from tests.support.bpf_objects import held, loaded
+from tests.bench.overhead_variants import is_stopped, stopped
+from tests.support.bpf_objects import attached, held, loaded
 from tests.support.empty_programs import empty_programs
 from tests.support.known_waits import known_waits, make
 from tests.support.servers import wait_until

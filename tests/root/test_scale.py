@@ -12,6 +12,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
+from tests.bench.agent import pss_mb
 from tests.bench.endurance_scale import limits_raised, wrong_stacks
 from tests.bench.tools import process_tree
 from tests.root.support import assert_frames, assert_unharmed, snap
@@ -104,12 +105,6 @@ def test_what_the_deadline_leaves_out_is_said() -> None:
         assert_unharmed(target.pid)
 
 
-def pss_mib(pid: int, part: str) -> float:
-    """Return a part of the memory of a probe and its children."""
-    rollups = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in process_tree(pid)]
-    return sum(int(text.split(f"{part}:")[1].split()[0]) for text in rollups) / 1024
-
-
 @pytest.mark.needs("root", "bpf")
 def test_a_probe_at_rest_keeps_nothing_of_each_thread(tmp_path: Path) -> None:
     options = ("--backend", "bpf", "--deadline", PATIENT)
@@ -119,9 +114,9 @@ def test_a_probe_at_rest_keeps_nothing_of_each_thread(tmp_path: Path) -> None:
     ):
         for number in range(2):
             # Pages of copied stacks: at least one for each thread, and 4 MiB are kept.
-            assert pss_mib(serving.pid, "Pss_Shmem") < 16
+            assert pss_mb(process_tree(serving.pid), "Pss_Shmem") < 16
             # Records of the threads: 7 MiB.
-            assert pss_mib(serving.pid, "Pss_Anon") < 12
+            assert pss_mb(process_tree(serving.pid), "Pss_Anon") < 12
             file = tmp_path / f"{number}.jsonl"
             serving.ask(f"snap {file}", "written")
             assert_frames(capturefile.read(file), target.threads, "target-threads")

@@ -36,10 +36,10 @@ from tests.bench.overhead_variants import (
     NOTHING,
     VARIANTS,
     WHOLE,
-    attached_link,
 )
 from tests.bench.overhead_waits import THRESHOLD_MS, lateness_of
 from tests.bench.stats import BenchError, Interval, Section, render
+from tests.support.bpf_objects import attached_link
 from tests.support.known_waits import Call
 
 __all__: list[str] = []
