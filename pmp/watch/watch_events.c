@@ -373,6 +373,14 @@ static size_t fill_lost(struct stall_watch *watch, struct stall_wait_number *ret
 	return count;
 }
 
+// Returns whether the source rests at times.
+static bool read_rest(const struct stall_watch *watch, struct stall_wait_rest *ret)
+{
+	const struct stall_wait_source *source = &watch->source;
+
+	return source->calls->rest && source->calls->rest(source->state, ret);
+}
+
 static struct stall_error *write_line(struct stall_watch *watch, bool final, uint64_t now_ns,
 				      const struct stall_wait_top *top, struct stall_json *json)
 {
@@ -385,7 +393,7 @@ static struct stall_error *write_line(struct stall_watch *watch, bool final, uin
 	bool is_sampled =
 		source->calls->sampling && source->calls->sampling(source->state, &sampling);
 	struct stall_wait_rest rest;
-	bool can_rest = source->calls->rest && source->calls->rest(source->state, &rest);
+	bool can_rest = read_rest(watch, &rest);
 	struct stall_wait_line line = {
 		.final = final,
 		.wall_ns = stall_clock_ns(CLOCK_REALTIME),
@@ -467,10 +475,9 @@ static struct stall_error *renew_stacks(struct stall_watch *watch)
 
 uint64_t stall_watch_alerts(const struct stall_watch *watch)
 {
-	const struct stall_wait_source *source = &watch->source;
 	struct stall_wait_rest rest;
 
-	return source->calls->rest && source->calls->rest(source->state, &rest) ? rest.alerts : 0;
+	return read_rest(watch, &rest) ? rest.alerts : 0;
 }
 
 struct stall_error *stall_watch_write(struct stall_watch *watch, bool final,

@@ -19,10 +19,10 @@ void stall_watch_event_write(const struct stall_watch_event *event, struct stall
 
 struct stall_watch;
 
-// One line of stallscope.waits/1: what happened since the line before, or since the start
-// (`final`).
 // How often a source that rests saw a long wait after a second without one; 0 from other sources.
 uint64_t stall_watch_alerts(const struct stall_watch *watch);
+// One line of stallscope.waits/1: what happened since the line before, or since the start
+// (`final`).
 struct stall_error *stall_watch_write(struct stall_watch *watch, bool final,
 				      struct stall_json *json);
 
