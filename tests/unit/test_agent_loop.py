@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +15,9 @@ import msgspec
 import pytest
 
 from stallscope.agent import incident as machine
-from stallscope.agent import loop
 from stallscope.agent.clock import NS
 from stallscope.agent.environment import Plan
-from stallscope.agent.events import (
-    Callback,
-    CaptureResult,
-    ProbeStatus,
-    Signal,
-    TargetEnded,
-    WaitsReceived,
-)
-from stallscope.agent.loop import Agent
+from stallscope.agent.events import CaptureResult, ProbeStatus, Signal, TargetEnded
 from stallscope.agent.target import Target
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
@@ -38,7 +28,6 @@ from stallscope.model.capture import Note, Trigger
 from stallscope.model.incident import Incident
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Session, Sessions
-from stallscope.model.waitlines import SCHEMA, Key, WaitLine
 from stallscope.store import read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentfakes import (
@@ -534,65 +523,6 @@ def test_an_incident_of_a_killed_agent_is_marked(tmp_path: Path) -> None:
     (tmp_path / "index.json").unlink(missing_ok=True)
     with running(FakeEnvironment(), tmp_path):
         wait_until(lambda: stored(tmp_path)[0].interrupted, "it is marked")
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> FakeEnvironment:
-    """Polls come every 30 s, and after 0.3 s while a wait is long: for a minute after its line."""
-    monkeypatch.setattr(loop, "CONFIRM", 0.01)
-    monkeypatch.setattr(loop, "HURRY_NS", 60 * NS)
-    twice = msgspec.structs.replace(BREACH, cycles=2)
-    return FakeEnvironment(msgspec.structs.replace(SETTINGS, poll_interval=30.0, triggers=(twice,)))
-
-
-def test_a_breach_is_sampled_again_soon_while_a_wait_is_long(
-    patient: FakeEnvironment, tmp_path: Path
-) -> None:
-    patient.status.value = 100
-    with running(patient, tmp_path) as agent:
-        wait_until(lambda: agent.engine.counting, "the first poll")
-        _hand_over(agent, _waits(loop.LONG_WAIT_MS - 1))
-        assert agent.metrics.polls == 1
-        begun = time.monotonic()
-        _hand_over(agent, _waits(loop.LONG_WAIT_MS))
-        wait_until(lambda: patient.of("stall"), "the second poll")
-        assert time.monotonic() - begun < 25
-        assert agent.metrics.polls == 2
-
-
-def test_the_first_long_wait_is_a_reason_to_poll(patient: FakeEnvironment, tmp_path: Path) -> None:
-    with running(patient, tmp_path) as agent:
-        wait_until(lambda: agent.engine.states()[0].samples, "the first poll, before the stall")
-        patient.status.value = 100
-        begun = time.monotonic()
-        _hand_over(agent, _waits(loop.LONG_WAIT_MS))
-        wait_until(lambda: patient.of("stall"), "two more polls")
-        assert time.monotonic() - begun < 25
-        assert agent.metrics.polls == 3
-        _hand_over(agent, _waits(loop.LONG_WAIT_MS))
-        assert agent.metrics.polls == 3, "it goes on, and is no news"
-
-
-def _hand_over(agent: Agent, waits: WaitsReceived) -> None:
-    """Give the agent a line, and wait until it has handled it."""
-    handled = threading.Event()
-    agent.events.put(waits)
-    agent.events.put(Callback(handled.set))
-    assert handled.wait(PATIENCE)
-
-
-def _waits(longest_ms: float) -> WaitsReceived:
-    key = Key(
-        1,
-        longest_ms,
-        0.0,
-        kind="mutex",
-        name="a",
-        in_flight=1,
-        longest_in_flight_ms=longest_ms,
-    )
-    line = WaitLine(SCHEMA, 0.0, 1.0, {}, (key,), {})
-    return WaitsReceived(line, b"{}", time.monotonic_ns())
 
 
 def test_a_dry_run_captures_nothing(tmp_path: Path) -> None:
