@@ -151,10 +151,20 @@ def test_light_load_has_true_events_alone(server: SqlServer) -> None:
         watch.ask("waits", "waits")
         # A slow disk is no error of the probe; a reported thread without work would be one.
         for event in watch.events():
-            assert event["kind"] not in ("cond", "join", "futex", "sem"), event
+            assert event["kind"] not in ("cond", "join", "sem"), event
+            assert event["kind"] != "futex" or nameless_latch(server, event), event
             no_waiter = event["kind"] in ASYNCHRONOUS and not event["in_flight"]
             assert event["frames"] or (no_waiter and event["label"] is None), event
             assert event["name"], event
+
+
+def nameless_latch(server: SqlServer, event: Line) -> bool:
+    """Return whether it is a wait for a latch of InnoDB that the binary does not name.
+
+    MariaDB makes its latches of bare futex calls, and Debian's binary exports none of their
+    functions. A thread without work waits in libc's functions instead.
+    """
+    return isinstance(server, MariaDB) and event["frames"][:1] == ["syscall"]
 
 
 def test_servers_are_distinguished(mariadb: MariaDB, mysql55: MySQL55) -> None:
