@@ -76,6 +76,8 @@ STOP_SECONDS = 1.2
 METRICS_NS = 5 * NS
 DISK_NS = 10 * NS
 """From one check of the disk's free space to the next."""
+FIRST_DISK_NS = NS
+"""How long the start waits for the first check: a trigger may fire at the first poll."""
 PRUNE_NS = 3600 * NS
 LONGEST_PAUSE = 1.0
 GATHER_SECONDS = 0.01
@@ -158,6 +160,8 @@ class Agent:
         self._metrics_due = 0
         self._prune_due = 0
         self._disk_due = 0
+        self._disk_checked = False
+        """The disk's free space was checked once."""
 
     def run(self) -> None:
         """Watch until the plan's end or a signal. No server can make it raise."""
@@ -222,6 +226,10 @@ class Agent:
         self._adopt()
         self._backend.start(self._target.server.pids)
         self._environment.notify("start", None, None)
+        # Before the writer gets other work, which can take long on a slow disk.
+        now = self._clock.now_ns()
+        self._check_disk(now)
+        self._take_while(lambda: not self._disk_checked, now + FIRST_DISK_NS)
 
     def _adopt(self) -> None:
         """Start the collectors of the current server process."""
@@ -471,6 +479,7 @@ class Agent:
                 return str(error)
 
         def checked(why: str | None) -> None:
+            self._disk_checked = True
             self.threads.disk_full = why is not None
             self.feed(DiskChecked(why))
 
