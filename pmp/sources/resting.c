@@ -42,10 +42,15 @@ void stall_resting_passed(struct stall_resting *resting, uint64_t threads, uint6
 	resting->cost_ns = resting->cost_ns ? (3 * resting->cost_ns + cost_ns) / 4 : cost_ns;
 }
 
+uint64_t stall_resting_affordable_ns(const struct stall_resting *resting)
+{
+	return resting->cost_ns * PER_CORE;
+}
+
 uint64_t stall_resting_interval_ns(const struct stall_resting *resting)
 {
 	uint64_t interval_ns = resting->threshold_ns / 100 * resting->percent;
-	const uint64_t affordable_ns = resting->cost_ns * PER_CORE;
+	const uint64_t affordable_ns = stall_resting_affordable_ns(resting);
 
 	if (interval_ns > LONGEST_NS)
 		interval_ns = LONGEST_NS;

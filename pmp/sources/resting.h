@@ -49,6 +49,8 @@ void stall_resting_passed(struct stall_resting *resting, uint64_t threads, uint6
 // Between the starts of two passes at rest: as the threshold demands, and longer where the passes
 // would take more than 0.4 % of a core.
 uint64_t stall_resting_interval_ns(const struct stall_resting *resting);
+// The least of that which the budget of 0.4 % allows.
+uint64_t stall_resting_affordable_ns(const struct stall_resting *resting);
 
 // A wait of this length is one for which the source is armed: it has passed half of its threshold.
 // That of an idle kind never is.

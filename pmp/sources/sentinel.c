@@ -44,6 +44,7 @@ struct stall_sentinel {
 	uint64_t threshold_ns[STALL_WAIT_KINDS];
 	struct stall_resting resting;
 	uint64_t pass_ns;   // when the latest began
+	uint64_t sample_ns; // when the next one is a sample; UINT64_MAX: none is wanted
 	uint64_t decide_ns; // when to decide again without a pass; 0: not
 	bool has_unknown;   // waits on words that are not known yet
 	struct process *processes;
@@ -76,6 +77,7 @@ struct stall_error *stall_sentinel_create(struct stall_bpf_waits *waits, size_t 
 	sentinel->waits = waits;
 	sentinel->rests = rests;
 	sentinel->kinds = kinds;
+	sentinel->sample_ns = UINT64_MAX;
 	memcpy(sentinel->threshold_ns, threshold_ns, sizeof(sentinel->threshold_ns));
 	stall_resting_init(&sentinel->resting, STALL_RESTING_PERCENT,
 			   stall_resting_shortest(threshold_ns, kinds));
@@ -435,7 +437,7 @@ struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_
 
 	if (now_ns < stall_sentinel_due_ns(sentinel))
 		return NULL;
-	if (now_ns >= next_pass_ns(sentinel))
+	if (now_ns >= next_pass_ns(sentinel) && now_ns < sentinel->sample_ns)
 		err = pass(sentinel);
 	else
 		find_long_waits(sentinel, now_ns);
@@ -554,6 +556,14 @@ static struct stall_error *sample_pass(struct stall_sentinel *sentinel)
 	return err;
 }
 
+uint64_t stall_sentinel_sample_due_ns(struct stall_sentinel *sentinel, uint64_t wanted_ns)
+{
+	uint64_t due_ns = sentinel->pass_ns + stall_resting_affordable_ns(&sentinel->resting);
+
+	sentinel->sample_ns = wanted_ns > due_ns ? wanted_ns : due_ns;
+	return sentinel->sample_ns;
+}
+
 struct stall_error *stall_sentinel_sample(struct stall_sentinel *sentinel, stall_sample_fn take,
 					  void *arg)
 {
@@ -562,6 +572,7 @@ struct stall_error *stall_sentinel_sample(struct stall_sentinel *sentinel, stall
 		stall_bpf_waits_slots(sentinel->waits, &count);
 	struct stall_error *err = sample_pass(sentinel);
 
+	sentinel->sample_ns = UINT64_MAX;
 	if (err)
 		return err;
 	stall_bpf_waits_slots(sentinel->waits, &count);

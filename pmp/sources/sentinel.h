@@ -41,6 +41,9 @@ void stall_sentinel_deliver(struct stall_sentinel *sentinel,
 bool stall_sentinel_slept_on(const struct stall_sentinel *sentinel, size_t slot);
 
 bool stall_sentinel_rest(const struct stall_sentinel *sentinel, struct stall_wait_rest *ret);
+// When to take a sample that is wanted at this time. stall_sentinel_poll() leaves a pass that is due
+// from then on to it, so that passes and samples have one budget.
+uint64_t stall_sentinel_sample_due_ns(struct stall_sentinel *sentinel, uint64_t wanted_ns);
 // A pass that also reports what each thread does. The next one that is due counts from it.
 struct stall_error *stall_sentinel_sample(struct stall_sentinel *sentinel, stall_sample_fn take,
 					  void *arg);

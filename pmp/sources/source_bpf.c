@@ -321,6 +321,13 @@ static struct stall_error *sample(void *state, stall_sample_fn take, void *arg)
 	return stall_sentinel_sample(source->sentinel, take, arg);
 }
 
+static uint64_t sample_due_ns(void *state, uint64_t wanted_ns)
+{
+	struct source *source = state;
+
+	return stall_sentinel_sample_due_ns(source->sentinel, wanted_ns);
+}
+
 /* The wait programs themselves. */
 
 static void lost(void *state, uint64_t ret[STALL_LOST_CAUSES])
@@ -412,6 +419,7 @@ static const struct stall_wait_source_calls calls = {
 	.rest = rest,
 	.call_added_ns = call_added_ns,
 	.sample = sample,
+	.sample_due_ns = sample_due_ns,
 	.programs = programs,
 	.functions = functions,
 };

@@ -159,6 +159,9 @@ struct stall_wait_source_calls {
 	int64_t (*call_added_ns)(void *state);
 	// NULL: not possible. Reports what each thread of all processes does now.
 	struct stall_error *(*sample)(void *state, stall_sample_fn take, void *arg);
+	// NULL: whenever it is wanted. When to take a sample that is wanted at this time: instead of
+	// a pass that the source makes anyway, as soon as its budget allows.
+	uint64_t (*sample_due_ns)(void *state, uint64_t wanted_ns);
 	// All that are or could be attached; free *ret.
 	struct stall_error *(*programs)(void *state, struct stall_wait_program **ret,
 					size_t *ret_count);

@@ -21,8 +21,8 @@ struct stall_watch_samples {
 	struct stall_watch *watch;
 	struct stall_wait_history *history;
 	struct stall_wait_channels *channels;
-	uint64_t next_ns, cost_ns;
-	size_t searched; // in this sample
+	uint64_t next_ns, cost_ns; // when the next is wanted
+	size_t searched;	   // in this sample
 	struct stall_error *failed;
 };
 
@@ -176,9 +176,18 @@ uint64_t stall_watch_samples_interval_ns(uint64_t cost_ns)
 	return cost_ns * PER_CORE > INTERVAL_NS ? cost_ns * PER_CORE : INTERVAL_NS;
 }
 
+static uint64_t due_ns(const struct stall_watch_samples *samples)
+{
+	const struct stall_wait_source *source = &samples->watch->source;
+
+	return source->calls->sample_due_ns
+		       ? source->calls->sample_due_ns(source->state, samples->next_ns)
+		       : samples->next_ns;
+}
+
 struct stall_error *stall_watch_samples_take(struct stall_watch_samples *samples, uint64_t now_ns)
 {
-	if (!samples || now_ns < samples->next_ns)
+	if (!samples || now_ns < due_ns(samples))
 		return NULL;
 	uint64_t cpu_ns = stall_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	struct stall_error *err = take_sample(samples);
@@ -195,8 +204,9 @@ int stall_watch_samples_timeout_ms(const struct stall_watch_samples *samples, ui
 {
 	if (!samples)
 		return -1;
-	if (samples->next_ns <= now_ns)
+	uint64_t due = due_ns(samples);
+	if (due <= now_ns)
 		return 0;
-	uint64_t ms = (samples->next_ns - now_ns + 999999) / 1000000;
+	uint64_t ms = (due - now_ns + 999999) / 1000000;
 	return ms < INT_MAX ? (int)ms : INT_MAX;
 }

@@ -17,8 +17,8 @@ struct stall_error *stall_watch_samples_create(struct stall_watch *watch,
 // NULL is fine, here and below.
 void stall_watch_samples_destroy(struct stall_watch_samples *samples);
 
-// Takes a sample if one is due. Samples take at most 0.2 % of a core: they become rarer where
-// there are many threads.
+// Takes a sample if one is due. Samples take at most 0.2 % of a core, and what the source allows: they
+// become rarer where there are many threads.
 struct stall_error *stall_watch_samples_take(struct stall_watch_samples *samples, uint64_t now_ns);
 // Until then; -1: never.
 int stall_watch_samples_timeout_ms(const struct stall_watch_samples *samples, uint64_t now_ns);

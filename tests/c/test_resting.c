@@ -63,6 +63,7 @@ static void test_budget(void)
 		stall_resting_passed(&resting, 20000, 22 * MS);
 	uint64_t interval_ns = stall_resting_interval_ns(&resting);
 	CHECK(interval_ns > 5400 * MS && interval_ns <= 5500 * MS);
+	CHECK_INT(stall_resting_affordable_ns(&resting), interval_ns);
 	struct stall_wait_rest rest;
 	stall_resting_report(&resting, &rest);
 	CHECK_INT(rest.threads, 20000);

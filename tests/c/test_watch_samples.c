@@ -44,6 +44,13 @@ static bool find_file(void *state, const struct stall_wait_key *key, struct stal
 	return false;
 }
 
+static uint64_t budget_ns; // no sample before
+
+static uint64_t sample_due_ns(void *state, uint64_t wanted_ns)
+{
+	return wanted_ns > budget_ns ? wanted_ns : budget_ns;
+}
+
 static struct stall_wait_source_calls calls = {
 	.sample = sample,
 	.slot_limit = slot_count,
@@ -170,6 +177,23 @@ static void test_failure(struct stall_watch_samples *taken)
 	free(text);
 }
 
+// The source says when its budget allows the next one.
+static void test_due(struct stall_watch_samples *taken)
+{
+	struct stall_json json;
+
+	calls.sample_due_ns = sample_due_ns;
+	budget_ns = UINT64_MAX - 1000000;
+	CHECK_OK(stall_watch_samples_take(taken, budget_ns - 1));
+	CHECK(stall_watch_samples_timeout_ms(taken, budget_ns - 1) > 0);
+	stall_json_init(&json);
+	stall_wait_history_write(stall_watch_samples_history(taken), &json);
+	CHECK_INT(json.size, strlen("[]"));
+	stall_json_deinit(&json);
+	CHECK_INT(stall_watch_samples_timeout_ms(taken, budget_ns), 0);
+	calls.sample_due_ns = NULL;
+}
+
 static void test_interval(void)
 {
 	CHECK_INT(stall_watch_samples_interval_ns(0), 1000000000);
@@ -199,6 +223,7 @@ int main(void)
 	test_rows(watch, taken);
 	test_row_locks(watch, taken);
 	test_failure(taken);
+	test_due(taken);
 	test_interval();
 	stall_watch_samples_destroy(taken);
 	stall_wait_table_destroy(watch->table);

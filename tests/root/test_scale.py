@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
 from tests.bench.agent import pss_mb
 from tests.bench.endurance_scale import limits_raised, wrong_stacks
+from tests.bench.overhead_load import cpu_seconds
 from tests.bench.tools import process_tree
 from tests.root.support import assert_frames, assert_unharmed, snap
+from tests.support.known_waits import known_waits
 from tests.support.servers import PATIENCE
 from tests.support.targets import Target
 from tests.support.watching import watcher
@@ -28,7 +31,17 @@ PATIENT = str(round(1000 * PATIENCE))
 """Milliseconds: on a busy machine the time that is allowed by default is soon over."""
 SMALL_STACK = ("--stack", "16384")
 """Stacks side by side in one mapping, as where a program gives threads their memory."""
-
+AT_REST = (
+    "--watch",
+    "--at-rest",
+    "--history",
+    "--events",
+    "--interval",
+    "1000",
+    "--threshold",
+    "500",
+)
+REST_SECONDS = 10.0
 
 # A process begins with the memory of who forked it, which is large here: one that is small asks.
 MEASURE = """
@@ -120,4 +133,34 @@ def test_a_probe_at_rest_keeps_nothing_of_each_thread(tmp_path: Path) -> None:
             file = tmp_path / f"{number}.jsonl"
             serving.ask(f"snap {file}", "written")
             assert_frames(capturefile.read(file), target.threads, "target-threads")
+        assert_unharmed(target.pid)
+
+
+@pytest.mark.needs("root", "waits")
+def test_twenty_thousand_threads_at_rest(tmp_path: Path) -> None:
+    """The polls become less frequent, say so, and leave no thread out."""
+    with (
+        limits_raised(MANY),
+        known_waits(tmp_path, idle=MANY, calm=True) as target,
+        watcher(target.pid, options=AT_REST) as watch,
+    ):
+        first = watch.line(lambda line: bool(line.get("history")), "line with a sample")
+        (sample,) = first["history"]
+        assert sum(row["count"] for row in sample["rows"]) == sample["threads"] > MANY
+        own, begun = process_tree(watch.pid), time.monotonic()
+        used, at = cpu_seconds(own), len(watch.lines)
+        line = watch.line(
+            lambda line: "rest" in line and time.monotonic() > begun + REST_SECONDS,
+            "later line",
+            start=at,
+        )
+        share = (cpu_seconds(own) - used) / (time.monotonic() - begun)
+        assert line["rest"]["resting"]
+        assert line["rest"]["threads"] == sample["threads"]
+        assert line["rest"]["interval_ms"] > 1000
+        # 0.4 % are allowed; a pass at the beginning and one at the end are one too many.
+        assert share < 0.015
+        # Not even for a moment were the threads taken for waiting ones.
+        assert not watch.events()
+        assert not line["rest"]["arms"]
         assert_unharmed(target.pid)

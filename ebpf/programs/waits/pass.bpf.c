@@ -215,6 +215,8 @@ static __always_inline void describe(struct task_struct *task, struct stall_pass
 		sample->key = key;
 }
 
+// Returns whether there was room for it: where the kernel has to empty its buffer first, it calls the
+// program again for the same thread.
 static __noinline int sample_thread(struct seq_file *seq, struct task_struct *task, __u32 index)
 {
 	struct stall_wait_slot *slot = bpf_map_lookup_elem(&slots, &index);
@@ -234,8 +236,7 @@ static __noinline int sample_thread(struct seq_file *seq, struct task_struct *ta
 		sample->frame_count = size > 0 ? (__u32)size / sizeof(__u64) : 0;
 	}
 	sample->key.tgid = slot->tgid;
-	bpf_seq_write(seq, sample, sizeof(*sample));
-	return 0;
+	return !bpf_seq_write(seq, sample, sizeof(*sample));
 }
 
 // A pass reads all threads many times an hour: plain loads, and no number is translated twice.
@@ -267,18 +268,19 @@ static __always_inline int handle_passed(struct seq_file *seq, struct task_struc
 		pass_last = 1;
 	if (!task->thread_pid) // it has ended
 		return 0;
-	pass_threads++;
 	struct stall_wait_slot *slot = slot_of(task, &index);
 	struct stall_pass *pass = bpf_map_lookup_elem(&passes, &index);
-	if (!slot || !pass)
+	if (!slot || !pass) {
+		pass_threads++;
 		return 0;
+	}
 	if (pass->task != (__u64)task || pass->start_time != task->start_time)
 		forget_earlier(task, slot, pass);
+	if (pass->number != pass_number)
+		pass_threads++;
 	see(task, slot, index, pass);
-	if (pass_samples && !pass->sampled) {
-		sample_thread(seq, task, index);
-		pass->sampled = 1;
-	}
+	if (pass_samples && !pass->sampled)
+		pass->sampled = sample_thread(seq, task, index);
 	return 0;
 }
 

@@ -13,6 +13,9 @@
 // A record takes microseconds, and a scan occupies a CPU: the next scan emits the rest.
 #define MAX_EMITTED 64
 
+// While waits are not reported that are to be identified first.
+#define UNKNOWN_PAUSE_NS 20000000ULL
+
 // Not read yet: records behind these are late.
 #define MAX_PENDING (128 * sizeof(struct stall_wait_record))
 
@@ -92,6 +95,21 @@ static __always_inline bool is_due(struct scan *scan, __u64 when)
 	return false;
 }
 
+static __always_inline bool is_to_be_identified(__u32 kind, const struct stall_wait_slot *slot,
+						const struct stall_wait_stat *stat)
+{
+	return kind == STALL_WAIT_FUTEX && stat->role == STALL_ROLE_UNKNOWN &&
+	       (slot->flags & STALL_SLOT_ADOPTED);
+}
+
+// unknown_until_ns, or soon if a pass has not ended yet.
+static __always_inline __u64 later(const struct scan *scan)
+{
+	__u64 until = *(volatile __u64 *)&unknown_until_ns, soon = scan->now + UNKNOWN_PAUSE_NS;
+
+	return until < soon ? until : soon;
+}
+
 struct bpf_map;
 
 static long scan_slot(struct bpf_map *map, __u32 *index, struct stall_wait_slot *slot,
@@ -110,6 +128,8 @@ static long scan_slot(struct bpf_map *map, __u32 *index, struct stall_wait_slot 
 	if (*(volatile __u32 *)&slot->seq != seq || kind >= STALL_WAIT_KINDS || !stat)
 		return 0;
 	if (stat->role == STALL_ROLE_COND) // no stall, however long
+		return 0;
+	if (is_to_be_identified(kind, slot, stat) && !is_due(scan, later(scan)))
 		return 0;
 	__u64 threshold = threshold_of(kind);
 	if (kind == STALL_WAIT_FUTEX && slot->marked != seq && is_due(scan, start + threshold / 2))

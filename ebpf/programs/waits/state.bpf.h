@@ -32,6 +32,9 @@ extern __u32 only_tgid;	   // the kernel's number of the one target; 0: there ar
 extern __u32 target_count; // targets that were added, including ended ones
 extern __u64 thresholds[STALL_WAIT_KINDS];
 extern __u64 scan_period_ns;
+// Set by a pass. Until then no wait that a pass has found is reported if its word has no role yet:
+// user space is about to find out, and thousands of threads may wait there for work.
+extern __u64 unknown_until_ns;
 
 // Written by the programs.
 extern __u32 slots_high; // the slots that were ever in use are below
