@@ -21,8 +21,9 @@ struct stall_watch_samples {
 	struct stall_watch *watch;
 	struct stall_wait_history *history;
 	struct stall_wait_channels *channels;
-	uint64_t next_ns, cost_ns; // when the next is wanted
-	size_t searched;	   // in this sample
+	uint64_t next_ns; // when the next is wanted
+	uint64_t cost_ns;
+	size_t searched; // in this sample
 	struct stall_error *failed;
 };
 
