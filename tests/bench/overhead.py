@@ -13,6 +13,7 @@ from tests.bench import (
     overhead_calls,
     overhead_figures,
     overhead_graph,
+    overhead_inproc,
     overhead_pairs,
 )
 from tests.bench.load import SERVERS
@@ -44,24 +45,30 @@ class Sizes:
     calls: overhead_calls.Sizes = overhead_calls.FULL
     figures: overhead_figures.Sizes = overhead_figures.FULL
     pairs: overhead_pairs.Sizes = overhead_pairs.FULL
+    inproc: overhead_inproc.Sizes = overhead_inproc.FULL
 
     def with_options(self, options: Options) -> Sizes:
         """Return the sizes that were asked for."""
         attribution, calls, figures = self.attribution, self.calls, self.figures
-        pairs = self.pairs
+        pairs, inproc = self.pairs, self.inproc
         if (rounds := options.rounds) is not None:
             attribution = replace(attribution, blocks=rounds)
             calls = replace(calls, blocks=rounds)
             figures = replace(figures, waits=rounds)
             pairs = replace(pairs, blocks=rounds)
+            inproc = replace(inproc, blocks=rounds)
         if options.stalls is not None:
             figures = replace(figures, stalls=options.stalls)
-        return Sizes(attribution, calls, figures, pairs)
+        return Sizes(attribution, calls, figures, pairs, inproc)
 
 
 FULL = Sizes()
 QUICK = Sizes(
-    overhead_attribution.QUICK, overhead_calls.QUICK, overhead_figures.QUICK, overhead_pairs.QUICK
+    overhead_attribution.QUICK,
+    overhead_calls.QUICK,
+    overhead_figures.QUICK,
+    overhead_pairs.QUICK,
+    overhead_inproc.QUICK,
 )
 
 
@@ -100,6 +107,7 @@ def sections(
         **overhead_calls.makers(sizes.calls, seed),
         **overhead_figures.makers(new_server, sizes.figures, seed),
         **overhead_pairs.makers(new_server, sizes.pairs, seed),
+        **overhead_inproc.makers(SERVERS[server_name], sizes.inproc, seed),
         "graph": lambda: overhead_graph.sections(
             new_server(), minutes, options.rounds or 1, options.svg, seed
         ),

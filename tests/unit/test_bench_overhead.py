@@ -26,6 +26,8 @@ from tests.bench.overhead_graph import (
     spans,
     stall_times,
 )
+from tests.bench.overhead_inproc import LIBRARY, Sizes
+from tests.bench.overhead_inproc import section_of as inproc_section
 from tests.bench.overhead_load import PerQuery
 from tests.bench.overhead_parts import SUMMANDS, Part, adding_up, part_rows, sides, variant_rows
 from tests.bench.overhead_variants import (
@@ -182,6 +184,15 @@ def test_what_is_allowed_at_rest_and_while_attached(
     assert met == ({WHOLE: False, ALWAYS: True} if can_rest else {WHOLE: True})
     of_reads = [text.partition(":")[0] for text, _ in cost_goals("oltp_point_select", measured, 1)]
     assert of_reads == ([WHOLE] if can_rest else [])
+
+
+@pytest.mark.parametrize(("factor", "met"), [(1.01, True), (1.03, False)])
+def test_the_library_may_cost_the_server_two_percent(factor: float, met: bool) -> None:
+    costs = {NOTHING: 1.0, AGAIN: 1.0, LIBRARY: factor}
+    measured = {name: [PerQuery(cost * 50, 40, 3000, 0)] * 3 for name, cost in costs.items()}
+    section = inproc_section("oltp_point_select", "mariadb", measured, Sizes(blocks=3), SEED)
+    assert f"{factor:.2f}" in section.goals[0][0]
+    assert [goal[1] for goal in section.goals] == [met, True]
 
 
 def test_calls_at_rest_have_a_goal() -> None:
