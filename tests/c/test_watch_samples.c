@@ -78,22 +78,29 @@ static struct stall_wait_entry *make_entry(struct stall_watch *watch, struct sta
 	return entry;
 }
 
+// Free it.
+static char *history_of(const struct stall_watch_samples *taken)
+{
+	struct stall_json json;
+
+	stall_json_init(&json);
+	stall_wait_history_write(stall_watch_samples_history(taken), &json);
+	char *text = strndup(json.data, json.size);
+	stall_json_deinit(&json);
+	return text;
+}
+
 // The history after one more sample; free it.
 static char *take(struct stall_watch_samples *taken)
 {
 	static uint64_t now_ns = 0;
-	struct stall_json json;
 
 	// Each is due.
 	now_ns = stall_clock_ns(CLOCK_MONOTONIC) + UINT64_C(1000000000000) + 2 * now_ns;
 	CHECK_OK(stall_watch_samples_take(taken, now_ns));
 	CHECK(stall_watch_samples_timeout_ms(taken, now_ns) > 0);
 	CHECK_INT(stall_watch_samples_timeout_ms(taken, UINT64_MAX), 0);
-	stall_json_init(&json);
-	stall_wait_history_write(stall_watch_samples_history(taken), &json);
-	char *text = strndup(json.data, json.size);
-	stall_json_deinit(&json);
-	return text;
+	return history_of(taken);
 }
 
 static void check_row(const char *text, const char *row)
@@ -180,16 +187,13 @@ static void test_failure(struct stall_watch_samples *taken)
 // The source says when its budget allows the next one.
 static void test_due(struct stall_watch_samples *taken)
 {
-	struct stall_json json;
-
 	calls.sample_due_ns = sample_due_ns;
 	budget_ns = UINT64_MAX - 1000000;
 	CHECK_OK(stall_watch_samples_take(taken, budget_ns - 1));
 	CHECK(stall_watch_samples_timeout_ms(taken, budget_ns - 1) > 0);
-	stall_json_init(&json);
-	stall_wait_history_write(stall_watch_samples_history(taken), &json);
-	CHECK_INT(json.size, strlen("[]"));
-	stall_json_deinit(&json);
+	char *text = history_of(taken);
+	CHECK_STRING(text, "[]");
+	free(text);
 	CHECK_INT(stall_watch_samples_timeout_ms(taken, budget_ns), 0);
 	calls.sample_due_ns = NULL;
 }
