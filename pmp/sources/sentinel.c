@@ -435,9 +435,10 @@ struct stall_error *stall_sentinel_poll(struct stall_sentinel *sentinel, uint64_
 {
 	struct stall_error *err = NULL;
 
-	if (now_ns < stall_sentinel_due_ns(sentinel))
+	// Where a sample is due, it is the pass, and the next call decides with what it has found.
+	if (now_ns < stall_sentinel_due_ns(sentinel) || now_ns >= sentinel->sample_ns)
 		return NULL;
-	if (now_ns >= next_pass_ns(sentinel) && now_ns < sentinel->sample_ns)
+	if (now_ns >= next_pass_ns(sentinel))
 		err = pass(sentinel);
 	else
 		find_long_waits(sentinel, now_ns);
