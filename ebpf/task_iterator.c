@@ -19,18 +19,27 @@ void stall_bpf_records_deinit(struct stall_bpf_records *records)
 	*records = (struct stall_bpf_records){};
 }
 
-struct bpf_link *stall_task_iterator_attach(struct bpf_program *program, pid_t pid)
+static struct bpf_link *attach(struct bpf_program *program, union bpf_iter_link_info info, bool all)
 {
-	union bpf_iter_link_info info = {.task.pid = pid};
 	LIBBPF_OPTS(bpf_iter_attach_opts, opts, .link_info = &info, .link_info_len = sizeof(info));
 	struct stall_bpf_log log;
 
 	stall_bpf_log_begin(&log);
-	struct bpf_link *link = bpf_program__attach_iter(program, pid ? &opts : NULL);
+	struct bpf_link *link = bpf_program__attach_iter(program, all ? NULL : &opts);
 	int errnum = errno;
 	stall_bpf_log_end(&log);
 	errno = errnum;
 	return link;
+}
+
+struct bpf_link *stall_task_iterator_attach(struct bpf_program *program, pid_t pid)
+{
+	return attach(program, (union bpf_iter_link_info){.task.pid = pid}, !pid);
+}
+
+struct bpf_link *stall_task_iterator_attach_thread(struct bpf_program *program, pid_t tid)
+{
+	return attach(program, (union bpf_iter_link_info){.task.tid = tid}, false);
 }
 
 static struct stall_error *make_room(struct stall_bpf_records *records)
@@ -49,10 +58,16 @@ static struct stall_error *make_room(struct stall_bpf_records *records)
 struct stall_error *stall_task_iterator_run(struct bpf_link *link, size_t max_bytes,
 					    struct stall_bpf_records *records)
 {
-	_cleanup_close_ int fd = bpf_iter_create(bpf_link__fd(link));
-
 	records->size = 0;
 	records->cut = false;
+	return stall_task_iterator_add(link, max_bytes, records);
+}
+
+struct stall_error *stall_task_iterator_add(struct bpf_link *link, size_t max_bytes,
+					    struct stall_bpf_records *records)
+{
+	_cleanup_close_ int fd = bpf_iter_create(bpf_link__fd(link));
+
 	if (fd < 0)
 		return stall_error_os(-fd, "cannot start the BPF task iterator");
 	for (;;) {

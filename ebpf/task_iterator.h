@@ -24,7 +24,11 @@ struct bpf_link;
 
 // pid 0: over all threads. NULL with errno where the kernel cannot.
 struct bpf_link *stall_task_iterator_attach(struct bpf_program *program, pid_t pid);
-// Reads the output of one run.
+// Over one thread. NULL with errno where the kernel cannot, or it has ended (ESRCH).
+struct bpf_link *stall_task_iterator_attach_thread(struct bpf_program *program, pid_t tid);
+// Reads the output of one run; `add`: behind that of earlier ones.
+struct stall_error *stall_task_iterator_add(struct bpf_link *link, size_t max_bytes,
+					    struct stall_bpf_records *records);
 struct stall_error *stall_task_iterator_run(struct bpf_link *link, size_t max_bytes,
 					    struct stall_bpf_records *records);
 

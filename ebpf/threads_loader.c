@@ -16,7 +16,8 @@ struct stall_bpf_threads {
 	struct bpf_link *limited; // to the one process; NULL: not possible, or several targets
 	pid_t *tgids;
 	size_t tgid_count;
-	bool no_limit; // the kernel refused to limit it
+	bool no_limit;	// the kernel refused to limit it
+	bool no_single; // or to have it over one thread
 	pid_t chosen[STALL_BPF_MAX_CHOSEN];
 	size_t chosen_count;
 };
@@ -175,6 +176,37 @@ static struct stall_error *set_chosen(struct stall_bpf_threads *threads,
 	return NULL;
 }
 
+// One by one: the walk over a process takes longer than this for its first threads.
+#define MAX_SINGLE 8
+
+static bool is_single(const struct stall_bpf_threads *threads, const struct stall_bpf_run *run)
+{
+	return run->tids && run->tid_count <= MAX_SINGLE && threads->limited && !threads->no_single;
+}
+
+// False: the kernel has no iterator over one thread.
+static bool run_single(struct stall_bpf_threads *threads, const struct stall_bpf_run *run,
+		       struct stall_bpf_records *records, struct stall_error **ret)
+{
+	records->size = 0;
+	records->cut = false;
+	for (size_t i = 0; !*ret && i < run->tid_count; i++) {
+		struct bpf_link *link =
+			stall_task_iterator_attach_thread(threads->skeleton->progs.stall_threads,
+							  run->tids[i]);
+
+		if (!link && errno == ESRCH) // it has ended: no record
+			continue;
+		if (!link) {
+			threads->no_single = true;
+			return false;
+		}
+		*ret = stall_task_iterator_add(link, run->max_bytes, records);
+		bpf_link__destroy(link);
+	}
+	return true;
+}
+
 struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
 					  const struct stall_bpf_run *run,
 					  struct stall_bpf_records *records)
@@ -186,6 +218,10 @@ struct stall_error *stall_bpf_threads_run(struct stall_bpf_threads *threads,
 		return err;
 	bss->with_kernel_stacks = run->kernel_stacks;
 	bss->saw_last = 0;
+	memset(&bss->common, 0, sizeof(bss->common));
+	// A kernel that limits nothing runs over all: the program keeps to the chosen ones anyway.
+	if (is_single(threads, run) && run_single(threads, run, records, &err))
+		return err;
 	if (!threads->limited)
 		return stall_task_iterator_run(threads->whole, run->max_bytes, records);
 	err = stall_task_iterator_run(threads->limited, run->max_bytes, records);

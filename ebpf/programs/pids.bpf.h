@@ -58,13 +58,18 @@ static __always_inline bool is_compat(struct task_struct *task)
 	return task->thread_info.status & TS_COMPAT;
 }
 
+// The end of the kernel's list of its process's threads: the entry of the last one points to it.
+static __always_inline __u64 list_end(struct task_struct *task)
+{
+	struct signal_struct *signal = BPF_CORE_READ(task, signal);
+
+	return (__u64)signal + bpf_core_field_offset(signal->thread_head);
+}
+
 // Whether it is the last of its process in the kernel's list.
 static __always_inline bool is_last(struct task_struct *task)
 {
-	struct signal_struct *signal = BPF_CORE_READ(task, signal);
-	void *next = BPF_CORE_READ(task, thread_node.next);
-
-	return next == (void *)signal + bpf_core_field_offset(signal->thread_head);
+	return (__u64)BPF_CORE_READ(task, thread_node.next) == list_end(task);
 }
 
 #endif

@@ -18,6 +18,16 @@ __u32 chosen_only = 0; // leave out threads that are not in `chosen`
 // Set by a run.
 __u32 saw_last = 0; // the end of the process's list of threads was reached
 
+// What neighbours in the walk have in common, read once: most of the time goes into reads of the
+// kernel's memory. User space clears it before a run, since memory is used again.
+struct {
+	__u64 leader, mm; // addresses
+	__s32 tgid;	  // 0: no target
+	__u32 pad;
+	__u64 start_stack, start_brk;
+	__u64 end; // what the last thread's list entry points to
+} common = {};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, STALL_BPF_MAX_PROCESSES);
@@ -67,8 +77,14 @@ static __always_inline void fill(struct task_struct *task, struct stall_bpf_thre
 	thread->exit_state = task->exit_state;
 	thread->runtime = task->se.sum_exec_runtime;
 	thread->exec_id = task->self_exec_id;
-	thread->start_stack = BPF_CORE_READ(task, mm, start_stack); // 0 through NULL
-	thread->start_brk = BPF_CORE_READ(task, mm, start_brk);
+	__u64 mm = (__u64)BPF_CORE_READ(task, mm);
+	if (mm != common.mm || !mm) {
+		common.start_stack = BPF_CORE_READ(task, mm, start_stack); // 0 through NULL
+		common.start_brk = BPF_CORE_READ(task, mm, start_brk);
+		common.mm = mm;
+	}
+	thread->start_stack = common.start_stack;
+	thread->start_brk = common.start_brk;
 	thread->fs_base = task->thread.fsbase;
 	BPF_CORE_READ_STR_INTO(&thread->comm, task, comm);
 	if (is_compat(task))
@@ -87,15 +103,30 @@ static __always_inline __u32 read_kernel_stack(struct task_struct *task, __u64 *
 	return (__u32)size / sizeof(*frames);
 }
 
+// In the reader's pid namespace; 0: it is none of the targets.
+static __always_inline __s32 find_target(struct task_struct *task)
+{
+	__u64 leader = (__u64)BPF_CORE_READ(task, group_leader);
+
+	if (leader != common.leader) {
+		__s32 tgid = pid_for_reader(BPF_CORE_READ(task, group_leader, thread_pid));
+
+		common.tgid = tgid && bpf_map_lookup_elem(&targets, &tgid) ? tgid : 0;
+		common.end = list_end(task);
+		common.leader = leader;
+	}
+	return common.tgid;
+}
+
 static __always_inline int handle_task(struct seq_file *seq, struct task_struct *task)
 {
 	__u64 switches = count_switches(task);
-	__s32 tgid = pid_for_reader(BPF_CORE_READ(task, group_leader, thread_pid));
+	__s32 tgid = find_target(task);
 	__u32 zero = 0;
 
-	if (!tgid || !bpf_map_lookup_elem(&targets, &tgid))
+	if (!tgid)
 		return 0;
-	if (is_last(task))
+	if ((__u64)BPF_CORE_READ(task, thread_node.next) == common.end)
 		saw_last = 1;
 	__s32 tid = pid_for_reader(BPF_CORE_READ(task, thread_pid));
 	if (!tid) // it has ended, and has no pid any more

@@ -26,6 +26,7 @@ struct writer {
 	struct stall_json json;
 	uint32_t **module_ids; // by process, by module: id of the record, or UINT32_MAX
 	size_t module_count;
+	uint32_t *lock_ids; // by lock: id of the record, or UINT32_MAX
 };
 
 static struct stall_error *flush(struct writer *writer)
@@ -88,6 +89,8 @@ static struct stall_error *write_head(struct writer *writer)
 	stall_put_capture_backend(json, snapshot->backend);
 	stall_put_capture_backend_reason(json, snapshot->backend_reason);
 	stall_put_capture_snapshot_ns(json, snapshot->snapshot_ns);
+	if (snapshot->before)
+		stall_put_capture_moment(json, snapshot->moment);
 	return end(writer);
 }
 
@@ -276,11 +279,67 @@ static struct stall_error *write_stacks(struct writer *writer)
 	return NULL;
 }
 
-static struct stall_error *write_lock(struct writer *writer, size_t id)
+static int compare_places(const struct stall_lock *a, const struct stall_lock *b)
 {
-	stall_record_lock(&writer->json);
-	stall_lock_record_write(&writer->capture->locks->locks[id], id, &writer->json);
-	return end(writer);
+	if (a->process != b->process)
+		return a->process < b->process ? -1 : 1;
+	if (a->address != b->address)
+		return a->address < b->address ? -1 : 1;
+	return (a->kind > b->kind) - (a->kind < b->kind);
+}
+
+// Both lists are sorted; a condition variable that got its true address later (stall_locks_name) is
+// at another place, and written again.
+static bool is_known_lock(const struct stall_locks *before, const struct stall_lock *lock,
+			  size_t *at)
+{
+	while (*at < before->count && compare_places(&before->locks[*at], lock) < 0)
+		++*at;
+	return *at < before->count && stall_lock_is_same(&before->locks[*at], lock);
+}
+
+// In a later capture of a burst: those that are not as they were, and those of the threads that are
+// written.
+static struct stall_error *choose_locks(struct writer *writer)
+{
+	const struct stall_locks *locks = writer->capture->locks,
+				 *before = writer->capture->locks_before;
+	const struct stall_snapshot *snapshot = writer->capture->snapshot;
+	size_t at = 0, id = 0;
+
+	writer->lock_ids = malloc((locks->count + 1) * sizeof(*writer->lock_ids));
+	if (!writer->lock_ids)
+		return &stall_enomem;
+	for (size_t i = 0; i < locks->count; i++)
+		writer->lock_ids[i] =
+			before && is_known_lock(before, &locks->locks[i], &at) ? UINT32_MAX : 0;
+	for (size_t i = 0; before && i < snapshot->thread_count; i++)
+		if (!snapshot->threads[i].unchanged && locks->thread_lock[i] != UINT32_MAX)
+			writer->lock_ids[locks->thread_lock[i]] = 0;
+	for (size_t i = 0; i < locks->count; i++)
+		if (writer->lock_ids[i] != UINT32_MAX)
+			writer->lock_ids[i] = id++;
+	return NULL;
+}
+
+static struct stall_error *write_locks(struct writer *writer)
+{
+	const struct stall_locks *locks = writer->capture->locks;
+	struct stall_error *err = choose_locks(writer);
+
+	for (size_t i = 0; !err && i < locks->count; i++) {
+		if (writer->lock_ids[i] == UINT32_MAX)
+			continue;
+		stall_record_lock(&writer->json);
+		stall_lock_record_write(&locks->locks[i], writer->lock_ids[i], &writer->json);
+		err = end(writer);
+	}
+	return err;
+}
+
+static uint32_t lock_id(const struct writer *writer, uint32_t lock)
+{
+	return lock == UINT32_MAX ? UINT32_MAX : writer->lock_ids[lock];
 }
 
 static void write_syscall(struct stall_json *json, const struct stall_thread *thread)
@@ -327,7 +386,7 @@ static struct stall_error *write_thread(struct writer *writer, size_t index)
 	stall_put_thread_unwind(json, stall_unwind_end_name(stack->end));
 	if (stack->live_reads)
 		stall_put_thread_live_reads(json, stack->live_reads);
-	stall_put_thread_lock(json, writer->capture->locks->thread_lock[index]);
+	stall_put_thread_lock(json, lock_id(writer, writer->capture->locks->thread_lock[index]));
 	if (thread->waited_ns)
 		stall_put_thread_waited_ns(json, thread->waited_ns);
 	return end(writer);
@@ -378,7 +437,8 @@ static struct stall_error *write_release(struct writer *writer, size_t index)
 	stall_record_release(&writer->json);
 	stall_put_release_process(json, thread->process);
 	stall_put_release_tid(json, thread->tid);
-	stall_put_release_lock(json, find_lock(capture->locks, thread->process, release->object));
+	stall_put_release_lock(json, lock_id(writer, find_lock(capture->locks, thread->process,
+							       release->object)));
 	stall_put_release_name(json, thread->comm, strnlen(thread->comm, sizeof(thread->comm)));
 	stall_put_release_stack(json, capture->stacks->user[snapshot->thread_count + index]);
 	stall_put_release_label(json, stall_label_name(thread->label));
@@ -387,6 +447,48 @@ static struct stall_error *write_release(struct writer *writer, size_t index)
 	if (count > 1)
 		stall_put_release_count(json, count);
 	return end(writer);
+}
+
+static size_t first_sample(const struct stall_snapshot *snapshot)
+{
+	return snapshot->thread_count + snapshot->release_count;
+}
+
+static bool is_same_sample(const struct stall_capture *capture, size_t a, size_t b)
+{
+	const struct stall_thread *threads = capture->snapshot->threads;
+
+	return threads[a].tid == threads[b].tid &&
+	       capture->stacks->user[a] == capture->stacks->user[b] &&
+	       capture->stacks->kernel[a] == capture->stacks->kernel[b];
+}
+
+// One record for all of a thread with the same stacks, which follow one another on their CPU.
+static struct stall_error *write_samples(struct writer *writer)
+{
+	const struct stall_capture *capture = writer->capture;
+	size_t at = first_sample(capture->snapshot), end_at = at + capture->snapshot->samples.count;
+	struct stall_error *err = NULL;
+
+	for (size_t next; !err && at < end_at; at = next) {
+		const struct stall_thread *thread = &capture->snapshot->threads[at];
+		struct stall_json *json = &writer->json;
+
+		for (next = at + 1; next < end_at && is_same_sample(capture, at, next);)
+			next++;
+		stall_record_sample(json);
+		stall_put_sample_process(json, thread->process);
+		stall_put_sample_tid(json, thread->tid);
+		stall_put_sample_name(json, thread->comm,
+				      strnlen(thread->comm, sizeof(thread->comm)));
+		stall_put_sample_stack(json, capture->stacks->user[at]);
+		stall_put_sample_kernel_stack(json, capture->stacks->kernel[at]);
+		stall_put_sample_label(json, stall_label_name(thread->label));
+		if (next - at > 1)
+			stall_put_sample_count(json, next - at);
+		err = end(writer);
+	}
+	return err;
 }
 
 static struct stall_error *write_notes(struct writer *writer)
@@ -411,6 +513,42 @@ static struct stall_error *write_trigger(struct writer *writer)
 	stall_record_trigger(&writer->json);
 	stall_trigger_write(writer->capture->trigger, writer->capture->locks, &writer->json);
 	return end(writer);
+}
+
+// What a later capture of a burst has of the one before.
+static void write_following(struct stall_json *json, const struct stall_snapshot *snapshot)
+{
+	const struct stall_snapshot *before = snapshot->before;
+	size_t unchanged = 0, at = 0;
+
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		unchanged += snapshot->threads[i].unchanged;
+	stall_put_end_unchanged(json, unchanged);
+	stall_put_end_ended(json);
+	stall_json_open(json, '[');
+	for (size_t i = 0; i < before->thread_count; i++) {
+		const struct stall_thread *old = &before->threads[i];
+
+		while (at < snapshot->thread_count &&
+		       (snapshot->threads[at].process < old->process ||
+			(snapshot->threads[at].process == old->process &&
+			 snapshot->threads[at].tid < old->tid)))
+			at++;
+		if (at == snapshot->thread_count || snapshot->threads[at].tid != old->tid ||
+		    snapshot->threads[at].process != old->process)
+			stall_json_uint(json, old->tid);
+	}
+	stall_json_close(json, ']');
+}
+
+static void write_sampling(struct stall_json *json, const struct stall_samples *samples)
+{
+	if (!samples->period_ns)
+		return;
+	stall_put_end_sample_period_ns(json, samples->period_ns);
+	stall_put_end_sample_window_ns(json, samples->window_ns);
+	stall_put_end_sample_cpus(json, samples->cpus);
+	stall_put_end_samples_lost(json, samples->lost);
 }
 
 static struct stall_error *write_end(struct writer *writer, uint64_t write_started_ns)
@@ -449,6 +587,9 @@ static struct stall_error *write_end(struct writer *writer, uint64_t write_start
 	stall_put_phases_write_ns(json, now - write_started_ns);
 	stall_json_close(json, '}');
 	stall_put_end_live_reads(json, live_reads);
+	if (snapshot->before)
+		write_following(json, snapshot);
+	write_sampling(json, &snapshot->samples);
 	return end(writer);
 }
 
@@ -457,7 +598,9 @@ static struct stall_error *write_records(struct writer *writer)
 	const struct stall_capture *capture = writer->capture;
 	struct stall_error *err = write_head(writer);
 
-	for (uint32_t i = 0; !err && i < capture->snapshot->process_count; i++)
+	// The first capture of a burst has the processes.
+	for (uint32_t i = 0;
+	     !err && !capture->snapshot->before && i < capture->snapshot->process_count; i++)
 		err = write_process(writer, i);
 	if (!err)
 		err = write_modules(writer);
@@ -465,12 +608,15 @@ static struct stall_error *write_records(struct writer *writer)
 		err = write_frames(writer);
 	if (!err)
 		err = write_stacks(writer);
-	for (size_t i = 0; !err && i < capture->locks->count; i++)
-		err = write_lock(writer, i);
+	if (!err)
+		err = write_locks(writer);
 	for (size_t i = 0; !err && i < capture->snapshot->thread_count; i++)
-		err = write_thread(writer, i);
+		if (!capture->snapshot->threads[i].unchanged)
+			err = write_thread(writer, i);
 	for (size_t i = 0; !err && i < capture->snapshot->release_count; i++)
 		err = write_release(writer, i);
+	if (!err)
+		err = write_samples(writer);
 	if (!err)
 		err = write_notes(writer);
 	return err;
@@ -482,6 +628,7 @@ static void writer_deinit(struct writer *writer)
 		for (size_t i = 0; i < writer->capture->snapshot->process_count; i++)
 			free(writer->module_ids[i]);
 	free(writer->module_ids);
+	free(writer->lock_ids);
 	stall_json_deinit(&writer->json);
 }
 

@@ -26,6 +26,7 @@ struct stall_capture {
 	const struct stall_snapshot *snapshot;
 	const struct stall_unwound *unwound;
 	const struct stall_locks *locks;
+	const struct stall_locks *locks_before; // of the capture before in the burst, or NULL
 	const struct stall_capture_stacks *stacks;
 	const struct stall_host *host;
 	const struct stall_capture_string *strings;

@@ -103,7 +103,7 @@ static void fill(struct stall_capture_stacks *stacks, const struct stall_snapsho
 					  ? intern_stack(stacks, known, user->frames, user->count)
 					  : UINT32_MAX;
 		stacks->kernel[i] = UINT32_MAX;
-		if (!thread->kernel_frame_count)
+		if (!thread->kernel_frame_count || thread->unchanged)
 			continue;
 		for (uint32_t j = 0; j < thread->kernel_frame_count; j++)
 			ids[j] = unwound->frame_count +
@@ -124,7 +124,9 @@ struct stall_error *stall_capture_stacks_init(struct stall_capture_stacks *stack
 
 	*stacks = (struct stall_capture_stacks){};
 	for (size_t i = 0; i < snapshot->thread_count; i++)
-		kernel_frames += snapshot->threads[i].kernel_frame_count;
+		kernel_frames += snapshot->threads[i].unchanged
+					 ? 0
+					 : snapshot->threads[i].kernel_frame_count;
 	struct stall_error *err = allocate(stacks, snapshot->thread_count, kernel_frames);
 	if (!err)
 		err = table_init(&addresses, kernel_frames);

@@ -11,6 +11,7 @@
 #include "capture/finish.h"
 #include "capture/kernel_symbols.h"
 #include "snapshot/read_child.h"
+#include "snapshot/sampler.h"
 
 // Address space only: pages are taken as stacks are copied.
 #define ARENA_MIN (UINT64_C(256) << 20)
@@ -35,6 +36,11 @@ struct stall_capturer {
 	const struct stall_backend *taken_by;
 	void *taken_state;
 	uint64_t started_ns, attach_ns; // of `taken`
+	// Between the begin and the end of a burst.
+	bool in_burst;
+	struct stall_locks locks;      // of the capture before
+	struct stall_sampler *sampler; // NULL: not possible here
+	char *not_sampled;	       // why; NULL once a capture says it
 };
 
 static size_t arena_size(const struct stall_snapshot_options *options)
@@ -51,6 +57,7 @@ void stall_capturer_destroy(struct stall_capturer *capturer)
 {
 	if (!capturer)
 		return;
+	stall_capturer_burst_end(capturer);
 	stall_worker_destroy(capturer->worker);
 	if (capturer->backend && capturer->state)
 		capturer->backend->close(capturer->state);
@@ -73,6 +80,8 @@ struct stall_error *stall_capturer_set_targets(struct stall_capturer *capturer, 
 	if (!copy)
 		return &stall_enomem;
 	memcpy(copy, pids, count * sizeof(*copy));
+	if (capturer->previous) // a burst does not go on with other processes
+		stall_snapshot_forget_threads(capturer->previous);
 	free(capturer->pids);
 	capturer->pids = copy;
 	capturer->pid_count = count;
@@ -127,32 +136,103 @@ static void snapshot_destroyp(struct stall_snapshot **snapshot)
 	stall_snapshot_destroy(*snapshot);
 }
 
+void stall_capturer_burst_end(struct stall_capturer *capturer)
+{
+	capturer->in_burst = false;
+	stall_locks_deinit(&capturer->locks);
+	stall_sampler_destroy(capturer->sampler);
+	capturer->sampler = NULL;
+	free(capturer->not_sampled);
+	capturer->not_sampled = NULL;
+	if (capturer->previous)
+		stall_snapshot_forget_threads(capturer->previous);
+}
+
+struct stall_error *stall_capturer_burst_begin(struct stall_capturer *capturer)
+{
+	stall_capturer_burst_end(capturer);
+	capturer->in_burst = true;
+	if (!capturer->backend->follows)
+		return NULL;
+	struct stall_error *err =
+		stall_sampler_create(capturer->pids, capturer->pid_count,
+				     capturer->options.snapshot.max_stack, &capturer->sampler);
+	if (!err)
+		return NULL;
+	// What runs between the captures is not known then: the captures themselves are as good.
+	capturer->not_sampled = strdup(err->message);
+	stall_error_destroy(err);
+	return capturer->not_sampled ? NULL : &stall_enomem;
+}
+
+static struct stall_error *take_samples(struct stall_capturer *capturer,
+					struct stall_snapshot *snapshot)
+{
+	if (capturer->sampler)
+		return stall_sampler_take(capturer->sampler, snapshot);
+	if (!capturer->not_sampled)
+		return NULL;
+	struct stall_error *err =
+		stall_snapshot_note(snapshot, "running-unsampled", "%s", capturer->not_sampled);
+	free(capturer->not_sampled);
+	capturer->not_sampled = NULL;
+	return err;
+}
+
+// NULL: not possible, because a process changed or there is no capture before.
+static struct stall_snapshot *follow(const struct stall_capturer *capturer,
+				     const struct stall_backend *backend)
+{
+	struct stall_snapshot *before = capturer->previous, *snapshot = NULL;
+
+	if (!capturer->in_burst || !backend->follows || !before || !before->thread_count ||
+	    !before->process_count)
+		return NULL;
+	_cleanup_error_ struct stall_error *err = stall_snapshot_follow(before, &snapshot);
+	return err ? NULL : snapshot;
+}
+
+static struct stall_error *create_snapshot(struct stall_capturer *capturer,
+					   const struct stall_backend *backend, void *state,
+					   struct stall_snapshot **ret)
+{
+	*ret = follow(capturer, backend);
+	if (*ret)
+		return NULL;
+	const struct stall_maps_source source = {backend->create_maps, state};
+	struct stall_error *err =
+		backend->create_maps
+			? stall_snapshot_create_from(&capturer->arena, capturer->pids,
+						     capturer->pid_count, capturer->previous,
+						     &source, ret)
+			: stall_snapshot_create(&capturer->arena, capturer->pids,
+						capturer->pid_count, capturer->previous, ret);
+	if (err)
+		return err;
+	stall_snapshot_destroy(capturer->previous);
+	capturer->previous = NULL;
+	return NULL;
+}
+
 static struct stall_error *take(struct stall_capturer *capturer,
 				const struct stall_backend *backend, void *state)
 {
 	_cleanup_(snapshot_destroyp) struct stall_snapshot *snapshot = NULL;
-	struct stall_error *err;
 
 	stall_snapshot_destroy(capturer->taken);
 	capturer->taken = NULL;
 	capturer->started_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	stall_arena_reset(&capturer->arena, ARENA_KEEP);
-	const struct stall_maps_source source = {backend->create_maps, state};
-	err = backend->create_maps
-		      ? stall_snapshot_create_from(&capturer->arena, capturer->pids,
-						   capturer->pid_count, capturer->previous, &source,
-						   &snapshot)
-		      : stall_snapshot_create(&capturer->arena, capturer->pids, capturer->pid_count,
-					      capturer->previous, &snapshot);
+	struct stall_error *err = create_snapshot(capturer, backend, state, &snapshot);
 	if (err)
 		return err;
-	stall_snapshot_destroy(capturer->previous);
-	capturer->previous = NULL;
 	snapshot->backend = backend->name;
 	snapshot->backend_reason = strdup(capturer->reason);
 	snapshot->wall_ns = stall_clock_ns(CLOCK_REALTIME);
 	capturer->attach_ns = stall_clock_ns(CLOCK_MONOTONIC) - capturer->started_ns;
 	err = backend->capture(state, snapshot, &capturer->options.snapshot);
+	if (!err)
+		err = take_samples(capturer, snapshot);
 	if (err)
 		return err;
 	capturer->taken = no_cleanup_ptr(snapshot);
@@ -182,11 +262,15 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 		.trigger = trigger,
 		.started_ns = capturer->started_ns,
 		.attach_ns = capturer->attach_ns,
+		.locks = capturer->in_burst ? &capturer->locks : NULL,
 	};
 	struct stall_error *err = stall_finish(&finish, output, ret_partial);
 
+	stall_snapshot_destroy(capturer->previous);
 	capturer->previous = no_cleanup_ptr(capturer->taken);
-	stall_snapshot_forget_threads(capturer->previous);
+	capturer->previous->before = NULL;
+	if (err || !capturer->in_burst)
+		stall_snapshot_forget_threads(capturer->previous);
 	stall_arena_reset(&capturer->arena, ARENA_KEEP);
 	return err;
 }

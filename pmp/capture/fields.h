@@ -25,9 +25,11 @@
 	RECORD(lock)                                                                               \
 	RECORD(thread)                                                                             \
 	RECORD(release)                                                                            \
+	RECORD(sample)                                                                             \
 	RECORD(note)                                                                               \
 	RECORD(trigger)                                                                            \
-	RECORD(end)
+	RECORD(end)                                                                                \
+	RECORD(burst)
 
 // Record or object, field, type, always or optional. An object's fields stand below its own name.
 #define STALL_CAPTURE_FIELDS(FIELD)                                                                \
@@ -45,6 +47,7 @@
 	FIELD(capture, backend, string, always)                                                    \
 	FIELD(capture, backend_reason, string_or_null, always)                                     \
 	FIELD(capture, snapshot_ns, uint, always)                                                  \
+	FIELD(capture, moment, uint, optional)                                                     \
 	FIELD(process, id, uint, always)                                                           \
 	FIELD(process, pid, int, always)                                                           \
 	FIELD(process, ppid, int, always)                                                          \
@@ -120,6 +123,13 @@
 	FIELD(release, ago_ns, uint, always)                                                       \
 	FIELD(release, waited_ns, uint_or_null, always)                                            \
 	FIELD(release, count, uint, optional)                                                      \
+	FIELD(sample, process, uint, always)                                                       \
+	FIELD(sample, tid, int, always)                                                            \
+	FIELD(sample, name, chars, always)                                                         \
+	FIELD(sample, stack, id_or_null, always)                                                   \
+	FIELD(sample, kernel_stack, id_or_null, always)                                            \
+	FIELD(sample, label, string, always)                                                       \
+	FIELD(sample, count, uint, optional)                                                       \
 	FIELD(note, code, string, always)                                                          \
 	FIELD(note, message, string, always)                                                       \
 	FIELD(trigger, reason, string, always)                                                     \
@@ -149,7 +159,17 @@
 	FIELD(phases, unwind_ns, uint, always)                                                     \
 	FIELD(phases, locks_ns, uint, always)                                                      \
 	FIELD(phases, write_ns, uint, always)                                                      \
-	FIELD(end, live_reads, uint, always)
+	FIELD(end, live_reads, uint, always)                                                       \
+	FIELD(end, unchanged, uint, optional)                                                      \
+	FIELD(end, ended, list_of_int, optional)                                                   \
+	FIELD(end, sample_period_ns, uint, optional)                                               \
+	FIELD(end, sample_window_ns, uint, optional)                                               \
+	FIELD(end, sample_cpus, uint, optional)                                                    \
+	FIELD(end, samples_lost, uint, optional)                                                   \
+	FIELD(burst, wanted, uint, always)                                                         \
+	FIELD(burst, taken, uint, always)                                                          \
+	FIELD(burst, failed, uint, always)                                                         \
+	FIELD(burst, ended, string_or_null, always)
 
 #define STALL_DEFINE_RECORD(record)                                                                \
 	static inline void stall_record_##record(struct stall_json *json)                          \

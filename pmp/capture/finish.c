@@ -240,19 +240,24 @@ static struct stall_error *note_missing(struct stall_snapshot *snapshot,
 	return err;
 }
 
-// The stacks of releases come behind those of threads, and are treated alike.
+// The stacks of releases and samples come behind those of threads, and are treated alike.
 static struct stall_error *unwind(const struct stall_finish *finish, struct stall_unwound *unwound,
 				  struct stall_capture_stacks *stacks)
 {
 	struct stall_snapshot *snapshot = finish->snapshot;
 
-	snapshot->thread_count += snapshot->release_count;
+	size_t captured = snapshot->thread_count;
+
+	snapshot->thread_count += snapshot->release_count + snapshot->samples.count;
 	struct stall_error *err = stall_worker_unwind(finish->worker, snapshot, unwound);
 	if (!err)
 		err = stall_library_frames_drop(snapshot, unwound);
 	if (!err)
 		err = stall_capture_stacks_init(stacks, snapshot, unwound);
-	snapshot->thread_count -= snapshot->release_count;
+	for (size_t i = captured + snapshot->release_count; !err && i < snapshot->thread_count; i++)
+		if (unwound->stacks[i].live_reads)
+			snapshot->threads[i].label = STALL_RACED;
+	snapshot->thread_count = captured;
 	stall_label_reasons_add(snapshot);
 	if (!err && finish->backend)
 		err = check_live_reads(snapshot, unwound, finish->backend, finish->backend_state);
@@ -293,12 +298,14 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 	uint64_t unwound_at = stall_clock_ns(CLOCK_MONOTONIC);
 	capture.unwind_ns = unwound_at - before;
 
-	err = stall_locks_init(&locks, snapshot, &unwound);
+	err = stall_locks_init(&locks, snapshot, &unwound, snapshot->before ? finish->locks : NULL);
 	if (err)
 		return err;
+	capture.locks_before = snapshot->before ? finish->locks : NULL;
 	err = note_error(snapshot, "lock-names",
 			 stall_locks_name(&locks, finish->worker, snapshot));
-	if (!err)
+	// The first capture of a burst has them.
+	if (!err && !snapshot->before)
 		err = note_error(snapshot, "strings", read_strings(finish, &strings));
 	if (!err)
 		err = note_missing(snapshot, &unwound);
@@ -311,6 +318,11 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 	err = stall_capture_write(&capture, output);
 	if (err)
 		return err;
+	if (finish->locks) {
+		stall_locks_deinit(finish->locks);
+		*finish->locks = locks;
+		locks = (struct stall_locks){};
+	}
 	*ret_partial = snapshot->note_count > 0;
 	return NULL;
 }

@@ -12,6 +12,7 @@
 #include "base/output.h"
 #include "capture/kernel_symbols.h"
 #include "capture/records.h"
+#include "lock/lock.h"
 #include "snapshot/backend.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
@@ -28,6 +29,8 @@ struct stall_finish {
 	const struct stall_trigger *trigger; // NULL: a user or program requested it
 	uint64_t started_ns;		     // CLOCK_MONOTONIC
 	uint64_t attach_ns;
+	// In a burst: those of the capture before, replaced by those of this one. NULL: no burst.
+	struct stall_locks *locks;
 };
 
 // *ret_partial: a note in the capture says what is missing.

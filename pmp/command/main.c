@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -13,6 +14,7 @@
 #include "base/output.h"
 #include "base/priority.h"
 #include "base/privileges.h"
+#include "capture/burst.h"
 #include "capture/capturer.h"
 #include "capture/core_capture.h"
 #include "capture/ring_capture.h"
@@ -30,13 +32,41 @@ enum exit_status {
 	EXIT_PARTIAL = 3,
 };
 
+static void sleep_until(uint64_t ns)
+{
+	const struct timespec until = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
+static struct stall_error *burst(const struct stall_options *options,
+				 struct stall_capturer *capturer, struct stall_output *output,
+				 bool *ret_partial)
+{
+	_cleanup_(stall_burst_destroyp) struct stall_burst *burst = NULL;
+	struct stall_error *err =
+		stall_burst_begin(capturer, &options->burst, NULL, false, output, &burst);
+	uint64_t next_ns;
+
+	while (!err && (next_ns = stall_burst_next_ns(burst))) {
+		sleep_until(next_ns);
+		err = stall_burst_step(burst);
+	}
+	return err ? err : stall_burst_finish(burst, ret_partial);
+}
+
 static struct stall_error *snap(const struct stall_options *options, struct stall_output *output,
 				bool *ret_partial)
 {
 	_cleanup_(stall_capturer_destroyp) struct stall_capturer *capturer = NULL;
 	struct stall_error *err = stall_capturer_create(&options->capture, &capturer);
 
-	return err ? err : stall_capturer_capture(capturer, output, ret_partial);
+	if (err)
+		return err;
+	if (options->burst.captures > 1)
+		return burst(options, capturer, output, ret_partial);
+	return stall_capturer_capture(capturer, output, ret_partial);
 }
 
 static struct stall_error *core(const struct stall_options *options, struct stall_output *output,

@@ -134,7 +134,7 @@ const char stall_help[] =
 	"stallscope-probe: takes the stacks of all threads of a live process\n"
 	"\n"
 	"Usage:\n"
-	"  stallscope-probe snap --pid PID [--pid PID ...] [OPTIONS]   one capture\n"
+	"  stallscope-probe snap --pid PID [--pid PID ...] [OPTIONS]   one capture, or a burst\n"
 	"  stallscope-probe serve --pid PID [--pid PID ...] [OPTIONS]  a capture for each line "
 	"\"snap\",\n"
 	"                                          \"snap FILE\" on standard input, until "
@@ -172,6 +172,8 @@ const char stall_help[] =
 	"  --max-threads N        capture at most N threads (65536)\n"
 	"  --passes N             attempts to read a running thread (8)\n"
 	"  --deadline MS          stop after this time, with what is done (10000)\n"
+	"  --burst N              N captures, with samples of what runs in between (1)\n"
+	"  --burst-interval MS    from one of them to the next (30)\n"
 	"  --no-kernel-stacks     omit the kernel's frames\n"
 	"  --read-string SYMBOL   text of a global variable of the target, e.g. server_version\n"
 	"  --debug-dir DIR        separate debug files, in addition to /usr/lib/debug\n"
@@ -207,6 +209,7 @@ const char stall_help[] =
 	"                         the same lock or file\n"
 	"  --capture-interval MS  minimum time between two such captures (10000)\n"
 	"  --captures DIR         their folder; without it they are written as answers\n"
+	"  --burst N              each of them, and of the command \"burst\", is a burst of N\n"
 	"\n"
 	"Exit status: 0 done; 1 failed; 2 wrong usage; 3 done in part, notes in the capture say "
 	"what\n"
@@ -224,6 +227,7 @@ const char stall_help[] =
 	"  stallscope-probe ring --ring /run/stallscope/4711-1b2c3d.ring\n";
 
 #define MIN_INTERVAL_NS 10000000
+#define MAX_BURST 10000
 
 enum option_id {
 	OPTION_PID = 256,
@@ -234,6 +238,8 @@ enum option_id {
 	OPTION_MAX_THREADS,
 	OPTION_PASSES,
 	OPTION_DEADLINE,
+	OPTION_BURST,
+	OPTION_BURST_INTERVAL,
 	OPTION_NO_KERNEL_STACKS,
 	OPTION_READ_STRING,
 	OPTION_DEBUG_DIR,
@@ -290,6 +296,8 @@ static const struct {
 	{{"max-threads", required_argument, NULL, OPTION_MAX_THREADS}, LIVE | SAVED},
 	{{"passes", required_argument, NULL, OPTION_PASSES}, LIVE},
 	{{"deadline", required_argument, NULL, OPTION_DEADLINE}, LIVE | SAVED},
+	{{"burst", required_argument, NULL, OPTION_BURST}, LIVE},
+	{{"burst-interval", required_argument, NULL, OPTION_BURST_INTERVAL}, LIVE},
 	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
@@ -408,6 +416,9 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 	case OPTION_TOP:
 		max = STALL_WATCH_MAX_TOP;
 		break;
+	case OPTION_BURST:
+		max = MAX_BURST;
+		break;
 	default:
 		max = 3600 * 1000;
 		break;
@@ -428,9 +439,18 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 	case OPTION_TOP:
 		options->watch.top = value;
 		break;
+	case OPTION_BURST:
+		options->burst.captures = options->serve.burst.captures = value;
+		break;
+	case OPTION_BURST_INTERVAL:
+		options->burst.interval_ns = value * 1000000;
+		options->serve.burst.interval_ns = options->burst.interval_ns;
+		break;
 	default:
 		snapshot->deadline_ms = value;
 		options->capture.worker.deadline_ms = value;
+		options->burst.deadline_ns = (uint64_t)value * 1000000;
+		options->serve.burst.deadline_ns = options->burst.deadline_ns;
 		break;
 	}
 	return NULL;
@@ -648,6 +668,12 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	stall_serve_options_init(&options->serve);
 	options->capture.backend = "auto";
 	options->capture.worker.deadline_ms = options->capture.snapshot.deadline_ms;
+	options->burst = (struct stall_burst_options){
+		.captures = 1,
+		.interval_ns = STALL_BURST_INTERVAL_NS,
+		.deadline_ns = (uint64_t)STALL_DEFAULT_DEADLINE_MS * 1000000,
+	};
+	options->serve.burst = options->burst;
 	options->pids = calloc(STALL_MAX_PIDS, sizeof(*options->pids));
 	if (!options->pids)
 		return &stall_enomem;

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "capture/burst.h"
 #include "capture/capturer.h"
 #include "command/rings_command.h"
 #include "command/waits_command.h"
@@ -34,6 +35,7 @@ enum stall_command {
 struct stall_options {
 	enum stall_command command;
 	struct stall_capturer_options capture;
+	struct stall_burst_options burst; // one capture: no burst
 	pid_t *pids;
 	const char *strings[STALL_MAX_STRINGS];
 	const char *debug_dirs[STALL_MAX_DEBUG_DIRS];

@@ -134,12 +134,10 @@ static struct stall_lock_wait wait_of(const struct stall_thread *thread, uint64_
 	return wait;
 }
 
-static bool decode_waiter(const struct stall_snapshot *snapshot,
-			  const struct stall_unwound *unwound, const struct stall_lock_tids *tids,
-			  uint32_t index, struct waiter *ret)
+static bool decode_waiter(const struct stall_snapshot *snapshot, enum stall_wait_name name,
+			  const struct stall_lock_tids *tids, uint32_t index, struct waiter *ret)
 {
 	const struct stall_thread *thread = &snapshot->threads[index];
-	enum stall_wait_name name = stall_lock_wait_name(unwound, &unwound->stacks[index]);
 	uint64_t address = thread->object_kind ? thread->object : futex_address(thread, name);
 
 	if (!address)
@@ -195,6 +193,13 @@ static void share_kinds(struct waiter *waiters, size_t count)
 	}
 }
 
+bool stall_lock_is_same(const struct stall_lock *a, const struct stall_lock *b)
+{
+	return a->process == b->process && a->address == b->address && a->futex == b->futex &&
+	       a->kind == b->kind && a->owner_tid == b->owner_tid && a->owner_raw == b->owner_raw &&
+	       a->readers == b->readers && a->stable == b->stable && a->waiters == b->waiters;
+}
+
 static void add_waiter(struct stall_locks *locks, const struct waiter *waiter,
 		       const struct stall_lock_tids *tids)
 {
@@ -224,7 +229,8 @@ static void add_waiter(struct stall_locks *locks, const struct waiter *waiter,
 
 struct stall_error *stall_locks_init(struct stall_locks *locks,
 				     const struct stall_snapshot *snapshot,
-				     const struct stall_unwound *unwound)
+				     const struct stall_unwound *unwound,
+				     const struct stall_locks *before)
 {
 	_cleanup_(stall_lock_tids_deinit) struct stall_lock_tids tids = {};
 	_cleanup_free_ struct waiter *waiters =
@@ -237,13 +243,20 @@ struct stall_error *stall_locks_init(struct stall_locks *locks,
 		return err;
 	locks->locks = calloc(snapshot->thread_count + 1, sizeof(*locks->locks));
 	locks->thread_lock = malloc((snapshot->thread_count + 1) * sizeof(*locks->thread_lock));
-	if (!waiters || !locks->locks || !locks->thread_lock) {
+	locks->names = calloc(snapshot->thread_count + 1, sizeof(*locks->names));
+	if (!waiters || !locks->locks || !locks->thread_lock || !locks->names) {
 		stall_locks_deinit(locks);
 		return &stall_enomem;
 	}
 	memset(locks->thread_lock, 0xff, snapshot->thread_count * sizeof(*locks->thread_lock));
-	for (size_t i = 0; i < snapshot->thread_count; i++)
-		count += decode_waiter(snapshot, unwound, &tids, i, &waiters[count]);
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		const struct stall_thread *thread = &snapshot->threads[i];
+
+		locks->names[i] = thread->unchanged && before
+					  ? before->names[thread->before]
+					  : stall_lock_wait_name(unwound, &unwound->stacks[i]);
+		count += decode_waiter(snapshot, locks->names[i], &tids, i, &waiters[count]);
+	}
 	share_kinds(waiters, count);
 	qsort(waiters, count, sizeof(*waiters), compare_by_lock);
 	for (size_t i = 0; i < count; i++)
@@ -257,6 +270,7 @@ void stall_locks_deinit(struct stall_locks *locks)
 		free(locks->locks[i].symbol);
 	free(locks->locks);
 	free(locks->thread_lock);
+	free(locks->names);
 	*locks = (struct stall_locks){};
 }
 

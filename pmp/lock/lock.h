@@ -28,15 +28,21 @@ struct stall_lock {
 	uint64_t symbol_offset;
 };
 
+// Whether a capture would show them alike, but for the name.
+bool stall_lock_is_same(const struct stall_lock *a, const struct stall_lock *b);
+
 struct stall_locks {
 	struct stall_lock *locks;
 	size_t count;
-	uint32_t *thread_lock; // per thread of the snapshot: index into locks, or UINT32_MAX
+	uint32_t *thread_lock;	     // per thread of the snapshot: index into locks, or UINT32_MAX
+	enum stall_wait_name *names; // per thread: what its frames show
 };
 
+// `before`: of the capture before in a burst, which has the frames of unchanged threads; or NULL.
 struct stall_error *stall_locks_init(struct stall_locks *locks,
 				     const struct stall_snapshot *snapshot,
-				     const struct stall_unwound *unwound);
+				     const struct stall_unwound *unwound,
+				     const struct stall_locks *before);
 void stall_locks_deinit(struct stall_locks *locks);
 
 // Names the locks through the worker's data symbols.

@@ -2,6 +2,8 @@
 #include "serve/captures.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/cleanup.h"
@@ -30,7 +32,11 @@ static struct stall_error *snap(struct stall_server *server, const char *path, b
 struct stall_error *stall_captures_snap(struct stall_server *server, const char *path)
 {
 	bool partial;
-	struct stall_error *failed = snap(server, path, &partial);
+	struct stall_error *failed = stall_captures_end_burst(server);
+
+	if (failed)
+		return failed;
+	failed = snap(server, path, &partial);
 
 	if (failed)
 		return stall_answer_failed(server, failed);
@@ -47,13 +53,106 @@ static struct stall_error *report_failure(struct stall_server *server, struct st
 	return err;
 }
 
+void stall_captures_deinit(struct stall_server *server)
+{
+	stall_burst_destroy(server->burst);
+	stall_output_destroy(server->burst_output);
+	free(server->burst_path);
+	server->burst = NULL;
+	server->burst_output = NULL;
+	server->burst_path = NULL;
+}
+
+static struct stall_error *begin_burst(struct stall_server *server, const char *path,
+				       const struct stall_trigger *trigger)
+{
+	server->burst_path = strdup(path);
+	if (!server->burst_path)
+		return &stall_enomem;
+	struct stall_error *err =
+		stall_output_create(path, server->options->force_overwrite, &server->burst_output);
+
+	if (!err)
+		err = stall_burst_begin(server->capturer, &server->options->burst, trigger,
+					trigger != NULL, server->burst_output, &server->burst);
+	server->burst_trigger = trigger != NULL;
+	if (err)
+		stall_captures_deinit(server);
+	return err;
+}
+
+static struct stall_error *report_failure(struct stall_server *server, struct stall_error *failed);
+
+struct stall_error *stall_captures_end_burst(struct stall_server *server)
+{
+	bool partial = false;
+
+	if (!server->burst)
+		return NULL;
+	struct stall_error *failed = stall_burst_finish(server->burst, &partial), *err;
+	if (!failed)
+		failed = stall_output_commit(server->burst_output);
+	if (failed && server->burst_trigger)
+		err = report_failure(server, failed);
+	else if (failed)
+		err = stall_answer_failed(server, failed);
+	else if (server->burst_trigger)
+		err = stall_answer_captured(server, server->burst_path, partial, &server->trigger);
+	else
+		err = stall_answer_written(server, server->burst_path, partial);
+	stall_captures_deinit(server);
+	return err;
+}
+
+struct stall_error *stall_captures_burst(struct stall_server *server, const char *path)
+{
+	struct stall_error *failed = stall_captures_end_burst(server);
+
+	if (!failed)
+		failed = begin_burst(server, path, NULL);
+	return failed ? stall_answer_failed(server, failed) : NULL;
+}
+
+struct stall_error *stall_captures_run(struct stall_server *server)
+{
+	if (!server->burst)
+		return NULL;
+	uint64_t next_ns = stall_burst_next_ns(server->burst);
+	if (next_ns > stall_clock_ns(CLOCK_MONOTONIC))
+		return NULL;
+	struct stall_error *failed = next_ns ? stall_burst_step(server->burst) : NULL;
+	if (failed) {
+		bool trigger = server->burst_trigger;
+
+		stall_captures_deinit(server);
+		return trigger ? report_failure(server, failed)
+			       : stall_answer_failed(server, failed);
+	}
+	return stall_burst_next_ns(server->burst) ? NULL : stall_captures_end_burst(server);
+}
+
+int stall_captures_sooner_ms(const struct stall_server *server, int timeout_ms)
+{
+	uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
+
+	if (!server->burst)
+		return timeout_ms;
+	uint64_t next_ns = stall_burst_next_ns(server->burst);
+	int ms = next_ns > now ? (int)((next_ns - now + 999999) / 1000000) : 0;
+	return timeout_ms >= 0 && timeout_ms < ms ? timeout_ms : ms;
+}
+
 struct stall_error *stall_captures_begin(struct stall_server *server,
 					 const struct stall_trigger *trigger, uint64_t wait)
 {
+	struct stall_error *failed = stall_captures_end_burst(server);
+
+	if (failed)
+		return failed;
 	server->trigger = *trigger;
 	server->taken_wait = wait;
 	server->taken_wall_ns = stall_clock_ns(CLOCK_REALTIME);
-	struct stall_error *failed = stall_capturer_take(server->capturer);
+	failed = stall_capturer_take(server->capturer);
 	server->trigger.copied_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	if (failed)
 		return report_failure(server, failed);
@@ -104,6 +203,10 @@ struct stall_error *stall_captures_finish(struct stall_server *server, const cha
 		server->trigger.address = address;
 	if (server->options->captures)
 		failed = file_name(server, &path);
+	if (!failed && path && server->options->burst.captures > 1) {
+		failed = begin_burst(server, path, &server->trigger);
+		return failed ? report_failure(server, failed) : NULL;
+	}
 	if (!failed)
 		failed = finish(server, path, &partial);
 	if (failed)

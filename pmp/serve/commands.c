@@ -17,6 +17,11 @@ static struct stall_error *run_snap(struct stall_server *server, const char *pat
 	return stall_captures_snap(server, *path ? path : NULL);
 }
 
+static struct stall_error *run_burst(struct stall_server *server, const char *path)
+{
+	return stall_captures_burst(server, path);
+}
+
 static struct stall_error *run_watch(struct stall_server *server, const char *state)
 {
 	struct stall_error *failed = NULL;
@@ -72,6 +77,8 @@ static struct stall_error *run_target(struct stall_server *server, const char *t
 	struct stall_error *failed = stall_parse_number("target", text, 1, INT_MAX, &pid);
 
 	if (!failed)
+		failed = stall_captures_end_burst(server);
+	if (!failed)
 		failed = stall_targets_take_up(server, pid);
 	return failed ? stall_answer_refused(server, failed) : stall_answer_target(server, pid);
 }
@@ -92,6 +99,7 @@ static const struct {
 	struct stall_error *(*run)(struct stall_server *server, const char *operand);
 } known_commands[] = {
 	{"snap", ANYTHING, run_snap},
+	{"burst", SOMETHING, run_burst},
 	{"watch", SOMETHING, run_watch},
 	{"threshold", SOMETHING, run_threshold},
 	{"capture-threshold", SOMETHING, run_capture_threshold},
@@ -126,10 +134,10 @@ static struct stall_error *run_line(void *arg, char *line)
 			break;
 		return known_commands[i].run(server, operand);
 	}
-	return stall_answer_error(server,
-				  "unknown command; say snap, snap FILE, watch on, watch off, "
-				  "threshold KIND MS, capture-threshold KIND MS, target PID, "
-				  "waits or quit");
+	return stall_answer_error(
+		server, "unknown command; say snap, snap FILE, burst FILE, watch on, watch off, "
+			"threshold KIND MS, capture-threshold KIND MS, target PID, "
+			"waits or quit");
 }
 
 static struct stall_error *refuse(void *arg, const char *message)

@@ -12,13 +12,16 @@
 
 #include "base/cleanup.h"
 #include "serve/answers.h"
+#include "serve/captures.h"
 #include "serve/commands.h"
 #include "serve/targets.h"
 #include "serve/watching.h"
 
 void stall_serve_options_init(struct stall_serve_options *options)
 {
-	*options = (struct stall_serve_options){.line_ns = 0};
+	*options = (struct stall_serve_options){
+		.burst = {.captures = 1, .interval_ns = STALL_BURST_INTERVAL_NS},
+	};
 	stall_trigger_rules_init(&options->rules);
 }
 
@@ -36,7 +39,8 @@ static struct stall_error *wait_for_work(struct stall_server *server, int in, in
 	fds[WATCH] = (struct pollfd){.fd = server->watch ? stall_watch_fd(server->watch) : -1,
 				     .events = POLLIN};
 	stall_targets_poll(server, fds + TARGETS);
-	while (poll(fds, TARGETS + server->target_count, stall_watching_next_ms(server)) < 0)
+	while (poll(fds, TARGETS + server->target_count,
+		    stall_captures_sooner_ms(server, stall_watching_next_ms(server))) < 0)
 		if (errno != EINTR)
 			return stall_error_os(errno, "poll");
 	return NULL;
@@ -75,6 +79,8 @@ static struct stall_error *run(struct stall_server *server, struct stall_command
 		// Waits first: they are urgent.
 		if (!err)
 			err = stall_watching_run(server);
+		if (!err)
+			err = stall_captures_run(server);
 		if (!err && has_ended(server, fds))
 			err = stall_targets_check(server);
 		if (fds[SIGNALS].revents)
@@ -84,7 +90,7 @@ static struct stall_error *run(struct stall_server *server, struct stall_command
 		if (err)
 			return err;
 	}
-	return NULL;
+	return stall_captures_end_burst(server);
 }
 
 static struct stall_error *start(struct stall_server *server,
@@ -120,6 +126,7 @@ static struct stall_error *start(struct stall_server *server,
 static void server_deinit(struct stall_server *server)
 {
 	stall_watching_off(server);
+	stall_captures_deinit(server);
 	stall_capturer_destroy(server->capturer);
 	stall_triggers_deinit(&server->triggers);
 	stall_targets_deinit(server);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "capture/burst.h"
 #include "serve/trigger_rules.h"
 
 struct stall_serve_options {
@@ -16,6 +17,7 @@ struct stall_serve_options {
 	uint64_t line_ns;     // from one line of stallscope.waits/1 to the next, 0: only on request
 	const char *captures; // folder of captures that a wait has taken; NULL: standard output
 	struct stall_trigger_rules rules;
+	struct stall_burst_options burst; // one capture: no burst
 };
 
 #endif

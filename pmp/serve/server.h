@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/output.h"
+#include "capture/burst.h"
 #include "capture/capturer.h"
 #include "serve/serve_options.h"
 #include "snapshot/target.h"
@@ -29,6 +31,11 @@ struct stall_server {
 	// A capture whose raw copies are taken; the event that names its wait may still follow.
 	bool taken;
 	uint64_t taken_wait;
+	// A burst that goes on, and where it is written.
+	struct stall_burst *burst;
+	struct stall_output *burst_output;
+	char *burst_path;
+	bool burst_trigger; // a wait has triggered it
 	uint64_t taken_wall_ns;
 	struct stall_trigger trigger;
 	// A handler of the watch cannot fail: its error waits here for the loop.

@@ -12,6 +12,7 @@ struct stall_backend {
 	const char *name;
 	const char *feature; // its name in stallscope.features/1
 	bool stops_threads;
+	bool follows; // its captures can be of a burst: stall_snapshot.before
 	// NULL when it would work here for this user; else why not, and what would make it work.
 	struct stall_error *(*check)(const struct stall_snapshot_options *options);
 	// State kept between captures (loaded BPF programs, buffers); may set *ret to NULL.

@@ -43,7 +43,8 @@ struct work {
 	struct stall_bpf_thread before; // at the start of the window that is open now
 	struct stall_stack_copy copy;
 	enum outcome outcome;
-	bool seen; // in this run
+	bool seen;   // in this run
+	bool copied; // now, or in an earlier capture of the burst
 	unsigned int on_cpu_runs;
 	bool is_32bit;
 };
@@ -161,6 +162,61 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 	return NULL;
 }
 
+static int compare_tids(uint32_t process, pid_t tid, uint32_t other_process, pid_t other_tid)
+{
+	if (process != other_process)
+		return process < other_process ? -1 : 1;
+	return (tid > other_tid) - (tid < other_tid);
+}
+
+// What the capture before has of a thread that did not run since.
+static void take_over(struct capture *capture, size_t index, const struct work *old,
+		      uint32_t before)
+{
+	struct stall_thread *thread = &capture->snapshot->threads[index];
+	struct work *work = &capture->work[index];
+	char state = thread->state;
+
+	*thread = capture->snapshot->before->threads[before];
+	thread->state = state; // it may have been woken
+	thread->stack = NULL;
+	thread->stack_size = 0;
+	thread->passes = 0;
+	thread->unchanged = true;
+	thread->before = before;
+	work->outcome = SETTLED;
+	work->copied = true;
+	work->copy.truncated = old->copy.truncated;
+}
+
+// All three lists have the same order: these threads, those of the capture before, and its records,
+// which include the threads that had ended by its end.
+static void take_over_unchanged(struct capture *capture)
+{
+	const struct stall_snapshot *snapshot = capture->snapshot, *before = snapshot->before;
+	const struct state *state = capture->state;
+	size_t at = 0;
+
+	for (size_t i = 0, old = 0; i < before->thread_count && old < state->work_count; i++) {
+		const struct stall_thread *thread = &before->threads[i];
+
+		while (old < state->work_count && state->work[old].before.tid != thread->tid)
+			old++;
+		while (at < snapshot->thread_count &&
+		       compare_tids(snapshot->threads[at].process, snapshot->threads[at].tid,
+				    thread->process, thread->tid) < 0)
+			at++;
+		if (old == state->work_count || at == snapshot->thread_count)
+			return;
+		const struct work *work = &state->work[old];
+		if (snapshot->threads[at].process == thread->process &&
+		    snapshot->threads[at].tid == thread->tid && work->outcome == SETTLED &&
+		    work->copied &&
+		    stall_record_did_not_run(&work->before, &capture->work[at].before))
+			take_over(capture, at, work, i);
+	}
+}
+
 // The first pass: which threads there are.
 static struct stall_error *find_threads(struct capture *capture)
 {
@@ -173,8 +229,10 @@ static struct stall_error *find_threads(struct capture *capture)
 	if (!dead)
 		return &stall_enomem;
 
+	// Most threads of a later capture did not run: the stacks of the others are read with them.
 	err = run(capture,
-		  &(struct stall_bpf_run){.kernel_stacks = capture->options->kernel_stacks});
+		  &(struct stall_bpf_run){.kernel_stacks = !snapshot->before &&
+							   capture->options->kernel_stacks});
 	if (!err)
 		err = stall_thread_index_sort(&capture->index, &capture->state->records, &found,
 					      &count, dead);
@@ -202,6 +260,8 @@ static struct stall_error *find_threads(struct capture *capture)
 		if (err)
 			return err;
 	}
+	if (snapshot->before)
+		take_over_unchanged(capture);
 	return NULL;
 }
 
@@ -388,6 +448,31 @@ static struct stall_error *settle_rest(struct capture *capture, uint32_t *pendin
 	return sample_running(capture, pending, count, 1, LAST_SAMPLE_US);
 }
 
+// One window over all threads that are left; it begins with the run that found them, but in a later
+// capture of a burst, where that run read no kernel stacks.
+static struct stall_error *read_first(struct capture *capture, const uint32_t *pending,
+				      size_t count)
+{
+	struct stall_error *err = NULL;
+
+	if (capture->snapshot->before) {
+		err = run(capture, &(struct stall_bpf_run){
+					   .kernel_stacks = capture->options->kernel_stacks});
+		if (err)
+			return err;
+		reopen(capture);
+		mark_lost(capture, pending, count);
+	}
+	err = copy_stacks(capture, pending, count);
+	if (!err)
+		err = run(capture, &(struct stall_bpf_run){});
+	if (!err)
+		err = compare_records(capture);
+	if (!err)
+		mark_lost(capture, pending, count);
+	return err;
+}
+
 static struct stall_error *read_threads(struct capture *capture)
 {
 	struct stall_snapshot *snapshot = capture->snapshot;
@@ -401,16 +486,11 @@ static struct stall_error *read_threads(struct capture *capture)
 		return &stall_enomem;
 	size_t count = list_pending(capture, pending);
 	err = stall_snapshot_read_futexes(snapshot);
+	// A few threads cost less one by one than a run over all.
+	if (!err && (!snapshot->before || count > MAX_CHUNK))
+		err = read_first(capture, pending, count);
 	if (!err)
-		err = copy_stacks(capture, pending, count);
-	if (!err)
-		err = run(capture, &(struct stall_bpf_run){});
-	if (!err)
-		err = compare_records(capture);
-	if (err)
-		return err;
-	mark_lost(capture, pending, count);
-	err = settle_rest(capture, pending);
+		err = settle_rest(capture, pending);
 	return err ? err : stall_snapshot_read_futexes(snapshot);
 }
 
@@ -418,6 +498,8 @@ static struct stall_error *read_threads(struct capture *capture)
 // CPU.
 static void set_label(struct stall_thread *thread, const struct work *work, bool late)
 {
+	if (thread->unchanged) // its label is that of the capture before
+		return;
 	if (work->outcome == SAMPLED) {
 		thread->label = STALL_RUNNING;
 	} else if (work->outcome == SETTLED) {
@@ -447,6 +529,9 @@ static void finish_threads(struct capture *capture)
 			process->threads_lost++;
 			continue;
 		}
+		// A thread that never was in user space has none.
+		capture->work[i].copied |=
+			snapshot->threads[i].stack_size || !snapshot->threads[i].regs.valid;
 		set_label(&snapshot->threads[i], &capture->work[i],
 			  stall_snapshot_is_late(snapshot, snapshot->threads[i].process));
 		capture->threads_32bit += capture->work[i].is_32bit;
@@ -611,6 +696,7 @@ const struct stall_backend stall_backend_bpf = {
 	.name = "bpf",
 	.feature = "bpf-iterator",
 	.stops_threads = false,
+	.follows = true,
 	.check = bpf_check,
 	.open = bpf_open,
 	.capture = bpf_capture,

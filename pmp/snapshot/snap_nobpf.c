@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for snap_bpf.c where the program was built without BPF.
 #include "snapshot/backend.h"
+#include "snapshot/sampler.h"
 
 static struct stall_error *nobpf_check(const struct stall_snapshot_options *options)
 {
@@ -28,6 +29,29 @@ static struct stall_error *nobpf_capture(void *state, struct stall_snapshot *sna
 static void nobpf_close(void *state)
 {
 	(void)state;
+}
+
+struct stall_error *stall_sampler_create(const pid_t *tgids, size_t count, size_t max_stack,
+					 struct stall_sampler **ret)
+{
+	(void)tgids;
+	(void)count;
+	(void)max_stack;
+	(void)ret;
+	return nobpf_check(NULL);
+}
+
+void stall_sampler_destroy(struct stall_sampler *sampler)
+{
+	(void)sampler;
+}
+
+struct stall_error *stall_sampler_take(struct stall_sampler *sampler,
+				       struct stall_snapshot *snapshot)
+{
+	(void)sampler;
+	(void)snapshot;
+	return nobpf_check(NULL);
 }
 
 const struct stall_backend stall_backend_bpf = {

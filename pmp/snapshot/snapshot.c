@@ -325,6 +325,32 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 	return NULL;
 }
 
+struct stall_error *stall_snapshot_follow(struct stall_snapshot *before,
+					  struct stall_snapshot **ret)
+{
+	for (size_t i = 0; i < before->process_count; i++) {
+		struct stall_error *err = stall_process_check(&before->processes[i]);
+
+		if (err)
+			return err;
+	}
+	struct stall_snapshot *snapshot = calloc(1, sizeof(*snapshot));
+
+	if (!snapshot)
+		return &stall_enomem;
+	snapshot->arena = before->arena;
+	snapshot->begun_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	snapshot->processes = no_cleanup_ptr(before->processes);
+	snapshot->process_count = before->process_count;
+	before->process_count = 0;
+	for (size_t i = 0; i < snapshot->process_count; i++)
+		snapshot->processes[i].threads_lost = 0;
+	snapshot->before = before;
+	snapshot->moment = before->moment + 1;
+	*ret = snapshot;
+	return NULL;
+}
+
 void stall_snapshot_forget_threads(struct stall_snapshot *snapshot)
 {
 	free(snapshot->threads);
@@ -334,6 +360,7 @@ void stall_snapshot_forget_threads(struct stall_snapshot *snapshot)
 	snapshot->releases = NULL;
 	snapshot->futexes = NULL;
 	snapshot->thread_count = snapshot->release_count = snapshot->futex_count = 0;
+	snapshot->samples = (struct stall_samples){};
 }
 
 void stall_snapshot_destroy(struct stall_snapshot *snapshot)
@@ -612,6 +639,9 @@ void stall_label_reasons_add(struct stall_snapshot *snapshot)
 		struct stall_thread *thread = &snapshot->threads[i];
 
 		if (thread->label != STALL_VERIFIED && thread->label != STALL_TRUNCATED)
+			continue;
+		// The capture before has found out, with its stack.
+		if (thread->unchanged)
 			continue;
 		thread->label_reason = find_reason(thread);
 		if (thread->label_reason)

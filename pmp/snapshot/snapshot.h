@@ -89,6 +89,11 @@ struct stall_thread {
 
 	uint64_t kernel_frames[STALL_KERNEL_FRAMES]; // innermost first
 	uint32_t kernel_frame_count;
+
+	// It did not run since the capture before, whose threads[before] it is: its stack was copied
+	// and unwound then.
+	bool unchanged;
+	uint32_t before;
 };
 
 // The memory around a futex word or a pthread object, read while its waiters were asleep on it.
@@ -126,6 +131,16 @@ struct stall_process {
 	size_t threads_lost; // ended during the capture, or beyond the limit
 };
 
+// What ran on the CPUs since the capture before. Each sample is a thread with the registers and the
+// stack of a moment when it ran.
+struct stall_samples {
+	size_t count;	    // threads[thread_count + release_count] onwards
+	size_t lost;	    // there was no room for them
+	uint64_t period_ns; // between two looks at a CPU; 0: nothing was sampled
+	uint64_t window_ns; // how long the CPUs were looked at
+	unsigned int cpus;
+};
+
 // A read or another step that failed: shown to the user, makes exit code 3.
 struct stall_note {
 	const char *code; // static, e.g. "module-unreadable", "threads-lost", "kernel-stacks"
@@ -149,11 +164,15 @@ struct stall_snapshot {
 	uint64_t snapshot_ns;	    // time from the first to the last read of the target
 	struct stall_process *processes;
 	size_t process_count;
-	struct stall_thread *threads; // by process, then tid; behind them those of the releases
+	// By process, then tid; behind them those of the releases, then those of the samples.
+	struct stall_thread *threads;
 	size_t thread_count;
 	struct stall_release *releases;
 	size_t release_count;
-	struct stall_futex *futexes; // distinct words waited on, sorted by process, address
+	struct stall_samples samples;
+	const struct stall_snapshot *before; // of the same burst; NULL: this is its first
+	unsigned int moment;		     // number in the burst, from 0
+	struct stall_futex *futexes;	     // distinct words waited on, sorted by process, address
 	size_t futex_count;
 	struct stall_note *notes;
 	size_t note_count;
@@ -195,6 +214,11 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 					       size_t count, struct stall_snapshot *previous,
 					       const struct stall_maps_source *source,
 					       struct stall_snapshot **ret);
+// Makes the next snapshot of a burst. It takes over the processes of `before` with their mappings,
+// which are not read again: new threads are without them. STALL_ERROR_AGAIN or _NO_PROCESS: one of
+// them changed or ended; `before` is as it was.
+struct stall_error *stall_snapshot_follow(struct stall_snapshot *before,
+					  struct stall_snapshot **ret);
 void stall_snapshot_destroy(struct stall_snapshot *snapshot);
 // Frees what belongs to threads. What remains serves as `previous` of the next one.
 void stall_snapshot_forget_threads(struct stall_snapshot *snapshot);

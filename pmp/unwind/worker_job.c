@@ -240,28 +240,35 @@ struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_p
 	return NULL;
 }
 
+static void fill_thread(const struct stall_job_layout *layout, const struct stall_thread *thread,
+			struct stall_protocol_thread *entry)
+{
+	*entry = (struct stall_protocol_thread){.process = thread->process};
+	if (!stall_job_has_process(layout, thread->process))
+		return;
+	entry->regs = thread->regs;
+	entry->stack_address = thread->stack_address;
+	if (!thread->stack)
+		return;
+	entry->stack_size = thread->stack_size;
+	entry->stack = (uint64_t)(thread->stack - layout->snapshot->arena->base);
+}
+
 struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout)
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
-	struct stall_protocol_thread *threads =
-		take(layout, snapshot->thread_count, sizeof(*threads), &layout->job.threads);
+	size_t count = 0;
 
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		count += !snapshot->threads[i].unchanged;
+	struct stall_protocol_thread *threads =
+		take(layout, count, sizeof(*threads), &layout->job.threads);
 	if (!threads)
 		return too_large();
-	for (size_t i = 0; i < snapshot->thread_count; i++) {
-		const struct stall_thread *thread = &snapshot->threads[i];
-
-		threads[i] = (struct stall_protocol_thread){.process = thread->process};
-		if (!stall_job_has_process(layout, thread->process))
-			continue;
-		threads[i].regs = thread->regs;
-		threads[i].stack_address = thread->stack_address;
-		if (thread->stack) {
-			threads[i].stack_size = thread->stack_size;
-			threads[i].stack = (uint64_t)(thread->stack - snapshot->arena->base);
-		}
-	}
-	layout->job.thread_count = (uint32_t)snapshot->thread_count;
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		if (!snapshot->threads[i].unchanged)
+			fill_thread(layout, &snapshot->threads[i], threads++);
+	layout->job.thread_count = (uint32_t)count;
 	return NULL;
 }
 

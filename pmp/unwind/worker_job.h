@@ -65,6 +65,7 @@ struct stall_job_layout {
 struct stall_error *stall_job_fill(struct stall_job_layout *layout, enum stall_protocol_kind kind,
 				   const struct stall_bad_files *bad_files);
 bool stall_job_has_process(const struct stall_job_layout *layout, uint32_t process);
+// In their order, without those that did not change since the capture before.
 struct stall_error *stall_job_fill_threads(struct stall_job_layout *layout);
 struct stall_error *stall_job_fill_queries(struct stall_job_layout *layout,
 					   const struct stall_protocol_query *queries,

@@ -146,14 +146,16 @@ static void read_stacks(const struct stall_job_layout *layout, const struct coun
 			struct stall_unwound *unwound)
 {
 	const struct stall_snapshot *snapshot = layout->snapshot;
-	size_t index_count = counts->indexes;
+	size_t index_count = counts->indexes, at = 0;
 
 	for (size_t i = 0; i < unwound->stack_count; i++) {
 		struct stall_stack *stack = &unwound->stacks[i];
 		const struct stall_thread *thread = &snapshot->threads[i];
 
 		*stack = (struct stall_stack){.end = STALL_UNWIND_NOT_TRIED};
-		if (read_stack(layout, counts, unwound->storage, i, stack) ||
+		if (thread->unchanged)
+			continue;
+		if (read_stack(layout, counts, unwound->storage, at++, stack) ||
 		    !(thread->regs.valid & (1U << STALL_REG_PC)))
 			continue;
 		unwound->partial = true;
@@ -236,11 +238,13 @@ static struct stall_error *allocate(const struct stall_job_layout *layout,
 
 	unwound->storage = storage;
 	// One more frame per thread, for threads that the worker did not reach.
-	unwound->frames = calloc(counts->frames + threads + 1, sizeof(*unwound->frames));
+	unwound->frames =
+		calloc(counts->frames + layout->job.thread_count + 1, sizeof(*unwound->frames));
 	unwound->stacks = calloc(threads + 1, sizeof(*unwound->stacks));
 	if (!storage || !unwound->frames || !unwound->stacks)
 		return &stall_enomem;
-	storage->indexes = malloc((counts->indexes + threads + 1) * sizeof(*storage->indexes));
+	storage->indexes = malloc((counts->indexes + layout->job.thread_count + 1) *
+				  sizeof(*storage->indexes));
 	storage->modules = calloc(layout->job.module_count + 1, sizeof(*storage->modules));
 	if (!storage->indexes || !storage->modules)
 		return &stall_enomem;

@@ -309,7 +309,7 @@ static void test_locks(void)
 	}
 	snapshot.futexes = &futex;
 	snapshot.futex_count = 1;
-	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
+	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound, NULL));
 	CHECK_INT(locks.count, 1);
 	CHECK_INT(locks.locks[0].kind, STALL_LOCK_MUTEX);
 	CHECK_INT(locks.locks[0].owner_tid, 1101);
@@ -325,7 +325,7 @@ static void test_locks(void)
 	object = mutex(2, 0, 4711, 0);
 	futex = read_futex(&object, 0);
 	futex.stable = false;
-	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
+	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound, NULL));
 	CHECK_INT(locks.count, 1);
 	CHECK_INT(locks.locks[0].owner_tid, 0);
 	CHECK_INT(locks.locks[0].owner_raw, 4711);
@@ -334,7 +334,7 @@ static void test_locks(void)
 
 	// A wait that continues as restart_syscall(2), known only by its frames.
 	threads[1].syscall = threads[2].syscall = 219;
-	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
+	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound, NULL));
 	CHECK_INT(locks.count, 1);
 	CHECK_INT(locks.locks[0].address, LOCK);
 	CHECK_INT(locks.locks[0].waiters, 1);
@@ -343,7 +343,7 @@ static void test_locks(void)
 
 	// Nobody waits.
 	threads[1].in_syscall = threads[2].in_syscall = false;
-	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound));
+	CHECK_OK(stall_locks_init(&locks, &snapshot, &unwound, NULL));
 	CHECK_INT(locks.count, 0);
 	stall_locks_deinit(&locks);
 }
