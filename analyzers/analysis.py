@@ -13,10 +13,13 @@ from stallscope.model.capture import Capture, Lock
 __all__ = [
     "Analysis",
     "Blocker",
+    "CpuShare",
+    "CpuUse",
     "Edge",
     "Finding",
     "Group",
     "Link",
+    "Seen",
     "Share",
     "State",
     "WaiterGroup",
@@ -84,6 +87,43 @@ class Link(msgspec.Struct, frozen=True):
     tid: int | None = None
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """What the captures and samples of a burst show of a finding together."""
+
+    captures: int
+    """In how many captures it is."""
+    of: int
+    """How many captures there are."""
+    lasting: int = 0
+    """Threads that were in one wait through half of the captures and more."""
+    cpu: float | None = None
+    """The share of the server's samples that its holders are; None: nothing was sampled."""
+    holders: int = 0
+    """Threads that were seen as its holders."""
+    profile: tuple[tuple[str, float], ...] = ()
+    """Where they spend their time: functions with their share, the most first."""
+    passed_on: float | None = None
+    """Waits for its lock that ended each second, at least; None: not known."""
+
+
+class CpuShare(msgspec.Struct, frozen=True):
+    """A part of what a server ran: by signature, where one explains it, else by function."""
+
+    where: str
+    share: float
+    signature: str | None = None
+
+
+class CpuUse(msgspec.Struct, frozen=True):
+    """What a server ran during a burst. ``busy``: CPUs on average, of ``cpus``."""
+
+    samples: int
+    busy: float
+    cpus: int
+    shares: tuple[CpuShare, ...] = ()
+    lost: int = 0
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One stall, named or not, with its evidence. ``confidence``: 0 to 1."""
 
@@ -106,6 +146,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The finding among whose waiters this one's blocker is."""
     members: tuple[int, ...] = ()
     """Its threads, without the blocker: indexes into Capture.threads."""
+    seen: Seen | None = None
+    """How all captures of a burst show it; None: there is one capture."""
 
 
 class Analysis(msgspec.Struct, frozen=True):
@@ -126,4 +168,8 @@ class Analysis(msgspec.Struct, frozen=True):
     """``mysql``, ``mariadb``, ``postgres``, ``mongodb`` or None."""
     version: str | None = None
     subsystems: tuple[Share, ...] = ()
+    cpu: CpuUse | None = None
+    """What ran between the captures of a burst; None: nothing was sampled."""
+    captures: int = 1
+    """From how many captures the verdict is drawn; ``capture`` is the one that shows it best."""
     inputs: tuple[dict[str, str | int], ...] = ()

@@ -100,7 +100,25 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             chains=not holder.unique and not holder.waiting,
             certain=not holder.unique,
         )
-    return idle
+    return _pooled(scene, signature) or idle
+
+
+def _pooled(scene: Scene, signature: Signature) -> Candidate | None:
+    """Return a thread that another capture of the burst, or a sample, shows as the holder."""
+    if scene.pool is None or not scene.pool.covers(signature.id):
+        return None
+    sighting = scene.pool.best(signature.id)
+    thread = None if sighting is None else scene.thread_of(sighting.process, sighting.tid)
+    if sighting is None or thread is None:
+        return None
+    return Candidate(
+        thread=thread,
+        source="frames",
+        role=signature.holders[sighting.entry].role or "is in a function of the holder",
+        strength=0.20,
+        chains=True,
+        sighting=sighting,
+    )
 
 
 def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:

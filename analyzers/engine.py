@@ -5,16 +5,32 @@ confidence; keep it up to date.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import msgspec
 
-from stallscope.analyzers import generic, graph, groups, server, subsystems, verdict, waits
+from stallscope.analyzers import (
+    cpu,
+    generic,
+    graph,
+    groups,
+    persistence,
+    server,
+    subsystems,
+    verdict,
+    waits,
+)
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.catalog import Catalog
+from stallscope.analyzers.graph import Graph
+from stallscope.analyzers.merge import merge
+from stallscope.analyzers.pool import collect
 from stallscope.analyzers.scene import Scene
-from stallscope.analyzers.stacks import Stacks
+from stallscope.analyzers.stacks import Shapes, Stacks
 from stallscope.model.capture import Capture
 
-__all__ = ["Options", "analyze"]
+__all__ = ["Options", "analyze", "analyze_together"]
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -28,10 +44,73 @@ class Options(msgspec.Struct, frozen=True):
     max_findings: int = 20
 
 
+class _View(NamedTuple):
+    """One capture, with what is known of its threads by themselves."""
+
+    capture: Capture
+    stacks: Stacks
+    states: tuple[str, ...]
+    graph: Graph
+    cycles: tuple[tuple[int, ...], ...]
+
+
 def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = None) -> Analysis:
-    """Analyze one capture; no finding is a normal result."""
+    """Analyze one capture, or the burst that it begins; no finding is a normal result."""
+    return analyze_together(capture.moments, catalog, options=options)
+
+
+def analyze_together(
+    captures: Sequence[Capture], catalog: Catalog, *, options: Options | None = None
+) -> Analysis:
+    """Draw one verdict from captures of one server, in the order of their time; at least one.
+
+    Threads are followed from capture to capture by their TIDs.
+    """
     options = options or Options()
-    stacks = Stacks(capture, catalog)
+    shapes = Shapes(catalog)
+    views = [_view(capture, shapes, catalog) for capture in captures]
+    pool = use = None
+    runs: Sequence[tuple[int, ...] | None] = [None]
+    if len(views) > 1:
+        stacks = [view.stacks for view in views]
+        pool = collect(captures, stacks, [view.states for view in views], catalog)
+        runs = persistence.runs(captures)
+    interval = _interval_ns(captures)
+    scenes = [
+        Scene(
+            capture=view.capture,
+            catalog=catalog,
+            stacks=view.stacks,
+            states=view.states,
+            graph=view.graph,
+            cycles=view.cycles,
+            pool=pool,
+            runs=run,
+            interval_ns=interval,
+        )
+        for view, run in zip(views, runs, strict=True)
+    ]
+    each = [[*verdict.findings(scene), *generic.findings(scene)] for scene in scenes]
+    findings, at = each[0], 0
+    if pool is not None:
+        merged = merge(scenes, each, pool)
+        findings = verdict.order(merged.findings, catalog, options.min_confidence)
+        named = {finding.signature for finding in findings}
+        use = cpu.use(captures, [view.stacks for view in views], catalog, named)
+        at = merged.shown[findings[0].signature] if findings else 0
+    findings = verdict.order(findings, catalog, options.min_confidence)
+    analysis = _analysis(scenes[at], options)
+    return msgspec.structs.replace(
+        analysis,
+        capture=_shown(captures, at),
+        findings=tuple(findings[: options.max_findings]),
+        cpu=use,
+        captures=len(captures),
+    )
+
+
+def _view(capture: Capture, shapes: Shapes, catalog: Catalog) -> _View:
+    stacks = Stacks(capture, shapes)
     states = tuple(
         waits.state(
             thread,
@@ -47,23 +126,46 @@ def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = Non
         waits.WAITING if state == waits.UNSEEN and index in owners else state
         for index, state in enumerate(states)
     )
-    cycles = links.cycles()
-    name, version = server.identify(capture, stacks, catalog)
+    return _View(capture, stacks, states, links, links.cycles())
 
-    scene = Scene(
-        capture=capture, catalog=catalog, stacks=stacks, states=states, graph=links, cycles=cycles
+
+def _interval_ns(captures: Sequence[Capture]) -> int:
+    """Return the time from one capture to the next on average; 0: not known."""
+    first, last = captures[0].time_ns, captures[-1].time_ns
+    if first is None or last is None or len(captures) < 2:
+        return 0
+    return max(0, last - first) // (len(captures) - 1)
+
+
+def _shown(captures: Sequence[Capture], at: int) -> Capture:
+    """Return the capture that shows the verdict, with the facts about all of them."""
+    first, shown = captures[0], captures[at]
+    if len(captures) == 1:
+        return first
+    notes = {note.code: note for capture in captures for note in capture.notes}
+    return msgspec.structs.replace(
+        shown,
+        notes=tuple(notes.values()),
+        trigger=first.trigger,
+        path=first.path,
+        burst=first.burst,
+        stopped_ns=max(capture.stopped_ns for capture in captures),
     )
-    findings = [*verdict.findings(scene), *generic.findings(scene)]
-    findings = verdict.order(findings, catalog, options.min_confidence)
+
+
+def _analysis(scene: Scene, options: Options) -> Analysis:
+    """Return what one capture shows, without findings."""
+    capture = scene.capture
+    name, version = server.identify(capture, scene.stacks, scene.catalog)
     return Analysis(
         capture=capture,
-        findings=tuple(findings[: options.max_findings]),
-        groups=groups.group(capture, stacks, states, catalog, options.grouping),
-        states=states,
+        findings=(),
+        groups=groups.group(capture, scene.stacks, scene.states, scene.catalog, options.grouping),
+        states=tuple(scene.states),
         places=tuple(scene.significant(index) for index in range(len(capture.threads))),
-        edges=links.edges,
-        cycles=tuple(tuple(capture.threads[i].tid for i in cycle) for cycle in cycles),
+        edges=scene.graph.edges,
+        cycles=tuple(tuple(capture.threads[i].tid for i in cycle) for cycle in scene.cycles),
         server=name,
         version=version,
-        subsystems=subsystems.shares(capture, stacks, states, subsystems.load()),
+        subsystems=subsystems.shares(capture, scene.stacks, scene.states, subsystems.load()),
     )

@@ -11,6 +11,7 @@ import msgspec
 from stallscope.analyzers import releases
 from stallscope.analyzers.blocker import pending, suspects
 from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.pool import Sighting
 from stallscope.analyzers.scene import Candidate, Scene, wait
 from stallscope.analyzers.waits import UNSEEN, WAITING
 from stallscope.model.capture import Label, Lock, LockKind
@@ -36,6 +37,8 @@ class Case(msgspec.Struct):
     signature: Signature
     waiters: tuple[int, ...]
     blocker: Candidate | None
+    held_up: tuple[int, ...] = ()
+    """Threads inside the device call of a holder: it holds them up as well."""
     root: str | None = None
     """Id of the signature that blocks this one's blocker."""
 
@@ -58,6 +61,10 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
             says.append(
                 f"{own} of {whole} waiting threads are in this wait; {most} of them in {site}"
             )
+    if case.held_up:
+        count = scene.weight(case.held_up)
+        inside = "1 thread is" if count == 1 else f"{count} threads are"
+        says.append(f"{inside} in this call of the device")
     if scene.samples > 1:
         says.append(f"the dump adds up {scene.samples} samples: divide its counts by that")
     for victim in victims:
@@ -81,7 +88,10 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     if case.blocker is not None:
         thread = case.blocker.thread
         now = "it now" if case.blocker.source == releases.SOURCE else "it"
-        says.append(f"{scene.say(thread)} {case.blocker.role}: {now} {scene.doing(thread)}")
+        doing = scene.doing(thread)
+        if case.blocker.sighting is not None:
+            now, doing = "it", _seen(case.blocker.sighting)
+        says.append(f"{scene.say(thread)} {case.blocker.role}: {now} {doing}")
         if case.blocker.via:
             says.append(
                 "between the waiters and the blocker: "
@@ -118,6 +128,12 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     elif case.root is not None:
         against.append(f"its blocker waits too: {case.root} is closer to the cause")
     return says, against
+
+
+def _seen(sighting: Sighting) -> str:
+    """Return what a thread did at another moment of the burst."""
+    when = "on a CPU between two captures" if sighting.moment is None else "in another capture"
+    return f"was seen {when}, in {sighting.shape.excerpt()}"
 
 
 def lock_words(lock: Lock) -> str:

@@ -12,11 +12,12 @@ import msgspec
 from stallscope.analyzers.analysis import Blocker, WaiterGroup
 from stallscope.analyzers.catalog import Catalog, LettingGo, Signature
 from stallscope.analyzers.graph import Graph
+from stallscope.analyzers.pool import Pool, Sighting
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING
 from stallscope.model.capture import Capture, Lock, LockKind, Thread
 
-__all__ = ["Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
+__all__ = ["SAMPLE", "Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
 
 EXCERPT = 3
 """A dump of so few threads is an excerpt: small counts are no evidence against a stall."""
@@ -35,6 +36,9 @@ BRIEF_NS = 10 * 10**6
 
 RECENT_NS = 10 * 10**9
 """An earlier release says nothing about the current holder."""
+
+SAMPLE = "sample"
+"""The source of a blocker that a sample shows on a CPU."""
 
 _OF_TABLES = frozenset({LockKind.ROW, LockKind.TABLE, LockKind.METADATA})
 
@@ -59,6 +63,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """Index into Capture.releases of the release that shows it."""
     unseen: str = ""
     """What the release cannot show, in a sentence."""
+    sighting: Sighting | None = None
+    """Where it was seen as the holder: in another capture of the burst, or in a sample."""
 
 
 class Scene:
@@ -73,6 +79,9 @@ class Scene:
         states: Sequence[str],
         graph: Graph,
         cycles: Sequence[tuple[int, ...]],
+        pool: Pool | None = None,
+        runs: Sequence[int] | None = None,
+        interval_ns: int = 0,
     ) -> None:
         self.capture = capture
         self.catalog = catalog
@@ -80,6 +89,11 @@ class Scene:
         self.states = states
         self.graph = graph
         self.cycles = cycles
+        self.pool = pool
+        """Of several captures: what all of them show of holders."""
+        self.runs = runs
+        """For how many captures in a row each thread is in its wait; None: there is one capture."""
+        self.interval_ns = interval_ns
         self._released: dict[tuple[str, int], bool] = {}
 
     def shape(self, thread: int) -> Shape:
@@ -235,6 +249,8 @@ class Scene:
             return True
         if any(holder != thread for holder in self.holders.get(signature.id, ())):
             return True
+        if self.pool is not None and self.pool.covers(signature.id):
+            return True
         lock = self.capture.threads[thread].lock
         return lock is not None and self.released_as(signature, lock)
 
@@ -320,6 +336,29 @@ class Scene:
             and self.states[index] == WAITING
         )
 
+    def has_holder(self, signature: str) -> bool:
+        """Return whether a thread of any capture of the burst is in a holder's frames."""
+        return signature in self.holders or (
+            self.pool is not None and signature in self.pool.sightings
+        )
+
+    @cached_property
+    def held_up(self) -> dict[str, tuple[int, ...]]:
+        """Signature id → threads inside the device call that its holders make: a slow device holds
+        them up, whether or not others wait behind them."""
+        out: dict[str, list[int]] = {}
+        for index, shape in enumerate(self.stacks.shapes):
+            wait = shape.wait
+            if not shape.holder_of or wait is None or wait.kind not in DISK:
+                continue
+            if self.states[index] != WAITING or index in self.assigned:
+                continue
+            for name, numbers in shape.holder_of.items():
+                signature = self.catalog.by_id[name]
+                if signature.device and any(not signature.holders[n].unique for n in numbers):
+                    out.setdefault(name, []).append(index)
+        return {name: tuple(threads) for name, threads in out.items()}
+
     def lock_of(self, thread: int) -> Lock | None:
         return self.capture.lock_at(self.capture.threads[thread].lock)
 
@@ -355,6 +394,8 @@ class Scene:
     def blocker(self, candidate: Candidate) -> Blocker:
         item = self.capture.threads[candidate.thread]
         shape = self.shape(candidate.thread)
+        if candidate.sighting is not None:
+            return self._seen(item, candidate, candidate.sighting)
         if candidate.release is not None:
             shape = self.stacks.releases[candidate.release]
         return Blocker(
@@ -367,6 +408,26 @@ class Scene:
             sql=item.query,
             thread=candidate.thread,
         )
+
+    def _seen(self, item: Thread, candidate: Candidate, sighting: Sighting) -> Blocker:
+        """Return a blocker as another capture or a sample shows it."""
+        return Blocker(
+            tid=item.tid,
+            name=item.name,
+            frames=sighting.shape.frames,
+            state=RUNNING if sighting.moment is None else WAITING,
+            source=SAMPLE if sighting.moment is None else candidate.source,
+            certain=candidate.certain,
+            sql=item.query,
+            thread=candidate.thread,
+        )
+
+    def waited_ns(self, thread: int) -> int:
+        """Return for how long its wait is known to have lasted; 0: not known."""
+        told = self.capture.threads[thread].waited_ns or 0
+        if self.runs is None:
+            return told
+        return max(told, (self.runs[thread] - 1) * self.interval_ns)
 
     def significant(self, thread: int) -> tuple[str, ...]:
         """Return the frames that show what a thread does, else the server's text about it."""

@@ -14,7 +14,7 @@ from stallscope.analyzers.names import display, normalize
 from stallscope.analyzers.patterns import Pattern
 from stallscope.model.capture import Capture, Frame
 
-__all__ = ["MAX_FRAMES", "Shape", "Stacks"]
+__all__ = ["MAX_FRAMES", "Shape", "Shapes", "Stacks"]
 
 MAX_FRAMES = 1024
 """The most frames of one stack that patterns are matched with."""
@@ -62,27 +62,14 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
         return " < ".join(self.significant(count)) or "no frames"
 
 
-class Stacks:
-    """The shapes of all threads of a capture; ``shapes[i]`` belongs to ``capture.threads[i]``."""
+class Shapes:
+    """The shapes of all stacks that were asked for; several captures share them."""
 
-    def __init__(self, capture: Capture, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
         self._names: dict[int, tuple[str | None, str]] = {}
         self._by_frames: dict[int, Shape] = {}
         self._by_key: dict[tuple[str, ...], Shape] = {}
-        self.shapes = tuple(self._of(thread.frames) for thread in capture.threads)
-        self._capture = capture
-
-    @cached_property
-    def releases(self) -> tuple[Shape, ...]:
-        """The stacks of the releases: what only lets go or wakes is a helper in them."""
-        wakes = self._catalog.wakes
-        out = []
-        for release in self._capture.releases:
-            pairs = [self._name(frame) for frame in release.frames]
-            names, frames = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
-            out.append(_shape(names, frames, self._catalog, wakes))
-        return tuple(out)
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -91,25 +78,56 @@ class Stacks:
         """Return each shape once."""
         return tuple(self._by_key.values())
 
-    def _of(self, stack: tuple[Frame, ...]) -> Shape:
+    def of(self, stack: tuple[Frame, ...]) -> Shape:
+        """Return the shape of a stack of a capture that lives as long as this."""
         # Threads with one stack share the tuple of frames, and the capture keeps it alive.
         shape = self._by_frames.get(id(stack))
         if shape is None:
-            pairs = [self._name(frame) for frame in stack]
+            pairs = [self.name(frame) for frame in stack]
             key = tuple(text for _, text in pairs)
             shape = self._by_key.get(key)
             if shape is None:
-                shape = _shape(tuple(name for name, _ in pairs), key, self._catalog)
+                shape = _shape(tuple(name for name, _ in pairs), key, self.catalog)
                 self._by_key[key] = shape
             self._by_frames[id(stack)] = shape
         return shape
 
-    def _name(self, frame: Frame) -> tuple[str | None, str]:
+    def name(self, frame: Frame) -> tuple[str | None, str]:
+        """Return the name of a frame, and the same for people."""
         pair = self._names.get(id(frame))
         if pair is None:
             name = normalize(frame.symbol) if frame.symbol else None
             pair = self._names[id(frame)] = (name, name or display(frame))
         return pair
+
+
+class Stacks:
+    """The shapes of all threads of a capture; ``shapes[i]`` belongs to ``capture.threads[i]``."""
+
+    def __init__(self, capture: Capture, known: Shapes) -> None:
+        self._known = known
+        self.shapes = tuple(known.of(thread.frames) for thread in capture.threads)
+        self._capture = capture
+
+    @cached_property
+    def releases(self) -> tuple[Shape, ...]:
+        """The stacks of the releases: what only lets go or wakes is a helper in them."""
+        catalog = self._known.catalog
+        out = []
+        for release in self._capture.releases:
+            pairs = [self._known.name(frame) for frame in release.frames]
+            names, frames = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+            out.append(_shape(names, frames, catalog, catalog.wakes))
+        return tuple(out)
+
+    @cached_property
+    def samples(self) -> tuple[Shape, ...]:
+        """The stacks of the samples."""
+        return tuple(self._known.of(sample.frames) for sample in self._capture.samples)
+
+    def distinct(self) -> Sequence[Shape]:
+        """Return each shape once; those of other captures of the burst are among them."""
+        return self._known.distinct()
 
 
 def _fits(

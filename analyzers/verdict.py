@@ -29,8 +29,14 @@ LEAST_OFTEN = 0.5
 LEAST_RELEASED = 3
 """Waiters, where the holder is known from releases alone."""
 LASTING_NS = 60 * 10**9
+LASTING_PART = 0.5
+"""Of the captures of a burst: waits that last longer than that are long ones."""
+LASTING_BURST_NS = 400 * 10**6
+"""A wait that is seen to last so long is no moment."""
 FEW_LISTED = 5
 """So few waiters that a status lists are an ordinary moment, unless they have waited for long."""
+LEAST_HELD_UP = 2
+"""Threads in a slow call of a device, where nobody waits behind them."""
 LAST = 1_000
 """Precedence of what no signature knows."""
 
@@ -42,10 +48,15 @@ def findings(scene: Scene) -> list[Finding]:
         if signature.generic:
             continue
         waiters = scene.waiters.get(signature.id, ())
-        blocker = choose(scene, signature, waiters)
-        if not waiters and not _speaks_alone(scene, signature, blocker):
+        if not (waiters or signature.idle_holder or scene.has_holder(signature.id)):
             continue
-        cases[signature.id] = Case(signature, waiters, blocker)
+        held_up = scene.held_up.get(signature.id, ())
+        blocker = choose(scene, signature, waiters)
+        if not waiters and len(held_up) < LEAST_HELD_UP:
+            if not _speaks_alone(scene, signature, blocker):
+                continue
+            held_up = ()
+        cases[signature.id] = Case(signature, waiters, blocker, held_up=held_up)
     _link(scene, cases)
     found = [_finding(scene, cases, case) for case in cases.values()]
     return [_at_least(finding, found) for finding in found]
@@ -63,14 +74,32 @@ def _at_least(root: Finding, found: Sequence[Finding]) -> Finding:
 def _speaks_alone(scene: Scene, signature: Signature, blocker: Candidate | None) -> bool:
     """Return whether the holder is enough: for entries that say so, and where others are
     explained."""
-    if blocker is None or scene.at_once(scene.holders.get(signature.id, ())) < LEAST_OFTEN:
+    if blocker is None:
         return False
-    if any(scene.waiters.get(other) for other in signature.explains):
+    if blocker.sighting is None and (
+        scene.at_once(scene.holders.get(signature.id, ())) < LEAST_OFTEN
+    ):
+        return False
+    if any(_explains(scene, signature, other) for other in signature.explains):
         return True
     if any(_same_blocker(scene, blocker, other) for other in signature.causes):
         return True
     numbers = scene.shape(blocker.thread).holder_of.get(signature.id, ())
     return scene.excerpt and any(signature.holders[number].alone for number in numbers)
+
+
+def _explains(scene: Scene, signature: Signature, other: str) -> bool:
+    """Return whether the signature's work prolongs the waits of another one.
+
+    Waits that last while nobody does that work have another cause.
+    """
+    waiters = scene.waiters.get(other)
+    if not waiters or scene.pool is None or scene.runs is None:
+        return bool(waiters)
+    if scene.pool.coverage(signature.id) >= LEAST_OFTEN:
+        return True
+    lasting = [index for index in waiters if scene.runs[index] > scene.pool.captures * LASTING_PART]
+    return scene.weight(lasting) < LEAST_OFTEN * scene.weight(waiters)
 
 
 def _same_blocker(scene: Scene, blocker: Candidate, other: str) -> bool:
@@ -104,7 +133,9 @@ def _leads(scene: Scene, thread: int, beyond: Case) -> bool:
 def _link(scene: Scene, cases: dict[str, Case]) -> None:
     """Find for each case the case that its blocker waits in."""
     for case in cases.values():
-        if case.blocker is not None and case.blocker.chains:
+        # What a thread waits for now is not what it waited for when it was seen as the holder.
+        now = case.blocker is not None and case.blocker.sighting is None
+        if now and case.blocker is not None and case.blocker.chains:
             other = scene.assigned.get(case.blocker.thread)
             if other is None or other.id == case.signature.id or other.id not in cases:
                 continue
@@ -113,7 +144,12 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
     for case in cases.values():
         if case.blocker is not None and (case.blocker.chains or _released(case)):
             for name in case.signature.explains:
-                if name in cases and cases[name].root is None and case.root != name:
+                if (
+                    name in cases
+                    and cases[name].root is None
+                    and case.root != name
+                    and _explains(scene, case.signature, name)
+                ):
                     cases[name].root = case.signature.id
         if case.blocker is not None and case.blocker.chains:
             for name in case.signature.causes:
@@ -161,7 +197,7 @@ def _victims(cases: dict[str, Case], name: str) -> list[Case]:
 def _finding(scene: Scene, cases: dict[str, Case], case: Case) -> Finding:
     signature = case.signature
     victims = _victims(cases, signature.id)
-    mine = set(case.waiters)
+    mine = set(case.waiters) | set(case.held_up)
     for victim in victims:
         mine.update(victim.waiters)
     blocked = mine - {case.blocker.thread if case.blocker else -1} or mine
@@ -225,8 +261,11 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
     if scene.rivals(case.waiters, signature):
         score -= 0.1
     if signature.explains:
-        # What it explains waits for something else as well: its own queue has to show.
-        score *= 0.7 + 0.3 * min(1.0, scene.at_once(case.waiters) / 5)
+        # What it explains waits for something else as well: its own queue has to show, or how
+        # much of the time its work takes.
+        seen = scene.pool.coverage(signature.id) if scene.pool is not None else 0.0
+        queue = scene.at_once(case.waiters) / 5
+        score *= 0.7 + 0.3 * min(1.0, max(queue, seen / LEAST_OFTEN))
     lasting = _lasting(scene, blocked)
     # A thread in a server's wait array has spun without success; one in a stack may go on at once.
     listed = any((lock := scene.lock_of(i)) and lock.source == "status" for i in case.waiters)
@@ -246,7 +285,8 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
 
 def _lasting(scene: Scene, threads: Iterable[int]) -> bool:
     """Return whether one of these waits is known to be long."""
-    return any((scene.capture.threads[index].waited_ns or 0) >= LASTING_NS for index in threads)
+    least = LASTING_NS if scene.runs is None else LASTING_BURST_NS
+    return any(scene.waited_ns(index) >= least for index in threads)
 
 
 def _named(scene: Scene, case: Case) -> bool:

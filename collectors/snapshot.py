@@ -44,6 +44,10 @@ class Options(msgspec.Struct, frozen=True):
     seconds: float = 10.0
     debug_dir: Path | None = None
     force_kernel: bool = False
+    captures: int = 1
+    """Captures of a burst; the backends of the probe alone take one."""
+    interval_ms: int | None = None
+    """From one of them to the next."""
     ring: Path | None = None
     """The ring of the backend inproc, or its folder; None: it is searched for."""
 
@@ -140,6 +144,8 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
         ("--passes", options.passes),
         ("--debug-dir", options.debug_dir),
     )
+    if options.captures > 1:
+        args += given(("--burst", options.captures), ("--burst-interval", options.interval_ms))
     return args + _read_strings()
 
 

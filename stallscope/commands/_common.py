@@ -14,7 +14,7 @@ from stallscope.analyzers.analysis import Analysis
 from stallscope.base.errors import Exit
 from stallscope.collectors import processes
 from stallscope.commands import _options
-from stallscope.commands._numbers import count, port, seconds, time_between
+from stallscope.commands._numbers import count, milliseconds, port, seconds, time_between
 from stallscope.model.capture import Capture
 from stallscope.reporters import json, lines, terminal, tree
 
@@ -24,6 +24,7 @@ __all__ = [
     "count",
     "exit_code",
     "grouping",
+    "milliseconds",
     "pattern",
     "port",
     "print_report",

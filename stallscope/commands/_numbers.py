@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from stallscope.model.waitkinds import GROUPS, KINDS
 
-__all__ = ["count", "port", "seconds", "threshold", "time_between"]
+__all__ = ["count", "milliseconds", "port", "seconds", "threshold", "time_between"]
 
 _MAX_MS = 3_600_000
 _MS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
@@ -18,6 +18,14 @@ _MS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 def count(text: str) -> int:
     """Parse a number that is not negative."""
     return _number(text, 1_000_000_000, "a number, 0 or larger")
+
+
+def milliseconds(text: str) -> int:
+    """Parse whole milliseconds, one at least and an hour at most."""
+    value = _number(text, _MAX_MS, f"milliseconds, 1 to {_MAX_MS}")
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not milliseconds, 1 to {_MAX_MS}")
+    return value
 
 
 def port(text: str) -> int:

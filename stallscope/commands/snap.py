@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take one capture now, report what it shows, and save it if requested."""
+"""Take a burst of captures now, report what they show, and save them if requested."""
 
 from __future__ import annotations
 
@@ -27,12 +27,20 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
+CAPTURES = 20
+INTERVAL_MS = 30
+SECONDS = 10.0
+"""The time limit, without the burst."""
+MAX_CAPTURES = 10_000
+"""As the probe limits it."""
+
 EPILOG = """\
 examples:
   stallscope snap -p mysqld
   stallscope snap -p mariadbd --socket /run/mysqld/mysqld.sock -o stall.jsonl.zst
   stallscope snap -p mysqld --defaults-file /etc/stallscope/my.cnf
   stallscope snap -p 1234 --json | jq -r '.findings[0].signature'
+  stallscope snap -p mysqld --for 5 --interval 100
   stallscope snap -p mysqld --backend inproc
   stallscope snap --core core.1234 --exe /usr/sbin/mysqld
 """
@@ -75,9 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--deadline",
         type=_common.seconds,
-        default=10.0,
         metavar="SECONDS",
-        help="time limit of the capture (default 10)",
+        help="time limit; a burst that is longer is cut (default: 10 more than the burst)",
     )
     how.add_argument(
         "--max-threads",
@@ -99,6 +106,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--no-kernel-stacks", action="store_true", help="omit kernel frames")
     _options.add_force_kernel_argument(how)
+    burst = parser.add_argument_group("burst")
+    burst.add_argument(
+        "--captures",
+        type=_common.count,
+        metavar="N",
+        help=f"captures of which the verdict is drawn (default {CAPTURES})",
+    )
+    burst.add_argument(
+        "--interval",
+        type=_common.milliseconds,
+        default=INTERVAL_MS,
+        metavar="MS",
+        help=f"milliseconds from one capture to the next (default {INTERVAL_MS})",
+    )
+    burst.add_argument(
+        "--for",
+        dest="duration",
+        type=_common.seconds,
+        metavar="SECONDS",
+        help="take captures for so long, instead of --captures",
+    )
+    burst.add_argument("--once", action="store_true", help="take one capture")
     save = parser.add_argument_group("file")
     save.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="save the capture; .zst compresses it"
@@ -155,8 +184,31 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--core goes with --backend core, not {args.backend}")
     if args.core is not None and selected:
         raise UsageError("a capture is of a process or of a core file: give -p or --core")
+    if sum((args.once, args.captures is not None, args.duration is not None)) > 1:
+        raise UsageError("give one of --once, --captures and --for")
+    if _captures(args) > MAX_CAPTURES:
+        raise UsageError(f"a burst has at most {MAX_CAPTURES} captures: raise --interval")
     if args.core is None and (args.exe is not None or args.sysroot is not None):
         raise UsageError("--exe and --sysroot go with --core")
+
+
+def _captures(args: argparse.Namespace) -> int:
+    """Return how many captures the burst is to have."""
+    if args.once:
+        return 1
+    if args.duration is not None:
+        length: float = args.duration * 1000
+        interval: int = args.interval
+        return max(1, round(length / interval))
+    wanted: int = args.captures or CAPTURES
+    return wanted
+
+
+def _deadline(args: argparse.Namespace) -> float:
+    if args.deadline is not None:
+        return float(args.deadline)
+    length: float = _captures(args) * args.interval / 1000
+    return SECONDS + length
 
 
 def _capture(args: argparse.Namespace) -> Capture:
@@ -168,9 +220,11 @@ def _capture(args: argparse.Namespace) -> Capture:
         max_threads=args.max_threads,
         max_stack=args.max_stack,
         passes=args.passes,
-        seconds=args.deadline,
+        seconds=_deadline(args),
         debug_dir=args.debug_dir,
         force_kernel=args.force_kernel,
+        captures=_captures(args),
+        interval_ms=args.interval,
         ring=args.ring,
     )
     if args.core is not None:

@@ -20,6 +20,7 @@ __all__ = [
     "SCHEMA",
     "SESSIONS",
     "Address",
+    "BurstEnd",
     "Capture",
     "Frame",
     "FrameModule",
@@ -31,6 +32,7 @@ __all__ = [
     "Note",
     "Process",
     "Release",
+    "Sample",
     "Stack",
     "Syscall",
     "Thread",
@@ -50,6 +52,8 @@ HEAD = msgspec.Meta(extra={"record": "capture"})
 """Mark of a field of Capture: it is in the first record of a file."""
 END = msgspec.Meta(extra={"record": "end"})
 """Mark of a field of Capture: it is in the last record of a file."""
+HEAD_OPTIONAL = msgspec.Meta(extra={"record": "capture", "written": "optional"})
+END_OPTIONAL = msgspec.Meta(extra={"record": "end", "written": "optional"})
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Tid: TypeAlias = Index  # a report of the server has pthread_t instead of a TID
@@ -242,6 +246,35 @@ class Release(msgspec.Struct, frozen=True, gc=False, rename={"frames": "stack"})
     """How many releases with this stack it represents."""
 
 
+class Sample(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    rename={"frames": "stack", "kernel_frames": "kernel_stack"},
+):
+    """What a thread ran at some moments since the capture before."""
+
+    process: Index
+    tid: Tid
+    name: str = ""
+    frames: Stack = ()
+    kernel_frames: Stack = ()
+    label: Label | None = None
+    count: Annotated[Count, OPTIONAL] = 1
+    """At how many moments in a row it had this stack."""
+
+
+class BurstEnd(msgspec.Struct, frozen=True):
+    """The last record of a burst."""
+
+    wanted: Index
+    """Captures that were to be taken."""
+    taken: Index
+    failed: Index = 0
+    ended: str | None = None
+    """Why there are fewer; None: all were taken."""
+
+
 class Process(msgspec.Struct, frozen=True):
     pid: Pid
     ppid: Pid = 0
@@ -306,6 +339,24 @@ class Capture(msgspec.Struct, frozen=True):
     phases: Annotated[dict[str, Index], END] = msgspec.field(default_factory=dict)
     trigger: Trigger | None = None
     """None where a user requested it."""
+    moment: Annotated[Index, HEAD_OPTIONAL] = 0
+    """Its number in a burst; of a later capture of one, the fields below are about the time since
+    the capture before."""
+    samples: tuple[Sample, ...] = ()
+    """What ran since."""
+    unchanged: Annotated[Index, END_OPTIONAL] = 0
+    """Threads that did not run since: they are the same objects in both captures."""
+    ended: Annotated[tuple[Index, ...], END_OPTIONAL] = ()
+    """TIDs of threads that ended since."""
+    sample_period_ns: Annotated[Index, END_OPTIONAL] = 0
+    """Between two looks at a CPU; 0: what ran was not sampled."""
+    sample_window_ns: Annotated[Index, END_OPTIONAL] = 0
+    sample_cpus: Annotated[Index, END_OPTIONAL] = 0
+    samples_lost: Annotated[Index, END_OPTIONAL] = 0
+    later: tuple[Capture, ...] = ()
+    """The later captures of the burst that this is the first capture of."""
+    burst: BurstEnd | None = None
+    """How the burst ended; None: it is no burst."""
     path: str | None = None
     """The file it was read from or written to."""
 
@@ -314,6 +365,11 @@ class Capture(msgspec.Struct, frozen=True):
         if number is None or not 0 <= number < len(self.locks):
             return None
         return self.locks[number]
+
+    @property
+    def moments(self) -> tuple[Capture, ...]:
+        """Return all captures of the burst, or this one alone."""
+        return (self, *self.later)
 
     @property
     def missing(self) -> list[Note]:

@@ -17,6 +17,7 @@ from stallscope.model import captureformat, capturewriter, sessionsfile
 from stallscope.model.capture import (
     SCHEMA,
     Address,
+    BurstEnd,
     Capture,
     Frame,
     Index,
@@ -25,6 +26,7 @@ from stallscope.model.capture import (
     Note,
     Process,
     Release,
+    Sample,
     Stack,
     Thread,
     Trigger,
@@ -59,7 +61,9 @@ MAX_RECORDS = 2_000_000
 MAX_STACK = 4096
 """The most frames of one stack."""
 MAX_STACKED = 50_000_000
-"""The most frames of all stacks."""
+"""The most frames of all stacks of a capture."""
+MAX_BURST_THREADS = 20_000_000
+"""The most threads of all captures of a burst, each counted in each of them."""
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW_LOG_MAX = 27  # 128 MiB: the limit of `zstd -d` itself
@@ -132,7 +136,7 @@ def decompress(data: bytes, name: str) -> bytes:
 
 def loads(data: bytes, name: str) -> Capture:
     """Return the Capture of the text of a capture file; ``name`` is for messages and ``path``."""
-    return _Reader(name).read(decompress(data, name))
+    return _File(decompress(data, name), name).read()
 
 
 def write(capture: Capture, path: Path, *, force: bool = False) -> None:
@@ -154,12 +158,101 @@ def dumps(capture: Capture) -> bytes:
     return b"".join(capturewriter.lines(capture))
 
 
-class _Reader:
-    """Decodes the records of one file, from first to last, and resolves their references."""
+class _File:
+    """The captures of one file: one, or those of a burst."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data = data
+        self._name = name
+        self._lines = _split(data)
+        self._number = 0
+
+    def read(self) -> Capture:
+        if not self._data.strip():
+            raise CaptureFileError(f"{self._name}: empty; take the capture again")
+        first = moment = self._capture(self._next() or b"", None)
+        later: list[Capture] = []
+        threads = len(first.threads)
+        while (line := self._next()) is not None:
+            if (end := self._burst_end(line)) is not None:
+                if self._next() is not None:
+                    raise self._error("records after the end of the burst")
+                return msgspec.structs.replace(first, later=tuple(later), burst=end)
+            moment = self._capture(line, moment)
+            later.append(moment)
+            threads += len(moment.threads)
+            if threads > MAX_BURST_THREADS:
+                raise self._error(f"a burst of more than {MAX_BURST_THREADS} threads in all")
+        if not later:
+            return first
+        raise CaptureFileError(
+            f"{self._name}: torn burst: its end is missing after {1 + len(later)} captures;"
+            " its writer was killed or the disk was full; take it again"
+        )
+
+    def _next(self) -> bytes | None:
+        """Return the next line that is not empty, None after the last one."""
+        for line in self._lines:
+            self._number += 1
+            if self._number > MAX_RECORDS:
+                raise self._error(f"more than {MAX_RECORDS} records")
+            if len(line) > MAX_LINE:
+                if self._number == 1:
+                    raise CaptureFileError(f"{self._name}: not a capture of stallscope")
+                raise self._error(f"a line of more than {MAX_LINE >> 20} MiB")
+            if line.strip():
+                return line
+        return None
+
+    def _capture(self, head: bytes, before: Capture | None) -> Capture:
+        reader = _Reader(self._name, before)
+        reader.line = self._number
+        reader.begin(head)
+        while reader.end is None:
+            line = self._next()
+            reader.line = self._number
+            if line is None:
+                raise CaptureFileError(
+                    f"{self._name}: torn capture: no end record after {self._number} lines;"
+                    " its writer was killed or the disk was full; take the capture again"
+                )
+            try:
+                reader.record(line)
+            except _DECODE_ERRORS as error:
+                if self._is_cut(line):
+                    raise CaptureFileError(
+                        f"{self._name}: torn capture: line {self._number} is cut off;"
+                        " its writer was killed or the disk was full; take the capture again"
+                    ) from None
+                raise self._error(str(error)) from None
+        return reader.finish()
+
+    def _burst_end(self, line: bytes) -> BurstEnd | None:
+        try:
+            if _header_decoder.decode(line).type != "burst":
+                return None
+            return msgspec.json.decode(line, type=BurstEnd)
+        except _DECODE_ERRORS as error:
+            raise self._error(str(error)) from None
+
+    def _is_cut(self, line: bytes) -> bool:
+        return not self._data.endswith(b"\n") and self._data.endswith(line)
+
+    def _error(self, message: str) -> CaptureFileError:
+        return CaptureFileError(f"{self._name}: line {self._number}: damaged capture: {message}")
+
+
+class _Reader:
+    """Decodes the records of one capture, from first to last, and resolves their references.
+
+    ``before``: the capture before in the same file.
+    """
+
+    def __init__(self, name: str, before: Capture | None) -> None:
         self.name = name
         self.line = 0
+        self.head: msgspec.Struct | None = None
+        self.before: Capture | None = before
         self.processes: list[Process] = []
         self.modules: list[Module] = []
         self.frames: list[Frame] = []
@@ -167,9 +260,11 @@ class _Reader:
         self.locks: list[Lock] = []
         self.threads: list[Thread] = []
         self.releases: list[Release] = []
+        self.samples: list[Sample] = []
         self.notes: list[Note] = []
         self.trigger: Trigger | None = None
         self.end: msgspec.Struct | None = None
+        self.counted: int | None = None
         self.stacked = 0
         self.decoders: dict[str, msgspec.json.Decoder[Any]] = {
             kind: msgspec.json.Decoder(record, dec_hook=self._resolve)
@@ -183,45 +278,24 @@ class _Reader:
             "lock": self.locks,
         }
 
-    def read(self, data: bytes) -> Capture:
-        if not data.strip():
-            raise CaptureFileError(f"{self.name}: empty; take the capture again")
-        lines = iter(_split(data))
-        head = self._head(next(lines))
-        for line in lines:
-            self.line += 1
-            if self.line > MAX_RECORDS:
-                raise self._error(f"more than {MAX_RECORDS} records")
-            if len(line) > MAX_LINE:
-                raise self._error(f"a line of more than {MAX_LINE >> 20} MiB")
-            if not line.strip():
-                continue
-            if self.end is not None:
-                raise self._error("records after the end; a file holds one capture")
-            try:
-                self._record(line)
-            except _DECODE_ERRORS as error:
-                if self._is_cut(data, line):
-                    raise CaptureFileError(
-                        f"{self.name}: torn capture: line {self.line} is cut off;"
-                        " its writer was killed or the disk was full; take the capture again"
-                    ) from None
-                raise self._error(str(error)) from None
-        if self.end is None:
-            raise CaptureFileError(
-                f"{self.name}: torn capture: no end record after {self.line} lines;"
-                " its writer was killed or the disk was full; take the capture again"
-            )
-        return self._finish(head, self.end)
+    def begin(self, line: bytes) -> None:
+        """Take the first record."""
+        first = self.before is None
+        self.head = self._head(line, first=first)
+        moment: int = self.head.moment  # type: ignore[attr-defined]
+        if not moment:
+            self.before = None  # a whole capture, also within a burst
+        elif self.before is None or moment != self.before.moment + 1:
+            raise self._error(f"capture {moment} of a burst without the one before")
+        if self.before is not None:
+            self.processes += self.before.processes
 
-    def _is_cut(self, data: bytes, line: bytes) -> bool:
-        return not data.endswith(b"\n") and data.endswith(line)
-
-    def _head(self, line: bytes) -> msgspec.Struct:
-        self.line = 1
-        foreign = CaptureFileError(f"{self.name}: not a capture of stallscope")
-        if len(line) > MAX_LINE:
-            raise foreign
+    def _head(self, line: bytes, *, first: bool) -> msgspec.Struct:
+        foreign = (
+            CaptureFileError(f"{self.name}: not a capture of stallscope")
+            if first
+            else self._error("records after the end; a file holds one capture, or one burst")
+        )
         try:
             fields = msgspec.json.decode(line)
         except _DECODE_ERRORS:
@@ -241,14 +315,16 @@ class _Reader:
         except _DECODE_ERRORS as error:
             raise self._error(str(error)) from None
 
-    def _record(self, line: bytes) -> None:
+    def record(self, line: bytes) -> None:
         """Take one record; a record of an unknown type is skipped."""
         header = _header_decoder.decode(line)
         kind = header.type
         if kind not in self.decoders:
             return
         if kind == "capture":
-            raise self._error("a second capture record; a file holds one capture")
+            raise self._error("a second capture record before the end of the first")
+        if kind == "burst":
+            raise self._error("the end of a burst before the end of its capture")
         record = self.decoders[kind].decode(line)
         table = self.tables.get(kind)
         if table is not None and header.id != len(table):
@@ -273,6 +349,9 @@ class _Reader:
             case Release():
                 self._check(record, record.lock)
                 self.releases.append(record)
+            case Sample():
+                self._check(record)
+                self.samples.append(record)
             case Note():
                 self.notes.append(record)
             case Trigger():
@@ -280,15 +359,11 @@ class _Reader:
                     raise self._error("a second trigger record; a capture has one reason")
                 self.trigger = record
             case _:
-                if header.threads != len(self.threads):
-                    raise self._error(
-                        f"the end record counts {header.threads} threads,"
-                        f" the file holds {len(self.threads)}"
-                    )
+                self.counted = header.threads
                 self.end = record
 
     def _check(
-        self, record: Thread | Frame | Module | Lock | Release, lock: int | None = None
+        self, record: Thread | Frame | Module | Lock | Release | Sample, lock: int | None = None
     ) -> None:
         """Check that the process and lock exist to which the model refers by number."""
         if record.process is not None and record.process >= len(self.processes):
@@ -310,17 +385,30 @@ class _Reader:
             return () if value is None else _at(self.stacks, value, "stack")
         return None if value is None else _at(self.modules, value, "module")
 
-    def _finish(self, head: msgspec.Struct, end: msgspec.Struct) -> Capture:
+    def finish(self) -> Capture:
+        """Return the capture, when all of its records were taken."""
         if not self.processes:
             raise self._error("no process record")
+        assert self.head is not None
+        assert self.end is not None
+        ended: tuple[int, ...] = self.end.ended  # type: ignore[attr-defined]
+        threads, locks, modules = tuple(self.threads), tuple(self.locks), tuple(self.modules)
+        if self.before is not None:
+            locks, threads = _following(self.before, self.locks, self.threads, frozenset(ended))
+            modules = tuple(dict.fromkeys((*self.before.modules, *modules)))
+        if self.counted != len(threads):
+            raise self._error(
+                f"the end record counts {self.counted} threads, the file holds {len(threads)}"
+            )
         return Capture(
-            **msgspec.structs.asdict(head),
-            **msgspec.structs.asdict(end),
+            **msgspec.structs.asdict(self.head),
+            **msgspec.structs.asdict(self.end),
             processes=tuple(self.processes),
-            threads=tuple(self.threads),
-            locks=tuple(self.locks),
+            threads=threads,
+            locks=locks,
             releases=tuple(self.releases),
-            modules=tuple(self.modules),
+            samples=tuple(self.samples),
+            modules=modules,
             notes=tuple(self.notes),
             trigger=self.trigger,
             path=self.name,
@@ -328,6 +416,35 @@ class _Reader:
 
     def _error(self, message: str) -> CaptureFileError:
         return CaptureFileError(f"{self.name}: line {self.line}: damaged capture: {message}")
+
+
+def _following(
+    before: Capture, locks: list[Lock], changed: list[Thread], ended: frozenset[int]
+) -> tuple[tuple[Lock, ...], tuple[Thread, ...]]:
+    """Return the locks and threads of a later capture of a burst.
+
+    A lock keeps its index through the burst; a thread that did not run is the same object.
+    """
+    table = list(before.locks)
+    known = {(lock.process, lock.address, lock.kind): i for i, lock in enumerate(table)}
+    numbers = []
+    for lock in locks:
+        index = known.setdefault((lock.process, lock.address, lock.kind), len(table))
+        if index == len(table):
+            table.append(lock)
+        table[index] = lock
+        numbers.append(index)
+    threads = {
+        (thread.process, thread.tid): thread for thread in before.threads if thread.tid not in ended
+    }
+    count = len(threads)
+    for thread in changed:
+        if thread.lock is not None:
+            thread = msgspec.structs.replace(thread, lock=numbers[thread.lock])
+        threads[thread.process, thread.tid] = thread
+    if len(threads) == count:  # their order is that of the capture before
+        return tuple(table), tuple(threads.values())
+    return tuple(table), tuple(threads[key] for key in sorted(threads))
 
 
 def _at(records: list[_T], index: object, what: str) -> _T:

@@ -20,6 +20,7 @@ from stallscope.model.capture import (
     ADDED,
     SCHEMA,
     Address,
+    BurstEnd,
     Capture,
     Frame,
     FrameModule,
@@ -31,6 +32,7 @@ from stallscope.model.capture import (
     Note,
     Process,
     Release,
+    Sample,
     Stack,
     Thread,
     Trigger,
@@ -104,9 +106,11 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     "lock": Lock,
     "thread": Thread,
     "release": Release,
+    "sample": Sample,
     "note": Note,
     "trigger": Trigger,
     "end": _part_of_capture("end"),
+    "burst": BurstEnd,
 }
 """The records in the order of a file."""
 

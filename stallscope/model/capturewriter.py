@@ -21,6 +21,7 @@ from stallscope.model.capture import (
     Process,
     Stack,
     Syscall,
+    Thread,
 )
 from stallscope.model.captureformat import Field
 
@@ -28,10 +29,15 @@ __all__ = ["lines"]
 
 
 def lines(capture: Capture) -> Iterator[bytes]:
-    """Yield one line of JSON a record, newline included."""
+    """Yield one line of JSON a record, newline included; of a burst all captures."""
     encoder = msgspec.json.Encoder()
-    for record in _Records(capture):
-        yield encoder.encode(record) + b"\n"
+    before: Capture | None = None
+    for moment in capture.moments:
+        for record in _Records(moment, before if moment.moment else None):
+            yield encoder.encode(record) + b"\n"
+        before = moment
+    if capture.burst is not None:
+        yield encoder.encode({"type": "burst", **msgspec.structs.asdict(capture.burst)}) + b"\n"
 
 
 class _Changes(NamedTuple):
@@ -55,23 +61,33 @@ _CHANGES: dict[type[Any], _Changes] = {struct: _changes(struct) for struct in _S
 
 
 class _Records:
-    """The records of a capture, with distinct modules, frames and stacks numbered."""
+    """The records of a capture, with distinct modules, frames and stacks numbered.
 
-    def __init__(self, capture: Capture) -> None:
+    ``before``: in a burst the capture before; only what differs from it is written.
+    """
+
+    def __init__(self, capture: Capture, before: Capture | None = None) -> None:
         self._capture = capture
+        same = () if before is None else {id(thread) for thread in before.threads}
+        self._threads = tuple(thread for thread in capture.threads if id(thread) not in same)
+        self._later = before is not None
+        self._locks = _changed_locks(capture, before, self._threads)
         self._modules: dict[Module, int] = {}
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         # Threads share frames and stacks as objects: hash each object once.
         self._frame_ids: dict[int, int] = {}
         self._stack_ids: dict[int, int] = {}
-        for module in capture.modules:
+        for module in capture.modules if before is None else ():
             self._modules.setdefault(module, len(self._modules))
-        for thread in capture.threads:
+        for thread in self._threads:
             self._stack(thread.frames)
             self._stack(thread.kernel_frames)
         for release in capture.releases:
             self._stack(release.frames)
+        for sample in capture.samples:
+            self._stack(sample.frames)
+            self._stack(sample.kernel_frames)
 
     def _stack(self, frames: tuple[Frame, ...]) -> int | None:
         if not frames:
@@ -96,21 +112,29 @@ class _Records:
         capture = self._capture
         yield self._head()
         # A capture of nothing but text still has the process that its threads belong to.
-        yield from self._numbered("process", capture.processes or (Process(pid=0),))
+        if not self._later:
+            yield from self._numbered("process", capture.processes or (Process(pid=0),))
         yield from self._numbered("module", self._modules)
         yield from self._numbered("frame", self._frames)
         for number, frames in enumerate(self._stacks):
             yield {"type": "stack", "id": number, "frames": frames}
-        yield from self._numbered("lock", capture.locks)
+        yield from self._numbered("lock", (capture.locks[index] for index in self._locks))
         for kind, values in (
-            ("thread", capture.threads),
+            ("thread", self._threads),
             ("release", capture.releases),
+            ("sample", capture.samples),
             ("note", capture.notes),
             ("trigger", (capture.trigger,) if capture.trigger is not None else ()),
         ):
             for value in values:
-                yield {"type": kind, **self._fields(value)}
+                yield {"type": kind, **self._with_lock(self._fields(value))}
         yield self._end()
+
+    def _with_lock(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Refer to a lock by its number among those that are written."""
+        if record.get("lock") is not None:
+            record["lock"] = self._locks.get(record["lock"])
+        return record
 
     def _numbered(self, kind: str, values: Iterable[msgspec.Struct]) -> Iterator[dict[str, Any]]:
         for number, value in enumerate(values):
@@ -139,6 +163,7 @@ class _Records:
             "threads": len(capture.threads),
             "labels": labels,
             **_part(capture, "end"),
+            **({"unchanged": len(capture.threads) - len(self._threads)} if self._later else {}),
             "live_reads": sum(thread.live_reads for thread in capture.threads),
         }
 
@@ -165,6 +190,27 @@ class _Records:
         return self._fields(item)
 
 
+def _changed_locks(
+    capture: Capture, before: Capture | None, threads: tuple[Thread, ...]
+) -> dict[int, int]:
+    """Return the indexes of the locks to write, each with its number in the file."""
+    if before is None:
+        return {index: index for index in range(len(capture.locks))}
+    known = before.locks
+    used = {thread.lock for thread in threads}
+    wanted = [
+        index
+        for index, lock in enumerate(capture.locks)
+        if index in used or index >= len(known) or known[index] != lock
+    ]
+    return {index: number for number, index in enumerate(wanted)}
+
+
 def _part(capture: Capture, record: str) -> dict[str, Any]:
-    names = captureformat.RECORDS[record].__struct_fields__
-    return {name: getattr(capture, name) for name in names}
+    """Return the fields of Capture in this record, without those that have their default."""
+    struct = captureformat.RECORDS[record]
+    return {
+        field.name: getattr(capture, field.name)
+        for field in captureformat.struct_fields(struct)
+        if not field.optional or getattr(capture, field.name) != field.default
+    }

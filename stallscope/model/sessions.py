@@ -120,15 +120,67 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
     reason = sessions.reason or _wrong_server(capture, sessions)
     if reason is not None:
         return _noted(capture, (reason,))
-    found = _matched(capture, sessions)
-    threads = [
-        thread if index not in found else _described(thread, found[index], sessions.own)
-        for index, thread in enumerate(capture.threads)
-    ]
-    locks = list(capture.locks)
-    _add_locks(threads, locks, found, sessions)
-    annotated = msgspec.structs.replace(capture, threads=tuple(threads), locks=tuple(locks))
+    annotated = _annotated_moments(capture, sessions)
     return _noted(annotated, sessions.notes)
+
+
+def _annotated_moments(capture: Capture, sessions: Sessions) -> Capture:
+    """Annotate all captures of a burst: threads that did not run stay one object in them."""
+    # The server's locks get the same numbers in all of them: behind the locks of all.
+    table = max((moment.locks for moment in capture.moments), key=len)
+    new: list[Lock] = []
+    numbers: dict[tuple[LockKind, str | None, int], int] = {}
+    known: dict[int, Thread] = {}
+    moments = [
+        _annotated(moment, sessions, table, new, numbers, known) for moment in capture.moments
+    ]
+    moments = [
+        msgspec.structs.replace(
+            moment,
+            locks=(*moment.locks, *table[len(moment.locks) :], *_counted(moment, table, new)),
+        )
+        for moment in moments
+    ]
+    return msgspec.structs.replace(moments[0], later=tuple(moments[1:]))
+
+
+def _counted(moment: Capture, table: tuple[Lock, ...], new: list[Lock]) -> list[Lock]:
+    """Return the server's locks with the number of threads of this capture that wait."""
+    counts = Counter(thread.lock for thread in moment.threads)
+    return [
+        msgspec.structs.replace(lock, waiters=counts[len(table) + index])
+        for index, lock in enumerate(new)
+    ]
+
+
+def _annotated(
+    moment: Capture,
+    sessions: Sessions,
+    table: tuple[Lock, ...],
+    new: list[Lock],
+    numbers: dict[tuple[LockKind, str | None, int], int],
+    known: dict[int, Thread],
+) -> Capture:
+    """Annotate the threads of one capture; add to ``new`` the locks that are not in it."""
+    found = _matched(moment, sessions)
+    waits = _fitting(moment, found, sessions)
+    threads = []
+    for index, thread in enumerate(moment.threads):
+        described = known.get(id(thread))
+        if described is None:
+            described = thread
+            if index in found:
+                described = _described(thread, found[index], sessions.own)
+            if index in waits:
+                wait, owner = waits[index]
+                key = wait.kind, wait.name, moment.threads[owner].tid
+                if key not in numbers:
+                    numbers[key] = len(table) + len(new)
+                    new.append(_server_lock(moment.threads[owner], wait))
+                described = msgspec.structs.replace(described, lock=numbers[key])
+            known[id(thread)] = described
+        threads.append(described)
+    return msgspec.structs.replace(moment, threads=tuple(threads))
 
 
 def missing(capture: Capture, why: str) -> Capture:
@@ -194,41 +246,34 @@ def _described(thread: Thread, session: Session, own: int | None) -> Thread:
     )
 
 
-def _add_locks(
-    threads: list[Thread], locks: list[Lock], found: dict[int, Session], sessions: Sessions
-) -> None:
-    """Set the lock of each waiter to the one in the server's tables, with its owner."""
+def _fitting(
+    capture: Capture, found: dict[int, Session], sessions: Sessions
+) -> dict[int, tuple[LockWait, int]]:
+    """Return the index of each thread that waits, with its wait and the index of the owner."""
     index_of = {session.connection: index for index, session in found.items()}
-    fitting: list[tuple[LockWait, int, int]] = []
+    fitting: dict[int, tuple[LockWait, int]] = {}
     for wait in sessions.waits:
         waiter, owner = index_of.get(wait.waiter), index_of.get(wait.owner)
         if waiter is None or owner is None or waiter == owner:
             continue
-        if _can_wait(threads[waiter], locks):
-            fitting.append((wait, waiter, owner))
-    keys = [(wait.kind, wait.name, owner) for wait, _, owner in fitting]
-    counts = Counter(keys)
-    numbers: dict[tuple[LockKind, str | None, int], int] = {}
-    for (wait, waiter, owner), key in zip(fitting, keys, strict=True):
-        number = numbers.get(key)
-        if number is None:
-            number = numbers[key] = len(locks)
-            locks.append(
-                Lock(
-                    process=threads[owner].process,
-                    address=0,
-                    kind=wait.kind,
-                    owner_tid=threads[owner].tid,
-                    waiters=counts[key],
-                    symbol=wait.name,
-                    source=SOURCE,
-                    mode=wait.mode,
-                )
-            )
-        threads[waiter] = msgspec.structs.replace(threads[waiter], lock=number)
+        if _can_wait(capture.threads[waiter], capture.locks):
+            fitting[waiter] = wait, owner
+    return fitting
 
 
-def _can_wait(thread: Thread, locks: list[Lock]) -> bool:
+def _server_lock(owner: Thread, wait: LockWait) -> Lock:
+    return Lock(
+        process=owner.process,
+        address=0,
+        kind=wait.kind,
+        owner_tid=owner.tid,
+        symbol=wait.name,
+        source=SOURCE,
+        mode=wait.mode,
+    )
+
+
+def _can_wait(thread: Thread, locks: tuple[Lock, ...]) -> bool:
     """Return whether the stack is of the same wait: it was captured before the server's answer."""
     if thread.on_cpu or thread.label is Label.RUNNING:
         return False

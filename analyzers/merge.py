@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One verdict from several captures of one server: the same for a burst, an incident, and dumps
+that were taken one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from stallscope.analyzers.analysis import Finding, Seen
+from stallscope.analyzers.pool import Pool
+from stallscope.analyzers.scene import Scene
+from stallscope.analyzers.verdict import LINK, WEAK_CAP
+
+__all__ = ["Merged", "merge"]
+
+OFTEN = 0.5
+"""Of the captures: what fewer show is a moment, in proportion."""
+LASTING_PART = 0.5
+"""Of the captures, through which a thread is in one wait."""
+BRIEF_PART = 0.9
+"""Of the waits: if so many are shorter than the interval, they are those of a busy server."""
+STANDING_THREADS = 8.0
+STANDING_SHARE = 0.5
+"""Of the active threads: a queue that is there at each moment, however quickly it moves."""
+STANDING_COVERAGE = 0.3
+"""Of the time: a holder of such a queue is seen."""
+LEAST_CPU = 0.25
+"""Of the server's samples: a signature that explains so much is what saturates the CPUs."""
+SATURATED = "cpu-saturated"
+
+
+class Merged(NamedTuple):
+    """Findings with the index of the capture that shows each best."""
+
+    findings: list[Finding]
+    shown: dict[str | None, int]
+
+
+class _Found(NamedTuple):
+    """A signature's findings: (index of the capture, finding)."""
+
+    signature: str | None
+    items: list[tuple[int, Finding]]
+
+
+def merge(
+    scenes: Sequence[Scene],
+    findings: Sequence[Sequence[Finding]],
+    pool: Pool,
+) -> Merged:
+    """Return one finding for each signature, from those of all captures."""
+    by_signature: dict[str | None, list[tuple[int, Finding]]] = {}
+    for number, found in enumerate(findings):
+        for finding in found:
+            items = by_signature.setdefault(finding.signature, [])
+            if not items or items[-1][0] != number:  # of several unknown stalls the first
+                items.append((number, finding))
+    merged: dict[str | None, Finding] = {}
+    shown: dict[str | None, int] = {}
+    for signature, items in by_signature.items():
+        best = max(items, key=lambda item: (_shows(item[1]), item[1].confidence))
+        shown[signature] = best[0]
+        merged[signature] = _one(scenes, _Found(signature, items), best[1], pool)
+    _lift_roots(by_signature, merged, len(scenes))
+    _explain_cpus(merged, pool)
+    return Merged(list(merged.values()), shown)
+
+
+def _shows(finding: Finding) -> int:
+    """Return how well a finding shows its blocker."""
+    blocker = finding.blocker
+    if blocker is None:
+        return 0
+    return 2 if blocker.certain else 1
+
+
+def _one(scenes: Sequence[Scene], found: _Found, best: Finding, pool: Pool) -> Finding:
+    total = len(scenes)
+    part = len(found.items) / total
+    mean = sum(f.confidence for _, f in found.items) / len(found.items)
+    confidence = max(mean, min(best.confidence, mean + 0.1)) * min(1.0, part / OFTEN)
+    if _is_brief(scenes, found, pool):
+        confidence = min(confidence, WEAK_CAP)
+    signature = found.signature
+    known = signature is not None and signature in pool.sightings
+    seen = Seen(
+        captures=len(found.items),
+        of=total,
+        lasting=_lasting(scenes, found),
+        cpu=round(pool.cpu(signature), 3) if signature is not None and pool.samples else None,
+        holders=pool.holders(signature) if known and signature is not None else 0,
+        profile=tuple((spot.where, round(spot.share, 3)) for spot in pool.profile(signature))
+        if known and signature is not None
+        else (),
+        passed_on=_passed_on(scenes, found),
+    )
+    threads = round(sum(f.threads for _, f in found.items) / len(found.items))
+    return msgspec.structs.replace(
+        best,
+        confidence=round(confidence, 2),
+        threads=max(1, threads) if best.threads else 0,
+        evidence=(*_described(seen), *best.evidence),
+        seen=seen,
+    )
+
+
+def _described(seen: Seen) -> list[str]:
+    says = [f"in {seen.captures} of {seen.of} captures"]
+    if seen.cpu:
+        says.append(f"its holders are on a CPU in {seen.cpu:.0%} of the server's samples")
+    if seen.lasting:
+        count = "1 thread is" if seen.lasting == 1 else f"{seen.lasting} threads are"
+        says.append(f"{count} in one wait through half of the captures or more")
+    if seen.passed_on and seen.holders > 1:
+        says.append(
+            f"the lock is passed on at least {seen.passed_on:.0f} times a second;"
+            f" {seen.holders} holders were seen"
+        )
+    for where, share in seen.profile:
+        says.append(f"{share:.0%} of the time under it is in {where}")
+    return says
+
+
+def _lasting(scenes: Sequence[Scene], found: _Found) -> int:
+    """Return how many threads were in one wait of the finding for long, in its fullest capture."""
+    least = len(scenes) * LASTING_PART
+    most = 0
+    for number, finding in found.items:
+        runs = scenes[number].runs
+        if runs is not None:
+            most = max(most, sum(runs[index] >= least for index in finding.members))
+    return most
+
+
+def _is_brief(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
+    """Return whether its waits are so short that a busy server has them as well.
+
+    A queue of most threads at each moment is none of those, if its holder is seen.
+    """
+    whole = brief = 0
+    for number, finding in found.items:
+        scene = scenes[number]
+        if scene.runs is None or not scene.interval_ns:
+            return False
+        for index in finding.members:
+            whole += 1
+            brief += scene.runs[index] < 2
+    if not whole or brief < BRIEF_PART * whole:
+        return False
+    return not _stands(scenes, found, pool)
+
+
+def _stands(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
+    count = sum(finding.threads for _, finding in found.items) / len(scenes)
+    active = sum(scene.weight(scene.active) for scene in scenes) / len(scenes)
+    if count < STANDING_THREADS or count < STANDING_SHARE * active or found.signature is None:
+        return False
+    signature = scenes[0].catalog.by_id.get(found.signature)
+    if signature is None or signature.device:
+        return False
+    return pool.coverage(found.signature) >= STANDING_COVERAGE
+
+
+def _passed_on(scenes: Sequence[Scene], found: _Found) -> float | None:
+    """Return how many of its waits ended each second: those that the next capture shows no more."""
+    ended = 0
+    for number, finding in found.items:
+        runs = scenes[number].runs
+        if runs is None or not scenes[number].interval_ns:
+            return None
+        ended += sum(runs[index] < 2 for index in finding.members)
+    seconds = len(scenes) * scenes[0].interval_ns / 1e9
+    return round(ended / seconds, 1) if seconds and ended else None
+
+
+def _lift_roots(
+    found: dict[str | None, list[tuple[int, Finding]]],
+    merged: dict[str | None, Finding],
+    total: int,
+) -> None:
+    """Make a cause nearly as sure as its victims, also where few captures show both."""
+    for signature, items in found.items():
+        links: dict[str, int] = {}
+        for _, finding in items:
+            if finding.victim_of is not None:
+                links[finding.victim_of] = links.get(finding.victim_of, 0) + 1
+        if not links:
+            continue
+        root = max(links, key=links.__getitem__)
+        if root not in merged or links[root] * 20 < len(items):
+            continue
+        least = round(merged[signature].confidence * LINK, 2)
+        if merged[root].confidence < least:
+            merged[root] = msgspec.structs.replace(merged[root], confidence=least)
+        merged[signature] = msgspec.structs.replace(merged[signature], victim_of=root)
+
+
+def _explain_cpus(merged: dict[str | None, Finding], pool: Pool) -> None:
+    """Saturated CPUs are the verdict only where no signature explains what runs."""
+    saturated = merged.get(SATURATED)
+    if saturated is None:
+        return
+    explained = any(pool.cpu(signature) >= LEAST_CPU for signature in pool.sightings)
+    named = any(
+        finding.signature not in (SATURATED, None) and finding.confidence >= saturated.confidence
+        for finding in merged.values()
+    )
+    if explained or named:
+        merged[SATURATED] = msgspec.structs.replace(
+            saturated, confidence=min(saturated.confidence, WEAK_CAP)
+        )
