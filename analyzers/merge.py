@@ -108,9 +108,7 @@ def _one(scenes: Sequence[Scene], found: _Found, best: Finding, pool: Pool) -> F
 
 
 def _described(seen: Seen) -> list[str]:
-    says = [f"in {seen.captures} of {seen.of} captures"]
-    if seen.cpu:
-        says.append(f"its holders are on a CPU in {seen.cpu:.0%} of the server's samples")
+    says: list[str] = []
     if seen.lasting:
         count = "1 thread is" if seen.lasting == 1 else f"{seen.lasting} threads are"
         says.append(f"{count} in one wait through half of the captures or more")
@@ -119,8 +117,6 @@ def _described(seen: Seen) -> list[str]:
             f"the lock is passed on at least {seen.passed_on:.0f} times a second;"
             f" {seen.holders} holders were seen"
         )
-    for where, share in seen.profile:
-        says.append(f"{share:.0%} of the time under it is in {where}")
     return says
 
 

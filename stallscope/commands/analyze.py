@@ -119,7 +119,11 @@ def _file(
     start = time.monotonic_ns()
     name = str(path)
     captures, form = _inputs.read(path, args)
-    source: dict[str, str | int] = {"path": name, "format": form, "captures": len(captures)}
+    source: dict[str, str | int] = {
+        "path": name,
+        "format": form,
+        "captures": sum(len(capture.moments) for capture in captures),
+    }
     for number, capture in enumerate(captures, 1):
         analysis = _common.analyze(
             # `capture` can name only files of stallscope.capture/1.

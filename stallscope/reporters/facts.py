@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.waits import kernel_worker, unseen
 from stallscope.base.times import local
-from stallscope.model.capture import Capture
+from stallscope.model.capture import BurstEnd, Capture
 from stallscope.reporters.counts import count_labels
 from stallscope.reporters.lines import threads_text
 from stallscope.reporters.sentence import Speaker
@@ -33,6 +33,8 @@ def taken(analysis: Analysis) -> Iterator[str]:
     else:
         yield "stacks: as in the dump, which does not say how exact they are"
     yield _stopped(capture)
+    if capture.burst is not None:
+        yield _burst(analysis, capture.burst)
     times = [
         f"{name} {value / 1e6:.1f} ms"
         for name, value in (("snapshot", capture.snapshot_ns), ("capture", capture.elapsed_ns))
@@ -45,6 +47,17 @@ def taken(analysis: Analysis) -> Iterator[str]:
     elif analysis.inputs:
         source = analysis.inputs[0]
         yield f"file: {source['path']} ({source['format']})"
+
+
+def _burst(analysis: Analysis, burst: BurstEnd) -> str:
+    text = f"{burst.taken} captures of {burst.wanted}, the one that shows it best is shown"
+    if burst.failed:
+        text += f"; {burst.failed} failed"
+    if burst.ended is not None:
+        text += f"; {burst.ended}"
+    if analysis.cpu is not None and analysis.cpu.lost:
+        text += f"; {analysis.cpu.lost} samples lost"
+    return text
 
 
 def _stopped(capture: Capture) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group
+from stallscope.analyzers.analysis import Analysis, Blocker, Finding, Group, Seen
 from stallscope.analyzers.names import display
 from stallscope.base.text import without_surrogates
 from stallscope.model.capture import Capture, Lock, Release
@@ -67,6 +67,9 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
             "stopped": sum(t.count for t in capture.threads if t.stopped_ns > 0),
             "labels": count_labels(analysis),
         },
+        "captures": analysis.captures,
+        "burst": _burst(capture),
+        "cpu": None if analysis.cpu is None else msgspec.to_builtins(analysis.cpu),
         "findings": [_finding(analysis, finding) for finding in analysis.findings],
         "releases": [_release(capture, release) for release in capture.releases],
         "cycles": [list(cycle) for cycle in analysis.cycles],
@@ -103,6 +106,7 @@ def _finding(analysis: Analysis, finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "confidence": round(finding.confidence, 3),
         "threads": finding.threads,
+        "seen": None if finding.seen is None else _seen(finding.seen),
         "blocker": None if finding.blocker is None else _blocker(analysis, finding.blocker),
         "waiters": [
             {"count": waiter.count, "frames": list(waiter.frames)} for waiter in finding.waiters
@@ -117,6 +121,17 @@ def _finding(analysis: Analysis, finding: Finding) -> dict[str, Any]:
         "remedies": list(finding.remedies),
         "references": list(finding.references),
     }
+
+
+def _burst(capture: Capture) -> dict[str, Any] | None:
+    burst = capture.burst
+    return None if burst is None else msgspec.structs.asdict(burst)
+
+
+def _seen(seen: Seen) -> dict[str, Any]:
+    found = msgspec.structs.asdict(seen)
+    found["profile"] = [{"where": where, "share": share} for where, share in seen.profile]
+    return found
 
 
 def _blocker(analysis: Analysis, blocker: Blocker) -> dict[str, Any]:

@@ -3,13 +3,24 @@
 
 from __future__ import annotations
 
-from stallscope.analyzers.analysis import Analysis, Finding, Link
+from stallscope.analyzers.analysis import Analysis, Finding, Link, Seen
 from stallscope.analyzers.scene import named_as_process
 from stallscope.model.capture import Lock, LockKind
 from stallscope.reporters.counts import count_states, count_threads, count_unseen, target_process
 from stallscope.reporters.lines import threads_text
 
-__all__ = ["Speaker"]
+__all__ = ["Speaker", "often_text"]
+
+LEAST_CPU = 0.01
+"""Of the samples: less is not worth a word."""
+
+
+def often_text(seen: Seen) -> str:
+    """Return in how many captures a finding is, and how much of the server's CPU time it takes."""
+    text = f"{seen.captures} of {seen.of} captures"
+    if seen.cpu is not None and seen.cpu >= LEAST_CPU:
+        text += f"; on a CPU in {seen.cpu:.0%} of the samples"
+    return text
 
 
 class Speaker:
@@ -47,7 +58,8 @@ class Speaker:
                 f"{finding.threads} of {threads_text(self.total)}: {finding.title}"
                 f" [{finding.signature}]"
             )
-        return f"{what} (confidence {finding.confidence:.2f})"
+        often = "" if finding.seen is None else f", in {often_text(finding.seen)}"
+        return f"{what} (confidence {finding.confidence:.2f}{often})"
 
     def server(self) -> str:
         """Return the server's program, version and process."""

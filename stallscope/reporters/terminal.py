@@ -69,7 +69,9 @@ class _Report:
             yield from self._wrap(why_taken(self.capture.trigger))
         yield from self.stall()
         if findings:
+            yield from self._profile(findings[0])
             yield from self._why(findings[0])
+        yield from self._cpu()
         yield from self._releases()
         yield from self._others()
         yield from self._groups()
@@ -111,6 +113,30 @@ class _Report:
         if blocker.thread is not None:
             return self.capture.threads[blocker.thread]
         return thread_of(self.analysis, blocker.tid)
+
+    def _profile(self, finding: Finding) -> Iterator[Line]:
+        """Say where the holders of the lock spend their time."""
+        seen = finding.seen
+        if seen is None or not seen.profile:
+            return
+        holders = "1 holder" if seen.holders == 1 else f"{seen.holders} holders"
+        yield from self._title(f"What its {holders} did, by share of what was seen of them")
+        for where, share in seen.profile:
+            yield from self._wrap(where, indent=f"  {share:4.0%}  ", hang=" " * 8)
+
+    def _cpu(self) -> Iterator[Line]:
+        """Say where the server's CPU time goes."""
+        use = self.analysis.cpu
+        if use is None or not use.samples:
+            return
+        yield from self._title(
+            f"CPU: {use.busy:.1f} of {use.cpus} busy with this server ({use.samples} samples)"
+        )
+        for item in use.shares:
+            name = f" [{item.signature}]" if item.signature else ""
+            yield from self._wrap(
+                f"{self._name(item.where)}{name}", indent=f"  {item.share:4.0%}  ", hang=" " * 8
+            )
 
     def _why(self, finding: Finding) -> Iterator[Line]:
         if len(finding.chain) > 1:

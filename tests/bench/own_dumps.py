@@ -22,7 +22,8 @@ from tests.bench import progress
 from tests.bench.stats import BenchError, Row, Section
 from tests.support.dumps import TOOLS, Verdict, held, verdict
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, Unavailable, program
-from tests.support.stall import STALLS, DiskStall, Stall
+from tests.support.stall import STALLS
+from tests.support.stalls.stall import DiskStall, Stall
 from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
     REDO_SYNC_OPTIONS,
