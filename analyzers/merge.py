@@ -20,6 +20,8 @@ OFTEN = 0.5
 """Of the captures: what fewer show is a moment, in proportion."""
 LASTING_PART = 0.5
 """Of the captures, through which a thread is in one wait."""
+LINKED = 0.5
+"""Of the captures that show the victims: so many must show their cause."""
 BRIEF_PART = 0.9
 """Of the waits: if so many are shorter than the interval, they are those of a busy server."""
 STANDING_THREADS = 8.0
@@ -64,7 +66,7 @@ def merge(
         best = max(items, key=lambda item: (_shows(item[1]), item[1].confidence))
         shown[signature] = best[0]
         merged[signature] = _one(scenes, _Found(signature, items), best[1], pool)
-    _lift_roots(by_signature, merged, len(scenes))
+    _lift_roots(by_signature, merged)
     _explain_cpus(merged, pool)
     return Merged(list(merged.values()), shown)
 
@@ -175,10 +177,14 @@ def _passed_on(scenes: Sequence[Scene], found: _Found) -> float | None:
 def _lift_roots(
     found: dict[str | None, list[tuple[int, Finding]]],
     merged: dict[str | None, Finding],
-    total: int,
 ) -> None:
-    """Make a cause nearly as sure as its victims, also where few captures show both."""
+    """Link causes with their victims, and make a cause nearly as sure as they are.
+
+    A lock that is passed on has many holders: what one of them waited for is in the profile of its
+    holders, and no cause of all.
+    """
     for signature, items in found.items():
+        merged[signature] = msgspec.structs.replace(merged[signature], victim_of=None)
         links: dict[str, int] = {}
         for _, finding in items:
             if finding.victim_of is not None:
@@ -186,7 +192,7 @@ def _lift_roots(
         if not links:
             continue
         root = max(links, key=links.__getitem__)
-        if root not in merged or links[root] * 20 < len(items):
+        if root not in merged or links[root] < LINKED * len(items):
             continue
         least = round(merged[signature].confidence * LINK, 2)
         if merged[root].confidence < least:

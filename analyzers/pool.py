@@ -7,13 +7,14 @@ and another the cause.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.stacks import Shape, Stacks
-from stallscope.analyzers.waits import IDLE
+from stallscope.analyzers.waits import IDLE, RUNNING
 from stallscope.model.capture import Capture, Sample, Thread
 
 __all__ = ["FEW", "Pool", "Sighting", "Spot", "collect"]
@@ -23,6 +24,7 @@ FEW = 5
 LEAST_COVERAGE = 0.04
 """The least part of the time that a cause must fill: less is what a healthy server does as well."""
 SPOTS = 5
+SPOT_FRAMES = 3
 LEAST_SPOT = 0.02
 
 
@@ -38,6 +40,7 @@ class Sighting(NamedTuple):
     """Index of the holder entry of the signature."""
     moment: int | None
     times: int
+    state: str
 
 
 class Spot(NamedTuple):
@@ -45,6 +48,13 @@ class Spot(NamedTuple):
 
     where: str
     share: float
+
+
+def _place(shape: Shape) -> str:
+    """Return the frames that best show what a holder does; recursion counts once."""
+    start = min(shape.depth, max(0, len(shape.frames) - 1))
+    names = [name for name, _ in itertools.groupby(shape.frames[start:])]
+    return " < ".join(names[:SPOT_FRAMES]) or "no frames"
 
 
 class _Summary(NamedTuple):
@@ -133,7 +143,7 @@ class Pool:
         sampled = [s for s in found if s.moment is None]
         counts: Counter[str] = Counter()
         for sighting in sampled or found:
-            counts[sighting.shape.excerpt(3)] += sighting.times
+            counts[_place(sighting.shape)] += sighting.times
         total = sum(counts.values())
         spots = [Spot(where, count / total) for where, count in counts.most_common(SPOTS)]
         return tuple(spot for spot in spots if spot.share >= LEAST_SPOT)
@@ -156,12 +166,12 @@ def collect(
     }
     found: dict[str, list[Sighting]] = {}
 
-    def add(item: Thread | Sample, shape: Shape, moment: int | None) -> None:
+    def add(item: Thread | Sample, shape: Shape, moment: int | None, state: str) -> None:
         for signature, entries in shape.holder_of.items():
             entry = next((number for number in entries if number in certain[signature]), None)
             if entry is not None:
                 sighting = Sighting(
-                    item.process, item.tid, item.name, shape, entry, moment, item.count
+                    item.process, item.tid, item.name, shape, entry, moment, item.count, state
                 )
                 found.setdefault(signature, []).append(sighting)
 
@@ -171,10 +181,10 @@ def collect(
             capture.threads, stacks[moment].shapes, states[moment], strict=True
         ):
             if shape.holder_of and state != IDLE:
-                add(thread, shape, moment)
+                add(thread, shape, moment, state)
         for sample, shape in zip(capture.samples, stacks[moment].samples, strict=True):
             samples += sample.count
             if shape.holder_of:
-                add(sample, shape, None)
+                add(sample, shape, None, RUNNING)
     ticks = sum(c.sample_window_ns / c.sample_period_ns for c in captures if c.sample_period_ns)
     return Pool(len(captures), found, samples=samples, ticks=ticks)

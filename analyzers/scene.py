@@ -415,7 +415,7 @@ class Scene:
             tid=item.tid,
             name=item.name,
             frames=sighting.shape.frames,
-            state=RUNNING if sighting.moment is None else WAITING,
+            state=sighting.state,
             source=SAMPLE if sighting.moment is None else candidate.source,
             certain=candidate.certain,
             sql=item.query,

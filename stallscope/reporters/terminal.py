@@ -135,7 +135,9 @@ class _Report:
         for item in use.shares:
             name = f" [{item.signature}]" if item.signature else ""
             yield from self._wrap(
-                f"{self._name(item.where)}{name}", indent=f"  {item.share:4.0%}  ", hang=" " * 8
+                f"{' < '.join(map(self._name, item.where.split(' < ')))}{name}",
+                indent=f"  {item.share:4.0%}  ",
+                hang=" " * 8,
             )
 
     def _why(self, finding: Finding) -> Iterator[Line]:
