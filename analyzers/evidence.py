@@ -85,32 +85,7 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     if scene.is_brief(case.waiters):
         against.append("none of these waits had lasted 10 ms at the capture")
     says += releases.described(scene, case.waiters)
-    if case.blocker is not None:
-        thread = case.blocker.thread
-        now = "it now" if case.blocker.source == releases.SOURCE else "it"
-        doing = scene.doing(thread)
-        if case.blocker.sighting is not None:
-            now, doing = "it", _seen(case.blocker.sighting)
-        says.append(f"{scene.say(thread)} {case.blocker.role}: {now} {doing}")
-        if case.blocker.via:
-            says.append(
-                "between the waiters and the blocker: "
-                + ", ".join(
-                    f"{scene.say(i)} in {scene.shape(i).site()}" for i in case.blocker.via[:5]
-                )
-            )
-        if not case.blocker.certain and case.blocker.source == "frames":
-            against.append("no lock word names the blocker: it was chosen by its stack")
-        if case.blocker.source == releases.SOURCE:
-            against.append(
-                "the current holder was not seen, only the thread that released the lock last"
-            )
-            against += [case.blocker.unseen] if case.blocker.unseen else []
-        item = scene.capture.threads[thread]
-        if item.label is Label.RACED and item.frames:
-            against.append(
-                "the blocker ran while its stack was copied: its frames may be inconsistent"
-            )
+    _blocker(scene, case, says, against)
     between = pending(scene, case.signature, case.waiters)
     if between is not None and (case.blocker is None or between[0] != case.blocker.thread):
         says.append(f"{scene.say(between[0])} {between[1]}")
@@ -128,6 +103,33 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     elif case.root is not None:
         against.append(f"its blocker waits too: {case.root} is closer to the cause")
     return says, against
+
+
+def _blocker(scene: Scene, case: Case, says: list[str], against: list[str]) -> None:
+    """Add what is known of the blocker, and what is not."""
+    if case.blocker is None:
+        return
+    thread = case.blocker.thread
+    now = "it now" if case.blocker.source == releases.SOURCE else "it"
+    doing = scene.doing(thread)
+    if case.blocker.sighting is not None:
+        now, doing = "it", _seen(case.blocker.sighting)
+    says.append(f"{scene.say(thread)} {case.blocker.role}: {now} {doing}")
+    if case.blocker.via:
+        says.append(
+            "between the waiters and the blocker: "
+            + ", ".join(f"{scene.say(i)} in {scene.shape(i).site()}" for i in case.blocker.via[:5])
+        )
+    if not case.blocker.certain and case.blocker.source == "frames":
+        against.append("no lock word names the blocker: it was chosen by its stack")
+    if case.blocker.source == releases.SOURCE:
+        against.append(
+            "the current holder was not seen, only the thread that released the lock last"
+        )
+        against += [case.blocker.unseen] if case.blocker.unseen else []
+    item = scene.capture.threads[thread]
+    if item.label is Label.RACED and item.frames:
+        against.append("the blocker ran while its stack was copied: its frames may be inconsistent")
 
 
 def _seen(sighting: Sighting) -> str:

@@ -17,10 +17,12 @@ __all__ = [
     "Stack",
     "StackCounts",
     "Stuck",
+    "Together",
     "Verdict",
     "related",
     "sample",
     "series",
+    "together",
 ]
 
 MAX_STUCK = 20
@@ -59,6 +61,17 @@ class Verdict(msgspec.Struct, frozen=True):
     blockers: dict[int, int]
 
 
+class Together(msgspec.Struct, frozen=True):
+    """The verdict of all samples together: in how many of them it is."""
+
+    signature: str | None
+    title: str
+    confidence: float
+    threads: int
+    blocker: int | None
+    samples: int
+
+
 class Stuck(msgspec.Struct, frozen=True):
     """Threads that stood in one stack in each sample that has them, and in all of them."""
 
@@ -90,6 +103,23 @@ class Series(msgspec.Struct, frozen=True):
     persists: tuple[StackCounts, ...]
     """Stacks of every sample."""
     comes_and_goes: tuple[StackCounts, ...]
+    together: Together | None = None
+    """None: no stall, or the samples are of several servers."""
+
+
+def together(analysis: Analysis | None) -> Together | None:
+    """Return the verdict of samples that were analyzed together."""
+    if analysis is None or not analysis.findings:
+        return None
+    first = analysis.findings[0]
+    return Together(
+        signature=first.signature,
+        title=first.title,
+        confidence=first.confidence,
+        threads=first.threads,
+        blocker=first.blocker.tid if first.blocker is not None else None,
+        samples=first.seen.captures if first.seen is not None else 1,
+    )
 
 
 def sample(analysis: Analysis, name: str) -> Sample:
@@ -127,8 +157,11 @@ def related(samples: Sequence[Sample]) -> bool:
     return bool(pairs) and 2 * common >= len(pairs)
 
 
-def series(samples: Sequence[Sample]) -> Series:
-    """Put samples in order of their time, where all have one, and compare them."""
+def series(samples: Sequence[Sample], verdict: Together | None = None) -> Series:
+    """Put samples in order of their time, where all have one, and compare them.
+
+    ``verdict``: that of all of them together.
+    """
     ordered = list(samples)
     if all(item.time_ns is not None for item in ordered):
         ordered.sort(key=lambda item: item.time_ns or 0)
@@ -145,6 +178,7 @@ def series(samples: Sequence[Sample]) -> Series:
         went=went,
         persists=persists,
         comes_and_goes=comes,
+        together=verdict,
     )
 
 

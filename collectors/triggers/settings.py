@@ -87,10 +87,10 @@ class NotifySettings(_Settings, frozen=True):
 
 
 class BurstSettings(_Settings, frozen=True):
-    """``[burst]``: the captures over one stall, to see who moves."""
+    """``[burst]``: the captures of one stall, of which its verdict is drawn."""
 
-    captures: Annotated[int, msgspec.Meta(ge=1, le=100)] = 5
-    interval: Annotated[float, msgspec.Meta(ge=0.01, le=60)] = 0.1
+    captures: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
+    interval: Annotated[float, msgspec.Meta(ge=0.01, le=60)] = 0.03
     """Seconds from start to start."""
 
 

@@ -98,7 +98,10 @@ struct stall_error *stall_burst_begin(struct stall_capturer *capturer,
 	if (err)
 		return err;
 	burst->taken = 1;
-	schedule_first(burst);
+	if (stall_capturer_stops_threads(capturer))
+		give_up(burst, "each capture of this backend stops threads");
+	else
+		schedule_first(burst);
 	*ret = no_cleanup_ptr(burst);
 	return NULL;
 }

@@ -136,6 +136,11 @@ static void snapshot_destroyp(struct stall_snapshot **snapshot)
 	stall_snapshot_destroy(*snapshot);
 }
 
+bool stall_capturer_stops_threads(const struct stall_capturer *capturer)
+{
+	return capturer->backend->stops_threads;
+}
+
 void stall_capturer_burst_end(struct stall_capturer *capturer)
 {
 	capturer->in_burst = false;

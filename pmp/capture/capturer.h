@@ -53,6 +53,9 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 struct stall_error *stall_capturer_burst_begin(struct stall_capturer *capturer);
 void stall_capturer_burst_end(struct stall_capturer *capturer);
 
+// Whether each capture stops threads.
+bool stall_capturer_stops_threads(const struct stall_capturer *capturer);
+
 // Switches to other processes; caches of their files are kept.
 struct stall_error *stall_capturer_set_targets(struct stall_capturer *capturer, const pid_t *pids,
 					       size_t count);

@@ -5,9 +5,9 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/privileges.h"
 #include "ebpf/denylist.h"
 #include "ebpf/threads_loader.h"
@@ -57,18 +57,10 @@ struct capture {
 	struct work *work; // one for each thread that was found
 	size_t found;
 	struct stall_stack_copy **copies; // room for the arguments of stall_stacks_copy
-	int64_t deadline_us;
+	uint64_t deadline_ns;
 	size_t arena_full, threads_32bit;
 	bool sampling_refused;
 };
-
-static int64_t now_us(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
 
 // Loading takes tens of milliseconds, most of them for the kernel's types: what a probe loaded is
 // kept for the open that usually follows.
@@ -430,7 +422,7 @@ static struct stall_error *settle_rest(struct capture *capture, uint32_t *pendin
 	struct stall_error *err = NULL;
 
 	for (unsigned int pass = 1; count && pass < capture->options->passes; pass++) {
-		if (now_us() > capture->deadline_us)
+		if (stall_clock_ns(CLOCK_MONOTONIC) > capture->deadline_ns)
 			return stall_snapshot_note(
 				capture->snapshot, "deadline",
 				"%zu threads kept running until the deadline of %u ms", count,
@@ -585,22 +577,22 @@ static struct stall_error *choose_processes(struct state *state,
 static struct stall_error *bpf_capture(void *arg, struct stall_snapshot *snapshot,
 				       const struct stall_snapshot_options *options)
 {
-	int64_t start = now_us();
+	uint64_t start = stall_clock_ns(CLOCK_MONOTONIC);
 	struct capture capture = {
 		.state = arg,
 		.snapshot = snapshot,
 		.options = options,
-		.deadline_us = start + (int64_t)options->deadline_ms * 1000,
+		.deadline_ns = start + (uint64_t)options->deadline_ms * 1000000,
 	};
 
 	struct stall_error *err = choose_processes(capture.state, snapshot);
 	if (!err)
 		err = stall_thread_index_init(&capture.index, snapshot);
 	if (!err) {
-		start = now_us();
+		start = stall_clock_ns(CLOCK_MONOTONIC);
 		err = read_threads(&capture);
 	}
-	snapshot->snapshot_ns = (now_us() - start) * 1000;
+	snapshot->snapshot_ns = stall_clock_ns(CLOCK_MONOTONIC) - start;
 	if (!err) {
 		finish_threads(&capture);
 		err = stall_snapshot_drop_ended(snapshot);

@@ -42,6 +42,10 @@ class CaptureBackend(Protocol):
     @property
     def restarts(self) -> int: ...
 
+    @property
+    def takes_bursts(self) -> bool:
+        """Return whether each of its files has all captures of a burst."""
+
     def start(self, pids: tuple[int, ...]) -> None: ...
 
     def follow(self, pids: tuple[int, ...]) -> None: ...
@@ -56,6 +60,8 @@ class CaptureBackend(Protocol):
 
 class ProbeBackend(ProbeSession):
     """The probe, started with the options that the triggers need."""
+
+    takes_bursts = True
 
     def __init__(
         self, probe: ProbeSettings, settings: AgentSettings, put: Put, *, always_on: bool = False
@@ -85,6 +91,7 @@ def with_triggers(
     sleeps = [trigger.sleep for trigger in settings.triggers if trigger.wait is not None]
     return msgspec.structs.replace(
         probe,
+        burst=settings.burst,
         at_rest=not always_on and reader is None,
         triggers=tuple(probe_options(settings.triggers)),
         # A wait for which no trigger would fire need not be captured.
@@ -94,6 +101,8 @@ def with_triggers(
 
 class SerialBackend:
     """Takes one capture at a time by a slow function, in its own thread."""
+
+    takes_bursts = False
 
     def __init__(self, take: Callable[[tuple[int, ...]], Capture], put: Put) -> None:
         self.restarts = 0
@@ -155,6 +164,11 @@ class FallbackBackend:
     def restarts(self) -> int:
         """Return how often the probe was started again."""
         return self._probe.restarts
+
+    @property
+    def takes_bursts(self) -> bool:
+        """Return whether the backend that works now takes bursts."""
+        return self._probe.ready or self._other.takes_bursts
 
     def start(self, pids: tuple[int, ...]) -> None:
         self._other.start(pids)

@@ -50,7 +50,6 @@ from stallscope.agent.messages import (
     TriggerFired,
 )
 from stallscope.agent.verdict_process import VerdictAnswer
-from stallscope.agent.verdicts import combine
 from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import BurstSettings
 from stallscope.model.capture import Note
@@ -354,8 +353,11 @@ class IncidentMachine:
         """It cannot be stored; notifications are still sent."""
         self.lost = why
 
-    def analyzed(self, answers: Iterable[tuple[str, VerdictAnswer]]) -> None:
-        """Take verdicts of captures, and choose that of the incident."""
+    def analyzed(
+        self, answers: Iterable[tuple[str, VerdictAnswer]], together: Verdict | None
+    ) -> None:
+        """Take the verdicts of captures, and that of all of them together."""
+        taken: list[VerdictAnswer] = []
         for key, answer in answers:
             capture = self.captures.get(key)
             if capture is None or capture.entry is None or capture.step is not Step.ANALYZING:
@@ -363,12 +365,22 @@ class IncidentMachine:
             capture.step = Step.ANALYZED
             capture.sessions = None
             self._take_answer(capture, capture.entry, answer)
+            taken.append(answer)
+        if not taken:
+            return
         before = self.verdict
-        self.verdict = combine(c.entry.verdict for c in self.captures.values() if c.entry)
+        self.verdict = together
+        if together is None and any(answer.error is not None for answer in taken):
+            self.verdict = self._surest()
         self._save()
         # The trigger that fired first may be a side effect of the stall.
         if not self._notified or verdict_name(self.verdict) != verdict_name(before):
             self._notify_stall(self.value())
+
+    def _surest(self) -> Verdict | None:
+        """Return the surest verdict of one capture: some could not be analyzed with the others."""
+        verdicts = [c.entry.verdict for c in self.captures.values() if c.entry and c.entry.verdict]
+        return max(verdicts, key=lambda verdict: verdict.confidence, default=None)
 
     def poll(self, event: Polled, now: Moment, *, capturing: bool) -> None:
         """Do what is due; ``capturing``: some capture is being taken."""
@@ -547,7 +559,12 @@ class IncidentMachine:
                 capture.step = Step.ANALYZING
                 requests.append(AnalysisRequest(capture.key, capture.entry.file, capture.sessions))
         if requests:
-            self._emit(AnalyzeCaptures(self.number, tuple(requests)))
+            known = tuple(
+                capture.entry.file
+                for capture in captures
+                if capture.step is Step.ANALYZED and capture.entry is not None
+            )
+            self._emit(AnalyzeCaptures(self.number, tuple(requests), known))
 
     def _take_answer(self, capture: Capture, entry: CaptureEntry, answer: VerdictAnswer) -> None:
         for missing in answer.notes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 from stallscope.agent.clock import NS
 from stallscope.agent.events import CaptureResult, QueryResult
@@ -32,17 +33,28 @@ from stallscope.agent.messages import (
     Suppressed,
     TriggerFired,
 )
-from stallscope.collectors.triggers.settings import AgentSettings
+from stallscope.collectors.triggers.settings import AgentSettings, BurstSettings
 from stallscope.model.incident import Incident
 from stallscope.store import incident_id
 
 __all__ = ["Incidents"]
 
 
-class Incidents:
-    """All incidents of an agent. ``handle`` takes an event, and returns commands."""
+MAX_SINGLE = 5
+"""Captures of a burst that are taken one by one: gdb stops the server for each."""
+LEAST_SINGLE_SECONDS = 0.1
 
-    def __init__(self, settings: AgentSettings) -> None:
+
+class Incidents:
+    """All incidents of an agent. ``handle`` takes an event, and returns commands.
+
+    ``takes_bursts``: whether each capture that is requested is a burst; else an incident requests
+    the captures of its burst one by one.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, takes_bursts: Callable[[], bool] = lambda: False
+    ) -> None:
         self.found = 0
         """How many incidents began."""
         self.stalls = 0
@@ -50,6 +62,7 @@ class Incidents:
         self.last_fired: dict[str, int] = {}
         """Trigger → CLOCK_MONOTONIC; of an earlier agent, too."""
         self._settings = settings
+        self._takes_bursts = takes_bursts
         self._limits = CaptureLimits(settings.captures_an_hour)
         self._open: IncidentMachine | None = None
         self._closing: list[IncidentMachine] = []
@@ -157,7 +170,15 @@ class Incidents:
         self._open = IncidentMachine(
             self.found, value, self._limits, self._numbers, self._commands.append
         )
-        self._open.begin(event, self._settings.burst, recovery_ns, now)
+        burst = self._settings.burst
+        if self._takes_bursts():
+            burst = BurstSettings(captures=1)
+        else:
+            burst = BurstSettings(
+                captures=min(burst.captures, MAX_SINGLE),
+                interval=max(burst.interval, LEAST_SINGLE_SECONDS),
+            )
+        self._open.begin(event, burst, recovery_ns, now)
 
     def _poll(self, event: Polled, now: Moment) -> None:
         for machine in self._all():
@@ -200,7 +221,7 @@ class Incidents:
         for machine in self._all():
             if machine.number == event.incident:
                 before = machine.verdict
-                machine.analyzed(event.answers)
+                machine.analyzed(event.answers, event.together)
                 self.stalls += before is None and machine.verdict is not None
 
     def _of_capture(self, key: str) -> IncidentMachine | None:

@@ -123,7 +123,7 @@ class Agent:
         self._verdicts = verdicts
         self._clock = clock or Clock()
         self._backend = environment.backend(settings, self.events.put)
-        self.incidents = Incidents(settings)
+        self.incidents = Incidents(settings, lambda: self._backend.takes_bursts)
         self._runner = CommandRunner(
             self,
             store,

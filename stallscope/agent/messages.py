@@ -9,7 +9,7 @@ import msgspec
 
 from stallscope.agent.events import CaptureResult, QueryResult
 from stallscope.agent.verdict_process import VerdictAnswer
-from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
+from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry, Verdict
 from stallscope.model.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -117,10 +117,14 @@ class CaptureLost(msgspec.Struct, frozen=True):
 
 
 class CapturesAnalyzed(msgspec.Struct, frozen=True):
-    """The analyses of captures of one incident, by key."""
+    """The analyses of captures of one incident, by key.
+
+    ``together``: the verdict of all captures of the incident.
+    """
 
     incident: int
     answers: tuple[tuple[str, VerdictAnswer], ...]
+    together: Verdict | None = None
 
 
 class ServerEnded(msgspec.Struct, frozen=True):
@@ -230,6 +234,8 @@ class AnalyzeCaptures(msgspec.Struct, frozen=True):
 
     incident: int
     requests: tuple[AnalysisRequest, ...]
+    known: tuple[str, ...] = ()
+    """Files of captures that were named before: they count for the verdict of all."""
 
 
 class Notify(msgspec.Struct, frozen=True):

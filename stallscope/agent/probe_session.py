@@ -18,6 +18,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
+from stallscope.collectors.triggers.settings import BurstSettings
 from stallscope.model import waitlines
 from stallscope.model.waitlines import Notice, WaitLine
 
@@ -62,6 +63,8 @@ class ProbeSettings(msgspec.Struct, frozen=True):
     ring: Path | None = None
     """The ring of the backend inproc, or its folder; None: it is searched for."""
     force_kernel: bool = False
+    burst: BurstSettings = BurstSettings(captures=1)
+    """The captures of which each file has a burst."""
     at_rest: bool = False
     """Attach nothing until a wait is past half of its threshold."""
 
@@ -82,6 +85,9 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
         history=True,
     )
     args += ["--follow", "--read-string", "server_version"]
+    if settings.burst.captures > 1:
+        args += ["--burst", str(settings.burst.captures)]
+        args += ["--burst-interval", str(round(settings.burst.interval * 1000))]
     if watch and settings.triggers:
         args += settings.triggers
         args += ["--capture-interval", str(round(settings.capture_interval * 1000))]
@@ -188,8 +194,10 @@ class ProbeSession:
         with self._lock:
             stream = self._stream if self._ready else None
             if stream is not None:
-                self._asked.append(_CaptureRequest(key, time.monotonic()))
-                stream.say(f"snap {path}")
+                burst = self.settings.burst
+                limit = CAPTURE_SECONDS + burst.captures * burst.interval
+                self._asked.append(_CaptureRequest(key, time.monotonic(), limit))
+                stream.say(f"{'burst' if burst.captures > 1 else 'snap'} {path}")
         if stream is None:
             self._put(_failed(key, self._failure or "the probe is not ready yet"))
 

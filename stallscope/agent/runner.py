@@ -39,7 +39,7 @@ from stallscope.agent.messages import (
     TakeCapture,
 )
 from stallscope.agent.metrics import AgentMetrics
-from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
+from stallscope.agent.verdict_process import Answers, VerdictRequest
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.model.incident import Incident
@@ -187,12 +187,16 @@ class CommandRunner:
             VerdictRequest(str(folder / one.file), one.sessions) for one in command.requests
         ]
 
-        def analyzed(found: tuple[VerdictAnswer, ...]) -> None:
-            self._metrics.failures["analysis"] += sum(one.error is not None for one in found)
-            answers = tuple((keys[one.path], one) for one in found)
-            self._loop.feed(CapturesAnalyzed(command.incident, answers))
+        def analyzed(found: Answers) -> None:
+            self._metrics.failures["analysis"] += sum(one.error is not None for one in found.each)
+            answers = tuple((keys[one.path], one) for one in found.each)
+            self._loop.feed(CapturesAnalyzed(command.incident, answers, found.together))
 
-        self._verdicts.analyze(requests, lambda found: self._put(Callback(lambda: analyzed(found))))
+        # Those that were named before have their sessions in files beside them.
+        known = [VerdictRequest(str(folder / file), known=True) for file in command.known]
+        self._verdicts.analyze(
+            [*known, *requests], lambda found: self._put(Callback(lambda: analyzed(found)))
+        )
 
     def _notify(self, command: Notify) -> None:
         value, event = command.value, command.event

@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from stallscope.analyzers import catalog, importers
-from stallscope.analyzers.series import Sample, related, sample, series
+from stallscope.analyzers.series import Sample, related, sample, series, together
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.base.text import one_line
 from stallscope.commands import _common, _inputs
+from stallscope.commands._together import Together
 from stallscope.reporters import course, lines, progress
 
 __all__ = ["EPILOG", "add_arguments", "run"]
@@ -55,7 +56,7 @@ class _Outcome(msgspec.Struct):
     """The results of all inputs."""
 
     samples: list[Sample] = []
-
+    together: Together = msgspec.field(default_factory=Together)
     reports: int = 0
     failed: int = 0
     partial: bool = False
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> Exit:
                 _complain(error, outcome)
     if not outcome.reports:
         return Exit.FAILED
-    _series(args, outcome)
+    _series(args, outcome, signatures)
     return _common.exit_code(
         partial=outcome.partial or outcome.failed > 0,
         stall=outcome.stall,
@@ -136,6 +137,7 @@ def _file(
         )
         if len(outcome.samples) < MAX_SAMPLES:
             outcome.samples.append(sample(analysis, _label(name, number, len(captures))))
+            outcome.together.add(capture)
         if not args.series:
             if not args.json:
                 _heading(name, number, len(captures), args, outcome)
@@ -150,17 +152,20 @@ def _label(name: str, number: int, total: int) -> str:
     return f"{name}, dump {number} of {total}" if total > 1 else name
 
 
-def _series(args: argparse.Namespace, outcome: _Outcome) -> None:
+def _series(args: argparse.Namespace, outcome: _Outcome, signatures: catalog.Catalog) -> None:
     """Print how the captures of one server change over time."""
+    verdict = None
+    if len(outcome.samples) > 1 and related(outcome.samples) and (args.series or not args.json):
+        verdict = together(outcome.together.analyze(signatures))
     if args.series:
-        report = series(outcome.samples)
+        report = series(outcome.samples, verdict)
         if args.json:
             print(course.dumps(report))
         else:
             lines.print_lines(course.render(report, lines.width_of(sys.stdout)), sys.stdout)
     elif not args.json and len(outcome.samples) > 1 and related(outcome.samples):
         print()
-        text = course.render(series(outcome.samples), lines.width_of(sys.stdout))
+        text = course.render(series(outcome.samples, verdict), lines.width_of(sys.stdout))
         lines.print_lines(text, sys.stdout)
 
 

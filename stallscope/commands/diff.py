@@ -12,9 +12,10 @@ import msgspec
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.diff import diff
-from stallscope.analyzers.series import Sample, sample
+from stallscope.analyzers.series import Sample, related, sample
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.commands import _common, _inputs, _options
+from stallscope.commands._together import Together
 from stallscope.reporters import course, facts, lines, progress, terminal
 from stallscope.reporters.sentence import Speaker
 
@@ -47,6 +48,7 @@ class _Side(msgspec.Struct):
     """One side of the comparison."""
 
     samples: list[Sample] = []
+    together: Together = msgspec.field(default_factory=Together)
     worst: Analysis | None = None
     """The analysis with the highest confidence; any, where there are no findings."""
     unread: list[str] = []
@@ -54,10 +56,17 @@ class _Side(msgspec.Struct):
 
     def add(self, analysis: Analysis, name: str) -> None:
         self.samples.append(sample(analysis, name))
+        self.together.add(analysis.capture)
         if self.worst is None or _confidence(analysis) > _confidence(self.worst):
             self.worst = analysis
         self.unread += facts.unread(analysis.capture)
         self.partial |= analysis.capture.partial
+
+    def verdict(self, signatures: catalog.Catalog) -> Analysis | None:
+        """Return the analysis of all captures together, where they are of one server."""
+        if related(self.samples):
+            return self.together.analyze(signatures) or self.worst
+        return self.worst
 
 
 def run(args: argparse.Namespace) -> Exit:
@@ -73,10 +82,11 @@ def run(args: argparse.Namespace) -> Exit:
     width = lines.width_of(sys.stdout)
     text: list[lines.Line] = []
     stall: list[lines.Line] = []
-    if after.worst is not None:
-        style = "bold red" if after.worst.findings else "bold green"
-        text += lines.wrap(Speaker(after.worst).verdict(), width, style=style)
-        stall = terminal.stall(after.worst, terminal.Options(width=width))
+    now = after.verdict(signatures)
+    if now is not None:
+        style = "bold red" if now.findings else "bold green"
+        text += lines.wrap(Speaker(now).verdict(), width, style=style)
+        stall = terminal.stall(now, terminal.Options(width=width))
     text += course.diff_head(report, width, names=(args.before, args.after))
     text += stall
     text += course.diff_changes(report, width)

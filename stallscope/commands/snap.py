@@ -106,6 +106,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--no-kernel-stacks", action="store_true", help="omit kernel frames")
     _options.add_force_kernel_argument(how)
+    _add_burst_arguments(parser)
+    save = parser.add_argument_group("file")
+    save.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="save the capture; .zst compresses it"
+    )
+    save.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
+    _common.add_report_arguments(parser)
+
+
+def _add_burst_arguments(parser: argparse.ArgumentParser) -> None:
     burst = parser.add_argument_group("burst")
     burst.add_argument(
         "--captures",
@@ -128,13 +139,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take captures for so long, instead of --captures",
     )
     burst.add_argument("--once", action="store_true", help="take one capture")
-    save = parser.add_argument_group("file")
-    save.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="save the capture; .zst compresses it"
-    )
-    save.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
-    _common.add_report_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> Exit:

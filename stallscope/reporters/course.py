@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stallscope.analyzers.diff import Change, Diff, Side
-from stallscope.analyzers.series import Series, StackCounts, Verdict
+from stallscope.analyzers.series import Series, StackCounts, Together, Verdict
 from stallscope.base.text import clean, without_surrogates
 from stallscope.reporters.lines import Line, short_name, wrap
 
@@ -44,6 +44,8 @@ def render(report: Series, width: int) -> list[Line]:
 
 def _series(report: Series, width: int) -> Iterator[Line]:
     yield Line(f"Over {_samples(report.samples)}", "bold")
+    if report.together is not None:
+        yield from wrap(_together(report.together, report.samples), width, indent="  ", hang="    ")
     for verdict in report.verdicts[:_SHOWN]:
         yield from wrap(_verdict(verdict, report.samples), width, indent="  ", hang="    ")
     if report.quiet:
@@ -57,6 +59,13 @@ def _series(report: Series, width: int) -> Iterator[Line]:
     yield Line(f"  {report.moved} threads moved, {report.came} appeared, {report.went} disappeared")
     yield from _courses("Stacks of all samples", report.persists, width)
     yield from _courses("Stacks that come and go", report.comes_and_goes, width)
+
+
+def _together(verdict: Together, samples: int) -> str:
+    name = verdict.signature or verdict.title
+    text = f"all together: {name}, confidence {verdict.confidence:.2f}"
+    text += f", in {verdict.samples} of {samples}"
+    return text + (f"; blocked by thread {verdict.blocker}" if verdict.blocker else "")
 
 
 def _verdict(verdict: Verdict, samples: int) -> str:

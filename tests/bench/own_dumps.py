@@ -23,7 +23,6 @@ from tests.bench.stats import BenchError, Row, Section
 from tests.support.dumps import TOOLS, Verdict, held, verdict
 from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, Unavailable, program
 from tests.support.stall import STALLS
-from tests.support.stalls.stall import DiskStall, Stall
 from tests.support.stalls import (
     FILE_EXTEND_OPTIONS,
     REDO_SYNC_OPTIONS,
@@ -31,6 +30,7 @@ from tests.support.stalls import (
     device_missing,
     loop_device,
 )
+from tests.support.stalls.stall import DiskStall, Stall
 from tests.support.targets import trouble
 
 __all__ = ["FROZEN", "HELD", "TURNS", "Round", "section", "table"]

@@ -16,7 +16,7 @@ from stallscope.agent.events import CaptureResult, Put, Signal
 from stallscope.agent.loop import Agent
 from stallscope.agent.sources import Sources
 from stallscope.agent.target import Target
-from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
+from stallscope.agent.verdict_process import Answers, VerdictAnswer, VerdictRequest
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes
@@ -102,6 +102,7 @@ class FakeBackend:
     def __init__(self, put: Put) -> None:
         self.put = put
         self.restarts = 0
+        self.takes_bursts = False
         self.followed: list[tuple[int, ...]] = []
         self.adapted: list[AgentSettings] = []
         self.fails: str | None = None
@@ -134,16 +135,14 @@ class FakeVerdicts(VerdictProcess):
         self.notes = notes
         self.asked: list[VerdictRequest] = []
 
-    def analyze(
-        self, requests: Sequence[VerdictRequest], done: Callable[[tuple[VerdictAnswer, ...]], None]
-    ) -> None:
-        self.asked += requests
-        done(
-            tuple(
-                VerdictAnswer(request.path, self.verdict, notes=self.notes, version="10.11.19")
-                for request in requests
-            )
+    def analyze(self, requests: Sequence[VerdictRequest], done: Callable[[Answers], None]) -> None:
+        asked = [request for request in requests if not request.known]
+        self.asked += asked
+        each = tuple(
+            VerdictAnswer(request.path, self.verdict, notes=self.notes, version="10.11.19")
+            for request in asked
         )
+        done(Answers(each, self.verdict))
 
 
 class JumpingClock(Clock):

@@ -123,7 +123,7 @@ class Driver:
                     (one.key, VerdictAnswer(one.file, verdict if ok else None, error))
                     for one in requests
                 )
-                self.handle(CapturesAnalyzed(incident, answers))
+                self.handle(CapturesAnalyzed(incident, answers, verdict if ok else None))
 
     def do_all(self, *, ok: bool = True, verdict: Verdict | None = FOUND) -> None:
         """Do all that is waited for, and what follows from it."""

@@ -17,7 +17,6 @@ from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.threadwatch import ThreadMetrics
 from stallscope.agent.verdict_process import VerdictRequest
 from stallscope.agent.verdict_process.naming import name_capture, verdict_of
-from stallscope.agent.verdicts import combine
 from stallscope.agent.writer import MAX_JOBS, Writer
 from stallscope.analyzers import catalog, engine
 from stallscope.base.errors import StallscopeError
@@ -54,16 +53,6 @@ def test_a_line_larger_than_the_history_is_not_kept() -> None:
     assert len(history) == history.bytes == 0
 
 
-def verdict(signature: str | None, threads: int, confidence: float) -> Verdict:
-    return Verdict(signature, f"it is {signature}", confidence, threads)
-
-
-def test_the_verdict_of_most_threads_over_the_burst_wins() -> None:
-    burst = [verdict("a", 190, 0.8), verdict("b", 150, 0.9), verdict("b", 150, 0.95), None]
-    assert combine(burst) == verdict("b", 150, 0.95)
-    assert combine([verdict("a", 10, 0.9), verdict("b", 11, 0.5)]) == verdict("a", 10, 0.9)
-
-
 @pytest.mark.parametrize(
     ("reported", "missing", "notes"),
     [
@@ -79,7 +68,7 @@ def test_only_threads_without_connections_are_said_to_be_without(
     thread = Thread(tid=101, frames=(), state="S", label=Label.VERIFIED)
     capturefile.write(Capture(backend="bpf", processes=(Process(100),), threads=(thread,)), path)
     sessions = Sessions(sessions=(Session(7, 101),), pid=100, **reported)
-    judged = name_capture(VerdictRequest(str(path), sessions), catalog.load([]))
+    judged, _ = name_capture(VerdictRequest(str(path), sessions), catalog.load([]))
     assert (judged.error, judged.sessions, judged.notes) == (None, missing, notes)
     (annotated,) = capturefile.read(path).threads
     assert annotated.connection == (None if missing else 7)
@@ -88,7 +77,8 @@ def test_only_threads_without_connections_are_said_to_be_without(
 def test_the_version_of_the_server_is_what_the_capture_says(tmp_path: Path) -> None:
     path = tmp_path / "0001.jsonl.zst"
     capturefile.write(convoy(), path)
-    assert name_capture(VerdictRequest(str(path)), catalog.load([])).version == "5.5.9"
+    answer, _ = name_capture(VerdictRequest(str(path)), catalog.load([]))
+    assert answer.version == "5.5.9"
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -115,16 +105,6 @@ def test_a_blocker_that_another_thread_can_be_as_well_is_a_likely_one() -> None:
     assert found is not None
     assert found.blocker is not None
     assert found.blocker.startswith("thread 100 (likely), ")
-
-
-def test_a_stall_without_a_name_gives_way_to_one_with_a_name() -> None:
-    assert combine([verdict(None, 500, 0.9), verdict("a", 3, 0.4)]) == verdict("a", 3, 0.4)
-    assert combine([verdict(None, 500, 0.9)]) == verdict(None, 500, 0.9)
-
-
-def test_no_stall_in_any_capture_is_no_verdict() -> None:
-    assert combine([None, None]) is None
-    assert combine([]) is None
 
 
 def test_the_writer_works_in_order_and_what_follows_is_the_loops() -> None:
@@ -170,7 +150,7 @@ def incident() -> Incident:
 
 
 def test_people_get_one_line_of_an_incident() -> None:
-    found = msgspec.structs.replace(incident(), verdict=verdict("metadata-lock", 20, 0.89))
+    found = msgspec.structs.replace(incident(), verdict=Verdict("metadata-lock", "", 0.89, 20))
     (line,) = render("stall", found, Path("/var/lib/x"), as_json=False)
     assert line == (
         "stall: mariadbd (pid 4711): metadata-lock (0.89), 20 threads; threads:"

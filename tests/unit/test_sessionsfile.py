@@ -143,7 +143,7 @@ def test_naming_leaves_the_capture_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "0001.jsonl.zst"
     capturefile.write(convoy(), path)
     before = (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns)
-    judged = name_capture(VerdictRequest(str(path), SESSIONS), catalog.load([]))
+    judged, _ = name_capture(VerdictRequest(str(path), SESSIONS), catalog.load([]))
     assert (judged.error, judged.sessions, judged.notes) == (None, None, SESSIONS.notes)
     assert (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) == before
     assert connections(capturefile.read(path)) == EXPECTED
@@ -153,7 +153,7 @@ def test_a_verdict_does_not_need_the_file(tmp_path: Path) -> None:
     path = tmp_path / "0001.jsonl.zst"
     capturefile.write(convoy(), path)
     sessionsfile.path_of(path).mkdir()
-    judged = name_capture(VerdictRequest(str(path), SESSIONS), catalog.load([]))
+    judged, _ = name_capture(VerdictRequest(str(path), SESSIONS), catalog.load([]))
     assert judged.verdict is not None
     assert judged.sessions is not None
     assert "it is a directory" in judged.sessions

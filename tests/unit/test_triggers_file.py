@@ -40,7 +40,7 @@ def test_defaults_are_sound() -> None:
     Engine(settings)
     assert len(settings.triggers) > 8
     assert all(trigger.about for trigger in settings.triggers)
-    assert settings.burst.captures == 5
+    assert settings.burst.captures == 20
     assert settings.disk_bytes_free == 100 << 20
     assert settings.retention_size == 1 << 30
 

@@ -2,7 +2,8 @@
 """The process that names captures for the agent: ``python -m stallscope.agent.verdict_process``.
 
 It reads captures, which hold data from the target's memory, and the signatures; the agent loads
-neither. One request a line on standard input, one answer a line on standard output.
+neither. One request a line on standard input, one answer a line on standard output, and at the end
+the verdict of all captures together.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 from stallscope.model.incident import Verdict
 from stallscope.model.sessions import Sessions
 
-__all__ = ["VerdictAnswer", "VerdictRequest"]
+__all__ = ["Answers", "Together", "VerdictAnswer", "VerdictRequest"]
 
 
 class VerdictRequest(msgspec.Struct, frozen=True):
@@ -20,6 +21,8 @@ class VerdictRequest(msgspec.Struct, frozen=True):
 
     path: str
     sessions: Sessions | None = None
+    known: bool = False
+    """It was named before, with its sessions: it counts for the verdict of all."""
 
 
 class VerdictAnswer(msgspec.Struct, frozen=True):
@@ -35,3 +38,16 @@ class VerdictAnswer(msgspec.Struct, frozen=True):
     """What else the server did not report, such as the holders of metadata locks."""
     version: str | None = None
     """The server's version."""
+
+
+class Together(msgspec.Struct, frozen=True):
+    """The verdict of all captures that could be read; no stall: None."""
+
+    together: Verdict | None
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """The answers of one run: of each capture that is not ``known``, and of all."""
+
+    each: tuple[VerdictAnswer, ...]
+    together: Verdict | None = None

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.agent.verdict_process import VerdictRequest
-from stallscope.agent.verdict_process.naming import name_capture
+from stallscope.agent.verdict_process import Together, VerdictAnswer, VerdictRequest
+from stallscope.agent.verdict_process.naming import name_capture, name_together
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
 from stallscope.base.priority import set_priority
@@ -32,12 +32,21 @@ def main(arguments: list[str]) -> int:
     except StallscopeError as error:
         print(one_line(str(error), 2000), file=sys.stderr)
         return error.exit_code
+    captures = []
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=VerdictRequest)
-        answer = msgspec.json.encode(name_capture(request, signatures))
-        sys.stdout.buffer.write(answer + b"\n")
-        sys.stdout.buffer.flush()
+        answer, capture = name_capture(request, signatures)
+        if capture is not None:
+            captures.append(capture)
+        if not request.known:
+            _say(answer)
+    _say(Together(name_together(captures, signatures)))
     return 0
+
+
+def _say(answer: VerdictAnswer | Together) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def _lower_priority() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 
 from stallscope.agent import verdict_process
-from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
+from stallscope.agent.verdict_process import Answers, Together, VerdictAnswer, VerdictRequest
 from stallscope.base.package import module_command
 from stallscope.base.text import one_line
+from stallscope.model.incident import Verdict
 
 __all__ = ["VerdictProcess"]
 
@@ -26,7 +27,8 @@ _MAX_OUTPUT = 4 << 20
 class VerdictProcess:
     """Runs one child at a time, and calls back with its answers.
 
-    ``done`` is called in a thread of its own, once for each list of requests.
+    ``done`` is called in a thread of its own, once for each list of requests, with an answer to
+    each that is not ``known``.
     """
 
     def __init__(self, signatures: Sequence[Path] = (), seconds: float = SECONDS) -> None:
@@ -36,9 +38,7 @@ class VerdictProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
 
-    def analyze(
-        self, requests: Sequence[VerdictRequest], done: Callable[[tuple[VerdictAnswer, ...]], None]
-    ) -> None:
+    def analyze(self, requests: Sequence[VerdictRequest], done: Callable[[Answers], None]) -> None:
         """Begin to name these captures."""
 
         def work() -> None:
@@ -56,17 +56,21 @@ class VerdictProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
-    def _run(self, requests: Sequence[VerdictRequest]) -> tuple[VerdictAnswer, ...]:
+    def _run(self, requests: Sequence[VerdictRequest]) -> Answers:
         lines = b"".join(msgspec.json.encode(request) + b"\n" for request in requests)
         out, why = self._child(lines)
         found: dict[str, VerdictAnswer] = {}
+        together: Verdict | None = None
         for line in out[:_MAX_OUTPUT].splitlines():
-            try:
-                answer = msgspec.json.decode(line, type=VerdictAnswer)
-            except msgspec.MsgspecError:
+            with contextlib.suppress(msgspec.MsgspecError):
+                together = msgspec.json.decode(line, type=Together).together
                 continue
-            found[answer.path] = answer
-        return tuple(found.get(r.path, VerdictAnswer(r.path, error=why)) for r in requests)
+            with contextlib.suppress(msgspec.MsgspecError):
+                answer = msgspec.json.decode(line, type=VerdictAnswer)
+                found[answer.path] = answer
+        asked = [request.path for request in requests if not request.known]
+        each = tuple(found.get(path, VerdictAnswer(path, error=why)) for path in asked)
+        return Answers(each, together)
 
     def _child(self, lines: bytes) -> tuple[bytes, str]:
         """Return its output, and why it is incomplete."""

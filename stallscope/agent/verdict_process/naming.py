@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from stallscope.agent.verdict_process import VerdictAnswer, VerdictRequest
@@ -18,16 +19,21 @@ from stallscope.reporters.sentence import Speaker
 from stallscope.reporters.sessions import session
 from stallscope.server.statements import normalize
 
-__all__ = ["name_capture", "verdict_of"]
+__all__ = ["name_capture", "name_together", "verdict_of"]
 
 
-def name_capture(request: VerdictRequest, signatures: catalog.Catalog) -> VerdictAnswer:
-    """Write the sessions of one capture, and analyze it with them."""
+def name_capture(
+    request: VerdictRequest, signatures: catalog.Catalog
+) -> tuple[VerdictAnswer, Capture | None]:
+    """Write the sessions of one capture, and analyze it with them; return it where it can be
+    read."""
     path = Path(request.path)
     try:
         capture = capturefile.read(path)
     except (StallscopeError, MemoryError) as error:
-        return VerdictAnswer(request.path, error=one_line(str(error) or "out of memory"))
+        return _failed(request, error), None
+    if request.known:
+        return VerdictAnswer(request.path), capture
     missing: str | None = None
     notes: tuple[str, ...] = ()
     try:
@@ -36,14 +42,28 @@ def name_capture(request: VerdictRequest, signatures: catalog.Catalog) -> Verdic
             notes = request.sessions.notes
         analysis = engine.analyze(capture, signatures)
     except (StallscopeError, MemoryError) as error:
-        return VerdictAnswer(request.path, error=one_line(str(error) or "out of memory"))
-    return VerdictAnswer(
+        return _failed(request, error), None
+    answer = VerdictAnswer(
         request.path,
         verdict_of(analysis),
         sessions=missing,
         notes=notes,
         version=None if analysis.version is None else one_line(analysis.version, 100),
     )
+    return answer, capture
+
+
+def name_together(captures: Sequence[Capture], signatures: catalog.Catalog) -> Verdict | None:
+    """Return the verdict of all captures of one incident: their moments, in order of time."""
+    moments = [moment for capture in captures for moment in capture.moments]
+    moments.sort(key=lambda moment: moment.time_ns or 0)
+    if not moments:
+        return None
+    return verdict_of(engine.analyze_together(moments, signatures))
+
+
+def _failed(request: VerdictRequest, error: Exception) -> VerdictAnswer:
+    return VerdictAnswer(request.path, error=one_line(str(error) or "out of memory"))
 
 
 def _with_sessions(capture: Capture, sessions: Sessions, path: Path) -> tuple[Capture, str | None]:

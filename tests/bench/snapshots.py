@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bursts by ``stallscope snap``, as a user takes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.bench.stats import BenchError
+
+__all__ = ["STOOD_BY", "snap", "verdict_of"]
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PATIENCE = 120.0
+STOOD_BY = 0.5
+"""Confidence from which on a finding is more than a hint: docs/verdict.md."""
+
+
+def snap(pid: int, *options: str) -> dict[str, Any]:
+    """Return what ``snap --json`` prints."""
+    argv = [sys.executable, "-P", "-m", "stallscope", "snap", "-p", str(pid), "--json", *options]
+    done = subprocess.run(
+        argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env={"PYTHONPATH": str(CHECKOUT), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"},
+    )  # fmt: skip
+    if done.returncode not in (0, 3):
+        raise BenchError(f"snap ended with {done.returncode}: {done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def verdict_of(analysis: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the first finding, where it is more than a hint."""
+    findings: list[dict[str, Any]] = analysis["findings"]
+    return findings[0] if findings and findings[0]["confidence"] >= STOOD_BY else None

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live stalls and their fixed twins, burst by burst: named rightly, and with the right blocker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.bench import progress
+from tests.bench.snapshots import snap, verdict_of
+from tests.bench.stats import BenchError, Row, Section, number
+from tests.support.servers import ChildEnded, Late, Unavailable
+from tests.support.stall import STALLS
+from tests.support.stalls.stall import Expected
+
+__all__ = ["section"]
+
+RIGHT = 0.95
+"""The part of a stall's bursts that must be right."""
+FIXED = "-fixed"
+
+
+@dataclass
+class Tally:
+    """What the bursts of one stall said."""
+
+    bursts: int = 0
+    right: int = 0
+    blockers: int = 0
+    said: Counter[str] = field(default_factory=Counter)
+    confidences: list[float] = field(default_factory=list)
+
+
+def section(names: Sequence[str], bursts: int) -> Section:
+    """Take bursts of each stall that is named, or of all."""
+    rows, goals, left_out = [], [], []
+    for name in names or STALLS:
+        if name not in STALLS:
+            raise BenchError(f"no stall {name}: see scripts/stall --help")
+        try:
+            tally, has_blocker = measure(name, bursts)
+        except (Unavailable, Late, ChildEnded) as error:
+            left_out.append(f"{name}: {error}")
+            continue
+        rows.append(_row(name, tally, has_blocker))
+        goals += _goals(name, tally, has_blocker)
+    return Section(
+        "stalls",
+        f"Live stalls and their fixed twins, {bursts} bursts each",
+        tuple(rows),
+        goals=tuple(goals),
+        left_out=tuple(left_out),
+        notes=("right: the first finding is the stall's, with a confidence of 0.5 or more",),
+    )
+
+
+def measure(name: str, bursts: int) -> tuple[Tally, bool]:
+    """Make the stall, and take bursts of it; return also whether it has a blocker to name."""
+    stall = STALLS[name]
+    tally = Tally()
+    with stall.started() as (server, made), made as holder:
+        for _ in range(bursts):
+            progress(f"verdict: {name}, burst {tally.bursts + 1}")
+            _count(tally, snap(server.pid), stall.expected, holder)
+    return tally, isinstance(holder, int) or bool(stall.expected.holder)
+
+
+def _count(tally: Tally, analysis: dict[str, Any], expected: Expected, holder: object) -> None:
+    verdict = verdict_of(analysis)
+    tally.bursts += 1
+    said = "nothing" if verdict is None else verdict["signature"] or "unknown"
+    tally.said[said] += 1
+    if not expected.signatures:
+        tally.right += verdict is None
+        return
+    if verdict is None or verdict["signature"] not in expected.signatures:
+        return
+    tally.right += 1
+    tally.confidences.append(verdict["confidence"])
+    tally.blockers += _is_blocker(verdict["blocker"], expected, holder)
+
+
+def _is_blocker(blocker: dict[str, Any] | None, expected: Expected, holder: object) -> bool:
+    if blocker is None:
+        return False
+    if isinstance(holder, int):
+        return holder in (blocker["connection"], blocker["tid"])
+    return any(name in frame for frame in blocker["frames"] for name in expected.holder)
+
+
+def _row(name: str, tally: Tally, has_blocker: bool) -> Row:
+    fixed = name.endswith(FIXED)
+    cells = {
+        "right": f"{tally.right} of {tally.bursts}",
+        "blocker": f"{tally.blockers} of {tally.bursts}" if has_blocker and not fixed else "-",
+        "confidence": number(min(tally.confidences)) if tally.confidences else "-",
+        "said": ", ".join(f"{said} {count}" for said, count in tally.said.most_common(3)),
+    }
+    return Row(name, cells)
+
+
+def _goals(name: str, tally: Tally, has_blocker: bool) -> list[tuple[str, bool]]:
+    least = RIGHT * tally.bursts
+    if name.endswith(FIXED):
+        return [(f"{name}: no finding", tally.right == tally.bursts)]
+    goals = [(f"{name}: named in 19 of 20", tally.right >= least)]
+    if has_blocker:
+        goals.append((f"{name}: blocker in 19 of 20", tally.blockers >= least))
+    return goals
