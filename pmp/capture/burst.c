@@ -111,7 +111,7 @@ static void note_failure(struct stall_burst *burst, struct stall_error *failed)
 {
 	burst->failed++;
 	if (failed->code == STALL_ERROR_NO_PROCESS)
-		give_up(burst, failed->message);
+		give_up(burst, "the process has ended");
 	stall_error_destroy(failed);
 }
 
