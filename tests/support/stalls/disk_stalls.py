@@ -8,7 +8,7 @@ from tests.support.stalls.commits import commits, group_commit_delay
 from tests.support.stalls.disk_load import READ, SCAN, UPDATE
 from tests.support.stalls.file_extend import FILE_EXTEND_OPTIONS, file_extend, quick_extend
 from tests.support.stalls.page_io import SMALL_POOL, page_reads, page_updates, quick, scans
-from tests.support.stalls.purge_lag import purge_lag
+from tests.support.stalls.purge_lag import PURGE_LAG_OPTIONS, old_snapshot, purge_lag
 from tests.support.stalls.redo_sync import REDO_SYNC_OPTIONS, redo_sync
 from tests.support.stalls.stall import DiskStall, Expected, NamedStall, Stall
 
@@ -23,8 +23,12 @@ LARGE_LOG_97 = ("--innodb-redo-log-capacity=128M",)
 SMALL_LOG = ("--innodb-log-file-size=1M",)
 SMALL_LOG_MARIADB = ("--innodb-log-file-size=4M",)
 SMALL_LOG_97 = ("--innodb-redo-log-capacity=8M",)
-READ_AHEAD = ("--innodb-read-ahead-threshold=0", "--innodb-read-io-threads=1")
-PURGE_LAG = ("--innodb-max-purge-lag=1",)
+# One thread has 256 slots for requests, and each connection wants 64 at a time.
+READ_AHEAD = (
+    "--innodb-read-ahead-threshold=0",
+    "--innodb-read-io-threads=1",
+    "--innodb-buffer-pool-size=32M",
+)
 WAIT_FOR_GROUP_97 = (
     "--binlog-group-commit-sync-delay=1000000",
     "--binlog-group-commit-sync-no-delay-count=1000",
@@ -37,6 +41,7 @@ SLOW_UPDATES = "20 connections change rows on a disk that serves 40 writes a sec
 NOT_ANSWER = "on a disk that does not answer"
 EXTEND = f"20 connections insert into a table whose file is extended {NOT_ANSWER}"
 PURGE = "changes of 20 connections are delayed because purge lags behind"
+OLD_SNAPSHOT = f"{PURGE} an idle transaction"
 
 STALLS: dict[str, NamedStall] = {
     # --- commits --------------------------------------------------------------------------------
@@ -166,12 +171,6 @@ STALLS: dict[str, NamedStall] = {
         f"{SLOW_UPDATES}, with a buffer pool of an eighth of the table",
         Expected(("innodb-free-page",)),
     ),
-    "free-page-mysql97": DiskStall(
-        lambda folder: MySQL97(*SMALL_POOL, *LARGE_LOG_97, parent=folder),
-        page_updates,
-        f"{SLOW_UPDATES}, with a buffer pool of an eighth of the table, in MySQL 9.7",
-        Expected(("innodb-free-page",)),
-    ),
     "sync-flush": DiskStall(
         lambda folder: MySQL55(*DIRECT, *LARGE_POOL, *SMALL_LOG, parent=folder),
         page_updates,
@@ -208,14 +207,36 @@ STALLS: dict[str, NamedStall] = {
     ),
     # --- purge ----------------------------------------------------------------------------------
     "purge-lag": Stall(
-        lambda: MySQL55(*PURGE_LAG, *LARGE_POOL, *LARGE_LOG, parent=MEMORY),
+        lambda: MySQL55(*PURGE_LAG_OPTIONS, parent=MEMORY),
         purge_lag,
         PURGE,
         Expected(("innodb-purge",)),
     ),
     "purge-lag-fixed": Stall(
-        lambda: MySQL55(*LARGE_POOL, *LARGE_LOG, parent=MEMORY),
-        lambda server: quick(server, UPDATE),
-        "no stall: 20 connections change rows, and no limit of the history delays them",
+        lambda: MySQL55(parent=MEMORY),
+        lambda server: purge_lag(server, pause=True),
+        "no stall: the same changes, with pauses, and no limit of the history",
+    ),
+    "purge-lag-mariadb": Stall(
+        lambda: MariaDB(*PURGE_LAG_OPTIONS, parent=MEMORY),
+        purge_lag,
+        f"{PURGE}, in MariaDB",
+        Expected(("innodb-purge",)),
+    ),
+    "purge-lag-mariadb-fixed": Stall(
+        lambda: MariaDB(parent=MEMORY),
+        lambda server: purge_lag(server, pause=True),
+        "no stall: the same changes, with pauses, and no limit of the history, in MariaDB",
+    ),
+    "purge-lag-mysql97": Stall(
+        lambda: MySQL97(*PURGE_LAG_OPTIONS, parent=MEMORY),
+        old_snapshot,
+        f"{OLD_SNAPSHOT}, in MySQL 9.7",
+        Expected(("innodb-purge",)),
+    ),
+    "purge-lag-mysql97-fixed": Stall(
+        lambda: MySQL97(parent=MEMORY),
+        lambda server: purge_lag(server, pause=True),
+        "no stall: the same changes, with pauses, and no limit of the history, in MySQL 9.7",
     ),
 }

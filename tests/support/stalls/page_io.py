@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+from tests.support.servers.clients import load_program, slap
 from tests.support.servers.sql import SqlServer
+from tests.support.servers.waiting import wait_until
 from tests.support.stalls.disk_load import (
     PAUSE,
     READ,
-    SCAN,
+    ROWS,
     UPDATE,
     fill_pages,
     loop_statements,
@@ -29,6 +31,9 @@ SMALL_POOL = (
 """Options of a server whose table is eight times its buffer pool."""
 REQUESTS = 40
 """A second: a slow disk, or the limit of a cloud volume that is used up."""
+SCANS = 12
+AHEAD = 64
+"""Pages that a scan asks for at a time."""
 
 
 @contextmanager
@@ -39,10 +44,30 @@ def page_reads(server: SqlServer, device: Device, connections: int = 20) -> Iter
 
 
 @contextmanager
-def scans(server: SqlServer, device: Device, connections: int = 20) -> Iterator[None]:
-    """Read the whole table in each connection."""
-    with _loop(server, device, SCAN, connections, reads=REQUESTS):
-        yield
+def scans(server: SqlServer, device: Device) -> Iterator[None]:
+    """Scan tables, each in a connection of its own, so that none reads what another has read."""
+    fill_pages(server)
+    tables = [f"scan{number}" for number in range(SCANS)]
+    for table in tables:
+        server.execute(
+            f"CREATE TABLE {table} LIKE pages",
+            f"INSERT INTO {table} SELECT * FROM pages LIMIT {ROWS // 4}",
+            database="disk",
+        )
+    ahead = server.status("Innodb_buffer_pool_read_ahead")
+    with ExitStack() as stack:
+        for table in tables:
+            scan = f"SELECT SUM(LENGTH(v)) FROM {table}"
+            load = slap(server, "disk", scan, concurrency=1, queries=100_000_000)
+            stack.enter_context(load_program(server, load, table, lambda: True, "a connection"))
+        wait_until(
+            lambda: server.status("Innodb_buffer_pool_read_ahead") > ahead + AHEAD * SCANS,
+            "scans read ahead",
+        )
+        # Before, it would take long until each has read the first pages, which it does one by one.
+        with slow_device(server, device, reads=REQUESTS):
+            wait_until(lambda: running(server, "SELECT") == SCANS, "all scans wait")
+            yield
 
 
 @contextmanager
