@@ -39,14 +39,19 @@ class Cgroup(NamedTuple):
     def limit_memory(self, size: int) -> None:
         self._write("memory.limit_in_bytes" if self.old else "memory.max", size)
 
-    def limit_requests(self, device: int, reads: int | None, writes: int | None) -> None:
-        """Let so many requests a second reach the disk of this ``st_dev``; None is no limit."""
+    def limit_io(
+        self, device: int, reads: int | None, writes: int | None, read_bytes: int | None
+    ) -> None:
+        """Let so much a second reach the disk of this ``st_dev``; None is no limit."""
         disk = f"{os.major(device)}:{os.minor(device)}"
         if self.old:
             self._write("blkio.throttle.read_iops_device", f"{disk} {reads or 0}")
             self._write("blkio.throttle.write_iops_device", f"{disk} {writes or 0}")
+            self._write("blkio.throttle.read_bps_device", f"{disk} {read_bytes or 0}")
         else:
-            self._write("io.max", f"{disk} riops={reads or 'max'} wiops={writes or 'max'}")
+            limits = {"riops": reads, "wiops": writes, "rbps": read_bytes}
+            texts = [f"{name}={limit or 'max'}" for name, limit in limits.items()]
+            self._write("io.max", f"{disk} {' '.join(texts)}")
 
     def add(self, pid: int) -> None:
         """Move a process into the group, with all its threads."""

@@ -28,9 +28,9 @@ def keep(stall: NamedStall) -> None:
             say(stall.story)
             say(f"look at it: scripts/stallscope snap -p {server.pid}")
             say(f"talk to it: mariadb --socket={server.socket} --user=root")
-            if isinstance(stall, DiskStall):
-                # The server's folder is on the device, whose image is on the one that is frozen.
-                below = server.folder.parent.with_name("below")
+            # The server's folder is on the device, whose image is on the one that is frozen.
+            below = server.folder.parent.with_name("below")
+            if isinstance(stall, DiskStall) and below.is_dir():
                 say(f"let the disk answer again: fsfreeze --unfreeze {below}")
             say("it goes on until Ctrl-C")
             signal.pause()

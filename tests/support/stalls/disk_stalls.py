@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97
+import shutil
+from pathlib import Path
+
+from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers.sql import UNPRIVILEGED
 from tests.support.stalls.commits import commits, group_commit_delay
 from tests.support.stalls.disk_load import READ, SCAN, UPDATE
 from tests.support.stalls.file_extend import FILE_EXTEND_OPTIONS, file_extend, quick_extend
@@ -27,7 +31,7 @@ SMALL_LOG_97 = ("--innodb-redo-log-capacity=8M",)
 READ_AHEAD = (
     "--innodb-read-ahead-threshold=0",
     "--innodb-read-io-threads=1",
-    "--innodb-buffer-pool-size=32M",
+    "--innodb-buffer-pool-size=64M",
 )
 WAIT_FOR_GROUP_97 = (
     "--binlog-group-commit-sync-delay=1000000",
@@ -42,6 +46,16 @@ NOT_ANSWER = "on a disk that does not answer"
 EXTEND = f"20 connections insert into a table whose file is extended {NOT_ANSWER}"
 PURGE = "changes of 20 connections are delayed because purge lags behind"
 OLD_SNAPSHOT = f"{PURGE} an idle transaction"
+
+
+def _slow_doublewrite(folder: Path) -> SqlServer:
+    """Return a MySQL 9.7 that has only its doublewrite files in ``folder``."""
+    files = folder / "doublewrite"
+    files.mkdir()
+    shutil.chown(files, UNPRIVILEGED, "nogroup")
+    where = f"--innodb-doublewrite-dir={MySQL97().inside(files)}"
+    return MySQL97(*SMALL_POOL, *LARGE_LOG_97, where, parent=MEMORY)
+
 
 STALLS: dict[str, NamedStall] = {
     # --- commits --------------------------------------------------------------------------------
@@ -159,17 +173,47 @@ STALLS: dict[str, NamedStall] = {
         f"{SLOW_READS}, in MariaDB",
         Expected(("innodb-page-io",)),
     ),
+    "page-io-mariadb-fixed": Stall(
+        lambda: MariaDB(*SMALL_POOL, *LARGE_POOL, parent=MEMORY),
+        lambda server: quick(server, READ),
+        "no stall: 20 connections read rows of a table that is in the buffer pool, in MariaDB",
+    ),
     "page-io-mysql97": DiskStall(
         lambda folder: MySQL97(*SMALL_POOL, parent=folder),
         page_reads,
         f"{SLOW_READS}, in MySQL 9.7",
         Expected(("innodb-page-io",)),
     ),
+    "page-io-mysql97-fixed": Stall(
+        lambda: MySQL97(*SMALL_POOL, *LARGE_POOL, parent=MEMORY),
+        lambda server: quick(server, READ),
+        "no stall: 20 connections read rows of a table that is in the buffer pool, in MySQL 9.7",
+    ),
     "free-page": DiskStall(
         lambda folder: MySQL55(*SMALL_POOL, *LARGE_LOG, parent=folder),
         page_updates,
         f"{SLOW_UPDATES}, with a buffer pool of an eighth of the table",
         Expected(("innodb-free-page",)),
+    ),
+    "free-page-fixed": Stall(
+        lambda: MySQL55(*SMALL_POOL, *LARGE_POOL, *LARGE_LOG, parent=MEMORY),
+        lambda server: quick(server, UPDATE),
+        "no stall: 20 connections change rows, with a buffer pool that holds the table",
+    ),
+    "doublewrite-mysql97": DiskStall(
+        _slow_doublewrite,
+        page_updates,
+        "20 connections change rows, with a small buffer pool, and the doublewrite files alone are"
+        " on a disk that serves 40 writes a second, in MySQL 9.7",
+        Expected(
+            ("innodb-doublewrite",),
+            ("Double_write::write_pages", "Double_write::sync_page_flush"),
+        ),
+    ),
+    "doublewrite-mysql97-fixed": Stall(
+        lambda: MySQL97(*SMALL_POOL, *LARGE_POOL, *LARGE_LOG_97, parent=MEMORY),
+        lambda server: quick(server, UPDATE),
+        "no stall: the same changes, with a buffer pool that holds the table, and quick disks",
     ),
     "sync-flush": DiskStall(
         lambda folder: MySQL55(*DIRECT, *LARGE_POOL, *SMALL_LOG, parent=folder),
@@ -188,6 +232,17 @@ STALLS: dict[str, NamedStall] = {
         f"{SLOW_UPDATES}, with a redo log of 4 MB, in MariaDB",
         Expected(("innodb-sync-flush",)),
     ),
+    "sync-flush-mariadb-fixed": Stall(
+        lambda: MariaDB(*DIRECT, *LARGE_POOL, *LARGE_LOG, parent=MEMORY),
+        lambda server: quick(server, UPDATE),
+        "no stall: 20 connections change rows, with a larger redo log and a quick disk, in MariaDB",
+    ),
+    "sync-flush-mysql97-fixed": Stall(
+        lambda: MySQL97(*DIRECT, *LARGE_POOL, *LARGE_LOG_97, parent=MEMORY),
+        lambda server: quick(server, UPDATE),
+        "no stall: 20 connections change rows, with a larger redo log and a quick disk,"
+        " in MySQL 9.7",
+    ),
     "sync-flush-mysql97": DiskStall(
         lambda folder: MySQL97(*DIRECT, *LARGE_POOL, *SMALL_LOG_97, parent=folder),
         page_updates,
@@ -197,7 +252,7 @@ STALLS: dict[str, NamedStall] = {
     "read-ahead": DiskStall(
         lambda folder: MySQL55(*SMALL_POOL, *READ_AHEAD, parent=folder),
         scans,
-        "20 connections scan a table on a disk that serves 40 reads a second, reading ahead",
+        "20 connections scan tables on a disk that reads 4 MB a second, and read ahead",
         Expected(("innodb-read-ahead", "innodb-page-io")),
     ),
     "read-ahead-fixed": Stall(

@@ -31,7 +31,10 @@ SMALL_POOL = (
 """Options of a server whose table is eight times its buffer pool."""
 REQUESTS = 40
 """A second: a slow disk, or the limit of a cloud volume that is used up."""
-SCANS = 12
+SCANS = 20
+SCANNED = 4 << 20
+"""Bytes a second. A limit of requests would let most scans read their first pages, which no
+read-ahead asked for, one by one."""
 AHEAD = 64
 """Pages that a scan asks for at a time."""
 
@@ -65,7 +68,7 @@ def scans(server: SqlServer, device: Device) -> Iterator[None]:
             "scans read ahead",
         )
         # Before, it would take long until each has read the first pages, which it does one by one.
-        with slow_device(server, device, reads=REQUESTS):
+        with slow_device(server, device, read_bytes=SCANNED):
             wait_until(lambda: running(server, "SELECT") == SCANS, "all scans wait")
             yield
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that answers, but serves a server only a few requests a second."""
+"""A disk that answers, but gives a server only a little in each second."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ __all__ = ["slow_device"]
 
 @contextmanager
 def slow_device(
-    server: SqlServer, device: Device, *, reads: int | None = None, writes: int | None = None
+    server: SqlServer,
+    device: Device,
+    *,
+    reads: int | None = None,
+    writes: int | None = None,
+    read_bytes: int | None = None,
 ) -> Iterator[None]:
-    """Let the server have so many reads and writes a second of its device; None is no limit."""
+    """Let the server have so much of its device in a second; None is no limit."""
     controller = io_controller()
     if controller is None:
         raise Unavailable("no cgroup controller limits the requests to a disk here")
     disk = os.stat(device.folder).st_dev
     with limited(controller) as group:
-        group.limit_requests(disk, reads, writes)
+        group.limit_io(disk, reads, writes, read_bytes)
         group.add(server.pid)
         try:
             yield
         finally:
             # Requests that are held back go on, and a process that waits for them can end.
-            group.limit_requests(disk, None, None)
+            group.limit_io(disk, None, None, None)
             group.remove(server.pid)
