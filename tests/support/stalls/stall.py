@@ -51,15 +51,13 @@ class DiskStall(NamedTuple):
     make: Callable[[SqlServer, Device], AbstractContextManager[object]]
     story: str
     expected: Expected = HEALTHY
-    images: Path | None = None
-    """Where the image of the device is. In memory, a device that is not held back is quick."""
 
     @contextmanager
     def started(self) -> Iterator[tuple[SqlServer, AbstractContextManager[object]]]:
         """Start the server on such a device; yield it and what makes the stall in it."""
         if reason := device_missing():
             raise Unavailable(reason)
-        with loop_device(self.images) as device, self.server(device.folder) as server:
+        with loop_device() as device, self.server(device.folder) as server:
             yield server, self.make(server, device)
 
 
