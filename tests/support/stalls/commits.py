@@ -8,8 +8,10 @@ from contextlib import contextmanager
 
 from tests.support.servers.sql import SqlServer
 from tests.support.stalls.disk_load import COMMIT, PAUSE, loop_statements, make_log, running
+from tests.support.stalls.file_extend import write_dirty_pages
+from tests.support.stalls.redo_sync import Device, make_journals, redo_sync
 
-__all__ = ["commits", "group_commit_delay"]
+__all__ = ["clean_redo_sync", "commits", "group_commit_delay"]
 
 
 @contextmanager
@@ -24,6 +26,18 @@ def commits(server: SqlServer, connections: int = 20) -> Iterator[None]:
         lambda: server.status("Com_insert") > before + 10 * connections,
         f"{connections} connections commit",
     ):
+        yield
+
+
+@contextmanager
+def clean_redo_sync(server: SqlServer, device: Device) -> Iterator[None]:
+    """Make the stall ``redo_sync`` where no page is to be written.
+
+    MariaDB's page cleaner would write the log first, and the commits wait for it.
+    """
+    journals = make_journals(server)
+    write_dirty_pages(server)
+    with redo_sync(server, device, journals):
         yield
 
 

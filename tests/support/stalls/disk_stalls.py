@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.sql import UNPRIVILEGED
-from tests.support.stalls.commits import commits, group_commit_delay
+from tests.support.stalls.commits import clean_redo_sync, commits, group_commit_delay
 from tests.support.stalls.disk_load import READ, SCAN, UPDATE
 from tests.support.stalls.file_extend import FILE_EXTEND_OPTIONS, file_extend, quick_extend
 from tests.support.stalls.page_io import SMALL_POOL, page_reads, page_updates, quick, scans
@@ -64,7 +64,7 @@ STALLS: dict[str, NamedStall] = {
     ),
     "redo-sync-mariadb": DiskStall(
         lambda folder: MariaDB(*REDO_SYNC_OPTIONS, parent=folder),
-        redo_sync,
+        clean_redo_sync,
         f"20 commits wait for the redo log {NOT_ANSWER}, in MariaDB",
         # InnoDB's functions are hidden.
         Expected(("innodb-redo-sync",), ("ha_commit_trans",)),

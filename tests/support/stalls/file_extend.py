@@ -13,7 +13,7 @@ from tests.support.servers.waiting import wait_until
 from tests.support.stalls.disk_load import PAUSE, loop_statements
 from tests.support.stalls.redo_sync import Device, inserting
 
-__all__ = ["FILE_EXTEND_OPTIONS", "file_extend", "quick_extend"]
+__all__ = ["FILE_EXTEND_OPTIONS", "file_extend", "quick_extend", "write_dirty_pages"]
 
 FILE_EXTEND_OPTIONS = (
     "--innodb-file-per-table",
@@ -55,7 +55,7 @@ def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Ite
     """
     _make_heap(server)
     server.execute(INSERT, database="yard")
-    _write_dirty_pages(server)
+    write_dirty_pages(server)
     with running_statements(server, "yard", [INSERT] * connections, after=device.freeze):
         try:
             wait_until(
@@ -76,7 +76,7 @@ def _make_heap(server: SqlServer) -> None:
     )
 
 
-def _write_dirty_pages(server: SqlServer) -> None:
+def write_dirty_pages(server: SqlServer) -> None:
     """Let the server write the pages that have changed.
 
     The table's first page is latched while it is written: on a disk that does not answer, the
