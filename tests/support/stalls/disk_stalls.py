@@ -46,6 +46,8 @@ NOT_ANSWER = "on a disk that does not answer"
 EXTEND = f"20 connections insert into a table whose file is extended {NOT_ANSWER}"
 PURGE = "changes of 20 connections are delayed because purge lags behind"
 OLD_SNAPSHOT = f"{PURGE} an idle transaction"
+# Who flushes pages, or moves the checkpoint, at the moment of a capture.
+FLUSHERS = ("buf_flush_do_batch", "log_checkpointer")
 
 
 def _slow_doublewrite(folder: Path) -> SqlServer:
@@ -247,7 +249,7 @@ STALLS: dict[str, NamedStall] = {
         lambda folder: MySQL97(*DIRECT, *LARGE_POOL, *SMALL_LOG_97, parent=folder),
         page_updates,
         f"{SLOW_UPDATES}, with a redo log of 8 MB, in MySQL 9.7",
-        Expected(("innodb-sync-flush",)),
+        Expected(("innodb-sync-flush",), FLUSHERS),
     ),
     "read-ahead": DiskStall(
         lambda folder: MySQL55(*SMALL_POOL, *READ_AHEAD, parent=folder),
