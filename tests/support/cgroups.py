@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.support.servers import wait_until
 
-__all__ = ["Cgroup", "cgroups_missing", "limited"]
+__all__ = ["Cgroup", "cgroups_missing", "io_controller", "limited"]
 
 ROOT = Path("/sys/fs/cgroup")
 _NAME = "stallscope-test"
@@ -38,6 +38,29 @@ class Cgroup(NamedTuple):
 
     def limit_memory(self, size: int) -> None:
         self._write("memory.limit_in_bytes" if self.old else "memory.max", size)
+
+    def limit_io(
+        self, device: int, reads: int | None, writes: int | None, read_bytes: int | None
+    ) -> None:
+        """Let so much a second reach the disk of this ``st_dev``; None is no limit."""
+        disk = f"{os.major(device)}:{os.minor(device)}"
+        if self.old:
+            self._write("blkio.throttle.read_iops_device", f"{disk} {reads or 0}")
+            self._write("blkio.throttle.write_iops_device", f"{disk} {writes or 0}")
+            self._write("blkio.throttle.read_bps_device", f"{disk} {read_bytes or 0}")
+        else:
+            limits = {"riops": reads, "wiops": writes, "rbps": read_bytes}
+            texts = [f"{name}={limit or 'max'}" for name, limit in limits.items()]
+            self._write("io.max", f"{disk} {' '.join(texts)}")
+
+    def add(self, pid: int) -> None:
+        """Move a process into the group, with all its threads."""
+        self._write("cgroup.procs", pid)
+
+    def remove(self, pid: int) -> None:
+        """Move a process back to where groups are made."""
+        with contextlib.suppress(ProcessLookupError):
+            (self.folder.parent / "cgroup.procs").write_text(f"{pid}\n")
 
     def throttled(self) -> int:
         """Return how often a quota of CPU was used up."""
@@ -75,6 +98,11 @@ def _parent(controller: str) -> tuple[Path, bool] | None:
             enabled.write_text(f"+{controller}\n")
             return folder, False
     return None
+
+
+def io_controller() -> str | None:
+    """Return the controller that can make a disk slow, if this machine has one."""
+    return next((name for name in ("blkio", "io") if _parent(name) is not None), None)
 
 
 def cgroups_missing() -> str | None:

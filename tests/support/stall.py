@@ -9,10 +9,10 @@ import sys
 
 from tests.support.demo import end_once
 from tests.support.servers import ChildEnded, Late, Unavailable
-from tests.support.stalls import seed_stalls
+from tests.support.stalls import disk_stalls, seed_stalls
 from tests.support.stalls.stall import DiskStall, NamedStall
 
-STALLS: dict[str, NamedStall] = {**seed_stalls.STALLS}
+STALLS: dict[str, NamedStall] = {**seed_stalls.STALLS, **disk_stalls.STALLS}
 """Each group of stalls has a module of its own."""
 
 
@@ -28,9 +28,9 @@ def keep(stall: NamedStall) -> None:
             say(stall.story)
             say(f"look at it: scripts/stallscope snap -p {server.pid}")
             say(f"talk to it: mariadb --socket={server.socket} --user=root")
-            if isinstance(stall, DiskStall):
-                # The server's folder is on the device, whose image is on the one that is frozen.
-                below = server.folder.parent.with_name("below")
+            # The server's folder is on the device, whose image is on the one that is frozen.
+            below = server.folder.parent.with_name("below")
+            if isinstance(stall, DiskStall) and below.is_dir():
                 say(f"let the disk answer again: fsfreeze --unfreeze {below}")
             say("it goes on until Ctrl-C")
             signal.pause()
@@ -41,7 +41,7 @@ def main() -> int:
         prog="scripts/stall",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(f"  {name:22}{stall.story}" for name, stall in STALLS.items()),
+        epilog="\n".join(f"  {name:36}{stall.story}" for name, stall in STALLS.items()),
     )
     parser.add_argument("name", metavar="NAME", choices=STALLS, help="one of those below")
     arguments = parser.parse_args()

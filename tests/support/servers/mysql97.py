@@ -41,7 +41,10 @@ RUN_OUTSIDE += f' --library-path {LIBRARIES}:{OUTSIDE}/usr/lib/x86_64-linux-gnu 
 
 
 class MySQL97(SqlServer):
-    """Stripped but for ``.dynsym``, with a build-id, PIE. Without ``with_proc`` it has no /proc."""
+    """Stripped but for ``.dynsym``, with a build-id, PIE. Without ``with_proc`` it has no /proc.
+
+    Its data is in its root, or in ``parent``, which it reaches through the old root.
+    """
 
     name: ClassVar[str] = "mysql97"
 
@@ -63,7 +66,9 @@ class MySQL97(SqlServer):
     def __enter__(self) -> Self:
         if reason := self.missing():
             raise Unavailable(f"{self.name}: {reason}")
-        self._home = tempfile.mkdtemp(prefix="stallscope-", dir=root_folder() / "tmp")
+        self._home = tempfile.mkdtemp(
+            prefix="stallscope-", dir=self.parent or root_folder() / "tmp"
+        )
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +105,7 @@ class MySQL97(SqlServer):
         child.succeed("mysqld --initialize", CREATE_SECONDS)
 
     def _start(self) -> Child:
-        home = "/" + str(Path(self._home).relative_to(root_folder()))
+        home = self._home_inside()
         return self._inside(
             "--secure-file-priv=",
             "--mysqlx=OFF",
@@ -112,10 +117,15 @@ class MySQL97(SqlServer):
             *self.options,
         )
 
+    def _home_inside(self) -> str:
+        if self.parent is not None:
+            return str(self.inside(Path(self._home)))
+        return "/" + str(Path(self._home).relative_to(root_folder()))
+
     def _inside(self, *options: str) -> Child:
         # The setpriv is inside, since only root may do all this, and a change of user would
         # clear the signal.
-        home = "/" + str(Path(self._home).relative_to(root_folder()))
+        home = self._home_inside()
         become = [f"--reuid={UNPRIVILEGED}", "--regid=nogroup", "--clear-groups"]
         # Inside, too: what names files there means none to the programs that lead there.
         command = [
@@ -127,5 +137,7 @@ class MySQL97(SqlServer):
         command += ["setpriv", "--pdeathsig", "KILL", *become, "mysqld", "--no-defaults"]
         # A TMPDIR of the outside need not be there. A server that starts removes what others'
         # temporary tables have in the same folder.
-        places = (f"--datadir={home}/data", f"--tmpdir={home}")
+        # Where the data is on a device that may hang, temporary tables are in memory.
+        temporary = self.inside(self.temporary) if self.parent else home
+        places = (f"--datadir={home}/data", f"--tmpdir={temporary}")
         return Child([*command, *places, *options], self.log)

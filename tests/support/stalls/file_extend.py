@@ -10,9 +10,10 @@ from tests.support.servers.clients import running_statements
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.tasks import wait_held_up
 from tests.support.servers.waiting import wait_until
+from tests.support.stalls.disk_load import PAUSE, loop_statements
 from tests.support.stalls.redo_sync import Device, inserting
 
-__all__ = ["FILE_EXTEND_OPTIONS", "file_extend"]
+__all__ = ["FILE_EXTEND_OPTIONS", "file_extend", "quick_extend", "write_dirty_pages"]
 
 FILE_EXTEND_OPTIONS = (
     "--innodb-file-per-table",
@@ -31,18 +32,30 @@ INSERT = f"INSERT INTO heap (id, v) VALUES {', '.join([ROW] * ROWS)}"
 
 
 @contextmanager
+def quick_extend(server: SqlServer, connections: int = 20) -> Iterator[None]:
+    """Insert the same rows, two at a time and with pauses, on a disk that answers."""
+    _make_heap(server)
+    before = server.status("Com_insert")
+    with loop_statements(
+        server,
+        f"INSERT INTO yard.heap (id, v) VALUES {ROW}, {ROW}{PAUSE}",
+        connections,
+        lambda: server.status("Com_insert") > before + 10 * connections,
+        f"{connections} connections insert",
+        database="yard",
+    ):
+        yield
+
+
+@contextmanager
 def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Iterator[None]:
     """Insert large rows into one table of a server whose data is on ``device``.
 
     One connection extends the table's file; the others wait for the pages that it has latched.
     """
-    server.execute(
-        "CREATE DATABASE IF NOT EXISTS yard",
-        "CREATE TABLE IF NOT EXISTS yard.heap (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(7000))"
-        " ENGINE=InnoDB CHARACTER SET latin1",
-    )
+    _make_heap(server)
     server.execute(INSERT, database="yard")
-    _write_dirty_pages(server)
+    write_dirty_pages(server)
     with running_statements(server, "yard", [INSERT] * connections, after=device.freeze):
         try:
             wait_until(
@@ -55,7 +68,15 @@ def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Ite
             device.thaw()
 
 
-def _write_dirty_pages(server: SqlServer) -> None:
+def _make_heap(server: SqlServer) -> None:
+    server.execute(
+        "CREATE DATABASE IF NOT EXISTS yard",
+        "CREATE TABLE IF NOT EXISTS yard.heap (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(7000))"
+        " ENGINE=InnoDB CHARACTER SET latin1",
+    )
+
+
+def write_dirty_pages(server: SqlServer) -> None:
     """Let the server write the pages that have changed.
 
     The table's first page is latched while it is written: on a disk that does not answer, the

@@ -19,6 +19,8 @@ from tests.support.servers.tasks import wait_held_up
 from tests.support.servers.waiting import PATIENCE, wait_until
 
 __all__ = [
+    "PROCESSLIST",
+    "PROCESSLIST_INFO",
     "REDO_SYNC_OPTIONS",
     "Device",
     "device_missing",
