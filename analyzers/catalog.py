@@ -111,6 +111,8 @@ class Signature(SignatureFacts, frozen=True, kw_only=True):
 
     family: str
     waiters: tuple[Pattern, ...]
+    vague: tuple[Pattern, ...]
+    """Those of the waiters that are evidence only where a holder is seen."""
     holders: tuple[Holder, ...]
     releases: tuple[LettingGo, ...]
     sites: tuple[Site, ...]
@@ -376,6 +378,12 @@ class _Builder:
             for item, patterns in zip(entry.waiter, waiting, strict=True)
             for pattern in patterns
         ]
+        vague = [
+            pattern
+            for item, patterns in zip(entry.waiter, waiting, strict=True)
+            for pattern in patterns
+            if item.with_holder
+        ]
         holding = self.stacks(path, number, "holder", entry, anchored=False)
         holders = [
             Holder(
@@ -413,6 +421,7 @@ class _Builder:
             **{name: getattr(entry, name) for name in SignatureFacts.__struct_fields__},
             family=family,
             waiters=tuple(pattern for _, pattern in waiters),
+            vague=tuple(vague),
             holders=tuple(holders),
             releases=tuple(releases),
             sites=tuple(_site(path, number, entry.id, text) for text in entry.sites),

@@ -68,6 +68,7 @@ class WaiterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     stack: list[str]
     versions: str = ""
+    with_holder: bool = False
 
 
 class HolderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -245,7 +245,7 @@ class Scene:
         )
 
     def _usable(self, signature: Signature, thread: int) -> bool:
-        if signature.holder_use != "required":
+        if signature.holder_use != "required" and signature.id not in self.shape(thread).vague:
             return True
         if any(holder != thread for holder in self.holders.get(signature.id, ())):
             return True

@@ -38,6 +38,8 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     session: bool
     waiter_of: tuple[Signature, ...]
     """Signatures whose waiters have such a stack, in order of precedence."""
+    vague: frozenset[str]
+    """Those of them that it fits only where a holder is seen."""
     holder_of: dict[str, tuple[int, ...]]
     """Signature id → indexes of its holder entries that fit."""
 
@@ -162,10 +164,14 @@ def _shape(
             break
 
     waiter_of: list[Signature] = []
+    vague: set[str] = set()
     holder_of: dict[str, tuple[int, ...]] = {}
     for signature in catalog.signatures:
         if _fits(signature.waiters, present, masks, helpers):
             waiter_of.append(signature)
+            sure = [pattern for pattern in signature.waiters if pattern not in signature.vague]
+            if signature.vague and not _fits(sure, present, masks, helpers):
+                vague.add(signature.id)
         fits = [
             index
             for index, holder in enumerate(signature.holders)
@@ -184,6 +190,7 @@ def _shape(
         idle=idle,
         session=bool(present & catalog.sessions),
         waiter_of=tuple(waiter_of),
+        vague=frozenset(vague),
         holder_of=holder_of,
     )
 

@@ -142,7 +142,9 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
             if _leads(scene, case.blocker.thread, cases[other.id]):
                 case.root = other.id
     for case in cases.values():
-        if case.blocker is not None and (case.blocker.chains or _released(case)):
+        # Who was seen as the holder can have ended before this capture.
+        pooled = scene.pool is not None and scene.pool.covers(case.signature.id)
+        if pooled or (case.blocker is not None and (case.blocker.chains or _released(case))):
             for name in case.signature.explains:
                 if (
                     name in cases
