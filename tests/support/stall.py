@@ -9,10 +9,10 @@ import sys
 
 from tests.support.demo import end_once
 from tests.support.servers import ChildEnded, Late, Unavailable
-from tests.support.stalls import seed_stalls
+from tests.support.stalls import other_stalls, seed_stalls
 from tests.support.stalls.stall import DiskStall, NamedStall
 
-STALLS: dict[str, NamedStall] = {**seed_stalls.STALLS}
+STALLS: dict[str, NamedStall] = {**seed_stalls.STALLS, **other_stalls.STALLS}
 """Each group of stalls has a module of its own."""
 
 
@@ -27,7 +27,7 @@ def keep(stall: NamedStall) -> None:
         with made:
             say(stall.story)
             say(f"look at it: scripts/stallscope snap -p {server.pid}")
-            say(f"talk to it: mariadb --socket={server.socket} --user=root")
+            say(f"talk to it: {server.client_command()}")
             if isinstance(stall, DiskStall):
                 # The server's folder is on the device, whose image is on the one that is frozen.
                 below = server.folder.parent.with_name("below")

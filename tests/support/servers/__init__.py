@@ -11,7 +11,7 @@ from tests.support.servers.child import Child, ChildEnded, program
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.mysql55 import MySQL55
 from tests.support.servers.mysql97 import MySQL97
-from tests.support.servers.postgres import Postgres
+from tests.support.servers.postgres import Postgres, Postgres17
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.waiting import PATIENCE, Late, wait_until
 
@@ -25,6 +25,7 @@ __all__ = [
     "MySQL55",
     "MySQL97",
     "Postgres",
+    "Postgres17",
     "SqlServer",
     "Unavailable",
     "cache_folder",

@@ -271,5 +271,9 @@ class SqlServer(ABC):
         rows = self.query("SHOW GLOBAL STATUS LIKE %s", (variable,))
         return int(rows[0][1])
 
+    def client_command(self) -> str:
+        """Return the command line of a client for people."""
+        return f"mariadb --socket={self.socket} --user=root"
+
     def version(self) -> str:
         return str(self.query("SELECT VERSION()")[0][0])
