@@ -29,9 +29,7 @@ def keep(stall: NamedStall) -> None:
             say(f"look at it: scripts/stallscope snap -p {server.pid}")
             say(f"talk to it: {server.client_command()}")
             if isinstance(stall, DiskStall):
-                # The server's folder is on the device, whose image is on the one that is frozen.
-                below = server.folder.parent.with_name("below")
-                say(f"let the disk answer again: fsfreeze --unfreeze {below}")
+                say(f"let the disk answer again: fsfreeze --unfreeze {server.frozen}")
             say("it goes on until Ctrl-C")
             signal.pause()
 

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+from tests.support.servers.cache import MEMORY
 from tests.support.servers.child import Child
 from tests.support.servers.postgres import Postgres
 from tests.support.servers.waiting import wait_until
@@ -69,10 +73,15 @@ def bench(
     there: Callable[[], bool],
     what: str,
     *options: str,
+    undo: Callable[[], object] = lambda: None,
 ) -> Iterator[Child]:
-    """Run a script of pgbench on as many connections; yield it when ``there`` is true."""
+    """Run a script of pgbench on as many connections; yield it when ``there`` is true.
+
+    ``undo`` ends what else the sessions would wait for when they are to end.
+    """
     before = set(server.backends())
-    file = server.folder / f"bench{len(before)}.sql"
+    home = Path(tempfile.mkdtemp(prefix="stallscope-pgbench-", dir=MEMORY))
+    file = home / "script.sql"
     file.write_text(script)
     command = [
         *(
@@ -85,12 +94,14 @@ def bench(
         ),
         *(f"--client={clients}", f"--file={file}", "--time=100000", *options, "postgres"),
     ]
-    child = Child(command, server.folder / "clients.log")
+    child = Child(command, home / "log")
     try:
         child.wait_until(there, what)
         yield child
     finally:
+        undo()
         child.end()
+        shutil.rmtree(home, ignore_errors=True)
         _end_others(server, before)
 
 

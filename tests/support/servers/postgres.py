@@ -24,14 +24,23 @@ class Postgres:
     """A cluster of its own in a temporary folder, reached by a socket alone.
 
     ``options`` are settings (``name=value``; later ones win); ``parent`` is the folder to make the
-    temporary folder in.
+    temporary folder in. ``device`` is a folder for some of its files, with ``wal_there`` for
+    its log. Where all were on a device that hangs, a session that connects would hang, too.
     """
 
     name: ClassVar[str] = "postgres"
 
-    def __init__(self, *options: str, parent: Path | None = None) -> None:
+    def __init__(
+        self,
+        *options: str,
+        parent: Path | None = None,
+        device: Path | None = None,
+        wal_there: bool = False,
+    ) -> None:
         self.options = options
         self.parent = parent
+        self.device = device
+        self.wal_there = wal_there
         self.folder = Path()
         self._child: Child | None = None
 
@@ -59,6 +68,20 @@ class Postgres:
         """The postmaster's."""
         assert self._child is not None, "postgres was not started"
         return self._child.pid
+
+    @property
+    def frozen(self) -> Path:
+        """Where the file system is mounted that is frozen, if one of this server's is."""
+        return (self.device or self.folder.parent).with_name("below")
+
+    def device_subfolder(self, name: str) -> Path:
+        """Make a folder on the device for the server."""
+        assert self.device is not None
+        folder = self.device / name
+        folder.mkdir()
+        if os.geteuid() == 0:
+            shutil.chown(folder, UNPRIVILEGED, "nogroup")
+        return folder
 
     def __enter__(self) -> Self:
         if reason := self.missing():
@@ -125,6 +148,8 @@ class Postgres:
             shutil.chown(self.folder, UNPRIVILEGED, "nogroup")
         data = str(self.folder / "data")
         command = [str(self.program("initdb")), "-D", data, "-U", "postgres", "-A", "trust"]
+        if self.wal_there:
+            command.append(f"--waldir={self.device_subfolder('wal')}")
         log = self.folder / "initdb.log"
         Child([*command, "--no-sync", "--no-locale"], log, user=UNPRIVILEGED).succeed("initdb")
 

@@ -95,6 +95,12 @@ class SqlServer(ABC):
         return self.folder / "s.sock"
 
     @property
+    def frozen(self) -> Path:
+        """Where the file system is mounted that is frozen, if one of this server's is."""
+        # The server's folder is on a device, whose image is on the one that is frozen.
+        return self.folder.parent.with_name("below")
+
+    @property
     def log(self) -> Path:
         return self.folder / "server.log"
 

@@ -3,18 +3,28 @@
 
 from __future__ import annotations
 
-from tests.support.servers import Postgres, Postgres17
+from tests.support.servers import MEMORY, Postgres, Postgres17
+from tests.support.stalls.postgres_disk import (
+    WAL_SYNC_SETTINGS,
+    relation_extend,
+    relation_extend_fixed,
+    relation_extend_page,
+    wal_sync,
+    wal_sync_fixed,
+)
 from tests.support.stalls.postgres_locks import (
     relation_lock,
     relation_lock_fixed,
     row_lock,
     row_lock_fixed,
 )
-from tests.support.stalls.stall import Expected, NamedStall, Stall
+from tests.support.stalls.stall import DiskStall, Expected, NamedStall, Stall
 
 __all__ = ["STALLS"]
 
 HEAVYWEIGHT = Expected(("postgres-heavyweight-lock",))
+WAL_SYNC = Expected(("postgres-wal-sync",), ("XLogFlush", "XLogBackgroundFlush"))
+EXTEND = Expected(("postgres-extend",), ("mdextend", "mdzeroextend"))
 
 STALLS: dict[str, NamedStall] = {
     "row-lock-postgres": Stall(
@@ -74,5 +84,61 @@ STALLS: dict[str, NamedStall] = {
         Postgres17,
         relation_lock_fixed,
         "no stall: 20 connections run the SELECTs, another one an ALTER TABLE five times a second",
+    ),
+    "wal-sync-postgres": DiskStall(
+        lambda folder: Postgres(*WAL_SYNC_SETTINGS, device=folder, wal_there=True),
+        wal_sync,
+        "20 commits wait for the log on a disk that does not answer, in PostgreSQL",
+        WAL_SYNC,
+    ),
+    "wal-sync-postgres-fixed": Stall(
+        lambda: Postgres(*WAL_SYNC_SETTINGS, parent=MEMORY),
+        wal_sync_fixed,
+        "no stall: 20 connections commit, and the log is on a quick disk",
+    ),
+    "wal-sync-postgres17": DiskStall(
+        lambda folder: Postgres17(*WAL_SYNC_SETTINGS, device=folder, wal_there=True),
+        wal_sync,
+        "20 commits wait for the log on a disk that does not answer, in PostgreSQL 17",
+        WAL_SYNC,
+    ),
+    "wal-sync-postgres17-fixed": Stall(
+        lambda: Postgres17(*WAL_SYNC_SETTINGS, parent=MEMORY),
+        wal_sync_fixed,
+        "no stall: 20 connections commit, and the log is on a quick disk",
+    ),
+    "relation-extend-postgres": DiskStall(
+        lambda folder: Postgres(device=folder),
+        relation_extend,
+        "20 connections insert into a table whose file system is frozen, in PostgreSQL",
+        EXTEND,
+    ),
+    "relation-extend-postgres-fixed": Stall(
+        lambda: Postgres(parent=MEMORY),
+        relation_extend_fixed,
+        "no stall: 20 connections insert a hundred large rows a second, on a quick disk",
+    ),
+    "relation-extend-postgres17": DiskStall(
+        lambda folder: Postgres17(device=folder),
+        relation_extend,
+        "20 connections insert into a table whose file system is frozen, in PostgreSQL 17",
+        EXTEND,
+    ),
+    "relation-extend-postgres17-fixed": Stall(
+        lambda: Postgres17(parent=MEMORY),
+        relation_extend_fixed,
+        "no stall: 20 connections insert a hundred large rows a second, on a quick disk",
+    ),
+    "relation-extend-page-postgres": DiskStall(
+        lambda folder: Postgres(device=folder),
+        relation_extend_page,
+        "20 connections insert into a table, and its new page is not written, in PostgreSQL",
+        EXTEND,
+    ),
+    "relation-extend-page-postgres17": DiskStall(
+        lambda folder: Postgres17(device=folder),
+        relation_extend_page,
+        "20 connections insert into a table, and its new page is not written, in PostgreSQL 17",
+        EXTEND,
     ),
 }
