@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
-from tests.support.servers import MEMORY, Postgres, Postgres17
+from tests.support.servers import MEMORY, MyRocks, Postgres, Postgres17
+from tests.support.stalls.myrocks import (
+    WRITE_STALL_OPTIONS,
+    myrocks_row_lock,
+    myrocks_row_lock_fixed,
+    write_stall,
+    write_stall_fixed,
+)
 from tests.support.stalls.postgres_disk import (
     WAL_SYNC_SETTINGS,
     relation_extend,
@@ -140,5 +147,27 @@ STALLS: dict[str, NamedStall] = {
         relation_extend_page,
         "20 connections insert into a table, and its new page is not written, in PostgreSQL 17",
         EXTEND,
+    ),
+    "row-lock-myrocks": Stall(
+        MyRocks,
+        myrocks_row_lock,
+        "20 connections wait for a row that an idle transaction locked, in MyRocks",
+        Expected(("rocksdb-row-lock",)),
+    ),
+    "row-lock-myrocks-fixed": Stall(
+        MyRocks,
+        myrocks_row_lock_fixed,
+        "no stall: a pool of 2 connections updates a row, and the idle transaction locks another",
+    ),
+    "rocksdb-write-stall": DiskStall(
+        lambda folder: MyRocks(*WRITE_STALL_OPTIONS, device=folder),
+        write_stall,
+        "20 connections insert while a full memtable cannot be written to a frozen disk",
+        Expected(("rocksdb-write-stall",), ("DelayWrite", "FlushJob")),
+    ),
+    "rocksdb-write-stall-fixed": Stall(
+        lambda: MyRocks(*WRITE_STALL_OPTIONS, parent=MEMORY),
+        write_stall_fixed,
+        "no stall: a pool of 2 connections inserts small rows, on a quick disk",
     ),
 }
