@@ -9,6 +9,7 @@ from __future__ import annotations
 from tests.support.servers.cache import MEMORY, Unavailable, cache_folder, why_missing
 from tests.support.servers.child import Child, ChildEnded, program
 from tests.support.servers.mariadb import MariaDB
+from tests.support.servers.mariadb114 import MariaDB114
 from tests.support.servers.myrocks import MyRocks
 from tests.support.servers.mysql55 import MySQL55
 from tests.support.servers.mysql97 import MySQL97
@@ -23,6 +24,7 @@ __all__ = [
     "ChildEnded",
     "Late",
     "MariaDB",
+    "MariaDB114",
     "MyRocks",
     "MySQL55",
     "MySQL97",

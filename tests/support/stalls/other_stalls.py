@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tests.support.servers import MEMORY, MyRocks, Postgres, Postgres17
+from tests.support.servers import MEMORY, MariaDB114, MyRocks, Postgres, Postgres17
+from tests.support.stalls.aria import aria_log_sync, aria_log_sync_fixed
 from tests.support.stalls.myrocks import (
     WRITE_STALL_OPTIONS,
     myrocks_row_lock,
@@ -169,5 +170,16 @@ STALLS: dict[str, NamedStall] = {
         lambda: MyRocks(*WRITE_STALL_OPTIONS, parent=MEMORY),
         write_stall_fixed,
         "no stall: a pool of 2 connections inserts small rows, on a quick disk",
+    ),
+    "aria-log-sync": DiskStall(
+        lambda folder: MariaDB114(parent=folder),
+        aria_log_sync,
+        "20 INSERTs into tables of Aria wait for its log on a disk that does not answer",
+        Expected(("aria-log-sync",), ("translog_flush", "translog_sync_files")),
+    ),
+    "aria-log-sync-fixed": Stall(
+        lambda: MariaDB114(parent=MEMORY),
+        aria_log_sync_fixed,
+        "no stall: a pool of 2 connections inserts, and the log is on a quick disk",
     ),
 }
