@@ -26,12 +26,18 @@ from tests.support.stalls.postgres_locks import (
     row_lock,
     row_lock_fixed,
 )
+from tests.support.stalls.postgres_snapshots import (
+    SNAPSHOT_SETTINGS,
+    snapshots,
+    snapshots_fixed,
+)
 from tests.support.stalls.stall import DiskStall, Expected, NamedStall, Stall
 
 __all__ = ["STALLS"]
 
 HEAVYWEIGHT = Expected(("postgres-heavyweight-lock",))
 WAL_SYNC = Expected(("postgres-wal-sync",), ("XLogFlush", "XLogBackgroundFlush"))
+PROCARRAY = Expected(("postgres-procarray",), ("GetSnapshotData", "ProcArrayEndTransaction"))
 EXTEND = Expected(("postgres-extend",), ("mdextend", "mdzeroextend"))
 
 STALLS: dict[str, NamedStall] = {
@@ -181,5 +187,37 @@ STALLS: dict[str, NamedStall] = {
         lambda: MariaDB114(parent=MEMORY),
         aria_log_sync_fixed,
         "no stall: a pool of 2 connections inserts, and the log is on a quick disk",
+    ),
+    "procarray-postgres": Stall(
+        lambda: Postgres(*SNAPSHOT_SETTINGS, parent=MEMORY),
+        snapshots,
+        "40 connections start and end transactions, and 64 stay open, in PostgreSQL",
+        PROCARRAY,
+    ),
+    "procarray-postgres-fixed": Stall(
+        lambda: Postgres(*SNAPSHOT_SETTINGS, parent=MEMORY),
+        snapshots_fixed,
+        "no stall: 4 connections run a hundred transactions a second, and none stays open",
+    ),
+    "procarray-postgres17": Stall(
+        lambda: Postgres17(*SNAPSHOT_SETTINGS, parent=MEMORY),
+        snapshots,
+        "40 connections start and end transactions, and 64 stay open, in PostgreSQL 17",
+        PROCARRAY,
+    ),
+    "procarray-postgres17-fixed": Stall(
+        lambda: Postgres17(*SNAPSHOT_SETTINGS, parent=MEMORY),
+        snapshots_fixed,
+        "no stall: 4 connections run a hundred transactions a second, and none stays open",
+    ),
+    "relation-extend-page-postgres-fixed": Stall(
+        lambda: Postgres(parent=MEMORY),
+        relation_extend_fixed,
+        "no stall: 20 connections insert a hundred large rows a second, on a quick disk",
+    ),
+    "relation-extend-page-postgres17-fixed": Stall(
+        lambda: Postgres17(parent=MEMORY),
+        relation_extend_fixed,
+        "no stall: 20 connections insert a hundred large rows a second, on a quick disk",
     ),
 }
