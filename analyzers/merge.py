@@ -28,7 +28,8 @@ STANDING_THREADS = 8.0
 STANDING_SHARE = 0.5
 """Of the active threads: a queue that is there at each moment, however quickly it moves."""
 STANDING_COVERAGE = 0.3
-"""Of the time: a holder of such a queue is seen."""
+"""Of the time: a holder of such a queue is seen. More of the threads need no holder to be seen."""
+STANDING_MOST = 0.75
 LEAST_CPU = 0.25
 """Of the server's samples: a signature that explains so much is what saturates the CPUs."""
 SATURATED = "cpu-saturated"
@@ -144,8 +145,8 @@ def _is_brief(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
         if scene.runs is None or not scene.interval_ns:
             return False
         for index in finding.members:
-            whole += 1
-            brief += scene.runs[index] < 2
+            whole += scene.runs[index] > 0
+            brief += scene.runs[index] == 1
     if not whole or brief < BRIEF_PART * whole:
         return False
     return not _stands(scenes, found, pool)
@@ -159,6 +160,8 @@ def _stands(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
     signature = scenes[0].catalog.by_id.get(found.signature)
     if signature is None or signature.device:
         return False
+    if count >= STANDING_MOST * active:
+        return True
     return pool.coverage(found.signature) >= STANDING_COVERAGE
 
 
@@ -169,7 +172,7 @@ def _passed_on(scenes: Sequence[Scene], found: _Found) -> float | None:
         runs = scenes[number].runs
         if runs is None or not scenes[number].interval_ns:
             return None
-        ended += sum(runs[index] < 2 for index in finding.members)
+        ended += sum(runs[index] == 1 for index in finding.members)
     seconds = len(scenes) * scenes[0].interval_ns / 1e9
     return round(ended / seconds, 1) if seconds and ended else None
 

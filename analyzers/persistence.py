@@ -13,18 +13,23 @@ __all__ = ["runs"]
 def runs(captures: Sequence[Capture]) -> list[tuple[int, ...]]:
     """Return for each thread of each capture how many captures in a row show this very wait.
 
-    A thread that ran in between, and waits in the same place again, is in another wait.
+    A thread that ran in between, and waits in the same place again, is in another wait. 0: not
+    known, because the source does not count context switches.
     """
     sofar: list[list[int]] = []
     links: list[list[int | None]] = []
     for number, capture in enumerate(captures):
         if number == 0:
-            sofar.append([1] * len(capture.threads))
+            sofar.append([_known(thread) for thread in capture.threads])
             links.append([None] * len(capture.threads))
             continue
         before = captures[number - 1]
         link = _links(before, capture)
-        sofar.append([1 if at is None else sofar[-1][at] + 1 for at in link])
+        counts = [
+            _known(thread) if at is None else sofar[-1][at] + 1
+            for thread, at in zip(capture.threads, link, strict=True)
+        ]
+        sofar.append(counts)
         links.append(link)
     # The length of a run is known at its last capture: carry it back.
     for number in range(len(captures) - 1, 0, -1):
@@ -52,15 +57,12 @@ def _links(before: Capture, capture: Capture) -> list[int | None]:
     return found
 
 
-def _is_same_wait(before: Thread, after: Thread) -> bool:
-    """Return whether the thread did not run in between.
+def _known(thread: Thread) -> int:
+    return 0 if thread.switches is None else 1
 
-    Dumps of other tools do not count context switches: there the same stack is the same wait.
-    """
-    if before is after:
-        return not after.on_cpu
-    if before.on_cpu or after.on_cpu:
+
+def _is_same_wait(before: Thread, after: Thread) -> bool:
+    """Return whether the thread is known not to have run in between."""
+    if before.on_cpu or after.on_cpu or after.switches is None:
         return False
-    if before.switches is not None and after.switches is not None:
-        return before.switches == after.switches
-    return bool(after.tid) and before.frames == after.frames and before.state == after.state
+    return before is after or before.switches == after.switches

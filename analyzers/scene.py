@@ -427,7 +427,7 @@ class Scene:
         told = self.capture.threads[thread].waited_ns or 0
         if self.runs is None:
             return told
-        return max(told, (self.runs[thread] - 1) * self.interval_ns)
+        return max(told, (max(1, self.runs[thread]) - 1) * self.interval_ns)
 
     def significant(self, thread: int) -> tuple[str, ...]:
         """Return the frames that show what a thread does, else the server's text about it."""

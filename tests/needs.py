@@ -20,7 +20,17 @@ from stallscope.base.text import one_line
 from stallscope.collectors import probe
 from tests.support.cgroups import cgroups_missing
 from tests.support.jail import jail_missing
-from tests.support.servers import MariaDB, MySQL55, MySQL97, Postgres, Unavailable, program
+from tests.support.servers import (
+    MariaDB,
+    MariaDB114,
+    MyRocks,
+    MySQL55,
+    MySQL97,
+    Postgres,
+    Postgres17,
+    Unavailable,
+    program,
+)
 from tests.support.servers.cache import cache_folder, why_missing
 from tests.support.servers.inside import library_path
 from tests.support.servers.mariadb import lock_plugin_missing
@@ -144,7 +154,10 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "mariadb-plugins": lock_plugin_missing,
     "mysql55": MySQL55.missing,
     "mysql97": MySQL97.missing,
+    "mariadb114": MariaDB114.missing,
+    "myrocks": MyRocks.missing,
     "postgres": Postgres.missing,
+    "postgres17": Postgres17.missing,
     "slap": tool("mariadb-slap"),
     "sysbench": tool("sysbench"),
     "gdb": tool("gdb"),

@@ -9,10 +9,14 @@ import sys
 
 from tests.support.demo import end_once
 from tests.support.servers import ChildEnded, Late, Unavailable
-from tests.support.stalls import disk_stalls, seed_stalls
+from tests.support.stalls import disk_stalls, other_stalls, seed_stalls
 from tests.support.stalls.stall import DiskStall, NamedStall
 
-STALLS: dict[str, NamedStall] = {**seed_stalls.STALLS, **disk_stalls.STALLS}
+STALLS: dict[str, NamedStall] = {
+    **seed_stalls.STALLS,
+    **disk_stalls.STALLS,
+    **other_stalls.STALLS,
+}
 """Each group of stalls has a module of its own."""
 
 
@@ -27,11 +31,9 @@ def keep(stall: NamedStall) -> None:
         with made:
             say(stall.story)
             say(f"look at it: scripts/stallscope snap -p {server.pid}")
-            say(f"talk to it: mariadb --socket={server.socket} --user=root")
-            # The server's folder is on the device, whose image is on the one that is frozen.
-            below = server.folder.parent.with_name("below")
-            if isinstance(stall, DiskStall) and below.is_dir():
-                say(f"let the disk answer again: fsfreeze --unfreeze {below}")
+            say(f"talk to it: {server.client_command()}")
+            if isinstance(stall, DiskStall) and server.frozen.is_dir():
+                say(f"let the disk answer again: fsfreeze --unfreeze {server.frozen}")
             say("it goes on until Ctrl-C")
             signal.pause()
 

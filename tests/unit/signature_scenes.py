@@ -519,6 +519,17 @@ SCENES = (
         "write, rocksdb::VersionSet::ProcessManifestWrites, rocksdb::VersionSet::LogAndApply, rocksdb::DBImpl::BackgroundCompaction",
     ),
     Scene(
+        "rocksdb-row-lock",
+        (
+            f"pthread_cond_timedwait, myrocks::Rdb_cond_var::WaitFor, rocksdb::PointLockManager::AcquireWithTimeout, rocksdb::PointLockManager::TryLock, rocksdb::PessimisticTransaction::TryLock, {SQL}",
+            f"pthread_cond_timedwait, rocksdb::TransactionDBCondVarImpl::WaitFor, rocksdb::TransactionLockMgr::AcquireWithTimeout, rocksdb::TransactionLockMgr::TryLock, {SQL}",
+        ),
+        (
+            f"{ROCKS_LOCK}, rocksdb::PointLockManager::TryLock, rocksdb::PessimisticTransaction::TryLock, {SQL}",
+            "rocksdb-mutex",
+        ),
+    ),
+    Scene(
         "rocksdb-block-cache",
         (
             f"{ROCKS_LOCK}, rocksdb::MutexLock::MutexLock, rocksdb::LRUCacheShard::Release, rocksdb::BlockBasedTable::Get, {SQL}",

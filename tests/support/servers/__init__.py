@@ -9,9 +9,11 @@ from __future__ import annotations
 from tests.support.servers.cache import MEMORY, Unavailable, cache_folder, why_missing
 from tests.support.servers.child import Child, ChildEnded, program
 from tests.support.servers.mariadb import MariaDB
+from tests.support.servers.mariadb114 import MariaDB114
+from tests.support.servers.myrocks import MyRocks
 from tests.support.servers.mysql55 import MySQL55
 from tests.support.servers.mysql97 import MySQL97
-from tests.support.servers.postgres import Postgres
+from tests.support.servers.postgres import Postgres, Postgres17
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.waiting import PATIENCE, Late, wait_until
 
@@ -22,9 +24,12 @@ __all__ = [
     "ChildEnded",
     "Late",
     "MariaDB",
+    "MariaDB114",
+    "MyRocks",
     "MySQL55",
     "MySQL97",
     "Postgres",
+    "Postgres17",
     "SqlServer",
     "Unavailable",
     "cache_folder",

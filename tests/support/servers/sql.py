@@ -95,6 +95,12 @@ class SqlServer(ABC):
         return self.folder / "s.sock"
 
     @property
+    def frozen(self) -> Path:
+        """Where the file system is mounted that is frozen, if one of this server's is."""
+        # The server's folder is on a device, whose image is on the one that is frozen.
+        return self.folder.parent.with_name("below")
+
+    @property
     def log(self) -> Path:
         return self.folder / "server.log"
 
@@ -270,6 +276,10 @@ class SqlServer(ABC):
         """Return a counter of SHOW GLOBAL STATUS."""
         rows = self.query("SHOW GLOBAL STATUS LIKE %s", (variable,))
         return int(rows[0][1])
+
+    def client_command(self) -> str:
+        """Return the command line of a client for people."""
+        return f"mariadb --socket={self.socket} --user=root"
 
     def version(self) -> str:
         return str(self.query("SELECT VERSION()")[0][0])

@@ -74,10 +74,15 @@ class Device(NamedTuple):
         _run("sync", "--file-system", str(self.folder))
         _run("fsfreeze", "--freeze", str(self.below))
 
+    def freeze_files(self) -> None:
+        """Hold back all changes of the files themselves."""
+        _run("fsfreeze", "--freeze", str(self.folder))
+
     def thaw(self) -> None:
         """Let the device answer; who watched the stall may have done so already."""
-        with suppress(subprocess.CalledProcessError):
-            _run("fsfreeze", "--unfreeze", str(self.below))
+        for folder in (self.below, self.folder):
+            with suppress(subprocess.CalledProcessError):
+                _run("fsfreeze", "--unfreeze", str(folder))
 
 
 @contextmanager

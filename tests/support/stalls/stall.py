@@ -6,19 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tests.support.servers import SqlServer, Unavailable
+from tests.support.servers import Unavailable
 from tests.support.stalls.redo_sync import Device, device_missing, loop_device
 
 __all__ = ["HEALTHY", "DiskStall", "Expected", "NamedStall", "Stall"]
+
+Server = Any
+"""SqlServer or Postgres: each stall knows which it makes."""
 
 
 class Expected(NamedTuple):
     """The right verdict: one of ``signatures``, of a confidence of 0.5 or more.
 
-    Where ``make`` yields a connection id, that connection is the blocker. Else one of ``holder``
-    must be among the functions of the blocker; without both, there is no blocker to name.
+    Where ``make`` yields a connection id (of PostgreSQL, a pid), that connection is the blocker.
+    Else one of ``holder`` must be among the functions of the blocker; without both, there is no
+    blocker to name.
     """
 
     signatures: tuple[str, ...] = ()
@@ -32,13 +36,13 @@ HEALTHY = Expected()
 class Stall(NamedTuple):
     """A stall, and the server that shows it."""
 
-    server: Callable[[], SqlServer]
-    make: Callable[[SqlServer], AbstractContextManager[object]]
+    server: Callable[[], Server]
+    make: Callable[[Server], AbstractContextManager[object]]
     story: str
     expected: Expected = HEALTHY
 
     @contextmanager
-    def started(self) -> Iterator[tuple[SqlServer, AbstractContextManager[object]]]:
+    def started(self) -> Iterator[tuple[Server, AbstractContextManager[object]]]:
         """Start the server; yield it and what makes the stall in it."""
         with self.server() as server:
             yield server, self.make(server)
@@ -47,13 +51,13 @@ class Stall(NamedTuple):
 class DiskStall(NamedTuple):
     """A stall of a server whose data is on a device that can be made to stop answering."""
 
-    server: Callable[[Path], SqlServer]
-    make: Callable[[SqlServer, Device], AbstractContextManager[object]]
+    server: Callable[[Path], Server]
+    make: Callable[[Server, Device], AbstractContextManager[object]]
     story: str
     expected: Expected = HEALTHY
 
     @contextmanager
-    def started(self) -> Iterator[tuple[SqlServer, AbstractContextManager[object]]]:
+    def started(self) -> Iterator[tuple[Server, AbstractContextManager[object]]]:
         """Start the server on such a device; yield it and what makes the stall in it."""
         if reason := device_missing():
             raise Unavailable(reason)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements that wait for the log of Aria."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.servers.clients import load_program, running_statements, slap
+from tests.support.servers.sql import SqlServer
+from tests.support.servers.tasks import wait_held_up
+from tests.support.servers.waiting import wait_until
+from tests.support.stalls.redo_sync import Device, inserting
+
+__all__ = ["aria_log_sync", "aria_log_sync_fixed"]
+
+TABLE = "(id INT AUTO_INCREMENT PRIMARY KEY) ENGINE=Aria TRANSACTIONAL=1"
+
+
+def _make_tables(server: SqlServer, count: int) -> list[str]:
+    """Make a table for each connection: the lock of one would be waited for as well."""
+    tables = [f"diary.page{number}" for number in range(count)]
+    server.execute(
+        "CREATE DATABASE diary",
+        *(f"CREATE TABLE {table} {TABLE}" for table in tables),
+        *(f"INSERT INTO {table} VALUES (NULL)" for table in tables),
+    )
+    return tables
+
+
+@contextmanager
+def aria_log_sync(server: SqlServer, device: Device, connections: int = 20) -> Iterator[None]:
+    """Let statements wait for the log of a server whose data is on ``device``."""
+    tables = _make_tables(server, connections)
+    inserts = [f"INSERT INTO {table} VALUES (NULL)" for table in tables]
+    with running_statements(server, "diary", inserts, after=device.freeze):
+        try:
+            wait_until(lambda: inserting(server) == len(inserts), f"{len(inserts)} inserts run")
+            wait_held_up(server.pid)
+            yield
+        finally:
+            device.thaw()
+
+
+@contextmanager
+def aria_log_sync_fixed(server: SqlServer, connections: int = 2) -> Iterator[None]:
+    """Insert from a pool of few connections, with the log on a quick disk."""
+    (table, *_) = _make_tables(server, 1)
+    query = f"INSERT INTO {table} VALUES (NULL)"
+    load = slap(server, "diary", query, concurrency=connections, queries=100_000_000)
+    before = server.status("Com_insert")
+    with load_program(
+        server, load, "inserts", lambda: server.status("Com_insert") > before + 100, "they insert"
+    ):
+        yield
