@@ -9,10 +9,10 @@ import sys
 
 from tests.support.demo import end_once
 from tests.support.servers import ChildEnded, Late, Unavailable
-from tests.support.stalls import seed_stalls
+from tests.support.stalls import innodb_stalls, seed_stalls
 from tests.support.stalls.stall import DiskStall, NamedStall
 
-STALLS: dict[str, NamedStall] = {**seed_stalls.STALLS}
+STALLS: dict[str, NamedStall] = {**seed_stalls.STALLS, **innodb_stalls.STALLS}
 """Each group of stalls has a module of its own."""
 
 
