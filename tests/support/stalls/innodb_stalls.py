@@ -4,7 +4,13 @@
 from __future__ import annotations
 
 from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97
-from tests.support.stalls.stall import NamedStall, Stall
+from tests.support.stalls.autoinc import (
+    AUTOINC_FIXED,
+    AUTOINC_OPTIONS,
+    autoinc_lock,
+    inserts_beside_a_bulk_insert,
+)
+from tests.support.stalls.stall import Expected, NamedStall, Stall
 from tests.support.stalls.table_storm import (
     TABLE_STORM_FIXED,
     open_table_reads,
@@ -57,4 +63,45 @@ TWINS: dict[str, NamedStall] = {
     ),
 }
 
-STALLS: dict[str, NamedStall] = {**TWINS}
+AUTOINC_STORY = "20 inserts wait for the AUTO-INC lock of an INSERT ... SELECT that takes hours"
+AUTOINC_FIXED_STORY = (
+    "no stall: 20 clients insert beside an INSERT ... SELECT, with innodb_autoinc_lock_mode=2"
+)
+AUTOINC = Expected(
+    ("innodb-autoinc-lock",), ("select_insert::send_data", "Query_result_insert::send_data")
+)
+
+AUTOINC_STALLS: dict[str, NamedStall] = {
+    "autoinc-lock": Stall(
+        lambda: MySQL55(*AUTOINC_OPTIONS), autoinc_lock, AUTOINC_STORY, AUTOINC
+    ),
+    "autoinc-lock-fixed": Stall(
+        lambda: MySQL55(*AUTOINC_FIXED, parent=MEMORY),
+        inserts_beside_a_bulk_insert,
+        AUTOINC_FIXED_STORY,
+    ),
+    "autoinc-lock-mariadb": Stall(
+        lambda: MariaDB(*AUTOINC_OPTIONS),
+        autoinc_lock,
+        f"{AUTOINC_STORY}, in MariaDB",
+        AUTOINC,
+    ),
+    "autoinc-lock-mariadb-fixed": Stall(
+        lambda: MariaDB(*AUTOINC_FIXED, parent=MEMORY),
+        inserts_beside_a_bulk_insert,
+        f"{AUTOINC_FIXED_STORY}, in MariaDB",
+    ),
+    "autoinc-lock-mysql97": Stall(
+        lambda: MySQL97(*AUTOINC_OPTIONS),
+        autoinc_lock,
+        f"{AUTOINC_STORY}, in MySQL 9.7",
+        AUTOINC,
+    ),
+    "autoinc-lock-mysql97-fixed": Stall(
+        lambda: MySQL97(*AUTOINC_FIXED, "--innodb-flush-method=nosync"),
+        inserts_beside_a_bulk_insert,
+        f"{AUTOINC_FIXED_STORY}, in MySQL 9.7",
+    ),
+}
+
+STALLS: dict[str, NamedStall] = {**TWINS, **AUTOINC_STALLS}
