@@ -519,6 +519,25 @@ CASES = (
         "row_insert_for_mysql, ha_innobase::write_row, copy_data_between_tables, mysql_alter_table, "
         f"{SESSION}",
     ),
+    # --- table locks --------------------------------------------------------------------------
+    Case(
+        "autoinc-lock: the bulk insert computes a row",
+        "innodb-autoinc-lock",
+        (
+            f"{COND51}, os_event_wait_low, srv_suspend_mysql_thread, row_mysql_handle_errors, "
+            "row_lock_table_autoinc_for_mysql, ha_innobase::innobase_lock_autoinc, "
+            f"ha_innobase::write_row, mysql_insert, {SESSION55}",
+        ),
+        "row_search_for_mysql, ha_innobase::general_fetch, rr_sequential, sub_select, JOIN::exec, "
+        "subselect_single_select_engine::exec, Item_subselect::exec, select_insert::send_data, "
+        f"end_send, do_select, JOIN::exec, mysql_select, {SESSION55}",
+    ),
+    Case(
+        "myisam-table-lock MariaDB without names of engines",
+        "myisam-table-lock",
+        (f"{COND}, ??, thr_multi_lock, mysql_lock_tables, lock_tables, {SESSION55}",),
+        f"pread, my_pread, ??, ??, ??, handler::ha_rnd_next, rr_sequential, sub_select, {SESSION55}",
+    ),
 )
 
 

@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
-from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.stalls.autoinc import (
     AUTOINC_FIXED,
     AUTOINC_OPTIONS,
     autoinc_lock,
     inserts_beside_a_bulk_insert,
 )
-from tests.support.stalls.stall import Expected, NamedStall, Stall
+from tests.support.stalls.stall import HEALTHY, Expected, NamedStall, Stall
+from tests.support.stalls.table_locks import (
+    flushes_among_short_reads,
+    long_scan_of_innodb,
+    myisam_table_lock,
+    short_user_locks,
+    table_flush,
+    user_level_lock,
+)
 from tests.support.stalls.table_storm import (
     TABLE_STORM_FIXED,
     open_table_reads,
@@ -72,9 +83,7 @@ AUTOINC = Expected(
 )
 
 AUTOINC_STALLS: dict[str, NamedStall] = {
-    "autoinc-lock": Stall(
-        lambda: MySQL55(*AUTOINC_OPTIONS), autoinc_lock, AUTOINC_STORY, AUTOINC
-    ),
+    "autoinc-lock": Stall(lambda: MySQL55(*AUTOINC_OPTIONS), autoinc_lock, AUTOINC_STORY, AUTOINC),
     "autoinc-lock-fixed": Stall(
         lambda: MySQL55(*AUTOINC_FIXED, parent=MEMORY),
         inserts_beside_a_bulk_insert,
@@ -104,4 +113,71 @@ AUTOINC_STALLS: dict[str, NamedStall] = {
     ),
 }
 
-STALLS: dict[str, NamedStall] = {**TWINS, **AUTOINC_STALLS}
+
+Servers = dict[str, Callable[[], SqlServer]]
+FAST: Servers = {
+    "": lambda: MySQL55(parent=MEMORY),
+    "-mariadb": lambda: MariaDB(parent=MEMORY),
+    "-mysql97": lambda: MySQL97("--innodb-flush-method=nosync"),
+}
+"""Servers by the end of the stall's name; their disk is not slow."""
+MYSQL: Servers = {name: FAST[name] for name in ("", "-mysql97")}
+
+
+def on_each(
+    name: str,
+    make: Callable[[SqlServer], AbstractContextManager[object]],
+    story: str,
+    expected: Expected = HEALTHY,
+    servers: Servers = FAST,
+) -> dict[str, NamedStall]:
+    """Return the same stall on several servers."""
+    stem, fixed = name.removesuffix("-fixed"), "-fixed" if name.endswith("-fixed") else ""
+    return {
+        f"{stem}{server}{fixed}": Stall(start, make, story, expected)
+        for server, start in servers.items()
+    }
+
+
+SQL_STALLS = {
+    **on_each(
+        "myisam-table-lock",
+        myisam_table_lock,
+        "an UPDATE, and 20 readers behind it, wait for a long scan of a MyISAM table",
+        Expected(
+            ("myisam-table-lock",), ("ha_myisam::rnd_next", "handler::ha_rnd_next", "rr_sequential")
+        ),
+    ),
+    **on_each(
+        "myisam-table-lock-fixed",
+        long_scan_of_innodb,
+        "no stall: 20 clients read and update the table beside a long scan; its engine is InnoDB",
+    ),
+    **on_each(
+        "user-level-lock",
+        user_level_lock,
+        "20 connections wait for a GET_LOCK of an idle one",
+        Expected(("user-level-lock",)),
+    ),
+    **on_each(
+        "user-level-lock-fixed",
+        short_user_locks,
+        "no stall: 4 clients use the same GET_LOCK for one short statement each",
+    ),
+    **on_each(
+        "table-flush-wait",
+        table_flush,
+        "FLUSH TABLES, and 20 readers, wait for a long scan that uses the old version of a table",
+        Expected(("table-flush-wait",), ("JOIN::exec", "Query_expression::execute")),
+        # MariaDB's FLUSH TABLES waits for no statement, that of one table for a metadata lock.
+        MYSQL,
+    ),
+    **on_each(
+        "table-flush-wait-fixed",
+        flushes_among_short_reads,
+        "no stall: FLUSH TABLES about once a second, while 20 clients read shortly",
+        servers=MYSQL,
+    ),
+}
+
+STALLS: dict[str, NamedStall] = {**TWINS, **AUTOINC_STALLS, **SQL_STALLS}
