@@ -519,6 +519,33 @@ CASES = (
         "row_insert_for_mysql, ha_innobase::write_row, copy_data_between_tables, mysql_alter_table, "
         f"{SESSION}",
     ),
+    Case(
+        "range-estimate 9.x",
+        "innodb-range-estimate",
+        (
+            "Buf_fetch<Buf_fetch_normal>::single_page, buf_page_get_gen, "
+            "btr_cur_search_to_nth_level, ??, ha_innobase::records_in_range, "
+            "handler::multi_range_read_info_const, DsMrr_impl::dsmrr_info_const, "
+            f"check_quick_select, get_key_scans_params, test_quick_select, {SESSION8}",
+        ),
+    ),
+    Case(
+        "range-estimate MariaDB without names of engines",
+        "innodb-range-estimate",
+        (
+            "??, ??, ??, handler::multi_range_read_info_const, ??, ??, "
+            f"SQL_SELECT::test_quick_select, ??, JOIN::optimize_inner, {SESSION}",
+        ),
+    ),
+    Case(
+        "thread-concurrency: the one inside computes",
+        "innodb-thread-concurrency",
+        (
+            "clock_nanosleep, nanosleep, innobase_srv_conc_enter_innodb, ha_innobase::rnd_next, "
+            f"handler::ha_rnd_next, TableScanIterator::DoRead, {SESSION8}",
+        ),
+        f"Item_func_like::val_int, FilterIterator::DoRead, AggregateIterator::DoRead, {SESSION8}",
+    ),
     # --- table locks --------------------------------------------------------------------------
     Case(
         "autoinc-lock: the bulk insert computes a row",

@@ -13,6 +13,15 @@ from tests.support.stalls.autoinc import (
     autoinc_lock,
     inserts_beside_a_bulk_insert,
 )
+from tests.support.stalls.innodb_work import (
+    CONCURRENCY_OPTIONS,
+    DIVE_OPTIONS,
+    long_in_lists,
+    long_in_lists_of_a_pool,
+    reads_of_a_pool,
+    short_in_lists,
+    thread_concurrency,
+)
 from tests.support.stalls.stall import HEALTHY, Expected, NamedStall, Stall
 from tests.support.stalls.table_locks import (
     flushes_among_short_reads,
@@ -139,6 +148,10 @@ def on_each(
     }
 
 
+CONCURRENCY = Expected(
+    ("innodb-thread-concurrency",), ("rr_sequential", "do_select", "Query_expression::execute")
+)
+
 SQL_STALLS = {
     **on_each(
         "myisam-table-lock",
@@ -180,4 +193,50 @@ SQL_STALLS = {
     ),
 }
 
-STALLS: dict[str, NamedStall] = {**TWINS, **AUTOINC_STALLS, **SQL_STALLS}
+WORK_STALLS: dict[str, NamedStall] = {
+    "thread-concurrency": Stall(
+        lambda: MySQL55(*CONCURRENCY_OPTIONS),
+        thread_concurrency,
+        f"20 connections scan a table, with {' '.join(CONCURRENCY_OPTIONS)}",
+        CONCURRENCY,
+    ),
+    "thread-concurrency-mysql97": Stall(
+        lambda: MySQL97(*CONCURRENCY_OPTIONS),
+        thread_concurrency,
+        f"20 connections scan a table of MySQL 9.7, with {' '.join(CONCURRENCY_OPTIONS)}",
+        CONCURRENCY,
+    ),
+    **on_each(
+        "thread-concurrency-fixed",
+        reads_of_a_pool,
+        "no stall: 20 clients read the same table in short statements, without a limit",
+        servers=MYSQL,
+    ),
+    **on_each(
+        "range-estimate",
+        long_in_lists,
+        "16 connections run queries with 900 values in an IN list, each of which is looked up in"
+        " eight indexes first",
+        # All do the same: nobody waits for one of them.
+        Expected(("innodb-range-estimate",)),
+        {
+            "": MySQL55,
+            "-mariadb": lambda: MariaDB(*DIVE_OPTIONS),
+            "-mysql97": lambda: MySQL97(*DIVE_OPTIONS),
+        },
+    ),
+    **on_each(
+        "range-estimate-fixed",
+        short_in_lists,
+        "no stall: 8 clients run such queries with 5 values",
+        servers={"": FAST[""]},
+    ),
+    **on_each(
+        "range-estimate-fixed",
+        long_in_lists_of_a_pool,
+        "no stall: 8 clients run such queries, with the default eq_range_index_dive_limit",
+        servers={name: FAST[name] for name in ("-mariadb", "-mysql97")},
+    ),
+}
+
+STALLS: dict[str, NamedStall] = {**TWINS, **AUTOINC_STALLS, **SQL_STALLS, **WORK_STALLS}
