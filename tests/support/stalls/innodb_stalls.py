@@ -13,6 +13,13 @@ from tests.support.stalls.autoinc import (
     autoinc_lock,
     inserts_beside_a_bulk_insert,
 )
+from tests.support.stalls.innodb_ddl import (
+    DROP,
+    DROP_OPTIONS,
+    TRUNCATE,
+    ddl_on_a_hung_disk,
+    ddl_on_a_quick_disk,
+)
 from tests.support.stalls.innodb_work import (
     CONCURRENCY_OPTIONS,
     DIVE_OPTIONS,
@@ -22,7 +29,7 @@ from tests.support.stalls.innodb_work import (
     short_in_lists,
     thread_concurrency,
 )
-from tests.support.stalls.stall import HEALTHY, Expected, NamedStall, Stall
+from tests.support.stalls.stall import HEALTHY, DiskStall, Expected, NamedStall, Stall
 from tests.support.stalls.table_locks import (
     flushes_among_short_reads,
     long_scan_of_innodb,
@@ -239,4 +246,41 @@ WORK_STALLS: dict[str, NamedStall] = {
     ),
 }
 
-STALLS: dict[str, NamedStall] = {**TWINS, **AUTOINC_STALLS, **SQL_STALLS, **WORK_STALLS}
+DROP_FIXED: Servers = {"": lambda: MySQL55(*DROP_OPTIONS, parent=MEMORY)}
+DDL_STALLS: dict[str, NamedStall] = {
+    "drop-table": DiskStall(
+        lambda folder: MySQL55(*DROP_OPTIONS, parent=folder),
+        lambda server, device: ddl_on_a_hung_disk(server, device, DROP),
+        "20 connections open tables while a DROP TABLE removes a file of a disk that does not"
+        " answer",
+        Expected(("innodb-drop-table",), ("row_drop_table_for_mysql",)),
+    ),
+    "truncate-table": DiskStall(
+        lambda folder: MySQL55(*DROP_OPTIONS, parent=folder),
+        lambda server, device: ddl_on_a_hung_disk(server, device, TRUNCATE),
+        "20 connections open tables while a TRUNCATE TABLE removes a file of a disk that does not"
+        " answer",
+        Expected(("innodb-drop-table",), ("row_truncate_table_for_mysql",)),
+    ),
+    **on_each(
+        "drop-table-fixed",
+        ddl_on_a_quick_disk,
+        "no stall: 20 clients read tables beside a DROP and a TRUNCATE TABLE about once a second,"
+        " on a quick disk",
+        servers=DROP_FIXED,
+    ),
+    **on_each(
+        "truncate-table-fixed",
+        ddl_on_a_quick_disk,
+        "no stall: the same as drop-table-fixed",
+        servers=DROP_FIXED,
+    ),
+}
+
+STALLS: dict[str, NamedStall] = {
+    **TWINS,
+    **AUTOINC_STALLS,
+    **SQL_STALLS,
+    **WORK_STALLS,
+    **DDL_STALLS,
+}

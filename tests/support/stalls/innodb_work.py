@@ -49,6 +49,7 @@ ITEMS = (
 )
 # MariaDB makes a table of 1000 values and more, and a join of that.
 LONG_LIST, SHORT_LIST = 900, 5
+LONG_PAUSE = 0.15
 DIVING = (
     "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT c FROM items%'"
 )
@@ -119,5 +120,5 @@ def long_in_lists_of_a_pool(server: SqlServer, clients: int = 8) -> Iterator[Non
     """Run queries with many values, for which the server takes its statistics."""
     server.execute(*ITEMS)
     query = in_list(random.Random(1), LONG_LIST)
-    with client_pool(server, "shelf", [[query]] * clients):
+    with client_pool(server, "shelf", [[query]] * clients, LONG_PAUSE):
         yield
