@@ -38,6 +38,12 @@ from tests.support.stalls.table_locks import (
     table_flush,
     user_level_lock,
 )
+from tests.support.stalls.table_stats import (
+    TABLE_STATS_FIXED,
+    TABLE_STATS_OPTIONS,
+    few_samples,
+    table_stats,
+)
 from tests.support.stalls.table_storm import (
     TABLE_STORM_FIXED,
     open_table_reads,
@@ -277,10 +283,25 @@ DDL_STALLS: dict[str, NamedStall] = {
     ),
 }
 
+STATS_STALLS: dict[str, NamedStall] = {
+    "table-stats": Stall(
+        lambda: MySQL55(*TABLE_STATS_OPTIONS),
+        table_stats,
+        "20 connections read a table that is analyzed all the time, from all pages of its indexes",
+        Expected(("innodb-table-stats",), ("dict_update_statistics",)),
+    ),
+    "table-stats-fixed": Stall(
+        lambda: MySQL55(*TABLE_STATS_FIXED),
+        few_samples,
+        "no stall: 20 clients read a table that is analyzed about once a second, from 8 pages",
+    ),
+}
+
 STALLS: dict[str, NamedStall] = {
     **TWINS,
     **AUTOINC_STALLS,
     **SQL_STALLS,
     **WORK_STALLS,
     **DDL_STALLS,
+    **STATS_STALLS,
 }
