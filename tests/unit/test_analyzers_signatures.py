@@ -546,6 +546,15 @@ CASES = (
         ),
         f"Item_func_like::val_int, FilterIterator::DoRead, AggregateIterator::DoRead, {SESSION8}",
     ),
+    Case(
+        "adaptive-hash 5.5: a SELECT keeps the latch while it computes",
+        "innodb-adaptive-hash",
+        (
+            f"{RWX}, btr_cur_update_in_place, btr_cur_optimistic_update, row_upd_clust_rec, {SESSION55}",
+            f"{RWS}, row_search_for_mysql, ha_innobase::index_read, join_read_key, {SESSION55}",
+        ),
+        f"mysql_sha1_result, Item_func_sha::val_str, Item_func_benchmark::val_int, {SESSION55}",
+    ),
     # --- table locks --------------------------------------------------------------------------
     Case(
         "autoinc-lock: the bulk insert computes a row",

@@ -7,6 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from tests.support.servers import MEMORY, MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.stalls.adaptive_hash import (
+    ADAPTIVE_HASH_FIXED,
+    ADAPTIVE_HASH_OPTIONS,
+    adaptive_hash,
+    reads_without_adaptive_hash,
+)
 from tests.support.stalls.autoinc import (
     AUTOINC_FIXED,
     AUTOINC_OPTIONS,
@@ -297,6 +303,21 @@ STATS_STALLS: dict[str, NamedStall] = {
     ),
 }
 
+HASH_STALLS: dict[str, NamedStall] = {
+    "adaptive-hash": Stall(
+        lambda: MySQL55(*ADAPTIVE_HASH_OPTIONS),
+        adaptive_hash,
+        "20 readers queue behind an UPDATE that wants the latch of the adaptive hash index, which"
+        " a SELECT keeps while it computes",
+        Expected(("innodb-adaptive-hash",), ("Item_func_benchmark::val_int",)),
+    ),
+    "adaptive-hash-fixed": Stall(
+        lambda: MySQL55(*ADAPTIVE_HASH_FIXED, parent=MEMORY),
+        reads_without_adaptive_hash,
+        "no stall: 20 clients read and update beside the same SELECT, without the hash index",
+    ),
+}
+
 STALLS: dict[str, NamedStall] = {
     **TWINS,
     **AUTOINC_STALLS,
@@ -304,4 +325,5 @@ STALLS: dict[str, NamedStall] = {
     **WORK_STALLS,
     **DDL_STALLS,
     **STATS_STALLS,
+    **HASH_STALLS,
 }
