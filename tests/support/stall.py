@@ -9,11 +9,12 @@ import sys
 
 from tests.support.demo import end_once
 from tests.support.servers import ChildEnded, Late, Unavailable
-from tests.support.stalls import disk_stalls, other_stalls, seed_stalls
+from tests.support.stalls import disk_stalls, innodb_stalls, other_stalls, seed_stalls
 from tests.support.stalls.stall import DiskStall, NamedStall
 
 STALLS: dict[str, NamedStall] = {
     **seed_stalls.STALLS,
+    **innodb_stalls.STALLS,
     **disk_stalls.STALLS,
     **other_stalls.STALLS,
 }

@@ -519,6 +519,61 @@ CASES = (
         "row_insert_for_mysql, ha_innobase::write_row, copy_data_between_tables, mysql_alter_table, "
         f"{SESSION}",
     ),
+    Case(
+        "range-estimate 9.x",
+        "innodb-range-estimate",
+        (
+            "Buf_fetch<Buf_fetch_normal>::single_page, buf_page_get_gen, "
+            "btr_cur_search_to_nth_level, ??, ha_innobase::records_in_range, "
+            "handler::multi_range_read_info_const, DsMrr_impl::dsmrr_info_const, "
+            f"check_quick_select, get_key_scans_params, test_quick_select, {SESSION8}",
+        ),
+    ),
+    Case(
+        "range-estimate MariaDB without names of engines",
+        "innodb-range-estimate",
+        (
+            "??, ??, ??, handler::multi_range_read_info_const, ??, ??, "
+            f"SQL_SELECT::test_quick_select, ??, JOIN::optimize_inner, {SESSION}",
+        ),
+    ),
+    Case(
+        "thread-concurrency: the one inside computes",
+        "innodb-thread-concurrency",
+        (
+            "clock_nanosleep, nanosleep, innobase_srv_conc_enter_innodb, ha_innobase::rnd_next, "
+            f"handler::ha_rnd_next, TableScanIterator::DoRead, {SESSION8}",
+        ),
+        f"Item_func_like::val_int, FilterIterator::DoRead, AggregateIterator::DoRead, {SESSION8}",
+    ),
+    Case(
+        "adaptive-hash 5.5: a SELECT keeps the latch while it computes",
+        "innodb-adaptive-hash",
+        (
+            f"{RWX}, btr_cur_update_in_place, btr_cur_optimistic_update, row_upd_clust_rec, {SESSION55}",
+            f"{RWS}, row_search_for_mysql, ha_innobase::index_read, join_read_key, {SESSION55}",
+        ),
+        f"mysql_sha1_result, Item_func_sha::val_str, Item_func_benchmark::val_int, {SESSION55}",
+    ),
+    # --- table locks --------------------------------------------------------------------------
+    Case(
+        "autoinc-lock: the bulk insert computes a row",
+        "innodb-autoinc-lock",
+        (
+            f"{COND51}, os_event_wait_low, srv_suspend_mysql_thread, row_mysql_handle_errors, "
+            "row_lock_table_autoinc_for_mysql, ha_innobase::innobase_lock_autoinc, "
+            f"ha_innobase::write_row, mysql_insert, {SESSION55}",
+        ),
+        "row_search_for_mysql, ha_innobase::general_fetch, rr_sequential, sub_select, JOIN::exec, "
+        "subselect_single_select_engine::exec, Item_subselect::exec, select_insert::send_data, "
+        f"end_send, do_select, JOIN::exec, mysql_select, {SESSION55}",
+    ),
+    Case(
+        "myisam-table-lock MariaDB without names of engines",
+        "myisam-table-lock",
+        (f"{COND}, ??, thr_multi_lock, mysql_lock_tables, lock_tables, {SESSION55}",),
+        f"pread, my_pread, ??, ??, ??, handler::ha_rnd_next, rr_sequential, sub_select, {SESSION55}",
+    ),
 )
 
 

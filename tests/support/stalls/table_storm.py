@@ -15,11 +15,21 @@ from tests.support.servers.clients import load_program, slap
 from tests.support.servers.mysql55 import MySQL55
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.waiting import wait_until
+from tests.support.stalls.pool import client_pool
 
-__all__ = ["TABLE_STORM_OPTIONS", "create_tables", "table_open_storm", "template_of_tables"]
+__all__ = [
+    "TABLE_STORM_FIXED",
+    "TABLE_STORM_OPTIONS",
+    "create_tables",
+    "open_table_reads",
+    "table_open_storm",
+    "template_of_tables",
+]
 
 TABLE_STORM_OPTIONS = ("--table-open-cache=64",)
 """Options the server wants for this stall."""
+TABLE_STORM_FIXED = ("--table-open-cache=4000", "--table-definition-cache=4000")
+"""Options the server wants for its twin: no table is ever closed."""
 
 TABLES = 2000
 QUERIES = 200
@@ -30,6 +40,8 @@ FLUSHES = 20
 """Of them, on the first connection."""
 TABLES_PER_QUERY = 16
 OPENED_FOR_SURE = 2000
+QUERIES_PER_ROUND, PAUSE = 20, 0.25
+"""Of the twin's clients."""
 
 
 def create_tables(server: SqlServer, tables: int) -> None:
@@ -94,4 +106,20 @@ def table_open_storm(
             ),
             "tables are opened all the time",
         )
+        yield
+
+
+@contextmanager
+def open_table_reads(
+    server: SqlServer, tables: int = TABLES, clients: int = 8, seed: int = 1
+) -> Iterator[None]:
+    """Run the queries of the storm from a pool of clients, on tables that are all open."""
+    create_tables(server, tables)
+    server.execute(*(f"SELECT id FROM t{number}" for number in range(tables)), database="many")
+    randomness = random.Random(seed)
+    work = [
+        [random_select(randomness, tables) for _ in range(QUERIES_PER_ROUND)]
+        for _ in range(clients)
+    ]
+    with client_pool(server, "many", work, PAUSE):
         yield
