@@ -40,7 +40,7 @@ RECENT_NS = 10 * 10**9
 SAMPLE = "sample"
 """The source of a blocker that a sample shows on a CPU."""
 
-_OF_TABLES = frozenset({LockKind.ROW, LockKind.TABLE, LockKind.METADATA})
+_OF_TABLES = frozenset({LockKind.ROW, LockKind.AUTO_INC, LockKind.TABLE, LockKind.METADATA})
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -160,7 +160,16 @@ class Scene:
             and shape.idle is not None
             and shape.idle.session
             and i not in self.own
+            and not self._has_no_transaction(i)
         )
+
+    def _has_no_transaction(self, thread: int) -> bool:
+        """Return whether its process's title says so: PostgreSQL keeps it up to date."""
+        number = self.capture.threads[thread].process
+        if not 0 <= number < len(self.capture.processes):
+            return False
+        title = " ".join(self.capture.processes[number].cmdline).rstrip()
+        return title.startswith("postgres:") and title.endswith(" idle")
 
     @cached_property
     def holders(self) -> dict[str, tuple[int, ...]]:

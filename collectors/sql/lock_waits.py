@@ -52,6 +52,8 @@ MAX_NAMED = 10
 """The most locks whose table is queried: those with most waiters."""
 
 _WAITS = "LOCK WAIT"
+AUTO_INC = "AUTO_INC"
+"""Part of the mode of a lock that a table's counter has, and no row."""
 _NO_SUCH_TABLE = frozenset({1109, 1146})
 
 
@@ -121,7 +123,7 @@ def _waits(
             if waiter in transactions and owner in transactions:
                 found.append(
                     LockWait(
-                        LockKind.ROW,
+                        LockKind.AUTO_INC if mode and AUTO_INC in mode else LockKind.ROW,
                         transactions[waiter].connection,
                         transactions[owner].connection,
                         name,

@@ -36,6 +36,8 @@ PLUGIN = """\
 SELECT THREAD_ID, LOCK_MODE, LOCK_TYPE, TABLE_SCHEMA, TABLE_NAME
 FROM information_schema.METADATA_LOCK_INFO"""
 
+USER_LOCK = "User lock"
+"""The state of a session that waits in GET_LOCK(): it waits for a metadata lock as well."""
 MAX_LOCKS = 20_000
 MAX_OBJECTS = 20
 _NO_SUCH_TABLE = frozenset({1109, 1142, 1146})
@@ -126,7 +128,8 @@ def read_metadata_waits(
     waiting = {
         s.connection
         for s in sessions
-        if (s.state or "").startswith("Waiting for") and "lock" in (s.state or "")
+        if ((s.state or "").startswith("Waiting for") and "lock" in (s.state or ""))
+        or s.state == USER_LOCK
     }
     if not waiting:
         return []

@@ -105,6 +105,7 @@ class LockKind(enum.StrEnum):
     JOIN = "join"
     INTERNAL = "internal"
     ROW = "row"
+    AUTO_INC = "auto-inc"
     TABLE = "table"
     METADATA = "metadata"
     UNKNOWN = "unknown"

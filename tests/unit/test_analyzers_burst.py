@@ -26,9 +26,8 @@ LATCH = f"{COND}, os_event_wait_low, sync_array_wait_event, mutex_spin_wait, trx
 SEARCH = f"lock_deadlock_recursive, lock_deadlock_occurs, lock_rec_enqueue_waiting, {SESSION}"
 WORK = f"JOIN::exec, {SESSION}"
 SYNC = f"fsync, os_file_flush_func, fil_flush, log_write_up_to, trx_commit_for_mysql, {SESSION}"
-METADATA = (
-    f"{COND}, MDL_wait::timed_wait, MDL_context::acquire_lock, open_table_get_mdl_lock, {SESSION}"
-)
+MDL = f"{COND}, MDL_wait::timed_wait, MDL_context::acquire_lock"
+METADATA = f"{MDL}, open_table_get_mdl_lock, open_table, open_tables, {SESSION}"
 
 
 @pytest.fixture(scope="module")
@@ -148,13 +147,17 @@ def test_two_waits_that_last_are_more_than_a_hint(signatures: catalog.Catalog) -
     def scenery() -> Scenery:
         one = Scenery()
         one.add(METADATA, times=2)
+        one.add(IDLE_SESSION, times=5)
         return one
 
     lasting = engine.analyze(burst([scenery() for _ in range(CAPTURES)], moving=False), signatures)
     assert verdict(lasting)[0] == "metadata-lock"
     assert verdict(lasting)[1] >= 0.5
-    once = engine.analyze(scenery().capture(), signatures)
-    assert verdict(once)[1] < 0.5
+    first = lasting.findings[0]
+    assert first.seen is not None
+    assert (first.seen.captures, first.seen.lasting) == (CAPTURES, 2)
+    moving = engine.analyze(burst([scenery() for _ in range(CAPTURES)]), signatures)
+    assert verdict(moving)[1] < 0.5
 
 
 def test_short_syncs_of_a_busy_server_are_no_stall(signatures: catalog.Catalog) -> None:
