@@ -10,9 +10,10 @@
 
 struct stall_bpf_samples;
 
-// Processes by their pids, at most STALL_BPF_MAX_PROCESSES.
-struct stall_error *stall_bpf_samples_create(const pid_t *tgids, size_t count,
-					     struct stall_bpf_samples **ret);
+struct stall_error *stall_bpf_samples_create(struct stall_bpf_samples **ret);
+// Sets the processes, by their pids, at most STALL_BPF_MAX_PROCESSES.
+struct stall_error *stall_bpf_samples_choose(struct stall_bpf_samples *samples, const pid_t *tgids,
+					     size_t count);
 void stall_bpf_samples_destroy(struct stall_bpf_samples *samples);
 // For PERF_EVENT_IOC_SET_BPF.
 int stall_bpf_samples_fd(const struct stall_bpf_samples *samples);

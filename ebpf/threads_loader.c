@@ -10,6 +10,8 @@
 #include "ebpf/bpf_error.h"
 #include "threads.skel.h"
 
+#define INITIAL_PIDNS 0xEFFFFFFCU // PROC_PID_INIT_INO, include/linux/proc_ns.h
+
 struct stall_bpf_threads {
 	struct threads *skeleton;
 	struct bpf_link *whole;	  // all tasks of the system, filtered by the program
@@ -45,6 +47,7 @@ static int load(uint32_t pidns, struct threads **ret)
 	if (!skeleton)
 		return errno ? errno : ENOMEM;
 	skeleton->rodata->reader_pidns = pidns;
+	skeleton->rodata->reader_is_initial = pidns == INITIAL_PIDNS;
 	int rc = threads__load(skeleton);
 	if (rc) {
 		threads__destroy(skeleton);

@@ -11,6 +11,7 @@
 
 // Set before the program is loaded.
 const volatile __u32 reader_pidns = 0;
+const volatile bool reader_is_initial = false; // it is the system's own pid namespace
 
 // Set between two runs.
 __u32 with_kernel_stacks = 0;
@@ -21,9 +22,9 @@ __u32 saw_last = 0; // the end of the process's list of threads was reached
 // What neighbours in the walk have in common, read once: most of the time goes into reads of the
 // kernel's memory. User space clears it before a run, since memory is used again.
 struct {
-	__u64 leader, mm; // addresses
+	__u64 leader, mm; // addresses; leader: or the pid in the initial namespace
 	__s32 tgid;	  // 0: no target
-	__u32 pad;
+	__u32 level;	  // of its own pid namespace
 	__u64 start_stack, start_brk;
 	__u64 end; // what the last thread's list entry points to
 } common = {};
@@ -72,7 +73,9 @@ static __always_inline void read_regs(struct task_struct *task, struct stall_bpf
 static __always_inline void fill(struct task_struct *task, struct stall_bpf_thread *thread)
 {
 	thread->magic = STALL_BPF_MAGIC;
-	thread->ns_tid = pid_in_own_namespace(BPF_CORE_READ(task, thread_pid));
+	thread->ns_tid = reader_is_initial && !common.level
+				 ? thread->tid
+				 : pid_in_own_namespace(BPF_CORE_READ(task, thread_pid));
 	thread->state = task_state(task);
 	thread->exit_state = task->exit_state;
 	thread->runtime = task->se.sum_exec_runtime;
@@ -106,12 +109,14 @@ static __always_inline __u32 read_kernel_stack(struct task_struct *task, __u64 *
 // In the reader's pid namespace; 0: it is none of the targets.
 static __always_inline __s32 find_target(struct task_struct *task)
 {
-	__u64 leader = (__u64)BPF_CORE_READ(task, group_leader);
+	__u64 leader =
+		reader_is_initial ? (__u64)task->tgid : (__u64)BPF_CORE_READ(task, group_leader);
 
 	if (leader != common.leader) {
 		__s32 tgid = pid_for_reader(BPF_CORE_READ(task, group_leader, thread_pid));
 
 		common.tgid = tgid && bpf_map_lookup_elem(&targets, &tgid) ? tgid : 0;
+		common.level = BPF_CORE_READ(task, thread_pid, level);
 		common.end = list_end(task);
 		common.leader = leader;
 	}
@@ -128,7 +133,8 @@ static __always_inline int handle_task(struct seq_file *seq, struct task_struct 
 		return 0;
 	if ((__u64)BPF_CORE_READ(task, thread_node.next) == common.end)
 		saw_last = 1;
-	__s32 tid = pid_for_reader(BPF_CORE_READ(task, thread_pid));
+	// A pid is a number of its thread until that has been reaped.
+	__s32 tid = reader_is_initial ? task->pid : pid_for_reader(BPF_CORE_READ(task, thread_pid));
 	if (!tid) // it has ended, and has no pid any more
 		return 0;
 	if (chosen_only && !bpf_map_lookup_elem(&chosen, &tid))

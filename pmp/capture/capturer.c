@@ -39,8 +39,9 @@ struct stall_capturer {
 	// Between the begin and the end of a burst.
 	bool in_burst;
 	struct stall_locks locks;      // of the capture before
-	struct stall_sampler *sampler; // NULL: not possible here
-	char *not_sampled;	       // why; NULL once a capture says it
+	struct stall_sampler *sampler; // kept for the next burst
+	bool sampling;
+	char *not_sampled; // why; NULL once a capture says it
 };
 
 static size_t arena_size(const struct stall_snapshot_options *options)
@@ -58,6 +59,7 @@ void stall_capturer_destroy(struct stall_capturer *capturer)
 	if (!capturer)
 		return;
 	stall_capturer_burst_end(capturer);
+	stall_sampler_destroy(capturer->sampler);
 	stall_worker_destroy(capturer->worker);
 	if (capturer->backend && capturer->state)
 		capturer->backend->close(capturer->state);
@@ -145,8 +147,9 @@ void stall_capturer_burst_end(struct stall_capturer *capturer)
 {
 	capturer->in_burst = false;
 	stall_locks_deinit(&capturer->locks);
-	stall_sampler_destroy(capturer->sampler);
-	capturer->sampler = NULL;
+	if (capturer->sampler)
+		stall_sampler_stop(capturer->sampler);
+	capturer->sampling = false;
 	free(capturer->not_sampled);
 	capturer->not_sampled = NULL;
 	if (capturer->previous)
@@ -159,9 +162,13 @@ struct stall_error *stall_capturer_burst_begin(struct stall_capturer *capturer)
 	capturer->in_burst = true;
 	if (!capturer->backend->follows)
 		return NULL;
-	struct stall_error *err =
-		stall_sampler_create(capturer->pids, capturer->pid_count,
-				     capturer->options.snapshot.max_stack, &capturer->sampler);
+	struct stall_error *err = NULL;
+	if (!capturer->sampler)
+		err = stall_sampler_create(capturer->options.snapshot.max_stack,
+					   &capturer->sampler);
+	if (!err)
+		err = stall_sampler_start(capturer->sampler, capturer->pids, capturer->pid_count);
+	capturer->sampling = !err;
 	if (!err)
 		return NULL;
 	// What runs between the captures is not known then: the captures themselves are as good.
@@ -173,7 +180,7 @@ struct stall_error *stall_capturer_burst_begin(struct stall_capturer *capturer)
 static struct stall_error *take_samples(struct stall_capturer *capturer,
 					struct stall_snapshot *snapshot)
 {
-	if (capturer->sampler)
+	if (capturer->sampling)
 		return stall_sampler_take(capturer->sampler, snapshot);
 	if (!capturer->not_sampled)
 		return NULL;

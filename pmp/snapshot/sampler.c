@@ -38,13 +38,12 @@ struct stall_sampler {
 	size_t count;
 	size_t ring_size; // a power of two
 	uint64_t since_ns;
+	size_t max_stack;
 	uint8_t record[MAX_RECORD]; // one that is cut by the end of the ring
 };
 
-void stall_sampler_destroy(struct stall_sampler *sampler)
+void stall_sampler_stop(struct stall_sampler *sampler)
 {
-	if (!sampler)
-		return;
 	for (size_t i = 0; i < sampler->count; i++) {
 		if (sampler->rings[i].map)
 			munmap(sampler->rings[i].map, PAGE + sampler->ring_size);
@@ -52,6 +51,15 @@ void stall_sampler_destroy(struct stall_sampler *sampler)
 			close(sampler->rings[i].fd);
 	}
 	free(sampler->rings);
+	sampler->rings = NULL;
+	sampler->count = 0;
+}
+
+void stall_sampler_destroy(struct stall_sampler *sampler)
+{
+	if (!sampler)
+		return;
+	stall_sampler_stop(sampler);
 	stall_bpf_samples_destroy(sampler->filter);
 	free(sampler);
 }
@@ -116,24 +124,35 @@ static struct stall_error *open_rings(struct stall_sampler *sampler, size_t cpus
 	return NULL;
 }
 
-struct stall_error *stall_sampler_create(const pid_t *tgids, size_t count, size_t max_stack,
-					 struct stall_sampler **ret)
+struct stall_error *stall_sampler_create(size_t max_stack, struct stall_sampler **ret)
 {
 	struct stall_sampler *sampler = calloc(1, sizeof(*sampler));
-	long cpus = sysconf(_SC_NPROCESSORS_CONF);
 
 	if (!sampler)
 		return &stall_enomem;
-	struct stall_error *err = stall_bpf_samples_create(tgids, count, &sampler->filter);
-	if (!err)
-		err = open_rings(sampler, cpus < 1 ? 1 : (size_t)cpus, max_stack);
+	sampler->max_stack = max_stack;
+	struct stall_error *err = stall_bpf_samples_create(&sampler->filter);
 	if (err) {
 		stall_sampler_destroy(sampler);
 		return err;
 	}
-	sampler->since_ns = stall_clock_ns(CLOCK_MONOTONIC);
 	*ret = sampler;
 	return NULL;
+}
+
+struct stall_error *stall_sampler_start(struct stall_sampler *sampler, const pid_t *tgids,
+					size_t count)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_CONF);
+
+	stall_sampler_stop(sampler);
+	struct stall_error *err = stall_bpf_samples_choose(sampler->filter, tgids, count);
+	if (!err)
+		err = open_rings(sampler, cpus < 1 ? 1 : (size_t)cpus, sampler->max_stack);
+	if (err)
+		stall_sampler_stop(sampler);
+	sampler->since_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	return err;
 }
 
 // Where samples go.

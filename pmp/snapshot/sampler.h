@@ -13,9 +13,14 @@
 
 struct stall_sampler;
 
-struct stall_error *stall_sampler_create(const pid_t *tgids, size_t count, size_t max_stack,
-					 struct stall_sampler **ret);
+// Loads what chooses the samples: some milliseconds, for any number of bursts.
+struct stall_error *stall_sampler_create(size_t max_stack, struct stall_sampler **ret);
 void stall_sampler_destroy(struct stall_sampler *sampler);
+
+// Begins to sample what these processes run, until it is stopped.
+struct stall_error *stall_sampler_start(struct stall_sampler *sampler, const pid_t *tgids,
+					size_t count);
+void stall_sampler_stop(struct stall_sampler *sampler);
 
 // Adds the samples since the last call (or the start) to a snapshot of the processes whose threads
 // were captured.

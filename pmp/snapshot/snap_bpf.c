@@ -4,6 +4,7 @@
 #include "snapshot/backend.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -154,59 +155,60 @@ static struct stall_error *check_image(const struct capture *capture, size_t ind
 	return NULL;
 }
 
-static int compare_tids(uint32_t process, pid_t tid, uint32_t other_process, pid_t other_tid)
+// Where the threads of the capture before are looked up: all three lists have the same order, those
+// threads, their records, which include the threads that had ended by its end, and the new threads.
+struct cursor {
+	size_t thread, work;
+};
+
+// The record of the thread in the capture before; NULL where it was not in it. cursor->thread is its
+// index then.
+static const struct work *find_before(const struct capture *capture, struct cursor *cursor,
+				      uint32_t process, pid_t tid)
 {
-	if (process != other_process)
-		return process < other_process ? -1 : 1;
-	return (tid > other_tid) - (tid < other_tid);
+	const struct stall_snapshot *before = capture->snapshot->before;
+	const struct state *state = capture->state;
+	const struct stall_thread *thread;
+
+	for (;; cursor->thread++) {
+		if (cursor->thread >= before->thread_count)
+			return NULL;
+		thread = &before->threads[cursor->thread];
+		if (thread->process > process || (thread->process == process && thread->tid >= tid))
+			break;
+	}
+	if (thread->process != process || thread->tid != tid)
+		return NULL;
+	while (cursor->work < state->work_count && state->work[cursor->work].before.tid != tid)
+		cursor->work++;
+	return cursor->work < state->work_count ? &state->work[cursor->work] : NULL;
 }
 
-// What the capture before has of a thread that did not run since.
-static void take_over(struct capture *capture, size_t index, const struct work *old,
-		      uint32_t before)
+// Takes over what the capture before has of a thread that did not run since. False: it did.
+static bool take_over(struct capture *capture, size_t index, struct cursor *cursor,
+		      const struct stall_bpf_thread *record)
 {
 	struct stall_thread *thread = &capture->snapshot->threads[index];
 	struct work *work = &capture->work[index];
-	char state = thread->state;
+	const struct work *old = find_before(capture, cursor, thread->process, record->tid);
 
-	*thread = capture->snapshot->before->threads[before];
-	thread->state = state; // it may have been woken
+	if (!old || old->outcome != SETTLED || !old->copied ||
+	    !stall_record_did_not_run(&old->before, record))
+		return false;
+	memcpy(thread, &capture->snapshot->before->threads[cursor->thread],
+	       offsetof(struct stall_thread, kernel_frame_count));
+	thread->state = stall_record_state(record); // it may have been woken
 	thread->stack = NULL;
 	thread->stack_size = 0;
 	thread->passes = 0;
 	thread->unchanged = true;
-	thread->before = before;
+	thread->before = (uint32_t)cursor->thread;
+	work->before = *record;
 	work->outcome = SETTLED;
 	work->copied = true;
 	work->copy.truncated = old->copy.truncated;
-}
-
-// All three lists have the same order: these threads, those of the capture before, and its records,
-// which include the threads that had ended by its end.
-static void take_over_unchanged(struct capture *capture)
-{
-	const struct stall_snapshot *snapshot = capture->snapshot, *before = snapshot->before;
-	const struct state *state = capture->state;
-	size_t at = 0;
-
-	for (size_t i = 0, old = 0; i < before->thread_count && old < state->work_count; i++) {
-		const struct stall_thread *thread = &before->threads[i];
-
-		while (old < state->work_count && state->work[old].before.tid != thread->tid)
-			old++;
-		while (at < snapshot->thread_count &&
-		       compare_tids(snapshot->threads[at].process, snapshot->threads[at].tid,
-				    thread->process, thread->tid) < 0)
-			at++;
-		if (old == state->work_count || at == snapshot->thread_count)
-			return;
-		const struct work *work = &state->work[old];
-		if (snapshot->threads[at].process == thread->process &&
-		    snapshot->threads[at].tid == thread->tid && work->outcome == SETTLED &&
-		    work->copied &&
-		    stall_record_did_not_run(&work->before, &capture->work[at].before))
-			take_over(capture, at, work, i);
-	}
+	work->is_32bit = old->is_32bit;
+	return true;
 }
 
 // The first pass: which threads there are.
@@ -215,6 +217,7 @@ static struct stall_error *find_threads(struct capture *capture)
 	struct stall_snapshot *snapshot = capture->snapshot;
 	_cleanup_free_ struct stall_found_thread *found = NULL;
 	_cleanup_free_ size_t *dead = calloc(snapshot->process_count, sizeof(*dead));
+	struct cursor cursor = {};
 	struct stall_error *err;
 	size_t count;
 
@@ -247,13 +250,13 @@ static struct stall_error *find_threads(struct capture *capture)
 	for (size_t i = 0; i < count; i++) {
 		snapshot->threads[i].process = found[i].process;
 		capture->work[i].copy.thread = &snapshot->threads[i];
+		if (snapshot->before && take_over(capture, i, &cursor, found[i].record))
+			continue;
 		fill_thread(capture, i, found[i].record);
 		err = check_image(capture, i, found[i].record);
 		if (err)
 			return err;
 	}
-	if (snapshot->before)
-		take_over_unchanged(capture);
 	return NULL;
 }
 

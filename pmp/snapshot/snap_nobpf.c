@@ -31,14 +31,25 @@ static void nobpf_close(void *state)
 	(void)state;
 }
 
-struct stall_error *stall_sampler_create(const pid_t *tgids, size_t count, size_t max_stack,
-					 struct stall_sampler **ret)
+struct stall_error *stall_sampler_create(size_t max_stack, struct stall_sampler **ret)
 {
-	(void)tgids;
-	(void)count;
 	(void)max_stack;
 	(void)ret;
 	return nobpf_check(NULL);
+}
+
+struct stall_error *stall_sampler_start(struct stall_sampler *sampler, const pid_t *tgids,
+					size_t count)
+{
+	(void)sampler;
+	(void)tgids;
+	(void)count;
+	return nobpf_check(NULL);
+}
+
+void stall_sampler_stop(struct stall_sampler *sampler)
+{
+	(void)sampler;
 }
 
 void stall_sampler_destroy(struct stall_sampler *sampler)

@@ -87,13 +87,13 @@ struct stall_thread {
 	size_t stack_size;
 	uint8_t *stack; // in the snapshot's arena
 
-	uint64_t kernel_frames[STALL_KERNEL_FRAMES]; // innermost first
-	uint32_t kernel_frame_count;
-
 	// It did not run since the capture before, whose threads[before] it is: its stack was copied
-	// and unwound then.
+	// and unwound then, and its kernel frames are not here.
 	bool unchanged;
 	uint32_t before;
+
+	uint32_t kernel_frame_count;
+	uint64_t kernel_frames[STALL_KERNEL_FRAMES]; // innermost first
 };
 
 // The memory around a futex word or a pthread object, read while its waiters were asleep on it.
