@@ -99,6 +99,10 @@ class View(msgspec.Struct, frozen=True):
     chain: tuple[str, ...]
     cycles: tuple[str, ...]
     evidence: tuple[str, ...]
+    profile: tuple[str, ...]
+    """What the holders of the lock did, with the share of each."""
+    cpu: tuple[str, ...]
+    """What the server ran, with the share of each."""
     against: tuple[str, ...]
     remedies: tuple[str, ...]
     references: tuple[str, ...]
@@ -150,6 +154,8 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         chain=_several(map(say.link, first.chain)) if first and len(first.chain) > 1 else (),
         cycles=_several(" → ".join(map(str, (*cycle, cycle[0]))) for cycle in analysis.cycles),
         evidence=_several(first.evidence) if first else (),
+        profile=_profile(first),
+        cpu=_cpu(analysis),
         against=_several(first.against) if first else (),
         remedies=_several(first.remedies) if first else (),
         references=_several(first.references) if first else (),
@@ -178,6 +184,21 @@ def _headline(say: Speaker, first: Finding | None) -> str:
 
 def _several(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(shown(item, MAX_QUERY) for item in items)
+
+
+def _profile(first: Finding | None) -> tuple[str, ...]:
+    if first is None or first.seen is None:
+        return ()
+    return _several(f"{share:.0%} {where}" for where, share in first.seen.profile)
+
+
+def _cpu(analysis: Analysis) -> tuple[str, ...]:
+    if analysis.cpu is None:
+        return ()
+    return _several(
+        f"{item.share:.0%} {item.where}" + (f" [{item.signature}]" if item.signature else "")
+        for item in analysis.cpu.shares
+    )
 
 
 def _others(analysis: Analysis, say: Speaker) -> tuple[str, ...]:
