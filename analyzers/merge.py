@@ -139,6 +139,9 @@ def _is_brief(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
 
     A queue of most threads at each moment is none of those, if its holder is seen.
     """
+    signature = found.signature
+    if signature is not None and scenes[0].catalog.by_id[signature].busy:
+        return pool.samples > 0 and pool.cpu(signature) < LEAST_CPU
     whole = brief = 0
     for number, finding in found.items:
         scene = scenes[number]
@@ -208,7 +211,7 @@ def _explain_cpus(merged: dict[str | None, Finding], pool: Pool) -> None:
     saturated = merged.get(SATURATED)
     if saturated is None:
         return
-    explained = any(pool.cpu(signature) >= LEAST_CPU for signature in pool.sightings)
+    explained = any(pool.cpu(signature) >= LEAST_CPU for signature in (*pool.sightings, *pool.busy))
     named = any(
         finding.signature not in (SATURATED, None) and finding.confidence >= saturated.confidence
         for finding in merged.values()

@@ -88,11 +88,14 @@ class Pool:
         *,
         samples: int,
         ticks: float,
+        busy: Mapping[str, int],
     ) -> None:
         self.captures = captures
         self.sightings = sightings
         self.samples = samples
         """What ran of this server, sample by sample."""
+        self.busy = busy
+        """Signature of busy work → samples of it."""
         self.ticks = ticks
         """How often a CPU was looked at, for each CPU."""
         self._summaries: dict[str, _Summary] = {}
@@ -106,8 +109,9 @@ class Pool:
         return self._of(signature).samples
 
     def cpu(self, signature: str) -> float:
-        """Return the share of what the server runs that its holders are."""
-        return self.sampled(signature) / self.samples if self.samples else 0.0
+        """Return the share of what the server runs that its holders, or its busy work, are."""
+        counted = self.sampled(signature) + self.busy.get(signature, 0)
+        return counted / self.samples if self.samples else 0.0
 
     def coverage(self, signature: str) -> float:
         """Return for which part of the time a holder is seen."""
@@ -176,6 +180,7 @@ def collect(
                 found.setdefault(signature, []).append(sighting)
 
     samples = 0
+    busy: Counter[str] = Counter()
     for moment, capture in enumerate(captures):
         for thread, shape, state in zip(
             capture.threads, stacks[moment].shapes, states[moment], strict=True
@@ -184,7 +189,10 @@ def collect(
                 add(thread, shape, moment, state)
         for sample, shape in zip(capture.samples, stacks[moment].samples, strict=True):
             samples += sample.count
+            for signature in shape.waiter_of:
+                if signature.busy:
+                    busy[signature.id] += sample.count
             if shape.holder_of:
                 add(sample, shape, None, RUNNING)
     ticks = sum(c.sample_window_ns / c.sample_period_ns for c in captures if c.sample_period_ns)
-    return Pool(len(captures), found, samples=samples, ticks=ticks)
+    return Pool(len(captures), found, samples=samples, ticks=ticks, busy=busy)

@@ -135,7 +135,7 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
     for case in cases.values():
         # What a thread waits for now is not what it waited for when it was seen as the holder.
         now = case.blocker is not None and case.blocker.sighting is None
-        if now and case.blocker is not None and case.blocker.chains:
+        if now and case.blocker is not None and (case.blocker.chains or _stuck(scene, case)):
             other = scene.assigned.get(case.blocker.thread)
             if other is None or other.id == case.signature.id or other.id not in cases:
                 continue
@@ -169,6 +169,19 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
                 break
             seen.add(at.root)
             at = cases[at.root]
+
+
+def _stuck(scene: Scene, case: Case) -> bool:
+    """Return whether a likely blocker and half of the waiters do not move through the burst."""
+    if scene.runs is None or scene.pool is None or case.blocker is None:
+        return False
+    least = scene.pool.captures * LASTING_PART
+    lasting = [index for index in case.waiters if scene.runs[index] >= least]
+    return (
+        scene.runs[case.blocker.thread] >= least
+        and case.blocker.thread not in case.waiters
+        and 2 * scene.weight(lasting) >= scene.weight(case.waiters)
+    )
 
 
 def _released(case: Case) -> bool:
