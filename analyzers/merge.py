@@ -33,6 +33,8 @@ STANDING_MOST = 0.75
 LEAST_CPU = 0.25
 """Of the server's samples: a signature that explains so much is what saturates the CPUs."""
 SATURATED = "cpu-saturated"
+MANY_RUNNABLE = 12
+"""Threads for each CPU that want to run."""
 
 
 class Merged(NamedTuple):
@@ -68,7 +70,7 @@ def merge(
         shown[signature] = best[0]
         merged[signature] = _one(scenes, _Found(signature, items), best[1], pool)
     _lift_roots(by_signature, merged)
-    _explain_cpus(merged, pool)
+    _explain_cpus(merged, pool, scenes)
     return Merged(list(merged.values()), shown)
 
 
@@ -206,8 +208,9 @@ def _lift_roots(
         merged[signature] = msgspec.structs.replace(merged[signature], victim_of=root)
 
 
-def _explain_cpus(merged: dict[str | None, Finding], pool: Pool) -> None:
-    """Saturated CPUs are the verdict only where no signature explains what runs."""
+def _explain_cpus(merged: dict[str | None, Finding], pool: Pool, scenes: Sequence[Scene]) -> None:
+    """Saturated CPUs are the verdict only where no signature explains what runs, and where more
+    want to run than on a server that does all it can."""
     saturated = merged.get(SATURATED)
     if saturated is None:
         return
@@ -216,7 +219,12 @@ def _explain_cpus(merged: dict[str | None, Finding], pool: Pool) -> None:
         finding.signature not in (SATURATED, None) and finding.confidence >= saturated.confidence
         for finding in merged.values()
     )
-    if explained or named:
+    if explained or named or _few(saturated, scenes):
         merged[SATURATED] = msgspec.structs.replace(
             saturated, confidence=min(saturated.confidence, WEAK_CAP)
         )
+
+
+def _few(saturated: Finding, scenes: Sequence[Scene]) -> bool:
+    cpus = scenes[0].capture.host.get("cpus")
+    return isinstance(cpus, int) and saturated.threads < MANY_RUNNABLE * cpus
