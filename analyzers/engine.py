@@ -70,12 +70,11 @@ def analyze_together(
     shapes = Shapes(catalog)
     views = [_view(capture, shapes, catalog) for capture in captures]
     pool = use = None
-    runs: Sequence[tuple[int, ...] | None] = [None]
+    follows: Sequence[persistence.Persistence | None] = [None]
     if len(views) > 1:
         stacks = [view.stacks for view in views]
         pool = collect(captures, stacks, [view.states for view in views], catalog)
-        runs = persistence.runs(captures)
-    interval = _interval_ns(captures)
+        follows = persistence.follow(captures)
     scenes = [
         Scene(
             capture=view.capture,
@@ -85,10 +84,9 @@ def analyze_together(
             graph=view.graph,
             cycles=view.cycles,
             pool=pool,
-            runs=run,
-            interval_ns=interval,
+            persistence=followed,
         )
-        for view, run in zip(views, runs, strict=True)
+        for view, followed in zip(views, follows, strict=True)
     ]
     each = [[*verdict.findings(scene), *generic.findings(scene)] for scene in scenes]
     findings, at = each[0], 0
@@ -127,14 +125,6 @@ def _view(capture: Capture, shapes: Shapes, catalog: Catalog) -> _View:
         for index, state in enumerate(states)
     )
     return _View(capture, stacks, states, links, links.cycles())
-
-
-def _interval_ns(captures: Sequence[Capture]) -> int:
-    """Return the time from one capture to the next on average; 0: not known."""
-    first, last = captures[0].time_ns, captures[-1].time_ns
-    if first is None or last is None or len(captures) < 2:
-        return 0
-    return max(0, last - first) // (len(captures) - 1)
 
 
 def _shown(captures: Sequence[Capture], at: int) -> Capture:

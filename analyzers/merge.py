@@ -18,12 +18,10 @@ __all__ = ["Merged", "merge"]
 
 OFTEN = 0.5
 """Of the captures: what fewer show is a moment, in proportion."""
-LASTING_PART = 0.5
-"""Of the captures, through which a thread is in one wait."""
 LINKED = 0.5
 """Of the captures that show the victims: so many must show their cause."""
 BRIEF_PART = 0.9
-"""Of the waits: if so many are shorter than the interval, they are those of a busy server."""
+"""Of the waits: if so many are short, they are those of a busy server."""
 STANDING_THREADS = 8.0
 STANDING_SHARE = 0.5
 """Of the active threads: a queue that is there at each moment, however quickly it moves."""
@@ -127,13 +125,10 @@ def _described(seen: Seen) -> list[str]:
 
 def _lasting(scenes: Sequence[Scene], found: _Found) -> int:
     """Return how many threads were in one wait of the finding for long, in its fullest capture."""
-    least = len(scenes) * LASTING_PART
-    most = 0
-    for number, finding in found.items:
-        runs = scenes[number].runs
-        if runs is not None:
-            most = max(most, sum(runs[index] >= least for index in finding.members))
-    return most
+    return max(
+        sum(scenes[number].lasts(index) for index in finding.members)
+        for number, finding in found.items
+    )
 
 
 def _is_brief(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
@@ -144,17 +139,23 @@ def _is_brief(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
     signature = found.signature
     if signature is not None and scenes[0].catalog.by_id[signature].busy:
         return pool.samples > 0 and pool.cpu(signature) < LEAST_CPU
-    whole = brief = 0
-    for number, finding in found.items:
-        scene = scenes[number]
-        if scene.runs is None or not scene.interval_ns:
-            return False
-        for index in finding.members:
-            whole += scene.runs[index] > 0
-            brief += scene.runs[index] == 1
-    if not whole or brief < BRIEF_PART * whole:
+    whole = sum(len(finding.members) for number, finding in _inner(scenes, found))
+    short = sum(_short(scenes[number], finding) for number, finding in _inner(scenes, found))
+    if not whole or short < BRIEF_PART * whole:
         return False
     return not _stands(scenes, found, pool)
+
+
+def _inner(scenes: Sequence[Scene], found: _Found) -> list[tuple[int, Finding]]:
+    """Leave out the first and the last capture: how long their waits are is not seen."""
+    return [item for item in found.items if 0 < item[0] < len(scenes) - 1]
+
+
+def _short(scene: Scene, finding: Finding) -> int:
+    """Return how many of its waits are short."""
+    if scene.persistence is None:
+        return 0
+    return sum(scene.persistence.short[index] for index in finding.members)
 
 
 def _stands(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
@@ -172,14 +173,11 @@ def _stands(scenes: Sequence[Scene], found: _Found, pool: Pool) -> bool:
 
 def _passed_on(scenes: Sequence[Scene], found: _Found) -> float | None:
     """Return how many of its waits ended each second: those that the next capture shows no more."""
-    ended = 0
-    for number, finding in found.items:
-        runs = scenes[number].runs
-        if runs is None or not scenes[number].interval_ns:
-            return None
-        ended += sum(runs[index] == 1 for index in finding.members)
-    seconds = len(scenes) * scenes[0].interval_ns / 1e9
-    return round(ended / seconds, 1) if seconds and ended else None
+    first, last = scenes[0].capture.time_ns, scenes[-1].capture.time_ns
+    if first is None or last is None or last <= first:
+        return None
+    ended = sum(_short(scenes[number], finding) for number, finding in found.items)
+    return round(ended * 1e9 / (last - first), 1) if ended else None
 
 
 def _lift_roots(

@@ -97,7 +97,7 @@ class Pool:
         self.busy = busy
         """Signature of busy work → samples of it."""
         self.ticks = ticks
-        """How often a CPU was looked at, for each CPU."""
+        """How often each CPU was sampled."""
         self._summaries: dict[str, _Summary] = {}
 
     def seen_in(self, signature: str) -> int:

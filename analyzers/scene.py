@@ -12,6 +12,7 @@ import msgspec
 from stallscope.analyzers.analysis import Blocker, WaiterGroup
 from stallscope.analyzers.catalog import Catalog, LettingGo, Signature
 from stallscope.analyzers.graph import Graph
+from stallscope.analyzers.persistence import Persistence
 from stallscope.analyzers.pool import Pool, Sighting
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING
@@ -33,6 +34,9 @@ MAX_LOCKS = 10
 
 BRIEF_NS = 10 * 10**6
 """Shorter waits are brief: a holder that loses its CPU for a turn blocks others as long."""
+
+LASTING_PART = 0.5
+"""Of the captures of a burst: a wait that so many show is a long one."""
 
 RECENT_NS = 10 * 10**9
 """An earlier release says nothing about the current holder."""
@@ -80,8 +84,7 @@ class Scene:
         graph: Graph,
         cycles: Sequence[tuple[int, ...]],
         pool: Pool | None = None,
-        runs: Sequence[int] | None = None,
-        interval_ns: int = 0,
+        persistence: Persistence | None = None,
     ) -> None:
         self.capture = capture
         self.catalog = catalog
@@ -91,9 +94,8 @@ class Scene:
         self.cycles = cycles
         self.pool = pool
         """Of several captures: what all of them show of holders."""
-        self.runs = runs
-        """For how many captures in a row each thread is in its wait; None: there is one capture."""
-        self.interval_ns = interval_ns
+        self.persistence = persistence
+        """How long each thread is in its wait; None: there is one capture."""
         self._released: dict[tuple[str, int], bool] = {}
 
     def shape(self, thread: int) -> Shape:
@@ -431,12 +433,18 @@ class Scene:
             thread=candidate.thread,
         )
 
+    def lasts(self, thread: int) -> bool:
+        """Return whether half of the captures of the burst, in a row, show this very wait."""
+        if self.persistence is None or self.pool is None:
+            return False
+        return self.persistence.runs[thread] >= LASTING_PART * self.pool.captures
+
     def waited_ns(self, thread: int) -> int:
         """Return for how long its wait is known to have lasted; 0: not known."""
-        told = self.capture.threads[thread].waited_ns or 0
-        if self.runs is None:
-            return told
-        return max(told, (max(1, self.runs[thread]) - 1) * self.interval_ns)
+        reported = self.capture.threads[thread].waited_ns or 0
+        if self.persistence is None:
+            return reported
+        return max(reported, self.persistence.lasted_ns[thread])
 
     def significant(self, thread: int) -> tuple[str, ...]:
         """Return the frames that show what a thread does, else the server's text about it."""

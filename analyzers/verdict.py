@@ -29,8 +29,6 @@ LEAST_OFTEN = 0.5
 LEAST_RELEASED = 3
 """Waiters, where the holder is known from releases alone."""
 LASTING_NS = 60 * 10**9
-LASTING_PART = 0.5
-"""Of the captures of a burst: waits that last longer than that are long ones."""
 LASTING_BURST_NS = 400 * 10**6
 """A wait that is seen to last so long is no moment."""
 FEW_LISTED = 5
@@ -94,11 +92,11 @@ def _explains(scene: Scene, signature: Signature, other: str) -> bool:
     Waits that last while nobody does that work have another cause.
     """
     waiters = scene.waiters.get(other)
-    if not waiters or scene.pool is None or scene.runs is None:
+    if not waiters or scene.pool is None:
         return bool(waiters)
     if scene.pool.coverage(signature.id) >= LEAST_OFTEN:
         return True
-    lasting = [index for index in waiters if scene.runs[index] > scene.pool.captures * LASTING_PART]
+    lasting = [index for index in waiters if scene.lasts(index)]
     return scene.weight(lasting) < LEAST_OFTEN * scene.weight(waiters)
 
 
@@ -173,14 +171,11 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
 
 def _stuck(scene: Scene, case: Case) -> bool:
     """Return whether a likely blocker and half of the waiters do not move through the burst."""
-    if scene.runs is None or scene.pool is None or case.blocker is None:
+    if case.blocker is None or not scene.lasts(case.blocker.thread):
         return False
-    least = scene.pool.captures * LASTING_PART
-    lasting = [index for index in case.waiters if scene.runs[index] >= least]
-    return (
-        scene.runs[case.blocker.thread] >= least
-        and case.blocker.thread not in case.waiters
-        and 2 * scene.weight(lasting) >= scene.weight(case.waiters)
+    lasting = [index for index in case.waiters if scene.lasts(index)]
+    return case.blocker.thread not in case.waiters and 2 * scene.weight(lasting) >= scene.weight(
+        case.waiters
     )
 
 
@@ -300,7 +295,7 @@ def _confidence(scene: Scene, case: Case, blocked: set[int]) -> float:
 
 def _lasting(scene: Scene, threads: Iterable[int]) -> bool:
     """Return whether one of these waits is known to be long."""
-    least = LASTING_NS if scene.runs is None else LASTING_BURST_NS
+    least = LASTING_NS if scene.persistence is None else LASTING_BURST_NS
     return any(scene.waited_ns(index) >= least for index in threads)
 
 

@@ -48,7 +48,7 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 
 // Captures between `begin` and `end` are those of a burst: each is written as what changed since the
 // one before (docs/capture-format.md, "A burst"), with samples of what ran in between. Threads that
-// did not run since are neither copied nor unwound again. A backend that cannot tell takes each
+// did not run since are neither copied nor unwound again. A backend that cannot say what ran takes each
 // capture whole.
 struct stall_error *stall_capturer_burst_begin(struct stall_capturer *capturer);
 void stall_capturer_burst_end(struct stall_capturer *capturer);

@@ -136,8 +136,8 @@ struct stall_process {
 struct stall_samples {
 	size_t count;	    // threads[thread_count + release_count] onwards
 	size_t lost;	    // there was no room for them
-	uint64_t period_ns; // between two looks at a CPU; 0: nothing was sampled
-	uint64_t window_ns; // how long the CPUs were looked at
+	uint64_t period_ns; // between two samples of a CPU; 0: nothing was sampled
+	uint64_t window_ns; // how long the CPUs were sampled
 	unsigned int cpus;
 };
 

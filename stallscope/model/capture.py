@@ -350,7 +350,7 @@ class Capture(msgspec.Struct, frozen=True):
     ended: Annotated[tuple[Index, ...], END_OPTIONAL] = ()
     """TIDs of threads that ended since."""
     sample_period_ns: Annotated[Index, END_OPTIONAL] = 0
-    """Between two looks at a CPU; 0: what ran was not sampled."""
+    """Between two samples of a CPU; 0: what ran was not sampled."""
     sample_window_ns: Annotated[Index, END_OPTIONAL] = 0
     sample_cpus: Annotated[Index, END_OPTIONAL] = 0
     samples_lost: Annotated[Index, END_OPTIONAL] = 0

@@ -67,7 +67,7 @@ def test_each_capture_has_all_stacks_and_says_what_did_not_change() -> None:
         assert target.beats_on()
 
 
-def test_a_backend_that_cannot_tell_what_ran_takes_each_capture_whole() -> None:
+def test_a_backend_that_cannot_say_what_ran_takes_each_capture_whole() -> None:
     with Target("threads", "20", "5") as target:
         capture = snap(target.pid, *BURST, backend="proc").whole
         check_burst(capture)
