@@ -243,8 +243,9 @@ static void make_scene(struct scene *scene)
 						.stack_count = 4,
 						.modules = scene->infos,
 						.module_count = 1};
-	scene->all_locks = (struct stall_locks){
-		.locks = scene->locks, .count = 1, .thread_lock = scene->thread_lock};
+	scene->all_locks = (struct stall_locks){.locks = scene->locks,
+						.count = 1,
+						.thread_lock = scene->thread_lock};
 }
 
 // Every line of the capture, parsed.
