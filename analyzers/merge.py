@@ -12,10 +12,12 @@ import msgspec
 from stallscope.analyzers.analysis import Finding, Seen
 from stallscope.analyzers.pool import Pool
 from stallscope.analyzers.scene import Scene
-from stallscope.analyzers.verdict import LINK, WEAK_CAP
+from stallscope.analyzers.verdict import LINK
 
 __all__ = ["Merged", "merge"]
 
+NO_STALL = 0.35
+"""The confidence of what a healthy server under full load shows as well: it is not reported."""
 OFTEN = 0.5
 """Of the captures: what fewer show is a moment, in proportion."""
 LINKED = 0.5
@@ -86,7 +88,7 @@ def _one(scenes: Sequence[Scene], found: _Found, best: Finding, pool: Pool) -> F
     mean = sum(f.confidence for _, f in found.items) / len(found.items)
     confidence = max(mean, min(best.confidence, mean + 0.1)) * min(1.0, part / OFTEN)
     if _is_brief(scenes, found, pool):
-        confidence = min(confidence, WEAK_CAP)
+        confidence = min(confidence, NO_STALL)
     signature = found.signature
     known = signature is not None and signature in pool.sightings
     seen = Seen(
@@ -219,7 +221,7 @@ def _explain_cpus(merged: dict[str | None, Finding], pool: Pool, scenes: Sequenc
     )
     if explained or named or _few(saturated, scenes):
         merged[SATURATED] = msgspec.structs.replace(
-            saturated, confidence=min(saturated.confidence, WEAK_CAP)
+            saturated, confidence=min(saturated.confidence, NO_STALL)
         )
 
 
