@@ -149,6 +149,10 @@ def arguments() -> argparse.Namespace:
         f" ({endurance.AGENT_MINUTES:g}), or each line of overhead's graph"
         f" ({overhead.GRAPH_MINUTES:g})",
     )
+    of_verdict = parser.add_argument_group("verdict")
+    of_verdict.add_argument(
+        "--bursts", type=count, metavar="N", help="of each stall, and of each healthy load"
+    )
     of_overhead = parser.add_argument_group("overhead")
     of_overhead.add_argument("--seed", type=count, metavar="N", help="of all that is random")
     of_overhead.add_argument("--rounds", type=count, metavar="N", help="blocks, waits, courses")
@@ -182,6 +186,8 @@ def measure(options: argparse.Namespace) -> list[Section]:
     if options.bench == "overhead":
         given = overhead.Options(options.seed, options.rounds, options.stalls, options.svg)
         measured = functools.partial(measured, options=given)
+    if options.bench == "verdict":
+        measured = functools.partial(measured, bursts=options.bursts)
     for section in measured(options.server, options.quick, options.only):
         done.append(section)
         if not options.json:

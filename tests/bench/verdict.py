@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.bench import verdict_cost, verdict_healthy, verdict_stalls
 from tests.bench.stats import Section
@@ -27,9 +27,16 @@ FULL = Sizes()
 QUICK = Sizes(bursts=3, healthy=3, rounds=5)
 
 
-def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
-    """Measure all of it, or the parts that ``only`` names; a stall's own name is a part."""
+def sections(
+    server_name: str, quick: bool, only: Sequence[str], bursts: int | None = None
+) -> Iterator[Section]:
+    """Measure all of it, or the parts that ``only`` names; a stall's own name is a part.
+
+    ``bursts`` of each stall, and of each healthy server and load, if it is given.
+    """
     sizes = QUICK if quick else FULL
+    if bursts is not None:
+        sizes = replace(sizes, bursts=bursts, healthy=bursts)
     stalls = [name for name in only if name.removeprefix("healthy-") not in PARTS]
     stalls = [name for name in stalls if not name.startswith("healthy-")]
     if not only or "stalls" in only or stalls:
