@@ -19,7 +19,7 @@ class Sizes:
     """How much is measured. ``bursts``: of each stall; ``healthy``: of each server and load."""
 
     bursts: int = 20
-    healthy: int = 34
+    healthy: int = 12
     rounds: int = 20
 
 

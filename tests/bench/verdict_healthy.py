@@ -14,9 +14,11 @@ from typing import NamedTuple
 from tests.bench import progress
 from tests.bench.snapshots import snap, verdict_of
 from tests.bench.stats import Row, Section
-from tests.support.servers import MariaDB, MySQL55, MySQL97, SqlServer, Unavailable
+from tests.support.servers import MariaDB, MySQL55, MySQL97, Unavailable
 from tests.support.servers.child import Child
-from tests.support.stalls.load import sysbench_load
+from tests.support.servers.mariadb114 import MariaDB114
+from tests.support.servers.postgres import Postgres17
+from tests.support.stalls.load import sysbench_load, sysbench_load_postgres
 
 __all__ = ["section"]
 
@@ -28,22 +30,41 @@ SECONDS = 5.0
 _RATE = re.compile(r"\btps: ([0-9.]+)")
 
 
-class Load(NamedTuple):
-    """A server with a load that can be throttled: transactions a second, None: all it can do."""
-
-    server: Callable[[], SqlServer]
-    run: Callable[[SqlServer, str, int | None], AbstractContextManager[Child]]
+Options = tuple[str, ...]
 
 
-def _sysbench(server: SqlServer, test: str, rate: int | None) -> AbstractContextManager[Child]:
-    options = () if rate is None else (f"--rate={max(1, rate)}",)
-    return sysbench_load(server, THREADS, test, "--report-interval=1", *options)
+class Made(NamedTuple):
+    """A running server, and how to run a sysbench test on it."""
+
+    name: str
+    pid: int
+    load: Callable[[str, Options], AbstractContextManager[Child]]
 
 
-SERVERS: dict[str, Load] = {
-    "mariadb": Load(MariaDB, _sysbench),
-    "mysql55": Load(MySQL55, _sysbench),
-    "mysql97": Load(MySQL97, _sysbench),
+@contextmanager
+def _mysql(kind: type[MariaDB | MariaDB114 | MySQL55 | MySQL97]) -> Iterator[Made]:
+    with kind() as server:
+        yield Made(
+            server.name, server.pid, lambda test, more: sysbench_load(server, THREADS, test, *more)
+        )
+
+
+@contextmanager
+def _postgres() -> Iterator[Made]:
+    with Postgres17("fsync=on") as server:
+        yield Made(
+            server.name,
+            server.pid,
+            lambda test, more: sysbench_load_postgres(server, THREADS, test, *more),
+        )
+
+
+SERVERS: dict[str, Callable[[], AbstractContextManager[Made]]] = {
+    "mariadb": lambda: _mysql(MariaDB),
+    "mariadb114": lambda: _mysql(MariaDB114),
+    "mysql55": lambda: _mysql(MySQL55),
+    "mysql97": lambda: _mysql(MySQL97),
+    "postgres17": _postgres,
 }
 
 
@@ -53,9 +74,9 @@ def section(names: Sequence[str], bursts: int) -> Section:
     false = whole = 0
     for name in names or SERVERS:
         try:
-            with SERVERS[name].server() as server:
+            with SERVERS[name]() as made:
                 for test in TESTS:
-                    for load, said in _loads(SERVERS[name], server, test, bursts):
+                    for load, said in _loads(made, test, bursts):
                         found = sum(said.values()) - said["nothing"]
                         false += found
                         whole += sum(said.values())
@@ -72,17 +93,15 @@ def section(names: Sequence[str], bursts: int) -> Section:
     )
 
 
-def _loads(
-    load: Load, server: SqlServer, test: str, bursts: int
-) -> Iterator[tuple[int, Counter[str]]]:
-    capacity = _capacity(load, server, test)
+def _loads(made: Made, test: str, bursts: int) -> Iterator[tuple[int, Counter[str]]]:
+    capacity = _capacity(made, test)
     for percent in LOADS:
         rate = None if percent == LOADS[-1] else int(capacity * percent / 100)
-        with _running(load, server, test, rate):
+        with _running(made, test, rate):
             said: Counter[str] = Counter()
             for number in range(bursts):
-                progress(f"verdict: healthy {server.name} {test} {percent} %, burst {number + 1}")
-                verdict = verdict_of(snap(server.pid))
+                progress(f"verdict: healthy {made.name} {test} {percent} %, burst {number + 1}")
+                verdict = verdict_of(snap(made.pid))
                 found = "nothing" if verdict is None else verdict["signature"] or "unknown"
                 if verdict is not None:
                     found += f" {verdict['confidence']}"
@@ -90,14 +109,14 @@ def _loads(
             yield percent, said
 
 
-@contextmanager
-def _running(load: Load, server: SqlServer, test: str, rate: int | None) -> Iterator[Child]:
-    with load.run(server, test, rate) as child:
-        yield child
+def _running(made: Made, test: str, rate: int | None) -> AbstractContextManager[Child]:
+    """Run the test with so many transactions a second; None: all that the server can do."""
+    options = ("--report-interval=1",) if rate is None else (f"--rate={max(1, rate)}",)
+    return made.load(test, options)
 
 
-def _capacity(load: Load, server: SqlServer, test: str) -> float:
-    with _running(load, server, test, None) as child:
+def _capacity(made: Made, test: str) -> float:
+    with _running(made, test, None) as child:
         time.sleep(SECONDS)
         rates = [float(rate) for rate in _RATE.findall(Path(child.log).read_text())]
     return max(rates, default=1.0)
