@@ -112,6 +112,7 @@ class SignatureFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     min_waiters: int = 3
     waited_s: int = 0
     idle_holder: bool = False
+    in_transaction: bool = False
     device: bool = False
     busy: bool = False
     generic: bool = False

@@ -90,15 +90,15 @@ def _one(scenes: Sequence[Scene], found: _Found, best: Finding, pool: Pool) -> F
     if _is_brief(scenes, found, pool):
         confidence = min(confidence, NO_STALL)
     signature = found.signature
-    known = signature is not None and signature in pool.sightings
+    held = signature if signature is not None and pool.covers(signature) else None
     seen = Seen(
         captures=len(found.items),
         of=total,
         lasting=_lasting(scenes, found),
         cpu=round(pool.cpu(signature), 3) if signature is not None and pool.samples else None,
-        holders=pool.holders(signature) if known and signature is not None else 0,
-        profile=tuple((spot.where, round(spot.share, 3)) for spot in pool.profile(signature))
-        if known and signature is not None
+        holders=pool.holders(held) if held is not None else 0,
+        profile=tuple((spot.where, round(spot.share, 3)) for spot in pool.profile(held))
+        if held is not None
         else (),
         passed_on=_passed_on(scenes, found),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +22,7 @@ from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait
 
-__all__ = ["LockWaits", "read_lock_waits"]
+__all__ = ["LockWaits", "RowLocks", "read_lock_waits", "read_row_locks"]
 
 TRANSACTIONS = """\
 SELECT trx_id, trx_state, trx_mysql_thread_id,
@@ -84,9 +85,23 @@ class LockWaits(SqlCollector):
         }
 
 
+class RowLocks(NamedTuple):
+    """Waits for rows, and the connections with an open transaction."""
+
+    waits: list[LockWait]
+    transactions: frozenset[int]
+
+
 def read_lock_waits(session: SqlSession) -> list[LockWait]:
     """Return one wait for each connection that waits for a row. Raises: StatementError."""
-    return _waits(session, _transactions(session), named=True)
+    return read_row_locks(session).waits
+
+
+def read_row_locks(session: SqlSession) -> RowLocks:
+    """Return waits and transactions, as of one moment. Raises: StatementError."""
+    transactions = _transactions(session)
+    connections = frozenset(t.connection for t in transactions.values())
+    return RowLocks(_waits(session, transactions, named=True), connections)
 
 
 def _transactions(session: SqlSession) -> dict[str, _Transaction]:

@@ -16,6 +16,7 @@ from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import SqlSession
+from stallscope.collectors.sql.user_locks import USER_LOCK
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait, Session
 
@@ -36,8 +37,6 @@ PLUGIN = """\
 SELECT THREAD_ID, LOCK_MODE, LOCK_TYPE, TABLE_SCHEMA, TABLE_NAME
 FROM information_schema.METADATA_LOCK_INFO"""
 
-USER_LOCK = "User lock"
-"""The state of a session that waits in GET_LOCK(): it waits for a metadata lock as well."""
 MAX_LOCKS = 20_000
 MAX_OBJECTS = 20
 _NO_SUCH_TABLE = frozenset({1109, 1142, 1146})

@@ -9,10 +9,12 @@ import msgspec
 
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError, StatementError
-from stallscope.collectors.sql.lock_waits import read_lock_waits
+from stallscope.collectors.sql.lock_waits import read_row_locks
 from stallscope.collectors.sql.metadata_locks import read_metadata_waits
 from stallscope.collectors.sql.perf_threads import MAX_SESSIONS, last_statements, read_sessions
 from stallscope.collectors.sql.protocol import SqlSession
+from stallscope.collectors.sql.rocksdb_locks import read_rocksdb_waits
+from stallscope.collectors.sql.user_locks import read_user_lock_waits
 from stallscope.model.sessions import LockWait, Session, Sessions
 
 __all__ = ["MODE", "fetch"]
@@ -52,12 +54,22 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
         no_backslash_escapes="NO_BACKSLASH_ESCAPES" in mode,
     )
     waits: list[LockWait] = []
+    transactions: frozenset[int] | None = None
     notes: list[str] = []
     if len(sessions) >= MAX_SESSIONS:
         notes.append(f"more than {MAX_SESSIONS} connections: the others have no statement")
+
+    def row_locks() -> list[LockWait]:
+        nonlocal transactions
+        found = read_row_locks(session)
+        transactions = found.transactions
+        return found.waits
+
     readers: tuple[Callable[[], list[LockWait]], ...] = (
         lambda: read_metadata_waits(session, sessions, threads),
-        lambda: read_lock_waits(session),
+        lambda: read_user_lock_waits(session, sessions, {wait.waiter for wait in waits}),
+        row_locks,
+        lambda: read_rocksdb_waits(session, sessions),
     )
     for read in readers:
         so_far.append(msgspec.structs.replace(known, waits=tuple(waits), notes=tuple(notes)))
@@ -65,7 +77,13 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
             waits += read()
         except StatementError as error:
             notes.append(str(error))
-    known = msgspec.structs.replace(known, waits=tuple(waits), notes=tuple(notes))
+    if transactions is not None:
+        sessions = [
+            msgspec.structs.replace(s, transaction=s.connection in transactions) for s in sessions
+        ]
+    known = msgspec.structs.replace(
+        known, sessions=tuple(sessions), waits=tuple(waits), notes=tuple(notes)
+    )
     so_far.append(known)
     return msgspec.structs.replace(known, sessions=tuple(_with_last(session, sessions, waits)))
 

@@ -224,6 +224,8 @@ class Thread(
     """Digest of the normalized statement: equal for statements that differ in literals only."""
     user: Annotated[str | None, ADDED] = None
     database: Annotated[str | None, ADDED] = None
+    transaction: Annotated[bool | None, ADDED] = None
+    """Whether its connection has an open transaction; None: the server did not say."""
     own: Annotated[bool | None, ADDED] = None
     """True: the connection of stallscope itself."""
 

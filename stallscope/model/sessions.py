@@ -57,6 +57,8 @@ class Session(msgspec.Struct, frozen=True):
     """The statement, at most MAX_STATEMENT characters; of an idle connection its last one."""
     digest: str | None = None
     """Digest of the normalized statement: if set, ``statement`` has no literals."""
+    transaction: bool | None = None
+    """Whether it has an open transaction of InnoDB; None: not known."""
 
 
 class LockWait(msgspec.Struct, frozen=True):
@@ -112,8 +114,6 @@ def redact(sessions: Sessions, normalize: Callable[..., Statement]) -> Sessions:
 def annotate(capture: Capture, sessions: Sessions) -> Capture:
     """Return the capture with connection, user and statement of each thread, and server's locks.
 
-    ``normalize`` is stallscope.server.statements.normalize. What does not fit becomes a note
-    ``sessions``: the capture as it was is returned with it.
     A statement that is not redacted is left out. What does not fit becomes a note ``sessions``:
     the capture as it was is returned with it.
     """
@@ -242,6 +242,7 @@ def _described(thread: Thread, session: Session, own: int | None) -> Thread:
         activity=session.state,
         query=session.statement if is_redacted else None,
         digest=session.digest,
+        transaction=session.transaction,
         own=True if session.connection == own else None,
     )
 

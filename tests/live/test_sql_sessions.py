@@ -21,6 +21,7 @@ from stallscope.server.statements import normalize
 from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
 from tests.support.servers.mariadb import lock_plugin_options
 from tests.support.stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy
+from tests.support.stalls.table_locks import user_level_lock
 
 UPDATE = "UPDATE t1 SET b = b + ? WHERE a = ?"
 
@@ -92,13 +93,27 @@ def test_metadata_lock_on_mariadb(mariadb_with_plugin: MariaDB) -> None:
 
 
 def test_metadata_lock_on_mariadb_without_its_plugin(mariadb: MariaDB) -> None:
-    with metadata_lock_pileup(mariadb):
+    with metadata_lock_pileup(mariadb) as holder:
         capture, sessions = captured(mariadb)
     assert sessions.reason is None
     assert ["metadata_lock_info" in note for note in sessions.notes] == [True]
     assert not capture.partial
-    assert analysis_of(capture).findings[0].signature == "metadata-lock"
     assert sum(t.query == "SELECT SUM(total) FROM orders" for t in capture.threads) == 20
+    first = analysis_of(capture).findings[0]
+    assert first.signature == "metadata-lock"
+    assert first.blocker is not None
+    assert not first.blocker.certain
+    blocking = next(t for t in capture.threads if t.tid == first.blocker.tid)
+    assert (blocking.connection, blocking.transaction) == (holder, True)
+
+
+@pytest.mark.parametrize("name", ["mysql97", "mariadb"])
+def test_user_level_lock(name: str, request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue(name)
+    with user_level_lock(server) as holder:
+        capture, _ = captured(server)
+    check_blocker(analysis_of(capture), "user-level-lock", holder, 20)
+    assert [lock.symbol for lock in capture.locks if lock.kind is LockKind.METADATA] == ["job"]
 
 
 @pytest.mark.parametrize("name", ["mysql97", "mariadb"])

@@ -382,6 +382,29 @@ def test_of_two_idle_connections_none_is_named(analyze: Analyze) -> None:
     assert verdict.blocker.tid == alter
 
 
+@pytest.mark.parametrize("open_", [0, 1, 2])
+def test_of_idle_connections_the_one_in_a_transaction_is_named(
+    analyze: Analyze, open_: int
+) -> None:
+    scenery = Scenery()
+    scenery.add(READER, times=12)
+    (alter,) = scenery.add(ALTER)
+    idle = scenery.add(IDLE_SESSION, times=3)
+    capture = scenery.capture()
+    said = tuple(
+        msgspec.structs.replace(thread, transaction=thread.tid in idle[:open_])
+        for thread in capture.threads
+    )
+    verdict = analyze(msgspec.structs.replace(capture, threads=said)).findings[0]
+    assert verdict.blocker is not None
+    if open_ != 1:
+        assert verdict.blocker.tid == alter
+        return
+    assert (verdict.blocker.tid, verdict.blocker.certain) == (idle[0], False)
+    assert any("only idle connection in a transaction" in text for text in verdict.evidence)
+    assert "the holder can also be one of the 2 idle connections" in verdict.against
+
+
 def test_an_owner_of_the_lock_beats_both(analyze: Analyze) -> None:
     scenery = Scenery()
     (owner,) = scenery.add(IDLE_SESSION)
