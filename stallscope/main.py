@@ -17,7 +17,7 @@ from stallscope.base.text import one_line
 __all__ = ["COMMANDS", "command_module", "entry_point", "main", "parser"]
 
 COMMANDS = {
-    "snap": "take one capture of a live server and name its stall",
+    "snap": "take a burst of captures of a live server and name its stall",
     "waits": "show what a live server waits for: locks, fsync, fallocate, files",
     "top": "show a live server on one screen: threads, who waits on what, locks, files",
     "watch": "run the agent: watch a server continuously and record its stalls",
