@@ -60,8 +60,8 @@ accuracy verdicts on public dumps with known causes: verdicts, confidence, unkno
          live stalls, by who dumped them: live
 top      what `stallscope top` costs: cpu
 analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
-verdict  whether one burst names a live stall, and is silent without one: stalls, healthy, cost;
-         the name of a stall (scripts/stall --help), or healthy-SERVER
+verdict  whether one burst names a live stall, and is silent without one: stalls, healthy, cost,
+         sampling; the name of a stall (scripts/stall --help), or healthy-SERVER
 report   how long the HTML report takes to write and to open in Chromium, and its size (no root)
 soak     what the tool holds after thousands of captures and after hours: captures, agent (of
          --minutes); and what it does with very much: scale, churn, servers

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tests.bench import verdict_cost, verdict_healthy, verdict_stalls
+from tests.bench import verdict_cost, verdict_healthy, verdict_sampling, verdict_stalls
 from tests.bench.stats import Section
 
 __all__ = ["sections"]
 
-PARTS = ("stalls", "healthy", "cost")
+PARTS = ("stalls", "healthy", "sampling", "cost")
 
 
 @dataclass(frozen=True)
@@ -44,5 +44,7 @@ def sections(
     servers = [name.removeprefix("healthy-") for name in only if name.startswith("healthy-")]
     if not only or "healthy" in only or servers:
         yield verdict_healthy.section(servers, sizes.healthy)
+    if not only or "sampling" in only:
+        yield verdict_sampling.section(sizes.bursts)
     if not only or "cost" in only:
         yield from verdict_cost.sections(sizes.rounds)
