@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ FIXED = "-fixed"
 class Tally:
     """What the bursts of one stall said."""
 
+    server: str
+    has_blocker: bool
     bursts: int = 0
     right: int = 0
     blockers: int = 0
@@ -35,36 +37,40 @@ class Tally:
 
 def section(names: Sequence[str], bursts: int) -> Section:
     """Take bursts of each stall that is named, or of all."""
-    rows, goals, left_out = [], [], []
+    taken: dict[str, Tally] = {}
+    goals, left_out = [], []
     for name in names or STALLS:
         if name not in STALLS:
             raise BenchError(f"no stall {name}: see scripts/stall --help")
         try:
-            tally, has_blocker = measure(name, bursts)
+            taken[name] = measure(name, bursts)
         except (Unavailable, Late, ChildEnded) as error:
             left_out.append(f"{name}: {error}")
             continue
-        rows.append(_row(name, tally, has_blocker))
-        goals += _goals(name, tally, has_blocker)
+        goals += _goals(name, taken[name])
     return Section(
         "stalls",
         f"Live stalls and their fixed twins, {bursts} bursts each",
-        tuple(rows),
+        tuple(_rows(taken)),
         goals=tuple(goals),
         left_out=tuple(left_out),
-        notes=("right: the first finding is the stall's, with a confidence of 0.5 or more",),
+        notes=(
+            "right: the first finding is the stall's, with a confidence of 0.5 or more;"
+            " of a twin: there is none of 0.5 or more",
+        ),
     )
 
 
-def measure(name: str, bursts: int) -> tuple[Tally, bool]:
-    """Make the stall, and take bursts of it; return also whether it has a blocker to name."""
+def measure(name: str, bursts: int) -> Tally:
+    """Make the stall, and take bursts of it."""
     stall = STALLS[name]
-    tally = Tally()
     with stall.started() as (server, made), made as holder:
+        named = isinstance(holder, int) or bool(stall.expected.holder)
+        tally = Tally(server.name, has_blocker=named and bool(stall.expected.signatures))
         for _ in range(bursts):
             progress(f"verdict: {name}, burst {tally.bursts + 1}")
             _count(tally, snap(server.pid), stall.expected, holder)
-    return tally, isinstance(holder, int) or bool(stall.expected.holder)
+    return tally
 
 
 def _count(tally: Tally, analysis: dict[str, Any], expected: Expected, holder: object) -> None:
@@ -92,22 +98,35 @@ def _is_blocker(blocker: dict[str, Any] | None, expected: Expected, holder: obje
     return any(name in frame for frame in blocker["frames"] for name in expected.holder)
 
 
-def _row(name: str, tally: Tally, has_blocker: bool) -> Row:
-    fixed = name.endswith(FIXED)
-    cells = {
-        "right": f"{tally.right} of {tally.bursts}",
-        "blocker": f"{tally.blockers} of {tally.bursts}" if has_blocker and not fixed else "-",
-        "confidence": number(min(tally.confidences)) if tally.confidences else "-",
-        "said": ", ".join(f"{said} {count}" for said, count in tally.said.most_common(3)),
+def _rows(taken: Mapping[str, Tally]) -> Iterator[Row]:
+    """Make a row of each stall with its twin, and of each twin that was measured alone."""
+    for name, tally in taken.items():
+        twin = taken.get(f"{name}{FIXED}")
+        if name.endswith(FIXED):
+            if name.removesuffix(FIXED) not in taken:
+                yield Row(name, {"server": tally.server, **_cells(None, tally)})
+        else:
+            yield Row(name, {"server": tally.server, **_cells(tally, twin)})
+
+
+def _cells(stall: Tally | None, twin: Tally | None) -> dict[str, str]:
+    blocker = f"{stall.blockers} of {stall.bursts}" if stall and stall.has_blocker else "-"
+    least = number(min(stall.confidences)) if stall and stall.confidences else "-"
+    said = stall.said if stall else twin.said if twin else Counter[str]()
+    return {
+        "right": f"{stall.right} of {stall.bursts}" if stall else "-",
+        "blocker": blocker,
+        "least confidence": least,
+        "first findings": ", ".join(f"{said} {count}" for said, count in said.most_common(3)),
+        "fixed twin": f"{twin.right} of {twin.bursts}" if twin else "-",
     }
-    return Row(name, cells)
 
 
-def _goals(name: str, tally: Tally, has_blocker: bool) -> list[tuple[str, bool]]:
+def _goals(name: str, tally: Tally) -> list[tuple[str, bool]]:
     least = RIGHT * tally.bursts
     if name.endswith(FIXED):
         return [(f"{name}: no finding", tally.right == tally.bursts)]
     goals = [(f"{name}: named in 19 of 20", tally.right >= least)]
-    if has_blocker:
+    if tally.has_blocker:
         goals.append((f"{name}: blocker in 19 of 20", tally.blockers >= least))
     return goals
