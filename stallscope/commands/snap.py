@@ -190,8 +190,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("a capture is of a process or of a core file: give -p or --core")
     if sum((args.once, args.captures is not None, args.duration is not None)) > 1:
         raise UsageError("give one of --once, --captures and --for")
-    if _captures(args) > MAX_CAPTURES:
-        raise UsageError(f"a burst has at most {MAX_CAPTURES} captures: raise --interval")
+    if not 1 <= _captures(args) <= MAX_CAPTURES:
+        raise UsageError(
+            f"a burst has 1 to {MAX_CAPTURES} captures: change --captures, --for or --interval"
+        )
     if args.core is None and (args.exe is not None or args.sysroot is not None):
         raise UsageError("--exe and --sysroot go with --core")
 
@@ -204,7 +206,7 @@ def _captures(args: argparse.Namespace) -> int:
         length: float = args.duration * 1000
         interval: int = args.interval
         return max(1, round(length / interval))
-    wanted: int = args.captures or CAPTURES
+    wanted: int = CAPTURES if args.captures is None else args.captures
     return wanted
 
 
