@@ -181,7 +181,8 @@ def _nobody(scene: Scene, case: Case) -> list[str]:
         return [f"the holder can be one of the {unseen} unseen threads, which look idle"]
     if case.signature.idle_holder and idle:
         if blocker is not None and not blocker.certain:
-            return [f"the holder can also be {_one_of(idle)}"]
+            other = "other " if blocker.thread in scene.idle_connections else ""
+            return [f"the holder can also be {_one_of(idle, other)}"]
         it = "what the blocker waits for" if blocker is not None else "it"
         return [f"stacks do not show who holds {it}; it can be {_one_of(idle)}"]
     if blocker is None:
@@ -189,5 +190,7 @@ def _nobody(scene: Scene, case: Case) -> list[str]:
     return []
 
 
-def _one_of(count: int) -> str:
-    return "the only idle connection" if count == 1 else f"one of the {count} idle connections"
+def _one_of(count: int, other: str = "") -> str:
+    if count == 1:
+        return f"the {other or 'only '}idle connection"
+    return f"one of the {count} {other}idle connections"

@@ -402,7 +402,7 @@ def test_of_idle_connections_the_one_in_a_transaction_is_named(
         return
     assert (verdict.blocker.tid, verdict.blocker.certain) == (idle[0], False)
     assert any("only idle connection in a transaction" in text for text in verdict.evidence)
-    assert "the holder can also be one of the 2 idle connections" in verdict.against
+    assert "the holder can also be one of the 2 other idle connections" in verdict.against
 
 
 def test_an_owner_of_the_lock_beats_both(analyze: Analyze) -> None:
