@@ -62,11 +62,14 @@ def test_a_pileup_is_shown_inspected_and_captured(mariadb: MariaDB, tmp_path: Pa
     ):
         screen.begin(argv(mariadb, tmp_path), (80, 24), CHECKOUT)
         text = screen.shows(
-            f"{WAITERS} of ", "[metadata-lock]", f"{WAITERS} wait", "metadata-lock shop.orders"
+            f"{WAITERS + 1} of ",
+            "[metadata-lock]",
+            f"{WAITERS + 1} wait",
+            "metadata-lock shop.orders",
         )
         assert all(len(line) <= 80 for line in text.splitlines())
         screen.press("b")
-        screen.shows("Stack, innermost frame first", "futex")
+        screen.shows("Stack, innermost frame first", "poll")
         screen.press("Escape")
         screen.shows("Who waits on what")
         screen.press("t")

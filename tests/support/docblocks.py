@@ -52,6 +52,11 @@ _MASKS = (
     (re.compile(r"\b\d[\d.,:]*\d|\b\d"), "N"),
     (re.compile(r"[▁▂▃▄▅▆▇█▉▊▋▌▍▎▏▐]+"), "BAR"),
     (re.compile(r"\bN threads? waits?\b"), "N threads wait"),
+    # Of a burst on a busy machine: it has fewer captures or samples.
+    (
+        re.compile(r"is\s+shown(?:;\s+(?:the\s+captures\s+took\s+too\s+long|N\s+samples\s+lost))+"),
+        "is shown",
+    ),
 )
 """What differs from run to run: ids, temporary paths, addresses, times, sizes, numbers, bars."""
 
