@@ -5,7 +5,17 @@ from __future__ import annotations
 
 from stallscope.base.errors import StallscopeError
 
-__all__ = ["ConnectError", "LateError", "RefusedError", "SqlError", "StatementError"]
+__all__ = [
+    "NO_SUCH_TABLE",
+    "ConnectError",
+    "LateError",
+    "RefusedError",
+    "SqlError",
+    "StatementError",
+]
+
+NO_SUCH_TABLE = frozenset({1109, 1146})
+"""Numbers of StatementError: the server does not have the table, or not in this version."""
 
 
 class SqlError(StallscopeError):

@@ -17,7 +17,7 @@ import msgspec
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
-from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.failures import NO_SUCH_TABLE, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait
@@ -55,7 +55,6 @@ MAX_NAMED = 10
 _WAITS = "LOCK WAIT"
 AUTO_INC = "AUTO_INC"
 """Part of the mode of a lock that a table's counter has, and no row."""
-_NO_SUCH_TABLE = frozenset({1109, 1146})
 
 
 class _Transaction(msgspec.Struct, frozen=True):
@@ -156,7 +155,7 @@ def _ask(
         try:
             return _lines(session, DATA_LOCK_WAITS, roots, waiting), DATA_LOCKS
         except StatementError as error:
-            if error.number not in _NO_SUCH_TABLE:
+            if error.number not in NO_SUCH_TABLE:
                 raise
     return _lines(session, INNODB_LOCK_WAITS, roots, waiting), INNODB_LOCKS
 

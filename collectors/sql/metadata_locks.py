@@ -14,7 +14,7 @@ import msgspec
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
-from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.failures import NO_SUCH_TABLE, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.collectors.sql.user_locks import USER_LOCK
 from stallscope.model.capture import LockKind
@@ -39,7 +39,8 @@ FROM information_schema.METADATA_LOCK_INFO"""
 
 MAX_LOCKS = 20_000
 MAX_OBJECTS = 20
-_NO_SUCH_TABLE = frozenset({1109, 1142, 1146})
+_NOT_SHOWN = NO_SUCH_TABLE | {1142}
+"""Nor may this account read the table."""
 _NO_PLUGIN = (
     "MariaDB reports owners of metadata locks only with a plugin:"
     " INSTALL SONAME 'metadata_lock_info'"
@@ -146,7 +147,7 @@ def read_metadata_waits(
 
 
 def _why_not(session: SqlSession, error: StatementError) -> str:
-    if error.number in _NO_SUCH_TABLE:
+    if error.number in _NOT_SHOWN:
         return f"{session.version.text} does not report metadata locks, or not to this account"
     return str(error)
 
@@ -216,7 +217,7 @@ def _by_plugin(session: SqlSession) -> list[Held]:
     try:
         rows = session.select(PLUGIN, max_rows=MAX_LOCKS)
     except StatementError as error:
-        if error.number in _NO_SUCH_TABLE:
+        if error.number in _NOT_SHOWN:
             raise StatementError(_NO_PLUGIN, error.number) from error
         raise
     return [

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stallscope.collectors.sql.failures import StatementError
+from stallscope.collectors.sql.failures import NO_SUCH_TABLE, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
 from stallscope.model.sessions import LockWait, Session
@@ -28,7 +28,6 @@ MAX_KEYS = 20
 """The most keys whose owner is queried: those with most waiters."""
 MAX_LOCKED = 100_000
 """The server copies all locks before it filters them, with all of them locked meanwhile."""
-_NO_SUCH_TABLE = frozenset({1109, 1146})
 _INDEX_DIGITS = 8
 """A key begins with the number of its index, in hexadecimal digits. The rest is data."""
 
@@ -48,7 +47,7 @@ def read_rocksdb_waits(session: SqlSession, sessions: Sequence[Session]) -> list
     try:
         rows = session.select(TRANSACTIONS, max_rows=MAX_TRANSACTIONS)
     except StatementError as error:
-        if error.number in _NO_SUCH_TABLE:
+        if error.number in NO_SUCH_TABLE:
             return []  # another engine words it alike
         raise
     connections = {int(row[0]): int(row[4]) for row in rows}
