@@ -2,14 +2,11 @@
 #include "capture/burst.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/json_writer.h"
 #include "capture/fields.h"
-
-#define MAX_REASON 300
 
 struct stall_burst {
 	struct stall_capturer *capturer;
@@ -20,8 +17,7 @@ struct stall_burst {
 	uint64_t next_ns;
 	unsigned int taken, failed;
 	bool partial;
-	const char *ended; // why it is over early; NULL: it is not
-	char reason[MAX_REASON];
+	const char *ended; // static: why it is over early; NULL: it is not
 };
 
 void stall_burst_destroy(struct stall_burst *burst)
@@ -39,8 +35,7 @@ uint64_t stall_burst_next_ns(const struct stall_burst *burst)
 
 static void give_up(struct stall_burst *burst, const char *reason)
 {
-	snprintf(burst->reason, sizeof(burst->reason), "%s", reason);
-	burst->ended = burst->reason;
+	burst->ended = reason;
 	burst->next_ns = 0;
 }
 

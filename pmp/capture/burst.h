@@ -17,7 +17,6 @@ struct stall_burst_options {
 	uint64_t interval_ns;
 	uint64_t deadline_ns; // from its beginning
 };
-#define STALL_BURST_CAPTURES 20
 #define STALL_BURST_INTERVAL_NS UINT64_C(30000000)
 
 struct stall_burst;

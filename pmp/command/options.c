@@ -440,17 +440,15 @@ static struct stall_error *apply_number(struct stall_options *options, int id, c
 		options->watch.top = value;
 		break;
 	case OPTION_BURST:
-		options->burst.captures = options->serve.burst.captures = value;
+		options->burst.captures = value;
 		break;
 	case OPTION_BURST_INTERVAL:
 		options->burst.interval_ns = value * 1000000;
-		options->serve.burst.interval_ns = options->burst.interval_ns;
 		break;
 	default:
 		snapshot->deadline_ms = value;
 		options->capture.worker.deadline_ms = value;
 		options->burst.deadline_ns = (uint64_t)value * 1000000;
-		options->serve.burst.deadline_ns = options->burst.deadline_ns;
 		break;
 	}
 	return NULL;
@@ -640,11 +638,13 @@ static struct stall_error *parse_command(const char *text, enum stall_command *r
 	return stall_usage("\"%s\": unknown command", text);
 }
 
-// Options for events, lines or captures switch the wait programs on.
+// Takes over what it shares with snap; options for events, lines or captures switch the wait
+// programs on.
 static void complete_serve(struct stall_options *options)
 {
 	struct stall_serve_options *serve = &options->serve;
 
+	serve->burst = options->burst;
 	if (options->interval_given)
 		serve->line_ns = options->waits.interval_ns;
 	serve->watch |= serve->events || serve->line_ns || stall_trigger_rules_any(&serve->rules) ||
@@ -673,7 +673,6 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 		.interval_ns = STALL_BURST_INTERVAL_NS,
 		.deadline_ns = (uint64_t)STALL_DEFAULT_DEADLINE_MS * 1000000,
 	};
-	options->serve.burst = options->burst;
 	options->pids = calloc(STALL_MAX_PIDS, sizeof(*options->pids));
 	if (!options->pids)
 		return &stall_enomem;

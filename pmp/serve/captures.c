@@ -81,7 +81,14 @@ static struct stall_error *begin_burst(struct stall_server *server, const char *
 	return err;
 }
 
-static struct stall_error *report_failure(struct stall_server *server, struct stall_error *failed);
+// Says that the burst failed, and forgets it. Takes the error over.
+static struct stall_error *fail_burst(struct stall_server *server, struct stall_error *failed)
+{
+	bool trigger = server->burst_trigger;
+
+	stall_captures_deinit(server);
+	return trigger ? report_failure(server, failed) : stall_answer_failed(server, failed);
+}
 
 struct stall_error *stall_captures_end_burst(struct stall_server *server)
 {
@@ -92,11 +99,9 @@ struct stall_error *stall_captures_end_burst(struct stall_server *server)
 	struct stall_error *failed = stall_burst_finish(server->burst, &partial), *err;
 	if (!failed)
 		failed = stall_output_commit(server->burst_output);
-	if (failed && server->burst_trigger)
-		err = report_failure(server, failed);
-	else if (failed)
-		err = stall_answer_failed(server, failed);
-	else if (server->burst_trigger)
+	if (failed)
+		return fail_burst(server, failed);
+	if (server->burst_trigger)
 		err = stall_answer_captured(server, server->burst_path, partial, &server->trigger);
 	else
 		err = stall_answer_written(server, server->burst_path, partial);
@@ -121,13 +126,8 @@ struct stall_error *stall_captures_run(struct stall_server *server)
 	if (next_ns > stall_clock_ns(CLOCK_MONOTONIC))
 		return NULL;
 	struct stall_error *failed = next_ns ? stall_burst_step(server->burst) : NULL;
-	if (failed) {
-		bool trigger = server->burst_trigger;
-
-		stall_captures_deinit(server);
-		return trigger ? report_failure(server, failed)
-			       : stall_answer_failed(server, failed);
-	}
+	if (failed)
+		return fail_burst(server, failed);
 	return stall_burst_next_ns(server->burst) ? NULL : stall_captures_end_burst(server);
 }
 

@@ -17,11 +17,6 @@ static struct stall_error *run_snap(struct stall_server *server, const char *pat
 	return stall_captures_snap(server, *path ? path : NULL);
 }
 
-static struct stall_error *run_burst(struct stall_server *server, const char *path)
-{
-	return stall_captures_burst(server, path);
-}
-
 static struct stall_error *run_watch(struct stall_server *server, const char *state)
 {
 	struct stall_error *failed = NULL;
@@ -99,7 +94,7 @@ static const struct {
 	struct stall_error *(*run)(struct stall_server *server, const char *operand);
 } known_commands[] = {
 	{"snap", ANYTHING, run_snap},
-	{"burst", SOMETHING, run_burst},
+	{"burst", SOMETHING, stall_captures_burst},
 	{"watch", SOMETHING, run_watch},
 	{"threshold", SOMETHING, run_threshold},
 	{"capture-threshold", SOMETHING, run_capture_threshold},

@@ -19,9 +19,7 @@
 
 void stall_serve_options_init(struct stall_serve_options *options)
 {
-	*options = (struct stall_serve_options){
-		.burst = {.captures = 1, .interval_ns = STALL_BURST_INTERVAL_NS},
-	};
+	*options = (struct stall_serve_options){.line_ns = 0};
 	stall_trigger_rules_init(&options->rules);
 }
 

@@ -65,12 +65,11 @@ void stall_sampler_destroy(struct stall_sampler *sampler)
 }
 
 // 0 or an errno.
-static int open_ring(struct stall_sampler *sampler, struct ring *ring, int cpu, size_t max_stack)
+static int open_ring(struct stall_sampler *sampler, struct ring *ring, int cpu)
 {
 	struct perf_event_attr attr;
 
-	stall_perf_attr(PERF_COUNT_SW_CPU_CLOCK, PERIOD_NS,
-			max_stack < MAX_STACK ? max_stack : MAX_STACK, &attr);
+	stall_perf_attr(PERF_COUNT_SW_CPU_CLOCK, PERIOD_NS, sampler->max_stack, &attr);
 	attr.exclude_idle = 1;
 	attr.watermark = 1; // nobody waits for it: it is read with the next capture
 	attr.wakeup_watermark = UINT32_MAX;
@@ -97,7 +96,7 @@ static size_t size_of_ring(size_t cpus)
 	return size;
 }
 
-static struct stall_error *open_rings(struct stall_sampler *sampler, size_t cpus, size_t max_stack)
+static struct stall_error *open_rings(struct stall_sampler *sampler, size_t cpus)
 {
 	sampler->ring_size = size_of_ring(cpus);
 	sampler->rings = calloc(cpus, sizeof(*sampler->rings));
@@ -108,7 +107,7 @@ static struct stall_error *open_rings(struct stall_sampler *sampler, size_t cpus
 
 		ring->fd = -1;
 		sampler->count++;
-		int rc = open_ring(sampler, ring, (int)i, max_stack);
+		int rc = open_ring(sampler, ring, (int)i);
 		if (rc == ENODEV || rc == ENXIO) { // the CPU is offline
 			if (ring->fd >= 0)
 				close(ring->fd);
@@ -130,7 +129,7 @@ struct stall_error *stall_sampler_create(size_t max_stack, struct stall_sampler 
 
 	if (!sampler)
 		return &stall_enomem;
-	sampler->max_stack = max_stack;
+	sampler->max_stack = max_stack < MAX_STACK ? max_stack : MAX_STACK;
 	struct stall_error *err = stall_bpf_samples_create(&sampler->filter);
 	if (err) {
 		stall_sampler_destroy(sampler);
@@ -148,7 +147,7 @@ struct stall_error *stall_sampler_start(struct stall_sampler *sampler, const pid
 	stall_sampler_stop(sampler);
 	struct stall_error *err = stall_bpf_samples_choose(sampler->filter, tgids, count);
 	if (!err)
-		err = open_rings(sampler, cpus < 1 ? 1 : (size_t)cpus, sampler->max_stack);
+		err = open_rings(sampler, cpus < 1 ? 1 : (size_t)cpus);
 	if (err)
 		stall_sampler_stop(sampler);
 	sampler->since_ns = stall_clock_ns(CLOCK_MONOTONIC);
