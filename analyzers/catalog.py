@@ -58,6 +58,11 @@ class Holder(msgspec.Struct, frozen=True):
     waiting: bool
     alone: bool
 
+    @property
+    def certain(self) -> bool:
+        """Return whether such a stack alone shows a holder, and none that waits itself."""
+        return not self.unique and not self.waiting
+
 
 class LettingGo(msgspec.Struct, frozen=True):
     """Stacks in which the blocker releases the lock; see docs/writing-signatures.md for the

@@ -64,9 +64,7 @@ def _explained(shape: Shape, signatures: Sequence[Signature]) -> str | None:
         return None
     for signature in signatures:
         numbers = shape.holder_of.get(signature.id, ())
-        if any(
-            not signature.holders[n].unique and not signature.holders[n].waiting for n in numbers
-        ):
+        if any(signature.holders[number].certain for number in numbers):
             return signature.id
         if signature.busy and signature in shape.waiter_of:
             return signature.id

@@ -34,7 +34,6 @@ class Sighting(NamedTuple):
 
     process: int
     tid: int
-    name: str
     shape: Shape
     entry: int
     """Index of the holder entry of the signature."""
@@ -160,23 +159,14 @@ def collect(
     catalog: Catalog,
 ) -> Pool:
     """Gather the holders of all captures and samples."""
-    certain = {
-        signature.id: frozenset(
-            number
-            for number, holder in enumerate(signature.holders)
-            if not holder.unique and not holder.waiting
-        )
-        for signature in catalog.signatures
-    }
     found: dict[str, list[Sighting]] = {}
 
     def add(item: Thread | Sample, shape: Shape, moment: int | None, state: str) -> None:
         for signature, entries in shape.holder_of.items():
-            entry = next((number for number in entries if number in certain[signature]), None)
+            holders = catalog.by_id[signature].holders
+            entry = next((number for number in entries if holders[number].certain), None)
             if entry is not None:
-                sighting = Sighting(
-                    item.process, item.tid, item.name, shape, entry, moment, item.count, state
-                )
+                sighting = Sighting(item.process, item.tid, shape, entry, moment, item.count, state)
                 found.setdefault(signature, []).append(sighting)
 
     samples = 0
