@@ -24,7 +24,7 @@ from stallscope.analyzers import (
 from stallscope.analyzers.analysis import Analysis
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.graph import Graph
-from stallscope.analyzers.merge import merge
+from stallscope.analyzers.merge import Merged, merge
 from stallscope.analyzers.pool import collect
 from stallscope.analyzers.scene import Scene
 from stallscope.analyzers.stacks import Shapes, Stacks
@@ -56,17 +56,18 @@ class _View(NamedTuple):
 
 def analyze(capture: Capture, catalog: Catalog, *, options: Options | None = None) -> Analysis:
     """Analyze one capture, or the burst that it begins; no finding is a normal result."""
-    return analyze_together(capture.moments, catalog, options=options)
+    return analyze_together([capture], catalog, options=options)
 
 
 def analyze_together(
     captures: Sequence[Capture], catalog: Catalog, *, options: Options | None = None
 ) -> Analysis:
-    """Draw one verdict from captures of one server, in the order of their time; at least one.
+    """Draw one verdict from captures of one server, at least one, and the bursts that they begin.
 
-    Threads are followed from capture to capture by their TIDs.
+    Threads are followed from capture to capture by their TIDs, in the order of time.
     """
     options = options or Options()
+    captures = _moments(captures)
     shapes = Shapes(catalog)
     views = [_view(capture, shapes, catalog) for capture in captures]
     pool = use = None
@@ -89,14 +90,12 @@ def analyze_together(
         for view, followed in zip(views, follows, strict=True)
     ]
     each = [[*verdict.findings(scene), *generic.findings(scene)] for scene in scenes]
-    findings, at = each[0], 0
+    found = Merged(each[0], {}) if pool is None else merge(scenes, each, pool)
+    findings = verdict.order(found.findings, catalog, options.min_confidence)
     if pool is not None:
-        merged = merge(scenes, each, pool)
-        findings = verdict.order(merged.findings, catalog, options.min_confidence)
         named = {finding.signature for finding in findings}
         use = cpu.use(captures, [view.stacks for view in views], catalog, named)
-        at = merged.shown[findings[0].signature] if findings else 0
-    findings = verdict.order(findings, catalog, options.min_confidence)
+    at = found.shown.get(findings[0].signature, 0) if findings else 0
     analysis = _analysis(scenes[at], options)
     return msgspec.structs.replace(
         analysis,
@@ -105,6 +104,13 @@ def analyze_together(
         cpu=use,
         captures=len(captures),
     )
+
+
+def _moments(captures: Sequence[Capture]) -> Sequence[Capture]:
+    """Return the captures of all bursts; these are in the order of time, where all have one."""
+    if all(capture.time_ns is not None for capture in captures):
+        captures = sorted(captures, key=lambda capture: capture.time_ns or 0)
+    return [moment for capture in captures for moment in capture.moments]
 
 
 def _view(capture: Capture, shapes: Shapes, catalog: Catalog) -> _View:

@@ -27,13 +27,10 @@ class Together:
         if self._threads > MAX_THREADS:
             self._captures.clear()
             return
-        self._captures += capture.moments
+        self._captures.append(capture)
 
     def analyze(self, signatures: Catalog) -> Analysis | None:
         """Return the one analysis of all; None: there is one capture, or there were too many."""
-        if len(self._captures) < 2:
+        if sum(len(capture.moments) for capture in self._captures) < 2:
             return None
-        captures = self._captures
-        if all(capture.time_ns is not None for capture in captures):
-            captures = sorted(captures, key=lambda capture: capture.time_ns or 0)
-        return engine.analyze_together(captures, signatures)
+        return engine.analyze_together(self._captures, signatures)

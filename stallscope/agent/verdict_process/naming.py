@@ -54,12 +54,10 @@ def name_capture(
 
 
 def name_together(captures: Sequence[Capture], signatures: catalog.Catalog) -> Verdict | None:
-    """Return the verdict of all captures of one incident: their moments, in order of time."""
-    moments = [moment for capture in captures for moment in capture.moments]
-    moments.sort(key=lambda moment: moment.time_ns or 0)
-    if not moments:
+    """Return the verdict of all captures of one incident."""
+    if not captures:
         return None
-    return verdict_of(engine.analyze_together(moments, signatures))
+    return verdict_of(engine.analyze_together(captures, signatures))
 
 
 def _failed(request: VerdictRequest, error: Exception) -> VerdictAnswer:
