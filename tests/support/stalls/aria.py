@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.servers.clients import load_program, running_statements, slap
+from tests.support.servers.clients import load_program, slap
 from tests.support.servers.sql import SqlServer
-from tests.support.servers.tasks import wait_held_up
-from tests.support.servers.waiting import wait_until
-from tests.support.stalls.redo_sync import Device, inserting
+from tests.support.stalls.redo_sync import Device, held_up_inserts
 
 __all__ = ["aria_log_sync", "aria_log_sync_fixed"]
 
@@ -33,13 +31,8 @@ def aria_log_sync(server: SqlServer, device: Device, connections: int = 20) -> I
     """Let statements wait for the log of a server whose data is on ``device``."""
     tables = _make_tables(server, connections)
     inserts = [f"INSERT INTO {table} VALUES (NULL)" for table in tables]
-    with running_statements(server, "diary", inserts, after=device.freeze):
-        try:
-            wait_until(lambda: inserting(server) == len(inserts), f"{len(inserts)} inserts run")
-            wait_held_up(server.pid)
-            yield
-        finally:
-            device.thaw()
+    with held_up_inserts(server, device, "diary", inserts):
+        yield
 
 
 @contextmanager

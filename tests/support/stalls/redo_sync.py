@@ -24,6 +24,7 @@ __all__ = [
     "REDO_SYNC_OPTIONS",
     "Device",
     "device_missing",
+    "held_up_inserts",
     "inserting",
     "loop_device",
     "make_journals",
@@ -136,7 +137,16 @@ def redo_sync(
     """
     journals = make_journals(server) if journals is None else journals
     inserts = [f"INSERT INTO {journal} VALUES (2)" for journal in journals]
-    with running_statements(server, "diary", inserts, after=device.freeze):
+    with held_up_inserts(server, device, "diary", inserts):
+        yield
+
+
+@contextmanager
+def held_up_inserts(
+    server: SqlServer, device: Device, database: str, inserts: Sequence[str]
+) -> Iterator[None]:
+    """Freeze the device under these INSERTs, each on a connection of its own."""
+    with running_statements(server, database, inserts, after=device.freeze):
         try:
             wait_until(lambda: inserting(server) == len(inserts), f"{len(inserts)} inserts run")
             wait_held_up(server.pid)

@@ -73,16 +73,25 @@ def wait_in_states(server: SqlServer, states: tuple[str, ...], count: int) -> No
 
 
 @contextmanager
+def _behind_a_scan(
+    server: SqlServer, engine: str, statement: str, states: tuple[str, ...], waiters: int
+) -> Iterator[int]:
+    """Let a statement wait for a long scan, and readers behind it; yield the scan's connection."""
+    with long_scan(server, engine) as holder, running_statements(server, "web", [statement]):
+        wait_in_states(server, states, 1)
+        with running_statements(server, "web", [READ] * waiters):
+            wait_in_states(server, states, waiters + 1)
+            yield holder
+
+
+@contextmanager
 def myisam_table_lock(server: SqlServer, waiters: int = 20) -> Iterator[int]:
     """Let an UPDATE, and readers behind it, wait for a long scan of a MyISAM table.
 
     Yields the connection id of the scan.
     """
-    with long_scan(server, "MyISAM") as holder, running_statements(server, "web", [UPDATE]):
-        wait_in_states(server, TABLE_WAITS, 1)
-        with running_statements(server, "web", [READ] * waiters):
-            wait_in_states(server, TABLE_WAITS, waiters + 1)
-            yield holder
+    with _behind_a_scan(server, "MyISAM", UPDATE, TABLE_WAITS, waiters) as holder:
+        yield holder
 
 
 @contextmanager
@@ -122,11 +131,8 @@ def table_flush(server: SqlServer, waiters: int = 20) -> Iterator[int]:
 
     Yields the connection id of the scan.
     """
-    with long_scan(server, "InnoDB") as holder, running_statements(server, "web", [FLUSH]):
-        wait_in_states(server, FLUSH_WAITS, 1)
-        with running_statements(server, "web", [READ] * waiters):
-            wait_in_states(server, FLUSH_WAITS, waiters + 1)
-            yield holder
+    with _behind_a_scan(server, "InnoDB", FLUSH, FLUSH_WAITS, waiters) as holder:
+        yield holder
 
 
 @contextmanager
