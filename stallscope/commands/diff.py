@@ -16,6 +16,7 @@ from stallscope.analyzers.series import Sample, related, sample
 from stallscope.base.errors import Exit, StallscopeError
 from stallscope.commands import _common, _inputs, _options
 from stallscope.commands._together import Together
+from stallscope.model.capture import Capture
 from stallscope.reporters import course, facts, lines, progress, terminal
 from stallscope.reporters.sentence import Speaker
 
@@ -54,9 +55,9 @@ class _Side(msgspec.Struct):
     unread: list[str] = []
     partial: bool = False
 
-    def add(self, analysis: Analysis, name: str) -> None:
+    def add(self, capture: Capture, analysis: Analysis, name: str) -> None:
         self.samples.append(sample(analysis, name))
-        self.together.add(analysis.capture)
+        self.together.add(capture)
         if self.worst is None or _confidence(analysis) > _confidence(self.worst):
             self.worst = analysis
         self.unread += facts.unread(analysis.capture)
@@ -121,4 +122,4 @@ def _add_file(
 ) -> None:
     captures, _ = _inputs.read(path, args)
     for capture in captures:
-        side.add(engine.analyze(capture, signatures), str(path))
+        side.add(capture, engine.analyze(capture, signatures), str(path))
