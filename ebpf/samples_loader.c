@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ebpf/samples_loader.h"
 
-#include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <stdlib.h>
 
 #include "ebpf/bpf_error.h"
+#include "ebpf/pid_set.h"
 #include "samples.skel.h"
 
 struct stall_bpf_samples {
 	struct samples *skeleton;
-	pid_t *tgids;
-	size_t tgid_count;
+	struct stall_pid_set tgids;
 };
 
 static int load(unsigned int pidns, struct samples **ret)
@@ -60,31 +59,11 @@ struct stall_error *stall_bpf_samples_create(struct stall_bpf_samples **ret)
 	return NULL;
 }
 
-static void forget_chosen(struct stall_bpf_samples *samples, int map)
-{
-	for (size_t i = 0; i < samples->tgid_count; i++)
-		bpf_map_delete_elem(map, &samples->tgids[i]);
-	samples->tgid_count = 0;
-}
-
 struct stall_error *stall_bpf_samples_choose(struct stall_bpf_samples *samples, const pid_t *tgids,
 					     size_t count)
 {
-	int map = bpf_map__fd(samples->skeleton->maps.sampled);
-	unsigned char one = 1;
-
-	forget_chosen(samples, map);
-	pid_t *copy = reallocarray(samples->tgids, count + 1, sizeof(*copy));
-	if (!copy)
-		return &stall_enomem;
-	samples->tgids = copy;
-	for (size_t i = 0; i < count; i++) {
-		if (bpf_map_update_elem(map, &tgids[i], &one, BPF_ANY) < 0)
-			return stall_error_os(errno, "cannot choose process %d in the BPF map",
-					      tgids[i]);
-		samples->tgids[samples->tgid_count++] = tgids[i];
-	}
-	return NULL;
+	return stall_pid_set_fill(&samples->tgids, bpf_map__fd(samples->skeleton->maps.sampled),
+				  tgids, count);
 }
 
 void stall_bpf_samples_destroy(struct stall_bpf_samples *samples)
@@ -92,7 +71,7 @@ void stall_bpf_samples_destroy(struct stall_bpf_samples *samples)
 	if (!samples)
 		return;
 	samples__destroy(samples->skeleton);
-	free(samples->tgids);
+	stall_pid_set_deinit(&samples->tgids);
 	free(samples);
 }
 

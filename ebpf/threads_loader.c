@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "ebpf/bpf_error.h"
+#include "ebpf/pid_set.h"
 #include "threads.skel.h"
 
 #define INITIAL_PIDNS 0xEFFFFFFCU // PROC_PID_INIT_INO, include/linux/proc_ns.h
@@ -16,8 +17,7 @@ struct stall_bpf_threads {
 	struct threads *skeleton;
 	struct bpf_link *whole;	  // all tasks of the system, filtered by the program
 	struct bpf_link *limited; // to the one process; NULL: not possible, or several targets
-	pid_t *tgids;
-	size_t tgid_count;
+	struct stall_pid_set tgids;
 	bool no_limit;	// the kernel refused to limit it
 	bool no_single; // or to have it over one thread
 	pid_t chosen[STALL_BPF_MAX_CHOSEN];
@@ -104,35 +104,13 @@ void stall_bpf_threads_destroy(struct stall_bpf_threads *threads)
 	bpf_link__destroy(threads->limited);
 	bpf_link__destroy(threads->whole);
 	threads__destroy(threads->skeleton);
-	free(threads->tgids);
+	stall_pid_set_deinit(&threads->tgids);
 	free(threads);
 }
 
 bool stall_bpf_threads_is_limited(const struct stall_bpf_threads *threads)
 {
 	return threads->limited != NULL;
-}
-
-static struct stall_error *set_targets(struct stall_bpf_threads *threads, const pid_t *tgids,
-				       size_t count)
-{
-	int fd = bpf_map__fd(threads->skeleton->maps.targets);
-	uint8_t one = 1;
-
-	for (size_t i = 0; i < threads->tgid_count; i++)
-		bpf_map_delete_elem(fd, &threads->tgids[i]);
-	threads->tgid_count = 0;
-	pid_t *copy = reallocarray(threads->tgids, count + 1, sizeof(*copy));
-	if (!copy)
-		return &stall_enomem;
-	threads->tgids = copy;
-	for (size_t i = 0; i < count; i++) {
-		if (bpf_map_update_elem(fd, &tgids[i], &one, BPF_ANY) < 0)
-			return stall_error_os(errno, "cannot choose process %d in the BPF map",
-					      tgids[i]);
-		threads->tgids[threads->tgid_count++] = tgids[i];
-	}
-	return NULL;
 }
 
 struct stall_error *stall_bpf_threads_set_targets(struct stall_bpf_threads *threads,
@@ -142,11 +120,14 @@ struct stall_error *stall_bpf_threads_set_targets(struct stall_bpf_threads *thre
 		return stall_error_create(STALL_ERROR_LIMIT,
 					  "more than %d processes in one capture",
 					  STALL_BPF_MAX_PROCESSES);
-	if (count == threads->tgid_count && !memcmp(tgids, threads->tgids, count * sizeof(*tgids)))
+	if (count == threads->tgids.count &&
+	    !memcmp(tgids, threads->tgids.pids, count * sizeof(*tgids)))
 		return NULL;
 	bpf_link__destroy(threads->limited);
 	threads->limited = NULL;
-	struct stall_error *err = set_targets(threads, tgids, count);
+	struct stall_error *err =
+		stall_pid_set_fill(&threads->tgids, bpf_map__fd(threads->skeleton->maps.targets),
+				   tgids, count);
 	if (err)
 		return err;
 	// Only one walk over all tasks sees several processes at one moment.
