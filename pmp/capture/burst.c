@@ -8,6 +8,10 @@
 #include "base/json_writer.h"
 #include "capture/fields.h"
 
+// However long a capture takes: by two captures nobody can tell a wait that lasts from one that was
+// seen twice by chance.
+enum { least_captures = 3 };
+
 struct stall_burst {
 	struct stall_capturer *capturer;
 	struct stall_burst_options options;
@@ -39,8 +43,8 @@ static void give_up(struct stall_burst *burst, const char *reason)
 	burst->next_ns = 0;
 }
 
-// A capture that took long makes the burst coarser, and at most a sixth longer: half of the time at
-// most is spent on captures.
+// A capture that took long makes the burst coarser, and at most a sixth longer unless it has too few
+// captures yet: half of the time at most is spent on captures.
 static void schedule(struct stall_burst *burst, uint64_t took_ns)
 {
 	const struct stall_burst_options *options = &burst->options;
@@ -56,7 +60,8 @@ static void schedule(struct stall_burst *burst, uint64_t took_ns)
 		burst->next_ns = 0;
 	else if (burst->next_ns > burst->begun_ns + options->deadline_ns)
 		give_up(burst, "the deadline was reached");
-	else if (burst->next_ns > burst->clock_ns + length + length / 6)
+	else if (burst->taken >= least_captures &&
+		 burst->next_ns > burst->clock_ns + length + length / 6)
 		give_up(burst, "the captures took too long");
 }
 

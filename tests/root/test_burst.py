@@ -40,7 +40,7 @@ LONG = ("--burst", "1000", "--burst-interval", "20")
 def check_burst(capture: Capture) -> None:
     """Check that it has enough captures, or says that they took long: others want the CPUs too."""
     assert capture.burst is not None
-    assert capture.burst.taken == len(capture.moments) > 2
+    assert capture.burst.taken == len(capture.moments) >= min(3, capture.burst.wanted)
     if capture.burst.taken < capture.burst.wanted:
         assert capture.burst.ended == "the captures took too long"
 
@@ -61,9 +61,14 @@ def test_each_capture_has_all_stacks_and_says_what_did_not_change() -> None:
             assert same == moment.unchanged
             labels = {thread.tid: thread.label for thread in moment.threads}
             assert {labels[fact.tid] for fact in target.threads} == {Label.VERIFIED}
-        # A part of the first one: nobody ran but the heartbeat.
-        whole, *later = [len(part) for part in _captures(taken.stdout)]
-        assert max(later) < whole / 4
+        # Nobody ran but the heartbeat, and what the samples saw is not counted: on a busy machine
+        # two captures are far apart.
+        whole, *later = [
+            sum(line.startswith(b'{"type":"thread"') for line in part)
+            for part in _captures(taken.stdout)
+        ]
+        assert whole > 200
+        assert max(later) < whole / 20
         assert_unharmed(target.pid)
         assert target.beats_on()
 
@@ -148,7 +153,8 @@ def test_a_lock_that_is_passed_on_has_its_owner_of_each_moment() -> None:
 
 
 def test_threads_come_and_go() -> None:
-    with Target("churn", "5000", "20") as target:
+    # Five at a time, and none of them lives from one capture to the next.
+    with Target("churn", "1000", "20", "5000") as target:
         stay = [fact for fact in target.threads if fact.tid]
         assert stay
         capture = snap(target.pid, *BURST).whole
