@@ -8,7 +8,7 @@
 #include "base/json_writer.h"
 #include "capture/fields.h"
 
-// However long a capture takes: by two captures nobody can tell a wait that lasts from one that was
+// However long a capture takes: two captures do not distinguish a wait that lasts from one that was
 // seen twice by chance.
 enum { least_captures = 3 };
 
