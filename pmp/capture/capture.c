@@ -529,13 +529,7 @@ static void write_following(struct stall_json *json, const struct stall_snapshot
 	for (size_t i = 0; i < before->thread_count; i++) {
 		const struct stall_thread *old = &before->threads[i];
 
-		while (at < snapshot->thread_count &&
-		       (snapshot->threads[at].process < old->process ||
-			(snapshot->threads[at].process == old->process &&
-			 snapshot->threads[at].tid < old->tid)))
-			at++;
-		if (at == snapshot->thread_count || snapshot->threads[at].tid != old->tid ||
-		    snapshot->threads[at].process != old->process)
+		if (!stall_snapshot_seek(snapshot, &at, old->process, old->tid))
 			stall_json_uint(json, old->tid);
 	}
 	stall_json_close(json, ']');

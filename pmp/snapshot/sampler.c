@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "ebpf/samples_loader.h"
 #include "snapshot/perf_record.h"
+#include "snapshot/thread_index.h"
 
 #define PAGE ((size_t)4096)
 #define MAX_RECORD ((size_t)64 * 1024)
@@ -157,6 +158,7 @@ struct stall_error *stall_sampler_start(struct stall_sampler *sampler, const pid
 // Where samples go.
 struct taking {
 	struct stall_snapshot *snapshot;
+	struct stall_thread_index index;
 	size_t first, capacity; // of the threads behind the captured ones
 };
 
@@ -177,43 +179,21 @@ static struct stall_error *make_room(struct taking *taking)
 	return NULL;
 }
 
-static const struct stall_thread *find_thread(const struct stall_snapshot *snapshot,
-					      uint32_t process, pid_t tid)
-{
-	size_t low = 0, high = snapshot->thread_count;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		const struct stall_thread *thread = &snapshot->threads[middle];
-
-		if (thread->process < process || (thread->process == process && thread->tid < tid))
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low == snapshot->thread_count || snapshot->threads[low].process != process ||
-	    snapshot->threads[low].tid != tid)
-		return NULL;
-	return &snapshot->threads[low];
-}
-
 static struct stall_error *take_sample(struct taking *taking, const uint8_t *at, const uint8_t *end)
 {
 	struct stall_snapshot *snapshot = taking->snapshot;
-	uint32_t ids[2], process = 0;
+	uint32_t ids[2], process;
 
 	if (!stall_perf_ids(at, end, ids))
 		return NULL;
-	while (process < snapshot->process_count &&
-	       snapshot->processes[process].target.pid != (pid_t)ids[0])
-		process++;
-	if (process == snapshot->process_count)
+	process = stall_thread_index_process(&taking->index, (pid_t)ids[0]);
+	if (process == STALL_NO_PROCESS)
 		return NULL;
 	struct stall_error *err = make_room(taking);
 	if (err)
 		return err;
 	struct stall_thread *sample = &snapshot->threads[taking->first + snapshot->samples.count];
-	const struct stall_thread *thread = find_thread(snapshot, process, (pid_t)ids[1]);
+	size_t known = stall_thread_index_find(&taking->index, (pid_t)ids[0], (pid_t)ids[1]);
 
 	*sample = (struct stall_thread){
 		.tid = (pid_t)ids[1],
@@ -222,7 +202,9 @@ static struct stall_error *take_sample(struct taking *taking, const uint8_t *at,
 		.on_cpu = true,
 		.label = STALL_RUNNING,
 	};
-	if (thread) {
+	if (known != STALL_NO_THREAD) {
+		const struct stall_thread *thread = &snapshot->threads[known];
+
 		memcpy(sample->comm, thread->comm, sizeof(sample->comm));
 		sample->fs_base = thread->fs_base;
 	}
@@ -283,12 +265,13 @@ static struct stall_error *read_ring(struct stall_sampler *sampler, const struct
 struct stall_error *stall_sampler_take(struct stall_sampler *sampler,
 				       struct stall_snapshot *snapshot)
 {
-	struct taking taking = {.snapshot = snapshot,
-				.first = snapshot->thread_count + snapshot->release_count};
+	size_t first = snapshot->thread_count + snapshot->release_count;
+	struct taking taking = {.snapshot = snapshot, .first = first, .capacity = first};
 	uint64_t now = stall_clock_ns(CLOCK_MONOTONIC);
-	struct stall_error *err = NULL;
+	struct stall_error *err = stall_thread_index_init(&taking.index, snapshot);
 
-	taking.capacity = taking.first;
+	if (err)
+		return err;
 	snapshot->samples = (struct stall_samples){
 		.period_ns = PERIOD_NS,
 		.window_ns = now - sampler->since_ns,
@@ -297,5 +280,6 @@ struct stall_error *stall_sampler_take(struct stall_sampler *sampler,
 	sampler->since_ns = now;
 	for (size_t i = 0; !err && i < sampler->count; i++)
 		err = read_ring(sampler, &sampler->rings[i], &taking);
+	stall_thread_index_deinit(&taking.index);
 	return err;
 }

@@ -168,16 +168,8 @@ static const struct work *find_before(const struct capture *capture, struct curs
 {
 	const struct stall_snapshot *before = capture->snapshot->before;
 	const struct state *state = capture->state;
-	const struct stall_thread *thread;
 
-	for (;; cursor->thread++) {
-		if (cursor->thread >= before->thread_count)
-			return NULL;
-		thread = &before->threads[cursor->thread];
-		if (thread->process > process || (thread->process == process && thread->tid >= tid))
-			break;
-	}
-	if (thread->process != process || thread->tid != tid)
+	if (!stall_snapshot_seek(before, &cursor->thread, process, tid))
 		return NULL;
 	while (cursor->work < state->work_count && state->work[cursor->work].before.tid != tid)
 		cursor->work++;
@@ -290,7 +282,7 @@ static struct stall_error *compare_records(struct capture *capture)
 	const struct stall_bpf_thread *record;
 
 	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
-		size_t index = stall_thread_index_find(&capture->index, record);
+		size_t index = stall_thread_index_find(&capture->index, record->tgid, record->tid);
 
 		if (index == STALL_NO_THREAD || capture->work[index].outcome != PENDING)
 			continue;
@@ -332,7 +324,7 @@ static void reopen(struct capture *capture)
 	const struct stall_bpf_thread *record;
 
 	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
-		size_t index = stall_thread_index_find(&capture->index, record);
+		size_t index = stall_thread_index_find(&capture->index, record->tgid, record->tid);
 
 		if (index != STALL_NO_THREAD && capture->work[index].outcome == PENDING) {
 			capture->work[index].seen = true;
@@ -634,7 +626,8 @@ static void compare_runs(const struct state *state, const struct stall_thread_in
 	const struct stall_bpf_thread *record;
 
 	for (size_t at = 0; (record = stall_bpf_records_next(&state->records, &at));) {
-		size_t thread = stall_thread_index_find(index, record), low = 0, high = count;
+		size_t thread = stall_thread_index_find(index, record->tgid, record->tid);
+		size_t low = 0, high = count;
 
 		while (low < high) {
 			size_t middle = low + (high - low) / 2;

@@ -351,6 +351,16 @@ struct stall_error *stall_snapshot_follow(struct stall_snapshot *before,
 	return NULL;
 }
 
+bool stall_snapshot_seek(const struct stall_snapshot *snapshot, size_t *at, uint32_t process,
+			 pid_t tid)
+{
+	while (*at < snapshot->thread_count &&
+	       stall_thread_order(&snapshot->threads[*at], process, tid) < 0)
+		++*at;
+	return *at < snapshot->thread_count &&
+	       stall_thread_order(&snapshot->threads[*at], process, tid) == 0;
+}
+
 void stall_snapshot_forget_threads(struct stall_snapshot *snapshot)
 {
 	free(snapshot->threads);

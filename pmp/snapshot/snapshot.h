@@ -96,6 +96,14 @@ struct stall_thread {
 	uint64_t kernel_frames[STALL_KERNEL_FRAMES]; // innermost first
 };
 
+// The order of a snapshot's threads: less than 0 where `thread` comes before these.
+static inline int stall_thread_order(const struct stall_thread *thread, uint32_t process, pid_t tid)
+{
+	if (thread->process != process)
+		return thread->process < process ? -1 : 1;
+	return (thread->tid > tid) - (thread->tid < tid);
+}
+
 // The memory around a futex word or a pthread object, read while its waiters were asleep on it.
 #define STALL_FUTEX_BEFORE 16
 #define STALL_FUTEX_AFTER 32
@@ -219,6 +227,9 @@ struct stall_error *stall_snapshot_create_from(struct stall_arena *arena, const 
 // them changed or ended; `before` is as it was.
 struct stall_error *stall_snapshot_follow(struct stall_snapshot *before,
 					  struct stall_snapshot **ret);
+// For walks in the order of its threads: advances *at to this one. False: it is not there.
+bool stall_snapshot_seek(const struct stall_snapshot *snapshot, size_t *at, uint32_t process,
+			 pid_t tid);
 void stall_snapshot_destroy(struct stall_snapshot *snapshot);
 // Frees what belongs to threads. What remains serves as `previous` of the next one.
 void stall_snapshot_forget_threads(struct stall_snapshot *snapshot);

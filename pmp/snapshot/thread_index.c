@@ -38,35 +38,32 @@ void stall_thread_index_deinit(struct stall_thread_index *index)
 	*index = (struct stall_thread_index){};
 }
 
-static uint32_t find_process(const struct stall_thread_index *index, pid_t tgid)
+uint32_t stall_thread_index_process(const struct stall_thread_index *index, pid_t tgid)
 {
 	const struct stall_process_number key = {.tgid = tgid};
 	const struct stall_process_number *found =
 		bsearch(&key, index->processes, index->snapshot->process_count, sizeof(key),
 			compare_numbers);
 
-	return found ? found->index : UINT32_MAX;
+	return found ? found->index : STALL_NO_PROCESS;
 }
 
-size_t stall_thread_index_find(const struct stall_thread_index *index,
-			       const struct stall_bpf_thread *record)
+size_t stall_thread_index_find(const struct stall_thread_index *index, pid_t tgid, pid_t tid)
 {
 	const struct stall_snapshot *snapshot = index->snapshot;
-	uint32_t process = find_process(index, record->tgid);
+	uint32_t process = stall_thread_index_process(index, tgid);
 	size_t low = 0, high = snapshot->thread_count;
 
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
-		const struct stall_thread *thread = &snapshot->threads[middle];
 
-		if (thread->process < process ||
-		    (thread->process == process && thread->tid < record->tid))
+		if (stall_thread_order(&snapshot->threads[middle], process, tid) < 0)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	if (low == snapshot->thread_count || snapshot->threads[low].process != process ||
-	    snapshot->threads[low].tid != record->tid)
+	if (low == snapshot->thread_count ||
+	    stall_thread_order(&snapshot->threads[low], process, tid) != 0)
 		return STALL_NO_THREAD;
 	return low;
 }
@@ -92,9 +89,9 @@ struct stall_error *stall_thread_index_sort(const struct stall_thread_index *ind
 	if (!found)
 		return &stall_enomem;
 	for (size_t at = 0; (record = stall_bpf_records_next(records, &at));) {
-		uint32_t process = find_process(index, record->tgid);
+		uint32_t process = stall_thread_index_process(index, record->tgid);
 
-		if (process == UINT32_MAX)
+		if (process == STALL_NO_PROCESS)
 			continue;
 		if (stall_record_is_dead(record) && record->tid != record->tgid) {
 			ret_dead[process]++;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the thread of a snapshot that a record of the BPF program belongs to.
+// Finds threads of a snapshot by the numbers that the kernel reports them with.
 #ifndef STALL_THREAD_INDEX_H
 #define STALL_THREAD_INDEX_H
 
 #include "ebpf/threads_loader.h"
 #include "snapshot/snapshot.h"
 
+#define STALL_NO_PROCESS UINT32_MAX
 #define STALL_NO_THREAD SIZE_MAX
 
 struct stall_thread_index {
@@ -17,9 +18,10 @@ struct stall_error *stall_thread_index_init(struct stall_thread_index *index,
 					    const struct stall_snapshot *snapshot);
 void stall_thread_index_deinit(struct stall_thread_index *index);
 
+// The index into snapshot->processes, or STALL_NO_PROCESS.
+uint32_t stall_thread_index_process(const struct stall_thread_index *index, pid_t tgid);
 // The index into snapshot->threads, or STALL_NO_THREAD.
-size_t stall_thread_index_find(const struct stall_thread_index *index,
-			       const struct stall_bpf_thread *record);
+size_t stall_thread_index_find(const struct stall_thread_index *index, pid_t tgid, pid_t tid);
 
 struct stall_found_thread {
 	uint32_t process;
