@@ -97,7 +97,7 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
             source="frames",
             role=holder.role or "is in a function of the holder",
             strength=strength,
-            chains=not holder.unique and not holder.waiting,
+            chains=holder.certain,
             certain=not holder.unique,
         )
     return _pooled(scene, signature) or idle

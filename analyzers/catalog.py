@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -116,8 +116,8 @@ class Signature(SignatureFacts, frozen=True, kw_only=True):
 
     family: str
     waiters: tuple[Pattern, ...]
-    vague: tuple[Pattern, ...]
-    """Those of the waiters that are evidence only where a holder is seen."""
+    sure: tuple[Pattern, ...]
+    """Those of the waiters that are evidence whether or not a holder is seen."""
     holders: tuple[Holder, ...]
     releases: tuple[LettingGo, ...]
     sites: tuple[Site, ...]
@@ -125,6 +125,10 @@ class Signature(SignatureFacts, frozen=True, kw_only=True):
     source: str
     waiter_texts: tuple[tuple[str, str], ...] = ()
     """(versions, pattern) as in the file, for people."""
+
+    def certain_holder(self, entries: Iterable[int]) -> int | None:
+        """Return the first of these holder entries that is certain."""
+        return next((number for number in entries if self.holders[number].certain), None)
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -383,11 +387,11 @@ class _Builder:
             for item, patterns in zip(entry.waiter, waiting, strict=True)
             for pattern in patterns
         ]
-        vague = [
+        sure = [
             pattern
             for item, patterns in zip(entry.waiter, waiting, strict=True)
             for pattern in patterns
-            if item.with_holder
+            if not item.with_holder
         ]
         holding = self.stacks(path, number, "holder", entry, anchored=False)
         holders = [
@@ -426,7 +430,7 @@ class _Builder:
             **{name: getattr(entry, name) for name in SignatureFacts.__struct_fields__},
             family=family,
             waiters=tuple(pattern for _, pattern in waiters),
-            vague=tuple(vague),
+            sure=tuple(sure),
             holders=tuple(holders),
             releases=tuple(releases),
             sites=tuple(_site(path, number, entry.id, text) for text in entry.sites),

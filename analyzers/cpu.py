@@ -63,8 +63,7 @@ def _explained(shape: Shape, signatures: Sequence[Signature]) -> str | None:
     if shape.wait is not None and shape.wait.spins:
         return None
     for signature in signatures:
-        numbers = shape.holder_of.get(signature.id, ())
-        if any(signature.holders[number].certain for number in numbers):
+        if signature.certain_holder(shape.holder_of.get(signature.id, ())) is not None:
             return signature.id
         if signature.busy and signature in shape.waiter_of:
             return signature.id

@@ -51,8 +51,7 @@ class Spot(NamedTuple):
 
 def _place(shape: Shape) -> str:
     """Return the frames that best show what a holder does; recursion counts once."""
-    start = min(shape.depth, max(0, len(shape.frames) - 1))
-    names = [name for name, _ in itertools.groupby(shape.frames[start:])]
+    names = [name for name, _ in itertools.groupby(shape.significant(len(shape.frames)))]
     return " < ".join(names[:SPOT_FRAMES]) or "no frames"
 
 
@@ -163,8 +162,7 @@ def collect(
 
     def add(item: Thread | Sample, shape: Shape, moment: int | None, state: str) -> None:
         for signature, entries in shape.holder_of.items():
-            holders = catalog.by_id[signature].holders
-            entry = next((number for number in entries if holders[number].certain), None)
+            entry = catalog.by_id[signature].certain_holder(entries)
             if entry is not None:
                 sighting = Sighting(item.process, item.tid, shape, entry, moment, item.count, state)
                 found.setdefault(signature, []).append(sighting)

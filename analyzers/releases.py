@@ -83,8 +83,7 @@ def _holder(scene: Scene, signature: Signature, number: int) -> str | None:
     """Return the role of a holder in the frames of the release, where one is enough."""
     if signature.holder_use == "required":
         return None
-    for index in scene.stacks.releases[number].holder_of.get(signature.id, ()):
-        holder = signature.holders[index]
-        if not holder.unique and not holder.waiting:
-            return holder.role or "was in a function of the holder"
-    return None
+    entry = signature.certain_holder(scene.stacks.releases[number].holder_of.get(signature.id, ()))
+    if entry is None:
+        return None
+    return signature.holders[entry].role or "was in a function of the holder"

@@ -169,8 +169,8 @@ def _shape(
     for signature in catalog.signatures:
         if _fits(signature.waiters, present, masks, helpers):
             waiter_of.append(signature)
-            sure = [pattern for pattern in signature.waiters if pattern not in signature.vague]
-            if signature.vague and not _fits(sure, present, masks, helpers):
+            every = len(signature.sure) == len(signature.waiters)
+            if not every and not _fits(signature.sure, present, masks, helpers):
                 vague.add(signature.id)
         fits = [
             index

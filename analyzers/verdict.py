@@ -26,6 +26,8 @@ LEAST_BUSY = 0.25
 """Of the active threads: work that fewer are busy with keeps nobody waiting."""
 LEAST_OFTEN = 0.5
 """Of the samples of an aggregate: a holder without waiters that fewer show was there a moment."""
+LASTING_WAITERS = 0.5
+"""Of the waiters of a signature."""
 LEAST_RELEASED = 3
 """Waiters, where the holder is known from releases alone."""
 LASTING_NS = 60 * 10**9
@@ -96,8 +98,13 @@ def _explains(scene: Scene, signature: Signature, other: str) -> bool:
         return bool(waiters)
     if scene.pool.coverage(signature.id) >= LEAST_OFTEN:
         return True
+    return not _mostly_last(scene, waiters)
+
+
+def _mostly_last(scene: Scene, waiters: Sequence[int]) -> bool:
+    """Return whether half of these waits do not end through half of the burst."""
     lasting = [index for index in waiters if scene.lasts(index)]
-    return scene.weight(lasting) < LEAST_OFTEN * scene.weight(waiters)
+    return scene.weight(lasting) >= LASTING_WAITERS * scene.weight(waiters)
 
 
 def _same_blocker(scene: Scene, blocker: Candidate, other: str) -> bool:
@@ -131,14 +138,17 @@ def _leads(scene: Scene, thread: int, beyond: Case) -> bool:
 def _link(scene: Scene, cases: dict[str, Case]) -> None:
     """Find for each case the case that its blocker waits in."""
     for case in cases.values():
+        blocker = case.blocker
         # What a thread waits for now is not what it waited for when it was seen as the holder.
-        now = case.blocker is not None and case.blocker.sighting is None
-        if now and case.blocker is not None and (case.blocker.chains or _stuck(scene, case)):
-            other = scene.assigned.get(case.blocker.thread)
-            if other is None or other.id == case.signature.id or other.id not in cases:
-                continue
-            if _leads(scene, case.blocker.thread, cases[other.id]):
-                case.root = other.id
+        if blocker is None or blocker.sighting is not None:
+            continue
+        if not blocker.chains and not _stuck(scene, case):
+            continue
+        other = scene.assigned.get(blocker.thread)
+        if other is None or other.id == case.signature.id or other.id not in cases:
+            continue
+        if _leads(scene, blocker.thread, cases[other.id]):
+            case.root = other.id
     for case in cases.values():
         # Who was seen as the holder can have ended before this capture.
         pooled = scene.pool is not None and scene.pool.covers(case.signature.id)
@@ -171,11 +181,11 @@ def _link(scene: Scene, cases: dict[str, Case]) -> None:
 
 def _stuck(scene: Scene, case: Case) -> bool:
     """Return whether a likely blocker and half of the waiters do not move through the burst."""
-    if case.blocker is None or not scene.lasts(case.blocker.thread):
-        return False
-    lasting = [index for index in case.waiters if scene.lasts(index)]
-    return case.blocker.thread not in case.waiters and 2 * scene.weight(lasting) >= scene.weight(
-        case.waiters
+    return (
+        case.blocker is not None
+        and scene.lasts(case.blocker.thread)
+        and case.blocker.thread not in case.waiters
+        and _mostly_last(scene, case.waiters)
     )
 
 

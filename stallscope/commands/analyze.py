@@ -154,16 +154,17 @@ def _label(name: str, number: int, total: int) -> str:
 
 def _series(args: argparse.Namespace, outcome: _Outcome, signatures: catalog.Catalog) -> None:
     """Print how the captures of one server change over time."""
-    verdict = None
-    if len(outcome.samples) > 1 and related(outcome.samples) and (args.series or not args.json):
-        verdict = together(outcome.together.analyze(signatures))
+    if args.json and not args.series:
+        return
+    of_one_server = len(outcome.samples) > 1 and related(outcome.samples)
+    verdict = together(outcome.together.analyze(signatures)) if of_one_server else None
     if args.series:
         report = series(outcome.samples, verdict)
         if args.json:
             print(course.dumps(report))
         else:
             lines.print_lines(course.render(report, lines.width_of(sys.stdout)), sys.stdout)
-    elif not args.json and len(outcome.samples) > 1 and related(outcome.samples):
+    elif of_one_server:
         print()
         text = course.render(series(outcome.samples, verdict), lines.width_of(sys.stdout))
         lines.print_lines(text, sys.stdout)
