@@ -185,10 +185,7 @@ class _File:
                 raise self._error(f"a burst of more than {MAX_BURST_THREADS} threads in all")
         if not later:
             return first
-        raise CaptureFileError(
-            f"{self._name}: torn burst: its end is missing after {1 + len(later)} captures;"
-            " its writer was killed or the disk was full; take it again"
-        )
+        raise self._torn(f"burst: its end is missing after {1 + len(later)} captures", "it")
 
     def _next(self) -> bytes | None:
         """Return the next line that is not empty, None after the last one."""
@@ -212,18 +209,12 @@ class _File:
             line = self._next()
             reader.line = self._number
             if line is None:
-                raise CaptureFileError(
-                    f"{self._name}: torn capture: no end record after {self._number} lines;"
-                    " its writer was killed or the disk was full; take the capture again"
-                )
+                raise self._torn(f"capture: no end record after {self._number} lines")
             try:
                 reader.record(line)
             except _DECODE_ERRORS as error:
                 if self._is_cut(line):
-                    raise CaptureFileError(
-                        f"{self._name}: torn capture: line {self._number} is cut off;"
-                        " its writer was killed or the disk was full; take the capture again"
-                    ) from None
+                    raise self._torn(f"capture: line {self._number} is cut off") from None
                 raise self._error(str(error)) from None
         return reader.finish()
 
@@ -238,8 +229,14 @@ class _File:
     def _is_cut(self, line: bytes) -> bool:
         return not self._data.endswith(b"\n") and self._data.endswith(line)
 
+    def _torn(self, what: str, it: str = "the capture") -> CaptureFileError:
+        return CaptureFileError(
+            f"{self._name}: torn {what};"
+            f" its writer was killed or the disk was full; take {it} again"
+        )
+
     def _error(self, message: str) -> CaptureFileError:
-        return CaptureFileError(f"{self._name}: line {self._number}: damaged capture: {message}")
+        return _damaged(self._name, self._number, message)
 
 
 class _Reader:
@@ -415,7 +412,11 @@ class _Reader:
         )
 
     def _error(self, message: str) -> CaptureFileError:
-        return CaptureFileError(f"{self.name}: line {self.line}: damaged capture: {message}")
+        return _damaged(self.name, self.line, message)
+
+
+def _damaged(name: str, line: int, message: str) -> CaptureFileError:
+    return CaptureFileError(f"{name}: line {line}: damaged capture: {message}")
 
 
 def _following(

@@ -126,42 +126,45 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
 
 def _annotated_moments(capture: Capture, sessions: Sessions) -> Capture:
     """Annotate all captures of a burst: threads that did not run stay one object in them."""
-    # The server's locks get the same numbers in all of them: behind the locks of all.
-    table = max((moment.locks for moment in capture.moments), key=len)
-    new: list[Lock] = []
-    numbers: dict[tuple[LockKind, str | None, int], int] = {}
+    locks = _ServerLocks(capture)
     known: dict[int, Thread] = {}
-    moments = [
-        _annotated(moment, sessions, table, new, numbers, known) for moment in capture.moments
-    ]
-    moments = [
-        msgspec.structs.replace(
-            moment,
-            locks=(*moment.locks, *table[len(moment.locks) :], *_counted(moment, table, new)),
-        )
-        for moment in moments
-    ]
+    moments = [_annotated(moment, sessions, locks, known) for moment in capture.moments]
+    moments = [locks.added(moment) for moment in moments]
     return msgspec.structs.replace(moments[0], later=tuple(moments[1:]))
 
 
-def _counted(moment: Capture, table: tuple[Lock, ...], new: list[Lock]) -> list[Lock]:
-    """Return the server's locks with the number of threads of this capture that wait."""
-    counts = Counter(thread.lock for thread in moment.threads)
-    return [
-        msgspec.structs.replace(lock, waiters=counts[len(table) + index])
-        for index, lock in enumerate(new)
-    ]
+class _ServerLocks:
+    """The locks of the server's tables. They have the same numbers in all captures of a burst:
+    behind the locks of all."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._table = max((moment.locks for moment in capture.moments), key=len)
+        self._new: list[Lock] = []
+        self._numbers: dict[tuple[LockKind, str | None, int], int] = {}
+
+    def number(self, wait: LockWait, owner: Thread) -> int:
+        """Return the number of the lock of a wait."""
+        key = wait.kind, wait.name, owner.tid
+        if key not in self._numbers:
+            self._numbers[key] = len(self._table) + len(self._new)
+            self._new.append(_server_lock(owner, wait))
+        return self._numbers[key]
+
+    def added(self, moment: Capture) -> Capture:
+        """Return the capture with them, each with the number of its threads that wait."""
+        counts = Counter(thread.lock for thread in moment.threads)
+        new = (
+            msgspec.structs.replace(lock, waiters=counts[len(self._table) + index])
+            for index, lock in enumerate(self._new)
+        )
+        locks = (*moment.locks, *self._table[len(moment.locks) :], *new)
+        return msgspec.structs.replace(moment, locks=locks)
 
 
 def _annotated(
-    moment: Capture,
-    sessions: Sessions,
-    table: tuple[Lock, ...],
-    new: list[Lock],
-    numbers: dict[tuple[LockKind, str | None, int], int],
-    known: dict[int, Thread],
+    moment: Capture, sessions: Sessions, locks: _ServerLocks, known: dict[int, Thread]
 ) -> Capture:
-    """Annotate the threads of one capture; add to ``new`` the locks that are not in it."""
+    """Annotate the threads of one capture; ``known``: those of earlier ones, by their identity."""
     found = _matched(moment, sessions)
     waits = _fitting(moment, found, sessions)
     threads = []
@@ -173,11 +176,8 @@ def _annotated(
                 described = _described(thread, found[index], sessions.own)
             if index in waits:
                 wait, owner = waits[index]
-                key = wait.kind, wait.name, moment.threads[owner].tid
-                if key not in numbers:
-                    numbers[key] = len(table) + len(new)
-                    new.append(_server_lock(moment.threads[owner], wait))
-                described = msgspec.structs.replace(described, lock=numbers[key])
+                number = locks.number(wait, moment.threads[owner])
+                described = msgspec.structs.replace(described, lock=number)
             known[id(thread)] = described
         threads.append(described)
     return msgspec.structs.replace(moment, threads=tuple(threads))
