@@ -25,7 +25,7 @@ class VerdictRequest(msgspec.Struct, frozen=True):
     """It was named before, with its sessions: it counts for the verdict of all."""
 
 
-class VerdictAnswer(msgspec.Struct, frozen=True):
+class VerdictAnswer(msgspec.Struct, frozen=True, tag="one"):
     """The verdict of one capture. No stall: neither a verdict nor an error."""
 
     path: str
@@ -40,7 +40,7 @@ class VerdictAnswer(msgspec.Struct, frozen=True):
     """The server's version."""
 
 
-class Together(msgspec.Struct, frozen=True):
+class Together(msgspec.Struct, frozen=True, tag="all"):
     """The verdict of all captures that could be read; no stall: None."""
 
     together: Verdict | None

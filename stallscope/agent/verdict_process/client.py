@@ -62,11 +62,13 @@ class VerdictProcess:
         found: dict[str, VerdictAnswer] = {}
         together: Verdict | None = None
         for line in out[:_MAX_OUTPUT].splitlines():
-            with contextlib.suppress(msgspec.MsgspecError):
-                together = msgspec.json.decode(line, type=Together).together
+            try:
+                answer = msgspec.json.decode(line, type=VerdictAnswer | Together)
+            except msgspec.MsgspecError:
                 continue
-            with contextlib.suppress(msgspec.MsgspecError):
-                answer = msgspec.json.decode(line, type=VerdictAnswer)
+            if isinstance(answer, Together):
+                together = answer.together
+            else:
                 found[answer.path] = answer
         asked = [request.path for request in requests if not request.known]
         each = tuple(found.get(path, VerdictAnswer(path, error=why)) for path in asked)
