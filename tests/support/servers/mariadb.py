@@ -46,6 +46,8 @@ class MariaDB(SqlServer):
     """The installed mariadbd (or, where ``executable`` is set, a copy of it)."""
 
     name: ClassVar[str] = "mariadb"
+    where: tuple[str, ...] = ()
+    """Options of an installation that is not in its usual place."""
 
     def __init__(
         self, *options: str, parent: Path | None = None, executable: str | None = None
@@ -62,18 +64,23 @@ class MariaDB(SqlServer):
 
     def _create_data(self) -> None:
         self.give_to_server(self.folder)
-        new_data(Path(str(program("mariadbd"))), INSTALL_OPTIONS, self.data, self._install)
+        server = Path(self._program("mariadbd"))
+        new_data(server, INSTALL_OPTIONS, self.data, self._install)
+
+    def _program(self, name: str) -> str:
+        return str(program(name))
 
     def _install(self) -> None:
-        command = [str(program("mariadb-install-db")), "--no-defaults", f"--datadir={self.data}"]
-        command += INSTALL_OPTIONS
+        command = [self._program("mariadb-install-db"), "--no-defaults", *self.where]
+        command += [f"--datadir={self.data}", *INSTALL_OPTIONS]
         child = Child(command, self.log, user=UNPRIVILEGED)
         child.succeed("mariadb-install-db", CREATE_SECONDS)
 
     def _start(self) -> Child:
         command = [
-            self.executable or str(program("mariadbd")),
+            self.executable or self._program("mariadbd"),
             "--no-defaults",
+            *self.where,
             f"--datadir={self.data}",
             f"--socket={self.socket}",
             f"--pid-file={self.folder / 'server.pid'}",

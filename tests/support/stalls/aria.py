@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.servers.clients import load_program, slap
 from tests.support.servers.sql import SqlServer
+from tests.support.stalls.disk_load import loop_counted
 from tests.support.stalls.redo_sync import Device, held_up_inserts
 
 __all__ = ["aria_log_sync", "aria_log_sync_fixed"]
@@ -39,10 +39,6 @@ def aria_log_sync(server: SqlServer, device: Device, connections: int = 20) -> I
 def aria_log_sync_fixed(server: SqlServer, connections: int = 2) -> Iterator[None]:
     """Insert from a pool of few connections, with the log on a quick disk."""
     (table, *_) = _make_tables(server, 1)
-    query = f"INSERT INTO {table} VALUES (NULL)"
-    load = slap(server, "diary", query, concurrency=connections, queries=100_000_000)
-    before = server.status("Com_insert")
-    with load_program(
-        server, load, "inserts", lambda: server.status("Com_insert") > before + 100, "they insert"
-    ):
+    insert = f"INSERT INTO {table} VALUES (NULL)"
+    with loop_counted(server, insert, connections, "Com_insert", 100, database="diary"):
         yield

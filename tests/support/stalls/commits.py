@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.support.servers.sql import SqlServer
-from tests.support.stalls.disk_load import COMMIT, PAUSE, loop_statements, make_log, running
+from tests.support.stalls.disk_load import COMMIT, PAUSE, loop_counted, loop_statements, make_log
 from tests.support.stalls.file_extend import write_dirty_pages
+from tests.support.stalls.processlist import running
 from tests.support.stalls.redo_sync import Device, make_journals, redo_sync
 
 __all__ = ["clean_redo_sync", "commits", "group_commit_delay"]
@@ -18,14 +19,7 @@ __all__ = ["clean_redo_sync", "commits", "group_commit_delay"]
 def commits(server: SqlServer, connections: int = 20) -> Iterator[None]:
     """Commit a row from each connection about ten times a second, on a disk that answers."""
     make_log(server)
-    before = server.status("Com_insert")
-    with loop_statements(
-        server,
-        COMMIT + PAUSE,
-        connections,
-        lambda: server.status("Com_insert") > before + 10 * connections,
-        f"{connections} connections commit",
-    ):
+    with loop_counted(server, COMMIT + PAUSE, connections, "Com_insert", 10 * connections):
         yield
 
 

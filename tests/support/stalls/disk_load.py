@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from tests.support.servers.clients import load_program, slap
 from tests.support.servers.sql import SqlServer
-from tests.support.stalls.redo_sync import PROCESSLIST, PROCESSLIST_INFO
 
 __all__ = [
     "COMMIT",
@@ -18,9 +17,9 @@ __all__ = [
     "SCAN",
     "UPDATE",
     "fill_pages",
+    "loop_counted",
     "loop_statements",
     "make_log",
-    "running",
 ]
 
 DOUBLINGS = 13
@@ -61,12 +60,6 @@ def make_log(server: SqlServer) -> None:
     )
 
 
-def running(server: SqlServer, verb: str) -> int:
-    """Return how many connections run a statement that starts with ``verb``."""
-    texts = [str(row[PROCESSLIST_INFO]) for row in server.query(PROCESSLIST)]
-    return sum(text.startswith(verb) for text in texts)
-
-
 @contextmanager
 def loop_statements(
     server: SqlServer,
@@ -80,4 +73,27 @@ def loop_statements(
     """Run statements over and over on so many connections, from when ``there`` is true."""
     load = slap(server, database, statements, concurrency=connections, queries=100_000_000)
     with load_program(server, load, "load", there, what):
+        yield
+
+
+@contextmanager
+def loop_counted(
+    server: SqlServer,
+    statements: str,
+    connections: int,
+    counter: str,
+    least: int,
+    *,
+    database: str = "disk",
+) -> Iterator[None]:
+    """Run statements over and over, from when the server's ``counter`` has grown by ``least``."""
+    before = server.status(counter)
+    with loop_statements(
+        server,
+        statements,
+        connections,
+        lambda: server.status(counter) > before + least,
+        f"{connections} connections run",
+        database=database,
+    ):
         yield

@@ -10,8 +10,9 @@ from tests.support.servers.clients import running_statements
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.tasks import wait_held_up
 from tests.support.servers.waiting import wait_until
-from tests.support.stalls.disk_load import PAUSE, loop_statements
-from tests.support.stalls.redo_sync import Device, inserting
+from tests.support.stalls.disk_load import PAUSE, loop_counted
+from tests.support.stalls.processlist import running
+from tests.support.stalls.redo_sync import Device
 
 __all__ = ["FILE_EXTEND_OPTIONS", "file_extend", "quick_extend", "write_dirty_pages"]
 
@@ -35,15 +36,8 @@ INSERT = f"INSERT INTO heap (id, v) VALUES {', '.join([ROW] * ROWS)}"
 def quick_extend(server: SqlServer, connections: int = 20) -> Iterator[None]:
     """Insert the same rows, two at a time and with pauses, on a disk that answers."""
     _make_heap(server)
-    before = server.status("Com_insert")
-    with loop_statements(
-        server,
-        f"INSERT INTO yard.heap (id, v) VALUES {ROW}, {ROW}{PAUSE}",
-        connections,
-        lambda: server.status("Com_insert") > before + 10 * connections,
-        f"{connections} connections insert",
-        database="yard",
-    ):
+    insert = f"INSERT INTO yard.heap (id, v) VALUES {ROW}, {ROW}{PAUSE}"
+    with loop_counted(server, insert, connections, "Com_insert", 10 * connections, database="yard"):
         yield
 
 
@@ -59,7 +53,7 @@ def file_extend(server: SqlServer, device: Device, connections: int = 20) -> Ite
     with running_statements(server, "yard", [INSERT] * connections, after=device.freeze):
         try:
             wait_until(
-                lambda: inserting(server) == connections,
+                lambda: running(server, "INSERT") == connections,
                 f"{connections} connections insert",
             )
             wait_held_up(server.pid)

@@ -13,7 +13,8 @@ from tests.support.servers.sql import SqlServer
 from tests.support.servers.tasks import wait_held_up
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.support.stalls.pool import client_pool
-from tests.support.stalls.redo_sync import PROCESSLIST, PROCESSLIST_INFO, Device
+from tests.support.stalls.processlist import running
+from tests.support.stalls.redo_sync import Device
 
 __all__ = ["DROP", "DROP_OPTIONS", "TRUNCATE", "ddl_on_a_hung_disk", "ddl_on_a_quick_disk"]
 
@@ -67,12 +68,12 @@ def ddl_on_a_hung_disk(server: SqlServer, device: Device, ddl: str) -> Iterator[
     )
     with running_statements(server, "attic", [ddl], after=device.freeze):
         try:
-            wait_until(lambda: _running(server, ddl) == 1, f"{ddl} runs")
+            wait_until(lambda: running(server, ddl) == 1, f"{ddl} runs")
             wait_held_up(server.pid)
             with running_statements(server, "attic", READS):
                 try:
                     wait_until(
-                        lambda: _running(server, "SELECT COUNT") == len(READS),
+                        lambda: running(server, "SELECT COUNT") == len(READS),
                         f"{len(READS)} connections open tables",
                     )
                     wait_held_up(server.pid)
@@ -81,11 +82,6 @@ def ddl_on_a_hung_disk(server: SqlServer, device: Device, ddl: str) -> Iterator[
                     device.thaw()
         finally:
             device.thaw()
-
-
-def _running(server: SqlServer, statement: str) -> int:
-    texts = [str(row[PROCESSLIST_INFO]) for row in server.query(PROCESSLIST)]
-    return sum(text.startswith(statement) for text in texts)
 
 
 @contextmanager

@@ -15,9 +15,10 @@ from tests.support.stalls.disk_load import (
     ROWS,
     UPDATE,
     fill_pages,
+    loop_counted,
     loop_statements,
-    running,
 )
+from tests.support.stalls.processlist import running
 from tests.support.stalls.redo_sync import Device
 from tests.support.stalls.slow_device import slow_device
 
@@ -109,12 +110,5 @@ def _loop(
 def quick(server: SqlServer, statements: str, connections: int = 20) -> Iterator[None]:
     """Run the same statements with pauses, on a server and a disk that are good for them."""
     fill_pages(server)
-    before = server.status("Questions")
-    with loop_statements(
-        server,
-        statements + PAUSE,
-        connections,
-        lambda: server.status("Questions") > before + 30 * connections,
-        f"{connections} connections run",
-    ):
+    with loop_counted(server, statements + PAUSE, connections, "Questions", 30 * connections):
         yield

@@ -10,8 +10,8 @@ from tests.support.servers.clients import open_transaction
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.tasks import at_rest
 from tests.support.servers.waiting import wait_until
-from tests.support.stalls.disk_load import PAUSE, loop_statements, running
-from tests.support.stalls.redo_sync import PROCESSLIST, PROCESSLIST_INFO
+from tests.support.stalls.disk_load import PAUSE, loop_counted, loop_statements
+from tests.support.stalls.processlist import running
 
 __all__ = ["PURGE_LAG_OPTIONS", "old_snapshot", "purge_lag"]
 
@@ -25,7 +25,6 @@ PURGE_LAG_OPTIONS = (
 """Options the server wants for this stall (later ones win)."""
 
 ROWS = 100
-PROCESSLIST_TIME = 5
 # Each connection has a row of its own, so that none waits for another's.
 UPDATE = f"UPDATE counts SET n = n + 1 WHERE id = CONNECTION_ID() % {ROWS}"
 
@@ -34,14 +33,8 @@ UPDATE = f"UPDATE counts SET n = n + 1 WHERE id = CONNECTION_ID() % {ROWS}"
 def purge_lag(server: SqlServer, connections: int = 20, *, pause: bool = False) -> Iterator[None]:
     """Change rows from many connections, as fast as they can or with pauses."""
     _make_counts(server)
-    before = server.status("Com_update")
-    with loop_statements(
-        server,
-        UPDATE + PAUSE if pause else UPDATE,
-        connections,
-        lambda: server.status("Com_update") > before + 5 * connections,
-        f"{connections} connections change rows",
-    ):
+    statement = UPDATE + PAUSE if pause else UPDATE
+    with loop_counted(server, statement, connections, "Com_update", 5 * connections):
         if not pause:
             wait_until(
                 lambda: running(server, "UPDATE") >= connections * 3 // 4 and at_rest(server.pid),
@@ -63,7 +56,7 @@ def old_snapshot(server: SqlServer, connections: int = 20) -> Iterator[None]:
             server,
             UPDATE,
             connections,
-            lambda: _delayed(server) >= connections * 3 // 4,
+            lambda: running(server, "UPDATE", seconds=1) >= connections * 3 // 4,
             f"{connections} connections are delayed",
         ),
     ):
@@ -76,12 +69,4 @@ def _make_counts(server: SqlServer) -> None:
         "CREATE TABLE counts (id INT PRIMARY KEY, n INT) ENGINE=InnoDB",
         f"INSERT INTO counts VALUES {', '.join(f'({row}, 0)' for row in range(ROWS))}",
         database="disk",
-    )
-
-
-def _delayed(server: SqlServer) -> int:
-    """Return how many updates have lasted for a second."""
-    return sum(
-        str(row[PROCESSLIST_INFO]).startswith("UPDATE") and int(row[PROCESSLIST_TIME] or 0) >= 1
-        for row in server.query(PROCESSLIST)
     )

@@ -17,15 +17,13 @@ from tests.support.servers.clients import running_statements
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.tasks import wait_held_up
 from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.support.stalls.processlist import running
 
 __all__ = [
-    "PROCESSLIST",
-    "PROCESSLIST_INFO",
     "REDO_SYNC_OPTIONS",
     "Device",
     "device_missing",
     "held_up_inserts",
-    "inserting",
     "loop_device",
     "make_journals",
     "redo_sync",
@@ -40,9 +38,6 @@ REDO_SYNC_OPTIONS = (
 """Options the server wants for this stall (later ones win)."""
 
 SIZE = 1 << 29
-PROCESSLIST = "SHOW FULL PROCESSLIST"
-"""It takes no temporary table, as information_schema does: on this device it may never be made."""
-PROCESSLIST_INFO = 7
 
 
 def device_missing() -> str | None:
@@ -148,17 +143,13 @@ def held_up_inserts(
     """Freeze the device under these INSERTs, each on a connection of its own."""
     with running_statements(server, database, inserts, after=device.freeze):
         try:
-            wait_until(lambda: inserting(server) == len(inserts), f"{len(inserts)} inserts run")
+            wait_until(
+                lambda: running(server, "INSERT") == len(inserts), f"{len(inserts)} inserts run"
+            )
             wait_held_up(server.pid)
             yield
         finally:
             device.thaw()
-
-
-def inserting(server: SqlServer) -> int:
-    """Return how many connections insert, also where the server's device does not answer."""
-    texts = [str(row[PROCESSLIST_INFO]) for row in server.query(PROCESSLIST)]
-    return sum(text.startswith("INSERT") for text in texts)
 
 
 def _run(name: str, *arguments: str) -> None:

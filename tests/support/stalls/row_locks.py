@@ -11,7 +11,14 @@ from tests.support.servers.sql import SqlServer
 from tests.support.servers.tasks import at_rest
 from tests.support.servers.waiting import wait_until
 
-__all__ = ["LONG_CHECKS", "deadlock_check_storm", "row_lock_convoy"]
+__all__ = [
+    "LONG_CHECKS",
+    "UPDATE",
+    "UPDATING",
+    "deadlock_check_storm",
+    "row_lock_convoy",
+    "wait_for_row",
+]
 
 LONG_CHECKS = 900
 """Connections in a storm whose deadlock checks hold others up one by one.
@@ -39,12 +46,20 @@ UPDATING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 
 def row_lock_convoy(server: SqlServer, waiters: int = 40) -> Iterator[int]:
     """Let connections wait for a row of an idle transaction; yield that one's connection id."""
     server.execute(*HOT_ROW)
+    with wait_for_row(server, waiters, LOCK_WAITS) as holder:
+        yield holder
+
+
+@contextmanager
+def wait_for_row(server: SqlServer, waiters: int, counting: str) -> Iterator[int]:
+    """Update the hot row in a transaction that stays open, and from others; ``counting`` is a query
+    that counts those. Yields the connection id of the first."""
     with (
         open_transaction(server, "rows_", UPDATE) as holder,
         running_statements(server, "rows_", [UPDATE] * waiters),
     ):
         wait_until(
-            lambda: int(server.query(LOCK_WAITS)[0][0]) >= waiters, f"{waiters} row-lock waits"
+            lambda: int(server.query(counting)[0][0]) >= waiters, f"{waiters} wait for the row"
         )
         wait_until(lambda: at_rest(server.pid), "their threads sleep")
         yield holder
