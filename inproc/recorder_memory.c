@@ -13,7 +13,8 @@
 #define MAX_TRIES 4
 #define MAX_AT_ONCE 64 // pages; a stack has 16
 
-static uint64_t there[MAX_PAGES / 64]; // a bit for each page
+// A bit for each page: it is there; it is counted, because it is there or one thread makes it.
+static uint64_t there[MAX_PAGES / 64], counted[MAX_PAGES / 64];
 // Pages that are there, or are being made: in all, of stacks, and of those what is deep, beyond
 // SLOT_PAGES.
 static uint32_t there_count, stack_count, deep_count;
@@ -40,9 +41,22 @@ static inline uint32_t load(const uint32_t *count)
 	return __atomic_load_n(count, __ATOMIC_RELAXED);
 }
 
-static bool is_there(uint64_t page)
+static bool is_set(const uint64_t *bits, uint64_t page)
 {
-	return __atomic_load_n(&there[page / 64], __ATOMIC_RELAXED) >> page % 64 & 1;
+	return __atomic_load_n(&bits[page / 64], __ATOMIC_RELAXED) >> page % 64 & 1;
+}
+
+// False: it was set before.
+static bool set(uint64_t *bits, uint64_t page)
+{
+	uint64_t bit = 1ULL << page % 64;
+
+	return !(__atomic_fetch_or(&bits[page / 64], bit, __ATOMIC_RELAXED) & bit);
+}
+
+static void unset(uint64_t *bits, uint64_t page)
+{
+	__atomic_fetch_and(&bits[page / 64], ~(1ULL << page % 64), __ATOMIC_RELAXED);
 }
 
 static bool is_stack(const struct recorder_ring *ring, uint64_t page)
@@ -68,17 +82,17 @@ static void count(const struct recorder_ring *ring, uint64_t page, int32_t by)
 		__atomic_fetch_add(&deep_count, by, __ATOMIC_RELAXED);
 }
 
-// False: it was there before.
-static bool set_there(uint64_t page)
+static void set_there(const struct recorder_ring *ring, uint64_t page)
 {
-	uint64_t bit = 1ULL << page % 64;
-
-	return !(__atomic_fetch_or(&there[page / 64], bit, __ATOMIC_RELAXED) & bit);
+	if (set(counted, page))
+		count(ring, page, 1);
+	set(there, page);
 }
 
-static void unset_present(const struct recorder_ring *ring, uint64_t page)
+static void unset_there(const struct recorder_ring *ring, uint64_t page)
 {
-	__atomic_fetch_and(&there[page / 64], ~(1ULL << page % 64), __ATOMIC_RELAXED);
+	unset(there, page);
+	unset(counted, page);
 	count(ring, page, -1);
 }
 
@@ -121,8 +135,9 @@ static void add(uint32_t *count, uint32_t pages)
 	__atomic_fetch_add(count, pages, __ATOMIC_RELAXED);
 }
 
-// Counts those pages that are not there, if they are in the budget, before they are made: that takes
-// a call, in which many threads can be at once. *ret_reserved: a bit for each of them.
+// Counts those pages that are not, if they are in the budget, before they are made: that takes a
+// call, in which many threads can be at once, some of them for the same page. *ret_reserved: a bit for
+// each page that this thread has counted.
 static bool reserve(struct recorder_ring *ring, uint64_t first, uint64_t last,
 		    uint64_t *ret_reserved)
 {
@@ -130,7 +145,7 @@ static bool reserve(struct recorder_ring *ring, uint64_t first, uint64_t last,
 	uint64_t reserved = 0;
 
 	for (uint64_t page = first; page <= last; page++) {
-		if (is_there(page))
+		if (is_set(counted, page))
 			continue;
 		reserved |= 1ULL << (page - first);
 		all++;
@@ -146,16 +161,24 @@ static bool reserve(struct recorder_ring *ring, uint64_t first, uint64_t last,
 	else if (deep)
 		add(&there_count, all);
 	add(&stack_count, stack);
+	for (uint64_t page = first; page <= last; page++) {
+		uint64_t bit = 1ULL << (page - first);
+
+		if ((reserved & bit) && !set(counted, page)) { // another thread was first
+			count(ring, page, -1);
+			reserved &= ~bit;
+		}
+	}
 	*ret_reserved = reserved;
 	return true;
 }
 
-// Those that are there now, made by another thread or not at all.
+// They could not be made; those that another thread has made stay.
 static void unreserve(struct recorder_ring *ring, uint64_t first, uint64_t reserved)
 {
 	for (uint64_t page = first; reserved; page++, reserved >>= 1) {
-		if (reserved & 1)
-			count(ring, page, -1);
+		if ((reserved & 1) && !is_set(there, page))
+			unset_there(ring, page);
 	}
 }
 
@@ -174,7 +197,7 @@ bool recorder_ring_has_already(const struct recorder_ring *ring, uint64_t offset
 	uint64_t first = offset / STALL_RING_PAGE, last = (offset + size - 1) / STALL_RING_PAGE;
 
 	while (!ring->is_whole && first <= last) {
-		if (!is_there(first++))
+		if (!is_set(there, first++))
 			return false;
 	}
 	return true;
@@ -187,18 +210,17 @@ bool recorder_ring_has(struct recorder_ring *ring, uint64_t offset, uint64_t siz
 
 	if (recorder_ring_has_already(ring, offset, size))
 		return true;
-	while (is_there(first) && first < last)
+	while (is_set(there, first) && first < last)
 		first++;
 	if (last - first >= MAX_AT_ONCE || !reserve(ring, first, last, &reserved))
 		return false;
-	bool is_made =
-		populate(ring, first * STALL_RING_PAGE, (last - first + 1) * STALL_RING_PAGE);
-	for (uint64_t page = first; is_made && page <= last; page++) {
-		if (set_there(page))
-			reserved &= ~(1ULL << (page - first));
+	if (!populate(ring, first * STALL_RING_PAGE, (last - first + 1) * STALL_RING_PAGE)) {
+		unreserve(ring, first, reserved);
+		return false;
 	}
-	unreserve(ring, first, reserved);
-	return is_made;
+	for (uint64_t page = first; page <= last; page++)
+		set_there(ring, page);
+	return true;
 }
 
 uint32_t recorder_stack_share(const struct recorder_ring *ring)
@@ -220,20 +242,19 @@ void recorder_stack_release(struct recorder_ring *ring, uint32_t slot)
 	uint64_t kept = is_scarce ? SLOT_PAGES : recorder_stack_share(ring) / STALL_RING_PAGE;
 	uint64_t first = start + kept, end = first;
 
-	for (; !ring->is_whole && end < start + pages && is_there(end); end++)
-		unset_present(ring, end);
+	for (; !ring->is_whole && end < start + pages && is_set(there, end); end++)
+		unset_there(ring, end);
 	if (end > first && raw_call3(SYS_madvise, recorder_ring_at(ring, first * STALL_RING_PAGE),
 				     (end - first) * STALL_RING_PAGE, MADV_REMOVE)) {
-		while (end > first) {
-			set_there(--end);
-			count(ring, end, 1);
-		}
+		while (end > first)
+			set_there(ring, --end);
 	}
 }
 
 void recorder_memory_forget(void)
 {
 	recorder_clear(there, sizeof(there));
+	recorder_clear(counted, sizeof(counted));
 	there_count = stack_count = deep_count = 0;
 	process = raw_call0(SYS_getpid);
 }
