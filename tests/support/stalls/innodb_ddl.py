@@ -12,6 +12,7 @@ from tests.support.servers.clients import running_statements
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.tasks import wait_held_up
 from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.support.stalls.file_extend import write_dirty_pages
 from tests.support.stalls.pool import client_pool
 from tests.support.stalls.processlist import running
 from tests.support.stalls.redo_sync import Device
@@ -57,7 +58,10 @@ def ddl_on_a_hung_disk(server: SqlServer, device: Device, ddl: str) -> Iterator[
     Others open tables meanwhile, for which InnoDB's dictionary must not be locked.
     """
     make_attic(server)
-    server.execute("FLUSH TABLES")
+    # The readers are to wait for the dictionary, and the statement for the file it removes: neither
+    # for a definition that is still to be read, nor for a page that is just written.
+    server.execute(*READS, "FLUSH TABLES", database="attic")
+    write_dirty_pages(server)
     # A file system removes a file in its journal, and says so before it has written that. Where
     # the journal is full, or this attribute is set, it says so afterwards.
     subprocess.run(

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.support.servers.child import program
 from tests.support.servers.clients import running_statements
@@ -38,6 +39,9 @@ REDO_SYNC_OPTIONS = (
 """Options the server wants for this stall (later ones win)."""
 
 SIZE = 1 << 29
+SMALL = 1 << 16
+"""Files of this size and less have no rows that a server reads with O_DIRECT."""
+KEEP = mmap.MAP_SHARED | mmap.MAP_POPULATE | 0x2000  # MAP_LOCKED
 
 
 def device_missing() -> str | None:
@@ -54,12 +58,14 @@ def device_missing() -> str | None:
         return f"{error.cmd[0]} failed: {error.stderr.decode(errors='replace').strip()}"
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True)
+class Device:
     """A mounted file system, and the one that holds its image."""
 
     folder: Path
     """Where to start a server: its ``parent``."""
     below: Path
+    _kept: list[mmap.mmap] = field(default_factory=list)
 
     def freeze(self) -> None:
         """Hold back what reaches the device: writes go on into the page cache, syncs do not.
@@ -67,8 +73,20 @@ class Device(NamedTuple):
         What was written before is on the device by then: where its journal were on the way, a
         write would wait for that, and not the sync after it.
         """
+        self._keep_small_files()
         _run("sync", "--file-system", str(self.folder))
         _run("fsfreeze", "--freeze", str(self.below))
+
+    def _keep_small_files(self) -> None:
+        """Keep them in memory: who opens a table would wait for its definition else, where the
+        kernel has taken that out of the page cache (it may do so at any time, as DAMON does)."""
+        for path in self.folder.rglob("*"):
+            # The server may remove a temporary one meanwhile.
+            with suppress(FileNotFoundError):
+                if not path.is_file() or not 0 < path.stat().st_size <= SMALL:
+                    continue
+                with path.open("rb") as file:
+                    self._kept.append(mmap.mmap(file.fileno(), 0, KEEP, mmap.PROT_READ))
 
     def freeze_files(self) -> None:
         """Hold back all changes of the files themselves."""
@@ -76,6 +94,8 @@ class Device(NamedTuple):
 
     def thaw(self) -> None:
         """Let the device answer; who watched the stall may have done so already."""
+        while self._kept:
+            self._kept.pop().close()
         for folder in (self.below, self.folder):
             with suppress(subprocess.CalledProcessError):
                 _run("fsfreeze", "--unfreeze", str(folder))
