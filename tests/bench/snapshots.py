@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.bench.stats import BenchError
 
-__all__ = ["STOOD_BY", "snap", "verdict_of"]
+__all__ = ["STOOD_BY", "run", "snap", "verdict_of"]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
@@ -21,15 +21,20 @@ STOOD_BY = 0.5
 
 def snap(pid: int, *options: str) -> dict[str, Any]:
     """Return what ``snap --json`` prints."""
-    argv = [sys.executable, "-P", "-m", "stallscope", "snap", "-p", str(pid), "--json", *options]
+    found: dict[str, Any] = json.loads(run(pid, "--json", *options))
+    return found
+
+
+def run(pid: int, *options: str) -> str:
+    """Return what ``snap`` prints; what it could not read is no failure."""
+    argv = [sys.executable, "-P", "-m", "stallscope", "snap", "-p", str(pid), *options]
     done = subprocess.run(
         argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False,
         env={"PYTHONPATH": str(CHECKOUT), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"},
     )  # fmt: skip
     if done.returncode not in (0, 3):
         raise BenchError(f"snap ended with {done.returncode}: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return done.stdout
 
 
 def verdict_of(analysis: dict[str, Any]) -> dict[str, Any] | None:

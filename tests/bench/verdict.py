@@ -37,8 +37,7 @@ def sections(
     sizes = QUICK if quick else FULL
     if bursts is not None:
         sizes = replace(sizes, bursts=bursts, healthy=bursts)
-    stalls = [name for name in only if name.removeprefix("healthy-") not in PARTS]
-    stalls = [name for name in stalls if not name.startswith("healthy-")]
+    stalls = [name for name in only if name not in PARTS and not name.startswith("healthy-")]
     if not only or "stalls" in only or stalls:
         yield verdict_stalls.section(stalls, sizes.bursts)
     servers = [name.removeprefix("healthy-") for name in only if name.startswith("healthy-")]

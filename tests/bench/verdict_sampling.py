@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,14 +11,12 @@ from typing import NamedTuple
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Frame, Label
 from tests.bench import progress
-from tests.bench.stats import BenchError, Row, Section
+from tests.bench.snapshots import run
+from tests.bench.stats import Row, Section
 from tests.support.servers import ChildEnded, Late, Unavailable
 from tests.support.stall import STALLS
 
 __all__ = ["section"]
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE = 120.0
 
 
 class Work(NamedTuple):
@@ -85,14 +81,7 @@ def _taken(stall: str, bursts: int, folder: Path) -> Iterable[Capture]:
         for number in range(bursts):
             progress(f"verdict: sampling {stall}, burst {number + 1}")
             file = folder / f"{stall}-{number}.jsonl"
-            argv = [sys.executable, "-P", "-m", "stallscope", "snap", "-p", str(server.pid)]
-            done = subprocess.run(
-                [*argv, "--no-sql", "-o", str(file)], cwd=CHECKOUT, capture_output=True,
-                text=True, timeout=PATIENCE, check=False,
-                env={"PYTHONPATH": str(CHECKOUT), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"},
-            )  # fmt: skip
-            if done.returncode not in (0, 3):
-                raise BenchError(f"snap ended with {done.returncode}: {done.stderr.strip()}")
+            run(server.pid, "--no-sql", "-o", str(file))
             yield capturefile.read(file)
 
 

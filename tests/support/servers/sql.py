@@ -218,6 +218,10 @@ class SqlServer(ABC):
             cursor.execute(sql, arguments or None)
             return tuple(cursor.fetchall())
 
+    def number(self, sql: str, arguments: Sequence[object] = ()) -> int:
+        """Return the one number that a statement has as its result."""
+        return int(self.query(sql, arguments)[0][0])
+
     def execute(self, *statements: str, database: str | None = None) -> None:
         """Run statements one after the other."""
         if database is not None:
@@ -270,7 +274,7 @@ class SqlServer(ABC):
 
     def in_state(self, pattern: str) -> int:
         """Return how many connections are in a state LIKE ``pattern``."""
-        return int(self.query(WAITING_STATE, (pattern,))[0][0])
+        return self.number(WAITING_STATE, (pattern,))
 
     def status(self, variable: str) -> int:
         """Return a counter of SHOW GLOBAL STATUS."""

@@ -87,7 +87,7 @@ def adaptive_hash(server: SqlServer, readers: int = 20) -> Iterator[int]:
             wait_until(lambda: WAITS_FOR_IT in _status(server), "an update waits for the latch")
             with running_statements(server, "links", [READ] * readers):
                 wait_until(
-                    lambda: int(server.query(READING, (READ,))[0][0]) == readers,
+                    lambda: server.number(READING, (READ,)) == readers,
                     f"{readers} connections read",
                 )
                 yield holder

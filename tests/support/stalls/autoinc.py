@@ -63,9 +63,7 @@ def autoinc_lock(server: SqlServer, waiters: int = 20) -> Iterator[int]:
         bulk_insert(server) as holder,
         running_statements(server, "bulk", [INSERT] * waiters),
     ):
-        wait_until(
-            lambda: int(server.query(LOCK_WAITS)[0][0]) >= waiters, f"{waiters} inserts wait"
-        )
+        wait_until(lambda: server.number(LOCK_WAITS) >= waiters, f"{waiters} inserts wait")
         yield holder
 
 

@@ -54,7 +54,7 @@ def index_lock(server: SqlServer, connections: int = 40) -> Iterator[None]:
         "inserts",
         lambda: (
             server.status("Innodb_rows_inserted") > inserted + connections
-            and int(server.query(INSERTING)[0][0]) >= connections * 3 // 4
+            and server.number(INSERTING) >= connections * 3 // 4
         ),
         f"{connections} connections insert",
     ):

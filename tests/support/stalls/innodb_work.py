@@ -99,7 +99,7 @@ def long_in_lists(server: SqlServer, connections: int = 16) -> Iterator[None]:
         "in-lists",
         lambda: (
             server.status("Questions") > before + connections
-            and int(server.query(DIVING)[0][0]) >= connections // 2
+            and server.number(DIVING) >= connections // 2
         ),
         f"{connections} connections dive into indexes",
     ):

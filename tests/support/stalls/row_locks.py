@@ -58,9 +58,7 @@ def wait_for_row(server: SqlServer, waiters: int, counting: str) -> Iterator[int
         open_transaction(server, "rows_", UPDATE) as holder,
         running_statements(server, "rows_", [UPDATE] * waiters),
     ):
-        wait_until(
-            lambda: int(server.query(counting)[0][0]) >= waiters, f"{waiters} wait for the row"
-        )
+        wait_until(lambda: server.number(counting) >= waiters, f"{waiters} wait for the row")
         wait_until(lambda: at_rest(server.pid), "their threads sleep")
         yield holder
 
@@ -78,7 +76,7 @@ def deadlock_check_storm(server: SqlServer, connections: int = 190) -> Iterator[
         server,
         load,
         "storm",
-        lambda: int(server.query(UPDATING)[0][0]) >= most,
+        lambda: server.number(UPDATING) >= most,
         f"{most} connections update one row",
     ):
         yield

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from tests.support.servers.clients import load_program, slap
 from tests.support.servers.sql import SqlServer
 from tests.support.servers.waiting import wait_until
+from tests.support.stalls.page_io import SMALL_POOL
 from tests.support.stalls.pool import client_pool
 
 __all__ = [
@@ -18,14 +19,9 @@ __all__ = [
     "table_stats",
 ]
 
-POOL = (
-    "--innodb-buffer-pool-size=8M",
-    # Without it the page cache answers the reads, at once.
-    "--innodb-flush-method=O_DIRECT",
-)
-TABLE_STATS_OPTIONS = (*POOL, "--innodb-stats-sample-pages=100000")
+TABLE_STATS_OPTIONS = (*SMALL_POOL, "--innodb-stats-sample-pages=100000")
 """Options the server wants for this stall: it reads each page of each index."""
-TABLE_STATS_FIXED = (*POOL, "--innodb-stats-sample-pages=8")
+TABLE_STATS_FIXED = (*SMALL_POOL, "--innodb-stats-sample-pages=8")
 """Options the server wants for the twin."""
 
 DOUBLINGS = 16
@@ -59,7 +55,7 @@ def table_stats(server: SqlServer, connections: int = 20) -> Iterator[None]:
         load_program(server, reads, "reads", lambda: True, "reads"),
     ):
         wait_until(
-            lambda: int(server.query(READING)[0][0]) >= connections * 3 // 4,
+            lambda: server.number(READING) >= connections * 3 // 4,
             f"{connections} connections read",
         )
         yield
