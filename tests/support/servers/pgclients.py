@@ -19,6 +19,7 @@ __all__ = ["bench", "idle_transactions", "lock_waits", "root_blockers", "session
 # Its output is a session that is idle for as long as psql waits for this.
 HOLD = r"\! exec setpriv --pdeathsig KILL sleep infinity"
 
+HELD = "SELECT pid FROM pg_stat_activity WHERE state = '{state}' AND query = $last${last}$last$"
 LOCK_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 ROOT_BLOCKERS = (
     "WITH waits AS (SELECT pid, unnest(pg_blocking_pids(pid)) AS blocker FROM pg_stat_activity"
@@ -51,6 +52,15 @@ def idle_transactions(
 ) -> Iterator[tuple[int, ...]]:
     """Run each list of statements on a connection that then sits idle; yield their pids."""
     before = set(server.backends())
+
+    def held() -> set[int]:
+        # By its last statement: it is in this state between two of them, too.
+        return {
+            int(pid)
+            for statements in scripts
+            for pid in server.query(HELD.format(state=state, last=statements[-1])).split()
+        } - before
+
     with ExitStack() as stack:
         stack.callback(_end_others, server, before)
         for statements in scripts:
@@ -58,11 +68,8 @@ def idle_transactions(
             for statement in (*statements[1:], HOLD):
                 command += ["-c", statement]
             stack.callback(Child(command, server.folder / "clients.log").end)
-        condition = f"state = '{state}'"
-        wait_until(
-            lambda: sessions_in(server, condition) >= len(scripts), f"{len(scripts)} are {state}"
-        )
-        yield tuple(set(server.backends()) - before)
+        wait_until(lambda: len(held()) == len(scripts), f"{len(scripts)} are {state}")
+        yield tuple(held())
 
 
 @contextmanager
