@@ -44,6 +44,9 @@ PACKAGE_DATA = Path(__file__).resolve().parent / "signatures"
 Place = Sequence[str | int]
 """Keys and indexes that lead to a value of a file."""
 
+ANY_PROGRAM = "any"
+"""The family of what holds for each program on Linux."""
+
 HOLDER_USE = ("optional", "required", "none")
 
 
@@ -147,6 +150,7 @@ class Catalog:
         vocabulary: Vocabulary,
         signatures: Sequence[Signature],
         waits: Sequence[tuple[int, WaitKind]],
+        leaves: int,
         helpers: int,
         wakes: int,
         asked: int,
@@ -158,7 +162,14 @@ class Catalog:
         self.signatures = tuple(signatures)
         self.by_id = {signature.id: signature for signature in signatures}
         self.waits = tuple(waits)
+        self.waiting = 0
+        for mask, _ in self.waits:
+            self.waiting |= mask
+        self.leaves = leaves
+        """The frames of libc that wait: the innermost ones of a whole stack."""
         self.helpers = helpers
+        self.carriers = vocabulary.only(helpers)
+        """The elements of which each name is a helper's."""
         self.wakes = wakes
         self.asked = asked
         self.thread_start = thread_start
@@ -297,6 +308,7 @@ class _Builder:
         self.signatures: dict[str, Signature] = {}
         self.where: dict[str, tuple[Path, int]] = {}
         self.waits: list[tuple[int, WaitKind]] = []
+        self.leaves = 0
         self.helpers = 0
         self.wakes = 0
         self.asked = 0
@@ -309,6 +321,8 @@ class _Builder:
             mask = self.element(path, ["wait", number, "frames"], wait.frames)
             self.waits.append((mask, wait))
             self.helpers |= mask
+            if file.family == ANY_PROGRAM:
+                self.leaves |= mask
         if file.helpers:
             self.helpers |= self.element(path, ["helpers"], file.helpers)
         self.wakes |= self.element(path, ["wakes"], file.wakes)
@@ -451,6 +465,7 @@ class _Builder:
             self.vocabulary,
             sorted(self.signatures.values(), key=lambda s: s.precedence),
             self.waits,
+            self.leaves,
             self.helpers,
             self.wakes,
             self.asked,

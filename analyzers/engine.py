@@ -27,6 +27,7 @@ from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.merge import Merged, merge
 from stallscope.analyzers.pool import collect
 from stallscope.analyzers.scene import Scene
+from stallscope.analyzers.shares import shares
 from stallscope.analyzers.stacks import Shapes, Stacks
 from stallscope.model.capture import Capture
 
@@ -120,6 +121,7 @@ def _view(capture: Capture, shapes: Shapes, catalog: Catalog) -> _View:
             thread,
             shape.wait or waits.syscall_wait(thread, catalog),
             idle=shape.idle is not None,
+            leafless=shape.leafless,
         )
         for thread, shape in zip(capture.threads, stacks.shapes, strict=True)
     )
@@ -163,5 +165,5 @@ def _analysis(scene: Scene, options: Options) -> Analysis:
         cycles=tuple(tuple(capture.threads[i].tid for i in cycle) for cycle in scene.cycles),
         server=name,
         version=version,
-        subsystems=subsystems.shares(capture, scene.stacks, scene.states, subsystems.load()),
+        subsystems=shares(capture, scene.stacks, scene.states, subsystems.load()),
     )

@@ -8,12 +8,13 @@ satisfies, so that matching a stack is integer arithmetic, linear in its frames.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from stallscope.analyzers.names import bare
 
-__all__ = ["Pattern", "PatternError", "Step", "Vocabulary"]
+__all__ = ["Match", "Pattern", "PatternError", "Step", "Vocabulary"]
 
 ANY = -1
 """Gap of a step: any number of frames may be in between."""
@@ -34,6 +35,14 @@ class Step(msgspec.Struct, frozen=True):
     gap: int
 
 
+class Match(NamedTuple):
+    """Where a pattern matched a stack. ``price``: how many strange frames it passed over."""
+
+    first: int
+    last: int
+    price: int
+
+
 class Pattern(msgspec.Struct, frozen=True):
     """A sequence of frames, innermost first. ``anchored``: it starts where the waiting ends."""
 
@@ -43,52 +52,101 @@ class Pattern(msgspec.Struct, frozen=True):
     without: int
     anchored: bool
 
-    def match(self, masks: Sequence[int], helpers: Sequence[bool]) -> tuple[int, int] | None:
-        """Return the indexes of the first and last frame that matched, None where it does not.
+    def match(
+        self,
+        masks: Sequence[int],
+        helpers: Sequence[bool],
+        strange: Sequence[bool] = (),
+        slack: int = 0,
+    ) -> Match | None:
+        """Return where the frames matched, None where they do not.
 
         ``helpers`` says which frames only carry a wait out: they may stand between any two
-        frames of a pattern, and before an anchored one.
+        frames of a pattern, and before an anchored one. ``strange`` says which frames nothing is
+        known of: so many as ``slack`` may stand there as well.
         """
         if self.without and any(mask & self.without for mask in masks):
             return None
         first = 1 << self.steps[0].bit
-        at: dict[int, int] = {}
+        at: dict[int, tuple[int, int]] = {}
+        price = 0
         for index, mask in enumerate(masks):
             if mask & first:
-                at[index] = index
+                at[index] = price, index
             if self.anchored and not helpers[index]:
-                break
-        for step in self.steps[1:]:
+                if price == slack or not strange[index]:
+                    break
+                price += 1
+        return self._rest(at, self.steps[1:], masks, helpers, strange, slack)
+
+    def match_leafless(
+        self,
+        masks: Sequence[int],
+        helpers: Sequence[bool],
+        strange: Sequence[bool] = (),
+        slack: int = 0,
+    ) -> Match | None:
+        """Match a stack that lost the functions of libc: without the step that stands for them."""
+        if len(self.steps) < 2 or (self.without and any(mask & self.without for mask in masks)):
+            return None
+        step = self.steps[1]
+        if step.gap == ANY:
+            return None
+        at = _advance({-1: (0, 0)}, step, masks, helpers, strange, slack)
+        return self._rest(at, self.steps[2:], masks, helpers, strange, slack)
+
+    def _rest(
+        self,
+        at: dict[int, tuple[int, int]],
+        steps: Sequence[Step],
+        masks: Sequence[int],
+        helpers: Sequence[bool],
+        strange: Sequence[bool],
+        slack: int,
+    ) -> Match | None:
+        for step in steps:
             if not at:
                 return None
-            at = _advance(at, step, masks, helpers)
+            at = _advance(at, step, masks, helpers, strange, slack)
         if not at:
             return None
         end = min(at)
-        return at[end], end
+        price, start = at[end]
+        return Match(start, end, price)
 
 
 def _advance(
-    at: dict[int, int], step: Step, masks: Sequence[int], helpers: Sequence[bool]
-) -> dict[int, int]:
-    """Return the places of the next step, each with the start of its match."""
+    at: dict[int, tuple[int, int]],
+    step: Step,
+    masks: Sequence[int],
+    helpers: Sequence[bool],
+    strange: Sequence[bool],
+    slack: int,
+) -> dict[int, tuple[int, int]]:
+    """Return the places of the next step, each with the price and the start of its match."""
     bit = 1 << step.bit
-    found: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
     if step.gap == ANY:
         earliest = min(at)
         for index in range(earliest + 1, len(masks)):
             if masks[index] & bit:
                 found[index] = at[earliest]
         return found
-    for place, start in at.items():
-        skipped = 0
+    for place, (price, start) in at.items():
+        left = slack - price
+        skipped = passed = 0
         for index in range(place + 1, len(masks)):
-            if masks[index] & bit and index not in found:
-                found[index] = start
-            if not helpers[index]:
+            over = max(0, skipped + passed - step.gap)
+            if masks[index] & bit and (index not in found or found[index][0] > price + over):
+                found[index] = price + over, start
+            if helpers[index]:
+                continue
+            if left and strange[index]:
+                passed += 1
+            else:
                 skipped += 1
-                if skipped > step.gap:
-                    break
+            if skipped > step.gap or skipped + passed > step.gap + left:
+                break
     return found
 
 
@@ -142,6 +200,14 @@ class Vocabulary:
                 self._short_globs.append(entry)
         else:
             self._exact[name] = self._exact.get(name, 0) | mask
+
+    def only(self, mask: int) -> int:
+        """Return the bits of the elements of which each name satisfies one of these bits."""
+        found = 0
+        for names, bit in self._bits.items():
+            if all(self.mask(name.replace("*", "")) & mask for name in names):
+                found |= 1 << bit
+        return found
 
     def mask(self, name: str | None) -> int:
         """Return the bits that a frame of this normalized name satisfies; None has no name."""

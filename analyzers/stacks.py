@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
-from stallscope.analyzers import waits
+from stallscope.analyzers import subsystems, waits
 from stallscope.analyzers.catalog import Catalog, Idle, Signature
 from stallscope.analyzers.names import display, normalize
 from stallscope.analyzers.patterns import Pattern
@@ -18,6 +19,11 @@ __all__ = ["MAX_FRAMES", "Shape", "Shapes", "Stacks"]
 
 MAX_FRAMES = 1024
 """The most frames of one stack that patterns are matched with."""
+
+
+MOST_SLACK = waits.MOST_STRANGE
+STRANGE_DEPTH = 16
+"""A wait's own functions are among the innermost frames."""
 
 
 class Shape(msgspec.Struct, frozen=True, eq=False):
@@ -40,6 +46,11 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     """Signatures whose waiters have such a stack, in order of precedence."""
     vague: frozenset[str]
     """Those of them that it fits only where a holder is seen."""
+    price: int
+    """How many strange frames the patterns of the waiters passed over, and 1 for libc's own where
+    they are missing."""
+    leafless: bool
+    """It begins with functions that only wait, and libc's, which they call, are missing."""
     holder_of: dict[str, tuple[int, ...]]
     """Signature id → indexes of its holder entries that fit."""
 
@@ -141,6 +152,34 @@ def _fits(
     return False
 
 
+class _Look(NamedTuple):
+    """A stack as patterns see it."""
+
+    present: int
+    masks: Sequence[int]
+    helpers: Sequence[bool]
+    strange: Sequence[bool]
+    leafless: bool
+    carriers: int
+
+    def fits(self, patterns: Sequence[Pattern], slack: int) -> bool:
+        """Return whether one of the patterns matches at this price."""
+        if not slack:
+            return _fits(patterns, self.present, self.masks, self.helpers)
+        for pattern in patterns:
+            missing = pattern.need & ~self.present
+            if missing and (not self.leafless or missing & (missing - 1)):
+                continue
+            if not missing and pattern.match(self.masks, self.helpers, self.strange, slack):
+                return True
+            if self.leafless and pattern.anchored and self.carriers >> pattern.steps[0].bit & 1:
+                if missing & ~(1 << pattern.steps[0].bit):
+                    continue
+                if pattern.match_leafless(self.masks, self.helpers, self.strange, slack - 1):
+                    return True
+        return False
+
+
 def _shape(
     names: tuple[str | None, ...], frames: tuple[str, ...], catalog: Catalog, wakes: int = 0
 ) -> Shape:
@@ -152,30 +191,41 @@ def _shape(
     helpers = [bool(mask & (catalog.helpers | wakes)) for mask in masks]
     for index in range(waits.skip_unnamed(names, helpers)):
         helpers[index] = True
+    strange = [_is_strange(name, mask) for name, mask in zip(names, masks, strict=False)]
+    if True in strange[:STRANGE_DEPTH]:
+        for index in waits.skip_strange(masks, helpers, strange, catalog.waiting):
+            helpers[index] = True
     wait, depth = waits.find(names, masks, helpers, catalog)
     for index in range(1, len(masks)):
         if names[index] is not None and names[index] == names[index - 1]:
             helpers[index] = True
 
+    leafless = depth > 0 and not present & catalog.leaves
+    look = _Look(present, masks, helpers, strange, leafless, catalog.carriers)
+    most = MOST_SLACK if leafless or True in strange else 0
+    price = 0
     idle = _nameless(names, masks, depth, wait, catalog)
-    for candidate, pattern in catalog.idles if idle is None else ():
-        if pattern.need & present == pattern.need and pattern.match(masks, helpers):
-            idle = candidate
-            break
-
     waiter_of: list[Signature] = []
-    vague: set[str] = set()
+    while True:
+        if idle is None:
+            idle = next(
+                (item for item, pattern in catalog.idles if look.fits((pattern,), price)), None
+            )
+        waiter_of = [s for s in catalog.signatures if s.waiters and look.fits(s.waiters, price)]
+        if idle is not None or waiter_of or price == most:
+            break
+        price += 1
+    vague = {
+        s.id for s in waiter_of if len(s.sure) != len(s.waiters) and not look.fits(s.sure, price)
+    }
     holder_of: dict[str, tuple[int, ...]] = {}
+    slack = MOST_SLACK if True in strange else 0
     for signature in catalog.signatures:
-        if _fits(signature.waiters, present, masks, helpers):
-            waiter_of.append(signature)
-            every = len(signature.sure) == len(signature.waiters)
-            if not every and not _fits(signature.sure, present, masks, helpers):
-                vague.add(signature.id)
         fits = [
             index
             for index, holder in enumerate(signature.holders)
             if _fits(holder.patterns, present, masks, helpers)
+            or (slack and look.fits(holder.patterns, slack))
         ]
         if fits:
             holder_of[signature.id] = tuple(fits)
@@ -191,8 +241,15 @@ def _shape(
         session=bool(present & catalog.sessions),
         waiter_of=tuple(waiter_of),
         vague=frozenset(vague),
+        price=price if waiter_of else 0,
+        leafless=leafless and bool(waiter_of),
         holder_of=holder_of,
     )
+
+
+def _is_strange(name: str | None, mask: int) -> bool:
+    """Return whether nothing is known of a frame: no signature and no subsystem has its name."""
+    return name is None or (not mask and subsystems.load().of(name) == subsystems.OTHER)
 
 
 def _nameless(

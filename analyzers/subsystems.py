@@ -1,27 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which subsystem a function belongs to, and how the threads of a capture spread over them.
+"""Which subsystem a function belongs to; the data is subsystems.toml.
 
-The data is subsystems.toml. A thread counts for the subsystem of the first frame after those that
-carry its wait: one that waits for a mutex in ``lock_rec_lock`` is in ``lock``, not in ``sync``.
+A stack counts for the subsystem of the first frame after those that carry its wait: one that waits
+for a mutex in ``lock_rec_lock`` is in ``lock``, not in ``sync``.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from stallscope.analyzers.analysis import Share
 from stallscope.analyzers.names import bare
-from stallscope.analyzers.stacks import Shape, Stacks
-from stallscope.analyzers.waits import IDLE
-from stallscope.model.capture import Capture
 
-__all__ = ["COLOURS", "OTHER", "Subsystem", "Subsystems", "load", "shares"]
+__all__ = ["COLOURS", "OTHER", "Subsystem", "Subsystems", "load"]
 
 DATA = Path(__file__).resolve().parent / "subsystems.toml"
 OTHER = "other"
@@ -84,16 +79,16 @@ class Subsystems:
         item = self.by_name.get(self.of(function))
         return item.colour if item is not None else "grey"
 
-    def of_stack(self, shape: Shape) -> str:
-        """Return the subsystem that a thread with this stack runs or waits in."""
+    def of_stack(self, names: Sequence[str | None], depth: int) -> str:
+        """Return the subsystem that a stack runs or waits in; ``depth`` as of its shape."""
         last = OTHER
-        for name in shape.names[shape.depth :]:
+        for name in names[depth:]:
             found = self.of(name)
             if found not in CARRIERS and found != OTHER:
                 return found
             last = found if last == OTHER else last
-        if last == OTHER and shape.names[: shape.depth]:
-            return next((s for n in shape.names if (s := self.of(n)) != OTHER), OTHER)
+        if last == OTHER and names[:depth]:
+            return next((s for n in names if (s := self.of(n)) != OTHER), OTHER)
         return last
 
 
@@ -102,16 +97,3 @@ def load() -> Subsystems:
     """Read the package's data."""
     data = tomllib.loads(DATA.read_text(encoding="utf-8"))
     return Subsystems(msgspec.convert(data["subsystem"], list[Subsystem]))
-
-
-def shares(
-    capture: Capture, stacks: Stacks, states: Sequence[str], subsystems: Subsystems
-) -> tuple[Share, ...]:
-    """Return how many of the threads that are not idle are in each subsystem, most first."""
-    counts: Counter[str] = Counter()
-    for thread, shape, state in zip(capture.threads, stacks.shapes, states, strict=True):
-        if state != IDLE and shape.frames:
-            counts[subsystems.of_stack(shape)] += thread.count
-    total = sum(counts.values())
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Share(name, count, round(count / total, 4)) for name, count in ordered)

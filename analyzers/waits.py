@@ -13,6 +13,8 @@ from stallscope.model.capture import Thread
 __all__ = [
     "DISK",
     "IDLE",
+    "INCOMPLETE",
+    "MOST_STRANGE",
     "RUNNING",
     "UNSEEN",
     "WAITING",
@@ -20,6 +22,7 @@ __all__ = [
     "Wait",
     "find",
     "kernel_worker",
+    "skip_strange",
     "skip_unnamed",
     "state",
     "syscall_wait",
@@ -30,10 +33,15 @@ IO_WORKERS = frozenset({"io_wq_worker", "io_sq_thread"})
 IDLE = "idle"
 RUNNING = "running"
 WAITING = "waiting"
+INCOMPLETE = "incomplete"
+"""Frames of its stack were lost, and those that are left show no wait for what others hold."""
 UNSEEN = "unseen"
 """Of the in-process library: it sleeps in a call that the agent does not watch, as poll and read.
 An
 idle connection does, and so does a thread that waits for what the server built itself."""
+
+LOST = "lost"
+"""How the unwinding of a thread ended, of which a dump lost frames."""
 
 DISK = frozenset({"read", "write", "sync", "allocate"})
 """Kinds of wait that end when a device has done its work."""
@@ -66,6 +74,11 @@ glibc without its static symbols has three of them before pthread_cond_wait.
 """
 
 
+MOST_STRANGE = 2
+"""Frames of which nothing is known that may stand in the middle of a wait: a library of another
+version calls one function more, rarely two."""
+
+
 class Wait(msgspec.Struct, frozen=True):
     """``kind`` as in the catalog; ``contends``: for what another thread holds."""
 
@@ -86,6 +99,29 @@ def skip_unnamed(names: Sequence[str | None], helpers: Sequence[bool]) -> int:
     if start >= len(helpers) or start > MAX_UNNAMED_LEAVES or not helpers[start]:
         return 0
     return start
+
+
+def skip_strange(
+    masks: Sequence[int], helpers: Sequence[bool], strange: Sequence[bool], waiting: int
+) -> tuple[int, ...]:
+    """Return the indexes of the strange frames inside of a wait: a function that waits calls them.
+
+    ``waiting``: the bits of the frames that say how a thread waits.
+    """
+    inside: list[int] = []
+    index = 0
+    while index < len(masks):
+        if helpers[index]:
+            index += 1
+            continue
+        end = index
+        while end < len(masks) and end - index < MOST_STRANGE and strange[end]:
+            end += 1
+        if end == index or end >= len(masks) or not masks[end] & waiting:
+            break
+        inside += range(index, end)
+        index = end
+    return tuple(inside)
 
 
 def find(
@@ -145,13 +181,21 @@ def _reported(thread: Thread) -> str:
     return RUNNING
 
 
-def state(thread: Thread, wait: Wait | None, *, idle: bool) -> str:
-    """Return whether the thread is idle, running, waiting or unseen.
+def state(thread: Thread, wait: Wait | None, *, idle: bool, leafless: bool = False) -> str:
+    """Return whether the thread is idle, running, waiting, incomplete or unseen.
 
     Dumps do not give a state (``?``): there the frames decide. A thread that spins for a lock
     waits, although it runs, and so does one that was woken and has not run yet. One that queues
-    for a lock is not idle, whatever thread it is.
+    for a lock is not idle, whatever thread it is. ``leafless``: it is in functions that only wait,
+    and those of libc are missing.
     """
+    found = _state(thread, wait, idle=idle, leafless=leafless)
+    if thread.unwind == LOST and found in (IDLE, RUNNING) and not thread.on_cpu:
+        return INCOMPLETE
+    return found
+
+
+def _state(thread: Thread, wait: Wait | None, *, idle: bool, leafless: bool) -> str:
     idle = idle and not (wait is not None and wait.queues)
     if not thread.frames and (thread.command or thread.activity):
         return _reported(thread)
@@ -170,4 +214,4 @@ def state(thread: Thread, wait: Wait | None, *, idle: bool) -> str:
         return IDLE
     if wait is not None or thread.lock is not None or thread.state in ("S", "D", "T", "t", "I"):
         return WAITING
-    return RUNNING
+    return WAITING if leafless and thread.state == "?" else RUNNING

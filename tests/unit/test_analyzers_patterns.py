@@ -84,7 +84,7 @@ def test_the_place_of_the_match() -> None:
     vocabulary = Vocabulary({})
     compiled = vocabulary.pattern("b, ..., d", anchored=False)
     masks = [vocabulary.mask(name) for name in ("a", "b", "c", "d", "e")]
-    assert compiled.match(masks, [False] * 5) == (1, 3)
+    assert compiled.match(masks, [False] * 5) [:2] == (1, 3)
 
 
 @pytest.mark.parametrize(
