@@ -11,6 +11,7 @@ import msgspec
 from stallscope.model.capture import Capture, Lock
 
 __all__ = [
+    "STALL_SHARE",
     "Analysis",
     "Blocker",
     "CpuShare",
@@ -18,15 +19,23 @@ __all__ = [
     "Edge",
     "Finding",
     "Group",
+    "Impact",
     "Link",
     "Seen",
     "Share",
+    "Signs",
     "State",
     "WaiterGroup",
 ]
 
 State = str
-"""``idle``, ``running``, ``waiting``; ``unseen``: it sleeps in a call that is not watched."""
+"""``idle``, ``running``, ``waiting``; ``incomplete``: frames of its stack were lost, ``unseen``: it
+sleeps in a call that is not watched."""
+
+STALL_SHARE = 0.3
+"""Of the threads that have something to do: a server that loses fewer answers most statements."""
+STALL_THREADS = 3
+"""Two threads that wait for each other's row are how transactions work."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -124,8 +133,76 @@ class CpuUse(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
+class Impact(msgspec.Struct, frozen=True):
+    """How much of the server a finding holds up, those behind its victims included."""
+
+    threads: float = 0.0
+    """At one moment: of an aggregate of samples the average."""
+    share: float = 0.0
+    """Of the threads that have something to do."""
+    time_s: float | None = None
+    """The sum of how long these threads are known to have waited; None: nothing is known."""
+
+    @property
+    def is_stall(self) -> bool:
+        """Return whether so much of the server stands still that its users see it."""
+        return self.share >= STALL_SHARE and self.threads >= STALL_THREADS
+
+    @property
+    def kind(self) -> str:
+        """Return ``stall``, ``wait`` or ``hint``."""
+        if self.is_stall:
+            return "stall"
+        return "wait" if self.share >= STALL_SHARE or self.threads >= STALL_THREADS else "hint"
+
+
+class Signs(msgspec.Struct, frozen=True):
+    """What speaks for a name and against it, each from 0 to 1."""
+
+    share: float = 0.0
+    """How many of the threads that have something to do it explains."""
+    count: float = 0.0
+    """How many threads they are, as a logarithm: 1 is 64 and more."""
+    few: float = 0.0
+    """They are fewer than the signature needs, in a dump of a whole server."""
+    few_chosen: float = 0.0
+    """The same in a dump without idle threads: somebody has chosen what it shows."""
+    single: float = 0.0
+    """It is one thread, and one is enough for the signature."""
+    chosen: float = 0.0
+    blocker: float = 0.0
+    """A thread is known to block them."""
+    likely: float = 0.0
+    """A thread is left over as their blocker."""
+    lock: float = 0.0
+    """Most wait for a lock whose name the signature claims."""
+    lasting: float = 0.0
+    """One of them is known to have waited for long."""
+    listed: float = 0.0
+    """The server itself lists the waits: a thread there has spun without success."""
+    brief: float = 0.0
+    """All of them are known to be short."""
+    rival: float = 0.0
+    """The frames fit another signature as well."""
+    strange: float = 0.0
+    """Frames that nobody knows stand in the stacks: their number for each thread."""
+    incomplete: float = 0.0
+    """The share of threads of which frames were lost."""
+    lone: float = 0.0
+    """Nobody waits: the holder is seen alone."""
+    idle_work: float = 0.0
+    """Busy work of few threads."""
+    unqueued: float = 0.0
+    """It is said to prolong other waits, and no queue of its own shows."""
+    generic: float = 0.0
+    """The name is one of any program: a convoy, a device, CPUs."""
+    unnamed: float = 0.0
+    """Nothing has a name for it."""
+
+
 class Finding(msgspec.Struct, frozen=True):
-    """One stall, named or not, with its evidence. ``confidence``: 0 to 1."""
+    """One stall, named or not, with its evidence. ``confidence``: how surely its name is right, 0
+    to 1; ``impact``: how much of the server it holds up."""
 
     signature: str | None
     """None: a stall that no signature knows."""
@@ -148,6 +225,9 @@ class Finding(msgspec.Struct, frozen=True):
     """Its threads, without the blocker: indexes into Capture.threads."""
     seen: Seen | None = None
     """How all captures of a burst show it; None: there is one capture."""
+    impact: Impact = Impact()
+    signs: Signs = Signs()
+    """What the confidence is made of."""
 
 
 class Analysis(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ from stallscope.analyzers import releases
 from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.scene import Candidate, Scene
 from stallscope.analyzers.waits import DISK, RUNNING
-from stallscope.model.capture import Label
 
 __all__ = ["by_frames", "by_lock", "choose", "pending", "suspects"]
 
@@ -51,17 +50,11 @@ def by_lock(scene: Scene, waiters: Sequence[int]) -> Candidate | None:
     first = nearest[root][1]
     edge = scene.graph.by_waiter[first]
     share = count / max(1, scene.weight(waiters))
-    strength = 0.10 + 0.10 * share
     certain = edge.lock not in scene.graph.unstable
-    if not certain:
-        strength /= 2
-    if scene.capture.threads[root].label is Label.RACED:
-        strength *= 0.75
     return Candidate(
         thread=root,
         source=edge.source,
         role="owns the lock",
-        strength=strength,
         chains=True,
         share=share,
         via=scene.graph.path(first)[:-1],
@@ -91,12 +84,10 @@ def by_frames(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Can
         if not fit or (holder.unique and scene.weight(fit) > 1):
             continue
         best = min(fit, key=lambda index: _rank(scene, index))
-        strength = 0.10 if holder.unique else 0.15 if holder.waiting else 0.20
         return Candidate(
             thread=best,
             source="frames",
             role=holder.role or "is in a function of the holder",
-            strength=strength,
             chains=holder.certain,
             certain=not holder.unique,
         )
@@ -115,7 +106,6 @@ def _pooled(scene: Scene, signature: Signature) -> Candidate | None:
         thread=thread,
         source="frames",
         role=signature.holders[sighting.entry].role or "is in a function of the holder",
-        strength=0.20,
         chains=True,
         sighting=sighting,
     )
@@ -135,7 +125,7 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
         role = "is the only idle connection in a transaction, so it probably holds the lock"
     if scene.weight(idle) != 1:
         return None
-    return Candidate(idle[0], "frames", role, 0.10, chains=False, certain=False)
+    return Candidate(idle[0], "frames", role, chains=False, certain=False)
 
 
 def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, ...]:
@@ -176,8 +166,7 @@ def choose(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candid
     known = any(not signature.holders[number].unique for number in numbers)
     if not owner.certain and signature.holders and not known:
         return stands  # the lock word was read at another moment than the stack
-    bonus = 0.08 if fits else 0.0
     role = owner.role
     if stands is not None and fits:
         role = f"{owner.role} and {stands.role}" if stands.thread == owner.thread else owner.role
-    return msgspec.structs.replace(owner, strength=owner.strength + bonus, role=role)
+    return msgspec.structs.replace(owner, role=role)

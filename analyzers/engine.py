@@ -12,9 +12,9 @@ import msgspec
 
 from stallscope.analyzers import (
     cpu,
-    generic,
     graph,
     groups,
+    naming,
     persistence,
     server,
     subsystems,
@@ -43,6 +43,8 @@ class Options(msgspec.Struct, frozen=True):
     grouping: groups.Grouping = groups.Grouping()
     min_confidence: float = 0.4
     max_findings: int = 20
+    fit: naming.Fit | None = None
+    """What the confidence is made with; None: the package's own."""
 
 
 class _View(NamedTuple):
@@ -90,7 +92,7 @@ def analyze_together(
         )
         for view, followed in zip(views, follows, strict=True)
     ]
-    each = [[*verdict.findings(scene), *generic.findings(scene)] for scene in scenes]
+    each = [verdict.findings(scene, options.fit or naming.load()) for scene in scenes]
     found = Merged(each[0], {}) if pool is None else merge(scenes, each, pool)
     findings = verdict.order(found.findings, catalog, options.min_confidence)
     if pool is not None:

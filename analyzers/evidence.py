@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
-
 from stallscope.analyzers import releases
+from stallscope.analyzers.blame import Case
 from stallscope.analyzers.blocker import pending, suspects
-from stallscope.analyzers.catalog import Signature
 from stallscope.analyzers.pool import Sighting
-from stallscope.analyzers.scene import Candidate, Scene, wait
+from stallscope.analyzers.scene import Scene, wait
 from stallscope.analyzers.waits import UNSEEN, WAITING
 from stallscope.model.capture import Label, Lock, LockKind
 
-__all__ = ["Case", "collect", "lock_words"]
+__all__ = ["collect", "lock_words"]
 
 SUSPECTS = 3
 """The most likely holders that are named."""
@@ -31,20 +29,10 @@ _KINDS = {
 }
 
 
-class Case(msgspec.Struct):
-    """A signature with waiters, or with a holder that is enough evidence."""
-
-    signature: Signature
-    waiters: tuple[int, ...]
-    blocker: Candidate | None
-    held_up: tuple[int, ...] = ()
-    """Threads inside the device call of a holder: it holds them up as well."""
-    root: str | None = None
-    """Id of the signature that blocks this one's blocker."""
-
-
 def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str], list[str]]:
     """Return the evidence for the case, and that against it with what is unknown."""
+    if case.says is not None:
+        return [*case.says, *_behind(scene, case, victims)], [*case.against]
     says: list[str] = []
     against: list[str] = []
     own = scene.weight(case.waiters)
@@ -67,12 +55,7 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
         says.append(f"{inside} in this call of the device")
     if scene.samples > 1:
         says.append(f"the dump adds up {scene.samples} samples: divide its counts by that")
-    for victim in victims:
-        explained = victim.signature.id in case.signature.explains
-        says.append(
-            f"{wait(scene.weight(victim.waiters))} in {victim.signature.id}, "
-            + ("which this prolongs" if explained else "whose blocker waits here")
-        )
+    says += _behind(scene, case, victims)
     for lock in scene.locks_of(case.waiters)[:3]:
         says.append(f"{wait(lock.waiters)} for {lock_words(lock)}")
         name = lock.symbol or hex(lock.address)
@@ -103,6 +86,19 @@ def collect(scene: Scene, case: Case, victims: Sequence[Case]) -> tuple[list[str
     elif case.root is not None:
         against.append(f"its blocker waits too: {case.root} is closer to the cause")
     return says, against
+
+
+def _behind(scene: Scene, case: Case, victims: Sequence[Case]) -> list[str]:
+    """Return what waits in other signatures for the same reason."""
+    return [
+        f"{wait(scene.weight(victim.waiters))} in {victim.signature.id}, "
+        + (
+            "which this prolongs"
+            if victim.signature.id in case.signature.explains
+            else "whose blocker waits here"
+        )
+        for victim in victims
+    ]
 
 
 def _blocker(scene: Scene, case: Case, says: list[str], against: list[str]) -> None:

@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings without a server's frames: cycles, convoys, syncs, CPUs, and unknown stalls."""
+"""Cases without a server's frames: cycles, convoys, devices, CPUs, and waits without a name."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from stallscope.analyzers import releases
-from stallscope.analyzers.analysis import Finding, Link
+import msgspec
+
+from stallscope.analyzers import releases, subsystems
+from stallscope.analyzers.analysis import STALL_SHARE
+from stallscope.analyzers.blame import RING, Case
 from stallscope.analyzers.blocker import by_lock
-from stallscope.analyzers.catalog import Signature
+from stallscope.analyzers.catalog import Catalog, Signature
 from stallscope.analyzers.evidence import lock_words
-from stallscope.analyzers.scene import Candidate, Scene, wait, waiter_groups
-from stallscope.analyzers.verdict import CAP, WEAK_CAP
+from stallscope.analyzers.scene import Candidate, Scene, wait
 from stallscope.analyzers.waits import IDLE, RUNNING, WAITING, WORKS
 from stallscope.model.capture import Capture
 
-__all__ = ["findings"]
+__all__ = ["cases"]
 
-LEAST_UNKNOWN = 5
-UNKNOWN_SHARE = 0.3
-UNKNOWN_CAP = 0.6
-"""The highest confidence of a stall without a signature."""
-
-CYCLE = 0.95
-"""Lock words that did not change are exact; but the thread that they name may have ended."""
-
+CONVOY = "futex-convoy"
+UNNAMED = "unnamed"
 DEVICES = (
     ("fsync-stall", "sync", "a sync"),
     ("fallocate-stall", "allocate", "an allocation"),
@@ -34,23 +30,30 @@ DEVICES = (
 """Signature, kind of wait, and its name in a sentence."""
 
 OWNED_KINDS = frozenset({"mutex", "rwlock", "futex", "spin"})
+OTHERS = 3
+"""Places of threads that do something else, which a wait without a name lists."""
+WORDS = {
+    "mutex": "a mutex",
+    "rwlock": "a read-write lock",
+    "futex": "a lock",
+    "spin": "a lock",
+    "cond": "a condition",
+    "sem": "a semaphore",
+    "sleep": "its turn to try again",
+}
+"""Kind of wait, in a sentence."""
 
 
-def findings(scene: Scene) -> list[Finding]:
-    """Return the findings that are possible for any program."""
+def cases(scene: Scene) -> list[Case]:
+    """Return the cases that are possible for any program."""
     out = _cycles(scene)
     left = _unexplained(scene)
     convoy = _convoy(scene, left)
     if convoy is not None:
-        out.append(convoy[0])
-        left = [index for index in left if index not in convoy[1]]
-    out += [f for item in DEVICES if (f := _device(scene, left, *item)) is not None]
-    saturated = _cpus(scene)
-    if saturated is not None:
-        out.append(saturated)
-    unknown = _unknown(scene, left)
-    if unknown is not None:
-        out.append(unknown)
+        out.append(convoy)
+        left = [index for index in left if index not in convoy.waiters]
+    out += [case for item in DEVICES if (case := _device(scene, left, *item)) is not None]
+    out += [case for case in (_cpus(scene), _unnamed(scene, left)) if case is not None]
     return out
 
 
@@ -63,46 +66,9 @@ def _unexplained(scene: Scene) -> list[int]:
     ]
 
 
-def _weak_where_brief(scene: Scene, threads: Sequence[int], score: float) -> float:
-    return min(score, WEAK_CAP) if scene.is_brief(threads) else score
-
-
-def _make(
-    signature: Signature,
-    scene: Scene,
-    threads: Sequence[int],
-    confidence: float,
-    evidence: Sequence[str],
-    *,
-    blocker: Candidate | None = None,
-    against: Sequence[str] = (),
-) -> Finding:
-    count = scene.weight(threads)
-    return Finding(
-        signature=signature.id,
-        title=signature.title,
-        confidence=round(confidence, 2),
-        threads=count,
-        blocker=scene.blocker(blocker) if blocker else None,
-        waiters=waiter_groups(scene, threads),
-        locks=scene.locks_of(threads),
-        chain=(
-            Link(
-                signature.id, count, scene.capture.threads[blocker.thread].tid if blocker else None
-            ),
-        ),
-        evidence=tuple(evidence),
-        remedies=signature.remedies,
-        references=signature.references,
-        against=tuple(against),
-        meaning=" ".join(signature.meaning.split()),
-        members=tuple(i for i in threads if blocker is None or i != blocker.thread),
-    )
-
-
-def _cycles(scene: Scene) -> list[Finding]:
+def _cycles(scene: Scene) -> list[Case]:
     """Find cycles whose lock words did not change: threads that wait for each other forever."""
-    signature = scene.catalog.by_id.get("mutex-deadlock")
+    signature = scene.catalog.by_id.get(RING)
     if signature is None:
         return []
     out = []
@@ -124,24 +90,14 @@ def _cycles(scene: Scene) -> list[Finding]:
         others = scene.weight(queue) - scene.weight(cycle)
         if others:
             says.append(f"{wait(others)} queued behind the deadlock cycle")
-        out.append(
-            _make(
-                signature,
-                scene,
-                queue,
-                CYCLE,
-                says,
-                blocker=Candidate(
-                    cycle[0], edges[0].source, "is in the deadlock cycle", 0.0, chains=False
-                ),
-            )
-        )
+        blocker = Candidate(cycle[0], edges[0].source, "is in the deadlock cycle", chains=False)
+        out.append(Case(signature, tuple(queue), blocker, says=tuple(says)))
     return out
 
 
-def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | None:
+def _convoy(scene: Scene, left: Sequence[int]) -> Case | None:
     """Find the lock that most of the unexplained threads wait for."""
-    signature = scene.catalog.by_id.get("futex-convoy")
+    signature = scene.catalog.by_id.get(CONVOY)
     if signature is None:
         return None
     counts: Counter[int] = Counter()
@@ -156,7 +112,7 @@ def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | Non
         return None
     number, count = counts.most_common(1)[0]
     share = count / max(1, scene.weight(scene.active))
-    if count < signature.min_waiters or share < UNKNOWN_SHARE:
+    if count < signature.min_waiters or share < STALL_SHARE:
         return None
     threads = [i for i in left if scene.capture.threads[i].lock == number]
     lock = scene.capture.locks[number]
@@ -170,15 +126,10 @@ def _convoy(scene: Scene, left: Sequence[int]) -> tuple[Finding, set[int]] | Non
         says.append(f"{scene.say(blocker.thread)} owns it: it {scene.doing(blocker.thread)}")
     else:
         against.append("the lock word does not name a thread of this capture")
-    score = 0.35 + 0.25 * share + (blocker.strength if blocker else 0.0)
-    score = _weak_where_brief(scene, threads, score)
-    finding = _make(
-        signature, scene, threads, min(score, CAP), says, blocker=blocker, against=against
-    )
-    return finding, set(threads)
+    return Case(signature, tuple(threads), blocker, says=tuple(says), against=tuple(against))
 
 
-def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) -> Finding | None:
+def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) -> Case | None:
     """Find threads that wait for a device together and match no signature."""
     signature = scene.catalog.by_id.get(name)
     if signature is None:
@@ -197,16 +148,15 @@ def _device(scene: Scene, left: Sequence[int], name: str, kind: str, what: str) 
     count = scene.weight(threads)
     share = count / max(1, scene.weight(scene.active))
     at_once = scene.at_once(threads)
-    if at_once < signature.min_waiters or share < UNKNOWN_SHARE:
+    if at_once < signature.min_waiters or share < STALL_SHARE:
         return None
     sites = Counter(scene.shape(i).excerpt() for i in threads).most_common(3)
     says = [f"{count} threads are in {what} of a file at the same time"]
     says += [f"{number} of them in {site}" for site, number in sites]
-    score = (0.35 + 0.35 * share) * at_once / (at_once + 2)
-    return _make(signature, scene, threads, score, says)
+    return Case(signature, tuple(threads), None, says=tuple(says))
 
 
-def _cpus(scene: Scene) -> Finding | None:
+def _cpus(scene: Scene) -> Case | None:
     """Return when twice as many threads want to run as there are CPUs; only where states are
     known."""
     signature = scene.catalog.by_id.get("cpu-saturated")
@@ -227,12 +177,12 @@ def _cpus(scene: Scene) -> Finding | None:
         f"{count} threads of this process are runnable, the host has {cpus} CPUs",
         "most of them in " + ", ".join(f"{site} ({number})" for site, number in sites),
     ]
-    score = 0.15 + 0.2 * share + 0.02 * min(15.0, count / cpus)
-    return _make(signature, scene, threads, score, says)
+    return Case(signature, tuple(threads), None, says=tuple(says))
 
 
-def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
-    """Return a stall without a signature: what the waiters share, and which session differs."""
+def _unnamed(scene: Scene, left: Sequence[int]) -> Case | None:
+    """Return the wait without a name in which most threads are: what they share, who differs."""
+    signature = _no_signature(scene.catalog)
     places: dict[str, list[int]] = {}
     for index in left:
         shape = scene.shape(index)
@@ -241,43 +191,89 @@ def _unknown(scene: Scene, left: Sequence[int]) -> Finding | None:
             continue
         if (shape.session and kind not in WORKS) or (shape.wait and shape.wait.contends):
             places.setdefault(shape.site(), []).append(index)
-    if not places:
+    if not places or signature is None:
         return None
     site, threads = max(places.items(), key=lambda item: scene.weight(item[1]))
     count = scene.weight(threads)
     share = count / max(1, scene.weight(scene.active))
     at_once = scene.at_once(threads)
-    if at_once < LEAST_UNKNOWN or share < UNKNOWN_SHARE:
+    # Somebody has chosen the threads of a dump without idle ones: each of them says something.
+    least = signature.min_waiters if IDLE in scene.states else 1
+    if at_once < least or share < STALL_SHARE:
         return None
-    blocker = by_lock(scene, threads)
-    if blocker is None:
-        blocker = _differs(scene, threads)
-    says = [f"{count} threads wait in {site}", f"they share {_shared(scene, threads)}"]
+    what = _kind_of_wait(scene, threads)
+    part = _part_of_program(scene, threads)
+    says = [f"{wait(count)} for {what} in {site}", f"they share {_shared(scene, threads)}"]
     says += releases.described(scene, threads)
     against = ["no signature matches this wait"]
+    blocker = by_lock(scene, threads) or _differs(scene, threads)
     if blocker is not None:
         says.append(f"{scene.say(blocker.thread)} {blocker.role}: it {scene.doing(blocker.thread)}")
+    else:
+        says += _others(scene, threads)
+        against.append("no thread of this capture is known to block them")
     if _nameless(scene.capture):
         against.append("many frames have no names: install debug symbols of the server")
-    score = min((0.35 + 0.3 * share) * at_once / (at_once + 2), UNKNOWN_CAP)
-    score = _weak_where_brief(scene, threads, score)
-    return Finding(
-        signature=None,
-        title=f"{count} threads wait in {site}, for an unknown reason",
-        confidence=round(max(score, 0.0), 2) if not scene.excerpt else min(score, WEAK_CAP),
-        threads=count,
-        blocker=scene.blocker(blocker) if blocker else None,
-        waiters=waiter_groups(scene, threads),
-        locks=scene.locks_of(threads),
-        chain=(),
-        evidence=tuple(says),
+    who = "1 thread waits" if count == 1 else f"{count} threads wait"
+    of = f" of {part}" if part else ""
+    return Case(
+        signature,
+        tuple(threads),
+        blocker,
+        title=f"{who} for {what}{of} in {site}, for an unknown reason",
+        says=tuple(says),
+        against=tuple(against),
+        unnamed=True,
+    )
+
+
+def _no_signature(catalog: Catalog) -> Signature | None:
+    """Return what stands for a signature where none fits: a convoy of any kind of wait."""
+    convoy = catalog.by_id.get(CONVOY)
+    if convoy is None:
+        return None
+    return msgspec.structs.replace(
+        convoy,
+        id=UNNAMED,
+        references=(),
         remedies=(
             "Take two more captures and compare: is the same thread still the blocker?",
             "Check the statements of these threads in the server's process list.",
         ),
-        against=tuple(against),
-        members=tuple(threads),
     )
+
+
+def _kind_of_wait(scene: Scene, threads: Sequence[int]) -> str:
+    """Return what most of the threads wait for, in words."""
+    kinds: Counter[str] = Counter()
+    for index in threads:
+        found = scene.shape(index).wait
+        kinds[found.kind if found is not None else ""] += scene.capture.threads[index].count
+    return WORDS.get(kinds.most_common(1)[0][0], "something")
+
+
+def _part_of_program(scene: Scene, threads: Sequence[int]) -> str:
+    """Return the title of the subsystem that most of the threads wait in; empty: not known."""
+    known = subsystems.load()
+    parts: Counter[str] = Counter()
+    for index in threads:
+        shape = scene.shape(index)
+        parts[known.of_stack(shape.names, shape.depth)] += scene.capture.threads[index].count
+    found = known.by_name.get(parts.most_common(1)[0][0])
+    return found.title if found is not None else ""
+
+
+def _others(scene: Scene, threads: Sequence[int]) -> list[str]:
+    """Return what the other threads that are not idle do: one of them may be the blocker."""
+    mine = set(threads) | scene.own
+    places: Counter[str] = Counter()
+    for index in scene.active:
+        if index not in mine:
+            places[scene.doing(index)] += scene.capture.threads[index].count
+    return [
+        f"{'1 other thread' if count == 1 else f'{count} other threads'}, each {place}"
+        for place, count in places.most_common(OTHERS)
+    ]
 
 
 def _differs(scene: Scene, threads: Sequence[int]) -> Candidate | None:
@@ -291,7 +287,11 @@ def _differs(scene: Scene, threads: Sequence[int]) -> Candidate | None:
     if scene.weight(others) != 1:
         return None
     return Candidate(
-        others[0], "frames", "is the only session that does something else", 0.1, False
+        others[0],
+        "frames",
+        "is the only session that does something else",
+        chains=False,
+        certain=False,
     )
 
 

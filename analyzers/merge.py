@@ -12,7 +12,6 @@ import msgspec
 from stallscope.analyzers.analysis import Finding, Seen
 from stallscope.analyzers.pool import Pool
 from stallscope.analyzers.scene import Scene
-from stallscope.analyzers.verdict import LINK
 
 __all__ = ["Merged", "merge"]
 
@@ -30,6 +29,8 @@ STANDING_SHARE = 0.5
 STANDING_COVERAGE = 0.3
 """Of the time: a holder of such a queue is seen. More of the threads need no holder to be seen."""
 STANDING_MOST = 0.75
+LINK = 0.9
+"""Of its victims' confidence: the least of a cause, since the link between them is a strong one."""
 LEAST_CPU = 0.25
 """Of the server's samples: a signature that explains so much is what saturates the CPUs."""
 SATURATED = "cpu-saturated"

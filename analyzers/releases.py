@@ -18,9 +18,6 @@ __all__ = ["SOURCE", "blocker", "described", "when"]
 SOURCE = "release"
 """The source of a blocker that was found by its release."""
 
-STRENGTH = 0.10
-"""The strength: half of that of a thread in a holder's frames."""
-
 LOCKS = 3
 RELEASES = 2
 """The most releases of one lock that are described."""
@@ -44,7 +41,6 @@ def blocker(scene: Scene, signature: Signature, waiters: Sequence[int]) -> Candi
                 thread=thread,
                 source=SOURCE,
                 role=f"{role}, and released it {when(release)}",
-                strength=STRENGTH,
                 chains=False,
                 certain=False,
                 release=number,

@@ -48,13 +48,12 @@ _OF_TABLES = frozenset({LockKind.ROW, LockKind.AUTO_INC, LockKind.TABLE, LockKin
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A thread that may be the blocker. ``strength`` is added to the confidence."""
+    """A thread that may be the blocker."""
 
     thread: int
     source: str
     """``futex`` and similar: a lock word names it; ``frames``: it is in a holder's frames."""
     role: str
-    strength: float
     chains: bool
     """Whether its own blocker counts as the root of this stall."""
     share: float = 1.0
