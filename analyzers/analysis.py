@@ -253,3 +253,6 @@ class Analysis(msgspec.Struct, frozen=True):
     captures: int = 1
     """From how many captures the verdict is drawn; ``capture`` is the one that shows it best."""
     inputs: tuple[dict[str, str | int], ...] = ()
+    waiting_in: tuple[WaiterGroup, ...] = ()
+    """Where threads wait for what others hold, or have work and wait; most first. ``frames`` as in
+    ``places``."""

@@ -5,6 +5,7 @@ confidence; keep it up to date.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from stallscope.analyzers import (
     verdict,
     waits,
 )
-from stallscope.analyzers.analysis import Analysis
+from stallscope.analyzers.analysis import Analysis, WaiterGroup
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.merge import Merged, merge
@@ -32,6 +33,9 @@ from stallscope.analyzers.stacks import Shapes, Stacks
 from stallscope.model.capture import Capture
 
 __all__ = ["Options", "analyze", "analyze_together"]
+
+
+MOST_PLACES = 10
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -153,6 +157,17 @@ def _shown(captures: Sequence[Capture], at: int) -> Capture:
     )
 
 
+def _waiting_in(scene: Scene) -> tuple[WaiterGroup, ...]:
+    """Return where threads wait that have something to do; not those that users told to wait."""
+    places: Counter[tuple[str, ...]] = Counter()
+    for index in scene.active:
+        if scene.states[index] == waits.WAITING and not scene.shape(index).present & (
+            scene.catalog.asked
+        ):
+            places[scene.significant(index)] += scene.capture.threads[index].count
+    return tuple(WaiterGroup(count, frames) for frames, count in places.most_common(MOST_PLACES))
+
+
 def _analysis(scene: Scene, options: Options) -> Analysis:
     """Return what one capture shows, without findings."""
     capture = scene.capture
@@ -167,5 +182,6 @@ def _analysis(scene: Scene, options: Options) -> Analysis:
         cycles=tuple(tuple(capture.threads[i].tid for i in cycle) for cycle in scene.cycles),
         server=name,
         version=version,
+        waiting_in=_waiting_in(scene),
         subsystems=shares(capture, scene.stacks, scene.states, subsystems.load()),
     )

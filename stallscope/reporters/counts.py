@@ -29,7 +29,8 @@ def count_threads(analysis: Analysis) -> int:
 
 
 def count_states(analysis: Analysis) -> Counter[str]:
-    """Return the number of waiting, running and idle threads; unseen ones count as idle."""
+    """Return the number of waiting, running, idle and incomplete threads; unseen ones count as
+    idle."""
     counter: Counter[str] = Counter()
     for thread, state in zip(analysis.capture.threads, analysis.states, strict=True):
         counter[counted_state(state)] += thread.count
@@ -37,7 +38,7 @@ def count_states(analysis: Analysis) -> Counter[str]:
 
 
 def counted_state(state: str) -> str:
-    """Return the state that a thread is counted under: waiting, running or idle."""
+    """Return the state that a thread is counted under: that of an unseen one is idle."""
     return IDLE if state == UNSEEN else state
 
 

@@ -63,6 +63,7 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
             "idle": states["idle"],
             "running": states["running"],
             "waiting": states["waiting"],
+            "incomplete": states["incomplete"],
             "unseen": count_unseen(analysis),
             "stopped": sum(t.count for t in capture.threads if t.stopped_ns > 0),
             "labels": count_labels(analysis),
@@ -73,6 +74,7 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
         "findings": [_finding(analysis, finding) for finding in analysis.findings],
         "releases": [_release(capture, release) for release in capture.releases],
         "cycles": [list(cycle) for cycle in analysis.cycles],
+        "waiting_in": [{"count": w.count, "frames": list(w.frames)} for w in analysis.waiting_in],
         "subsystems": [
             {"name": item.subsystem, "threads": item.threads, "share": item.share}
             for item in analysis.subsystems
@@ -105,6 +107,12 @@ def _finding(analysis: Analysis, finding: Finding) -> dict[str, Any]:
         "signature": finding.signature,
         "title": finding.title,
         "confidence": round(finding.confidence, 3),
+        "impact": {
+            "kind": finding.impact.kind,
+            "threads": finding.impact.threads,
+            "share": finding.impact.share,
+            "time_s": finding.impact.time_s,
+        },
         "threads": finding.threads,
         "seen": None if finding.seen is None else _seen(finding.seen),
         "blocker": None if finding.blocker is None else _blocker(analysis, finding.blocker),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from stallscope.analyzers.analysis import Analysis, Finding, Link, Seen
+from stallscope.analyzers.analysis import Analysis, Finding, Impact, Link, Seen
 from stallscope.analyzers.scene import named_as_process
 from stallscope.model.capture import Lock, LockKind
 from stallscope.reporters.counts import count_states, count_threads, count_unseen, target_process
@@ -40,7 +40,7 @@ class Speaker:
         if not self.total:
             return f"{self.server()}: it contains no threads."
         if not self.analysis.findings:
-            return f"{self.server()}: no stall found; {self.states()}."
+            return f"{self.server()}: {self.nothing()}; {self.states()}."
         finding = self.analysis.findings[0]
         blocker = finding.blocker
         by = "; the blocker is unknown"
@@ -49,8 +49,26 @@ class Speaker:
             by = f"; {likely}blocked by {self.thread(blocker.tid)}, {blocker.state}"
         return f"{self.server()}: {self.finding(finding)}{by}."
 
+    def nothing(self) -> str:
+        """Return what there is to say without a finding: that all is well only where nobody waits
+        for others."""
+        places = self.analysis.waiting_in
+        if not places:
+            return "no stall found"
+        count = sum(place.count for place in places)
+        most = " < ".join(places[0].frames) or "?"
+        waiters = "1 thread waits" if count == 1 else f"{count} threads wait"
+        return f"no stall is named, but {waiters}: {places[0].count} in {most}"
+
+    def impact(self, impact: Impact) -> str:
+        """Return how much of the server a finding holds up."""
+        text = f"a {impact.kind} of {impact.share:.0%} of the threads with work"
+        if impact.time_s is None:
+            return text
+        return f"{text}, {impact.time_s:.1f} s of their time"
+
     def finding(self, finding: Finding) -> str:
-        """Return how many threads stall in what, and the confidence."""
+        """Return how many threads stall in what, how much that is, and the confidence."""
         if finding.signature is None:  # its title counts the threads itself
             what = f"{finding.title}, {finding.threads} of {self.total} threads"
         else:
@@ -59,7 +77,7 @@ class Speaker:
                 f" [{finding.signature}]"
             )
         often = "" if finding.seen is None else f", in {often_text(finding.seen)}"
-        return f"{what} (confidence {finding.confidence:.2f}{often})"
+        return f"{what} ({self.impact(finding.impact)}; confidence {finding.confidence:.2f}{often})"
 
     def server(self) -> str:
         """Return the server's program, version and process."""
@@ -85,6 +103,8 @@ class Speaker:
         """Return how many threads wait, run and idle."""
         states = count_states(self.analysis)
         parts = [f"{states[name]} {name}" for name in ("waiting", "running", "idle")]
+        if states["incomplete"]:
+            parts.append(f"{states['incomplete']} incomplete, their frames were lost")
         unseen = count_unseen(self.analysis)
         where = (
             f" ({unseen} of them sleep in calls that the library does not watch)" if unseen else ""

@@ -88,6 +88,7 @@ class View(msgspec.Struct, frozen=True):
     title: str
     signature: str
     confidence: float
+    impact: str
     threads: int
     total: int
     waiting: int
@@ -140,9 +141,10 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         verdict=shown(say.verdict(), MAX_QUERY),
         headline=shown(_headline(say, first), MAX_QUERY),
         stall=first is not None,
-        title=shown(first.title) if first else "No stall found",
+        title=shown(first.title) if first else shown(_nothing(say)),
         signature=shown(first.signature) if first else "",
         confidence=round(first.confidence, 3) if first else 0.0,
+        impact=shown(say.impact(first.impact)) if first else "",
         threads=first.threads if first else 0,
         total=say.total,
         waiting=states["waiting"],
@@ -173,13 +175,18 @@ def _headline(say: Speaker, first: Finding | None) -> str:
     if not say.total:
         return "It contains no threads."
     if first is None:
-        return f"No stall found: {say.states()}."
+        return f"{_nothing(say)}: {say.states()}."
     what = first.title if first.signature is not None else first.title.rstrip(".")
     text = f"{first.threads} of {say.total} threads: {what}"
     if first.blocker is None:
         return f"{text}. The blocker is unknown."
     who = "Blocked by" if first.blocker.certain else "Likely blocked by"
     return f"{text}. {who} {say.thread(first.blocker.tid)}, {first.blocker.state}."
+
+
+def _nothing(say: Speaker) -> str:
+    text = say.nothing()
+    return text[0].upper() + text[1:]
 
 
 def _several(items: Iterable[str]) -> tuple[str, ...]:
