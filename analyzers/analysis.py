@@ -196,8 +196,8 @@ class Signs(msgspec.Struct, frozen=True):
     """It is said to prolong other waits, and no queue of its own shows."""
     generic: float = 0.0
     """The name is one of any program: a convoy, a device, CPUs."""
-    unnamed: float = 0.0
-    """Nothing has a name for it."""
+    nearer: float = 0.0
+    """Another wait of the dump is nearer to a cause, and no smaller."""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -50,6 +50,8 @@ class Case(msgspec.Struct):
     says: tuple[str, ...] | None = None
     """The evidence of a generic case."""
     against: tuple[str, ...] = ()
+    closed: bool = False
+    """A ring: its blocker is one of those that it holds up."""
     unnamed: bool = False
     """No signature and no generic one has a name for it."""
 
@@ -197,6 +199,7 @@ def add_rings(scene: Scene, cases: dict[str, Case]) -> None:
             msgspec.structs.replace(blocker, role=RING_ROLE, chains=False),
             says=tuple(_in_ring(scene, case, cases) for case in members),
             against=("the holders are known by their stacks, not by the words of locks",),
+            closed=True,
         )
         for case in members:
             case.root = signature.id
@@ -266,13 +269,15 @@ def blocked(case: Case, behind: Iterable[Case]) -> set[int]:
     mine = set(case.waiters) | set(case.held_up)
     for victim in behind:
         mine.update(victim.waiters)
-    return mine - {case.blocker.thread if case.blocker else -1} or mine
+    if case.blocker is None or case.closed:
+        return mine
+    return mine - {case.blocker.thread} or mine
 
 
 def impact(scene: Scene, case: Case, held_up: Collection[int]) -> Impact:
     """Return how much of the server these threads of a case are."""
     active = set(scene.active)
-    if case.blocker is not None:
+    if case.blocker is not None and not case.closed:
         active.discard(case.blocker.thread)
     whole = scene.weight(active | set(held_up))
     threads = scene.capture.threads

@@ -91,7 +91,7 @@ def _cycles(scene: Scene) -> list[Case]:
         if others:
             says.append(f"{wait(others)} queued behind the deadlock cycle")
         blocker = Candidate(cycle[0], edges[0].source, "is in the deadlock cycle", chains=False)
-        out.append(Case(signature, tuple(queue), blocker, says=tuple(says)))
+        out.append(Case(signature, tuple(queue), blocker, says=tuple(says), closed=True))
     return out
 
 

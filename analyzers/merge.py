@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallscope.analyzers.analysis import Finding, Seen
+from stallscope.analyzers.analysis import Finding, Impact, Seen
 from stallscope.analyzers.pool import Pool
 from stallscope.analyzers.scene import Scene
 
@@ -104,10 +104,17 @@ def _one(scenes: Sequence[Scene], found: _Found, best: Finding, pool: Pool) -> F
         passed_on=_passed_on(scenes, found),
     )
     threads = round(sum(f.threads for _, f in found.items) / len(found.items))
+    impacts = [finding.impact for _, finding in found.items]
+    times = [impact.time_s for impact in impacts if impact.time_s is not None]
     return msgspec.structs.replace(
         best,
         confidence=round(confidence, 2),
         threads=max(1, threads) if best.threads else 0,
+        impact=Impact(
+            threads=round(sum(impact.threads for impact in impacts) / total, 1),
+            share=round(sum(impact.share for impact in impacts) / total, 4),
+            time_s=max(times, default=None),
+        ),
         evidence=(*_described(seen), *best.evidence),
         seen=seen,
     )

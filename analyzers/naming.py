@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -66,8 +66,14 @@ def load() -> Fit:
     return msgspec.convert(tomllib.loads(DATA.read_text(encoding="utf-8")), Fit)
 
 
-def signs(scene: Scene, case: Case, held_up: Collection[int], found: Impact) -> Signs:
-    """Return the signs of a case that holds up these threads."""
+def signs(
+    scene: Scene,
+    case: Case,
+    cases: Mapping[str, Case],
+    held_up: Collection[int],
+    found: Impact,
+) -> Signs:
+    """Return the signs of one of the cases, which holds up these threads."""
     signature = case.signature
     at_once = scene.at_once(held_up)
     lasting = any(scene.waited_ns(index) >= _long(scene) for index in held_up)
@@ -97,8 +103,8 @@ def signs(scene: Scene, case: Case, held_up: Collection[int], found: Impact) -> 
         lone=float(not case.waiters),
         idle_work=float(signature.busy and found.share < LEAST_BUSY),
         unqueued=_unqueued(scene, case),
-        generic=float(signature.generic and not case.unnamed),
-        unnamed=float(case.unnamed),
+        generic=float(signature.generic),
+        nearer=float(_has_nearer(scene, case, cases)),
     )
 
 
@@ -124,6 +130,17 @@ def _claimed(scene: Scene, case: Case) -> bool:
         if lock.symbol and case.signature in scene.catalog.claims(lock.symbol)
     )
     return 2 * count > scene.weight(case.waiters)
+
+
+def _has_nearer(scene: Scene, case: Case, cases: Mapping[str, Case]) -> bool:
+    """Return whether another root has the smaller precedence, and as many waiters or more."""
+    mine = scene.weight(case.waiters)
+    return any(
+        other.signature.precedence < case.signature.precedence
+        and other.root is None
+        and scene.weight(other.waiters) >= mine
+        for other in cases.values()
+    )
 
 
 def _part(scene: Scene, state: str) -> float:

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from stallscope.analyzers import blame, evidence, generic, naming
-from stallscope.analyzers.analysis import Finding, Link
+from stallscope.analyzers.analysis import Finding, Link, Signs
 from stallscope.analyzers.blame import Case
 from stallscope.analyzers.catalog import Catalog
 from stallscope.analyzers.naming import Fit
 from stallscope.analyzers.scene import Scene, waiter_groups
 
-__all__ = ["findings", "order"]
+__all__ = ["findings", "named_again", "order"]
 
 UNNAMED_MOST = 0.49
-"""A stall without a name is never named rightly: 0.5 is where a name can be used."""
+"""For what has no name: 0.5 is where a name can be used."""
 LAST = 1_000
 """Precedence of what no signature knows."""
 
@@ -37,8 +39,7 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
     held_up = blame.blocked(case, victims)
     count = scene.weight(held_up)
     impact = blame.impact(scene, case, held_up)
-    signs = naming.signs(scene, case, held_up, impact)
-    confidence = fit.confidence(signs)
+    signs = naming.signs(scene, case, cases, held_up, impact)
     says, against = evidence.collect(scene, case, victims)
     chain = [
         Link(
@@ -51,7 +52,7 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
     return Finding(
         signature=None if case.unnamed else signature.id,
         title=case.title or signature.title,
-        confidence=round(min(confidence, UNNAMED_MOST) if case.unnamed else confidence, 2),
+        confidence=_confidence(signs, fit, named=not case.unnamed),
         impact=impact,
         signs=signs,
         threads=count,
@@ -67,6 +68,16 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
         victim_of=case.root,
         members=tuple(sorted(held_up)),
     )
+
+
+def _confidence(signs: Signs, fit: Fit, *, named: bool) -> float:
+    return round(fit.confidence(signs) if named else UNNAMED_MOST * signs.share, 2)
+
+
+def named_again(finding: Finding, fit: Fit) -> Finding:
+    """Return a finding of one capture with the confidence of another fit."""
+    confidence = _confidence(finding.signs, fit, named=finding.signature is not None)
+    return msgspec.structs.replace(finding, confidence=confidence)
 
 
 def _link_tid(scene: Scene, case: Case, *, root: bool) -> int | None:

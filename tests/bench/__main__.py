@@ -23,6 +23,7 @@ from tests.bench import (
     capture,
     cli,
     endurance,
+    fit,
     inproc,
     overhead,
     pause,
@@ -56,8 +57,10 @@ overhead what the agent costs where nothing waits, by its parts, and whether it 
          figures-latency, figures-stalls, figures-cpu-oltp_point_select,
          figures-cpu-oltp_write_only, figures-pairs-oltp_point_select,
          figures-pairs-oltp_write_only, graph; "figures" is all that begin so
-accuracy verdicts on public dumps with known causes: verdicts, confidence, unknown (no root); on
-         live stalls, by who dumped them: live
+accuracy verdicts on dumps with known causes, whose sources the confidence was not fitted to:
+         left-out, reliability, damage, and known, unknown (no root); on live stalls, by who dumped
+         them: live; how the findings of one dump came about: --explain FILE
+fit      fit the confidence to all dumps with known causes, and write it (no root)
 top      what `stallscope top` costs: cpu
 analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
 verdict  whether one burst names a live stall, and is silent without one: stalls, healthy, cost,
@@ -80,6 +83,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "pause": pause.sections,
     "capture": capture.sections,
     "cli": cli.sections,
+    "fit": fit.sections,
     "inproc": inproc.sections,
     "overhead": overhead.sections,
     "probes": probes.sections,
@@ -87,7 +91,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "top": top.sections,
     "verdict": verdict.sections,
 }
-ROOTLESS = {"accuracy", "analyze", "report", "cli"}
+ROOTLESS = {"accuracy", "analyze", "cli", "fit", "report"}
 ANY_SERVER = {"inproc", "probes"}
 LENGTHS = {
     "inproc": inproc.SOAK_MINUTES,
@@ -149,6 +153,8 @@ def arguments() -> argparse.Namespace:
         f" ({endurance.AGENT_MINUTES:g}), or each line of overhead's graph"
         f" ({overhead.GRAPH_MINUTES:g})",
     )
+    of_accuracy = parser.add_argument_group("accuracy")
+    of_accuracy.add_argument("--explain", type=Path, metavar="FILE", help="a dump")
     of_verdict = parser.add_argument_group("verdict")
     of_verdict.add_argument(
         "--bursts", type=count, metavar="N", help="of each stall, and of each healthy load"
@@ -197,11 +203,24 @@ def measure(options: argparse.Namespace) -> list[Section]:
     return done
 
 
+def explained(path: Path) -> int:
+    """Print how the findings of a dump came about."""
+    try:
+        for line in accuracy.explain(path):
+            print(line)
+    except (OSError, StallscopeError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def main() -> int:
     options = arguments()
     if os.geteuid() != 0 and options.bench not in ROOTLESS:
         print("bench: run it as root: the captures and the peers need it", file=sys.stderr)
         return 1
+    if options.bench == "accuracy" and options.explain is not None:
+        return explained(options.explain)
     about = environment()
     if not options.json:
         print("\n".join(f"- {key}: {value}" for key, value in about.items()), end="\n\n")

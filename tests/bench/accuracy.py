@@ -1,34 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on public dumps with known causes: right, wrong, missed, and how sure they were.
+"""Verdicts on dumps with known causes, whose sources the confidence was not fitted to: right,
+wrong, missed, how sure they were, and the same of damaged dumps.
 
 And on live stalls: whether it matters who dumped them.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Sequence
+import random
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from stallscope.analyzers import catalog, engine, importers
+from stallscope.analyzers import catalog, engine, importers, naming
 from stallscope.analyzers.analysis import Finding
-from stallscope.base.errors import StallscopeError
+from stallscope.analyzers.naming import Fit
 from tests.bench import own_dumps
+from tests.bench.fitting import Observed, first, left_out, observe
+from tests.bench.labelled import OWN, PUBLIC, Labelled, own, public
+from tests.bench.renames import pairs
 from tests.bench.stats import BenchError, Row, Section
+from tests.support import damage
 
-__all__ = ["Outcome", "judge", "sections"]
+__all__ = ["BINS", "Outcome", "binned", "explain", "judge", "sections", "tested"]
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-CORPUS = Path(os.environ.get("STALLSCOPE_CORPUS", CHECKOUT.parent / "shared" / "corpus"))
 SURE = 0.5
 """The confidence from which on findings count."""
-GOAL = 0.95
-BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.4, 0.5))
+GOAL = 0.90
+GOAL_KNOWN = 0.95
+GOAL_WRONG = 0.02
+GOAL_DROPPED = 0.85
+GOAL_BIN = 0.07
+FEWEST = 20
+"""Findings in a bin whose share of right ones says something."""
+SEED = 20_261_125
+BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.3, 0.5), (0.0, 0.3))
 
 RIGHT, WRONG, MISSED, FALSE, QUIET = "right", "wrong", "missed", "false finding", "quiet"
+Damage = Callable[[str, random.Random], str]
+DAMAGES: dict[str, Damage] = {
+    "5 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.05, rng),
+    "10 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.10, rng),
+    "20 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.20, rng),
+    "unknown frames inserted, 5 %": lambda text, rng: damage.insert_unknown(text, 0.05, rng),
+    "unknown frames inserted, 10 %": lambda text, rng: damage.insert_unknown(text, 0.10, rng),
+    "names as in other versions": lambda text, rng: damage.rename(text, pairs(), rng),
+    "20 % of the threads removed": lambda text, rng: damage.remove_threads(text, 0.20, rng),
+    "50 % of the threads removed": lambda text, rng: damage.remove_threads(text, 0.50, rng),
+}
+DROPPED = "10 % of the frames dropped"
+ROUNDS = 3
+"""Random damages of each kind and dump."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -40,136 +64,279 @@ class Outcome(msgspec.Struct, frozen=True):
     verdict: str | None = None
     confidence: float = 0.0
     reason: str = ""
-    healthy: bool = False
+    format: str = ""
+    family: str = ""
 
     @property
     def good(self) -> bool:
         return self.result in (RIGHT, QUIET)
 
-
-def judge(expect: Sequence[str], findings: Sequence[Finding], name: str) -> Outcome:
-    """Compare the findings of a dump with its label; healthy servers have an empty label."""
-    sure = [f for f in findings if f.confidence >= SURE]
-    first = (sure or list(findings))[0] if not expect and findings else None
-    if not expect:
-        if sure:
-            assert first is not None
-            reason = f"{first.signature or first.title} on a server where nothing is wrong"
-            verdict, confidence = first.signature, first.confidence
-            return Outcome(name, (), FALSE, verdict, confidence, reason, healthy=True)
-        return Outcome(name, (), QUIET, healthy=True)
-    if not findings:
-        if "?" in expect:
-            return Outcome(name, tuple(expect), QUIET)
-        return Outcome(name, tuple(expect), MISSED, reason="no finding")
-    first = findings[0]
-    right = first.signature in expect
-    reason = "" if right else f"named {first.signature or 'an unknown stall'}"
-    result = RIGHT if right else WRONG
-    return Outcome(name, tuple(expect), result, first.signature, first.confidence, reason)
+    @property
+    def healthy(self) -> bool:
+        return not self.expect
 
 
-def outcome(case: Path, signatures: catalog.Catalog) -> Outcome:
-    """Return what the analysis makes of one dump of the corpus."""
-    expect = tuple(json.loads((case / "meta.json").read_text())["expect"])
-    try:
-        captures = importers.load((case / "dump.txt").read_bytes(), case.name)
-    except StallscopeError as error:
-        why = f"cannot be read: {str(error).removeprefix(f'{case.name}: ')}"
-        return Outcome(case.name, expect, MISSED, reason=why, healthy=not expect)
-    findings = [f for capture in captures for f in engine.analyze(capture, signatures).findings]
-    return judge(expect, findings, case.name)
+def judge(expect: Sequence[str], top: Finding | None, name: str, error: str = "") -> Outcome:
+    """Compare the first finding of a dump with its label; healthy servers have an empty label."""
+    told = tuple(expect)
+    if top is None:
+        quiet = not expect or "?" in expect
+        return Outcome(name, told, QUIET if quiet else MISSED, reason=error or "no finding")
+    found = top.signature or "an unknown stall"
+    right = top.signature in expect or (top.signature is None and "?" in expect)
+    if top.confidence < SURE:
+        quiet = not expect or "?" in expect
+        result = QUIET if quiet else MISSED
+        reason = f"{'only ' if right else ''}{found} {top.confidence:.2f}"
+    elif not expect:
+        result, reason = FALSE, f"{found} {top.confidence:.2f} on a server where nothing is wrong"
+    else:
+        result = RIGHT if right else WRONG
+        reason = "" if right else f"named {found} {top.confidence:.2f}"
+    return Outcome(name, told, result, top.signature, top.confidence, reason)
 
 
-def _without_own(case: Path, signatures: catalog.Catalog) -> Outcome:
-    """Judge a dump by a catalog that does not know its stall: naming none is right then."""
-    expect = json.loads((case / "meta.json").read_text())["expect"]
-    found = outcome(case, signatures.without(expect))
-    known = signatures.by_id.get(found.verdict or "")
-    if known is not None and not known.generic and found.confidence >= SURE:
-        return msgspec.structs.replace(found, result=FALSE)
-    return msgspec.structs.replace(found, result=QUIET)
+def _family(case: Labelled, signatures: catalog.Catalog) -> str:
+    known = [signatures.by_id[name].family for name in case.expect if name in signatures.by_id]
+    return known[0] if known else "healthy" if not case.expect else "unknown"
 
 
-def _verdicts(outcomes: Sequence[Outcome]) -> Section:
-    counts = {
-        result: sum(o.result == result for o in outcomes)
-        for result in (RIGHT, QUIET, WRONG, MISSED, FALSE)
+def outcome(item: Observed, model: Fit, signatures: catalog.Catalog) -> Outcome:
+    """Return what this fit makes of one dump."""
+    top = first(item, model, signatures)
+    found = judge(item.case.expect, top, item.case.name, item.error)
+    return msgspec.structs.replace(
+        found, format=item.format, family=_family(item.case, signatures)
+    )
+
+
+def tested(
+    seen: Sequence[Observed], signatures: catalog.Catalog
+) -> list[tuple[Fit, Observed, Outcome]]:
+    """Judge each dump by a fit to all sources but its own."""
+    return [
+        (model, item, outcome(item, model, signatures))
+        for model, items in left_out(seen, naming.load(), signatures)
+        for item in items
+    ]
+
+
+def _counts(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    stalls = [o for o in outcomes if not o.healthy]
+    healthy = [o for o in outcomes if o.healthy]
+    right = sum(o.good for o in stalls)
+    return {
+        "stalls": str(len(stalls)),
+        "right": f"{right} ({right / len(stalls):.0%})" if stalls else "-",
+        "missed": str(sum(o.result == MISSED for o in stalls)),
+        "wrong": str(sum(o.result == WRONG for o in stalls)),
+        "healthy": str(len(healthy)),
+        "false": str(sum(o.result == FALSE for o in healthy)),
     }
-    good = sum(o.good for o in outcomes)
-    healthy = sum(o.healthy for o in outcomes)
-    row = Row(
-        "dumps",
-        {
-            "all": str(len(outcomes)),
-            "right": str(counts[RIGHT]),
-            "rightly no finding": str(counts[QUIET]),
-            "wrong": str(counts[WRONG]),
-            "missed": str(counts[MISSED]),
-            "false findings": f"{counts[FALSE]} of {healthy} healthy",
-        },
-    )
-    return Section(
-        "verdicts",
-        "Verdicts on public dumps",
-        (row,),
-        goals=(
-            (f"{good / len(outcomes):.1%} right; goal {GOAL:.0%}", good >= GOAL * len(outcomes)),
-            (f"{counts[FALSE]} false findings; goal 0", counts[FALSE] == 0),
-        ),
-        notes=tuple(f"{o.name}: {o.result}: {o.reason}" for o in outcomes if not o.good),
+
+
+def _goals(outcomes: Sequence[Outcome], least: float) -> tuple[tuple[str, bool], ...]:
+    stalls = [o for o in outcomes if not o.healthy]
+    right = sum(o.good for o in stalls) / max(1, len(stalls))
+    wrong = sum(o.result == WRONG for o in stalls) / max(1, len(stalls))
+    false = sum(o.result == FALSE for o in outcomes)
+    return (
+        (f"{right:.1%} right at {SURE} or more; goal {least:.0%}", right >= least),
+        (f"{wrong:.1%} wrong; goal under {GOAL_WRONG:.0%}", wrong < GOAL_WRONG),
+        (f"{false} false findings on healthy servers; goal 0", false == 0),
     )
 
 
-def _confidence(outcomes: Sequence[Outcome]) -> Section:
+def _table(title: str, key: str, outcomes: Sequence[Outcome]) -> Section:
+    """Return a table by format or family."""
+    names = sorted({getattr(o, key) for o in outcomes})
+    rows = [Row(n, _counts([o for o in outcomes if getattr(o, key) == n])) for n in names]
+    return Section(f"by-{key}", title, (*rows, Row("all", _counts(outcomes))))
+
+
+def _bad(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    return tuple(
+        f"{o.name} ({', '.join(o.expect) or 'healthy'}): {o.result}: {o.reason}"
+        for o in outcomes
+        if not o.good
+    )
+
+
+def binned(
+    outcomes: Sequence[Outcome], low: float, high: float
+) -> tuple[int, float, float]:
+    """Return of the named first findings in a bin their number, mean confidence, share right."""
+    inside = [
+        o
+        for o in outcomes
+        if o.verdict is not None and low <= o.confidence < high and "?" not in o.expect
+    ]
+    if not inside:
+        return 0, 0.0, 0.0
+    mean = sum(o.confidence for o in inside) / len(inside)
+    return len(inside), mean, sum(o.verdict in o.expect for o in inside) / len(inside)
+
+
+def _reliability(outcomes: Sequence[Outcome]) -> Section:
     rows = []
+    goals = []
     for low, high in BINS:
-        inside = [o for o in outcomes if low <= o.confidence < high and o.verdict is not None]
-        right = sum(o.result == RIGHT for o in inside)
-        share = f"{right / len(inside):.0%}" if inside else "-"
+        count, mean, right = binned(outcomes, low, high)
         name = f"{low:.1f} and above" if high > 1 else f"{low:.1f} to {high:.1f}"
-        rows.append(Row(name, {"verdicts": str(len(inside)), "right": str(right), "share": share}))
-    return Section("confidence", "First findings by their confidence", tuple(rows))
+        cells = {"first findings": str(count)}
+        if count:
+            cells |= {"mean confidence": f"{mean:.2f}", "right": f"{right:.2f}"}
+        rows.append(Row(name, cells))
+        if count >= FEWEST:
+            off = abs(mean - right)
+            goals.append((f"{name}: {off:.2f} apart; goal {GOAL_BIN}", off <= GOAL_BIN))
+    named = [o for o in outcomes if o.verdict is not None and "?" not in o.expect]
+    brier = sum((o.confidence - (o.verdict in o.expect)) ** 2 for o in named) / max(1, len(named))
+    return Section(
+        "reliability",
+        "Confidence of the first finding, and how often it is right, on sources left out",
+        tuple(rows),
+        goals=tuple(goals),
+        notes=(
+            f"Brier score {brier:.3f} of {len(named)} first findings with a name",
+            f"bins of fewer than {FEWEST} have no goal",
+        ),
+    )
 
 
-def _unknown(cases: Sequence[Path], signatures: catalog.Catalog) -> Section:
+def _damaged(
+    judged: Sequence[tuple[Fit, Observed, Outcome]], signatures: catalog.Catalog, quick: bool
+) -> Section:
+    rows, goals, notes = [], [], []
+    for name, harm in DAMAGES.items():
+        outcomes = []
+        for model, item, _ in judged:
+            if item.error or item.format in ("stallscope", "bpf"):
+                continue
+            try:
+                text = item.case.read().decode("utf-8", "replace")
+            except UnicodeDecodeError:
+                continue
+            for number in range(1 if quick else ROUNDS):
+                seed = zlib.crc32(f"{SEED} {name} {item.case.name} {number}".encode())
+                broken = harm(text, random.Random(seed))  # noqa: S311
+                seen = observe(item.case, broken.encode(), signatures)
+                outcomes.append(outcome(seen, model, signatures))
+        rows.append(Row(name, _counts(outcomes)))
+        if name == DROPPED:
+            goals = list(_goals(outcomes, GOAL_DROPPED))
+        wrong = [o for o in outcomes if o.result in (WRONG, FALSE)]
+        notes += [f"{name}: {line}" for line in _bad(wrong)[:5]]
+    return Section(
+        "damage",
+        "The same under random damage",
+        tuple(rows),
+        goals=tuple(goals),
+        notes=(f"seed {SEED}", *notes),
+    )
+
+
+def _unknown(seen: Sequence[Observed], signatures: catalog.Catalog) -> Section:
     """What the tool says of stalls that it does not know: their signatures are taken out."""
-    labelled = [c for c in cases if json.loads((c / "meta.json").read_text())["expect"]]
-    outcomes = [_without_own(case, signatures) for case in labelled]
-    named = [o for o in outcomes if o.result == FALSE]
+    model = naming.load()
+    named = []
+    labelled = [item for item in seen if item.case.expect and not item.error]
+    for item in labelled:
+        other = signatures.without(item.case.expect)
+        again = observe(item.case, item.case.read(), other)
+        top = first(again, model, other)
+        known = other.by_id.get(top.signature or "") if top is not None else None
+        if top is not None and known and not known.generic and top.confidence >= SURE:
+            named.append(f"{item.case.name}: named {top.signature} ({top.confidence:.2f})")
     row = Row(
         "dumps without their signature",
         {
-            "all": str(len(outcomes)),
+            "all": str(len(labelled)),
             "another stall named, 0.5 and above": str(len(named)),
-            "none named, or a generic one": str(len(outcomes) - len(named)),
+            "none named, or a generic one": str(len(labelled) - len(named)),
         },
     )
     return Section(
         "unknown",
         "Dumps whose signatures were taken out of the catalog",
         (row,),
-        notes=tuple(f"{o.name}: {o.reason} ({o.confidence:.2f})" for o in named),
+        notes=tuple(named),
     )
 
 
 def sections(_server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
     """Yield the tables of this benchmark."""
-    if not only or {"verdicts", "confidence", "unknown"} & set(only):
-        yield from _of_corpus(only)
+    if not only or set(only) != {"live"}:
+        yield from _of_dumps(quick, only)
     if not only or "live" in only:
         yield own_dumps.section(quick)
 
 
-def _of_corpus(only: Sequence[str]) -> Iterator[Section]:
-    cases = sorted(path.parent for path in CORPUS.glob("*/meta.json"))
-    if not cases:
-        raise BenchError(f"no dumps in {CORPUS}: set STALLSCOPE_CORPUS")
+def _of_dumps(quick: bool, only: Sequence[str]) -> Iterator[Section]:
     signatures = catalog.load()
-    outcomes = [outcome(case, signatures) for case in cases]
-    if not only or "verdicts" in only:
-        yield _verdicts(outcomes)
-    if not only or "confidence" in only:
-        yield _confidence(outcomes)
+    cases = [*public(), *own()]
+    if not cases:
+        folders = ", ".join(map(str, (*PUBLIC, OWN)))
+        raise BenchError(f"no dumps in {folders}: set STALLSCOPE_CORPUS")
+    seen = [observe(case, case.read(), signatures) for case in cases]
+    if not only or "known" in only:
+        known = [outcome(item, naming.load(), signatures) for item in seen]
+        yield Section(
+            "known",
+            "Verdicts with the package's fit, which knows these dumps",
+            tuple(
+                Row(title, _counts([o for o, c in zip(known, cases, strict=True) if c.public == is_public]))
+                for title, is_public in (("public dumps", True), ("own dumps", False))
+            ),
+            goals=_goals(known, GOAL_KNOWN),
+            notes=_bad(known),
+        )
+    judged = tested(seen, signatures)
+    of_public = [o for _, item, o in judged if item.case.public]
+    outcomes = [o for _, _, o in judged]
+    if not only or "left-out" in only:
+        yield msgspec.structs.replace(
+            _table("Sources left out: public dumps, by format", "format", of_public),
+            goals=_goals(of_public, GOAL),
+            notes=_bad(of_public),
+        )
+        yield msgspec.structs.replace(
+            _table("Sources left out: public and own dumps, by family", "family", outcomes),
+            goals=_goals(outcomes, GOAL),
+            notes=_bad([o for _, item, o in judged if not item.case.public]),
+        )
+    if not only or "reliability" in only:
+        yield _reliability(outcomes)
+    if not only or "damage" in only:
+        yield _damaged(judged, signatures, quick)
     if not only or "unknown" in only:
-        yield _unknown(cases, signatures)
+        yield _unknown(seen, signatures)
+
+
+def explain(path: Path) -> Iterator[str]:
+    """Yield how each finding of a file came about: its signs with their weights, and its place."""
+    signatures, model = catalog.load(), naming.load()
+    options = engine.Options(min_confidence=0.0)
+    for capture in importers.load(path.read_bytes(), path.name):
+        analysis = engine.analyze(capture, signatures, options=options)
+        yield f"{capture.backend}: {len(capture.threads)} stacks, server {analysis.server}"
+        for finding in analysis.findings:
+            yield ""
+            yield from _explained(finding, model)
+
+
+def _explained(finding: Finding, model: Fit) -> Iterator[str]:
+    impact = finding.impact
+    yield f"{finding.signature or 'no name'}: {finding.title}"
+    yield f"  confidence {finding.confidence:.2f}; {impact.kind}: {impact.threads:g} threads, {impact.share:.0%}"
+    if finding.victim_of:
+        yield f"  a victim of {finding.victim_of}"
+    if finding.signature is not None:
+        yield f"  {model.intercept:+6.2f}  to begin with"
+        for sign, weight in model.weights.items():
+            if value := getattr(finding.signs, sign):
+                yield f"  {weight * value:+6.2f}  {sign} {value:.2f} x {weight:.2f}"
+    for text in finding.evidence:
+        yield f"  for: {text}"
+    for text in finding.against:
+        yield f"  against: {text}"
