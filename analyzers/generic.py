@@ -198,7 +198,7 @@ def _unnamed(scene: Scene, left: Sequence[int]) -> Case | None:
     share = count / max(1, scene.weight(scene.active))
     at_once = scene.at_once(threads)
     # Somebody has chosen the threads of a dump without idle ones: each of them says something.
-    least = signature.min_waiters if IDLE in scene.states else 1
+    least = 1 if scene.chosen else signature.min_waiters
     if at_once < least or share < STALL_SHARE:
         return None
     what = _kind_of_wait(scene, threads)
@@ -215,12 +215,12 @@ def _unnamed(scene: Scene, left: Sequence[int]) -> Case | None:
     if _nameless(scene.capture):
         against.append("many frames have no names: install debug symbols of the server")
     who = "1 thread waits" if count == 1 else f"{count} threads wait"
-    of = f" of {part}" if part else ""
+    of = f" ({part})" if part else ""
     return Case(
         signature,
         tuple(threads),
         blocker,
-        title=f"{who} for {what}{of} in {site}, for an unknown reason",
+        title=f"{who} for {what} in {site}{of}, for an unknown reason",
         says=tuple(says),
         against=tuple(against),
         unnamed=True,

@@ -19,7 +19,7 @@ import msgspec
 from stallscope.analyzers.analysis import Impact, Signs
 from stallscope.analyzers.blame import Case, released
 from stallscope.analyzers.scene import Scene
-from stallscope.analyzers.waits import IDLE, INCOMPLETE, MOST_STRANGE
+from stallscope.analyzers.waits import INCOMPLETE, MOST_STRANGE, RUNNING
 
 __all__ = ["DATA", "SIGNS", "Fit", "load", "signs"]
 
@@ -80,7 +80,8 @@ def signs(
     listed = any((lock := scene.lock_of(i)) and lock.source == "status" for i in case.waiters)
     least = FEW_LISTED if listed else max(signature.min_waiters, LEAST_RELEASED * released(case))
     few = at_once < least and not lasting
-    chosen = IDLE not in scene.states
+    # A report of waits has no idle threads, but others that run.
+    chosen = scene.chosen and not (listed and RUNNING in scene.states)
     certain = case.blocker is not None and case.blocker.certain
     threads = scene.capture.threads
     price = sum(scene.shape(i).price * threads[i].count for i in case.waiters)
@@ -100,7 +101,7 @@ def signs(
         rival=float(bool(scene.rivals(case.waiters, signature))) if not signature.generic else 0.0,
         strange=min(1.0, price / (MOST_STRANGE * max(1, scene.weight(case.waiters)))),
         incomplete=_part(scene, INCOMPLETE),
-        lone=float(not case.waiters),
+        lone=float(not (case.waiters or case.held_up)),
         idle_work=float(signature.busy and found.share < LEAST_BUSY),
         unqueued=_unqueued(scene, case),
         generic=float(signature.generic),

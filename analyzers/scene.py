@@ -15,7 +15,7 @@ from stallscope.analyzers.graph import Graph
 from stallscope.analyzers.persistence import Persistence
 from stallscope.analyzers.pool import Pool, Sighting
 from stallscope.analyzers.stacks import Shape, Stacks
-from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING
+from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING, WHOLE
 from stallscope.model.capture import Capture, Lock, LockKind, Thread
 
 __all__ = ["SAMPLE", "Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
@@ -144,6 +144,13 @@ class Scene:
     @cached_property
     def excerpt(self) -> bool:
         return self.total <= EXCERPT
+
+    @cached_property
+    def chosen(self) -> bool:
+        """Return whether somebody has chosen the threads of the dump: a whole server has idle ones,
+        and what this program captures is whole."""
+        whole = WHOLE.intersection(self.states)
+        return not whole and all(thread.label is None for thread in self.capture.threads)
 
     @cached_property
     def own(self) -> frozenset[int]:

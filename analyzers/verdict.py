@@ -71,13 +71,19 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
 
 
 def _confidence(signs: Signs, fit: Fit, *, named: bool) -> float:
-    return round(fit.confidence(signs) if named else UNNAMED_MOST * signs.share, 2)
+    if named:
+        return round(fit.confidence(signs), 2)
+    return round(UNNAMED_MOST * signs.share * (1.0 - signs.brief), 2)
 
 
 def named_again(finding: Finding, fit: Fit) -> Finding:
     """Return a finding of one capture with the confidence of another fit."""
     confidence = _confidence(finding.signs, fit, named=finding.signature is not None)
     return msgspec.structs.replace(finding, confidence=confidence)
+
+
+def _stands_unnamed(finding: Finding) -> bool:
+    return finding.signature is None and finding.impact.is_stall and not finding.signs.brief
 
 
 def _link_tid(scene: Scene, case: Case, *, root: bool) -> int | None:
@@ -96,7 +102,7 @@ def order(found: Sequence[Finding], catalog: Catalog, least: float) -> list[Find
     kept = [
         finding
         for finding in found
-        if finding.confidence >= least or (finding.signature is None and finding.impact.is_stall)
+        if finding.confidence >= least or _stands_unnamed(finding)
     ]
     names = {finding.signature for finding in kept}
 

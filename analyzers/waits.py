@@ -17,6 +17,7 @@ __all__ = [
     "MOST_STRANGE",
     "RUNNING",
     "UNSEEN",
+    "WHOLE",
     "WAITING",
     "WORKS",
     "Wait",
@@ -40,6 +41,8 @@ UNSEEN = "unseen"
 An
 idle connection does, and so does a thread that waits for what the server built itself."""
 
+WHOLE = frozenset({IDLE, UNSEEN})
+"""A dump with such threads is one of a whole server: nobody has chosen what it shows."""
 LOST = "lost"
 """How the unwinding of a thread ended, of which a dump lost frames."""
 

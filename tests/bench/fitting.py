@@ -22,8 +22,19 @@ AGAINST = frozenset(
 )
 """Signs that never make a name surer; all others but these and ``EITHER`` never make it less."""
 EITHER = frozenset({"chosen", "listed", "generic"})
+PRIOR = {
+    "brief": -6.0,  # a wait that is over in 10 ms is no stall; no dump but the library's says so
+    "idle_work": -3.0,  # who works keeps nobody waiting, if few do
+    "few": -2.0,  # on a server that works a thread or two wait at each moment
+    "lone": -1.0,
+    "generic": -1.0,  # what any program has says less than the server's own name
+    "blocker": 0.5,
+    "lock": 0.5,
+    "lasting": 0.5,
+}
+"""What is known without data. A weight is held near it, or near 0, where data is rare."""
 RIDGE = 1.0
-"""How strongly weights are held near 0: some signs are rare."""
+"""How strongly, in dumps."""
 OWN_WEIGHT = 0.25
 """Of a dump that was made here, in one of several formats, against a public one."""
 ROUNDS = 4
@@ -89,14 +100,14 @@ def fit(seen: Sequence[Observed], start: Fit, signatures: catalog.Catalog) -> Fi
     model = start
     for _ in range(ROUNDS):
         samples = _samples(seen, model, signatures)
-        names = [name for name in SIGNS if any(getattr(s[0], name) for s in samples)]
+        names = list(SIGNS)
         while True:
             values = _logistic(samples, names)
             wrong = [n for n, v in zip(names, values[1:], strict=True) if _is_wrong(n, v)]
             if not wrong:
                 break
             names = [name for name in names if name not in wrong]
-        weights = dict(zip(names, (round(v, 3) for v in values[1:]), strict=True))
+        weights = {n: round(v, 3) for n, v in zip(names, values[1:], strict=True) if round(v, 3)}
         model = Fit(intercept=round(values[0], 3), weights=weights, most=MOST)
     return model
 
@@ -111,9 +122,11 @@ def _logistic(samples: Sequence[tuple[Signs, bool, float]], names: Sequence[str]
     """Return intercept and weights of a logistic model, by Newton's method with a ridge."""
     rows = [([1.0, *(getattr(s, n) for n in names)], y, w) for s, y, w in samples]
     size = len(names) + 1
-    beta = [0.0] * size
+    prior = [0.0, *(PRIOR.get(name, 0.0) for name in names)]
+    beta = list(prior)
     for _ in range(30):
-        gradient = [0.0] + [-RIDGE * b for b in beta[1:]]
+        gradient = [-RIDGE * (b - p) for b, p in zip(beta, prior, strict=True)]
+        gradient[0] = 0.0
         hessian = [[RIDGE * (i == j and i > 0) for j in range(size)] for i in range(size)]
         hessian[0][0] = 1e-6
         for row, right, weight in rows:

@@ -239,6 +239,7 @@ def test_groups_of_the_first_frames(analyze: Analyze) -> None:
 def test_weak_findings_are_left_out_unless_asked_for(analyze: Analyze) -> None:
     scenery = Scenery()
     scenery.add(OPENING)
+    scenery.add(IDLE_SESSION)
     scenery.add(f"JOIN::exec, {SESSION}", times=5, state="R")
     assert analyze(scenery).findings == ()
     assert analyze(scenery, min_confidence=0.0).findings[0].signature == "table-open-lock"

@@ -188,4 +188,5 @@ def test_semaphores(place: str, lock: Lock, signature: str, signatures: catalog.
     assert finding.signature == signature
     assert finding.confidence >= 0.5
     brief = [msgspec.structs.replace(thread, waited_ns=0) for thread in waiters[:2]]
-    assert all(f.confidence < 0.5 for f in find(signatures, report(brief, (lock,))))
+    busy = [Thread(200 + n, (), activity="ACTIVE") for n in range(8)]
+    assert all(f.confidence < 0.5 for f in find(signatures, report([*brief, *busy], (lock,))))

@@ -49,7 +49,8 @@ def test_a_stall_that_nobody_knows(kind: str, signatures: catalog.Catalog) -> No
     assert f"they share {site} < {caller}" in " ".join(finding.evidence)
     assert finding.blocker is not None
     assert finding.blocker.tid == blocker
-    assert 0.5 <= finding.confidence <= 0.6
+    assert 0.2 < finding.confidence < 0.5
+    assert finding.impact.kind == "stall"
     assert any("no signature" in text for text in finding.against)
 
 

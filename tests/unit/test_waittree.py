@@ -83,7 +83,7 @@ def test_a_chain_nests(signatures: catalog.Catalog) -> None:
     (root,) = forest(analysis)
     assert (root.thread, root.behind) == (0, 3)
     assert text(analysis) == [
-        "  thread 1, running",
+        "  thread 1, running (the blocker)",
         "  └─ lock_of_1 (mutex at 0x1001): 1 waits [futex]",
         "     └─ thread 2, waiting, in work",
         "        └─ lock_of_2 (mutex at 0x1002): 2 wait [futex]",
