@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -44,10 +44,12 @@ WORDS = {
 """Kind of wait, in a sentence."""
 
 
-def cases(scene: Scene) -> list[Case]:
-    """Return the cases that are possible for any program."""
+def cases(scene: Scene, known: Collection[Case]) -> list[Case]:
+    """Return the cases that are possible for any program, of threads that none of the known cases
+    holds up."""
     out = _cycles(scene)
-    left = _unexplained(scene)
+    taken = {index for case in known for index in case.held_up}
+    left = [index for index in _unexplained(scene) if index not in taken]
     convoy = _convoy(scene, left)
     if convoy is not None:
         out.append(convoy)

@@ -26,7 +26,7 @@ LAST = 1_000
 def findings(scene: Scene, fit: Fit) -> list[Finding]:
     """Return a finding for each case, in no particular order."""
     cases = blame.named(scene)
-    for case in generic.cases(scene):
+    for case in generic.cases(scene, list(cases.values())):
         cases.setdefault(case.signature.id, case)
     blame.link(scene, cases)
     blame.add_rings(scene, cases)
@@ -41,6 +41,8 @@ def _finding(scene: Scene, cases: Mapping[str, Case], case: Case, fit: Fit) -> F
     impact = blame.impact(scene, case, held_up)
     signs = naming.signs(scene, case, cases, held_up, impact)
     says, against = evidence.collect(scene, case, victims)
+    if impact.time_s is not None and len(held_up) > 1:
+        says.append(f"these threads have waited {impact.time_s:.1f} s together")
     chain = [
         Link(
             signature=item.signature.id,

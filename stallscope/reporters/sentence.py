@@ -62,10 +62,7 @@ class Speaker:
 
     def impact(self, impact: Impact) -> str:
         """Return how much of the server a finding holds up."""
-        text = f"a {impact.kind} of {impact.share:.0%} of the threads with work"
-        if impact.time_s is None:
-            return text
-        return f"{text}, {impact.time_s:.1f} s of their time"
+        return f"a {impact.kind}: {impact.share:.0%} of active threads"
 
     def finding(self, finding: Finding) -> str:
         """Return how many threads stall in what, how much that is, and the confidence."""

@@ -21,6 +21,7 @@ from stallscope.analyzers.analysis import (
     Edge,
     Finding,
     Group,
+    Impact,
     Link,
     WaiterGroup,
 )
@@ -94,9 +95,15 @@ def stalled() -> Analysis:
         references=("https://dom.as/2010/02/26/opening-tables-v2/",),
         against=("one stack is not known",),
         members=(1, 2, 3),
+        impact=Impact(threads=3.0, share=0.75, time_s=12.25),
     )
     other = msgspec.structs.replace(
-        finding, signature=None, title="1 thread waits in nothing known", confidence=0.2, threads=1
+        finding,
+        signature=None,
+        title="1 thread waits in nothing known",
+        confidence=0.2,
+        threads=1,
+        impact=Impact(threads=1.0, share=0.25),
     )
     return Analysis(
         capture=msgspec.structs.replace(capture, path="/tmp/stall.jsonl"),
@@ -186,6 +193,16 @@ def hostile() -> Analysis:
     places = ((HOSTILE, long, "a" * 500),) * len(threads)
     return msgspec.structs.replace(
         base, capture=capture, findings=(finding,), groups=groups, version=HOSTILE, places=places
+    )
+
+
+def test_waiters_without_a_finding_are_not_called_well() -> None:
+    places = (WaiterGroup(3, ("zorn_wait", "zorn_work")), WaiterGroup(1, ("quib",)))
+    analysis = msgspec.structs.replace(stalled(), findings=(), waiting_in=places)
+    first = text(analysis).split("\n\n")[0]
+    assert "no stall found" not in first
+    assert "no stall is named, but 4 threads wait: 3 in zorn_wait < zorn_work" in " ".join(
+        first.split()
     )
 
 
@@ -303,7 +320,7 @@ def test_a_likely_blocker_is_called_likely() -> None:
     blocker = stalled().findings[0].blocker
     assert blocker is not None
     report = with_finding(blocker=msgspec.structs.replace(blocker, certain=False))
-    assert "; likely blocked by thread 100, waiting" in text(report, width=200)
+    assert "; likely blocked by thread 100, waiting" in " ".join(text(report, width=200).split())
     assert "\nBlocker, likely\n" in text(report)
     assert json_reporter.render(report)["findings"][0]["blocker"]["certain"] is False
 
