@@ -101,11 +101,7 @@ def order(found: Sequence[Finding], catalog: Catalog, least: float) -> list[Find
     ``least``: the confidence below which a name is not worth showing; what has none is shown for
     what it holds up.
     """
-    kept = [
-        finding
-        for finding in found
-        if finding.confidence >= least or _stands_unnamed(finding)
-    ]
+    kept = [finding for finding in found if finding.confidence >= least or _stands_unnamed(finding)]
     names = {finding.signature for finding in kept}
 
     def rank(finding: Finding) -> tuple[bool, float, int, int]:

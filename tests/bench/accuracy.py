@@ -51,6 +51,7 @@ DAMAGES: dict[str, Damage] = {
     "50 % of the threads removed": lambda text, rng: damage.remove_threads(text, 0.50, rng),
 }
 DROPPED = "10 % of the frames dropped"
+PARTS = {"public dumps": True, "own dumps": False}
 ROUNDS = 3
 """Random damages of each kind and dump."""
 
@@ -105,9 +106,7 @@ def outcome(item: Observed, model: Fit, signatures: catalog.Catalog) -> Outcome:
     """Return what this fit makes of one dump."""
     top = first(item, model, signatures)
     found = judge(item.case.expect, top, item.case.name, item.error)
-    return msgspec.structs.replace(
-        found, format=item.format, family=_family(item.case, signatures)
-    )
+    return msgspec.structs.replace(found, format=item.format, family=_family(item.case, signatures))
 
 
 def tested(
@@ -162,9 +161,7 @@ def _bad(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     )
 
 
-def binned(
-    outcomes: Sequence[Outcome], low: float, high: float
-) -> tuple[int, float, float]:
+def binned(outcomes: Sequence[Outcome], low: float, high: float) -> tuple[int, float, float]:
     """Return of the named first findings in a bin their number, mean confidence, share right."""
     inside = [
         o
@@ -219,7 +216,7 @@ def _damaged(
                 continue
             for number in range(1 if quick else ROUNDS):
                 seed = zlib.crc32(f"{SEED} {name} {item.case.name} {number}".encode())
-                broken = harm(text, random.Random(seed))  # noqa: S311
+                broken = harm(text, random.Random(seed))
                 seen = observe(item.case, broken.encode(), signatures)
                 outcomes.append(outcome(seen, model, signatures))
         rows.append(Row(name, _counts(outcomes)))
@@ -284,10 +281,7 @@ def _of_dumps(quick: bool, only: Sequence[str]) -> Iterator[Section]:
         yield Section(
             "known",
             "Verdicts with the package's fit, which knows these dumps",
-            tuple(
-                Row(title, _counts([o for o, c in zip(known, cases, strict=True) if c.public == is_public]))
-                for title, is_public in (("public dumps", True), ("own dumps", False))
-            ),
+            tuple(Row(title, _counts(_part(known, cases, title))) for title in PARTS),
             goals=_goals(known, GOAL_KNOWN),
             notes=_bad(known),
         )
@@ -313,6 +307,11 @@ def _of_dumps(quick: bool, only: Sequence[str]) -> Iterator[Section]:
         yield _unknown(seen, signatures)
 
 
+def _part(outcomes: Sequence[Outcome], cases: Sequence[Labelled], title: str) -> list[Outcome]:
+    pairs = zip(outcomes, cases, strict=True)
+    return [found for found, case in pairs if case.public == PARTS[title]]
+
+
 def explain(path: Path) -> Iterator[str]:
     """Yield how each finding of a file came about: its signs with their weights, and its place."""
     signatures, model = catalog.load(), naming.load()
@@ -328,7 +327,8 @@ def explain(path: Path) -> Iterator[str]:
 def _explained(finding: Finding, model: Fit) -> Iterator[str]:
     impact = finding.impact
     yield f"{finding.signature or 'no name'}: {finding.title}"
-    yield f"  confidence {finding.confidence:.2f}; {impact.kind}: {impact.threads:g} threads, {impact.share:.0%}"
+    held_up = f"{impact.threads:g} threads, {impact.share:.0%}"
+    yield f"  confidence {finding.confidence:.2f}; {impact.kind}: {held_up}"
     if finding.victim_of:
         yield f"  a victim of {finding.victim_of}"
     if finding.signature is not None:

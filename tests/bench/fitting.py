@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from stallscope.analyzers import catalog, engine, importers, verdict
 from stallscope.analyzers.analysis import Finding, Signs
 from stallscope.analyzers.naming import SIGNS, Fit
@@ -18,7 +16,19 @@ from tests.bench.labelled import Labelled
 __all__ = ["FOLDS", "Observed", "first", "fit", "left_out", "observe"]
 
 AGAINST = frozenset(
-    "few few_chosen single brief rival strange incomplete lone idle_work unqueued nearer".split()
+    [
+        "few",
+        "few_chosen",
+        "single",
+        "brief",
+        "rival",
+        "strange",
+        "incomplete",
+        "lone",
+        "idle_work",
+        "unqueued",
+        "nearer",
+    ]
 )
 """Signs that never make a name surer; all others but these and ``EITHER`` never make it less."""
 EITHER = frozenset({"chosen", "listed", "generic"})
