@@ -150,6 +150,10 @@ def link(scene: Scene, cases: dict[str, Case]) -> None:
             continue
         if not blocker.chains and not _stuck(scene, case):
             continue
+        ring = next((c for c in cases.values() if c.closed and blocker.thread in c.waiters), None)
+        if ring is not None and ring is not case:
+            case.root = ring.signature.id
+            continue
         other = scene.assigned.get(blocker.thread)
         if other is None or other.id == case.signature.id or other.id not in cases:
             continue

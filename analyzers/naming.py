@@ -104,7 +104,7 @@ def signs(
         lone=float(not (case.waiters or case.held_up)),
         idle_work=float(signature.busy and found.share < LEAST_BUSY),
         unqueued=_unqueued(scene, case),
-        generic=float(signature.generic),
+        generic=float(signature.generic and not case.closed),
         nearer=float(_has_nearer(scene, case, cases)),
     )
 

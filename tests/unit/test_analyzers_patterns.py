@@ -84,7 +84,53 @@ def test_the_place_of_the_match() -> None:
     vocabulary = Vocabulary({})
     compiled = vocabulary.pattern("b, ..., d", anchored=False)
     masks = [vocabulary.mask(name) for name in ("a", "b", "c", "d", "e")]
-    assert compiled.match(masks, [False] * 5) [:2] == (1, 3)
+    assert compiled.match(masks, [False] * 5) == (1, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stack", "slack", "price"),
+    [
+        ("a, b", "futex, a, zorn, b", 1, 1),
+        ("a, b", "futex, zorn, a, b", 1, 1),
+        ("a, b", "futex, zorn, a, quib, b", 2, 2),
+        ("a, b", "futex, zorn, a, quib, b", 1, None),
+        ("a, b", "futex, a, zorn, quib, flam, b", 2, None),
+        ("a, b", "futex, a, other, b", 2, None),
+        ("a, ...1, b", "futex, a, other, zorn, b", 1, 1),
+        ("a, ...1, b", "futex, a, zorn, b", 2, 0),
+        ("a, ..., b", "futex, a, zorn, quib, flam, b", 0, 0),
+        ("a, b ! other", "futex, a, zorn, b, other", 2, None),
+    ],
+)
+def test_strange_frames_have_a_price(
+    pattern: str, stack: str, slack: int, price: int | None
+) -> None:
+    vocabulary = Vocabulary({})
+    compiled = vocabulary.pattern(pattern, anchored=True)
+    names = stack.split(", ")
+    masks = [vocabulary.mask(name) for name in names]
+    helpers = [name == "futex" for name in names]
+    strange = [name in ("zorn", "quib", "flam") for name in names]
+    match = compiled.match(masks, helpers, strange, slack)
+    assert (None if match is None else match.price) == price
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stack", "found"),
+    [
+        ("wait, a, b", "event, a, b", True),
+        ("wait, a, b", "a, b", True),
+        ("wait, a, b", "x, a, b", False),
+        ("wait", "event", False),
+        ("wait, ..., a", "event, a", False),
+    ],
+)
+def test_a_stack_without_its_leaf(pattern: str, stack: str, found: bool) -> None:
+    vocabulary = Vocabulary({})
+    compiled = vocabulary.pattern(pattern, anchored=True)
+    masks = [vocabulary.mask(name) for name in stack.split(", ")]
+    helpers = [name == "event" for name in stack.split(", ")]
+    assert (compiled.match_leafless(masks, helpers) is not None) is found
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public stack dumps with known causes, where the machine has them; none of them is in this tree.
 
-``STALLSCOPE_CORPUS`` names the folder. Each case has ``dump.txt`` and ``meta.json``, whose
+``STALLSCOPE_CORPUS`` names the folders, with colons between them. Each case has ``dump.txt`` and ``meta.json``, whose
 ``expect`` lists the signatures that are right as the first finding; empty: nothing is wrong there.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from stallscope.analyzers import catalog, engine, importers
 from stallscope.analyzers.analysis import Finding
+from tests.bench.labelled import public
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-CORPUS = Path(os.environ.get("STALLSCOPE_CORPUS", CHECKOUT.parent / "shared" / "corpus"))
-CASES = sorted(path.parent for path in CORPUS.glob("*/meta.json"))
+CASES = [case.path.parent for case in public()]
 SURE = 0.5
 
 
@@ -33,7 +31,7 @@ def findings(case: Path, signatures: catalog.Catalog) -> list[Finding]:
     ]
 
 
-@pytest.mark.skipif(not CASES, reason=f"no dumps in {CORPUS}: set STALLSCOPE_CORPUS")
+@pytest.mark.skipif(not CASES, reason="no public dumps here: set STALLSCOPE_CORPUS")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_verdict(case: Path, signatures: catalog.Catalog) -> None:
     expect = set(json.loads((case / "meta.json").read_text())["expect"])
