@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gdb's text to stacks, fast: equal frames are parsed once, all that differs is their arguments.
+"""gdb's text to stacks, fast: equal threads and frames are read once. Mostly, all that differs is
+their arguments, so texts are compared without the values of these.
 
 Nothing here knows where one dump ends and the next begins, so pieces of a file can be scanned
 apart, in several processes, and put together in order by `gdb`.
@@ -7,28 +8,37 @@ apart, in several processes, and put together in order by `gdb`.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from stallscope.analyzers.importers.dump import MAX_FRAMES, MAX_LINE, squeeze
+from stallscope.analyzers.importers.gdb_frames import (
+    LOCK_ARGUMENT,
+    LOCKERS,
+    Open,
+    RawFrame,
+    is_bare,
+    is_continuation,
+    is_frame,
+    parse,
+)
 from stallscope.analyzers.names import bare, normalize
 from stallscope.model.capture import LockKind
 
 __all__ = ["DumpStart", "RawFrame", "RawThread", "Scan", "boundary", "scan"]
 
-MAX_LOGICAL = 262_144
-"""Characters of one frame over all its lines."""
-MAX_KEPT = 400
-"""Characters of a line that is remembered whole."""
+MAX_KEPT = 2000
+"""Characters of a line that is remembered."""
 _MAX_CACHE = 100_000
+_LOCAL = -1 << 40
+"""In place of a frame: a line of `bt full` about a variable."""
 
-RawFrame = tuple[str | None, int | None, str | None, str | None]
-"""Symbol, pc, source, library."""
 
-
-class RawThread(msgspec.Struct, array_like=True, gc=False):
+class RawThread(msgspec.Struct, array_like=True, tag=0, gc=False):
     """A thread; ``stack`` is an index into the scan's stacks."""
 
     tid: int
@@ -43,9 +53,11 @@ class RawThread(msgspec.Struct, array_like=True, gc=False):
     cut: bool = False
     continues: bool = False
     """The piece began inside a thread: this is the rest of the one before."""
+    first: int = 0
+    """The number of its first frame, where it continues one."""
 
 
-class DumpStart(msgspec.Struct, array_like=True):
+class DumpStart(msgspec.Struct, array_like=True, tag=1):
     """A line that occurs only at the start of a dump."""
 
     pid: int = 0
@@ -61,18 +73,28 @@ class Scan(msgspec.Struct):
     rest: str
     quickstack: bool = False
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Scan], tuple[bytes]]:
+        """Go between processes ten times as fast as pickle's own way."""
+        return _decode, (msgspec.msgpack.encode(self),)
+
+
+def _decode(data: bytes) -> Scan:
+    return msgspec.msgpack.decode(data, type=Scan)
+
 
 _FRAME = re.compile(r"\s*#(\d{1,8})\s+(\S.*)")
-_BODY = re.compile(
-    r"0x[0-9a-f]{1,16} in \S|<signal handler called>|<function called from gdb>"
-    r"|(?!0x)[^\s(][^\n]{0,2000}? \("
-)
 _HEADER = re.compile(
     r"\s*(?:\[Switching to )?[Tt]hread (?:\d{1,9}(?:\.\d{1,9})?|0x[0-9a-f]{1,16}) \("
 )
 _USUAL = re.compile(
-    r'Thread (\d{1,9}) \(Thread 0x[0-9a-f]{1,16} \(LWP (\d{1,9})\)(?: "([^"]{0,64})")?\):'
+    r"(\d{1,9}) \((?:Thread 0x[0-9a-f]{1,16} \()?LWP (\d{1,9})\)?"
+    r'(?: "([^"\n]{0,64})")?\):(?:\n|\Z)'
 )
+"""The head of a thread without its first word."""
+_VALUE = re.compile(r'=[ \-0-9a-fx]+(?:"(?:[^"\\\n]+|\\.)*")?')
+_NUMBERED = tuple(f"#{number} " for number in range(MAX_FRAMES + 1))
+_FRAME_NUMBER = re.compile(r"\s*#(\d{1,8})")
+_TWO_FRAMES = re.compile(r"^[ \t]{0,8}#0[ \t]+[^\s#][^\n]*\n[ \t]{0,8}#1[ \t]", re.M)
 _LWP = re.compile(r"LWP (\d{1,9})|process (\d{1,9})|Thread \d{1,9}\.(\d{1,9})")
 _NUMBER = re.compile(r"[Tt]hread (\d{1,9})\b")
 _NAME = re.compile(r'"([^"]{0,64})"')
@@ -91,13 +113,6 @@ _BARE = re.compile(r"^([ \t]{0,8})(\d{1,4})(?=[ \t]{1,3}0x[0-9a-f]{6,16} in \S)"
 _BARE_FIRST = re.compile(
     r"^([ \t]{0,8})0(?=  ?[\w:~@.]{2,200} \([^\n]{0,300}\n[ \t]{0,8}#1 )", re.M
 )
-_PC = re.compile(r"0x([0-9a-f]{1,16}) in ")
-_SIMPLE = re.compile(r"([\w:~$.@*]+) \(")
-_SOURCE = re.compile(r"\)\s+at (\S[^()]{0,4096}:\d+)\s*$")
-_FROM = re.compile(r"\)?\s+from (\S[^()\"]{0,4096}?)\s*$")
-_FILE_LINE = re.compile(r".+\.\w{1,4}:\d+")
-_CONTINUATION = re.compile(r"\s*(?:at|from) (?!=)\S")
-_DRGN = re.compile(r"\([^()\s=]+:\d+(?::\d+)?\)\s*$")
 _OF_FULL = ("No locals.", "No symbol table info available.", "Backtrace stopped", "warning: ")
 _STOPPED = (
     ("Cannot access memory", "no-memory"),
@@ -106,33 +121,6 @@ _STOPPED = (
     ("Backtrace limit", "limit"),
 )
 
-# Functions that get the lock they wait for as an argument which gdb prints.
-_LOCKERS = {
-    "pthread_mutex_lock": LockKind.MUTEX,
-    "native_mutex_lock": LockKind.MUTEX,
-    "my_mutex_lock": LockKind.MUTEX,
-    "inline_mysql_mutex_lock": LockKind.MUTEX,
-    "psi_mutex_lock": LockKind.MUTEX,
-    "safe_mutex_lock": LockKind.MUTEX,
-    "os_fast_mutex_lock_func": LockKind.MUTEX,
-    "pthread_rwlock_rdlock": LockKind.RWLOCK,
-    "pthread_rwlock_wrlock": LockKind.RWLOCK,
-    "pthread_rwlock_rdlock_full64": LockKind.RWLOCK,
-    "pthread_rwlock_wrlock_full64": LockKind.RWLOCK,
-    "mutex_spin_wait": LockKind.INTERNAL,
-    "rw_lock_s_lock_spin": LockKind.INTERNAL,
-    "rw_lock_x_lock_func": LockKind.INTERNAL,
-    "rw_lock_sx_lock_func": LockKind.INTERNAL,
-    "TTASEventMutex::wait": LockKind.INTERNAL,
-    "PolicyMutex::enter": LockKind.INTERNAL,
-    "ssux_lock_impl::rd_wait": LockKind.INTERNAL,
-    "ssux_lock_impl::wr_wait": LockKind.INTERNAL,
-    "srw_mutex_impl::wait_and_lock": LockKind.INTERNAL,
-}
-_LOCK_ARGUMENT = re.compile(
-    r"\b(?:mutex|mp|that|rwlock|lock|this|fast_mutex)="
-    r"(?:\w{1,64}@entry=)?0x([0-9a-f]{1,16})(?: <([^>]{1,512})>)?"
-)
 _LOCK_DEPTH = 10
 """A lock's function is among the innermost frames, or the thread does not wait for it."""
 
@@ -151,10 +139,30 @@ def boundary(data: bytes, start: int, end: int) -> int:
 
 def scan(text: str) -> Scan:
     """Read all stacks that gdb printed into the text."""
+    if "#0 " in text:
+        try:
+            return _Scanner(_unwrapped(text), whole=False).scan()
+        except _DamagedError:
+            pass
     text = _repaired(text)
     if "#" not in text:
         return Scan([], [], [], text)
-    return _Scanner(text).scan()
+    text = text.replace("\r\n", "\n")
+    return _Scanner(_unwrapped(_PAGER.sub("", text) if "Type <" in text else text)).scan()
+
+
+class _DamagedError(Exception):
+    """The text must be repaired as a whole before it is read."""
+
+
+def _unwrapped(text: str) -> str:
+    """Join the lines of frames that were wrapped at the width of a terminal."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    head = text[: 1 << 18]
+    if "\n    at " in head or ",\n    " in head:
+        text = text.replace(",\n    ", ", ").replace("\n    at ", " at ")
+    return text
 
 
 def _repaired(text: str) -> str:
@@ -171,105 +179,196 @@ def _repaired(text: str) -> str:
     return text
 
 
-class _Open:
-    """A frame whose lines are still coming; knows whether its argument list is closed."""
+class _Same(msgspec.Struct, frozen=True, gc=False):
+    """What a thread's text says, whatever its head and the values of its arguments are."""
 
-    def __init__(self, text: str) -> None:
-        self.parts = [text]
-        self.size = len(text)
-        self.depth = 0
-        self.quoted = False
-        self._scan(text)
-
-    def _scan(self, text: str) -> None:
-        if "(" not in text and ")" not in text and '"' not in text and not self.quoted:
-            return
-        if text.endswith(" ()") and not self.quoted and text.count("(") == 1:
-            return
-        at = 0
-        while at < len(text):
-            char = text[at]
-            if self.quoted:
-                if char == "\\":
-                    at += 1
-                elif char == '"':
-                    self.quoted = False
-            elif char == '"':
-                self.quoted = True
-            elif char == "'" and text.find("'", at + 1, at + 8) > 0:
-                at = text.find("'", at + 2, at + 8) if text[at + 1] == "\\" else at + 2
-                if at < 0:
-                    break
-            elif char == "(":
-                self.depth += 1
-            elif char == ")":
-                self.depth -= 1
-            at += 1
-
-    def add(self, line: str) -> bool:
-        """Take the line if it continues the frame."""
-        stripped = line[:MAX_LINE].strip()
-        if not stripped:
-            return False
-        if self.depth <= 0 and not (_CONTINUATION.match(line) and len(self.parts) < 64):
-            return False
-        if self.size > MAX_LOGICAL:
-            return True
-        self.parts.append(stripped)
-        self.size += len(stripped)
-        self._scan(stripped)
-        return True
+    stack: int
+    unwind: str
+    lockers: tuple[tuple[int, str], ...]
+    """Lines that can show the lock, and its kind."""
+    rest: tuple[str, ...]
 
 
 class _Scanner:
-    """Lines to threads. A frame is known by its text up to its arguments and after them."""
+    """Text to threads. ``whole``: nothing in it needs repair any more."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, whole: bool = True) -> None:
         self.text = text
+        self.whole = whole
         self.frames: list[RawFrame] = []
         self.frame_index: dict[RawFrame, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
         self.items: list[RawThread | DumpStart] = []
         self.rest: list[str] = []
+        self.by_body: dict[str, _Same] = {}
         self.by_text: dict[tuple[str, str], int] = {}
         self.by_line: dict[str, int] = {}
-        self.by_pc: dict[str, tuple[str, str, int]] = {}
         self.kinds: dict[int, LockKind | None] = {}
         self.quickstack = False
-        self.stack: list[int] = []
         self.in_thread = False
+        self.opened: Open | None = None
+        self.key = ("", "")
+        self.inside = False  # among lines of gdb
+        self.last = ""  # the digit of the last frame that has one
         self.reset()
 
     def reset(self) -> None:
-        self.stack = []
+        self.stack: list[int] = []
+        self.heads: list[str] = []  # the first lines of the frames
         self.lock: tuple[int, str, str | None] | None = None
         self.tid = 0
         self.name = ""
         self.number = 0
         self.count = 1
         self.unwind = "complete"
+        self.torn = False
         self.in_thread = False
         self.continues = False
         self.switched = False
 
     def scan(self) -> Scan:
-        # Long: it runs for each of millions of lines, with its state in local variables and no call
-        # on the usual paths.
-        by_pc = self.by_pc.get
-        by_text = self.by_text.get
-        opened: _Open | None = None
-        key = ("", "")
-        inside = False  # among lines of gdb
-        last = ""  # the digit of the last frame that has one
+        blocks = self.text.split("\nThread ")
+        if blocks[0].startswith("Thread "):
+            blocks[0] = blocks[0][len("Thread ") :]
+        else:
+            self.read(blocks.pop(0))
+        heads = [_USUAL.match(block) for block in blocks]
+        same = self.by_body.get
+        # After a usual thread, what is not the head of the next can be a part of it.
+        for block, head, ends in zip(blocks, heads, [*heads[1:], True], strict=bool(blocks)):
+            if head is None:
+                self.read(f"Thread {block}")
+                if ends:
+                    self.close()
+                    self.end_thread()
+                continue
+            if not ends:
+                self.begin(head)
+                self.read(block[head.end() :])
+                continue
+            body = block[head.end() :]
+            known = same(body)
+            if known is None:
+                key = _VALUE.sub("=", body)
+                known = same(key)
+                if known is None:
+                    self.learn(head, body, key)
+                    continue
+            number, tid, name = head.groups("")
+            self.items.append(
+                RawThread(
+                    int(tid),
+                    known.stack,
+                    name,
+                    int(number),
+                    1,
+                    known.unwind,
+                    _lock(body, known.lockers) if known.lockers else None,
+                )
+            )
+            self.rest += known.rest
+        self.close()
+        self.end_thread()
+        return Scan(
+            self.frames, list(self.stacks), self.items, "\n".join(self.rest), self.quickstack
+        )
+
+    def begin(self, head: re.Match[str]) -> None:
+        """Begin a thread with a usual head."""
+        self.close()
+        self.end_thread()
+        self.in_thread = True
+        number, tid, name = head.groups("")
+        self.number, self.tid, self.name = int(number), int(tid), name
+        self.inside, self.last = True, ""
+
+    def learn(self, head: re.Match[str], body: str, key: str) -> None:
+        """Read a whole thread; remember it where it is one stack and nothing else."""
+        items, rest = len(self.items), len(self.rest)
+        self.begin(head)
+        self.check(body)
+        lines, keys = body.split("\n"), key.split("\n")
+        blank = not lines[-1]
+        if blank:
+            lines.pop()
+            keys.pop()
+        if not self.simple(lines, keys):
+            self.lines(lines, keys)
+        if blank:
+            self.lines([""], [""])
+        self.close()
         stack = self.stack
-        by_line = self.by_line.get
-        for line in self.lines():
-            frame: int | None = by_line(line)
-            if frame is not None:
+        self.end_thread()
+        if len(self.items) != items + 1 or len(self.by_body) >= _MAX_CACHE:
+            return
+        item = self.items[-1]
+        if not isinstance(item, RawThread) or item.cut:
+            return
+        lockers = []
+        for place, frame in enumerate(stack[:_LOCK_DEPTH]):
+            kind = self.kinds[frame]
+            if kind is not None:
+                if not lines[place : place + 1] or not all(
+                    map(str.startswith, lines[: place + 1], _NUMBERED)
+                ):
+                    return
+                lockers.append((place, kind.value))
+        same = _Same(item.stack, item.unwind, tuple(lockers), tuple(self.rest[rest:]))
+        self.by_body[key] = self.by_body[body] = same
+
+    def simple(self, lines: Sequence[str], keys: Sequence[str]) -> bool:
+        """Take the lines of a thread where each is a frame that is known, in order."""
+        frames = [*map(self.by_line.get, keys)]
+        if (
+            None in frames
+            or _LOCAL in frames
+            or len(frames) > MAX_FRAMES
+            or not all(map(str.startswith, lines, _NUMBERED))
+        ):
+            return False
+        for place, frame in enumerate(frames):
+            assert frame is not None
+            self.stack.append(frame if frame >= 0 else ~frame)
+            if frame < 0:
+                self.find_lock(~frame, lines[place])
+        self.heads = [*lines]
+        return True
+
+    def read(self, text: str) -> None:
+        """Read lines that need not be of gdb, nor of one thread."""
+        self.check(text)
+        self.lines(text.split("\n"), _VALUE.sub("=", text).split("\n"))
+
+    def check(self, text: str) -> None:
+        """Raise: _DamagedError where markup or a pager went through the text."""
+        if not self.whole and (
+            "Type <" in text or " #1 0x" in text or " #1  0x" in text or "\\#" in text
+        ):
+            raise _DamagedError
+
+    def lines(self, lines: Sequence[str], keys: Sequence[str]) -> None:
+        """Read lines; the keys are the same without the values of arguments."""
+        # Long: it runs for each line that differs, with its state in local variables and few calls
+        # on the usual paths.
+        by_text = self.by_text.get
+        opened, text_key, inside, last = self.opened, self.key, self.inside, self.last
+        stack, heads = self.stack, self.heads
+        for line, key, frame in zip(lines, keys, map(self.by_line.get, keys), strict=True):
+            if frame is not None and (frame != _LOCAL or (inside and opened is None)):
+                if frame == _LOCAL:
+                    continue
                 inside = True
                 if opened is not None:
-                    self.close(opened, key)
+                    self.opened, self.key = opened, text_key
+                    self.close()
                     opened = None
+                if line[2] == " ":
+                    digit = line[1]
+                    if digit < last or (digit == "0" and stack):
+                        self.restart()
+                        stack, heads = self.stack, self.heads
+                    last = digit
+                heads.append(line)
                 if frame >= 0:
                     stack.append(frame)
                 else:
@@ -279,32 +378,32 @@ class _Scanner:
             first = line[:1]
             if first == "#":
                 if opened is not None:
-                    self.close(opened, key)
+                    self.opened, self.key = opened, text_key
+                    self.close()
                     opened = None
+                head = line
                 if line[3:4].isdecimal() and line[2] != " ":  # frame 100 and on: align it
                     if len(stack) > MAX_FRAMES:
                         continue
                     line = "#99 " + line[line.find(" ") + 1 :].lstrip()
                 if line[2:3] == " ":
                     digit = line[1]
-                    if digit <= last or (digit == "0" and stack):
+                    if digit < last or (digit == "0" and stack):
                         self.restart()
-                        stack = self.stack
+                        stack, heads = self.stack, self.heads
                     last = digit
-                entry = by_pc(line[4:22])
-                if entry is not None and line.startswith(entry[0], 22) and line.endswith(entry[1]):
-                    frame = entry[2]
-                else:
-                    start = line.find(" (", 4)
-                    key = (line[4:start], line[line.rfind(")") :])
-                    frame = by_text(key)
-                    if frame is None:
-                        frame = by_text((line[4:], ""))
+                    if line[3:4] != " ":
+                        line = f"{line[:2]}  {line[3:]}"
+                start = line.find(" (", 4)
+                text_key = (line[4:start], line[line.rfind(")") :])
+                frame = by_text(text_key)
+                if frame is None:
+                    frame = by_text((line[4:], ""))
                 if frame is not None:
                     inside = True
-                    # Above, a line represents its frame, and #0 and #1 begin a stack.
-                    if line[1] > "1" and len(line) < MAX_KEPT:
-                        self.keep(line, frame)
+                    if len(key) < MAX_KEPT:
+                        self.keep(key, frame)
+                    heads.append(head)
                     if frame >= 0:
                         stack.append(frame)
                     else:
@@ -312,89 +411,83 @@ class _Scanner:
                         self.find_lock(~frame, line)
                     continue
                 match = _FRAME.match(line)
-                if match is None or not self.is_frame(match.group(2)):
-                    self.rest.append(line)
+                if match is None or not self.is_frame(match, inside):
+                    self.rest.append(head)
+                    self.torn = self.torn or (match is not None and inside)
                     inside = False
                     continue
                 inside = True
                 if not stack and not self.in_thread and match.group(1) not in ("0", "00"):
                     self.continues = not self.items
                 self.quickstack = self.quickstack or match.group(1) == "00"
-                opened = _Open(match.group(2)[:MAX_LINE])
-            elif first == "T" and ((usual := _USUAL.fullmatch(line)) or self.header(line)):
-                if opened is not None:
-                    self.close(opened, key)
-                    opened = None
-                self.new_thread(line, usual)
-                stack = self.stack
+                opened = Open(match.group(2)[:MAX_LINE])
+                heads.append(head)
+            elif first == "T" and self.header(line):
+                self.opened, self.key = opened, text_key
+                self.close()
+                opened = None
+                self.new_thread(line)
+                stack, heads = self.stack, self.heads
                 inside, last = True, ""
             elif not line:
                 if opened is not None:
-                    self.close(opened, key)
+                    self.opened, self.key = opened, text_key
+                    self.close()
                     opened = None
                 self.rest.append(line)
             elif opened is not None and opened.add(line):
                 pass
             else:
                 if opened is not None:
-                    self.close(opened, key)
+                    self.opened, self.key = opened, text_key
+                    self.close()
                     opened = None
                 if first in " \t[t+(":
                     match = _FRAME.match(line) if "#" in line else None
-                    if match is not None and self.is_frame(match.group(2)):
+                    if match is not None and self.is_frame(match, inside):
                         if match.group(1) in ("0", "00") and stack:
                             self.restart()
                         last = match.group(1) if len(match.group(1)) == 1 else ":"
-                        opened = _Open(match.group(2)[:MAX_LINE])
-                        key = ("", "")
+                        opened = Open(match.group(2)[:MAX_LINE])
+                        text_key = ("", "")
                         inside = True
-                        stack = self.stack
+                        stack, heads = self.stack, self.heads
+                        heads.append(line)
+                        continue
+                    if match is not None and inside:
+                        self.torn = True
+                        self.rest.append(line)
                         continue
                     if "hread " in line and self.header(line):
                         self.new_thread(line)
-                        stack = self.stack
+                        stack, heads = self.stack, self.heads
                         inside, last = True, ""
                         continue
-                inside = self.other(line, inside)
-                stack = self.stack
-        if opened is not None:
-            self.close(opened, key)
-        self.end_thread()
-        return Scan(
-            self.frames, list(self.stacks), self.items, "\n".join(self.rest), self.quickstack
-        )
+                inside = self.other(line, inside, key)
+                stack, heads = self.stack, self.heads
+        self.opened, self.key, self.inside, self.last = opened, text_key, inside, last
 
-    def lines(self) -> Iterator[str]:
-        text = self.text
-        if "\r" in text:
-            text = text.replace("\r\n", "\n")
-        if "Type <" in text:
-            text = _PAGER.sub("", text)
-        head = text[: 1 << 18]
-        if "\n    at " in head or ",\n    " in head:  # wrapped at the width of a terminal
-            text = text.replace(",\n    ", ", ").replace("\n    at ", " at ")
-        return iter(text.split("\n"))
-
-    def is_frame(self, body: str) -> bool:
-        if _BODY.match(body) is None or _DRGN.search(body):
-            return False
-        if body.startswith(("0x", "<")):
+    def is_frame(self, match: re.Match[str], inside: bool) -> bool:
+        """Return whether a line with a number is a frame; a bare name is one only among frames."""
+        number, body = match.groups()
+        if is_frame(body):
             return True
-        name = body[: _name_end(body, 0)]
-        return " " not in name or "<" in name or "(" in name or "operator" in name
+        among = inside and (self.in_thread or bool(self.stack))
+        return (among or (int(number) == 0 and self.begins_bare)) and is_bare(body)
+
+    @functools.cached_property
+    def begins_bare(self) -> bool:
+        """Whether a stack can begin without the head of a thread, and with a bare name."""
+        return _TWO_FRAMES.search(self.text) is not None
 
     def header(self, line: str) -> bool:
         return _HEADER.match(line) is not None and (
             "LWP" in line or line.rstrip()[-1:] in (":", ")")
         )
 
-    def new_thread(self, line: str, usual: re.Match[str] | None = None) -> None:
+    def new_thread(self, line: str) -> None:
         self.end_thread()
         self.in_thread = True
-        if usual is not None:
-            number, tid, name = usual.groups("")
-            self.number, self.tid, self.name = int(number), int(tid), name
-            return
         self.switched = line.lstrip().startswith("[Switching")
         lwp = _LWP.search(line)
         self.tid = int(next(group for group in lwp.groups() if group)) if lwp else 0
@@ -403,7 +496,7 @@ class _Scanner:
         quoted = _NAME.search(line)
         self.name = quoted.group(1) if quoted else ""
 
-    def other(self, line: str, inside: bool) -> bool:
+    def other(self, line: str, inside: bool, key: str) -> bool:
         """Take a line that is no frame and no header; say whether gdb goes on after it."""
         if _DUMP_START.match(line):
             self.end_thread()
@@ -424,19 +517,25 @@ class _Scanner:
                     self.unwind = unwind
                     return True
         if inside and (line[0] in " \t" or line.startswith(_OF_FULL)):
+            if line[0] in " \t" and len(key) < MAX_KEPT and not _marks(line):
+                self.keep(key, _LOCAL)
             return True  # locals of `bt full`
         self.rest.append(line)
         return False
 
-    def close(self, opened: _Open, key: tuple[str, str]) -> None:
+    def close(self) -> None:
         """Parse a frame that is complete, and remember it by its text without the arguments."""
+        opened, key = self.opened, self.key
+        if opened is None:
+            return
+        self.opened = None
         text = squeeze(" ".join(opened.parts))
-        raw, start = _parse(text)
+        raw, start = parse(text)
         index = self.frame_index.get(raw)
         if index is None:
             index = self.frame_index[raw] = len(self.frames)
             self.frames.append(raw)
-            self.kinds[index] = _LOCKERS.get(bare(normalize(raw[0]))) if raw[0] else None
+            self.kinds[index] = LOCKERS.get(bare(normalize(raw[0]))) if raw[0] else None
         self.stack.append(index)
         locks = self.kinds[index] is not None
         if locks:
@@ -445,19 +544,16 @@ class _Scanner:
             self.remember(raw, key, text, ~index if locks else index)
 
     def remember(self, raw: RawFrame, key: tuple[str, str], text: str, value: int) -> None:
-        """Keep what distinguishes this frame from all others: its whole name, and pc or source."""
+        """Keep what makes a frame differ from all others: its name, and pc, source or library."""
         if len(self.by_text) >= _MAX_CACHE:
             self.by_text.clear()
-            self.by_pc.clear()
         if not key[0].endswith(raw[0] or "??"):
             self.by_text[text, ""] = value  # a name with blanks and parentheses in it
-        elif raw[1] is not None or raw[2] is not None:
+        elif raw[1] is not None or raw[2] is not None or raw[3] is not None:
             self.by_text[key] = value
-            if key[0].startswith("0x") and key[0][18:19] == " ":
-                self.by_pc[key[0][:18]] = (key[0][18:] + " (", key[1], value)
 
     def keep(self, line: str, value: int) -> None:
-        """Remember a line as a whole: many threads have it."""
+        """Remember a line without its values: many threads have it."""
         if len(self.by_line) >= _MAX_CACHE:
             self.by_line.clear()
         self.by_line[line] = value
@@ -466,7 +562,7 @@ class _Scanner:
         kind = self.kinds[frame]
         if self.lock is not None or kind is None or len(self.stack) > _LOCK_DEPTH:
             return
-        match = _LOCK_ARGUMENT.search(text[:MAX_LINE])
+        match = LOCK_ARGUMENT.search(text[:MAX_LINE])
         if match is not None and (address := int(match.group(1), 16)):
             self.lock = (address, kind.value, match.group(2))
 
@@ -474,6 +570,7 @@ class _Scanner:
         """End the stack; but one frame after `[Switching to thread` is of the `bt` to come."""
         if self.switched and len(self.stack) == 1:
             self.stack = []
+            self.heads = []
             self.switched = False
         else:
             self.end_thread()
@@ -485,6 +582,10 @@ class _Scanner:
             stack.pop()
         if stack or self.in_thread:
             key = tuple(stack)
+            first, ordered = _order(self.heads)
+            lost = self.torn or not ordered or (first > 0 and not self.continues)
+            if lost and self.unwind == "complete":
+                self.unwind = "lost"
             index = self.stacks.setdefault(key, len(self.stacks))
             self.items.append(
                 RawThread(
@@ -497,59 +598,33 @@ class _Scanner:
                     self.lock,
                     cut,
                     self.continues,
+                    first,
                 )
             )
         self.reset()
 
 
-def _parse(text: str) -> tuple[RawFrame, int]:
-    """Return the frame, and where its name ends."""
-    pc = None
-    start = 0
-    address = _PC.match(text)
-    if address:
-        pc = int(address.group(1), 16)
-        start = address.end()
-    simple = _SIMPLE.match(text, start)
-    end = simple.end(1) if simple else _name_end(text, start)
-    symbol: str | None = text[start:end].strip(" *")
-    rest = text[end:]
-    source = _SOURCE.search(rest) if " at " in rest else None
-    library = _FROM.search(rest) if source is None and " from " in rest else None
-    if library is None and source is None and end == len(text) and symbol and " from " in symbol:
-        symbol, _, path = symbol.rpartition(" from ")  # quickstack -a has no empty ()
-        library = _FROM.match(f" from {path}")
-    if symbol in ("??", ""):
-        symbol = None
-    where = library.group(1) if library else None
-    if where is not None and _FILE_LINE.fullmatch(where):
-        return (symbol, pc, where, None), end  # so quickstack names a source
-    return (symbol, pc, source.group(1) if source else None, where), end
+def _order(heads: Sequence[str]) -> tuple[int, bool]:
+    """Return the first frame's number, and whether each number follows the one before."""
+    if all(map(str.startswith, heads, _NUMBERED)):
+        return 0, True
+    found = [_FRAME_NUMBER.match(head) for head in heads]
+    numbers = [int(match.group(1)) for match in found if match is not None]
+    # Inlined functions can have the number of the frame that they are in.
+    steps = {after - before for before, after in itertools.pairwise(numbers)}
+    return (numbers[0] if numbers else 0), steps <= {0, 1}
 
 
-def _name_end(text: str, start: int) -> int:
-    """Return where the name ends: before the blank and parenthesis of gdb's arguments."""
-    angle = paren = 0
-    at = start
-    length = min(len(text), MAX_LINE)
-    while at < length:
-        char = text[at]
-        if char == "o" and text.startswith("operator", at):
-            at += 8
-            while at < length and text[at] in "<>-=!+*/%^&|~,[]":
-                at += 1
-            if text.startswith("()", at):
-                at += 2
-            continue
-        if char == "<":
-            angle += 1
-        elif char == ">":
-            angle = max(0, angle - 1)
-        elif char == "(":
-            if angle == 0 and paren == 0 and at > start and text[at - 1] == " ":
-                return at - 1
-            paren += 1
-        elif char == ")":
-            paren = max(0, paren - 1)
-        at += 1
-    return length
+def _lock(body: str, lockers: Sequence[tuple[int, str]]) -> tuple[int, str, str | None] | None:
+    """Return the lock that a thread waits for: the first of these lines that shows one."""
+    lines = body.split("\n", _LOCK_DEPTH)
+    for place, kind in lockers:
+        match = LOCK_ARGUMENT.search(lines[place][:MAX_LINE])
+        if match is not None and (address := int(match.group(1), 16)):
+            return address, kind, match.group(2)
+    return None
+
+
+def _marks(line: str) -> bool:
+    """Return whether an indented line can be more than a variable's value."""
+    return is_continuation(line) or any(text in line for text, _ in _STOPPED)
