@@ -130,12 +130,12 @@ def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candida
 
 def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tuple[int, ...]:
     """Return the threads of which one is likely the holder, the most likely first."""
-    mine = set(waiters)
+    others = scene.own.union(waiters)
     numbers = {number for number, holder in enumerate(signature.holders) if holder.unique}
     found = [
         index
         for index in scene.holders.get(signature.id, ())
-        if index not in mine | scene.own
+        if index not in others
         and numbers.intersection(scene.shape(index).holder_of[signature.id])
     ]
     return tuple(sorted(found, key=lambda index: _rank(scene, index)))

@@ -138,6 +138,8 @@ def _check_text(head: bytes, name: str) -> None:
 
 
 def _others(text: str, name: str) -> Iterator[Capture]:
+    if not text or text.isspace():
+        return
     for known in FORMATS:
         if known.sniff(text):
             captures, text = known.load(text, name)

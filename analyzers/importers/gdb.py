@@ -44,6 +44,7 @@ class Reader:
 
     def add(self, piece: gdb_scan.Scan) -> Iterator[Capture]:
         """Take the next piece; yield the dumps that it ends."""
+        frames = [self._frame(raw) for raw in piece.frames]
         stacks: dict[int, tuple[Frame, ...]] = {}
         for item in piece.items:
             if isinstance(item, gdb_scan.DumpStart):
@@ -60,9 +61,7 @@ class Reader:
                 self.dump.backend = "quickstack"
             stack = stacks.get(item.stack)
             if stack is None:
-                stack = self.dump.stack(
-                    [self._frame(piece.frames[i]) for i in piece.stacks[item.stack]]
-                )
+                stack = self.dump.stack([frames[i] for i in piece.stacks[item.stack]])
                 stacks[item.stack] = stack
             self._thread(item, stack)
 
@@ -77,9 +76,12 @@ class Reader:
         if not stack:
             dump.note("no-frames", f"thread {item.tid} has no frames in {self.name}")
             return
-        if item.continues and dump.threads:
-            self._continue(dump.threads.pop(), item, stack)
-            return
+        unwind = item.unwind
+        if item.continues:
+            if dump.threads:
+                self._continue(dump.threads.pop(), item, stack)
+                return
+            unwind = "lost" if unwind == "complete" else unwind  # its first frames are not here
         if item.cut:
             dump.cut()
         lock = None
@@ -93,7 +95,7 @@ class Reader:
                 name=item.name,
                 count=item.count,
                 lock=lock,
-                unwind=item.unwind,
+                unwind=unwind,
             )
         )
         if item.tid:
@@ -106,13 +108,15 @@ class Reader:
         if len(before.frames) == MAX_FRAMES and before.unwind == "limit":
             self.dump.add(before)  # cut already
             return
+        whole = item.first <= len(before.frames)
+        ends = [before.unwind, item.unwind, "complete" if whole else "lost"]
         self.dump.thread(
             [*before.frames, *stack],
             tid=before.tid,
             name=before.name,
             count=before.count,
             lock=before.lock,
-            unwind=item.unwind,
+            unwind=next((end for end in ends if end != "complete"), "complete"),
         )
 
     def finish(self) -> Iterator[Capture]:

@@ -164,9 +164,13 @@ def _blank(name: str) -> int:
             depth += 1
         elif char in ">)":
             depth -= 1
-        elif char == " " and depth <= 0 and not name.startswith(_WITH_BLANK):
+        elif char == " " and depth <= 0 and not _goes_on(name, at):
             return at
     return -1
+
+
+def _goes_on(name: str, at: int) -> bool:
+    return name.endswith("operator", 0, at) or name.startswith(_WITH_BLANK)
 
 
 def parse(text: str) -> tuple[RawFrame, int]:

@@ -87,7 +87,7 @@ _HEADER = re.compile(
     r"\s*(?:\[Switching to )?[Tt]hread (?:\d{1,9}(?:\.\d{1,9})?|0x[0-9a-f]{1,16}) \("
 )
 _USUAL = re.compile(
-    r"(\d{1,9}) \((?:Thread 0x[0-9a-f]{1,16} \()?LWP (\d{1,9})\)?"
+    r"(\d{1,9}) \((?:Thread (?:0x)?[0-9a-f]{1,20} \()?LWP (\d{1,9})\)?"
     r'(?: "([^"\n]{0,64})")?\):(?:\n|\Z)'
 )
 """The head of a thread without its first word."""

@@ -31,6 +31,7 @@ FACTOR = 1.5
 MEMORY_MB = 512
 NEARLY_DOUBLE = 1.7
 SEED = 20_101_018
+KINDS = ("equal", "differing", "full", "distinct")
 
 # Frames from the outermost with semicolons, equal stacks counted: what a flame graph is drawn from.
 COLLAPSE = r"""
@@ -104,6 +105,55 @@ def _elsewhere(text: str, offset: int, tids: int) -> str:
     return re.sub(r"LWP (\d+)", renumbered, text)
 
 
+def write_kind(path: Path, kind: str, megabytes: int, seed: int) -> int:
+    """Write one dump of threads of real servers; return how many.
+
+    ``equal``: threads have the text of some hundred; ``differing``: each has other addresses in its
+    arguments; ``full``: variables too, as `bt full` prints them; ``distinct``: nearly every stack
+    is another one.
+    """
+    chance = random.Random(seed)
+    texts = "".join(file.read_text() for file in sorted(DUMPS.glob("*.in")))
+    models = [
+        frames
+        for block in re.split(r"^Thread .*\n", texts, flags=re.M)[1:]
+        if (frames := re.findall(r"^#\d+ +(.*)", block, re.M))
+    ]
+    size = threads = 0
+    with path.open("w") as file:
+        while size < megabytes << 20:
+            frames = models[threads % len(models)]
+            threads += 1
+            if kind == "distinct":
+                other = chance.choice(models)
+                frames = frames[: chance.randint(1, len(frames))] + chance.choice(models)[:5]
+                frames += other[chance.randrange(len(other)) :]
+            if kind == "full":
+                frames = [
+                    f"{frame}\n        thd = 0x7f{chance.randrange(1 << 40):010x}\n"
+                    f"        ret = {chance.randrange(3)}\n        buf = {chance.random()!r}"
+                    for frame in frames
+                ]
+            body = "\n".join(f"#{at:<2} {frame}" for at, frame in enumerate(frames))
+            if kind != "equal":
+                body = _elsewhere(body, chance.randrange(1 << 20) * 16, 0)
+            head = f"Thread {threads} (Thread 0x7f{threads:010x} (LWP {threads + 1000})):"
+            size += file.write(f"{head}\n{body}\n\n")
+    return threads
+
+
+def whole(path: Path) -> Read:
+    """Analyze the file with the command, from the start of Python to the report."""
+    argv = [sys.executable, "-m", "stallscope", "analyze", str(path)]
+    start = time.perf_counter()
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT)
+    wall = time.perf_counter() - start
+    found = re.search(r"^  (\d+) threads?:", done.stdout, re.M)
+    if done.returncode or found is None:
+        raise BenchError(f"analyze failed: {done.stderr[-500:]}")
+    return Read(wall, 0.0, 0.0, int(found.group(1)))
+
+
 def ours(path: Path, jobs: int) -> Read:
     """Read the file in a process of its own, which says what it took."""
     done = subprocess.run(
@@ -147,7 +197,7 @@ def rates(path: Path, rounds: int) -> dict[str, list[Read]]:
 
 
 def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
-    """Yield the tables ``speed`` and ``memory``."""
+    """Yield the tables ``speed``, ``kinds`` and ``memory``."""
     del server
     for program in ("pt-pmp", "perl"):
         if shutil.which(program) is None:
@@ -155,6 +205,8 @@ def sections(server: str, quick: bool, only: Sequence[str]) -> Iterator[Section]
     with tempfile.TemporaryDirectory(prefix="stallscope-analyze-") as folder:
         if not only or "speed" in only:
             yield speed(Path(folder), 3 if quick else 9)
+        if not only or "kinds" in only:
+            yield kinds(Path(folder), 5 if quick else 9)
         if not only or "memory" in only:
             yield memory(Path(folder), LARGE_QUICK if quick else LARGE)
 
@@ -207,6 +259,38 @@ def speed(folder: Path, rounds: int) -> Section:
                 gain >= NEARLY_DOUBLE,
             ),
         ),
+    )
+
+
+def kinds(folder: Path, rounds: int) -> Section:
+    """Compare the whole command with pt-pmp on text where more and more differs."""
+    rows = []
+    goals = []
+    for kind in KINDS:
+        path = folder / f"{kind}.txt"
+        threads = write_kind(path, kind, MEGABYTES, SEED)
+        mine, awk = [], []
+        for number in range(rounds):
+            progress(f"analyze: {kind}, round {number + 1} of {rounds}")
+            mine.append(whole(path))
+            awk.append(peer(["pt-pmp", str(path)]))
+        if {read.threads for read in mine} != {threads}:
+            raise BenchError(f"{kind}: {mine[0].threads} threads were read of {threads}")
+        times = [[read.wall for read in reads] for reads in (mine, awk)]
+        rows.append(Row(kind, {"analyze": figure(times[0], "s"), "pt-pmp": figure(times[1], "s")}))
+        part = statistics.median(times[0]) / statistics.median(times[1])
+        goals.append((f"{kind}: at most pt-pmp's time: {part:.2f} of it", part <= 1))
+        path.unlink()
+    return Section(
+        "kinds",
+        f"`stallscope analyze` of one dump of {MEGABYTES} MB, whole process",
+        tuple(rows),
+        checks=("every thread of the file was read",),
+        notes=(
+            "equal: threads of some hundred texts; differing: other addresses in each; full: with"
+            " variables; distinct: nearly every stack is another one",
+        ),
+        goals=tuple(goals),
     )
 
 
