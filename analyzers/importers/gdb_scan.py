@@ -91,7 +91,7 @@ _USUAL = re.compile(
     r'(?: "([^"\n]{0,64})")?\):(?:\n|\Z)'
 )
 """The head of a thread without its first word."""
-_VALUE = re.compile(r'=[ \-0-9a-fx]+(?:"(?:[^"\\\n]+|\\.)*")?')
+_VALUE = re.compile(r'=[ .,{}\-0-9a-fx]+(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*")?')
 _NUMBERED = tuple(f"#{number} " for number in range(MAX_FRAMES + 1))
 _FRAME_NUMBER = re.compile(r"\s*#(\d{1,8})")
 _TWO_FRAMES = re.compile(r"^[ \t]{0,8}#0[ \t]+[^\s#][^\n]*\n[ \t]{0,8}#1[ \t]", re.M)

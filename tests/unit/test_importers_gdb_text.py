@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from collections.abc import Iterator
 
@@ -159,6 +160,16 @@ def test_other_text_between_equal_threads_stays() -> None:
     scan = gdb_scan.scan(text.replace("Thread 1 ", "Thread 2 ", 1))
     assert scan.rest.split("\n").count("note") == 2
     assert len(scan.items) == 2
+
+
+@pytest.mark.parametrize(
+    "unit", ['x=1 "a', 'x=1 "\\\\a', "x=1 (", 'x="', "at a:1 ", "f<", " from /a", "aa"]
+)
+def test_long_lines_that_never_end_take_linear_time(unit: str) -> None:
+    body = f'#0  poll ()\n#1  main (a="{unit * 20_000}\n#2 f {unit * 20_000}\n'
+    start = time.process_time()
+    gdb_scan.scan("".join(f"Thread {n} (LWP {n}):\n{body}" for n in (1, 2)))
+    assert time.process_time() - start < 5
 
 
 def test_memory_does_not_grow_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
