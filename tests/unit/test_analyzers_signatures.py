@@ -555,6 +555,49 @@ CASES = (
         ),
         f"mysql_sha1_result, Item_func_sha::val_str, Item_func_benchmark::val_int, {SESSION55}",
     ),
+    # --- wrappers and names of single versions ------------------------------------------------
+    Case(
+        "buffer-pool-mutex 5.7: the list of dirty pages",
+        "innodb-buffer-pool-mutex",
+        (
+            f"{MUTEX57}, buf_flush_insert_into_flush_list, buf_flush_note_modification, mtr_t::commit, {SESSION8}",
+        ),
+    ),
+    Case(
+        "dict-lock 5.7: partitions are opened, by a policy's own frame",
+        "innodb-dict-lock",
+        (
+            f"{COND}, os_event::wait_low, sync_array_wait_event, TTASEventMutex<BlockMutexPolicy>::wait, "
+            f"BlockMutexPolicy<TTASEventMutex>::enter, Ha_innopart_share::open_table_parts, ha_innopart::open, {SESSION8}",
+        ),
+    ),
+    Case(
+        "binlog-purge 9.7",
+        "binlog-purge",
+        (
+            f"{LLL}, mysql_mutex_v1_native::_lock, Binlog_index_monitor::find_log_pos, show_binlogs, {SESSION8}",
+        ),
+        f"unlink, my_delete, Binlog_index_monitor::purge_logs_in_list, MYSQL_BIN_LOG::purge_logs, {SESSION8}",
+        "D",
+    ),
+    Case(
+        "semisync-wait 9.x",
+        "semisync-wait",
+        (f"{TIMED}, ReplSemiSyncSource::commitTrx, repl_semi_report_commit, {SESSION8}",),
+    ),
+    Case(
+        "table-open MariaDB: names that the allocator tcmalloc has, too",
+        "table-open-lock",
+        (f"{LLL}, psi_mutex_lock, tc_remove_table, tc_purge, {SESSION55}",),
+    ),
+    Case(
+        "drop-table 5.5: the DROP waits for a page itself",
+        "innodb-drop-table",
+        (f"{MUTEX55}, dict_table_get, ha_innobase::open, handler::ha_open, {SESSION55}",),
+        f"{RWX}, buf_page_get_gen, btr_cur_search_to_nth_level, que_run_threads, que_eval_sql, "
+        f"row_drop_table_for_mysql, ha_innobase::delete_table, mysql_rm_table, {SESSION55}",
+        "S",
+    ),
     # --- table locks --------------------------------------------------------------------------
     Case(
         "autoinc-lock: the bulk insert computes a row",

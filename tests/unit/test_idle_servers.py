@@ -56,6 +56,15 @@ SERVERS = {
         f"{TIMED}, get_event, worker_main, start_thread",
         "epoll_wait, io_poll_wait, listener, get_event, worker_main, start_thread",
     ),
+    "Percona Server, thread pools and replicas": (
+        f"{TIMED}, os_event_wait_time_low, buf_lru_manager_thread, start_thread",
+        f"{COND}, os_event_wait_low, srv_redo_log_follow_thread, start_thread",
+        f"{COND}, become_consumer_thread, query_worker_thread_loop, tp_worker_thread_main",
+        f"{TIMED}, sleep_stall_check, tp_stall_check_thread_main, start_thread",
+        f"{TIMED}, xpl::Cond::timed_wait, ngs::Scheduler_dynamic::worker, start_thread",
+        f"{TIMED}, slave_sleep, sql_delay_event, exec_relay_log_event, handle_slave_sql",
+        f"{TIMED}, slave_sleep, connect_to_master, safe_connect, handle_slave_io",
+    ),
     "MyRocks": (
         f"{COND}, std::condition_variable::wait, rocksdb::ThreadPoolImpl::Impl::BGThread, "
         "rocksdb::ThreadPoolImpl::Impl::BGThreadWrapper, start_thread",

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks in which a function has the name of another version: the verdict stays the same."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from stallscope.analyzers import catalog, engine
+from stallscope.analyzers.names import bare
+from tests.unit import test_analyzers_signatures as generations
+from tests.unit.scenes import Scenery
+from tests.unit.signature_scenes import SCENES
+
+FILE = Path(__file__).parents[1] / "bench" / "renames.toml"
+PAIRS = [
+    (rename["from"], other["name"])
+    for rename in tomllib.loads(FILE.read_text())["rename"]
+    for other in rename["to"]
+]
+STACKS = {s.signature: (s.waiters, s.holder) for s in SCENES} | {
+    c.name: (c.waiters, c.holder or "") for c in generations.CASES
+}
+
+
+def put(stack: str, old: str, new: str) -> str:
+    return ", ".join(new if bare(name) == bare(old) else name for name in stack.split(", "))
+
+
+def verdict(signatures: catalog.Catalog, waiters: tuple[str, ...], holder: str) -> str | None:
+    scenery = Scenery()
+    generations.background(scenery)
+    for stack in waiters:
+        scenery.add(stack, times=12, state="?")
+    if holder:
+        scenery.add(holder, state="?")
+    found = engine.analyze(scenery.capture(), signatures).findings
+    return found[0].signature if found else None
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_verdict_stays(name: str, signatures: catalog.Catalog) -> None:
+    waiters, holder = STACKS[name]
+    expected = verdict(signatures, waiters, holder)
+    assert expected
+    for one, other in PAIRS:
+        for old, new in ((one, other), (other, one)):
+            renamed = tuple(put(stack, old, new) for stack in waiters)
+            held = put(holder, old, new)
+            if (renamed, held) != (waiters, holder):
+                assert verdict(signatures, renamed, held) == expected, (old, new)
