@@ -244,3 +244,30 @@ def test_workers_of_io_uring_have_no_stack_to_miss(
     assert unread(capture) == []
     unreadable = Capture(backend="bpf", processes=(), threads=(Thread(tid=7, frames=()),))
     assert unread(unreadable) == ["1 thread without a stack"]
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        # They end in a function of the server that nothing but a wait for others calls.
+        "pthread_cond_wait, std::condition_variable::wait, rocksdb::WriteThread::BlockingAwaitState",
+        "sem_wait, PGSemaphoreLock",
+        "pgaio_wref_wait",
+        # Queues for locks, in threads that often have no work.
+        "runtime.futex, runtime.futexsleep, runtime.lock2, runtime.stopm",
+        "take_gil, PyEval_RestoreThread, _queue_SimpleQueue_get",
+        "syscall, std::sys::sync::mutex::futex::Mutex::lock_contended, tokio::runtime::blocking::pool::Inner::run",
+        "LWLockAcquire, WalSummarizerMain",
+        "__lll_lock_wait, pthread_mutex_lock, CompileQueue::get, CompileBroker::compiler_thread_loop",
+        # Work of threads that often have none.
+        "pthread_cond_wait, VM_Operation::evaluate, a, b, c, VMThread::loop, VMThread::run",
+        "WaitLatch, ProcSleep, WaitOnLock, LockAcquireExtended, LogicalRepApplyLoop, start_apply",
+        "fdatasync, issue_xlog_fsync, XLogWrite, XLogBackgroundFlush, WalWriterMain",
+        "pthread_cond_wait, handler, a, b, boost::asio::detail::scheduler::do_run_one",
+    ],
+)
+def test_a_wait_for_others_is_not_idle(stack: str, signatures: catalog.Catalog) -> None:
+    scenery = Scenery()
+    scenery.add(stack, times=3, state="?")
+    states = {group.state for group in engine.analyze(scenery.capture(), signatures).groups}
+    assert "idle" not in states
