@@ -37,19 +37,28 @@ _AFTER_ARGUMENTS = re.compile(r"(?: const| volatile| &&?| noexcept)*::")
 _LIBC = frozenset(
     re.findall(
         r"\S+",
-        "accept accept4 calloc clock_nanosleep clone clone3 close connect epoll_pwait "
-        "epoll_pwait2 epoll_wait fallocate fallocate64 fcntl fcntl64 fdatasync free fsync "
-        "ftruncate ftruncate64 futex io_getevents ioctl localtime_r lseek madvise malloc mmap "
-        "mmap64 mprotect msync munmap nanosleep open open64 openat pause poll posix_fallocate "
-        "posix_fallocate64 ppoll pread pread64 preadv preadv2 preadv64 pselect pwrite pwrite64 "
-        "pwritev pwritev2 pwritev64 read readv realloc recv recvfrom recvmsg rename select "
-        "sem_clockwait sem_timedwait sem_wait semop semtimedop send sendmsg sendto sigsuspend "
-        "sigtimedwait sigwait sigwaitinfo sleep start_thread sync_file_range syncfs syscall "
-        "truncate truncate64 tz_convert unlink usleep wait4 waitid waitpid write writev",
+        "accept accept4 calloc clock_nanosleep clone clone3 close connect copy_file_range "
+        "dl_iterate_phdr dup2 epoll_pwait epoll_pwait2 epoll_wait fallocate fallocate64 fcntl "
+        "fcntl64 fdatasync flock free fsync ftruncate ftruncate64 futex futimens getrandom "
+        "inotify_add_watch io_getevents io_pgetevents ioctl localtime_r lockf lockf64 lseek "
+        "madvise malloc mmap mmap64 mprotect mq_timedreceive mremap msgrcv msgsnd msync munmap "
+        "nanosleep open open64 openat pause poll posix_fallocate posix_fallocate64 ppoll pread "
+        "pread64 preadv preadv2 preadv64 pselect pselect6 pwrite pwrite64 pwritev pwritev2 "
+        "pwritev64 read readv realloc recv recvfrom recvmmsg recvmsg rename renameat renameat2 "
+        "rt_sigtimedwait sched_yield select sem_clockwait sem_timedwait sem_wait semop "
+        "semtimedop send sendfile sendfile64 sendmmsg sendmsg sendto sigpause sigsuspend "
+        "sigtimedwait sigwait sigwaitinfo sleep start_thread statx sync_file_range syncfs "
+        "syscall truncate truncate64 tz_convert unlink unlinkat usleep vfork wait3 wait4 "
+        "waitid waitpid write writev",
     )
 )
-_LIBC_OTHER = {"__io_getevents_0_4": "io_getevents", "__new_sem_wait": "sem_wait"}
-_LIBC_PREFIX = re.compile(r"__(?:GI_)?(?:__)?(?:libc_)?")
+_LIBC_OTHER = {
+    "__clock_nanosleep_2": "clock_nanosleep",
+    "__io_getevents_0_4": "io_getevents",
+    "__new_sem_wait": "sem_wait",
+    "__old_sem_wait": "sem_wait",
+}
+_LIBC_PREFIX = re.compile(r"__(?:GI_)?_{0,2}(?:libc_)?")
 
 
 def _libc(name: str) -> str:
@@ -65,6 +74,8 @@ def _libc(name: str) -> str:
     match = _LIBC_PREFIX.match(short)
     if match is not None:
         short = short[match.end() :]
+    if short not in _LIBC:  # 64-bit time where long has 32 bits
+        short = short.removesuffix("64").removesuffix("_time")
     return short if short in _LIBC else name
 
 

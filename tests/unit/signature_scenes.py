@@ -713,6 +713,25 @@ SCENES = (
         ),
     ),
     Scene(
+        "postgres-buffer-io",
+        (
+            f"{LATCH}, ConditionVariableSleep, WaitIO, StartBufferIO, ReadBuffer_common, ReadBufferExtended, heapgettup, {PG}",
+        ),
+        (
+            f"{SEM}, LWLockAcquire, LockBuffer, heap_update, {PG}",
+            "postgres-lwlock",
+        ),
+        f"pread64, FileRead, mdread, smgrread, ReadBuffer_common, ReadBufferExtended, heapgettup, {PG}",
+    ),
+    Scene(
+        "postgres-checkpoint-wait",
+        (
+            f"{LATCH}, ConditionVariableSleep, RequestCheckpoint, createdb, standard_ProcessUtility, {PG}",
+        ),
+        (f"{LATCH}, CheckpointWriteDelay, BufferSync, CheckPointGuts, CheckpointerMain", None),
+        "fsync, pg_fsync, FileSync, ProcessSyncRequests, CheckPointGuts, CreateCheckPoint, CheckpointerMain, AuxiliaryProcessMain",
+    ),
+    Scene(
         "postgres-lwlock",
         (
             f"{SEM}, LWLockAcquire, LockBuffer, heap_update, {PG}",

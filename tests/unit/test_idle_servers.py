@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501  a stack reads best on few lines
 """Servers at rest: each thread that every server has is idle, and nothing is found."""
 
 from __future__ import annotations
@@ -118,6 +119,107 @@ SERVERS = {
         "select, ServerLoop, PostmasterMain, main",
         "poll, WaitLatchOrSocket, secure_read, pq_recvbuf, pq_getbyte, SocketBackend, PostgresMain",
     ),
+    "PostgreSQL 9.0": (
+        "recv, secure_read, pq_recvbuf, pq_getbyte, SocketBackend, ReadCommand, PostgresMain",
+        "select, pg_usleep, BgWriterNap, BackgroundWriterMain, AuxiliaryProcessMain",
+        "select, pg_usleep, WalWriterMain, AuxiliaryProcessMain",
+        "select, pg_usleep, AutoVacLauncherMain, StartAutoVacLauncher, reaper",
+        "poll, PgstatCollectorMain, pgstat_start, reaper",
+        "select, pg_usleep, pgarch_MainLoop, PgArchiverMain, pgarch_start",
+        "select, libpq_select, libpqrcv_receive, WalReceiverMain, AuxiliaryProcessMain",
+        "select, pg_usleep, XLogPageRead, ReadRecord, StartupXLOG, StartupProcessMain",
+    ),
+    "PostgreSQL 14 to 18, where the compiler inlines": (
+        f"{WAIT}, WaitLatch, XLogPageRead, XLogReadAhead, XLogPrefetcherNextBlock, ReadRecord, PerformWalRecovery, StartupXLOG",
+        f"{WAIT}, WaitLatch, PerformWalRecovery, StartupXLOG, StartupProcessMain",
+        f"{WAIT}, WaitLatchOrSocket, WalReceiverMain, AuxiliaryProcessMain",
+        f"{WAIT}, WaitLatch, PgArchiverMain, AuxiliaryProcessMain",
+        f"{WAIT}, WaitLatch, IoWorkerMain, postmaster_child_launch, StartChildProcess",
+        f"{WAIT}, WaitLatch, WalSummarizerMain, postmaster_child_launch",
+        f"{WAIT}, WaitLatch, ReplSlotSyncWorkerMain, postmaster_child_launch",
+        f"{WAIT}, WaitLatchOrSocket, start_apply, run_apply_worker, ApplyWorkerMain, BackgroundWorkerMain",
+        f"{WAIT}, WaitLatch, ParallelApplyWorkerMain, BackgroundWorkerMain",
+        f"{WAIT}, WaitLatch, PgCronLauncherMain, BackgroundWorkerMain, postmaster_child_launch",
+        f"{WAIT}, logical_read_xlog_page, ReadPageInternal, XLogReadRecord, XLogSendLogical, WalSndLoop",
+        "select, SysLoggerMain, SysLogger_Start, PostmasterMain",
+    ),
+    "PostgreSQL whose dump begins at its own functions": (
+        "WaitEventSetWait, secure_read, pq_recvbuf, pq_getbyte, SocketBackend, PostgresMain",
+        "WaitLatch, CheckpointerMain, AuxiliaryProcessMain",
+        "WaitLatch, AutoVacLauncherMain",
+    ),
+    "MongoDB 6 to 8": (
+        "recvmsg, asio::detail::socket_ops::sync_recv, mongo::transport::AsioSession::sourceMessage, "
+        "mongo::transport::SessionWorkflow::Impl::_receiveRequest, mongo::transport::SessionWorkflow::Impl::_doOneIteration",
+        "epoll_wait, asio::detail::epoll_reactor::run, asio::detail::scheduler::do_run_one, asio::detail::scheduler::run, "
+        "asio::io_context::run, mongo::transport::AsioTransportLayer::AsioReactor::run",
+        f"{TIMED}, mongo::stdx::condition_variable::wait_for, mongo::TTLMonitor::run",
+        f"{TIMED}, mongo::FTDCController::doLoop",
+        f"{COND}, mongo::ThreadPool::Impl::_consumeTasks, mongo::ThreadPool::Impl::_workerThreadBody",
+        f"{WT}, __evict_thread_run, __wt_thread_run, start_thread",
+        f"{WT}, __checkpoint_cleanup, start_thread",
+        f"{WT}, __chunkcache_metadata_server, start_thread",
+        "__wt_cond_wait_signal, __sweep_server, start_thread",
+        f"{WT}, __wt_async_worker, start_thread",
+    ),
+    "RocksDB of other versions": (
+        f"{COND}, std::__1::condition_variable::wait, rocksdb::ThreadPoolImpl::Impl::BGThread, start_thread",
+        f"{TIMED}, rocksdb::InstrumentedCondVar::TimedWaitInternal, rocksdb::Timer::Run, start_thread",
+        f"{TIMED}, rocksdb::port::CondVar::TimedWait, rocksdb::DeleteScheduler::BackgroundEmptyTrash",
+    ),
+    "musl": (
+        "__cp_end, __syscall_cp_c, poll, Mysqld_socket_listener::listen_for_connection_event, mysqld_main",
+        "__timedwait_cp, __pthread_cond_timedwait, Per_thread_connection_handler::block_until_new_connection, handle_connection",
+    ),
+    "Go": (
+        "runtime.futex, runtime.futexsleep, runtime.notesleep, runtime.mPark, runtime.stopm, runtime.findRunnable, runtime.schedule, runtime.park_m, runtime.mcall",
+        "runtime.futex.abi0, runtime.futexsleep, runtime.notetsleep_internal, runtime.notetsleepg, os/signal.signal_recv, os/signal.loop",
+        "runtime.usleep.abi0, runtime.sysmon, runtime.mstart1, runtime.mstart0, runtime.mstart",
+        "internal/runtime/syscall.Syscall6, internal/runtime/syscall.EpollWait, runtime.netpoll, runtime.findRunnable, runtime.schedule",
+        "runtime.epollwait, runtime.netpoll, runtime.findrunnable, runtime.schedule",
+        "runtime.futex, runtime.futexsleep, runtime.notesleep, runtime.templateThread, runtime.mstart1",
+    ),
+    "node": (
+        "epoll_pwait, uv__io_poll, uv_run, node::SpinEventLoop, node::Start, main",
+        f"{COND}, uv_cond_wait, worker, start_thread",
+        f"{COND}, uv_cond_wait, node::TaskQueue<v8::Task>::BlockingPop, node::(anonymous namespace)::PlatformWorkerThread, start_thread",
+        "epoll_pwait, uv__io_poll, uv_run, node::WorkerThreadsTaskRunner::DelayedTaskScheduler::Run, start_thread",
+        "futex_wait, do_futex_wait, __new_sem_wait_slow64, uv_sem_wait, node::inspector::(anonymous namespace)::StartIoThreadMain, start_thread",
+    ),
+    "Python": (
+        "futex_abstimed_wait, do_futex_wait, sem_clockwait, PyThread_acquire_lock_timed, _queue_SimpleQueue_get_impl, _queue_SimpleQueue_get, _PyEval_EvalFrameDefault",
+        "epoll_wait, select_epoll_poll_impl, select_epoll_poll, _PyEval_EvalFrameDefault",
+    ),
+    "Java": (
+        f"{TIMED}, os::PlatformMonitor::wait, Monitor::wait_without_safepoint_check, VMThread::loop, VMThread::run, Thread::call_run, thread_native_entry",
+        f"{TIMED}, PlatformMonitor::wait, Monitor::wait, CompileQueue::get, CompileBroker::compiler_thread_loop, JavaThread::thread_main_inner",
+        "futex_wait, do_futex_wait, __new_sem_wait_slow64, PosixSemaphore::wait, WorkerTaskDispatcher::worker_run_task, WorkerThread::run, thread_native_entry",
+        f"{TIMED}, os::PlatformMonitor::wait, Monitor::wait_without_safepoint_check, WatcherThread::sleep, WatcherThread::run",
+        f"{COND}, os::PlatformMonitor::wait, Monitor::wait, ServiceThread::service_thread_entry, JavaThread::thread_main_inner",
+        "__futex_abstimed_wait_common, __pthread_clockjoin_ex, CallJavaMainInNewThread, ContinueInNewThread, main",
+    ),
+    "tokio": (
+        "epoll_wait, mio::poll::Poll::poll, tokio::runtime::io::driver::Driver::turn, tokio::runtime::time::Driver::park_internal",
+        "syscall, std::sys::pal::unix::futex::futex_wait, std::sys::sync::condvar::futex::Condvar::wait_optional_timeout, "
+        "tokio::loom::std::condvar::Condvar::wait, tokio::runtime::scheduler::multi_thread::park::Inner::park_condvar",
+        "syscall, parking_lot_core::thread_parker::imp::ThreadParker::park, parking_lot_core::parking_lot::park, "
+        "parking_lot::condvar::Condvar::wait_until_internal, tokio::runtime::blocking::pool::Inner::run",
+    ),
+    "Redis, nginx, memcached": (
+        "epoll_wait, aeApiPoll, aeProcessEvents, aeMain, main",
+        f"{COND}, bioProcessBackgroundJobs, start_thread",
+        "epoll_wait, ngx_epoll_process_events, ngx_process_events_and_timers, ngx_worker_process_cycle, main",
+        "sigsuspend, ngx_master_process_cycle, main",
+        f"{COND}, ngx_thread_cond_wait, ngx_thread_pool_cycle, start_thread",
+        "epoll_wait, epoll_dispatch, event_base_loop, worker_libevent, start_thread",
+        f"{COND}, assoc_maintenance_thread, start_thread",
+        f"{COND}, background_thread_entry, start_thread",
+    ),
+    ".NET": (
+        f"{COND}, CorUnix::CPalSynchronizationManager::ThreadNativeWait, CorUnix::CPalSynchronizationManager::BlockThread, CorUnix::InternalWaitForMultipleObjectsEx, "
+        "CLREventBase::WaitEx, FinalizerThread::WaitForFinalizerEvent, FinalizerThread::FinalizerThreadWorker",
+        "poll, CorUnix::CPalSynchronizationManager::ReadBytesFromProcessPipe, CorUnix::CPalSynchronizationManager::WorkerThread",
+    ),
 }
 
 
@@ -151,3 +253,30 @@ def test_workers_of_io_uring_have_no_stack_to_miss(
     assert unread(capture) == []
     unreadable = Capture(backend="bpf", processes=(), threads=(Thread(tid=7, frames=()),))
     assert unread(unreadable) == ["1 thread without a stack"]
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        # They end in a function of the server that nothing but a wait for others calls.
+        "pthread_cond_wait, std::condition_variable::wait, rocksdb::WriteThread::BlockingAwaitState",
+        "sem_wait, PGSemaphoreLock",
+        "pgaio_wref_wait",
+        # Queues for locks, in threads that often have no work.
+        "runtime.futex, runtime.futexsleep, runtime.lock2, runtime.stopm",
+        "take_gil, PyEval_RestoreThread, _queue_SimpleQueue_get",
+        "syscall, std::sys::sync::mutex::futex::Mutex::lock_contended, tokio::runtime::blocking::pool::Inner::run",
+        "LWLockAcquire, WalSummarizerMain",
+        "__lll_lock_wait, pthread_mutex_lock, CompileQueue::get, CompileBroker::compiler_thread_loop",
+        # Work of threads that often have none.
+        "pthread_cond_wait, VM_Operation::evaluate, a, b, c, VMThread::loop, VMThread::run",
+        "WaitLatch, ProcSleep, WaitOnLock, LockAcquireExtended, LogicalRepApplyLoop, start_apply",
+        "fdatasync, issue_xlog_fsync, XLogWrite, XLogBackgroundFlush, WalWriterMain",
+        "pthread_cond_wait, handler, a, b, boost::asio::detail::scheduler::do_run_one",
+    ],
+)
+def test_a_wait_for_others_is_not_idle(stack: str, signatures: catalog.Catalog) -> None:
+    scenery = Scenery()
+    scenery.add(stack, times=3, state="?")
+    states = {group.state for group in engine.analyze(scenery.capture(), signatures).groups}
+    assert "idle" not in states
