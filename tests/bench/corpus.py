@@ -52,7 +52,7 @@ SERVERS: dict[str, Callable[[], Any]] = {
 TESTS = ("oltp_read_write", "oltp_write_only", "oltp_point_select")
 LOADS = {"high": (64, None), "middle": (16, 400)}
 """Connections, and transactions a second of all; None: as many as the server can do."""
-POSTGRES_LOADS = {"high": (24, None), "middle": (8, 200)}
+POSTGRES_LOADS = {"high": (12, None), "middle": (6, 200)}
 """Fewer: each connection is a process, and they are dumped one after the other."""
 WARM = 2.0
 FAMILIES = {"mariadb": "mariadb", "mysql": "mysql", "postgres": "postgres", "myrocks": "mariadb"}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from stallscope.analyzers import importers
@@ -25,6 +25,7 @@ from tests.support.servers import (
     Unavailable,
     cache_folder,
     program,
+    wait_until,
 )
 from tests.support.stalls import Device
 
@@ -63,10 +64,9 @@ def all_formats(server: Server, device: Device | None, right: Sequence[str]) -> 
     found: dict[str, str] = {}
     if isinstance(server, SqlServer):
         found |= _reports(server, right)
-    pids = (server.pid,) if isinstance(server, SqlServer) else _processes(server)
     if device is not None:  # its threads cannot be stopped while they wait for it
         found["capture.jsonl"] = _own(server.pid)
-    with _all_held(pids, device):
+    with _all_held(server, device) as pids:
         if device is None:
             found["capture.jsonl"] = _own(server.pid)
         found["eu-stack.txt"] = _of_each(pids, lambda pid: _eu_stack(server, pid))
@@ -118,24 +118,53 @@ def scrubber(server: Server) -> Callable[[str], str]:
     return clean
 
 
-def _processes(server: Postgres) -> tuple[int, ...]:
-    pid = server.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return (pid, *map(int, children))
+def _children(pid: int) -> tuple[int, ...]:
+    return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 @contextmanager
-def _all_held(pids: Sequence[int], device: Device | None) -> Iterator[None]:
-    """Hold all at once; a disk that does not answer does so then, and the stall is over."""
+def _all_held(server: Server, device: Device | None) -> Iterator[tuple[int, ...]]:
+    """Hold the server's processes at once, and yield them.
+
+    A disk that does not answer does so then, and the stall is over.
+    """
     with ExitStack() as stack:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-            stack.callback(os.kill, pid, signal.SIGCONT)
+        _stop(stack, server.pid)  # no more of them are made
+        pids = (server.pid,) if isinstance(server, SqlServer) else _processes(server, stack)
         if device is not None:
             device.thaw()
-        for pid in pids:
+        wait_until(lambda: all(_state(pid) in "TtZX" for pid in pids), "all are stopped")
+        # Who was ending just then is a zombie: nobody waits for it.
+        alive = tuple(pid for pid in pids if _state(pid) in "Tt")
+        for pid in alive:
             stack.enter_context(held(pid))
-        yield
+        yield alive
+
+
+def _processes(server: Postgres, stack: ExitStack) -> tuple[int, ...]:
+    children = _children(server.pid)
+    for pid in children:
+        _stop(stack, pid)
+    return (server.pid, *children)
+
+
+def _stop(stack: ExitStack, pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        stack.callback(_go_on, pid)
+
+
+def _go_on(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def _state(pid: int) -> str:
+    """Return the state of its first thread; X where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
 
 
 def _of_each(pids: Sequence[int], dump: Callable[[int], str]) -> str:
