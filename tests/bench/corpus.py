@@ -66,6 +66,7 @@ class Moment(NamedTuple):
     stall: str
     server: SqlServer | Postgres
     command: str
+    version: str
     right: tuple[str, ...] = ()
     device: Device | None = None
 
@@ -81,7 +82,7 @@ def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Sec
     rows: list[Row] = []
     left_out: list[str] = []
     for name in loads:
-        _try(f"healthy-{name}", lambda name=name: _healthy(name, quick), rows, left_out)
+        _try(f"healthy-{name}", partial(_healthy, name, quick), rows, left_out)
     for name in stalls:
         _try(name, partial(_stalled, name), rows, left_out)
     progress("")
@@ -97,8 +98,7 @@ def _try(
 ) -> None:
     progress(name)
     try:
-        for row in make():
-            rows.append(row)
+        rows.extend(make())
     except (Unavailable, Late, ChildEnded, StallscopeError, OSError) as error:
         left_out.append(f"{name}: {error}")
 
@@ -109,13 +109,14 @@ def _healthy(name: str, quick: bool) -> Iterator[Row]:
     if not wanted and _there("healthy-idle", name):
         return
     with SERVERS[name]() as server:
+        version = server.version()
         if not _there("healthy-idle", name):
-            yield _kept(Moment("healthy-idle", server, "no load"))
+            yield _kept(Moment("healthy-idle", server, "no load", version))
         for test, load in wanted:
             progress(f"{name}, {test}, {load}")
             with _load(server, test, load) as command:
                 time.sleep(WARM)
-                yield _kept(Moment(_title(test, load), server, command))
+                yield _kept(Moment(_title(test, load), server, command, version))
 
 
 def _title(test: str, load: str) -> str:
@@ -136,7 +137,7 @@ def _load(server: SqlServer | Postgres, test: str, load: str) -> Iterator[str]:
 
 
 def _stalled(name: str) -> Iterator[Row]:
-    if any(OWN.glob(f"{name}-on-*/meta.json")):
+    if name in _made():
         return
     stall = STALLS[name]
     right = stall.expected.signatures
@@ -145,12 +146,20 @@ def _stalled(name: str) -> Iterator[Row]:
         with (
             loop_device() as device,
             stall.server(device.folder) as server,
-            stall.make(server, device),
         ):
-            yield _kept(Moment(f"{name}-on", server, command, right, device))
+            version = server.version()  # it may not say so later
+            with stall.make(server, device):
+                yield _kept(Moment(name, server, command, version, right, device))
         return
-    with stall.started() as (server, made), made:
-        yield _kept(Moment(f"{name}-on", server, command, right))
+    with stall.started() as (server, made):
+        version = server.version()
+        with made:
+            yield _kept(Moment(name, server, command, version, right))
+
+
+def _made() -> set[str]:
+    """Return the stalls that have a folder."""
+    return {json.loads(meta.read_text())["stall"] for meta in OWN.glob("*/meta.json")}
 
 
 def _there(stall: str, server: str) -> bool:
@@ -160,7 +169,6 @@ def _there(stall: str, server: str) -> bool:
 def _kept(moment: Moment) -> Row:
     """Dump it, and write the files: the meta.json last, so that a folder with one is whole."""
     server = moment.server
-    version = server.version() if moment.device is None else ""
     dumps = all_formats(server, moment.device, moment.right)
     name = f"{moment.stall}-{server.name}"
     folder = OWN / name
@@ -174,9 +182,9 @@ def _kept(moment: Moment) -> Row:
     threads = sum(line.startswith("Thread ") for line in dumps["gdb.txt"].splitlines())
     family = next(kind for start, kind in FAMILIES.items() if server.name.startswith(start))
     meta = {
-        "stall": moment.stall.removesuffix("-on"),
+        "stall": moment.stall,
         "server": server.name,
-        "version": version,
+        "version": moment.version,
         "expect": list(moment.right),
         "source": name,
         "family": family,
