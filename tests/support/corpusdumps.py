@@ -41,7 +41,6 @@ PROCESSLIST_SHOWS = {
     "global-read-lock": r"Waiting for (?:global read|backup) lock",
     "user-level-lock": r"\bUser lock",
     "table-flush-wait": r"Waiting for table flush",
-    "myisam-table-lock": r"Waiting for table level lock",
     "table-open-lock": r"Opening tables",
 }
 STATUS_SHOWS = {
@@ -52,7 +51,10 @@ STATUS_SHOWS = {
     "innodb-range-estimate": r"estimating records in index range",
     "innodb-thread-concurrency": r"[1-9]\d* queries in queue",
 }
-"""What the right signatures look like in a report of the server; others cannot be told from it."""
+"""What the right signatures look like in a report of the server; others do not show in it.
+
+That a table is MyISAM's is not in the list of processes.
+"""
 
 
 def all_formats(server: Server, device: Device | None, right: Sequence[str]) -> dict[str, str]:
