@@ -22,6 +22,7 @@ from tests.bench import (
     analyze,
     capture,
     cli,
+    corpus,
     endurance,
     fit,
     inproc,
@@ -60,6 +61,8 @@ overhead what the agent costs where nothing waits, by its parts, and whether it 
 accuracy verdicts on dumps with known causes, whose sources the confidence was not fitted to:
          left-out, reliability, damage, and known, unknown (no root); on live stalls, by who dumped
          them: live; how the findings of one dump came about: --explain FILE
+corpus   makes the dumps of tests/data/corpus that are not there yet: healthy, stalls;
+         healthy-SERVER, or the name of a stall (scripts/stall --help)
 fit      fit the confidence to all dumps with known causes, and write it (no root)
 top      what `stallscope top` costs: cpu
 analyze  how fast gdb's text is read, and in how much memory: speed, memory (no root)
@@ -83,6 +86,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "pause": pause.sections,
     "capture": capture.sections,
     "cli": cli.sections,
+    "corpus": corpus.sections,
     "fit": fit.sections,
     "inproc": inproc.sections,
     "overhead": overhead.sections,
