@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What other tools put before each line: quotes, numbers, time, names of hosts and containers.
+
+A prefix is taken off only where the lines behind it are those of a dump and the lines with it are
+not.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from stallscope.analyzers.importers import shapes, wrapping
+
+__all__ = ["unprefixed"]
+
+_ROUNDS = 6
+"""The most prefixes before one line."""
+_LEAST = 2
+"""Lines that must become a dump's; one is enough where no line is a dump's yet."""
+
+_TIME = (
+    r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)(?!\w))?"
+)
+_SENDER = r"\S{1,100} [^\s:\[]{1,64}(?:\[\d{1,9}\])?:"
+_END = r"(?: |\t|$)"
+_KINDS: tuple[tuple[str, str], ...] = (
+    ("quotes", r"(?:[>|] ?){1,20}"),
+    ("line numbers", r"[^\s:|]{1,200}[:-]\d{1,8}[:-]"),
+    ("line numbers", r"\d{1,8}[:-]"),
+    ("line numbers", r" {0,8}\d{1,8}(?:\t| {2}|[.:)]? )"),
+    ("names of files", r"(?:[\w./+-]{1,200}|\(standard input\)):"),
+    ("a diff's signs", r"[-+]"),
+    ("a diff's signs", r"[<>] "),
+    (
+        "a log's prefixes",
+        rf"(?:<\d{{1,3}}>)?[A-Z][a-z]{{2}} [ \d]\d [\d:.]{{8,18}} {_SENDER}{_END}",
+    ),
+    ("a log's prefixes", rf"{_TIME} {_SENDER}{_END}"),
+    ("a log's prefixes", rf"{_TIME} (?:stdout|stderr) [FP]{_END}"),
+    ("a log's prefixes", rf"{_TIME} \d{{1,12}} \[\w{{1,12}}\](?: \[[\w.-]{{1,20}}\]){{0,2}}{_END}"),
+    ("a log's prefixes", rf"\[?{_TIME}\]?{_END}"),
+    ("a log's prefixes", rf"\[?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?\]?{_END}"),
+    ("a log's prefixes", rf"\[ {{0,8}}\d{{1,12}}\.\d{{1,9}}\]{_END}"),
+    ("names of containers", rf"\[pod/[^\]\s]{{1,200}}\]{_END}"),
+    ("names of containers", r"[\w.-]{1,100} {1,40}\|(?: |$)"),
+    ("a prompt", r"\(gdb\) "),
+    ("bullets", r"[-*] "),
+)
+_PREFIXES = tuple((name, re.compile(pattern)) for name, pattern in _KINDS)
+_OF_EQUAL_LINES = {"[-+]": re.compile(r"[-+ ]")}
+"""Prefixes of which some lines have another form."""
+_INDENTED = re.compile(r"[ \t]{1,40}(?=\S)")
+_JSON = re.compile(r'\{"log":"')
+
+
+def unprefixed(text: str, sample: Sequence[str]) -> tuple[str, list[str]]:
+    """Take prefixes off all lines; return the text, and what was before them.
+
+    ``sample``: lines of the text by which they are found.
+    """
+    names: list[str] = []
+    if any(_JSON.match(line) for line in sample):
+        text = "\n".join(map(_logged, text.split("\n")))
+        sample = list(map(_logged, sample))
+        names.append("a log's JSON")
+    for _ in range(_ROUNDS):
+        found = _find(sample)
+        if found is None:
+            break
+        name, prefix = found
+        prefix = _OF_EQUAL_LINES.get(prefix.pattern, prefix)
+        names.append(name)
+        plain = sum(1 for line in sample if line.strip() and not prefix.match(line))
+        if plain:
+            text, sample = wrapping.joined(text, sample, functools.partial(_has, prefix))
+        text = re.compile(rf"^(?:{prefix.pattern})", re.M).sub("", text)
+        sample = [prefix.sub("", line, count=1) if prefix.match(line) else line for line in sample]
+    return text, names
+
+
+def _find(sample: Sequence[str]) -> tuple[str, re.Pattern[str]] | None:
+    """Return the prefix behind which the most lines are a dump's."""
+    other = [line for line in sample if line and not shapes.is_dump_line(line)]
+    least = _LEAST if len(other) < len(sample) else 1
+    best: tuple[str, re.Pattern[str]] | None = None
+    for name, prefix in _PREFIXES:
+        gain = 0
+        for line in other:
+            match = prefix.match(line)
+            gain += match is not None and shapes.is_dump_line(line[match.end() :])
+        if gain >= least:
+            least = gain + 1
+            best = name, prefix
+    indents = Counter(
+        match.group()
+        for line in other
+        if (match := _INDENTED.match(line)) and shapes.is_dump_line(line[match.end() :])
+    )
+    if indents and indents.total() >= least:
+        # Lines below a head stand further right: the least is what was put before all.
+        return "indents", re.compile(re.escape(min(indents, key=len)))
+    return best
+
+
+def _has(prefix: re.Pattern[str], line: str) -> bool:
+    return prefix.match(line) is not None
+
+
+def _logged(line: str) -> str:
+    if not line.startswith('{"log":'):
+        return line
+    try:
+        said = json.loads(line[:65_536])
+    except (ValueError, RecursionError):
+        return line
+    log = said.get("log") if isinstance(said, dict) else None
+    return log.removesuffix("\n") if isinstance(log, str) else line
