@@ -35,6 +35,7 @@ from stallscope.analyzers.importers import (
     shapes,
 )
 from stallscope.analyzers.importers.dump import Format
+from stallscope.base import inputfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.model import capturefile
@@ -98,7 +99,7 @@ def load(data: bytes, name: str) -> list[Capture]:
 
     Raises: UnknownFormat, and the error of the format that was recognized.
     """
-    return list(read([capturefile.decompress(data, name)], name))
+    return list(read(inputfile.unpacked(data, name), name))
 
 
 def read(chunks: Iterable[bytes], name: str, *, pieces: Pieces = map) -> Iterator[Capture]:

@@ -15,8 +15,6 @@ from stallscope.analyzers.importers import prefixes, shapes, wrapping
 
 __all__ = ["repaired"]
 
-_FOLLOWED = ("MySQL thread", "MariaDB thread", "---TRANSACTION", '"', "|")
-"""Starts of lines that others follow, and that are not wrapped."""
 _SHORT = 128 << 10
 """Characters of a text that is looked at as a whole."""
 _SAMPLE = 16 << 10
@@ -34,9 +32,8 @@ _TAG = re.compile(
     r"(?:\s[^<>\n]{0,300})?/?>",
     re.I,
 )
-_BREAK = re.compile(
-    r"(?:<br ?/?>|</p>[ \t]{0,8}<p>)[ \t]{0,8}\n?|^[ \t]{0,8}</?p>|</p>[ \t]{0,8}$", re.I | re.M
-)
+_BREAK = re.compile(r"(?:<br ?/?>|</p>[ \t]{0,8}<p>)[ \t]{0,8}\n?", re.I)
+_PARAGRAPH = re.compile(r"^[ \t]{0,8}<p>|</p>[ \t]{0,8}$", re.I | re.M)
 _HTML = re.compile(r"<(?:pre|br|p|/p|/code|/span|/div|/td|html)[ />]", re.I)
 _FENCE = re.compile(
     r"^[ \t]{0,8}(?:(?:`{3,8}|~{3,8})[\w+-]{0,20}[ \t]{0,8}$"
@@ -45,11 +42,23 @@ _FENCE = re.compile(
     re.M,
 )
 _ESCAPE = re.compile(r"\\([_*<>#\[\]~`])")
+_ESCAPED = re.compile(r"^([ \t]{0,40})\\#(?=\d)", re.M)
+_HASHLESS = re.compile(
+    r"^([ \t]{0,8})(?=\d{1,4}[ \t]{1,3}"
+    r"(?:0x[0-9a-f]{6,16} in \S|<signal|[A-Za-z_~][\w:~@.<>, ]{2,400}(?: \(| at \S| from /|$)))",
+    re.M,
+)
+_HASHLESS_TWO = re.compile(
+    r"^[ \t]{0,8}0[ \t]{1,3}[^\s,;]+(?: [^\n]{0,2000})?\n(?:(?![ \t]{0,8}\d)[^\n]{0,400}\n){0,20}"
+    r"[ \t]{0,8}1[ \t]{1,3}0x[0-9a-f]{6,16} in ",
+    re.M,
+)
+_TABBED = re.compile(r"^([ \t]{0,40}#\d{1,4})\t[ \t]{0,8}", re.M)
 _CUT = re.compile(r"…|\.\.\.(?=>)")
 _GLUED_COUNT = re.compile(
-    r"^( {0,12}\d{1,7})(?=[A-Za-z_~][\w:~@.]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:])", re.M
+    r"^([ \t]{0,12}\d{1,7})(?=[A-Za-z_~][\w:~@.]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:])", re.M
 )
-_LONE_COUNT = re.compile(r"^( {0,12}\d{1,7})\n(?=[A-Za-z_~][^\s;,]{2,400},[\w~?:])", re.M)
+_LONE_COUNT = re.compile(r"^([ \t]{0,12}\d{1,7})\n(?=[A-Za-z_~][^\s;,]{2,400},[\w~?:])", re.M)
 _GLUED_PC = re.compile(r"^([ \t]{0,40})#(\d{1,4}?)(?=0x[0-9a-f]{6,16}\b)", re.M)
 _GLUED_NAME = re.compile(r"^([ \t]{0,40})#(\d{1,4})(?=(?!0x)[A-Za-z_~<])", re.M)
 _GLUED_IN = re.compile(r"^([ \t]{0,40}#\d{1,4}\s{1,4}0x[0-9a-f]{6,16})in (?=\S)", re.M)
@@ -92,7 +101,12 @@ def repaired(text: str) -> tuple[str, list[str]]:
         text = changed
         names += dict.fromkeys(found)
         sample = _sample(text)
-    changed, sample = wrapping.joined(text, sample, _begins)
+    changed = _glued(text)
+    if changed != text:
+        text = changed
+        names.append("joined words")
+        sample = _sample(text)
+    changed, sample = wrapping.joined(text, sample, shapes.begins)
     if changed != text:
         text = changed
         names.append("wrapped lines")
@@ -102,12 +116,6 @@ def repaired(text: str) -> tuple[str, list[str]]:
             text = changed
             names.append(name)
     return text, names
-
-
-def _begins(line: str) -> bool | None:
-    if not shapes.is_dump_line(line):
-        return False
-    return None if line.startswith(_FOLLOWED) else True
 
 
 def _sample(text: str) -> list[str]:
@@ -150,7 +158,7 @@ def _line_ends(text: str) -> str:
 
 def _html(text: str) -> str:
     if _seen(text, _HTML):
-        text = _TAG.sub("", _BREAK.sub("\n", text))
+        text = _TAG.sub("", _PARAGRAPH.sub("", _BREAK.sub("\n", text)))
     for _ in range(2):
         if not _seen(text, _ENTITY):
             break
@@ -163,10 +171,18 @@ def _fences(text: str) -> str:
 
 
 def _escapes(text: str) -> str:
-    return _ESCAPE.sub(r"\1", text) if "\\_" in text and _seen(text, _ESCAPE) else text
+    if "\\" not in text:
+        return text
+    if "\\_" in text and _seen(text, _ESCAPE):
+        return _ESCAPE.sub(r"\1", text)
+    return _ESCAPED.sub(r"\1#", text) if _seen(text, _ESCAPED) else text
 
 
 def _glued(text: str) -> str:
+    if _seen(text, _TABBED):
+        text = _TABBED.sub(r"\1  ", text)
+    if "#0" not in text and "#1 " not in text and _seen(text, _HASHLESS_TWO):
+        text = _HASHLESS.sub(r"\1#", text)
     if _seen(text, _LONE_COUNT):
         text = _LONE_COUNT.sub(r"\1 ", text)
     if _seen(text, _GLUED_COUNT):
@@ -254,7 +270,6 @@ _CHARACTERS: tuple[tuple[str, Callable[[str], str]], ...] = (
 )
 _FRAMES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("cut templates", _templates),
-    ("joined words", _glued),
     ("remarks", _remarks),
     ("lost numbers", _numbers),
 )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stallscope.base.text import one_line
 
-__all__ = ["MAX_SHOWN", "Left", "heads", "is_dump_line", "left", "number_of_lines"]
+__all__ = ["MAX_SHOWN", "Left", "begins", "heads", "is_dump_line", "left", "number_of_lines"]
 
 MAX_SHOWN = 160
 """Characters of an unreadable line that are kept."""
@@ -67,6 +67,19 @@ _WEAK = re.compile(
 _COUNTED = "\n"
 
 
+_DETAIL = re.compile(
+    r"RECORD LOCKS |TABLE LOCK |Last time |Holder thread |a writer \(thread|-{5,40} TRX HAS BEEN"
+)
+_PLAIN = re.compile(
+    r"number of readers |waiters flag |Record lock, |---|mysql tables in use|LOCK WAIT |ROLLING BACK"
+    r"|undo log |Trx read view|OS WAIT ARRAY|Spin rounds|RW-|Mutex spin|wait (?:has|is) |lock_word"
+    r"|\d{1,9} (?:row )?lock |No (?:locals|symbol table|arguments)\b|Process \d|=====|\(gdb\)"
+    r"|\s{0,40}\\?\#?\d{1,4}[ \t]{0,4}0x[0-9a-f]{6,16} "
+)
+_FOLLOWED = ("MySQL thread", "MariaDB thread", '"', "|")
+"""Starts of lines that others follow, and that are not wrapped."""
+
+
 class Left(NamedTuple):
     """What no format has read. ``lines``: all of them; ``first``: the first unreadable one."""
 
@@ -88,6 +101,16 @@ def heads(text: str) -> int:
 def is_dump_line(line: str) -> bool:
     """Return whether it is a frame, a head or a wait as tools print them, from its first column."""
     return _DUMP_LINE.match(line[:_LONGEST]) is not None
+
+
+def begins(line: str) -> bool | None:
+    """Return whether what is wrapped can start with this line; None: it does not, and this line is
+    no rest of another."""
+    if is_dump_line(line):
+        return None if line.startswith(_FOLLOWED) else True
+    if _DETAIL.match(line):
+        return True
+    return None if _PLAIN.match(line) else False
 
 
 def left(lines: Iterable[str]) -> Left:

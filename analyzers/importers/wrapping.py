@@ -19,6 +19,7 @@ _NARROWEST = 40
 _WIDEST = 500
 _ROUNDS = 3
 _LOST = 8
+"""Blanks before the first line that can be lost."""
 _SURE = 0.85
 """The part of the lines of full width that must go on."""
 _LONGER = 0.03
@@ -55,22 +56,30 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
     """Return the width at which lines were cut, 0 where they were not."""
     full: Counter[int] = Counter()
     goes: Counter[int] = Counter()
+    starts: Counter[int] = Counter()
     inside = False
     for line, after in itertools.pairwise(lines):
         start = begins(line)
         inside = start is True or (inside and start is False and bool(line.strip()))
         if inside:
-            full[len(line)] += 1
-            goes[len(line)] += _goes_on(after, begins)
-    longer = 0
-    room = _LONGER * sum(full.values())
-    for width in sorted(full, reverse=True):
-        if longer > room or width < _NARROWEST:
-            break
-        if width <= _WIDEST and goes[width] >= max(2, _SURE * full[width]):
-            return width
-        longer += full[width]
-    return 0
+            size = len(line)
+            full[size] += 1
+            if _goes_on(after, begins):
+                goes[size] += 1
+                starts[size] += start is True
+    if not goes:
+        return 0
+    width, count = max(goes.items(), key=lambda item: (item[1], item[0]))
+    trimmed = sum(starts[size] for size in range(width - _LOST, width))
+    longer = sum(number for size, number in full.items() if size > width)
+    if (
+        not _NARROWEST <= width <= _WIDEST
+        or count < max(2, _SURE * full[width])
+        or count + trimmed < _SURE * goes.total()
+        or longer > _LONGER * full.total()
+    ):
+        return 0
+    return width
 
 
 def _cut_at(lines: Sequence[str], width: int, begins: Begins) -> Iterator[str]:
@@ -82,7 +91,6 @@ def _cut_at(lines: Sequence[str], width: int, begins: Begins) -> Iterator[str]:
             if held:
                 yield "".join(held)
             held, size = [], 0
-        # Blanks before the first line can be lost.
         full = len(line) == width or (width - _LOST <= len(line) < width and begins(line) is True)
         held.append(line)
         size += len(line)
