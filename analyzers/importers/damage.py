@@ -56,9 +56,9 @@ _HASHLESS_TWO = re.compile(
 _TABBED = re.compile(r"^([ \t]{0,40}#\d{1,4})\t[ \t]{0,8}", re.M)
 _CUT = re.compile(r"…|\.\.\.(?=>)")
 _GLUED_COUNT = re.compile(
-    r"^([ \t]{0,12}\d{1,7})(?=[A-Za-z_~][\w:~@.]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:])", re.M
+    r"^([ \t]{0,12}\d{1,7})(?=[A-Za-z_~][\w:~@.]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:.])", re.M
 )
-_LONE_COUNT = re.compile(r"^([ \t]{0,12}\d{1,7})\n(?=[A-Za-z_~][^\s;,]{2,400},[\w~?:])", re.M)
+_LONE_COUNT = re.compile(r"^([ \t]{0,12}\d{1,7})\n(?=[A-Za-z_~][^\s;,]{2,400},[\w~?:.])", re.M)
 _GLUED_PC = re.compile(r"^([ \t]{0,40})#(\d{1,4}?)(?=0x[0-9a-f]{6,16}\b)", re.M)
 _GLUED_NAME = re.compile(r"^([ \t]{0,40})#(\d{1,4})(?=(?!0x)[A-Za-z_~<])", re.M)
 _GLUED_IN = re.compile(r"^([ \t]{0,40}#\d{1,4}\s{1,4}0x[0-9a-f]{6,16})in (?=\S)", re.M)

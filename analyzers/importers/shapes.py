@@ -34,7 +34,8 @@ _FRAME = (
     r"\s{0,12}\d{1,7}\s{1,4}[A-Za-z_~?:<(][^;\s,]{0,400},[\w~?:<(.]",
     r"[^\s;][^;\n]{0,500};[^\s;][^\n]{0,1400} \d{1,15}$",
     r"\s{1,8}at [\w.$/@]{1,400}\(",
-    r"(?:Mutex at 0x|(?:S|X|SX)-lock on RW-latch at )",
+    r"(?:Mutex at 0x|(?:S|X|SX)-lock (?:\(wait_ex\) )?on RW-latch at )",
+    r"(?:RECORD LOCKS space|TABLE LOCK table)",
     r"(?:MySQL|MariaDB) thread id \d",
     r"\s{1,16}[0-9a-f]{8,16} \S{1,400} \(\S+\)$",
     r"\|\s{0,10}\d{1,12} \|",
@@ -50,7 +51,7 @@ _LOST = re.compile(
             # With blanks before it, and with fewer signs of what it was.
             r"\s{0,40}\#\d{1,4}\s{0,4}(?:0x[0-9a-f]{1,16}\b|<signal|[\w:~<(]{0,400}(?:_|::|\())",
             r"\s{0,40}Thread ?\#?\d{1,9} \((?:Thread 0x|LWP|process)",
-            *_FRAME[1:9],
+            *_FRAME[1:10],
             r"(?=\S{0,400}_)[\w:~@.<>()*&-]{1,400},[\w:~@.<>()*&-]{1,400},[\w:~@.<>()*&,\- ]{3,}$",
             r"(?=\S{0,400}_)[^\s;]{1,400};[^\s;]{1,400};[^\s;]",
         )
@@ -71,7 +72,7 @@ _DETAIL = re.compile(
     r"RECORD LOCKS |TABLE LOCK |Last time |Holder thread |a writer \(thread|-{5,40} TRX HAS BEEN"
 )
 _PLAIN = re.compile(
-    r"number of readers |waiters flag |Record lock, |---|mysql tables in use|LOCK WAIT |ROLLING BACK"
+    r"number of readers |waiters flag |Record lock, |---|mysql tables in use|LOCK WAIT |ROLLING "
     r"|undo log |Trx read view|OS WAIT ARRAY|Spin rounds|RW-|Mutex spin|wait (?:has|is) |lock_word"
     r"|\d{1,9} (?:row )?lock |No (?:locals|symbol table|arguments)\b|Process \d|=====|\(gdb\)"
     r"|\s{0,40}\\?\#?\d{1,4}[ \t]{0,4}0x[0-9a-f]{6,16} "

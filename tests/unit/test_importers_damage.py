@@ -2,20 +2,21 @@
 """A dump that was damaged on its way has the finding that it had, or a weaker one with a warning.
 
 ``STALLSCOPE_DAMAGES`` is the number of random damages, ``STALLSCOPE_SEED`` their seed. 20,000 by
-hand: ``STALLSCOPE_DAMAGES=20000 .venv/bin/python -P -m pytest -q tests/unit/test_importers_damage.py
--k random``.
+hand: ``STALLSCOPE_DAMAGES=20000 .venv/bin/python -P -m pytest -q -k random
+tests/unit/test_importers_damage.py``.
 """
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given, note, seed, settings
+from hypothesis import strategies as st
 
 from stallscope.analyzers import catalog, engine, importers, waits
 from stallscope.base.errors import StallscopeError
@@ -29,8 +30,6 @@ COUNT = int(os.environ.get("STALLSCOPE_DAMAGES", "200"))
 SEED = int(os.environ.get("STALLSCOPE_SEED", "20261125"))
 LARGEST = 400_000
 """Bytes of the dumps that are tried: larger ones say the same, and take seconds each."""
-MOST = 4
-"""Damages of one dump."""
 KNOWN = catalog.load()
 
 
@@ -88,7 +87,7 @@ def see(data: bytes) -> Seen:
     return Seen(tuple(names), confidence, waiters, reading.unreadable, warned or lost, threads)
 
 
-@lru_cache(maxsize=None)
+@cache
 def clean(path: Path) -> Seen:
     return see(path.read_bytes())
 
@@ -106,3 +105,41 @@ def wrong(path: Path, names: Sequence[str]) -> str | None:
     if after.confidence > before.confidence + 0.005:
         return f"surer: {before} became {after}"
     return None
+
+
+def several(stage: int, most: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(list(damage.STAGES[stage])), max_size=most, unique=True)
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> list[str]:
+    """Several damages of one dump, as they occur together."""
+    names = draw(several(0, 2)) + draw(several(1, 1)) + draw(several(2, 2))
+    return names + draw(several(3, 1)) + draw(several(4, 1))
+
+
+@seed(SEED)
+@settings(
+    max_examples=COUNT,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.sampled_from(DUMPS), damages())
+def test_random_damages(path: Path, names: list[str]) -> None:
+    note(f"seed {SEED}, {name_of(path)}: {names}")
+    assert wrong(path, names) is None
+
+
+@pytest.mark.parametrize("name", sorted(damage.DAMAGES))
+def test_one_damage_is_undone(name: str) -> None:
+    """Of a gdb dump nothing is lost by any single damage."""
+    path = DATA / "gdb" / "mysql559-innodb-index-lock.in"
+    before = clean(path)
+    after = see(damage.apply([name], path.read_bytes()))
+    assert after._replace(confidence=0.0) == before._replace(confidence=0.0)
+    assert damage.apply([name], path.read_bytes()) != path.read_bytes() or name in NOT_IN_GDB
+
+
+NOT_IN_GDB = ("count joined to the name",)
