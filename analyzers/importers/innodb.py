@@ -103,7 +103,9 @@ _ENTIRE = tuple(
         ("---TRANSACTION ", r"[\dA-F ]{1,40}, (?:not started|ACTIVE)[^\n]{0,300}"),
     )
 )
-_MUST_BE_READ = ("--Thread ", "---TRANSACTION ", "RECORD LOCKS ", "TABLE LOCK ")
+_MUST_BE_READ = re.compile(
+    r".{0,200}?(?:--Thread \d{1,20} has|---TRANSACTION \S|RECORD LOCKS space id|TABLE LOCK table)"
+)
 _LATCHES = ("X-lock", "S-lock", "SX-lock")
 _PARTS = 4
 """The most lines that one was wrapped to."""
@@ -227,7 +229,7 @@ class _Reader(LineReader):
             if len(self.deadlock) < 400:
                 self.deadlock.append(line)
             return True
-        return self.trx(line) or (self.monitor and not line.startswith(_MUST_BE_READ))
+        return self.trx(line) or (self.monitor and _MUST_BE_READ.match(line) is None)
 
     def semaphore(self, line: str) -> bool:
         if "--Thread" in line and (match := _WAIT.search(line)):

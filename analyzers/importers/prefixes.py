@@ -19,6 +19,11 @@ __all__ = ["unprefixed"]
 
 _ROUNDS = 6
 """The most prefixes before one line."""
+_DEPTH = 3
+"""Prefixes that may hide whether the lines behind them are a dump's."""
+_MOSTLY = 0.6
+"""The part of the lines that such a prefix is before."""
+_FEW = 100
 _LEAST = 2
 """Lines that must become a dump's; one is enough where no line is a dump's yet."""
 
@@ -68,41 +73,50 @@ def unprefixed(text: str, sample: Sequence[str]) -> tuple[str, list[str]]:
         sample = list(map(_logged, sample))
         names.append("a log's JSON")
     for _ in range(_ROUNDS):
-        found = _find(sample)
+        found = _find(sample, _DEPTH)
         if found is None:
             break
         name, prefix = found
         prefix = _OF_EQUAL_LINES.get(prefix.pattern, prefix)
         names.append(name)
-        plain = sum(1 for line in sample if line.strip() and not prefix.match(line))
-        if plain:
+        if any(line.strip() and not prefix.match(line) for line in sample):
             text, sample = wrapping.joined(text, sample, functools.partial(_has, prefix))
         text = re.compile(rf"^(?:{prefix.pattern})", re.M).sub("", text)
         sample = [prefix.sub("", line, count=1) if prefix.match(line) else line for line in sample]
     return text, names
 
 
-def _find(sample: Sequence[str]) -> tuple[str, re.Pattern[str]] | None:
-    """Return the prefix behind which the most lines are a dump's."""
+def _find(sample: Sequence[str], depth: int) -> tuple[str, re.Pattern[str]] | None:
+    """Return the prefix behind which the most lines are a dump's, at once or after others."""
     other = [line for line in sample if line and not shapes.is_dump_line(line)]
     least = _LEAST if len(other) < len(sample) else 1
     best: tuple[str, re.Pattern[str]] | None = None
+    before: list[tuple[str, re.Pattern[str]]] = []
     for name, prefix in _PREFIXES:
-        gain = 0
+        gain = matching = 0
         for line in other:
             match = prefix.match(line)
+            matching += match is not None
             gain += match is not None and shapes.is_dump_line(line[match.end() :])
         if gain >= least:
             least = gain + 1
             best = name, prefix
-    indents = Counter(
-        match.group()
-        for line in other
-        if (match := _INDENTED.match(line)) and shapes.is_dump_line(line[match.end() :])
-    )
-    if indents and indents.total() >= least:
+        if matching > _MOSTLY * len(sample):
+            before.append((name, prefix))
+    indents = Counter(match.group() for line in other if (match := _INDENTED.match(line)))
+    gain = sum(shapes.is_dump_line(line.lstrip()) for line in other if line[0] in " \t")
+    if indents:
         # Lines below a head stand further right: the least is what was put before all.
-        return "indents", re.compile(re.escape(min(indents, key=len)))
+        indent = "indents", re.compile(re.escape(min(indents, key=len)))
+        if gain >= least:
+            return indent
+        if indents.total() > _MOSTLY * len(sample):
+            before.append(indent)
+    if best is None and depth > 1:
+        few = sample[:_FEW]
+        for name, prefix in before:
+            if _find([prefix.sub("", line, count=1) for line in few], depth - 1) is not None:
+                return name, prefix
     return best
 
 

@@ -41,8 +41,14 @@ _FRAME = (
     r"\|\s{0,10}\d{1,12} \|",
     r"\s{0,12}Id: \d{1,12}$",
 )
+_DAMAGED = (
+    r"\\?\#\d{1,4}(?=[A-Za-z_~<]|\s{1,8}\S)",
+    r"(?:\d{1,4}[ \t]{1,3})?0x[0-9a-f]{6,16} in \S",
+    r"\s{0,12}\d{1,7}[A-Za-z_~][\w:~@.]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:.]",
+)
+"""Lines of a dump that have yet to be repaired."""
 _HEADS = re.compile(rf"^(?:{'|'.join(_HEAD)})", re.M)
-_DUMP_LINE = re.compile("|".join((*_HEAD, *_FRAME)))
+_DUMP_LINE = re.compile("|".join((*_HEAD, *_FRAME, *_DAMAGED)))
 _NAME = r"[A-Za-z_~][\w$~]*(?:::~?[\w$~]+|<[^<>\n]{0,200}>)*"
 _LOST = re.compile(
     "|".join(
@@ -53,6 +59,9 @@ _LOST = re.compile(
             r"\s{0,40}Thread ?\#?\d{1,9} \((?:Thread 0x|LWP|process)",
             *_FRAME[1:10],
             r"(?=\S{0,400}_)[\w:~@.<>()*&-]{1,400},[\w:~@.<>()*&-]{1,400},[\w:~@.<>()*&,\- ]{3,}$",
+            # Behind something that stayed.
+            r".{0,200}?(?:--Thread \d{1,20} has waited at|RECORD LOCKS space id"
+            r"|\#\d{1,4}\s{1,4}0x[0-9a-f]{6,16} in \S)",
             r"(?=\S{0,400}_)[^\s;]{1,400};[^\s;]{1,400};[^\s;]",
         )
     )
