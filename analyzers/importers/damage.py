@@ -8,10 +8,12 @@ without damage costs next to nothing. docs/formats.md has an example of each.
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 from stallscope.analyzers.importers import prefixes, shapes, wrapping
+from stallscope.analyzers.importers.dump import MAX_LINE
 
 __all__ = ["repaired"]
 
@@ -80,6 +82,7 @@ _REMARK = re.compile(
 )
 _HEAD = re.compile(r"[ \t]{0,40}(?:\[Switching to )?Thread \d{1,9} \((?:Thread 0x|LWP|process)")
 _AT_PC = re.compile(r"[ \t]{0,40}0x[0-9a-f]{6,16} in \S")
+_ZERO = re.compile(r"[ \t]{0,40}0[ \t]{1,3}[A-Za-z_~<]")
 _CALL = re.compile(
     r"[ \t]{0,40}(?:[\w:~@.$]|<[^<>\n]{0,200}>){3,400}(?: \(.{0,2000}\))?"
     r"(?: (?:at|from) \S+)?[ \t]{0,8}$"
@@ -97,10 +100,11 @@ def repaired(text: str) -> tuple[str, list[str]]:
             names.append(name)
     sample: Sequence[str] = _sample(text)
     changed, found = prefixes.unprefixed(text, sample)
-    if found:
+    if changed != text:
         text = changed
         names += dict.fromkeys(found)
         sample = _sample(text)
+    text = _escapes(_fences(text)) if found else text
     changed = _glued(text)
     if changed != text:
         text = changed
@@ -134,6 +138,24 @@ def _seen(text: str, pattern: re.Pattern[str]) -> bool:
     middle = len(text) // 2
     ends = (0, middle, len(text) - _SAMPLE)
     return any(pattern.search(text, start, start + _SAMPLE) for start in ends)
+
+
+def _json(text: str) -> str:
+    """Undo docker's log files: an object a line."""
+    if '{"log":"' not in text[:_SAMPLE] and '{"log": "' not in text[:_SAMPLE]:
+        return text
+    return "\n".join(map(_logged, text.split("\n")))
+
+
+def _logged(line: str) -> str:
+    if not line.startswith('{"log":'):
+        return line
+    try:
+        said = json.loads(line[: 4 * MAX_LINE])
+    except (ValueError, RecursionError):
+        return line
+    log = said.get("log") if isinstance(said, dict) else None
+    return log.removesuffix("\n") if isinstance(log, str) else line
 
 
 def _colours(text: str) -> str:
@@ -179,10 +201,10 @@ def _escapes(text: str) -> str:
 
 
 def _glued(text: str) -> str:
-    if _seen(text, _TABBED):
-        text = _TABBED.sub(r"\1  ", text)
     if "#0" not in text and "#1 " not in text and _seen(text, _HASHLESS_TWO):
         text = _HASHLESS.sub(r"\1#", text)
+    if _seen(text, _TABBED):
+        text = _TABBED.sub(r"\1  ", text)
     if _seen(text, _LONE_COUNT):
         text = _LONE_COUNT.sub(r"\1 ", text)
     if _seen(text, _GLUED_COUNT):
@@ -229,26 +251,29 @@ def _numbers(text: str) -> str:
         text = _FIRST.sub(r"#0  \1", text, count=1)
     if _seen(text, _FROM_ONE) and "#0" not in text:
         text = _NUMBER.sub(lambda match: f"#{max(0, int(match.group(1)) - 1)}", text)
-    sample: Sequence[str] = _sample(text)
-    if not any(map(_HEAD.match, sample)):
-        return text
+    sample = _sample(text)
+    heads = any(map(_HEAD.match, sample))
     # Of names alone only those below a thread's head are frames.
-    bare = "#0" not in text and "#1" not in text
-    if not bare and not any(map(_AT_PC.match, sample)):
+    bare = heads and "#0" not in text and "#1" not in text
+    if not bare and sum(_AT_PC.match(line) is not None for line in sample) < 2:
         return text
-    return "\n".join(_numbered(text.split("\n"), _CALL if bare else _AT_PC))
+    return "\n".join(_numbered(text.split("\n"), _CALL if bare else _AT_PC, inside=not heads))
 
 
-def _numbered(lines: Sequence[str], frame: re.Pattern[str]) -> Iterator[str]:
+def _numbered(lines: Sequence[str], frame: re.Pattern[str], *, inside: bool) -> Iterator[str]:
+    """Yield the lines, frames numbered; ``inside``: whether all frames are such, without a head."""
+    headless = inside
     after = 0
-    inside = False
     for line in lines:
         if match := _NUMBER.match(line):
             after, inside = int(match.group(1)) + 1, True
         elif _HEAD.match(line):
             after, inside = 0, True
         elif not line.strip():
-            after, inside = 0, False
+            after, inside = 0, headless
+        elif not after and inside and _ZERO.match(line):
+            line = f"#{line.lstrip()}"
+            after = 1
         elif inside and len(line) < 4000 and (frame.match(line) or _AT_PC.match(line)):
             line = f"#{after}  {line.lstrip()}"
             after += 1
@@ -262,6 +287,7 @@ def _remarks(text: str) -> str:
 
 _CHARACTERS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("line ends", _line_ends),
+    ("a log's JSON", _json),
     ("colours", _colours),
     ("blanks", _blanks),
     ("HTML", _html),

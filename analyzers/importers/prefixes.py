@@ -8,7 +8,7 @@ not.
 from __future__ import annotations
 
 import functools
-import json
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +27,10 @@ _FEW = 100
 _LEAST = 2
 """Lines that must become a dump's; one is enough where no line is a dump's yet."""
 
+_LINE_NUMBERS = "line numbers"
+_LAST_NUMBER = re.compile(r"\d+")
+_FEWEST = 6
+_MOST = 0.8
 _TIME = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)(?!\w))?"
 )
@@ -34,9 +38,9 @@ _SENDER = r"\S{1,100} [^\s:\[]{1,64}(?:\[\d{1,9}\])?:"
 _END = r"(?: |\t|$)"
 _KINDS: tuple[tuple[str, str], ...] = (
     ("quotes", r"(?:[>|] ?){1,20}"),
-    ("line numbers", r"[^\s:|]{1,200}[:-]\d{1,8}[:-]"),
-    ("line numbers", r"\d{1,8}[:-]"),
-    ("line numbers", r" {0,8}\d{1,8}(?:\t| {2}|[.:)]? )"),
+    (_LINE_NUMBERS, r"[^\s:|]{1,200}[:-]\d{1,8}[:-]"),
+    (_LINE_NUMBERS, r"\d{1,8}[:-]"),
+    (_LINE_NUMBERS, r" {0,8}\d{1,8}(?:\t| {2}|[.:)]? )"),
     ("names of files", r"(?:[\w./+-]{1,200}|\(standard input\)):"),
     ("a diff's signs", r"[-+]"),
     ("a diff's signs", r"[<>] "),
@@ -59,7 +63,6 @@ _PREFIXES = tuple((name, re.compile(pattern)) for name, pattern in _KINDS)
 _OF_EQUAL_LINES = {"[-+]": re.compile(r"[-+ ]")}
 """Prefixes of which some lines have another form."""
 _INDENTED = re.compile(r"[ \t]{1,40}(?=\S)")
-_JSON = re.compile(r'\{"log":"')
 
 
 def unprefixed(text: str, sample: Sequence[str]) -> tuple[str, list[str]]:
@@ -68,12 +71,9 @@ def unprefixed(text: str, sample: Sequence[str]) -> tuple[str, list[str]]:
     ``sample``: lines of the text by which they are found.
     """
     names: list[str] = []
-    if any(_JSON.match(line) for line in sample):
-        text = "\n".join(map(_logged, text.split("\n")))
-        sample = list(map(_logged, sample))
-        names.append("a log's JSON")
     for _ in range(_ROUNDS):
-        found = _find(sample, _DEPTH)
+        text, sample = _dedented(text, sample)
+        found = _numbers(sample) or _find(sample, _DEPTH)
         if found is None:
             break
         name, prefix = found
@@ -120,16 +120,43 @@ def _find(sample: Sequence[str], depth: int) -> tuple[str, re.Pattern[str]] | No
     return best
 
 
+def _dedented(text: str, sample: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Take off the blanks that all lines begin with."""
+    lines = [line for line in sample if line.strip()]
+    if not lines or any(line[0] not in " \t" for line in lines):
+        return text, sample
+    starts = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines]
+    first, last = min(starts), max(starts)
+    # What the first and the last in their order have in common, all have.
+    blanks = first[
+        : next(
+            (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]),
+            len(first),
+        )
+    ]
+    if not blanks:
+        return text, sample
+    text = re.compile(f"^{re.escape(blanks)}", re.M).sub("", text)
+    return text, [line.removeprefix(blanks) for line in sample]
+
+
+def _numbers(sample: Sequence[str]) -> tuple[str, re.Pattern[str]] | None:
+    """Return the prefix where each line has its number, also where that could be a count."""
+    lines = [line for line in sample if line.strip()]
+    if len(lines) < _FEWEST:
+        return None
+    for name, prefix in _PREFIXES:
+        if name != _LINE_NUMBERS:
+            continue
+        found = [match.group() for line in lines if (match := prefix.match(line))]
+        if len(found) < _MOST * len(lines):
+            continue
+        numbers = [int(_LAST_NUMBER.findall(text)[-1]) for text in found]
+        steps = [after - before for before, after in itertools.pairwise(numbers)]
+        if sum(1 <= step <= 2 for step in steps) >= _MOST * len(lines):
+            return name, prefix
+    return None
+
+
 def _has(prefix: re.Pattern[str], line: str) -> bool:
     return prefix.match(line) is not None
-
-
-def _logged(line: str) -> str:
-    if not line.startswith('{"log":'):
-        return line
-    try:
-        said = json.loads(line[:65_536])
-    except (ValueError, RecursionError):
-        return line
-    log = said.get("log") if isinstance(said, dict) else None
-    return log.removesuffix("\n") if isinstance(log, str) else line
