@@ -22,6 +22,7 @@ _SHORT = 128 << 10
 _SAMPLE = 16 << 10
 """Characters of each sample of a longer one: the start, the middle and the end."""
 
+_ROUNDS = 3
 _COLOURS = re.compile(
     "\x1b(?:\\[[0-9;:?]{0,40}[ -/]{0,4}[@-~]|\\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\\\)|[@-Z\\\\-_])?"
 )
@@ -58,7 +59,8 @@ _HASHLESS_TWO = re.compile(
 _TABBED = re.compile(r"^([ \t]{0,40}#\d{1,4})\t[ \t]{0,8}", re.M)
 _CUT = re.compile(r"…|\.\.\.(?=>)")
 _GLUED_COUNT = re.compile(
-    r"^([ \t]{0,12}\d{1,7})(?=[A-Za-z_~][\w:~@.]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:.])", re.M
+    r"^([ \t]{0,12}\d{1,7})(?=[A-Za-z_~][\w:~@.?]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:.])",
+    re.M,
 )
 _LONE_COUNT = re.compile(r"^([ \t]{0,12}\d{1,7})\n(?=[A-Za-z_~][^\s;,]{2,400},[\w~?:.])", re.M)
 _GLUED_PC = re.compile(r"^([ \t]{0,40})#(\d{1,4}?)(?=0x[0-9a-f]{6,16}\b)", re.M)
@@ -82,7 +84,10 @@ _REMARK = re.compile(
 )
 _HEAD = re.compile(r"[ \t]{0,40}(?:\[Switching to )?Thread \d{1,9} \((?:Thread 0x|LWP|process)")
 _AT_PC = re.compile(r"[ \t]{0,40}0x[0-9a-f]{6,16} in \S")
-_ZERO = re.compile(r"[ \t]{0,40}0[ \t]{1,3}[A-Za-z_~<]")
+_HASH_LOST = re.compile(
+    r"[ \t]{0,40}(\d{1,4})[ \t]{1,3}"
+    r"(?:0x[0-9a-f]{6,16} in \S|<signal|[A-Za-z_~<][^,;]{2,400}(?: \(| at \S| from /|$))"
+)
 _CALL = re.compile(
     r"[ \t]{0,40}(?:[\w:~@.$]|<[^<>\n]{0,200}>){3,400}(?: \(.{0,2000}\))?"
     r"(?: (?:at|from) \S+)?[ \t]{0,8}$"
@@ -91,35 +96,32 @@ _CALL = re.compile(
 
 def repaired(text: str) -> tuple[str, list[str]]:
     """Return the text as the tools print it, and the names of the damages that were undone."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     # What hides lines comes first, then what is before them, then where they end.
-    for name, repair in _CHARACTERS:
-        changed = repair(text)
-        if changed is not text and changed != text:
-            text = changed
-            names.append(name)
-    sample: Sequence[str] = _sample(text)
-    changed, found = prefixes.unprefixed(text, sample)
-    if changed != text:
+    for _ in range(_ROUNDS):
+        before = text
+        for name, repair in _CHARACTERS:
+            text = _noted(names, name, text, repair(text))
+        changed, found = prefixes.unprefixed(text, _sample(text))
+        if changed is text:
+            break
+        names.update(dict.fromkeys(found))
         text = changed
-        names += dict.fromkeys(found)
-        sample = _sample(text)
-    text = _escapes(_fences(text)) if found else text
-    changed = _glued(text)
-    if changed != text:
-        text = changed
-        names.append("joined words")
-        sample = _sample(text)
-    changed, sample = wrapping.joined(text, sample, shapes.begins)
-    if changed != text:
-        text = changed
-        names.append("wrapped lines")
+        if text == before:
+            break
+    # Lines are joined first: a repair inside them changes where they end.
+    changed, _ = wrapping.joined(text, _sample(text), shapes.begins)
+    text = _noted(names, "wrapped lines", text, changed)
+    text = _noted(names, "joined words", text, _glued(text))
     for name, repair in _FRAMES:
-        changed = repair(text)
-        if changed is not text and changed != text:
-            text = changed
-            names.append(name)
-    return text, names
+        text = _noted(names, name, text, repair(text))
+    return text, list(names)
+
+
+def _noted(names: dict[str, None], name: str, text: str, changed: str) -> str:
+    if changed is not text and changed != text:
+        names[name] = None
+    return changed
 
 
 def _sample(text: str) -> list[str]:
@@ -179,9 +181,9 @@ def _line_ends(text: str) -> str:
 
 
 def _html(text: str) -> str:
-    if _seen(text, _HTML):
-        text = _TAG.sub("", _PARAGRAPH.sub("", _BREAK.sub("\n", text)))
     for _ in range(2):
+        if _seen(text, _HTML):
+            text = _TAG.sub("", _PARAGRAPH.sub("", _BREAK.sub("\n", text)))
         if not _seen(text, _ENTITY):
             break
         text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
@@ -255,7 +257,11 @@ def _numbers(text: str) -> str:
     heads = any(map(_HEAD.match, sample))
     # Of names alone only those below a thread's head are frames.
     bare = heads and "#0" not in text and "#1" not in text
-    if not bare and sum(_AT_PC.match(line) is not None for line in sample) < 2:
+    least = 1 if any(map(_HASH_LOST.match, sample)) else 2
+    if (
+        not bare
+        and sum(1 for line in sample if _AT_PC.match(line) or _HASH_LOST.match(line)) < least
+    ):
         return text
     return "\n".join(_numbered(text.split("\n"), _CALL if bare else _AT_PC, inside=not heads))
 
@@ -271,9 +277,14 @@ def _numbered(lines: Sequence[str], frame: re.Pattern[str], *, inside: bool) -> 
             after, inside = 0, True
         elif not line.strip():
             after, inside = 0, headless
-        elif not after and inside and _ZERO.match(line):
+        elif (
+            inside
+            and not headless
+            and (match := _HASH_LOST.match(line))
+            and int(match.group(1)) == after
+        ):
             line = f"#{line.lstrip()}"
-            after = 1
+            after += 1
         elif inside and len(line) < 4000 and (frame.match(line) or _AT_PC.match(line)):
             line = f"#{after}  {line.lstrip()}"
             after += 1
@@ -287,6 +298,7 @@ def _remarks(text: str) -> str:
 
 _CHARACTERS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("line ends", _line_ends),
+    ("fences", _fences),
     ("a log's JSON", _json),
     ("colours", _colours),
     ("blanks", _blanks),

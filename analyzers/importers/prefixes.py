@@ -89,7 +89,7 @@ def unprefixed(text: str, sample: Sequence[str]) -> tuple[str, list[str]]:
 def _find(sample: Sequence[str], depth: int) -> tuple[str, re.Pattern[str]] | None:
     """Return the prefix behind which the most lines are a dump's, at once or after others."""
     other = [line for line in sample if line and not shapes.is_dump_line(line)]
-    least = _LEAST if len(other) < len(sample) else 1
+    least = _LEAST if len(other) < sum(map(bool, sample)) else 1
     best: tuple[str, re.Pattern[str]] | None = None
     before: list[tuple[str, re.Pattern[str]]] = []
     for name, prefix in _PREFIXES:

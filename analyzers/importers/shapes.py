@@ -43,8 +43,8 @@ _FRAME = (
 )
 _DAMAGED = (
     r"\\?\#\d{1,4}(?=[A-Za-z_~<]|\s{1,8}\S)",
-    r"(?:\d{1,4}[ \t]{1,3})?0x[0-9a-f]{6,16} in \S",
-    r"\s{0,12}\d{1,7}[A-Za-z_~][\w:~@.]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:.]",
+    r"(?:\d{1,4}[ \t]{1,3})?0x[0-9a-f]{6,16} in(?: \S|$)",
+    r"\s{0,12}\d{1,7}[A-Za-z_~][\w:~@.?]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:.]",
 )
 """Lines of a dump that have yet to be repaired."""
 _HEADS = re.compile(rf"^(?:{'|'.join(_HEAD)})", re.M)
@@ -80,6 +80,7 @@ _COUNTED = "\n"
 _DETAIL = re.compile(
     r"RECORD LOCKS |TABLE LOCK |Last time |Holder thread |a writer \(thread|-{5,40} TRX HAS BEEN"
 )
+_HASH_LOST = re.compile(r"\d{1,4}[ \t]{1,3}[A-Za-z_~<][^,;\n]{2,200} \(")
 _PLAIN = re.compile(
     r"number of readers |waiters flag |Record lock, |---|mysql tables in use|LOCK WAIT |ROLLING "
     r"|undo log |Trx read view|OS WAIT ARRAY|Spin rounds|RW-|Mutex spin|wait (?:has|is) |lock_word"
@@ -118,7 +119,7 @@ def begins(line: str) -> bool | None:
     no rest of another."""
     if is_dump_line(line):
         return None if line.startswith(_FOLLOWED) else True
-    if _DETAIL.match(line):
+    if _DETAIL.match(line) or _HASH_LOST.match(line):
         return True
     return None if _PLAIN.match(line) else False
 
