@@ -23,6 +23,7 @@ _SAMPLE = 16 << 10
 """Characters of each sample of a longer one: the start, the middle and the end."""
 
 _ROUNDS = 3
+_OBJECT = re.compile(r'\{"log": ?"([^\n]{0,65000}?)(?:\\n)?", ?"stream": ?"')
 _COLOURS = re.compile(
     "\x1b(?:\\[[0-9;:?]{0,40}[ -/]{0,4}[@-~]|\\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\\\)|[@-Z\\\\-_])?"
 )
@@ -36,7 +37,9 @@ _TAG = re.compile(
     re.I,
 )
 _BREAK = re.compile(r"(?:<br ?/?>|</p>[ \t]{0,8}<p>)[ \t]{0,8}\n?", re.I)
-_PARAGRAPH = re.compile(r"^[ \t]{0,8}<p>|</p>[ \t]{0,8}$", re.I | re.M)
+_PARAGRAPH = re.compile(
+    r"^([^<\n]{0,200})<p>(?=.*</p>)|^[ \t]{0,8}<p>|</p>[ \t]{0,8}$", re.I | re.M
+)
 _HTML = re.compile(r"<(?:pre|br|p|/p|/code|/span|/div|/td|html)[ />]", re.I)
 _FENCE = re.compile(
     r"^[ \t]{0,8}(?:(?:`{3,8}|~{3,8})[\w+-]{0,20}[ \t]{0,8}$"
@@ -155,7 +158,8 @@ def _logged(line: str) -> str:
     try:
         said = json.loads(line[: 4 * MAX_LINE])
     except (ValueError, RecursionError):
-        return line
+        match = _OBJECT.match(line)
+        return match.group(1).replace('\\"', '"') if match else line
     log = said.get("log") if isinstance(said, dict) else None
     return log.removesuffix("\n") if isinstance(log, str) else line
 
@@ -183,7 +187,7 @@ def _line_ends(text: str) -> str:
 def _html(text: str) -> str:
     for _ in range(2):
         if _seen(text, _HTML):
-            text = _TAG.sub("", _PARAGRAPH.sub("", _BREAK.sub("\n", text)))
+            text = _TAG.sub("", _PARAGRAPH.sub(r"\1", _BREAK.sub("\n", text)))
         if not _seen(text, _ENTITY):
             break
         text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
@@ -279,7 +283,7 @@ def _numbered(lines: Sequence[str], frame: re.Pattern[str], *, inside: bool) -> 
             after, inside = 0, headless
         elif (
             inside
-            and not headless
+            and (after or not headless)
             and (match := _HASH_LOST.match(line))
             and int(match.group(1)) == after
         ):

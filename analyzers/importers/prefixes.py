@@ -30,6 +30,9 @@ _LEAST = 2
 _LINE_NUMBERS = "line numbers"
 _LAST_NUMBER = re.compile(r"\d+")
 _FEWEST = 6
+_FEWEST_BEFORE_TAB = 3
+_AROUND = 0.2
+"""Lines that are not indented to those that are, where a dump is indented."""
 _MOST = 0.8
 _TIME = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)(?!\w))?"
@@ -37,6 +40,14 @@ _TIME = (
 _SENDER = r"\S{1,100} [^\s:\[]{1,64}(?:\[\d{1,9}\])?:"
 _END = r"(?: |\t|$)"
 _KINDS: tuple[tuple[str, str], ...] = (
+    ("a log's prefixes", rf"{_TIME} {_SENDER}{_END}"),
+    ("a log's prefixes", rf"{_TIME} (?:stdout|stderr) [FP]{_END}"),
+    ("a log's prefixes", rf"{_TIME} \d{{1,12}} \[\w{{1,12}}\](?: \[[\w.-]{{1,20}}\]){{0,2}}{_END}"),
+    ("a log's prefixes", rf"\[?{_TIME}\]?{_END}"),
+    ("a log's prefixes", rf"\[?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?\]?{_END}"),
+    ("a log's prefixes", rf"\[ {{0,8}}\d{{1,12}}\.\d{{1,9}}\]{_END}"),
+    ("names of containers", rf"\[pod/[^\]\s]{{1,200}}\]{_END}"),
+    ("names of containers", r"[\w.-]{1,100} {1,40}\|(?: |$)"),
     ("quotes", r"(?:[>|] ?){1,20}"),
     (_LINE_NUMBERS, r"[^\s:|]{1,200}[:-]\d{1,8}[:-]"),
     (_LINE_NUMBERS, r"\d{1,8}[:-]"),
@@ -48,14 +59,6 @@ _KINDS: tuple[tuple[str, str], ...] = (
         "a log's prefixes",
         rf"(?:<\d{{1,3}}>)?[A-Z][a-z]{{2}} [ \d]\d [\d:.]{{8,18}} {_SENDER}{_END}",
     ),
-    ("a log's prefixes", rf"{_TIME} {_SENDER}{_END}"),
-    ("a log's prefixes", rf"{_TIME} (?:stdout|stderr) [FP]{_END}"),
-    ("a log's prefixes", rf"{_TIME} \d{{1,12}} \[\w{{1,12}}\](?: \[[\w.-]{{1,20}}\]){{0,2}}{_END}"),
-    ("a log's prefixes", rf"\[?{_TIME}\]?{_END}"),
-    ("a log's prefixes", rf"\[?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?\]?{_END}"),
-    ("a log's prefixes", rf"\[ {{0,8}}\d{{1,12}}\.\d{{1,9}}\]{_END}"),
-    ("names of containers", rf"\[pod/[^\]\s]{{1,200}}\]{_END}"),
-    ("names of containers", r"[\w.-]{1,100} {1,40}\|(?: |$)"),
     ("a prompt", r"\(gdb\) "),
     ("bullets", r"[-*] "),
 )
@@ -122,8 +125,11 @@ def _find(sample: Sequence[str], depth: int) -> tuple[str, re.Pattern[str]] | No
 
 def _dedented(text: str, sample: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Take off the blanks that all lines begin with."""
-    lines = [line for line in sample if line.strip()]
-    if not lines or any(line[0] not in " \t" for line in lines):
+    lines = [line for line in sample if line.strip() and line[0] in " \t"]
+    others = [line for line in sample if line.strip() and line[0] not in " \t"]
+    if not lines or len(others) > _AROUND * len(lines) or any(map(shapes.is_dump_line, others)):
+        return text, sample
+    if others and sum(shapes.is_dump_line(line.lstrip()) for line in lines) < _LEAST:
         return text, sample
     starts = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines]
     first, last = min(starts), max(starts)
@@ -143,17 +149,18 @@ def _dedented(text: str, sample: Sequence[str]) -> tuple[str, Sequence[str]]:
 def _numbers(sample: Sequence[str]) -> tuple[str, re.Pattern[str]] | None:
     """Return the prefix where each line has its number, also where that could be a count."""
     lines = [line for line in sample if line.strip()]
-    if len(lines) < _FEWEST:
-        return None
     for name, prefix in _PREFIXES:
         if name != _LINE_NUMBERS:
             continue
         found = [match.group() for line in lines if (match := prefix.match(line))]
-        if len(found) < _MOST * len(lines):
+        tabs = sum(text.endswith("\t") for text in found)
+        if len(found) < len(lines) or len(found) < (
+            _FEWEST_BEFORE_TAB if tabs == len(found) else _FEWEST
+        ):
             continue
         numbers = [int(_LAST_NUMBER.findall(text)[-1]) for text in found]
         steps = [after - before for before, after in itertools.pairwise(numbers)]
-        if sum(1 <= step <= 2 for step in steps) >= _MOST * len(lines):
+        if sum(1 <= step <= 2 for step in steps) >= _MOST * len(steps):
             return name, prefix
     return None
 

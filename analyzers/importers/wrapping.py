@@ -20,6 +20,8 @@ _WIDEST = 500
 _ROUNDS = 3
 _LOST = 8
 """Blanks before the first line that can be lost."""
+_LONG_WORD = 60
+"""Characters of a word that can make a line longer than the width."""
 _SURE = 0.85
 """The part of the lines of full width that must go on."""
 _LONGER = 0.03
@@ -69,12 +71,17 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
                 starts[size] += start is True
     if not goes:
         return 0
-    width, count = max(goes.items(), key=lambda item: (item[1], item[0]))
+    usual = max(goes, key=lambda size: (goes[size], size))
+    width = max(
+        size for size in goes if size == usual or (goes[size] > 1 and size <= usual + _LOST)
+    )
+    count = goes[width]
     trimmed = sum(starts[size] for size in range(width - _LOST, width))
     longer = sum(number for size, number in full.items() if size > width)
     if (
         not _NARROWEST <= width <= _WIDEST
-        or count < max(2, _SURE * full[width])
+        or count < _SURE * full[width]
+        or count + trimmed < 2
         or count + trimmed < _SURE * goes.total()
         or longer > _LONGER * full.total()
     ):
@@ -92,7 +99,8 @@ def _cut_at(lines: Sequence[str], width: int, begins: Begins) -> Iterator[str]:
                 yield "".join(held)
             held, size = [], 0
         full = len(line) == width or (width - _LOST <= len(line) < width and begins(line) is True)
-        held.append(line)
+        # A blank at the very end gets lost, too.
+        held.append(f"{line} " if full and len(line) == width - 1 else line)
         size += len(line)
     yield "".join(held)
 
@@ -106,10 +114,10 @@ def _folded_at(lines: Sequence[str], begins: Begins) -> int:
     for line in lines:
         if begins(line):
             inside = True
-            widest = max(widest, len(line))
+            widest = max(widest, _size(line))
         elif inside and _goes_on(line, begins):
             pairs.append((len(before), len(line.split(" ", 1)[0])))
-            widest = max(widest, len(line))
+            widest = max(widest, _size(line))
         else:
             inside = False
         before = line
@@ -118,6 +126,11 @@ def _folded_at(lines: Sequence[str], begins: Begins) -> int:
     # The width itself is not known: no line has to fill it.
     full = sum(size + 1 + word > widest for size, word in pairs)
     return widest if full >= _SURE * len(pairs) else 0
+
+
+def _size(line: str) -> int:
+    """Return the length of a line that could be wrapped; a long word cannot."""
+    return 0 if len(line) > _NARROWEST and max(map(len, line.split())) > _LONG_WORD else len(line)
 
 
 def _folded(lines: Sequence[str], width: int, begins: Begins) -> Iterator[str]:
