@@ -63,6 +63,7 @@ class Piece(NamedTuple):
 
     scan: gdb_scan.Scan
     lines: int
+    heads: int
     repaired: tuple[str, ...]
     """Damages of its text that were undone."""
 
@@ -167,10 +168,7 @@ class _Account:
         self.size += len(piece.scan.rest)
         self.lines += piece.lines
         self.repaired.update(dict.fromkeys(piece.repaired))
-        self.heads += sum(
-            isinstance(item, gdb_scan.RawThread) and bool(item.tid or item.number)
-            for item in piece.scan.items
-        )
+        self.heads += piece.heads
 
     def reported(self, captures: Iterable[Capture], after: str | None) -> Iterator[Capture]:
         """Yield the captures with the account; ``after``: what no format has read, if known."""
@@ -191,10 +189,12 @@ class _Account:
 
     def reading(self, after: str | None) -> Reading:
         rest = "\n".join(self.rest)
-        unread = shapes.left(after.split("\n") if after is not None else ())
+        unread = shapes.left(after or "")
         between = shapes.number_of_lines(rest)
         prose = unread.lines - unread.unreadable if after is not None else between
-        heads = self.heads + (shapes.heads(rest) - shapes.heads(after) if after is not None else 0)
+        heads = self.heads
+        if after is not None and len(after) < len(rest):
+            heads += shapes.heads(rest) - shapes.heads(after)
         lines = max(self.lines, prose + unread.unreadable + heads)
         return Reading(
             lines=lines,
@@ -264,7 +264,13 @@ def _cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _scan(data: bytes) -> Piece:
     text, repaired = damage.repaired(_text(data))
-    return Piece(gdb_scan.scan(text), shapes.number_of_lines(text), tuple(repaired))
+    found = gdb_scan.scan(text)
+    lines = shapes.number_of_lines(text)
+    return Piece(found, lines, sum(map(_has_head, found.items)), tuple(repaired))
+
+
+def _has_head(item: gdb_scan.RawThread | gdb_scan.DumpStart) -> bool:
+    return isinstance(item, gdb_scan.RawThread) and bool(item.tid or item.number)
 
 
 def _text(data: bytes) -> str:

@@ -19,7 +19,7 @@ __all__ = ["repaired"]
 
 _SHORT = 128 << 10
 """Characters of a text that is looked at as a whole."""
-_SAMPLE = 16 << 10
+_SAMPLE = 8 << 10
 """Characters of each sample of a longer one: the start, the middle and the end."""
 
 _ROUNDS = 3
@@ -261,11 +261,8 @@ def _numbers(text: str) -> str:
     heads = any(map(_HEAD.match, sample))
     # Of names alone only those below a thread's head are frames.
     bare = heads and "#0" not in text and "#1" not in text
-    least = 1 if any(map(_HASH_LOST.match, sample)) else 2
-    if (
-        not bare
-        and sum(1 for line in sample if _AT_PC.match(line) or _HASH_LOST.match(line)) < least
-    ):
+    lost = (heads or "#0 " in text) and any(map(_HASH_LOST.match, sample))
+    if not bare and not lost and sum(1 for line in sample if _AT_PC.match(line)) < 2:
         return text
     return "\n".join(_numbered(text.split("\n"), _CALL if bare else _AT_PC, inside=not heads))
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from stallscope.base.text import one_line
@@ -125,15 +124,12 @@ def begins(line: str) -> bool | None:
     return None if _PLAIN.match(line) else False
 
 
-def left(lines: Iterable[str]) -> Left:
+def left(text: str) -> Left:
     """Count the lines that no format has read, and those of them that look like a dump's."""
-    number = unreadable = 0
+    unreadable = 0
     first: str | None = None
     weak = ""
-    for line in lines:
-        number += 1
-        if not line:
-            continue
+    for line in filter(None, text.split("\n") if text.strip() else ()):
         if _LOST.match(line[:_LONGEST]):
             unreadable += 1
             weak = ""
@@ -148,4 +144,4 @@ def left(lines: Iterable[str]) -> Left:
             continue
         if first is None:
             first = one_line(line[: 4 * MAX_SHOWN], MAX_SHOWN)
-    return Left(number, unreadable, first)
+    return Left(number_of_lines(text), unreadable, first)
