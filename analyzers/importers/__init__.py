@@ -8,14 +8,18 @@ leaves the others to the next one, so the order of `FORMATS` decides where two c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
 
 from stallscope.analyzers.importers import (
     bpf,
     coredump,
     crash,
+    damage,
     drgn,
+    encoding,
     eustack,
     folded,
     gdb,
@@ -28,14 +32,17 @@ from stallscope.analyzers.importers import (
     pmp,
     processlist,
     pyspy,
+    shapes,
 )
 from stallscope.analyzers.importers.dump import Format
+from stallscope.base import inputfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.model import capturefile
-from stallscope.model.capture import Capture
+from stallscope.model.capture import Capture, Note
+from stallscope.model.reading import LINES_LOST, Reading
 
-__all__ = ["FORMATS", "MAX_REST", "PIECE", "Pieces", "UnknownFormat", "load", "read"]
+__all__ = ["FORMATS", "MAX_REST", "PIECE", "Piece", "Pieces", "UnknownFormat", "load", "read"]
 
 MAX_REST = 512 << 20
 """The most characters of text that is not gdb's: other formats are read whole."""
@@ -44,11 +51,24 @@ PIECE = 8 << 20
 MAX_LINE = 1 << 20
 """The most bytes of a line; the rest is not about a stack."""
 
-_ARCHIVES = (b"\x7fELF", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")
-_PROBE = 1 << 16
-"""Bytes at the start of a damaged text, of which one in a hundred may be NUL."""
+MAX_HELD = 64
+"""Dumps of one file that wait for what is found out about its last lines."""
 
-Pieces = Callable[[Callable[[bytes], gdb_scan.Scan], Iterable[bytes]], Iterable[gdb_scan.Scan]]
+_ARCHIVES = (b"\x7fELF", b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04")
+_PROBE = encoding.PROBE
+
+
+class Piece(NamedTuple):
+    """One piece of a file, of which gdb's dumps were read."""
+
+    scan: gdb_scan.Scan
+    lines: int
+    heads: int
+    repaired: tuple[str, ...]
+    """Damages of its text that were undone."""
+
+
+Pieces = Callable[[Callable[[bytes], Piece], Iterable[bytes]], Iterable[Piece]]
 """How pieces are scanned: `map`, or one that uses more processes."""
 
 FORMATS: tuple[Format, ...] = (
@@ -80,7 +100,7 @@ def load(data: bytes, name: str) -> list[Capture]:
 
     Raises: UnknownFormat, and the error of the format that was recognized.
     """
-    return list(read([capturefile.decompress(data, name)], name))
+    return list(read(inputfile.unpacked(data, name), name))
 
 
 def read(chunks: Iterable[bytes], name: str, *, pieces: Pieces = map) -> Iterator[Capture]:
@@ -106,44 +126,97 @@ def read(chunks: Iterable[bytes], name: str, *, pieces: Pieces = map) -> Iterato
                 raise StallscopeError(f"{name}: a capture of more than {limit} MiB; it is not read")
         yield capturefile.loads(bytes(data), name)
         return
-    _check_text(head, name)
-
-    reader = gdb.Reader(name)
-    rest: list[str] = []
-    size = found = 0
-    for piece in pieces(_scan, _cut(itertools.chain([head], source))):
-        for capture in reader.add(piece):
-            found += 1
-            yield capture
-        rest.append(piece.rest)
-        size += len(piece.rest)
-        if size > MAX_REST:
-            raise StallscopeError(f"{name}: more than {MAX_REST >> 20} MiB of text: split it")
-    for capture in reader.finish():
-        found += 1
-        yield capture
-    for capture in _others("\n".join(rest), name):
-        found += 1
-        yield capture
-    if not found:
-        raise _unknown("\n".join(rest), name)
-
-
-def _check_text(head: bytes, name: str) -> None:
     if head.startswith(_ARCHIVES):
         raise UnknownFormat(f"{name}: not a stack dump (an ELF file or an archive): unpack it")
-    probe = head[:_PROBE]
-    if probe.count(b"\0") > len(probe) // 100:
-        raise UnknownFormat(f"{name}: not a stack dump (a binary file)")
+    plain, repaired = encoding.plain(head, source)
+    reader = gdb.Reader(name)
+    account = _Account(repaired)
+    held: list[Capture] = []
+    found = False
+    for piece in pieces(_scan, _cut(plain)):
+        account.add(piece)
+        if account.size > MAX_REST:
+            raise StallscopeError(f"{name}: more than {MAX_REST >> 20} MiB of text: split it")
+        held += reader.add(piece.scan)
+        if len(held) > MAX_HELD:
+            # What other formats make of the other lines is not known yet.
+            yield from account.reported(held, None)
+            held, found = [], True
+    held += reader.finish()
+    rest = "\n".join(account.rest)
+    others, after = _others(rest, name)
+    held += others
+    if not held and not found:
+        if encoding.is_binary(head) and encoding.NAME in repaired:
+            raise UnknownFormat(f"{name}: not a stack dump (a binary file)")
+        raise _unknown(rest, name)
+    yield from account.reported(held, after)
 
 
-def _others(text: str, name: str) -> Iterator[Capture]:
+class _Account:
+    """Counts what became of the lines of a file."""
+
+    def __init__(self, repaired: Iterable[str]) -> None:
+        self.repaired = dict.fromkeys(repaired)
+        self.rest: list[str] = []
+        self.size = 0
+        self.lines = 0
+        self.heads = 0
+
+    def add(self, piece: Piece) -> None:
+        self.rest.append(piece.scan.rest)
+        self.size += len(piece.scan.rest)
+        self.lines += piece.lines
+        self.repaired.update(dict.fromkeys(piece.repaired))
+        self.heads += piece.heads
+
+    def reported(self, captures: Iterable[Capture], after: str | None) -> Iterator[Capture]:
+        """Yield the captures with the account; ``after``: what no format has read, if known."""
+        reading = self.reading(after)
+        for capture in captures:
+            notes = capture.notes
+            if reading.unreadable:
+                lines = (
+                    "1 line looks"
+                    if reading.unreadable == 1
+                    else f"{reading.unreadable} lines look"
+                )
+                message = (
+                    f"{lines} like a part of a stack and cannot be read; the first: {reading.first}"
+                )
+                notes = (*notes, Note(LINES_LOST, message))
+            yield msgspec.structs.replace(capture, reading=reading, notes=notes)
+
+    def reading(self, after: str | None) -> Reading:
+        rest = "\n".join(self.rest)
+        unread = shapes.left(after or "")
+        between = shapes.number_of_lines(rest)
+        prose = unread.lines - unread.unreadable if after is not None else between
+        heads = self.heads
+        if after is not None and len(after) < len(rest):
+            heads += shapes.heads(rest) - shapes.heads(after)
+        lines = max(self.lines, prose + unread.unreadable + heads)
+        return Reading(
+            lines=lines,
+            frames=lines - heads - prose - unread.unreadable,
+            heads=heads,
+            prose=prose,
+            unreadable=unread.unreadable,
+            repaired=tuple(self.repaired),
+            first=unread.first,
+        )
+
+
+def _others(text: str, name: str) -> tuple[list[Capture], str]:
+    """Return the dumps of other formats than gdb's, and what none of them has read."""
+    found: list[Capture] = []
     if not text or text.isspace():
-        return
+        return found, text
     for known in FORMATS:
         if known.sniff(text):
             captures, text = known.load(text, name)
-            yield from captures
+            found += captures
+    return found, text
 
 
 def _unknown(text: str, name: str) -> UnknownFormat:
@@ -189,8 +262,15 @@ def _cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(held)
 
 
-def _scan(data: bytes) -> gdb_scan.Scan:
-    return gdb_scan.scan(_text(data))
+def _scan(data: bytes) -> Piece:
+    text, repaired = damage.repaired(_text(data))
+    found = gdb_scan.scan(text)
+    lines = shapes.number_of_lines(text)
+    return Piece(found, lines, sum(map(_has_head, found.items)), tuple(repaired))
+
+
+def _has_head(item: gdb_scan.RawThread | gdb_scan.DumpStart) -> bool:
+    return isinstance(item, gdb_scan.RawThread) and bool(item.tid or item.number)
 
 
 def _text(data: bytes) -> str:

@@ -27,6 +27,7 @@ class _Reader(LineReader):
         self.tid: int | None = None
         self.seen: set[int] = set()
         self.frames: list[Frame] = []
+        self.lost = False
 
     def line(self, line: str) -> bool:
         if match := _PROCESS.match(line) or _PID.match(line):
@@ -46,6 +47,9 @@ class _Reader(LineReader):
             return False
         match = _FRAME.match(line)
         if match is None:
+            if "#" in line and self.frames:
+                self.lost = True
+                return False
             if line.strip():
                 self.end_thread()
                 return False
@@ -62,8 +66,10 @@ class _Reader(LineReader):
 
     def end_thread(self) -> None:
         if self.frames and self.tid is not None:
-            self.dump.thread(self.frames, tid=self.tid)
+            unwind = "lost" if self.lost else "complete"
+            self.dump.thread(self.frames, tid=self.tid, unwind=unwind)
         self.tid = None
+        self.lost = False
         self.frames = []
 
     def end(self) -> None:

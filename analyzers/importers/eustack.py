@@ -58,6 +58,9 @@ class _Reader(LineReader):
             self.unwind = "limit"
         elif _FAILED.match(line):
             self.unwind = "bad-cfi" if "CFI" in line or "DWARF" in line else "no-cfi"
+        elif line.lstrip().startswith("#"):
+            self.unwind = "lost"
+            return False
         elif line.strip():
             self.end_thread()
             return False

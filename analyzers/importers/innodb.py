@@ -24,9 +24,11 @@ Thread ids are ``pthread_t``, as in the report, so a file with stacks and a stat
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 
+from stallscope.analyzers.importers import shapes
 from stallscope.analyzers.importers.dump import (
     Dump,
     Format,
@@ -64,6 +66,49 @@ _WRAPPED = re.compile(
     r"(?: seconds(?: the)?)?)?)?)?)?|created in file|has reserved it in|locked in file)"
     r"[ \t]*\n[ \t]*(?=\S)"
 )
+_PLACE = r"\S{1,200} line \d{1,7}"
+_MODE = r"(?:X|S|SX|IX|IS|AUTO-INC)(?:,\w{1,20}){0,3}"
+# Lines that InnoDB prints whole: how they start, and what they are.
+_ENTIRE = tuple(
+    (start, re.compile(f"{re.escape(start)}{rest}\\s*"))
+    for start, rest in (
+        (
+            "--Thread ",
+            rf"\d{{1,20}} has waited at {_PLACE} for [\d.]{{1,12}} seconds the semaphore:?",
+        ),
+        (
+            "S-lock",
+            rf" (?:\(wait_ex\) )?on RW-latch at 0x[0-9a-f]{{1,16}}(?: '[^']{{1,200}}')?"
+            rf"(?: created in file {_PLACE})?",
+        ),
+        (
+            "a writer ",
+            r"\(thread id \d{1,20}\) has reserved it in mode\s+(?:wait )?(?:exclusive|SX)",
+        ),
+        (
+            "Last time ",
+            rf"\w{{4,8}} (?:locked|reserved)? ?(?:by thread \d{{1,20}} )?in file {_PLACE}",
+        ),
+        (
+            "RECORD LOCKS ",
+            r"space id [^\n]{1,1000} lock[_ ]mode "
+            rf"{_MODE}(?: locks (?:rec but not gap|gap before rec))?(?: insert intention)?"
+            r"(?: waiting)?",
+        ),
+        (
+            "TABLE LOCK ",
+            rf"table [^\n]{{1,1000}} lock[_ ]mode {_MODE}(?: waiting)?",
+        ),
+        ("-------", r"-* TRX HAS BEEN WAITING \d{1,12} \w{2,3} FOR THIS LOCK TO BE GRANTED:?"),
+        ("---TRANSACTION ", r"[\dA-F ]{1,40}, (?:not started|ACTIVE)[^\n]{0,300}"),
+    )
+)
+_MUST_BE_READ = re.compile(
+    r".{0,200}?(?:--Thread \d{1,20} has|---TRANSACTION \S|RECORD LOCKS space id|TABLE LOCK table)"
+)
+_LATCHES = ("X-lock", "S-lock", "SX-lock")
+_PARTS = 4
+"""The most lines that one was wrapped to."""
 _MUTEX = re.compile(
     r"\bMutex at (0x[0-9a-f]{1,16})"
     r"(?: '&?(?P<quoted>[^']{1,200})'|, Mutex (?P<name>\w{1,100}))?"
@@ -184,7 +229,7 @@ class _Reader(LineReader):
             if len(self.deadlock) < 400:
                 self.deadlock.append(line)
             return True
-        return self.trx(line) or self.monitor
+        return self.trx(line) or (self.monitor and _MUST_BE_READ.match(line) is None)
 
     def semaphore(self, line: str) -> bool:
         if "--Thread" in line and (match := _WAIT.search(line)):
@@ -419,7 +464,29 @@ def sniff(text: str) -> bool:
 
 def load(text: str, name: str) -> Loaded:
     """Read every report in the text."""
-    return read_lines(_WRAPPED.sub(r"\1 ", text), _Reader(name))
+    return read_lines("\n".join(_entire(_WRAPPED.sub(r"\1 ", text).split("\n"))), _Reader(name))
+
+
+def _entire(lines: list[str]) -> Iterator[str]:
+    """Join the parts of lines that InnoDB prints whole."""
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        at += 1
+        key = "S-lock" + line[line.find("-lock") + 5 :] if line.startswith(_LATCHES) else line
+        known = next((whole for start, whole in _ENTIRE if key.startswith(start)), None)
+        if known is not None and len(line) < MAX_QUERY:
+            joined = [key]
+            for number in range(1, _PARTS):
+                rest = lines[at + number - 1][:1000] if at + number <= len(lines) else ""
+                if not rest.strip() or shapes.begins(rest) is not False:
+                    break
+                joined = [before + between + rest for before in joined for between in ("", " ")]
+                if found := next((text for text in joined if known.fullmatch(text)), None):
+                    line = line[: line.find("-lock")] + found[1:] if key is not line else found
+                    at += number
+                    break
+        yield line
 
 
 FORMAT = Format(_Reader.backend, sniff, load)

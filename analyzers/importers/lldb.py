@@ -28,7 +28,7 @@ class _Reader(LineReader):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.seen: set[int] = set()
-        self.inside = False
+        self.inside = self.lost = False
         self.tid = 0
         self.title = ""
         self.frames: list[Frame] = []
@@ -55,7 +55,9 @@ class _Reader(LineReader):
             name = _NAME.search(match.group(3))
             self.title = name.group(1) if name else ""
             return True
-        if self.inside and line.strip():
+        if self.inside and "frame #" in line:
+            self.lost = True
+        elif self.inside and line.strip():
             self.end_thread()
         return False
 
@@ -79,10 +81,11 @@ class _Reader(LineReader):
 
     def end_thread(self) -> None:
         if self.frames:
-            self.dump.thread(self.frames, tid=self.tid, name=self.title)
+            unwind = "lost" if self.lost else "complete"
+            self.dump.thread(self.frames, tid=self.tid, name=self.title, unwind=unwind)
         self.frames = []
         self.tid, self.title = 0, ""
-        self.inside = False
+        self.inside = self.lost = False
 
     def end(self) -> None:
         self.end_thread()

@@ -17,6 +17,13 @@ __all__ = ["FORMAT"]
 _LINE = re.compile(r"\s{0,12}(\d{1,7})\s+([^\s;][^;]*)$")
 _FRAME = re.compile(r"(?P<name>.*?)(?:\((?P<where>[\w.+-]+(?:\.so[.\w]*|:\d+))\))?$")
 _WORD = re.compile(r"[~\w?][\w:<>~$.@*?]*$")
+_ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
+# The first scripts took the second or fourth word of a frame's line, whatever it was.
+_NO_FRAME = re.compile(
+    r"at|from|in|<signal|handler|called>?|<?optimized|out>[,)]*|<[^<>]*>[,)]*|\(?[\w.*@]{0,100}=.*"
+    r"|\(?\)?|[\w.+-]*/[\w./+-]*(?::\d{1,7})?|[\w.-]+\.(?:c|cc|cpp|h|ic|i|S):\d{1,7}|\d{1,20}"
+)
+_ROOTS = frozenset(("start_thread", "clone", "clone3", "__clone", "__clone3", "_start", "main"))
 _STAMP = re.compile(r"(?:TS \d+\.\d+ |(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \w{3} [ \d]\d )")
 _ENOUGH = re.compile(r"^[^\S\n]{0,12}\d{1,7}[^\S\n]+[\w?~:]{2}[^;\n]*?,[\w?~.(]", re.M)
 
@@ -33,10 +40,15 @@ class _Reader(LineReader):
         if match is None or not names:
             return False
         count = int(match.group(1))
-        frames = [frame for name in names if (frame := self.frame(name)) is not None]
+        known = [name for name in names if _NO_FRAME.fullmatch(name) is None]
+        frames = [frame for name in known if (frame := self.frame(name)) is not None]
         if not frames:
             return False
-        self.dump.thread(frames, count=max(1, count))
+        if known[0] in _ROOTS and known[-1] not in _ROOTS and len(frames) > 2:
+            frames.reverse()
+        # What a script took for the innermost function says nothing of the wait.
+        unwind = "complete" if known[0] in (names[0], names[-1]) else "lost"
+        self.dump.thread(frames, count=max(1, count), unwind=unwind)
         return True
 
     def frame(self, text: str) -> Frame | None:
@@ -44,6 +56,8 @@ class _Reader(LineReader):
         if match is None:
             return None
         name, where = match["name"], match["where"]
+        if _ADDRESS.fullmatch(name):
+            return self.dump.frame(None, pc=int(name, 16))
         library, _, unnamed = name.rpartition("::")
         if unnamed == "??":  # the library's name without its ending
             return self.dump.frame(None, module=where or library or None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bz2
+import io
 import lzma
 import sys
 import zlib
@@ -18,7 +19,7 @@ if TYPE_CHECKING or sys.version_info < (3, 14):
 else:
     from compression import zstd
 
-__all__ = ["MAX_BYTES", "MAX_RATIO", "chunks", "is_core"]
+__all__ = ["MAX_BYTES", "MAX_RATIO", "chunks", "is_core", "unpacked"]
 
 MAX_BYTES = 4 << 30
 """The most bytes of a file, and of its decompressed content."""
@@ -98,6 +99,11 @@ def chunks(path: Path) -> Iterator[bytes]:
             yield from _limited(_plain(file, name), name)
     except OSError as error:
         raise StallscopeError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+def unpacked(data: bytes, name: str) -> Iterator[bytes]:
+    """Yield the content of a file that is in memory. Raises: as `chunks`."""
+    return _limited(_plain(io.BytesIO(data), name), name)
 
 
 def _limited(data: Iterator[bytes], name: str) -> Iterator[bytes]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 
+from stallscope.model.reading import Reading
+
 __all__ = [
     "ADDED",
     "OPTIONAL",
@@ -31,6 +33,7 @@ __all__ = [
     "Module",
     "Note",
     "Process",
+    "Reading",
     "Release",
     "Sample",
     "Stack",
@@ -54,6 +57,7 @@ END = msgspec.Meta(extra={"record": "end"})
 """Mark of a field of Capture: it is in the last record of a file."""
 HEAD_OPTIONAL = msgspec.Meta(extra={"record": "capture", "written": "optional"})
 END_OPTIONAL = msgspec.Meta(extra={"record": "end", "written": "optional"})
+END_ADDED = msgspec.Meta(extra={"record": "end", "written": "added"})
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Tid: TypeAlias = Index  # a report of the server has pthread_t instead of a TID
@@ -356,6 +360,8 @@ class Capture(msgspec.Struct, frozen=True):
     sample_window_ns: Annotated[Index, END_OPTIONAL] = 0
     sample_cpus: Annotated[Index, END_OPTIONAL] = 0
     samples_lost: Annotated[Index, END_OPTIONAL] = 0
+    reading: Annotated[Reading | None, END_ADDED] = None
+    """What became of the lines of the file; None: it was not imported."""
     later: tuple[Capture, ...] = ()
     """The later captures of the burst that this is the first capture of."""
     burst: BurstEnd | None = None
