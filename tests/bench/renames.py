@@ -19,5 +19,6 @@ def pairs() -> dict[str, tuple[str, ...]]:
     for name in FILES:
         data = tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
         for item in data["rename"]:
-            found[item["name"]] = tuple(item["others"])
+            others = item["others"] if "others" in item else [to["name"] for to in item["to"]]
+            found[item.get("name", item.get("from"))] = tuple(others)
     return found
