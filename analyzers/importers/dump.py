@@ -35,6 +35,7 @@ MAX_DISTINCT = 2_000_000
 """Distinct frames of one dump: real ones have some thousands."""
 MAX_NOTES = 1_000
 _USUAL_LINE = 512
+_ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 _BLANKS = re.compile(r"(\s{64})\s+")
 
 Loaded = tuple[list[Capture], str]
@@ -129,6 +130,8 @@ class Dump:
         """Return the frame of these values; meaningless names become None."""
         if symbol in ("", "??", "[unknown]", "n/a", "<unknown>"):
             symbol = None
+        elif symbol is not None and symbol.startswith("0x") and _ADDRESS.fullmatch(symbol):
+            symbol, pc = None, int(symbol, 16) if pc is None else pc
         key = (symbol, module, pc, source, offset, symbol_offset, kernel)
         frame = self._pool.frames.get(key)
         if frame is None:

@@ -18,9 +18,11 @@ _MARKS = (
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
 )
-_BINARY = 100
-"""One in so many bytes that are NUL make a file binary."""
-_CONTROLS = bytes(set(range(32)) - {9, 10, 13, 27})
+_BINARY = 10
+"""One control character in so many bytes makes a file binary."""
+_NULS = 100
+"""And one NUL in so many."""
+_CONTROLS = bytes(set(range(32)) - {9, 10, 12, 13, 27})
 _TO_LINES = bytes.maketrans(_CONTROLS, b"\n" * len(_CONTROLS))
 _SIGNS = (b"Thread ", b"#1 ", b"TID ", b"waited at", b"thread #", b"start_thread")
 
@@ -42,9 +44,10 @@ def plain(head: bytes, more: Iterable[bytes]) -> tuple[Iterator[bytes], list[str
 
 
 def is_binary(head: bytes) -> bool:
-    """Return whether it has too many NULs for a text."""
+    """Return whether it has too many control characters for a text."""
     probe = head[:PROBE]
-    return probe.count(b"\0") > len(probe) // _BINARY
+    controls = len(probe) - len(probe.translate(None, _CONTROLS))
+    return controls > len(probe) // _BINARY or probe.count(b"\0") > len(probe) // _NULS
 
 
 def _chained(head: bytes, more: Iterable[bytes]) -> Iterator[bytes]:

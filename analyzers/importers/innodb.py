@@ -341,6 +341,7 @@ class _Reader(LineReader):
                 trx.waits_kind = LockKind.TABLE
                 if match["mode"].startswith("AUTO"):
                     trx.waits = f"AUTO-INC of {where}"
+                    trx.waits_kind = LockKind.AUTO_INC
             self.expect_lock = False
         elif match["mode"].startswith(("X", "AUTO")):
             trx.holds.add(f"AUTO-INC of {where}" if match["mode"].startswith("AUTO") else where)
