@@ -135,8 +135,7 @@ def suspects(scene: Scene, signature: Signature, waiters: Sequence[int]) -> tupl
     found = [
         index
         for index in scene.holders.get(signature.id, ())
-        if index not in others
-        and numbers.intersection(scene.shape(index).holder_of[signature.id])
+        if index not in others and numbers.intersection(scene.shape(index).holder_of[signature.id])
     ]
     return tuple(sorted(found, key=lambda index: _rank(scene, index)))
 

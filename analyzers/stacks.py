@@ -12,7 +12,7 @@ import msgspec
 from stallscope.analyzers import subsystems, waits
 from stallscope.analyzers.catalog import Catalog, Idle, Signature
 from stallscope.analyzers.names import display, normalize
-from stallscope.analyzers.patterns import Pattern
+from stallscope.analyzers.patterns import Match, Pattern
 from stallscope.model.capture import Capture, Frame
 
 __all__ = ["MAX_FRAMES", "Shape", "Shapes", "Stacks"]
@@ -161,6 +161,7 @@ class _Look(NamedTuple):
     strange: Sequence[bool]
     leafless: bool
     carriers: int
+    sessions: int
 
     def fits(self, patterns: Sequence[Pattern], slack: int) -> bool:
         """Return whether one of the patterns matches at this price."""
@@ -170,14 +171,22 @@ class _Look(NamedTuple):
             missing = pattern.need & ~self.present
             if missing and (not self.leafless or missing & (missing - 1)):
                 continue
-            if not missing and pattern.match(self.masks, self.helpers, self.strange, slack):
-                return True
+            if not missing:
+                match = pattern.match(self.masks, self.helpers, self.strange, slack)
+                if match is not None and self.says(pattern, match):
+                    return True
             if self.leafless and pattern.anchored and self.carriers >> pattern.steps[0].bit & 1:
                 if missing & ~(1 << pattern.steps[0].bit):
                     continue
                 if pattern.match_leafless(self.masks, self.helpers, self.strange, slack - 1):
                     return True
         return False
+
+    def says(self, pattern: Pattern, match: Match) -> bool:
+        """Return whether a match says more than that a session waits behind a strange frame."""
+        if not match.price or not pattern.anchored or len(pattern.steps) > 2:
+            return True
+        return not self.masks[match.last] & self.sessions
 
 
 def _shape(
@@ -201,7 +210,7 @@ def _shape(
             helpers[index] = True
 
     leafless = depth > 0 and not present & catalog.leaves
-    look = _Look(present, masks, helpers, strange, leafless, catalog.carriers)
+    look = _Look(present, masks, helpers, strange, leafless, catalog.carriers, catalog.sessions)
     most = MOST_SLACK if leafless or True in strange else 0
     price = 0
     idle = _nameless(names, masks, depth, wait, catalog)

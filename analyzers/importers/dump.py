@@ -131,7 +131,9 @@ class Dump:
         if symbol in ("", "??", "[unknown]", "n/a", "<unknown>"):
             symbol = None
         elif symbol is not None and symbol.startswith("0x") and _ADDRESS.fullmatch(symbol):
-            symbol, pc = None, int(symbol, 16) if pc is None else pc
+            if pc is None:
+                pc = int(symbol, 16)
+            symbol = None
         key = (symbol, module, pc, source, offset, symbol_offset, kernel)
         frame = self._pool.frames.get(key)
         if frame is None:

@@ -465,6 +465,8 @@ class _Scanner:
                         continue
                 inside = self.other(line, inside, key)
                 stack, heads = self.stack, self.heads
+                if not stack:  # it was a head: the next frame is a thread's first
+                    last = ""
         self.opened, self.key, self.inside, self.last = opened, text_key, inside, last
 
     def is_frame(self, match: re.Match[str], inside: bool) -> bool:

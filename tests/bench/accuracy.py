@@ -7,9 +7,7 @@ And on live stalls: whether it matters who dumped them.
 
 from __future__ import annotations
 
-import random
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,11 +16,18 @@ from stallscope.analyzers import catalog, engine, importers, naming
 from stallscope.analyzers.analysis import Finding
 from stallscope.analyzers.naming import Fit
 from tests.bench import own_dumps
-from tests.bench.fitting import Observed, first, left_out, observe
+from tests.bench.fitting import (
+    DAMAGES,
+    SEED,
+    Observed,
+    damaged,
+    first,
+    left_out,
+    observe,
+    with_damage,
+)
 from tests.bench.labelled import OWN, PUBLIC, Labelled, own, public
-from tests.bench.renames import pairs
 from tests.bench.stats import BenchError, Row, Section
-from tests.support import damage
 
 __all__ = ["BINS", "Outcome", "binned", "explain", "judge", "sections", "tested"]
 
@@ -35,21 +40,9 @@ GOAL_DROPPED = 0.85
 GOAL_BIN = 0.07
 FEWEST = 20
 """Findings in a bin whose share of right ones says something."""
-SEED = 20_261_125
 BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.3, 0.5), (0.0, 0.3))
 
 RIGHT, WRONG, MISSED, FALSE, QUIET = "right", "wrong", "missed", "false finding", "quiet"
-Damage = Callable[[str, random.Random], str]
-DAMAGES: dict[str, Damage] = {
-    "5 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.05, rng),
-    "10 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.10, rng),
-    "20 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.20, rng),
-    "unknown frames inserted, 5 %": lambda text, rng: damage.insert_unknown(text, 0.05, rng),
-    "unknown frames inserted, 10 %": lambda text, rng: damage.insert_unknown(text, 0.10, rng),
-    "names as in other versions": lambda text, rng: damage.rename(text, pairs(), rng),
-    "20 % of the threads removed": lambda text, rng: damage.remove_threads(text, 0.20, rng),
-    "50 % of the threads removed": lambda text, rng: damage.remove_threads(text, 0.50, rng),
-}
 DROPPED = "10 % of the frames dropped"
 PARTS = {"public dumps": True, "own dumps": False}
 ROUNDS = 3
@@ -112,11 +105,12 @@ def outcome(item: Observed, model: Fit, signatures: catalog.Catalog) -> Outcome:
 def tested(
     seen: Sequence[Observed], signatures: catalog.Catalog
 ) -> list[tuple[Fit, Observed, Outcome]]:
-    """Judge each dump by a fit to all sources but its own."""
+    """Judge each whole dump by a fit to all sources but its own."""
     return [
         (model, item, outcome(item, model, signatures))
         for model, items in left_out(seen, naming.load(), signatures)
         for item in items
+        if not item.damage
     ]
 
 
@@ -205,20 +199,13 @@ def _damaged(
     judged: Sequence[tuple[Fit, Observed, Outcome]], signatures: catalog.Catalog, quick: bool
 ) -> Section:
     rows, goals, notes = [], [], []
-    for name, harm in DAMAGES.items():
+    for name in DAMAGES:
         outcomes = []
         for model, item, _ in judged:
-            if item.error or item.format in ("stallscope", "bpf"):
-                continue
-            try:
-                text = item.case.read().decode("utf-8", "replace")
-            except UnicodeDecodeError:
-                continue
             for number in range(1 if quick else ROUNDS):
-                seed = zlib.crc32(f"{SEED} {name} {item.case.name} {number}".encode())
-                broken = harm(text, random.Random(seed))
-                seen = observe(item.case, broken.encode(), signatures)
-                outcomes.append(outcome(seen, model, signatures))
+                seen = damaged(item, name, number, signatures)
+                if seen is not None:
+                    outcomes.append(outcome(seen, model, signatures))
         rows.append(Row(name, _counts(outcomes)))
         if name == DROPPED:
             goals = list(_goals(outcomes, GOAL_DROPPED))
@@ -285,7 +272,7 @@ def _of_dumps(quick: bool, only: Sequence[str]) -> Iterator[Section]:
             goals=_goals(known, GOAL_KNOWN),
             notes=_bad(known),
         )
-    judged = tested(seen, signatures)
+    judged = tested([*seen, *with_damage(seen, signatures)], signatures)
     of_public = [o for _, item, o in judged if item.case.public]
     outcomes = [o for _, _, o in judged]
     if not only or "left-out" in only:

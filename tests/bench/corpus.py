@@ -193,4 +193,4 @@ def _kept(moment: Moment) -> Row:
         "command": moment.command,
     }
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
-    return Row(name, {"formats": len(dumps), "threads": threads, "bytes": size})
+    return Row(name, {"formats": str(len(dumps)), "threads": str(threads), "bytes": str(size)})

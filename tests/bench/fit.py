@@ -11,7 +11,7 @@ from pathlib import Path
 from stallscope.analyzers import catalog, naming
 from stallscope.analyzers.naming import Fit
 from tests.bench.accuracy import BINS, Outcome, binned, tested
-from tests.bench.fitting import Observed, fit, observe
+from tests.bench.fitting import Observed, fit, observe, with_damage
 from tests.bench.labelled import CHECKOUT, own, public
 from tests.bench.linechart import Chart, Line, draw
 from tests.bench.stats import BenchError, Row, Section
@@ -33,6 +33,7 @@ def sections(_server: str, _quick: bool, _only: Sequence[str]) -> Iterator[Secti
     seen = [observe(case, case.read(), signatures) for case in (*public(), *own())]
     if not any(item.case.public for item in seen) or all(item.case.public for item in seen):
         raise BenchError("the fit needs public and own dumps: set STALLSCOPE_CORPUS")
+    seen += with_damage(seen, signatures)
     judged = tested(seen, signatures)
     model = fit(seen, naming.load(), signatures)
     naming.DATA.write_text(written(model, seen), encoding="utf-8")
@@ -50,7 +51,9 @@ def _relative(path: Path) -> str:
 def written(model: Fit, seen: Sequence[Observed]) -> str:
     """Return the file of a fit to these dumps."""
     sources = len({item.case.source for item in seen})
-    fitted = f"{time.strftime('%Y-%m-%d', time.gmtime())}: {len(seen)} dumps of {sources} sources"
+    whole = sum(not item.damage for item in seen)
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    fitted = f"{day}: {whole} dumps of {sources} sources, and as many with damage"
     lines = [
         f"intercept = {model.intercept}",
         f"most = {model.most}",

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stallscope.analyzers import catalog, engine, importers, verdict
@@ -12,8 +14,21 @@ from stallscope.analyzers.analysis import Finding, Signs
 from stallscope.analyzers.naming import SIGNS, Fit
 from stallscope.base.errors import StallscopeError
 from tests.bench.labelled import Labelled
+from tests.bench.renames import pairs
+from tests.support import damage
 
-__all__ = ["FOLDS", "Observed", "first", "fit", "left_out", "observe"]
+__all__ = [
+    "DAMAGES",
+    "FOLDS",
+    "SEED",
+    "Observed",
+    "damaged",
+    "first",
+    "fit",
+    "left_out",
+    "observe",
+    "with_damage",
+]
 
 AGAINST = frozenset(
     [
@@ -49,6 +64,18 @@ OWN_WEIGHT = 0.25
 """Of a dump that was made here, in one of several formats, against a public one."""
 ROUNDS = 4
 """Which finding is first depends on the fit, and the fit on which is first."""
+Damage = Callable[[str, random.Random], str]
+DAMAGES: dict[str, Damage] = {
+    "5 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.05, rng),
+    "10 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.10, rng),
+    "20 % of the frames dropped": lambda text, rng: damage.drop_frames(text, 0.20, rng),
+    "unknown frames inserted, 5 %": lambda text, rng: damage.insert_unknown(text, 0.05, rng),
+    "unknown frames inserted, 10 %": lambda text, rng: damage.insert_unknown(text, 0.10, rng),
+    "names as in other versions": lambda text, rng: damage.rename(text, pairs(), rng),
+    "20 % of the threads removed": lambda text, rng: damage.remove_threads(text, 0.20, rng),
+    "50 % of the threads removed": lambda text, rng: damage.remove_threads(text, 0.50, rng),
+}
+SEED = 20_261_125
 FOLDS = 20
 MOST = 0.97
 LEAST_SHOWN = 0.0
@@ -61,8 +88,8 @@ class Observed(NamedTuple):
     format: str
     findings: tuple[Finding, ...]
     error: str = ""
-    warned: bool = False
-    """It is known that lines of it were lost."""
+    damage: str = ""
+    """What was done to it; empty: it is whole."""
 
 
 def observe(case: Labelled, data: bytes, signatures: catalog.Catalog) -> Observed:
@@ -70,10 +97,29 @@ def observe(case: Labelled, data: bytes, signatures: catalog.Catalog) -> Observe
     try:
         captures = importers.load(data, case.name)
     except StallscopeError as error:
-        return Observed(case, "-", (), str(error).removeprefix(f"{case.name}: "), warned=True)
+        return Observed(case, "-", (), str(error).removeprefix(f"{case.name}: "))
     options = engine.Options(min_confidence=LEAST_SHOWN)
     found = [f for c in captures for f in engine.analyze(c, signatures, options=options).findings]
     return Observed(case, captures[0].backend, tuple(found))
+
+
+def damaged(item: Observed, name: str, number: int, signatures: catalog.Catalog) -> Observed | None:
+    """Return a dump after random damage; None for captures, which are no text."""
+    if item.error or item.case.path.name.startswith("capture."):
+        return None
+    seed = zlib.crc32(f"{SEED} {name} {item.case.name} {number}".encode())
+    text = item.case.read().decode("utf-8", "replace")
+    broken = DAMAGES[name](text, random.Random(seed))
+    return observe(item.case, broken.encode(), signatures)._replace(damage=name)
+
+
+def with_damage(seen: Sequence[Observed], signatures: catalog.Catalog) -> Iterator[Observed]:
+    """Yield each dump with one of the damages: all of them in turn."""
+    names = list(DAMAGES)
+    for number, item in enumerate(seen):
+        found = damaged(item, names[number % len(names)], 0, signatures)
+        if found is not None:
+            yield found
 
 
 def first(seen: Observed, model: Fit, signatures: catalog.Catalog) -> Finding | None:

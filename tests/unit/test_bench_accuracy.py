@@ -55,10 +55,10 @@ def test_judge(expect: list[str], top: tuple[str | None, float] | None, result: 
 
 
 def test_bins_compare_confidence_with_what_was_right() -> None:
-    outcomes = [
-        judge(["a"], finding("a" if number else "b", 0.8), "dump") for number in range(10)
-    ]
-    assert binned(outcomes, 0.7, 0.9) == (10, pytest.approx(0.8), 0.9)
+    outcomes = [judge(["a"], finding("a" if number else "b", 0.8), "dump") for number in range(10)]
+    count, mean, right = binned(outcomes, 0.7, 0.9)
+    assert (count, right) == (10, 0.9)
+    assert mean == pytest.approx(0.8)
     assert binned(outcomes, 0.9, 1.01) == (0, 0.0, 0.0)
 
 
