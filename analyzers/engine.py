@@ -158,7 +158,7 @@ def _shown(captures: Sequence[Capture], at: int) -> Capture:
 
 
 def _waiting_in(scene: Scene) -> tuple[WaiterGroup, ...]:
-    """Return where threads wait that have something to do; not those that users told to wait."""
+    """Return where threads wait that have something to do; not those that users let wait."""
     places: Counter[tuple[str, ...]] = Counter()
     for index in scene.active:
         if scene.states[index] == waits.WAITING and not scene.shape(index).present & (

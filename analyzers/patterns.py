@@ -36,7 +36,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Match(NamedTuple):
-    """Where a pattern matched a stack. ``price``: how many strange frames it passed over."""
+    """Where a pattern matched a stack. ``price``: how many strange frames it skipped."""
 
     first: int
     last: int

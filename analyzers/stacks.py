@@ -47,7 +47,7 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     vague: frozenset[str]
     """Those of them that it fits only where a holder is seen."""
     price: int
-    """How many strange frames the patterns of the waiters passed over, and 1 for libc's own where
+    """How many strange frames the patterns of the waiters skipped, and 1 for libc's own where
     they are missing."""
     leafless: bool
     """It begins with functions that only wait, and libc's, which they call, are missing."""

@@ -18,7 +18,7 @@ from stallscope.analyzers.importers.dump import MAX_LINE
 __all__ = ["repaired"]
 
 _SHORT = 128 << 10
-"""Characters of a text that is looked at as a whole."""
+"""Characters of a text that is checked as a whole."""
 _SAMPLE = 8 << 10
 """Characters of each sample of a longer one: the start, the middle and the end."""
 

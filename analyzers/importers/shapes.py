@@ -13,7 +13,7 @@ __all__ = ["MAX_SHOWN", "Left", "begins", "heads", "is_dump_line", "left", "numb
 MAX_SHOWN = 160
 """Characters of an unreadable line that are kept."""
 _LONGEST = 2000
-"""Characters of a line that are looked at."""
+"""Characters of a line that are checked."""
 
 _HEAD = (
     r"Thread ?\#?\d{1,9} \(",

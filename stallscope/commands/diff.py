@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> Exit:
     stall: list[lines.Line] = []
     now = after.verdict(signatures)
     if now is not None:
-        style = "bold red" if now.findings else "bold green"
-        text += lines.wrap(Speaker(now).verdict(), width, style=style)
+        say = Speaker(now)
+        text += lines.wrap(say.verdict(), width, style=say.style)
         stall = terminal.stall(now, terminal.Options(width=width))
     text += course.diff_head(report, width, names=(args.before, args.after))
     text += stall

@@ -80,6 +80,7 @@ def render(analysis: Analysis, *, elapsed_ns: int | None = None) -> dict[str, An
             for item in analysis.subsystems
         ],
         "groups": [_group(analysis, group) for group in analysis.groups],
+        "reading": None if capture.reading is None else msgspec.to_builtins(capture.reading),
         "partial": capture.partial,
         "notes": [{"code": note.code, "message": note.message} for note in capture.notes],
     }

@@ -13,6 +13,8 @@ __all__ = ["Speaker", "often_text"]
 
 LEAST_CPU = 0.01
 """Of the samples: less is not worth a word."""
+MOST_LOST = 0.1
+"""Of the lines or threads of a dump: if more is lost, the first line says so."""
 
 
 def often_text(seen: Seen) -> str:
@@ -40,21 +42,44 @@ class Speaker:
         if not self.total:
             return f"{self.server()}: it contains no threads."
         if not self.analysis.findings:
-            return f"{self.server()}: {self.nothing()}; {self.states()}."
+            return f"{self.server()}: {self.nothing()}; {self.states()}.{self.lost()}"
         finding = self.analysis.findings[0]
         blocker = finding.blocker
         by = "; the blocker is unknown"
         if blocker is not None:
             likely = "" if blocker.certain else "likely "
             by = f"; {likely}blocked by {self.thread(blocker.tid)}, {blocker.state}"
-        return f"{self.server()}: {self.finding(finding)}{by}."
+        return f"{self.server()}: {self.finding(finding)}{by}.{self.lost()}"
+
+    @property
+    def calm(self) -> bool:
+        """Whether all was read, and no thread waits for others."""
+        return not (self.analysis.findings or self.analysis.waiting_in or self.lost())
+
+    @property
+    def style(self) -> str:
+        """Return the colour of the main sentence."""
+        return (
+            "bold red" if self.analysis.findings else "bold green" if self.calm else "bold yellow"
+        )
+
+    def lost(self) -> str:
+        """Return a warning, after a blank, if much of a dump was lost; else an empty text."""
+        parts = []
+        reading = self.analysis.capture.reading
+        if reading is not None and reading.lost_share > MOST_LOST:
+            parts.append(f"{reading.lost_share:.0%} of the dump's lines cannot be read")
+        cut = count_states(self.analysis)["incomplete"]
+        if cut > MOST_LOST * self.total:
+            parts.append(f"frames of {cut} of {threads_text(self.total)} are lost")
+        return f" Warning: {' and '.join(parts)}." if parts else ""
 
     def nothing(self) -> str:
         """Return what there is to say without a finding: that all is well only where nobody waits
         for others."""
         places = self.analysis.waiting_in
         if not places:
-            return "no stall found"
+            return "no stall found" + (" in what could be read" if self.lost() else "")
         count = sum(place.count for place in places)
         most = " < ".join(places[0].frames) or "?"
         waiters = "1 thread waits" if count == 1 else f"{count} threads wait"

@@ -64,7 +64,7 @@ class _Report:
 
     def lines(self) -> Iterator[Line]:
         findings = self.analysis.findings
-        yield from self._wrap(self.say.verdict(), style="bold red" if findings else "bold green")
+        yield from self._wrap(self.say.verdict(), style=self.say.style)
         if self.capture.trigger is not None:
             yield from self._wrap(why_taken(self.capture.trigger))
         yield from self.stall()

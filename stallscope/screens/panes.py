@@ -125,8 +125,7 @@ def verdict(state: State, width: int) -> list[Row]:
     if analysis.findings and lasts > 0:
         text = f"{text.removesuffix('.')}; for {lasts} s."
     text = text[:1].upper() + text[1:]
-    style = "bold red" if analysis.findings else "bold green"
-    return [plain(line.text, style) for line in wrap(text, width)]
+    return [plain(line.text, say.style) for line in wrap(text, width)]
 
 
 def degraded_sources(state: State, width: int) -> list[Row]:

@@ -72,10 +72,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def judge(expect: Sequence[str], top: Finding | None, name: str, error: str = "") -> Outcome:
     """Compare the first finding of a dump with its label; healthy servers have an empty label."""
-    told = tuple(expect)
+    wanted = tuple(expect)
     if top is None:
         quiet = not expect or "?" in expect
-        return Outcome(name, told, QUIET if quiet else MISSED, reason=error or "no finding")
+        return Outcome(name, wanted, QUIET if quiet else MISSED, reason=error or "no finding")
     found = top.signature or "an unknown stall"
     right = top.signature in expect or (top.signature is None and "?" in expect)
     if top.confidence < SURE:
@@ -87,7 +87,7 @@ def judge(expect: Sequence[str], top: Finding | None, name: str, error: str = ""
     else:
         result = RIGHT if right else WRONG
         reason = "" if right else f"named {found} {top.confidence:.2f}"
-    return Outcome(name, told, result, top.signature, top.confidence, reason)
+    return Outcome(name, wanted, result, top.signature, top.confidence, reason)
 
 
 def _family(case: Labelled, signatures: catalog.Catalog) -> str:

@@ -15,8 +15,9 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from backports import zstd
+
 from stallscope.base.errors import StallscopeError
-from stallscope.model import capturefile
 from tests.bench import progress
 from tests.bench.labelled import OWN
 from tests.bench.stats import Row, Section
@@ -178,7 +179,7 @@ def _kept(moment: Moment) -> Row:
     size = 0
     for file, text in sorted(dumps.items()):
         path = folder / f"{file}.zst"
-        path.write_bytes(capturefile.zstd.compress(text.encode(), level=LEVEL))
+        path.write_bytes(zstd.compress(text.encode(), LEVEL))
         size += path.stat().st_size
     threads = sum(line.startswith("Thread ") for line in dumps["gdb.txt"].splitlines())
     family = next(kind for start, kind in FAMILIES.items() if server.name.startswith(start))

@@ -176,7 +176,11 @@ def _is_wrong(name: str, value: float) -> bool:
 
 def _logistic(samples: Sequence[tuple[Signs, bool, float]], names: Sequence[str]) -> list[float]:
     """Return intercept and weights of a logistic model, by Newton's method with a ridge."""
-    rows = [([1.0, *(getattr(s, n) for n in names)], y, w) for s, y, w in samples]
+    equal: dict[tuple[tuple[float, ...], bool], float] = {}
+    for signs, right, weight in samples:
+        key = (1.0, *(getattr(signs, name) for name in names)), right
+        equal[key] = equal.get(key, 0.0) + weight
+    rows = [(row, right, weight) for (row, right), weight in equal.items()]
     size = len(names) + 1
     prior = [0.0, *(PRIOR.get(name, 0.0) for name in names)]
     beta = list(prior)

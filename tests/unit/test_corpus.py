@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public stack dumps with known causes, where the machine has them; none of them is in this tree.
 
-``STALLSCOPE_CORPUS`` names the folders, with colons between them. Each case has ``dump.txt`` and ``meta.json``, whose
-``expect`` lists the signatures that are right as the first finding; empty: nothing is wrong there.
+``STALLSCOPE_CORPUS`` names the folders, with colons between them. Each case has ``dump.txt`` and
+``meta.json``, whose ``expect`` lists the signatures that are right as the first finding; empty:
+nothing is wrong there.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from stallscope.model.capture import (
     Thread,
     Trigger,
 )
+from stallscope.model.reading import Reading
 from stallscope.reporters import json as json_reporter
 from stallscope.reporters import terminal
 from stallscope.reporters.connection import connection_query
@@ -204,6 +205,27 @@ def test_waiters_without_a_finding_are_not_called_well() -> None:
     assert "no stall is named, but 4 threads wait: 3 in zorn_wait < zorn_work" in " ".join(
         first.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("reading", "unwind", "warning"),
+    [
+        (Reading(lines=9, frames=8, heads=1), "complete", ""),
+        (Reading(lines=30, frames=18, unreadable=2, prose=10), "complete", ""),
+        (Reading(lines=20, frames=16, unreadable=4), "complete", "20% of the dump's lines"),
+        (Reading(lines=9, frames=9), "lost", "frames of 2 of 2 threads are lost"),
+    ],
+)
+def test_a_dump_that_lost_much_says_so_first(reading: Reading, unwind: str, warning: str) -> None:
+    base = healthy()
+    threads = tuple(msgspec.structs.replace(t, unwind=unwind) for t in base.capture.threads[:2])
+    capture = msgspec.structs.replace(base.capture, reading=reading, threads=threads)
+    state = "incomplete" if unwind == "lost" else "idle"
+    analysis = msgspec.structs.replace(base, capture=capture, states=(state, state))
+    first = " ".join(text(analysis).split("\n\n")[0].split())
+    assert warning in first
+    assert ("Warning:" in first) == bool(warning)
+    assert ("no stall found in what could be read" in first) == bool(warning)
 
 
 ANALYSES = {

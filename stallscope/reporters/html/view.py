@@ -85,6 +85,7 @@ class View(msgspec.Struct, frozen=True):
     verdict: str
     headline: str
     stall: bool
+    calm: bool
     title: str
     signature: str
     confidence: float
@@ -141,6 +142,7 @@ def view(analysis: Analysis, entry: Entry, number: int, subsystems: Subsystems) 
         verdict=shown(say.verdict(), MAX_QUERY),
         headline=shown(_headline(say, first), MAX_QUERY),
         stall=first is not None,
+        calm=say.calm,
         title=shown(first.title) if first else shown(_nothing(say)),
         signature=shown(first.signature) if first else "",
         confidence=round(first.confidence, 3) if first else 0.0,
@@ -175,13 +177,13 @@ def _headline(say: Speaker, first: Finding | None) -> str:
     if not say.total:
         return "It contains no threads."
     if first is None:
-        return f"{_nothing(say)}: {say.states()}."
+        return f"{_nothing(say)}: {say.states()}.{say.lost()}"
     what = first.title if first.signature is not None else first.title.rstrip(".")
     text = f"{first.threads} of {say.total} threads: {what}"
     if first.blocker is None:
-        return f"{text}. The blocker is unknown."
+        return f"{text}. The blocker is unknown.{say.lost()}"
     who = "Blocked by" if first.blocker.certain else "Likely blocked by"
-    return f"{text}. {who} {say.thread(first.blocker.tid)}, {first.blocker.state}."
+    return f"{text}. {who} {say.thread(first.blocker.tid)}, {first.blocker.state}.{say.lost()}"
 
 
 def _nothing(say: Speaker) -> str:
