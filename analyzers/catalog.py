@@ -24,7 +24,7 @@ from stallscope.analyzers.catalogfile import (
     mistake,
     read,
 )
-from stallscope.analyzers.patterns import Pattern, PatternError, Vocabulary
+from stallscope.analyzers.patterns import Index, Pattern, PatternError, Vocabulary
 from stallscope.model.capture import Lock, LockKind
 
 __all__ = [
@@ -159,8 +159,7 @@ class Catalog:
         idles: Sequence[Idle],
     ) -> None:
         self.vocabulary = vocabulary
-        self.signatures = tuple(signatures)
-        self.by_id = {signature.id: signature for signature in signatures}
+        self._take(signatures)
         self.waits = tuple(waits)
         self.waiting = 0
         for mask, _ in self.waits:
@@ -177,8 +176,19 @@ class Catalog:
         self.sessions = 0
         for server in servers:
             self.sessions |= server.sessions
-        self.idles = tuple((idle, idle.pattern) for idle in idles if idle.pattern is not None)
+        self.idles = Index((idle.pattern, idle) for idle in idles if idle.pattern is not None)
         self.nameless = next((idle for idle in idles if idle.pattern is None), None)
+
+    def _take(self, signatures: Sequence[Signature]) -> None:
+        self.signatures = tuple(signatures)
+        self.by_id = {signature.id: signature for signature in signatures}
+        self.waiters = Index((pattern, s) for s in signatures for pattern in s.waiters)
+        self.holders = Index(
+            (pattern, (s, number))
+            for s in signatures
+            for number, holder in enumerate(s.holders)
+            for pattern in holder.patterns
+        )
         self._claims: dict[str, tuple[Signature, ...]] = {}
 
     def __len__(self) -> int:
@@ -212,9 +222,7 @@ class Catalog:
     def without(self, ids: Collection[str]) -> Catalog:
         """Return a catalog without these signatures."""
         other = copy.copy(self)
-        other.signatures = tuple(s for s in self.signatures if s.id not in ids)
-        other.by_id = {signature.id: signature for signature in other.signatures}
-        other._claims = {}
+        other._take([s for s in self.signatures if s.id not in ids])
         return other
 
     def at_site(self, lock: Lock, place: str) -> tuple[Signature, ...]:

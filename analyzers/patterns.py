@@ -8,13 +8,15 @@ satisfies, so that matching a stack is integer arithmetic, linear in its frames.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from stallscope.analyzers.names import bare
 
-__all__ = ["Match", "Pattern", "PatternError", "Step", "Vocabulary"]
+__all__ = ["Index", "Match", "Pattern", "PatternError", "Step", "Vocabulary"]
+
+T = TypeVar("T")
 
 ANY = -1
 """Gap of a step: any number of frames may be in between."""
@@ -148,6 +150,36 @@ def _advance(
             if skipped > step.gap or skipped + passed > step.gap + left:
                 break
     return found
+
+
+class Index(Generic[T]):
+    """Patterns by their outermost element: a stack is compared only with those that it can match.
+
+    Each entry is a pattern and what it is a pattern of.
+    """
+
+    def __init__(self, entries: Iterable[tuple[Pattern, T]]) -> None:
+        self.entries = tuple(entries)
+        self._by_bit: dict[int, list[int]] = {}
+        for number, (pattern, _) in enumerate(self.entries):
+            self._by_bit.setdefault(1 << pattern.steps[-1].bit, []).append(number)
+
+    def possible(self, present: int) -> list[tuple[Pattern, T]]:
+        """Return the entries of which a stack has each element, or each but the innermost one."""
+        numbers: list[int] = []
+        rest = present
+        while rest:
+            bit = rest & -rest
+            rest ^= bit
+            numbers += self._by_bit.get(bit, ())
+        numbers.sort()
+        found = []
+        for number in numbers:
+            pattern = self.entries[number][0]
+            missing = pattern.need & ~present
+            if not missing or missing == 1 << pattern.steps[0].bit:
+                found.append(self.entries[number])
+        return found
 
 
 class Vocabulary:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -214,13 +214,13 @@ def _shape(
     most = MOST_SLACK if leafless or True in strange else 0
     price = 0
     idle = _nameless(names, masks, depth, wait, catalog)
+    idles = catalog.idles.possible(present)
+    waiters = catalog.waiters.possible(present)
     waiter_of: list[Signature] = []
     while True:
         if idle is None:
-            idle = next(
-                (item for item, pattern in catalog.idles if look.fits((pattern,), price)), None
-            )
-        waiter_of = [s for s in catalog.signatures if s.waiters and look.fits(s.waiters, price)]
+            idle = next((item for pattern, item in idles if look.fits((pattern,), price)), None)
+        waiter_of = _owners(s for pattern, s in waiters if look.fits((pattern,), price))
         if idle is not None or waiter_of or price == most:
             break
         price += 1
@@ -229,15 +229,12 @@ def _shape(
     }
     holder_of: dict[str, tuple[int, ...]] = {}
     slack = MOST_SLACK if True in strange else 0
-    for signature in catalog.signatures:
-        fits = [
-            index
-            for index, holder in enumerate(signature.holders)
-            if _fits(holder.patterns, present, masks, helpers)
-            or (slack and look.fits(holder.patterns, slack))
-        ]
-        if fits:
-            holder_of[signature.id] = tuple(fits)
+    for pattern, (signature, number) in catalog.holders.possible(present):
+        before = holder_of.get(signature.id, ())
+        if number in before:
+            continue
+        if look.fits((pattern,), 0) or (slack and look.fits((pattern,), slack)):
+            holder_of[signature.id] = (*before, number)
     return Shape(
         names=names,
         frames=frames,
@@ -254,6 +251,11 @@ def _shape(
         leafless=leafless and bool(waiter_of),
         holder_of=holder_of,
     )
+
+
+def _owners(signatures: Iterable[Signature]) -> list[Signature]:
+    """Return each signature once, in their order."""
+    return list({signature.id: signature for signature in signatures}.values())
 
 
 def _is_strange(name: str | None, mask: int) -> bool:
