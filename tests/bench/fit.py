@@ -33,7 +33,7 @@ def sections(_server: str, _quick: bool, _only: Sequence[str]) -> Iterator[Secti
     seen = [observe(case, case.read(), signatures) for case in (*public(), *own())]
     if not any(item.case.public for item in seen) or all(item.case.public for item in seen):
         raise BenchError("the fit needs public and own dumps: set STALLSCOPE_CORPUS")
-    seen += with_damage(seen, signatures)
+    seen = [*seen, *with_damage(seen, signatures)]
     judged = tested(seen, signatures)
     model = fit(seen, naming.load(), signatures)
     naming.DATA.write_text(written(model, seen), encoding="utf-8")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from stallscope.analyzers import catalog, engine, importers, verdict
@@ -113,13 +113,11 @@ def damaged(item: Observed, name: str, number: int, signatures: catalog.Catalog)
     return observe(item.case, broken.encode(), signatures)._replace(damage=name)
 
 
-def with_damage(seen: Sequence[Observed], signatures: catalog.Catalog) -> Iterator[Observed]:
-    """Yield each dump with one of the damages: all of them in turn."""
+def with_damage(seen: Sequence[Observed], signatures: catalog.Catalog) -> list[Observed]:
+    """Return each dump with one of the damages: all of them in turn."""
     names = list(DAMAGES)
-    for number, item in enumerate(seen):
-        found = damaged(item, names[number % len(names)], 0, signatures)
-        if found is not None:
-            yield found
+    broken = (damaged(item, names[n % len(names)], 0, signatures) for n, item in enumerate(seen))
+    return [item for item in broken if item is not None]
 
 
 def first(seen: Observed, model: Fit, signatures: catalog.Catalog) -> Finding | None:
