@@ -30,7 +30,7 @@ _FRAME = (
     r"\#\d{1,4}\s+(?:0x[0-9a-f]{1,16}\b|<signal handler|\S*[\w>)\]~*](?:$|\s+\(| at \S| from /))",
     r"\s{0,20}\#\d{1,4}\s*0x[0-9a-f]{16} \S+ \(\S+ \+ 0x",
     r"\s{0,8}(?:\* )?frame \#\d{1,5}: 0x",
-    r"\s{0,12}\d{1,7}\s{1,4}[A-Za-z_~?:<(][^;\s,]{0,400},[\w~?:<(.]",
+    r"\s{0,12}\d{1,7}\s{1,4}[A-Za-z_~?:<(][^;\s,]{0,400},[\w~?:<(.,]",
     r"[^\s;][^;\n]{0,500};[^\s;][^\n]{0,1400} \d{1,15}$",
     r"\s{1,8}at [\w.$/@]{1,400}\(",
     r"(?:Mutex at 0x|(?:S|X|SX)-lock (?:\(wait_ex\) )?on RW-latch at )",
@@ -79,8 +79,9 @@ _COUNTED = "\n"
 
 _DETAIL = re.compile(
     r"RECORD LOCKS |TABLE LOCK |Last time |Holder thread |a writer \(thread|-{5,40} TRX HAS BEEN"
+    r"|InnoDB: |\*\*\* |TRANSACTION \d"
 )
-_HASH_LOST = re.compile(r"\d{1,4}[ \t]{1,3}[A-Za-z_~<][^,;\n]{2,200} \(")
+_HASH_LOST = re.compile(r"\d{1,4}[ \t]{1,3}[A-Za-z_~<][^,;\n]{2,200} (?:\(|at /)")
 _PLAIN = re.compile(
     r"number of readers |waiters flag |Record lock, |---|mysql tables in use|LOCK WAIT |ROLLING "
     r"|undo log |Trx read view|OS WAIT ARRAY|Spin rounds|RW-|Mutex spin|wait (?:has|is) |lock_word"

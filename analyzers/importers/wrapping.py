@@ -58,7 +58,7 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
     """Return the width at which lines were cut, 0 where they were not."""
     full: Counter[int] = Counter()
     goes: Counter[int] = Counter()
-    starts: Counter[int] = Counter()
+    counted: Counter[int] = Counter()
     inside = False
     for line, after in itertools.pairwise(lines):
         start = begins(line)
@@ -66,9 +66,9 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
         if inside:
             size = len(line)
             full[size] += 1
-            if _goes_on(after, begins):
+            if _goes_on(after, begins) or (start and after.isspace()):
                 goes[size] += 1
-                starts[size] += start is True
+                counted[size] += start is True and line.lstrip()[:1].isdigit()
     if not goes:
         return 0
     usual = max(goes, key=lambda size: (goes[size], size))
@@ -76,7 +76,9 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
         size for size in goes if size == usual or (goes[size] > 1 and size <= usual + _LOST)
     )
     count = goes[width]
-    trimmed = sum(starts[size] for size in range(width - _LOST, width))
+    # A blank at the end gets lost, and those before a count. Where lines of other sizes go on, they
+    # were wrapped at blanks.
+    trimmed = goes[width - 1] + sum(counted[size] for size in range(width - _LOST, width - 1))
     longer = sum(number for size, number in full.items() if size > width)
     if (
         not _NARROWEST <= width <= _WIDEST
