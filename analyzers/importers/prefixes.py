@@ -39,6 +39,8 @@ _TIME = (
 )
 _SENDER = r"\S{1,100} [^\s:\[]{1,64}(?:\[\d{1,9}\])?:"
 _END = r"(?: |\t|$)"
+_QUOTE = r"(?:[>|] ?){0,19}[>|]"
+"""Without the blank behind it: where no line has one, it is a part of the line."""
 _KINDS: tuple[tuple[str, str], ...] = (
     ("a log's prefixes", rf"{_TIME} {_SENDER}{_END}"),
     ("a log's prefixes", rf"{_TIME} (?:stdout|stderr) [FP]{_END}"),
@@ -48,6 +50,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("a log's prefixes", rf"\[ {{0,8}}\d{{1,12}}\.\d{{1,9}}\]{_END}"),
     ("names of containers", rf"\[pod/[^\]\s]{{1,200}}\]{_END}"),
     ("names of containers", r"[\w.-]{1,100} {1,40}\|(?: |$)"),
+    ("quotes", rf"{_QUOTE}(?! )"),
     ("quotes", r"(?:[>|] ?){1,20}"),
     (_LINE_NUMBERS, r"[^\s:|]{1,200}[:-]\d{1,8}[:-]"),
     (_LINE_NUMBERS, r"\d{1,8}[:-]"),
@@ -63,7 +66,10 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("bullets", r"[-*] "),
 )
 _PREFIXES = tuple((name, re.compile(pattern)) for name, pattern in _KINDS)
-_OF_EQUAL_LINES = {"[-+]": re.compile(r"[-+ ]")}
+_OTHER_FORMS = {
+    "[-+]": re.compile(r"[-+ ]"),
+    rf"{_QUOTE}(?! )": re.compile(_QUOTE),
+}
 """Prefixes of which some lines have another form."""
 _INDENTED = re.compile(r"[ \t]{1,40}(?=\S)")
 
@@ -80,7 +86,7 @@ def unprefixed(text: str, sample: Sequence[str]) -> tuple[str, list[str]]:
         if found is None:
             break
         name, prefix = found
-        prefix = _OF_EQUAL_LINES.get(prefix.pattern, prefix)
+        prefix = _OTHER_FORMS.get(prefix.pattern, prefix)
         names.append(name)
         if any(line.strip() and not prefix.match(line) for line in sample):
             text, sample = wrapping.joined(text, sample, functools.partial(_has, prefix))
