@@ -65,7 +65,9 @@ _GLUED_COUNT = re.compile(
     r"^([ \t]{0,12}\d{1,7})(?=[A-Za-z_~][\w:~@.?]{2,400}(?:\([^()\s]{0,200}\))?,[A-Za-z_~?:.])",
     re.M,
 )
-_LONE_COUNT = re.compile(r"^([ \t]{0,12}\d{1,7})\n(?=[A-Za-z_~][^\s;,]{2,400},[\w~?:.])", re.M)
+_LONE_COUNT = re.compile(
+    r"^([ \t]{0,12}\d{1,7})\n[ \t]{0,8}(?=[A-Za-z_~][^\s;,]{2,400},[\w~?:.])", re.M
+)
 _GLUED_PC = re.compile(r"^([ \t]{0,40})#(\d{1,4}?)(?=0x[0-9a-f]{6,16}\b)", re.M)
 _GLUED_NAME = re.compile(r"^([ \t]{0,40})#(\d{1,4})(?=(?!0x)[A-Za-z_~<])", re.M)
 _GLUED_IN = re.compile(r"^([ \t]{0,40}#\d{1,4}\s{1,4}0x[0-9a-f]{6,16})in (?=\S)", re.M)
@@ -92,7 +94,8 @@ _HASH_LOST = re.compile(
     r"(?:0x[0-9a-f]{6,16} in \S|<signal|[A-Za-z_~<][^,;]{2,400}(?: \(| at \S| from /|$))"
 )
 _CALL = re.compile(
-    r"[ \t]{0,40}(?!\S{1,200}\.(?:c|cc|cpp|h|ic|i):\d)(?:[\w:~@.$]|<[^<>\n]{0,200}>){3,400}(?: \(.{0,2000}\))?"
+    r"[ \t]{0,40}(?!\S{1,200}\.(?:c|cc|cpp|h|ic|i):\d)"
+    r"(?:[\w:~@.$]|<[^<>\n]{0,200}>){3,400}(?: \(.{0,2000}\))?"
     r"(?: (?:at|from) \S+)?[ \t]{0,8}$"
 )
 
@@ -270,13 +273,18 @@ def _numbers(text: str) -> str:
 def _numbered(lines: Sequence[str], frame: re.Pattern[str], *, inside: bool) -> Iterator[str]:
     """Yield the lines, frames numbered; ``inside``: whether all frames are such, without a head."""
     headless = inside
-    after = 0
+    after = before = 0
+    given = False
     for line in lines:
+        if before and _AT_PC.match(line):  # one blank line stood in the middle of a thread
+            after, inside = before, True
+        before = 0
         if match := _NUMBER.match(line):
             after, inside = int(match.group(1)) + 1, True
         elif _HEAD.match(line):
-            after, inside = 0, True
+            after, inside, given = 0, True, False
         elif not line.strip():
+            before = after if given else 0
             after, inside = 0, headless
         elif (
             inside
@@ -289,6 +297,7 @@ def _numbered(lines: Sequence[str], frame: re.Pattern[str], *, inside: bool) -> 
         elif inside and len(line) < 4000 and (frame.match(line) or _AT_PC.match(line)):
             line = f"#{after}  {line.lstrip()}"
             after += 1
+            given = True
         yield line
 
 

@@ -39,8 +39,6 @@ _TIME = (
 )
 _SENDER = r"\S{1,100} [^\s:\[]{1,64}(?:\[\d{1,9}\])?:"
 _END = r"(?: |\t|$)"
-_QUOTE = r"(?:[>|] ?){0,19}[>|]"
-"""Without the blank behind it: where no line has one, it is a part of the line."""
 _KINDS: tuple[tuple[str, str], ...] = (
     ("a log's prefixes", rf"{_TIME} {_SENDER}{_END}"),
     ("a log's prefixes", rf"{_TIME} (?:stdout|stderr) [FP]{_END}"),
@@ -50,7 +48,6 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("a log's prefixes", rf"\[ {{0,8}}\d{{1,12}}\.\d{{1,9}}\]{_END}"),
     ("names of containers", rf"\[pod/[^\]\s]{{1,200}}\]{_END}"),
     ("names of containers", r"[\w.-]{1,100} {1,40}\|(?: |$)"),
-    ("quotes", rf"{_QUOTE}(?! )"),
     ("quotes", r"(?:[>|] ?){1,20}"),
     (_LINE_NUMBERS, r"[^\s:|]{1,200}[:-]\d{1,8}[:-]"),
     (_LINE_NUMBERS, r"\d{1,8}[:-]"),
@@ -66,11 +63,12 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("bullets", r"[-*] "),
 )
 _PREFIXES = tuple((name, re.compile(pattern)) for name, pattern in _KINDS)
-_OTHER_FORMS = {
-    "[-+]": re.compile(r"[-+ ]"),
-    rf"{_QUOTE}(?! )": re.compile(_QUOTE),
-}
+_OF_EQUAL_LINES = {"[-+]": re.compile(r"[-+ ]")}
 """Prefixes of which some lines have another form."""
+_QUOTE = re.compile(r"(?:[>|] ?){0,19}[>|]")
+_BARE_QUOTE = re.compile(rf"{_QUOTE.pattern}(?=[^\s>|])")
+_BARE = 0.1
+"""The part of the lines that have no blank behind their quote: then no quote has one."""
 _INDENTED = re.compile(r"[ \t]{1,40}(?=\S)")
 
 
@@ -86,13 +84,19 @@ def unprefixed(text: str, sample: Sequence[str]) -> tuple[str, list[str]]:
         if found is None:
             break
         name, prefix = found
-        prefix = _OTHER_FORMS.get(prefix.pattern, prefix)
+        prefix = _OF_EQUAL_LINES.get(prefix.pattern, prefix)
+        if name == "quotes" and sum(map(_is_bare, sample)) > _BARE * len(sample):
+            prefix = _QUOTE
         names.append(name)
         if any(line.strip() and not prefix.match(line) for line in sample):
             text, sample = wrapping.joined(text, sample, functools.partial(_has, prefix))
         text = re.compile(rf"^(?:{prefix.pattern})", re.M).sub("", text)
         sample = [prefix.sub("", line, count=1) if prefix.match(line) else line for line in sample]
     return text, names
+
+
+def _is_bare(line: str) -> bool:
+    return _BARE_QUOTE.match(line) is not None
 
 
 def _find(sample: Sequence[str], depth: int) -> tuple[str, re.Pattern[str]] | None:
@@ -165,6 +169,8 @@ def _numbers(sample: Sequence[str]) -> tuple[str, re.Pattern[str]] | None:
         ):
             continue
         numbers = [int(_LAST_NUMBER.findall(text)[-1]) for text in found]
+        if 0 in numbers:  # frames
+            continue
         steps = [after - before for before, after in itertools.pairwise(numbers)]
         if sum(1 <= step <= 2 for step in steps) >= _MOST * len(steps):
             return name, prefix
