@@ -35,8 +35,10 @@ class _Reader(LineReader):
 
     def line(self, line: str) -> bool:
         if match := _FRAME.match(line):
-            if match.group(1) == "0" and self.frames:
+            at = number(match.group(1))
+            if at == 0 and self.frames:
                 self.end_thread()
+            self.lost = self.lost or at != len(self.frames)
             self.frame(int(match.group(2), 16), match.group(3))
             self.inside = True
             return True
@@ -55,10 +57,7 @@ class _Reader(LineReader):
             name = _NAME.search(match.group(3))
             self.title = name.group(1) if name else ""
             return True
-        if self.inside and "frame #" in line:
-            self.lost = True
-        elif self.inside and line.strip():
-            self.end_thread()
+        self.lost = self.lost or (self.inside and "frame #" in line)
         return False
 
     def frame(self, pc: int, text: str) -> None:

@@ -30,13 +30,15 @@ _LEAST = 2
 _LINE_NUMBERS = "line numbers"
 _LAST_NUMBER = re.compile(r"\d+")
 _FEWEST = 6
-_FEWEST_BEFORE_TAB = 3
+_FEWEST_IF_SURE = 3
+"""Before a tab, or from 1 on."""
 _AROUND = 0.2
 """Lines that are not indented to those that are, where a dump is indented."""
 _MOST = 0.8
 _TIME = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)(?!\w))?"
 )
+_DAY = re.compile(rf"\[?{_TIME}")
 _SENDER = r"\S{1,100} [^\s:\[]{1,64}(?:\[\d{1,9}\])?:"
 _END = r"(?: |\t|$)"
 _KINDS: tuple[tuple[str, str], ...] = (
@@ -105,7 +107,10 @@ def _find(sample: Sequence[str], depth: int) -> tuple[str, re.Pattern[str]] | No
     least = _LEAST if len(other) < sum(map(bool, sample)) else 1
     best: tuple[str, re.Pattern[str]] | None = None
     before: list[tuple[str, re.Pattern[str]]] = []
+    dated = all(_DAY.match(line) for line in sample if line.strip())
     for name, prefix in _PREFIXES:
+        if dated and name == _LINE_NUMBERS:
+            continue
         gain = matching = 0
         for line in other:
             match = prefix.match(line)
@@ -159,17 +164,20 @@ def _dedented(text: str, sample: Sequence[str]) -> tuple[str, Sequence[str]]:
 def _numbers(sample: Sequence[str]) -> tuple[str, re.Pattern[str]] | None:
     """Return the prefix where each line has its number, also where that could be a count."""
     lines = [line for line in sample if line.strip()]
+    if all(map(_DAY.match, lines)):
+        return None
     for name, prefix in _PREFIXES:
         if name != _LINE_NUMBERS:
             continue
         found = [match.group() for line in lines if (match := prefix.match(line))]
         tabs = sum(text.endswith("\t") for text in found)
-        if len(found) < len(lines) or len(found) < (
-            _FEWEST_BEFORE_TAB if tabs == len(found) else _FEWEST
-        ):
+        if len(found) < len(lines):
             continue
         numbers = [int(_LAST_NUMBER.findall(text)[-1]) for text in found]
-        if 0 in numbers:  # frames
+        sure = tabs == len(found) or numbers == list(range(1, len(lines) + 1))
+        if len(found) < (_FEWEST_IF_SURE if sure else _FEWEST):
+            continue
+        if 0 in numbers:  # of frames
             continue
         steps = [after - before for before, after in itertools.pairwise(numbers)]
         if sum(1 <= step <= 2 for step in steps) >= _MOST * len(steps):

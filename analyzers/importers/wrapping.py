@@ -58,7 +58,7 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
     """Return the width at which lines were cut, 0 where they were not."""
     full: Counter[int] = Counter()
     goes: Counter[int] = Counter()
-    blank: Counter[int] = Counter()
+    other: Counter[int] = Counter()
     counted: Counter[int] = Counter()
     inside = False
     for line, after in itertools.pairwise(lines):
@@ -67,7 +67,7 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
         if inside:
             size = len(line)
             full[size] += 1
-            blank[size] += after.isspace()
+            other[size] += after.isspace() or after.startswith(("  ", "\t"))
             if _goes_on(after, begins):
                 goes[size] += 1
                 counted[size] += start is True and line.lstrip()[:1].isdigit()
@@ -84,7 +84,7 @@ def _width(lines: Sequence[str], begins: Begins) -> int:
     longer = sum(number for size, number in full.items() if size > width)
     if (
         not _NARROWEST <= width <= _WIDEST
-        or count + blank[width] < _SURE * full[width]
+        or count + other[width] < _SURE * full[width]
         or count + trimmed < 2
         or count + trimmed < _SURE * goes.total()
         or longer > _LONGER * full.total()
