@@ -284,7 +284,7 @@ def _numbered(lines: Sequence[str], frame: re.Pattern[str], *, inside: bool) -> 
         elif _HEAD.match(line):
             after, inside, given = 0, True, False
         elif not line.strip():
-            before = after if given else 0
+            before = after if given and not headless else 0
             after, inside = 0, headless
         elif (
             inside
