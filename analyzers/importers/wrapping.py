@@ -8,6 +8,7 @@ One that was wrapped at a blank is as long as it can be: the next word has no ro
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,7 +27,8 @@ _SURE = 0.85
 """The part of the lines of full width that must go on."""
 _LONGER = 0.03
 """The part of the lines that may be longer than the width: of other text in the file."""
-
+_LIST = re.compile(r"\s{0,12}\d{1,7}\s{1,4}[^\s,]{1,400},\S{0,400}$")
+"""A count and names, which no blank separates."""
 
 Begins = Callable[[str], bool | None]
 """Whether a line is the first of what may be wrapped; None: it is one that other lines follow."""
@@ -104,7 +106,8 @@ def _cut_at(lines: Sequence[str], width: int, begins: Begins) -> Iterator[str]:
             held, size = [], 0
         full = len(line) == width or (width - _LOST <= len(line) < width and begins(line) is True)
         # A blank at the very end gets lost, too.
-        held.append(f"{line} " if full and len(line) == width - 1 else line)
+        trimmed = full and len(line) == width - 1 and not _LIST.match(line)
+        held.append(f"{line} " if trimmed else line)
         size += len(line)
     yield "".join(held)
 
