@@ -11,8 +11,8 @@ from stallscope.reporters.lines import threads_text
 
 __all__ = ["Speaker", "often_text"]
 
-LEAST_CPU = 0.01
-"""Of the samples: less is not worth a word."""
+LEAST_CPU = 0.05
+"""Of the samples: less is chance, and the work of statements that ask the server what it does."""
 MOST_LOST = 0.1
 """Of the lines or threads of a dump: if more is lost, the first line says so."""
 
