@@ -174,12 +174,16 @@ def unseen(thread: Thread) -> bool:
     return not known and thread.unwind == "not-tried" and thread.state in ("S", "I", "?")
 
 
+_WAITING_ACTIVITIES = ("waiting", "locked", "user lock", "table lock")
+"""How ``State`` of a processlist begins where a connection waits for others."""
+
+
 def _reported(thread: Thread) -> str:
     """Return what the server's own list says about a thread whose stack it does not show."""
     activity = (thread.activity or "").lower()
     if thread.command in RESTS or any(rest in activity for rest in RESTING):
         return IDLE
-    if thread.lock is not None or activity.startswith(("waiting", "locked")):
+    if thread.lock is not None or activity.startswith(_WAITING_ACTIVITIES):
         return WAITING
     return RUNNING
 
