@@ -174,7 +174,7 @@ def unseen(thread: Thread) -> bool:
     return not known and thread.unwind == "not-tried" and thread.state in ("S", "I", "?")
 
 
-_WAITING_ACTIVITIES = ("waiting", "locked", "user lock", "table lock")
+_WAITING_ACTIVITIES = ("waiting", "locked", "user lock", "table lock", "sleeping before ")
 """How ``State`` of a processlist begins where a connection waits for others."""
 
 

@@ -163,6 +163,11 @@ class _Transaction(msgspec.Struct):
     open: bool = True
     """Its lines are still coming."""
 
+    @property
+    def queues(self) -> bool:
+        """Whether it waits to enter InnoDB, which limits the threads inside."""
+        return (self.activity or "").startswith("sleeping before ")
+
 
 class _Waiter(msgspec.Struct):
     """One cell of the wait array."""
@@ -314,7 +319,8 @@ class _Reader(LineReader):
             trx.connection = int(match.group(1))
             trx.tid = trx.tid or handle(match.group(2))
             trx.user, state = who(match.group(4))
-            trx.activity = state or trx.activity
+            if not trx.queues:
+                trx.activity = state or trx.activity
             return True
         if _TABLES.match(line) or _STRUCTS.match(line) or _UNDO.match(line) or _RECORD.match(line):
             return True
@@ -376,7 +382,7 @@ def _capture(report: _Reader) -> Capture:
             _add(dump, owner, waiter.locked_at, by_tid.get(owner), None, None)
     holders = {where: trx for trx in report.transactions for where in trx.holds}
     for trx in report.transactions:
-        if not trx.active or (trx.tid and trx.tid in seen):
+        if not (trx.active or trx.queues) or (trx.tid and trx.tid in seen):
             continue
         seen.add(trx.tid)
         held = holders.get(trx.waits or "")
