@@ -158,12 +158,15 @@ def _shown(captures: Sequence[Capture], at: int) -> Capture:
 
 
 def _waiting_in(scene: Scene) -> tuple[WaiterGroup, ...]:
-    """Return where threads wait that have something to do; not those that users let wait."""
+    """Return where threads wait that have something to do; not those that users let wait, and of a
+    burst not those whose wait the captures beside this one do not show: it was over at once."""
+    runs = scene.persistence.runs if scene.persistence is not None else None
+    asked = scene.catalog.asked
     places: Counter[tuple[str, ...]] = Counter()
     for index in scene.active:
-        if scene.states[index] == waits.WAITING and not scene.shape(index).present & (
-            scene.catalog.asked
-        ):
+        if scene.states[index] != waits.WAITING or scene.shape(index).present & asked:
+            continue
+        if runs is None or runs[index] != 1:
             places[scene.significant(index)] += scene.capture.threads[index].count
     return tuple(WaiterGroup(count, frames) for frames, count in places.most_common(MOST_PLACES))
 

@@ -73,7 +73,7 @@ def test_a_pileup_is_shown_inspected_and_captured(mariadb: MariaDB, tmp_path: Pa
         screen.press("Escape")
         screen.shows("Who waits on what")
         screen.press("t")
-        screen.shows("MDL_wait::timed_wait", "Back")
+        screen.shows("MDL_context::acquire_lock", "Back")
         screen.press("/")
         screen.shows("regular expression")
         screen.press("upgrade_shared", "Enter")

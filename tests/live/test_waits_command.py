@@ -134,7 +134,7 @@ def test_people_read_who_waits_for_what(mysql55: MySQL55) -> None:
             if "20 threads wait for row-lock" in done.stdout:
                 break
     assert "20 threads wait for row-lock" in done.stdout
-    assert "20 waits in srv_suspend_mysql_thread" in done.stdout
+    assert "20 waits in row_mysql_handle_errors" in done.stdout
     assert "totals of" in done.stdout
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
