@@ -20,6 +20,7 @@ from tests.support.servers import PATIENCE, wait_until
 
 STALL = [sys.executable, "-P", "-m", "tests.support.stall"]
 LIBRARY = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+TRIES = 10
 
 
 @pytest.fixture
@@ -60,9 +61,14 @@ def kept(name: str, folder: Path) -> Iterator[int]:
 def test_keeps_a_stall_with_a_busy_holder(short_folder: Path, tmp_path: Path) -> None:
     """The holder is likely and no more: it is the one statement that runs, others are idle."""
     with kept("metadata-lock-select", short_folder) as pid:
-        shot = take(tmp_path, "-p", pid)
-    verdict = shot.analysis["findings"][0]
-    assert verdict["signature"] == "metadata-lock"
+        # On a busy host a statement of the capture's own SQL can run at the same time: then there
+        # are two that run, and none of them is likely.
+        for _ in range(TRIES):
+            shot = take(tmp_path, "-p", pid)
+            verdict = shot.analysis["findings"][0]
+            assert verdict["signature"] == "metadata-lock"
+            if not verdict["blocker"]["certain"]:
+                break
     assert verdict["blocker"]["certain"] is False, (verdict["blocker"], shot.stderr)
     assert "Item_func_sleep::val_int" in " ".join(verdict["blocker"]["frames"])
     assert any("idle connections" in text for text in verdict["against"])
