@@ -50,7 +50,7 @@ EITHER = frozenset({"chosen", "listed", "generic"})
 PRIOR = {
     "brief": -6.0,  # a wait that is over in 10 ms is no stall; no dump but the library's says so
     "idle_work": -3.0,  # who works keeps nobody waiting, if few do
-    "few": -2.0,  # on a server that works a thread or two wait at each moment
+    "few": -4.0,  # on a server that works a thread or two wait at each moment
     "lone": -1.0,
     "generic": -1.0,  # what any program has says less than the server's own name
     "blocker": 0.5,
