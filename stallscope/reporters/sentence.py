@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from stallscope.analyzers.analysis import Analysis, Finding, Impact, Link, Seen
 from stallscope.analyzers.scene import named_as_process
-from stallscope.model.capture import Lock, LockKind
+from stallscope.model.capture import Lock, LockKind, Thread
 from stallscope.reporters.counts import count_states, count_threads, count_unseen, target_process
 from stallscope.reporters.lines import threads_text
 
@@ -23,6 +23,10 @@ def often_text(seen: Seen) -> str:
     if seen.cpu is not None and seen.cpu >= LEAST_CPU:
         text += f"; on a CPU in {seen.cpu:.0%} of the samples"
     return text
+
+
+def _is_nameless(thread: Thread) -> bool:
+    return bool(thread.frames) and not any(frame.symbol for frame in thread.frames)
 
 
 class Speaker:
@@ -72,6 +76,9 @@ class Speaker:
         cut = count_states(self.analysis)["incomplete"]
         if cut > MOST_LOST * self.total:
             parts.append(f"frames of {cut} of {threads_text(self.total)} are lost")
+        nameless = sum(t.count for t in self.analysis.capture.threads if _is_nameless(t))
+        if nameless > MOST_LOST * self.total:
+            parts.append(f"{nameless} of {threads_text(self.total)} have no name of a function")
         return f" Warning: {' and '.join(parts)}." if parts else ""
 
     def nothing(self) -> str:

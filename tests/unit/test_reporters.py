@@ -228,6 +228,19 @@ def test_a_dump_that_lost_much_says_so_first(reading: Reading, unwind: str, warn
     assert ("no stall found in what could be read" in first) == bool(warning)
 
 
+def test_a_dump_without_names_is_not_called_well() -> None:
+    base = healthy()
+    threads = tuple(
+        msgspec.structs.replace(t, frames=(Frame(pc=4096), Frame(pc=8192)))
+        for t in base.capture.threads[:2]
+    )
+    capture = msgspec.structs.replace(base.capture, threads=threads)
+    analysis = msgspec.structs.replace(base, capture=capture, states=("running", "running"))
+    first = " ".join(text(analysis).split("\n\n")[0].split())
+    assert "no stall found in what could be read" in first
+    assert first.endswith("Warning: 2 of 2 threads have no name of a function.")
+
+
 ANALYSES = {
     "stalled": stalled,
     "healthy": healthy,
