@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from stallscope.analyzers.analysis import Analysis, Finding, Impact, Link, Seen
 from stallscope.analyzers.scene import named_as_process
 from stallscope.model.capture import Lock, LockKind, Thread
@@ -46,19 +48,19 @@ class Speaker:
         if not self.total:
             return f"{self.server()}: it contains no threads."
         if not self.analysis.findings:
-            return f"{self.server()}: {self.nothing()}; {self.states()}.{self.lost()}"
+            return f"{self.server()}: {self.nothing()}; {self.states()}.{self.lost}"
         finding = self.analysis.findings[0]
         blocker = finding.blocker
         by = "; the blocker is unknown"
         if blocker is not None:
             likely = "" if blocker.certain else "likely "
             by = f"; {likely}blocked by {self.thread(blocker.tid)}, {blocker.state}"
-        return f"{self.server()}: {self.finding(finding)}{by}.{self.lost()}"
+        return f"{self.server()}: {self.finding(finding)}{by}.{self.lost}"
 
     @property
     def calm(self) -> bool:
         """Whether all was read, and no thread waits for others."""
-        return not (self.analysis.findings or self.analysis.waiting_in or self.lost())
+        return not (self.analysis.findings or self.analysis.waiting_in or self.lost)
 
     @property
     def style(self) -> str:
@@ -67,6 +69,7 @@ class Speaker:
             "bold red" if self.analysis.findings else "bold green" if self.calm else "bold yellow"
         )
 
+    @cached_property
     def lost(self) -> str:
         """Return a warning, after a blank, if much of a dump was lost; else an empty text."""
         parts = []
@@ -86,7 +89,7 @@ class Speaker:
         for others."""
         places = self.analysis.waiting_in
         if not places:
-            return "no stall found" + (" in what could be read" if self.lost() else "")
+            return "no stall found" + (" in what could be read" if self.lost else "")
         count = sum(place.count for place in places)
         most = " < ".join(places[0].frames) or "?"
         waiters = "1 thread waits" if count == 1 else f"{count} threads wait"

@@ -176,14 +176,18 @@ def _headline(say: Speaker, first: Finding | None) -> str:
     """Return the verdict as a short headline."""
     if not say.total:
         return "It contains no threads."
+    return f"{_finding(say, first)}{say.lost}"
+
+
+def _finding(say: Speaker, first: Finding | None) -> str:
     if first is None:
-        return f"{_nothing(say)}: {say.states()}.{say.lost()}"
+        return f"{_nothing(say)}: {say.states()}."
     what = first.title if first.signature is not None else first.title.rstrip(".")
     text = f"{first.threads} of {say.total} threads: {what}"
     if first.blocker is None:
-        return f"{text}. The blocker is unknown.{say.lost()}"
+        return f"{text}. The blocker is unknown."
     who = "Blocked by" if first.blocker.certain else "Likely blocked by"
-    return f"{text}. {who} {say.thread(first.blocker.tid)}, {first.blocker.state}.{say.lost()}"
+    return f"{text}. {who} {say.thread(first.blocker.tid)}, {first.blocker.state}."
 
 
 def _nothing(say: Speaker) -> str:
