@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/layout.h"
 #include "base/output.h"
 #include "capture/records.h"
 #include "snapshot/snapshot.h"
@@ -23,6 +24,7 @@ struct stall_capturer_options {
 	struct stall_worker_options worker;
 	const char *const *strings; // names of global variables to read
 	size_t string_count;
+	const struct stall_layout *layout; // of the server; not owned
 };
 
 struct stall_capturer;

@@ -176,6 +176,8 @@ const char stall_help[] =
 	"  --burst-interval MS    from one of them to the next (30)\n"
 	"  --no-kernel-stacks     omit the kernel's frames\n"
 	"  --read-string SYMBOL   text of a global variable of the target, e.g. server_version\n"
+	"  --layout 'KEY=NUMBER ...'  where this build of the server keeps its connections\n"
+	"                         and its locks: docs/probe.md\n"
 	"  --debug-dir DIR        separate debug files, in addition to /usr/lib/debug\n"
 	"  --output FILE          instead of standard output; compressed if it ends in .zst\n"
 	"  --force-overwrite      replace FILE if it exists\n"
@@ -242,6 +244,7 @@ enum option_id {
 	OPTION_BURST_INTERVAL,
 	OPTION_NO_KERNEL_STACKS,
 	OPTION_READ_STRING,
+	OPTION_LAYOUT,
 	OPTION_DEBUG_DIR,
 	OPTION_OUTPUT,
 	OPTION_FORCE_OVERWRITE,
@@ -300,6 +303,7 @@ static const struct {
 	{{"burst-interval", required_argument, NULL, OPTION_BURST_INTERVAL}, LIVE},
 	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
+	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
 	 LIVE | WAITS | SAVED | SYMBOLIZE},
 	{{"output", required_argument, NULL, OPTION_OUTPUT}, 1u << STALL_COMMAND_SNAP | SAVED},
@@ -529,6 +533,8 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return NULL;
 	case OPTION_READ_STRING:
 		return add_string(options, value);
+	case OPTION_LAYOUT:
+		return stall_layout_add(&options->layout, value);
 	case OPTION_DEBUG_DIR:
 		return add_debug_dir(options, value);
 	case OPTION_OUTPUT:
@@ -678,6 +684,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 		return &stall_enomem;
 	options->capture.pids = options->pids;
 	options->capture.strings = options->strings;
+	options->capture.layout = &options->layout;
 	if (options->command == STALL_COMMAND_HELP || options->command == STALL_COMMAND_VERSION)
 		return NULL;
 	err = parse_options(options, argc - 1, argv + 1);
@@ -694,4 +701,5 @@ void stall_options_deinit(struct stall_options *options)
 {
 	free(options->pids);
 	options->pids = NULL;
+	stall_layout_deinit(&options->layout);
 }

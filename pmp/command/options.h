@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/layout.h"
 #include "capture/burst.h"
 #include "capture/capturer.h"
 #include "command/rings_command.h"
@@ -40,6 +41,7 @@ struct stall_options {
 	const char *strings[STALL_MAX_STRINGS];
 	const char *debug_dirs[STALL_MAX_DEBUG_DIRS];
 	size_t debug_dir_count;
+	struct stall_layout layout;
 	const char *core, *exe, *sysroot;
 	const char *output; // NULL: standard output
 	bool force_overwrite;
