@@ -150,8 +150,12 @@ const char stall_help[] =
 	"                         [--threshold [K=]MS ...]\n"
 	"                                          rings of libstallscope.so and their "
 	"servers, as JSON\n"
-	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses: lines in, JSON "
-	"lines out\n"
+	"  stallscope-probe symbolize [--debug-dir DIR ...] [--pack-dir DIR ...]\n"
+	"                                          names addresses: lines in, JSON lines out\n"
+	"  stallscope-probe pack --output FILE [--debug-dir DIR] PROGRAM\n"
+	"                                          the names and layouts of a program, for hosts "
+	"without\n"
+	"                                          its debug file; writes a JSON line\n"
 	"  stallscope-probe features               what works on this machine, as JSON\n"
 	"  stallscope-probe --version | --help\n"
 	"\n"
@@ -179,6 +183,8 @@ const char stall_help[] =
 	"  --layout 'KEY=NUMBER ...'  where this build of the server keeps its connections\n"
 	"                         and its locks: docs/probe.md\n"
 	"  --debug-dir DIR        separate debug files, in addition to /usr/lib/debug\n"
+	"  --pack-dir DIR         packs, in addition to /usr/share/stallscope/packs; up to 8 "
+	"times\n"
 	"  --output FILE          instead of standard output; compressed if it ends in .zst\n"
 	"  --force-overwrite      replace FILE if it exists\n"
 	"  --force                continue on a kernel that is known to crash under such "
@@ -246,6 +252,7 @@ enum option_id {
 	OPTION_READ_STRING,
 	OPTION_LAYOUT,
 	OPTION_DEBUG_DIR,
+	OPTION_PACK_DIR,
 	OPTION_OUTPUT,
 	OPTION_FORCE_OVERWRITE,
 	OPTION_FORCE,
@@ -285,6 +292,7 @@ enum option_id {
 #define RINGS (1u << STALL_COMMAND_RINGS)
 #define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
+#define PACK (1u << STALL_COMMAND_PACK)
 #define ANY ~0u
 
 static const struct {
@@ -305,9 +313,11 @@ static const struct {
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
 	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
-	 LIVE | WAITS | SAVED | SYMBOLIZE},
-	{{"output", required_argument, NULL, OPTION_OUTPUT}, 1u << STALL_COMMAND_SNAP | SAVED},
-	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED},
+	 LIVE | WAITS | SAVED | SYMBOLIZE | PACK},
+	{{"pack-dir", required_argument, NULL, OPTION_PACK_DIR}, LIVE | WAITS | SAVED | SYMBOLIZE},
+	{{"output", required_argument, NULL, OPTION_OUTPUT},
+	 1u << STALL_COMMAND_SNAP | SAVED | PACK},
+	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED | PACK},
 	{{"force", no_argument, NULL, OPTION_FORCE}, LIVE | WAITS},
 	{{"core", required_argument, NULL, OPTION_CORE}, CORE},
 	{{"exe", required_argument, NULL, OPTION_EXE}, CORE},
@@ -341,6 +351,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_SERVE] = "serve",       [STALL_COMMAND_SYMBOLIZE] = "symbolize",
 	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
 	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
+	[STALL_COMMAND_PACK] = "pack",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -376,6 +387,17 @@ static struct stall_error *add_debug_dir(struct stall_options *options, const ch
 	options->debug_dirs[options->debug_dir_count++] = dir;
 	options->capture.worker.debug_dir = dir;
 	options->watch.worker.debug_dir = dir;
+	return NULL;
+}
+
+static struct stall_error *add_pack_dir(struct stall_options *options, const char *dir)
+{
+	if (options->pack_dir_count == STALL_MAX_PACK_DIRS)
+		return stall_usage("more than %d --pack-dir", STALL_MAX_PACK_DIRS);
+	options->pack_dirs[options->pack_dir_count++] = dir;
+	options->capture.worker.pack_dirs = options->watch.worker.pack_dirs = options->pack_dirs;
+	options->capture.worker.pack_dir_count = options->pack_dir_count;
+	options->watch.worker.pack_dir_count = options->pack_dir_count;
 	return NULL;
 }
 
@@ -537,6 +559,8 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return stall_layout_add(&options->layout, value);
 	case OPTION_DEBUG_DIR:
 		return add_debug_dir(options, value);
+	case OPTION_PACK_DIR:
+		return add_pack_dir(options, value);
 	case OPTION_OUTPUT:
 		options->output = value;
 		return NULL;
@@ -572,6 +596,13 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 
 	for (size_t i = 0; i < KNOWN_OPTIONS; i++)
 		long_options[i] = known_options[i].option;
+	// FILE may come first.
+	if (options->command == STALL_COMMAND_PACK && argc > 1 && argv[1][0] != '-') {
+		options->file = argv[1];
+		argv[1] = argv[0];
+		argv++;
+		argc--;
+	}
 	opterr = 0;
 	optind = 1;
 	while ((id = getopt_long(argc, argv, "+:h", long_options, &index)) != -1) {
@@ -592,6 +623,8 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 		if (err)
 			return err;
 	}
+	if (options->command == STALL_COMMAND_PACK && !options->file && optind < argc)
+		options->file = argv[optind++];
 	if (optind < argc)
 		return stall_usage("%s: unexpected argument \"%s\"", argv[0], argv[optind]);
 	return NULL;
@@ -610,6 +643,8 @@ static struct stall_error *check(const struct stall_options *options, const char
 		if (err)
 			return err;
 	}
+	if (bit & PACK && (!options->file || !options->output))
+		return stall_usage("pack: FILE and --output are needed");
 	if (bit & CORE && !options->core)
 		return stall_usage("core: --core is missing");
 	if (bit & RING && !options->capture.snapshot.ring)
@@ -664,7 +699,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, symbolize or features");
+				   "rings, symbolize, pack or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;
