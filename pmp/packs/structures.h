@@ -18,6 +18,7 @@ struct stall_structure {
 	uint64_t size, shape;	      // shape: a hash of its own members
 	struct stall_member *members; // by their keys
 	size_t count, capacity;
+	bool is_typedef; // `name` is another name of it
 	bool is_ambiguous, is_cut;
 };
 
