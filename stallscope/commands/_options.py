@@ -14,6 +14,7 @@ __all__ = [
     "WAIT_BACKENDS",
     "add_force_kernel_argument",
     "add_inproc_arguments",
+    "add_pack_argument",
     "add_place_arguments",
     "add_ring_argument",
     "add_signatures_argument",
@@ -45,6 +46,26 @@ def add_ring_argument(parser: argparse._ActionsContainer) -> None:
         metavar="FILE|DIR",
         help="inproc: the server's ring, or its directory (default: search the usual ones)",
     )
+
+
+def add_pack_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the option for directories of packs."""
+    parser.add_argument(
+        "--pack-dir",
+        type=_directory,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="directory of packs (stallscope pack), before the user's own and"
+        " /usr/share/stallscope/packs",
+    )
+
+
+def _directory(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"no directory {text}")
+    return path
 
 
 def add_signatures_argument(parser: argparse._ActionsContainer) -> None:

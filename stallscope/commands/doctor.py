@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_target_arguments(parser)
     _sql.add_sql_arguments(parser)
+    _options.add_pack_argument(parser)
     parser.add_argument("--dest", type=Path, metavar="DIR", help="the store to check")
     parser.add_argument("--json", action="store_true", help="print JSON (stallscope.doctor/1)")
 
