@@ -28,6 +28,7 @@ __all__ = [
     "find",
     "header",
     "layout",
+    "own_directory",
     "probe_options",
 ]
 
@@ -70,17 +71,22 @@ class Header(msgspec.Struct, frozen=True):
     layouts_plain: int
 
 
+def own_directory() -> Path | None:
+    """Return where the user's own packs are, or would be; None: the user has no home."""
+    data = os.environ.get("XDG_DATA_HOME") or ""
+    if os.path.isabs(data):
+        return Path(data) / "stallscope" / "packs"
+    home = os.environ.get("HOME") or ""
+    return Path(home) / ".local/share/stallscope/packs" if os.path.isabs(home) else None
+
+
 def directories(given: Iterable[Path] = ()) -> list[Path]:
     """Return where packs are: the given directories, the user's own if there is one, the system's.
 
     All but the last are for the probe's ``--pack-dir``.
     """
-    data = os.environ.get("XDG_DATA_HOME") or ""
-    if not os.path.isabs(data):
-        home = os.environ.get("HOME") or ""
-        data = os.path.join(home, ".local/share") if os.path.isabs(home) else ""
-    own = [Path(data) / "stallscope" / "packs"] if data else []
-    return [*given, *(path for path in own if os.path.isdir(path)), SYSTEM]
+    own = own_directory()
+    return [*given, *([own] if own is not None and own.is_dir() else []), SYSTEM]
 
 
 def probe_options(given: Iterable[Path] = ()) -> list[str]:

@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "convert captures and incidents to formats of other tools",
     "status": "explain a server's status variables and flag abnormal values",
     "symbolize": "add function names to a capture from debug files, by build-id",
+    "pack": "make packs: names and layouts of programs, for hosts without debug files",
     "signatures": "show the signature catalog, or check a signature file",
     "triggers": "show the agent's triggers, or check a trigger file",
     "completion": "print a shell completion script",
@@ -151,6 +152,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import symbolize
 
             return symbolize
+        case "pack":
+            from stallscope.commands import pack
+
+            return pack
         case "signatures":
             from stallscope.commands import signatures
 

@@ -177,7 +177,7 @@ class CommandEnvironment:
                 force_kernel=args.force_kernel,
                 backend=_rings.backend(args),
                 ring=args.ring,
-                pack_dirs=tuple(args.pack_dir),
+                pack_dirs=_options.pack_dirs(args),
             ),
             settings,
             put,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stallscope.base.errors import UsageError
 from stallscope.commands._numbers import port
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "add_signatures_argument",
     "add_target_arguments",
     "add_uprobes_argument",
+    "pack_dirs",
 ]
 
 
@@ -52,7 +54,7 @@ def add_pack_argument(parser: argparse._ActionsContainer) -> None:
     """Add the option for directories of packs."""
     parser.add_argument(
         "--pack-dir",
-        type=_directory,
+        type=Path,
         action="append",
         default=[],
         metavar="DIR",
@@ -61,11 +63,12 @@ def add_pack_argument(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def _directory(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"no directory {text}")
-    return path
+def pack_dirs(args: argparse.Namespace) -> tuple[Path, ...]:
+    """Return the directories that were given."""
+    for path in args.pack_dir:
+        if not path.is_dir():
+            raise UsageError(f"--pack-dir {path}: no such directory")
+    return tuple(args.pack_dir)
 
 
 def add_signatures_argument(parser: argparse._ActionsContainer) -> None:

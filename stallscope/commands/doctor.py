@@ -107,11 +107,12 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
 def _of_server(
     args: argparse.Namespace, place: Place, pids: tuple[int, ...], servers: tuple[Server, ...]
 ) -> Iterator[Task]:
+    access = partial(target.access, pids, servers, _options.pack_dirs(args))
     yield Task("server", partial(_name, pids, servers))
     yield Task("server-container", partial(target.namespaces, place))
     yield Task("server-confinement", partial(confinement.confinement, place))
     yield Task("inproc", partial(inproc.agent, place, pids))
-    yield Task("access", partial(target.access, pids, servers), _ACCESS_SECONDS)
+    yield Task("access", access, _ACCESS_SECONDS)
 
 
 def _name(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:

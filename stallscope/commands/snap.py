@@ -229,7 +229,7 @@ def _capture(args: argparse.Namespace) -> Capture:
         passes=args.passes,
         seconds=_deadline(args),
         debug_dir=args.debug_dir,
-        pack_dirs=tuple(args.pack_dir),
+        pack_dirs=_options.pack_dirs(args),
         force_kernel=args.force_kernel,
         captures=_captures(args),
         interval_ms=args.interval,

@@ -127,7 +127,7 @@ def _live(args: argparse.Namespace) -> Source:
         dest=args.dest,
         backend=_rings.backend(args),
         ring=args.ring,
-        pack_dirs=tuple(args.pack_dir),
+        pack_dirs=_options.pack_dirs(args),
     )
     return LiveSource(pids, servers, signatures, options, _sessions(args, servers))
 

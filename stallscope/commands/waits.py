@@ -155,7 +155,7 @@ def _wait_options(args: argparse.Namespace) -> waits.Options:
         force_kernel=args.force_kernel,
         backend=_rings.backend(args),
         ring=args.ring,
-        pack_dirs=tuple(args.pack_dir),
+        pack_dirs=_options.pack_dirs(args),
     )
 
 
