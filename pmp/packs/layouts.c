@@ -13,7 +13,7 @@
 #include "unwind/pack_format.h"
 
 #define MAX_STRUCTURES 1024
-#define MAX_STEPS UINT64_C(400000000) // entries that are read; MariaDB 11.4 has 27 million
+#define MAX_STEPS UINT64_C(200000000) // entries that are read; MariaDB 11.4 has 27 million
 #define MAX_NAMESPACES 8
 
 struct reading {

@@ -4,7 +4,8 @@
 #define STALL_STRUCTURES_H
 
 #include "packs/dwarf_die.h"
-#include "packs/layouts.h"
+
+#define STALL_LAYOUT_MAX_KEY 95 // a longer one is left out
 
 struct stall_member {
 	char *key;

@@ -154,12 +154,8 @@ def _tell(made: _Made) -> None:
         )
     )
     if made.symbols == ".dynsym":
-        print(
-            one_line(
-                f"  {made.file} has only the names of exported functions: a pack of its debug"
-                " file has all"
-            )
-        )
+        what = f"{made.file} has only the names of exported functions: a pack of its debug file"
+        print(f"  {one_line(what)} has all")
     if made.layouts_missing:
         what = "layouts are missing" if made.structures else "no layouts"
-        print(one_line(f"  {what}: {made.layouts_missing}"))
+        print(f"  {what}: {one_line(made.layouts_missing)}")
