@@ -287,6 +287,9 @@ static void apply(struct stall_dwarf_die *die, const struct stall_dwarf_unit *un
 	case DW_AT_external:
 		die->is_external = value->number;
 		break;
+	case DW_AT_specification:
+		die->is_of_scope = true;
+		break;
 	case DW_AT_type:
 		die->type = value->reference;
 		break;

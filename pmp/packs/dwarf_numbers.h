@@ -38,6 +38,7 @@ enum {
 	DW_AT_data_member_location = 0x38,
 	DW_AT_declaration = 0x3c,
 	DW_AT_external = 0x3f,
+	DW_AT_specification = 0x47,
 	DW_AT_type = 0x49,
 	DW_AT_virtuality = 0x4c,
 	DW_AT_signature = 0x69,

@@ -80,7 +80,8 @@ static struct stall_error *consider(struct reading *reading, const char *scope,
 	char name[STALL_LAYOUT_MAX_KEY + 1];
 	size_t length = strlen(scope);
 
-	if (!die->name || die->is_declaration)
+	// Another namespace than the one around it would be part of its name.
+	if (!die->name || die->is_declaration || die->is_of_scope)
 		return NULL;
 	memcpy(name, scope, length);
 	if (!stall_structure_name(die->name, name + length, sizeof(name) - length) ||
