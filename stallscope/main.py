@@ -98,7 +98,10 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def command_module(name: str) -> Command:
-    """Import one command: importing all would make each start slower."""
+    """Import one command: importing all would make each start slower.
+
+    Long: each command has an import of its own.
+    """
     match name:
         case "snap":
             from stallscope.commands import snap

@@ -195,7 +195,7 @@ static struct stall_error *add_pack(struct stall_symbols *symbols, const struct 
 		.strings_size = header->names_size,
 		.slide = slide_between(elf, header->text_address),
 	};
-	// What came before a damaged part is as good as the rest of the file.
+	// What came before a damaged part is used.
 	stall_error_destroy(stall_pack_each(pack, add_packed, &adding));
 	return adding.no_memory ? &stall_enomem : NULL;
 }

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> Exit:
             print(f"stallscope: {failed[-1][1]}", file=sys.stderr)
             continue
         if not args.json:
-            _tell(made[-1])
+            _show(made[-1])
     if args.json:
         rows = [msgspec.structs.asdict(pack) for pack in made]
         errors = [{"file": file, "error": error} for file, error in failed]
@@ -145,7 +145,7 @@ def _publish(aside: Path, path: Path, *, force: bool) -> None:
         raise StallscopeError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _tell(made: _Made) -> None:
+def _show(made: _Made) -> None:
     size = f"{made.bytes / 1000:.0f} kB" if made.bytes < 10_000_000 else f"{made.bytes >> 20} MiB"
     print(
         one_line(
