@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -60,6 +61,37 @@ void stall_pack_dirs_deinit(struct stall_pack_dirs *dirs)
 	dirs->count = 0;
 }
 
+// Who may not search a directory gets the same error for every name in it.
+static struct stall_error *open_error(int errnum, int dir, const char *path, const char *name)
+{
+	struct stat st;
+
+	if (errnum == EACCES && fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return stall_error_create(STALL_ERROR_PERMISSION,
+					  "%s: the process that reads packs may not search this "
+					  "directory: give it and the packs in it mode a+rX",
+					  path);
+	return stall_error_os(errnum, "%s/%s", path, name);
+}
+
+static struct stall_error *open_pack(const struct stall_pack_dirs *dirs, size_t index,
+				     const char *name, const char *identity,
+				     struct stall_pack **ret)
+{
+	const char *path = dirs->dirs[index].path;
+	int fd = stall_open_file_at(dirs->dirs[index].fd, name);
+
+	if (fd < 0)
+		return errno == ENOENT ? NULL : open_error(errno, dirs->dirs[index].fd, path, name);
+	struct stall_error *err = stall_pack_open(fd, identity, ret);
+	if (!err || err == &stall_enomem)
+		return err;
+	struct stall_error *named =
+		stall_error_create(err->code, "%s/%s: %s", path, name, err->message);
+	stall_error_destroy(err);
+	return named;
+}
+
 struct stall_error *stall_pack_dirs_find(const struct stall_pack_dirs *dirs, const char *identity,
 					 struct stall_pack **ret, char **ret_path)
 {
@@ -71,17 +103,14 @@ struct stall_error *stall_pack_dirs_find(const struct stall_pack_dirs *dirs, con
 	snprintf(name, sizeof(name), "%s" STALL_PACK_SUFFIX, identity);
 	for (size_t i = 0; i < dirs->count; i++) {
 		_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
-		int fd = stall_open_file_at(dirs->dirs[i].fd, name);
-		struct stall_error *err = NULL;
+		struct stall_error *err = open_pack(dirs, i, name, identity, &pack);
 
-		if (fd >= 0)
-			err = stall_pack_open(fd, identity, &pack);
-		else if (errno != ENOENT)
-			err = stall_error_os(errno, "cannot open it");
+		if (err == &stall_enomem)
+			return err;
 		if (err && !first)
-			first = stall_error_create(err->code, "%s/%s: %s", dirs->dirs[i].path, name,
-						   err->message);
-		stall_error_destroy(err);
+			first = err;
+		else
+			stall_error_destroy(err);
 		if (!pack)
 			continue;
 		if (asprintf(ret_path, "%s/%s", dirs->dirs[i].path, name) < 0)

@@ -101,7 +101,10 @@ def _folder(given: Path | None) -> Path:
     if folder is None:
         raise StallscopeError("there is no $HOME to put packs into: give -o DIR")
     try:
-        folder.mkdir(parents=given is None, exist_ok=True)
+        if not folder.is_dir():
+            folder.mkdir(parents=given is None)
+            # The process that reads packs has no rights of its own.
+            folder.chmod(0o755)
     except OSError as error:
         raise StallscopeError(f"cannot make {folder}: {error.strerror or error}") from error
     return folder

@@ -20,7 +20,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.collectors import processes, rings
 from stallscope.collectors.doctor import confinement, disk, features, host, inproc, packages, target
 from stallscope.collectors.doctor.checks import Check, Place, Task, run
-from stallscope.model.capture import Module
+from stallscope.model.capture import Capture, Module, Process
 from tests.support.ringimages import of_this_process
 from tests.support.servers import PATIENCE
 from tests.unit.programs import python_program
@@ -389,3 +389,28 @@ def test_a_host_without_such_servers_lacks_nothing(
 
     assert said(ok=False, why="no ring here") == [("btf", "degraded")]
     assert said(ok=True) == [("inproc", "ok"), ("btf", "degraded")]
+
+
+def test_each_mapped_file_says_where_its_names_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "package_of", lambda _: None)
+    kinds = {".symtab": None, "separate": "/d/x.debug", "pack": "/p/ab12.pack", ".dynsym": None}
+    modules = tuple(
+        Module(process, f"/lib/{kind}", build_id="ab12", symbols=kind, debug_file=file)
+        for process in (0, 1)
+        for kind, file in kinds.items()
+    )
+    bare = Module(0, "/lib/bare", symbols="none")
+    modules = (*modules, bare, Module(0, "[vdso]", symbols="none"))
+    capture = Capture(
+        backend="bpf", processes=(Process(1), Process(2)), threads=(), modules=modules
+    )
+    checks = list(target._files(capture))
+    assert [check.name for check in checks] == ["file"] * 5
+    texts = {check.what.partition(": ")[0]: check for check in checks}
+    assert "/p/ab12.pack" in texts["/lib/pack"].what
+    assert "/d/x.debug" in texts["/lib/separate"].what
+    assert [texts[f"/lib/{kind}"].fix for kind in (".symtab", "separate", "pack")] == [None] * 3
+    fix = texts["/lib/.dynsym"].fix or ""
+    assert "stallscope pack" in fix
+    assert "ab12.pack" in fix
+    assert "before it was stripped" in (texts["/lib/bare"].fix or "")
