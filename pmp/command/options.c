@@ -150,6 +150,10 @@ const char stall_help[] =
 	"                         [--threshold [K=]MS ...]\n"
 	"                                          rings of libstallscope.so and their "
 	"servers, as JSON\n"
+	"  stallscope-probe memory --pid PID       its threads and pieces of its memory, for a "
+	"calibration\n"
+	"  stallscope-probe sessions --pid PID --layout 'KEY=NUMBER ...'  what its connections "
+	"run\n"
 	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses: lines in, JSON "
 	"lines out\n"
 	"  stallscope-probe features               what works on this machine, as JSON\n"
@@ -282,6 +286,7 @@ enum option_id {
 #define WATCH (WAITS | SERVE)
 #define CORE (1u << STALL_COMMAND_CORE)
 #define RING (1u << STALL_COMMAND_RING)
+#define MEMORY (1u << STALL_COMMAND_MEMORY | 1u << STALL_COMMAND_SESSIONS)
 #define RINGS (1u << STALL_COMMAND_RINGS)
 #define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
@@ -291,7 +296,7 @@ static const struct {
 	struct option option;
 	unsigned int commands;
 } known_options[] = {
-	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS},
+	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS | MEMORY},
 	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
@@ -303,7 +308,7 @@ static const struct {
 	{{"burst-interval", required_argument, NULL, OPTION_BURST_INTERVAL}, LIVE},
 	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
-	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE},
+	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE | MEMORY},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
 	 LIVE | WAITS | SAVED | SYMBOLIZE},
 	{{"output", required_argument, NULL, OPTION_OUTPUT}, 1u << STALL_COMMAND_SNAP | SAVED},
@@ -341,6 +346,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_SERVE] = "serve",       [STALL_COMMAND_SYMBOLIZE] = "symbolize",
 	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
 	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
+	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -601,7 +607,7 @@ static struct stall_error *check(const struct stall_options *options, const char
 {
 	unsigned int bit = 1u << options->command;
 
-	if (bit & (LIVE | WAITS) && !options->capture.pid_count)
+	if (bit & (LIVE | WAITS | MEMORY) && !options->capture.pid_count)
 		return stall_usage("%s: --pid is missing", command);
 	if (options->waits.interval_ns < MIN_INTERVAL_NS)
 		return stall_usage("--interval: not less than %d ms", MIN_INTERVAL_NS / 1000000);
@@ -664,7 +670,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, symbolize or features");
+				   "rings, memory, sessions, symbolize or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;
