@@ -125,6 +125,11 @@ class Sessions(msgspec.Struct, frozen=True):
     """What the server's memory says: of threads that SQL does not tell of, and in moments of a
     burst when a thread ran another statement."""
 
+    @property
+    def seen(self) -> bool:
+        """Return whether memory told of a connection."""
+        return any(moment.sessions for moment in self.memory)
+
 
 def from_memory(memory: tuple[Moment, ...], why: str | None) -> Sessions:
     """Return what the server's memory alone says; ``why`` SQL says nothing, one sentence."""
@@ -163,7 +168,7 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
     the capture as it was is returned with it.
     """
     reason = sessions.reason or _wrong_server(capture, sessions)
-    if reason is not None and any(moment.sessions for moment in sessions.memory):
+    if reason is not None and sessions.seen:
         said = reason.removeprefix(f"{UNKNOWN}: ")
         reason = f"connections and statements are from the server's memory; SQL: {said}"
         sessions = msgspec.structs.replace(sessions, sessions=(), waits=(), notes=())
@@ -240,7 +245,8 @@ def missing(capture: Capture, why: str) -> Capture:
 
 def raw_statements(sessions: Sessions) -> dict[int, str]:
     """Return statements with their literals by connection, for their own file."""
-    return {s.connection: s.statement for s in sessions.sessions if s.statement}
+    seen = [session for moment in sessions.memory for session in moment.sessions]
+    return {s.connection: s.statement for s in (*seen, *sessions.sessions) if s.statement}
 
 
 def _noted(capture: Capture, notes: tuple[str, ...]) -> Capture:
