@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors.calibration import calibrating, stored
+from stallscope.collectors.calibration import reading, stored
 from stallscope.collectors.calibration.build import build_of
 from stallscope.collectors.calibration.stored import Calibration
 from stallscope.collectors.memory import open_memory
@@ -51,7 +51,7 @@ def of_process(pid: int, *, checked: bool = False) -> TargetLayout:
             return TargetLayout(
                 {}, build, reason="this build is not calibrated: run `stallscope calibrate`"
             )
-        wrong = calibrating.check(pid, calibration, SECONDS) if checked else None
+        wrong = reading.check(pid, calibration, SECONDS) if checked else None
     except StallscopeError as error:
         return TargetLayout({}, reason=str(error))
     if wrong is not None:

@@ -8,25 +8,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import probe
-from stallscope.collectors.calibration import search, stored
+from stallscope.collectors.calibration import search
 from stallscope.collectors.calibration.build import build_of
+from stallscope.collectors.calibration.reading import read_sessions
 from stallscope.collectors.calibration.stored import Calibration
 from stallscope.collectors.memory import Memory, MemoryThread, open_memory
 from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.staged import Known, Staged
-from stallscope.model import memorysessions
-from stallscope.model.sessions import Moment, Session
+from stallscope.model.sessions import Session
 
-__all__ = ["SECONDS", "CalibrationError", "calibrate", "check", "read_sessions"]
+__all__ = ["SECONDS", "CalibrationError", "calibrate"]
 
 SECONDS = 5.0
 """For everything: a server that takes longer is stalled."""
 _LOOKS = 3
 """Comparisons with SQL."""
-_LEAST_VALID = 0.5
-"""The least share of threads with an object that look like connections, where no SQL helps."""
 _TEXT = 1024
 
 
@@ -143,31 +140,3 @@ def _differing(known: Known, session: Session) -> list[str]:
         ("query", known.statement, None if session.last else statement),
     )
     return [name for name, said, seen in pairs if said and seen and said != seen]
-
-
-def read_sessions(pid: int, layout: Mapping[str, int], seconds: float) -> tuple[Session, ...]:
-    """Return what the connections of a process run now, by the probe's own reader.
-
-    Raises: ProbeError.
-    """
-    moments = _read(pid, layout, seconds)
-    return moments[0].sessions if moments else ()
-
-
-def _read(pid: int, layout: Mapping[str, int], seconds: float) -> tuple[Moment, ...]:
-    args = ["sessions", "--pid", str(pid), "--layout", stored.text(layout)]
-    data = probe.run(args, seconds=max(0.1, seconds))
-    return memorysessions.decode(data.splitlines())
-
-
-def check(pid: int, calibration: Calibration, seconds: float = 1.0) -> str | None:
-    """Return why a kept calibration does not fit the process, None where it does. Asks no SQL."""
-    moments = _read(pid, calibration.layout, seconds)
-    valid = len(moments[0].sessions) if moments else 0
-    rejected = moments[0].rejected if moments else 0
-    if valid < _LEAST_VALID * (valid + rejected):
-        return f"{rejected} of {valid + rejected} threads have no connection where it says"
-    numbers = [session.connection for session in moments[0].sessions] if moments else []
-    if len(numbers) != len(set(numbers)):
-        return "several threads have the same connection"
-    return None

@@ -170,7 +170,7 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
     reason = sessions.reason or _wrong_server(capture, sessions)
     if reason is not None and sessions.seen:
         said = reason.removeprefix(f"{UNKNOWN}: ")
-        reason = f"connections and statements are from the server's memory; SQL: {said}"
+        reason = f"connections and statements are from the server's memory: {said}"
         sessions = msgspec.structs.replace(sessions, sessions=(), waits=(), notes=())
     elif reason is not None:
         return _noted(capture, (reason,))
