@@ -21,7 +21,7 @@ import msgspec
 from stallscope.collectors.memory import MemoryThread, Piece
 from stallscope.collectors.sql.staged import Known
 
-__all__ = ["Clock", "Found", "Reader", "Subject", "find"]
+__all__ = ["LEAST", "Clock", "Found", "Reader", "Subject", "find"]
 
 BELOW, ABOVE = 16 << 10, 0x900
 """Bytes that are searched below and above the thread control block: thread-local variables and the
@@ -30,6 +30,8 @@ OBJECT = 32 << 10
 """The largest object."""
 _TEXT_WITHIN = 4 << 10
 """The statement is within the first bytes of the object."""
+LEAST = 3
+"""Connections of our own that are needed."""
 _CHUNK = 32
 _TEXT = 256
 """The most bytes of a text that are compared."""
@@ -94,7 +96,7 @@ def find(
     field that debug information gives; of several right offsets they are taken first.
     """
     running = [subject for subject in subjects if subject.known.statement]
-    if len(running) < 2 or len(subjects) < 3:
+    if len(running) < 2 or len(subjects) < LEAST:
         return None
     for place, query in _places(memory, subjects, running):
         objects = _objects(memory, subjects, place)
@@ -209,7 +211,9 @@ class _Fields:
 
     def result(self, place: int, query: int) -> Found:
         """Return all that was found."""
-        layout = {"thd.tls": place, "thd.query": query, "thd.self": self.self[0]}
+        layout = {"thd.tls": place, "thd.query": query}
+        for number, offset in enumerate(self.self[:MOST_PLACES], 1):
+            layout[_key("self", number)] = offset
         unknown = []
         for number, offset in enumerate(self.ids[:MOST_PLACES], 1):
             layout[_key("id", number)] = offset

@@ -25,6 +25,8 @@
 
 enum word {
 	WORD_SELF,
+	WORD_SELF_2,
+	WORD_SELF_3,
 	WORD_ID,
 	WORD_ID_2,
 	WORD_ID_3,
@@ -55,6 +57,8 @@ static const struct {
 	bool wide;
 } word_keys[WORDS] = {
 	[WORD_SELF] = {"thd.self", true},
+	[WORD_SELF_2] = {"thd.self.2", true},
+	[WORD_SELF_3] = {"thd.self.3", true},
 	[WORD_ID] = {"thd.id", false},
 	[WORD_ID_2] = {"thd.id.2", false},
 	[WORD_ID_3] = {"thd.id.3", false},
@@ -547,7 +551,14 @@ static bool is_settled(const struct plan *plan, const struct reading *reading)
 
 static bool is_connection(const struct work *work, const struct reading *reading)
 {
-	return word_of(work->plan, reading->first, WORD_SELF) == thread_of(work, reading)->fs_base;
+	uint64_t fs_base = thread_of(work, reading)->fs_base;
+
+	// In a pool only one of them follows the connection to another thread.
+	for (enum word word = WORD_SELF; word <= WORD_SELF_3; word++)
+		if (work->plan->offset[word] >= 0 &&
+		    word_of(work->plan, reading->first, word) == fs_base)
+			return true;
+	return false;
 }
 
 // One attempt for all that are left. Those that settled become sessions; those that are no
