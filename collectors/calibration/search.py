@@ -73,17 +73,29 @@ class Found(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
 
 
+def _microseconds(words: array[int], at: int) -> int:
+    return words[at]
+
+
+def _seconds_and_rest(words: array[int], at: int) -> int:
+    """MariaDB to 10.2: ``start_time`` and ``start_time_sec_part``."""
+    return words[at] * 1_000_000 + words[at + 1] if words[at + 1] < 1_000_000 else 0
+
+
 class Clock(msgspec.Struct, frozen=True):
-    """A clock that servers count the start of a statement by, in microseconds."""
+    """A clock by which servers keep the start of a statement."""
 
     number: int
-    name: str
-    now: Callable[[], int]
+    """``thd.start#clock``."""
+    now_ns: Callable[[], int]
+    us: Callable[[array[int], int], int]
+    """Reads the words at an index as microseconds."""
 
 
 CLOCKS = (
-    Clock(0, "realtime", lambda: time.time_ns() // 1000),
-    Clock(1, "monotonic", lambda: time.monotonic_ns() // 1000),
+    Clock(0, time.time_ns, _microseconds),
+    Clock(1, time.monotonic_ns, _microseconds),
+    Clock(2, time.time_ns, _seconds_and_rest),
 )
 
 
@@ -283,24 +295,21 @@ class _Fields:
             for words, known in zip(self._words, self._known, strict=True)
             if known.begun
         ]
-        mono = time.monotonic_ns()
         for clock in CLOCKS:
-            ahead = clock.now() - mono // 1000
+            ahead = (clock.now_ns() - time.monotonic_ns()) // 1000
             found = [
                 8 * at
-                for at in range(len(self._words[0]))
+                for at in range(len(self._words[0]) - 1)
                 if all(
-                    begin // 1000 + ahead - _SLACK_US
-                    <= words[at]
-                    <= end // 1000 + ahead + _SLACK_US
+                    begin // 1000 - _SLACK_US
+                    <= clock.us(words, at) - ahead
+                    <= end // 1000 + _SLACK_US
                     for words, (begin, end) in begun
                 )
             ]
             if begun and found:
-                return {
-                    "thd.start": self._ordered("start", found)[0],
-                    "thd.start#clock": clock.number,
-                }
+                start = self._ordered("start", found)[0]
+                return {"thd.start": start, "thd.start#clock": clock.number}
         return {}
 
     def _read_texts(self) -> list[dict[int, bytes]]:
@@ -316,7 +325,12 @@ class _Fields:
 
         Where two subjects have different texts, or one has none, copies of another field fail.
         """
-        values = [_value(getattr(known, field)) for known in self._known]
+        values: list[bytes | None] = [_value(getattr(known, field)) for known in self._known]
+        if field == "state":  # an idle connection may still have the last one
+            values = [
+                None if known.command == "Sleep" else value
+                for known, value in zip(self._known, values, strict=True)
+            ]
         found = [
             (8 * at, counted)
             for at in self._pointers
@@ -325,15 +339,21 @@ class _Fields:
         hints = self._hints.get(field, ())
         return sorted(found, key=lambda place: (place[0] not in hints, place[0]))
 
-    def _text_at(self, at: int, values: Sequence[bytes]) -> bool | None:
-        if not any(values) or at + 1 >= len(self._words[0]):
+    def _text_at(self, at: int, values: Sequence[bytes | None]) -> bool | None:
+        """Return whether a length follows the pointer; None where a text is another one. A value
+        that is None can be anything."""
+        compared = [
+            (texts.get(at), words, value)
+            for texts, words, value in zip(self._texts, self._words, values, strict=True)
+            if value is not None
+        ]
+        if not any(value for *_, value in compared) or at + 1 >= len(self._words[0]):
             return None
         counted = all(
             words[at + 1] & 0xFFFFFFFF == len(value) or not words[at]
-            for words, value in zip(self._words, values, strict=True)
+            for _, words, value in compared
         )
-        for texts, words, value in zip(self._texts, self._words, values, strict=True):
-            text = texts.get(at)
+        for text, words, value in compared:
             if text is None:
                 if words[at] or value:
                     return None
