@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.calibration import search
 from stallscope.collectors.calibration.build import build_of
+from stallscope.collectors.calibration.memory import Memory, MemoryThread, open_memory
 from stallscope.collectors.calibration.reading import read_sessions
 from stallscope.collectors.calibration.stored import Calibration
-from stallscope.collectors.memory import Memory, MemoryThread, open_memory
 from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.staged import Known, Staged

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from stallscope.collectors.memory import MemoryThread, Piece
+from stallscope.collectors.calibration.memory import MemoryThread, Piece
 from stallscope.collectors.sql.staged import Known
 
 __all__ = ["LEAST", "Clock", "Found", "Reader", "Subject", "find"]
@@ -51,7 +51,7 @@ _SLACK_US = 300
 
 
 class Reader(Protocol):
-    """The part of stallscope.collectors.memory.Memory that a search needs."""
+    """The part of stallscope.collectors.calibration.memory.Memory that a search needs."""
 
     @property
     def threads(self) -> Sequence[MemoryThread]: ...

@@ -42,6 +42,10 @@ WITHOUT_TID = """\
 SELECT ID, NULL, USER, HOST, DB, COMMAND, STATE, TIME, LEFT(INFO, 1024)
 FROM information_schema.PROCESSLIST"""
 
+SLEEP = "SELECT '{}', SLEEP({})"
+LOCK = "SELECT '{}', GET_LOCK('{}', {})"
+KILL = "KILL QUERY {}"
+
 # "MySQL thread id 7, OS thread handle 0x7f3a5c0f7700, query id 12 localhost root" of 5.6 (decimal
 # in 5.7), and "OS thread id 139948231771840" at the end of the line before that of 5.1 and 5.5.
 _HANDLE = re.compile(
@@ -140,7 +144,7 @@ class Staged:
         return self._sessions[0]
 
     def _kill(self, connection: int) -> None:
-        self._ask(lambda session: session.run(f"KILL QUERY {connection}"))
+        self._ask(lambda session: session.run(KILL.format(connection)))
 
     def _ask(self, ask: Callable[[SqlSession], T]) -> T:
         session = self._asking
@@ -179,9 +183,9 @@ class Staged:
         with idle.limited(self._left()):
             with contextlib.suppress(StatementError):  # or its id is at one place more
                 idle.run(f"SET pseudo_thread_id = {_OTHER_ID - idle.facts.connection}")
-            self._last(idle, f"SELECT '{secrets.token_hex(9)}', GET_LOCK('{name}', 0)")
-        self._begin(sleeping, f"SELECT '{secrets.token_hex(7)}', SLEEP({LONGEST})")
-        lock = f"SELECT '{secrets.token_hex(11)}', GET_LOCK('{name}', {LONGEST})"
+            self._last(idle, LOCK.format(secrets.token_hex(9), name, 0))
+        self._begin(sleeping, SLEEP.format(secrets.token_hex(7), LONGEST))
+        lock = LOCK.format(secrets.token_hex(11), name, LONGEST)
         self._begin(waiting, lock, prepared=True)
         self._wait()
         if any(known.os_tid == 0 for known in self.own()):  # a thread pool
@@ -193,7 +197,7 @@ class Staged:
     def _stage_another(self) -> None:
         session = self._connect()
         self._open_transaction(session)
-        self._begin(session, f"SELECT '{secrets.token_hex(13)}', SLEEP({LONGEST})")
+        self._begin(session, SLEEP.format(secrets.token_hex(13), LONGEST))
         self._wait()
 
     def _connect(self) -> SqlSession:
