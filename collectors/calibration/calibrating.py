@@ -119,7 +119,7 @@ def _compared(
                 connections.add(number)
     if wrong["connection"]:
         raise CalibrationError("the ids of connections in memory differ from those that SQL shows")
-    # A connection that runs one short statement after the other differs now and then.
+    # A connection that runs one short statement after the other differs sometimes.
     fields = sorted(name for name, count in wrong.items() if count >= _LOOKS)
     left = {
         key: value

@@ -548,7 +548,7 @@ static void take_session(const struct work *work, const struct reading *reading,
 static bool is_settled(const struct plan *plan, const struct reading *reading)
 {
 	for (enum word word = 0; word < WORDS; word++) {
-		// A state is a constant of the program: its text is right for the first look.
+		// A state is a constant of the program: its text is right for the first read.
 		if (plan->offset[word] < 0 || word == WORD_STATUS || word == WORD_QUERY_LENGTH ||
 		    word >= WORD_STATE)
 			continue;

@@ -122,12 +122,12 @@ class Sessions(msgspec.Struct, frozen=True):
     no_backslash_escapes: bool = False
     """SQL modes of the server."""
     memory: tuple[Moment, ...] = ()
-    """What the server's memory says: of threads that SQL does not tell of, and in moments of a
+    """What the server's memory says: of threads that SQL does not show, and in moments of a
     burst when a thread ran another statement."""
 
     @property
     def seen(self) -> bool:
-        """Return whether memory told of a connection."""
+        """Return whether memory shows a connection."""
         return any(moment.sessions for moment in self.memory)
 
 
