@@ -313,11 +313,17 @@ static struct stall_error *add_server_locks(const struct stall_finish *finish,
 	found = calloc(waits->count, sizeof(*found));
 	if (!found)
 		return &stall_enomem;
-	for (size_t i = 0; i < waits->count; i++)
+	for (size_t i = 0; i < waits->count; i++) {
+		const struct stall_postgres_wait *wait = &waits->waits[i];
+
 		found[i] = (struct stall_lock_of_server){
-			.thread = waits->waits[i].thread,
-			.lock = server_lock(finish->snapshot, &waits->waits[i]),
+			.thread = wait->thread,
+			.lock = server_lock(finish->snapshot, wait),
 		};
+		// One lock for all: waits for the same one follow one another.
+		if (i && wait[-1].lock == wait->lock && wait->owner == STALL_POSTGRES_NO_OWNER)
+			found[i].lock.process = found[i - 1].lock.process;
+	}
 	return stall_locks_add(locks, finish->snapshot, found, waits->count);
 }
 

@@ -44,7 +44,6 @@ struct entries {
 	const struct stall_postgres_server *server;
 	struct candidate *candidates;
 	size_t count;
-	uint8_t *bytes;	  // of all candidates
 	size_t text_size; // bytes that are read of a statement
 	struct named *users, *databases;
 	size_t user_count, database_count;
@@ -53,7 +52,6 @@ struct entries {
 static void entries_deinit(struct entries *entries)
 {
 	free(entries->candidates);
-	free(entries->bytes);
 	free(entries->users);
 	free(entries->databases);
 }
@@ -93,38 +91,41 @@ static void list_candidates(struct entries *entries, const uint8_t *array, size_
 	}
 }
 
+// What is read goes into the snapshot's arena, which the reading child shares. Without room in it
+// there are no candidates.
 static struct stall_error *find_candidates(struct entries *entries)
 {
 	const struct stall_postgres_server *server = entries->server;
 	size_t size = (size_t)server->entry_count * (size_t)server->layout.entry_size;
-	_cleanup_free_ uint8_t *array = malloc(size + 1);
+	uint8_t *array = stall_arena_alloc(server->snapshot->arena, size);
 
 	entries->candidates = calloc(server->backend_count + 1, sizeof(*entries->candidates));
-	if (!array || !entries->candidates)
+	if (!entries->candidates)
 		return &stall_enomem;
+	if (!array)
+		return NULL;
 	struct stall_read read = {.address = server->entries, .buf = array, .size = size};
 	stall_postgres_read_shared(server, &read, 1);
 	list_candidates(entries, array, read.done);
 	return NULL;
 }
 
-static struct stall_error *allocate(struct entries *entries)
+static void allocate(struct entries *entries)
 {
 	const size_t entry_size = (size_t)layout_of(entries)->entry_size;
 	const size_t size = 2 * entry_size + entries->text_size + NAME_SIZE;
+	uint8_t *bytes = stall_arena_alloc(entries->server->snapshot->arena, entries->count * size);
 
-	entries->bytes = calloc(entries->count + 1, size);
-	if (!entries->bytes)
-		return &stall_enomem;
+	if (!bytes)
+		entries->count = 0;
 	for (size_t i = 0; i < entries->count; i++) {
 		struct candidate *candidate = &entries->candidates[i];
 
-		candidate->first = entries->bytes + i * size;
+		candidate->first = bytes + i * size;
 		candidate->second = candidate->first + entry_size;
 		candidate->name_text = (char *)candidate->second + entry_size;
 		candidate->activity_text = candidate->name_text + NAME_SIZE;
 	}
-	return NULL;
 }
 
 #define READS 4 // of a candidate
@@ -444,12 +445,7 @@ static void take_statement(const struct entries *entries, const struct candidate
 	if (state == STALL_PG_DISABLED || state == STALL_PG_UNDEFINED || !size ||
 	    !stall_session_is_text(candidate->activity_text, size))
 		return;
-	char *text = stall_arena_alloc(entries->server->snapshot->arena, size);
-	// Without room for it, it is unknown.
-	if (!text)
-		return;
-	memcpy(text, candidate->activity_text, size);
-	ret->statement = text;
+	ret->statement = candidate->activity_text;
 	ret->statement_size = size;
 	ret->cut = size == entries->text_size || size + 1 >= entries->server->query_size;
 	ret->last = is_idle(state);
@@ -578,10 +574,10 @@ struct stall_error *stall_postgres_read_entries(const struct stall_postgres_serv
 	entries.text_size = server->query_size < STALL_SESSION_STATEMENT ? server->query_size
 									 : STALL_SESSION_STATEMENT;
 	struct stall_error *err = find_candidates(&entries);
-	if (!err)
-		err = allocate(&entries);
-	if (!err)
-		err = read_candidates(&entries);
+	if (err)
+		return err;
+	allocate(&entries);
+	err = read_candidates(&entries);
 	if (err)
 		return err;
 	if (!are_entries(&entries)) {

@@ -60,10 +60,6 @@ const char *stall_postgres_state_name(enum stall_postgres_state state)
 	ENTRY_HEAD, .entry_size = 432, .state = 232, .name = 240, .activity = 248, .query_id = 424
 #define ENTRY_18                                                                                   \
 	ENTRY_HEAD, .entry_size = 440, .state = 232, .name = 240, .activity = 248, .query_id = 424
-#define PROC_9                                                                                     \
-	.proc_size = 848, .proc_pid = 76, .proc_database = 88, .wait_lock = 120,                   \
-	.wait_proc_lock = 128, .wait_mode = 136, .wait_start = STALL_PG_NONE, .wait_event = 700,   \
-	.leader = 808, .proc_count = 16
 #define PROC_10                                                                                    \
 	.proc_pid = 52, .proc_database = 64, .wait_lock = 96, .wait_proc_lock = 104,               \
 	.wait_mode = 112, .wait_start = STALL_PG_NONE, .proc_count = 16
@@ -132,7 +128,15 @@ static const struct {
 	  .wait_event = 676,
 	  .leader = 776,
 	  PORT_9}},
-	{STALL_PG_PROC, {.version = 906, ENTRY_9, PROC_9, PORT_9}},
+	// With the semaphores of System V, as it is built on Linux unless somebody wants others.
+	{STALL_PG_PROC,
+	 {.version = 906,
+	  ENTRY_9,
+	  PROC_10,
+	  .proc_size = 824,
+	  .wait_event = 676,
+	  .leader = 784,
+	  PORT_9}},
 };
 
 #define KEY(key, member)                                                                           \

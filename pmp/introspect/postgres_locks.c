@@ -83,6 +83,8 @@ struct locks {
 	size_t lock_count;
 	struct node *nodes;
 	size_t node_count;
+	uint32_t *holders; // nodes that hold a lock
+	size_t holder_count;
 	uint32_t *table; // address of a node to its index + 1
 	struct stall_read *reads;
 };
@@ -92,6 +94,7 @@ static void locks_deinit(struct locks *locks)
 	free(locks->waiters);
 	free(locks->locks);
 	free(locks->nodes);
+	free(locks->holders);
 	free(locks->table);
 	free(locks->reads);
 }
@@ -252,8 +255,13 @@ static struct stall_error *walk(struct locks *locks)
 							    NODE_LINK + NEXT),
 					 locks->nodes[first].lock);
 	}
-	// Beyond the limit: they were not read.
-	locks->node_count = first;
+	// Beyond the limit they were not read.
+	locks->holders = calloc(first + 1, sizeof(*locks->holders));
+	if (!locks->holders)
+		return &stall_enomem;
+	for (uint32_t i = 0; i < first; i++)
+		if (locks->nodes[i].valid && stall_postgres_u32(locks->nodes[i].bytes, NODE_HELD))
+			locks->holders[locks->holder_count++] = i;
 	return NULL;
 }
 
@@ -294,10 +302,10 @@ static const struct node *find_holder(const struct locks *locks, const struct wa
 	const struct node *found = NULL;
 	uint64_t leader = leader_of(locks->server, waiter->slot);
 
-	for (size_t i = 0; i < locks->node_count; i++) {
-		const struct node *node = &locks->nodes[i];
+	for (size_t i = 0; i < locks->holder_count; i++) {
+		const struct node *node = &locks->nodes[locks->holders[i]];
 
-		if (node->lock != waiter->lock_index || !node->valid ||
+		if (node->lock != waiter->lock_index ||
 		    !(stall_postgres_u32(node->bytes, NODE_HELD) & conflicts[waiter->mode]) ||
 		    stall_postgres_u64(node->bytes, NODE_LEADER) == leader)
 			continue;
