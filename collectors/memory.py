@@ -50,7 +50,8 @@ class Memory:
     """The memory of a process, from :func:`open_memory`."""
 
     def __init__(self, process: subprocess.Popen[bytes], deadline: float) -> None:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         self._process = process
         self._in, self._out = process.stdin.fileno(), process.stdout.fileno()
         os.set_blocking(self._in, False)
@@ -141,9 +142,7 @@ def open_memory(pid: int, seconds: float) -> Iterator[Memory]:
 
     Raises: ProbeError, ProbeMissingError.
     """
-    with probe.start(
-        probe.find(), ["memory", "--pid", str(pid)], stdin=subprocess.PIPE
-    ) as process:
+    with probe.start(probe.find(), ["memory", "--pid", str(pid)], stdin=subprocess.PIPE) as process:
         try:
             yield Memory(process, time.monotonic() + seconds)
         finally:

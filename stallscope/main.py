@@ -29,6 +29,7 @@ COMMANDS = {
     "incidents": "list the incidents in the store, with their verdicts",
     "export": "convert captures and incidents to formats of other tools",
     "status": "explain a server's status variables and flag abnormal values",
+    "calibrate": "learn where this build of a server keeps connections in its memory",
     "symbolize": "add function names to a capture from debug files, by build-id",
     "signatures": "show the signature catalog, or check a signature file",
     "triggers": "show the agent's triggers, or check a trigger file",
@@ -147,6 +148,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import status
 
             return status
+        case "calibrate":
+            from stallscope.commands import calibrate
+
+            return calibrate
         case "symbolize":
             from stallscope.commands import symbolize
 

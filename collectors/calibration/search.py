@@ -9,6 +9,7 @@ right for each of our own connections, which differ on purpose, and wrong for no
 
 from __future__ import annotations
 
+import itertools
 import struct
 import time
 from array import array
@@ -39,8 +40,11 @@ MOST_PLACES = 3
 
 _COMMANDS = {"Sleep": 0, "Query": 3, "Execute": 23}
 """Numbers of the protocol's commands that our own connections are in."""
-_AUTOCOMMIT, _IN_TRANSACTION, _MOST_STATUS = 2, 1, 1 << 17
-"""SERVER_STATUS_AUTOCOMMIT, SERVER_STATUS_IN_TRANS (mysql_com.h)."""
+_AUTOCOMMIT, _IN_TRANSACTION = 2, 1
+_OTHER_STATUS = 16 | 32 | 512 | 2048 | 8192 | 16384
+"""SERVER_STATUS_AUTOCOMMIT, SERVER_STATUS_IN_TRANS, and other bits that a connection without a
+statement can have (mysql_com.h)."""
+_STATUS = _AUTOCOMMIT | _IN_TRANSACTION | _OTHER_STATUS
 _SLACK_US = 300
 
 
@@ -193,20 +197,15 @@ class _Fields:
         self._words = [_words(data[:size]) for data in objects]
         self._halves = [array("I", data[:size]) for data in objects]
         self._pointers = sorted(
-            {
-                at
-                for words in self._words
-                for at, word in enumerate(words)
-                if _is_pointer(word)
-            }
+            {at for words in self._words for at, word in enumerate(words) if _is_pointer(word)}
         )
         self._texts = self._read_texts()
-        self.self = self._ordered("self", self._where(
-            self._words, 8, [subject.thread.fs_base for subject in subjects]
-        ))
-        self.ids = self._ordered("id", self._where(
-            self._halves, 4, [known.connection for known in self._known]
-        ))
+        self.self = self._ordered(
+            "self", self._where(self._words, 8, [subject.thread.fs_base for subject in subjects])
+        )
+        self.ids = self._ordered(
+            "id", self._where(self._halves, 4, [known.connection for known in self._known])
+        )
 
     def result(self, place: int, query: int) -> Found:
         """Return all that was found."""
@@ -258,14 +257,19 @@ class _Fields:
         flags = [known.transaction for known in self._known]
         if len(set(flags)) < 2:
             return []
-        return self._ordered("status", [
-            4 * at
-            for at, halves in enumerate(zip(*self._halves, strict=True))
-            if all(
-                bool(half & _IN_TRANSACTION) == flag and half & _AUTOCOMMIT and half < _MOST_STATUS
-                for half, flag in zip(halves, flags, strict=True)
-            )
-        ])
+        return self._ordered(
+            "status",
+            [
+                4 * at
+                for at, halves in enumerate(zip(*self._halves, strict=True))
+                if all(
+                    bool(half & _IN_TRANSACTION) == flag
+                    and half & _AUTOCOMMIT
+                    and not half & ~_STATUS
+                    for half, flag in zip(halves, flags, strict=True)
+                )
+            ],
+        )
 
     def _start(self) -> dict[str, int]:
         """The start of the statement in microseconds: the first place, as later ones are of when it
@@ -290,7 +294,8 @@ class _Fields:
             ]
             if begun and found:
                 return {
-                    "thd.start": self._ordered("start", found)[0], "thd.start#clock": clock.number
+                    "thd.start": self._ordered("start", found)[0],
+                    "thd.start#clock": clock.number,
                 }
         return {}
 
@@ -350,16 +355,21 @@ class _Fields:
             (delta, *others) = deltas
             if others or not 0 <= delta <= _TEXT // 4:
                 continue
-            starts = [(self._words[i][at] + delta, len(text) + 1)
-                      for i, text in zip(idle, wanted, strict=True)]
+            starts = [
+                (self._words[i][at] + delta, len(text) + 1)
+                for i, text in zip(idle, wanted, strict=True)
+            ]
             if self._memory.read(starts) == [text + b"\0" for text in wanted]:
                 return {"thd.last": 8 * at, "thd.last#delta": delta}
         return {}
 
     def _last_counted(self, idle: Sequence[int], wanted: Sequence[bytes]) -> dict[str, int]:
         first = idle[0]
-        at = [index for index in self._pointers if all(_is_pointer(self._words[i][index])
-                                                        for i in idle)]
+        at = [
+            index
+            for index in self._pointers
+            if all(_is_pointer(self._words[i][index]) for i in idle)
+        ]
         objects = self._memory.read([(self._words[first][index], _PSI) for index in at])
         candidates = [
             (index, 8 * second)
@@ -387,8 +397,7 @@ class _Fields:
 
 
 def _pairs(data: bytes) -> Iterable[tuple[int, int]]:
-    words = _words(data)
-    return ((word, after & 0xFFFFFFFF) for word, after in zip(words, words[1:], strict=False))
+    return ((word, after & 0xFFFFFFFF) for word, after in itertools.pairwise(_words(data)))
 
 
 def _value(text: str | None) -> bytes:

@@ -58,7 +58,7 @@ def _cgroup(place: Place, pid: int) -> str:
 def access(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:
     """Capture the processes once by a backend that stops nothing, and report what is missing."""
     try:
-        capture = snapshot.take(pids, servers, snapshot.Options())
+        capture = snapshot.take(pids, servers, snapshot.Options()).capture
     except StallscopeError as error:
         yield Check("access", "missing", f"no capture: {error}", "see the lines above")
         return

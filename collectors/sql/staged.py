@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -40,11 +40,12 @@ WITHOUT_TID = """\
 SELECT ID, NULL, USER, HOST, DB, COMMAND, STATE, TIME, LEFT(INFO, 1024)
 FROM information_schema.PROCESSLIST"""
 
-# "MySQL thread id 7, OS thread handle 0x7f3a5c0f7700, query id 12 localhost root" of 5.6 (decimal in
-# 5.7), and "OS thread id 139948231771840" at the end of the line before that of 5.1 and 5.5.
+# "MySQL thread id 7, OS thread handle 0x7f3a5c0f7700, query id 12 localhost root" of 5.6 (decimal
+# in 5.7), and "OS thread id 139948231771840" at the end of the line before that of 5.1 and 5.5.
 _HANDLE = re.compile(
     r"(?:OS thread id (?P<before>\d{1,19})\n)?"
-    r"MySQL thread id (?P<number>\d{1,19}), (?:OS thread handle (?P<handle>0x[0-9a-f]{1,16}|\d{1,19}))?"
+    r"MySQL thread id (?P<number>\d{1,19}), "
+    r"(?:OS thread handle (?P<handle>0x[0-9a-f]{1,16}|\d{1,19}))?"
 )
 
 
@@ -96,22 +97,43 @@ class Staged:
         """End what the connections run, and the connections."""
         for session in self._sessions[1:3]:  # COM_QUIT is read when the statement has ended
             with contextlib.suppress(SqlError):
-                self._ask(lambda s, n=session.facts.connection: s.run(f"KILL QUERY {n}"))
+                self._kill(session.facts.connection)
         for session in reversed(self._sessions):
             with contextlib.suppress(Exception), session.limited(1.0):
                 session.quit()
         self._sessions.clear()
 
     def rows(self) -> list[Known]:
-        """Return all connections, as the server shows them now. Raises: SqlError."""
-        rows = self._ask(self._list)
-        found = [_known(row) for row in rows]
-        return [_with_own(known, self._own[known.connection])
-                if known.connection in self._own else known for known in found]
+        """Return all connections, as the server shows them now; the one that asks is shown as it is
+        between two questions. Raises: SqlError."""
+        found = []
+        for row in self._ask(self._list):
+            known = _known(row)
+            own = self._own.get(known.connection)
+            if own is not None:
+                known = _with_own(known, own)
+            if known.connection == self._asking.facts.connection:
+                known = msgspec.structs.replace(
+                    known, command="Sleep", state=None, statement=None, last=known.statement
+                )
+            found.append(known)
+        return found
+
+    def own(self) -> list[Known]:
+        """Return our own connections. Raises: SqlError."""
+        return [known for known in self.rows() if known.own]
+
+    @property
+    def version(self) -> str:
+        """Return the server's version."""
+        return self._asking.facts.version.text
 
     @property
     def _asking(self) -> SqlSession:
         return self._sessions[-1]
+
+    def _kill(self, connection: int) -> None:
+        self._ask(lambda session: session.run(f"KILL QUERY {connection}"))
 
     def _ask(self, ask: Callable[[SqlSession], T]) -> T:
         session = self._asking
@@ -181,9 +203,7 @@ class Staged:
         with session.limited(self._left()):
             session.begin(sql, prepared=prepared)
         number = session.facts.connection
-        self._own[number] = Known(
-            number, begun=(before, 0), transaction=not listed, own=True
-        )
+        self._own[number] = Known(number, begun=(before, 0), transaction=not listed, own=True)
 
     def _wait(self) -> None:
         """Wait until the two statements are in the wait that they are for."""
@@ -228,6 +248,10 @@ def _known(row: Row) -> Known:
 
 def _with_own(known: Known, own: Known) -> Known:
     return msgspec.structs.replace(
-        known, handle=own.handle, last=own.last, begun=own.begun, transaction=own.transaction,
+        known,
+        handle=own.handle,
+        last=own.last,
+        begun=own.begun,
+        transaction=own.transaction,
         own=True,
     )

@@ -363,7 +363,7 @@ struct stall_error *stall_capturer_capture(struct stall_capturer *capturer,
 	return err ? err : stall_capturer_finish(capturer, NULL, output, ret_partial);
 }
 
-struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
+static struct stall_error *warm(struct stall_capturer *capturer)
 {
 	_cleanup_(stall_output_destroyp) struct stall_output *nowhere = NULL;
 	bool partial;
@@ -382,5 +382,16 @@ struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
 		err = stall_capturer_finish(capturer, NULL, nowhere, &partial);
 	if (state)
 		stall_backend_proc.close(state);
+	return err;
+}
+
+struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
+{
+	const struct stall_layout *layout = capturer->options.layout;
+
+	// Nobody would take its sessions.
+	capturer->options.layout = NULL;
+	struct stall_error *err = warm(capturer);
+	capturer->options.layout = layout;
 	return err;
 }

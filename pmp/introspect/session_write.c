@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "introspect/sessions.h"
 
+// Of a line: statements beyond it are left out. No reader takes a line of any length.
+#define MAX_LINE (32 << 20)
+
 static void write_name(struct stall_json *json, const char *key, const char *name)
 {
 	stall_json_member_string(json, key, name[0] ? name : NULL);
@@ -25,7 +28,7 @@ static void write_session(struct stall_json *json, const struct stall_session *s
 		stall_json_member_bool(json, "transaction", session->transaction);
 	if (session->age_ns != UINT64_MAX)
 		stall_json_member_ms(json, "age_ms", session->age_ns);
-	if (session->statement) {
+	if (session->statement && json->size < MAX_LINE) {
 		stall_json_key(json, "statement");
 		stall_json_string_n(json, session->statement, session->statement_size);
 		stall_json_member_bool(json, "cut", session->cut);

@@ -232,6 +232,11 @@ class Thread(
     """Whether its connection has an open transaction; None: the server did not say."""
     own: Annotated[bool | None, ADDED] = None
     """True: the connection of stallscope itself."""
+    age_ns: Annotated[Index | None, ADDED] = None
+    """Since its statement began, or its last one, where it is idle."""
+    source: Annotated[str | None, ADDED] = None
+    """Where connection and statement come from: ``memory`` is the server's memory; None: SQL, or
+    the imported file."""
 
 
 class Release(msgspec.Struct, frozen=True, gc=False, rename={"frames": "stack"}):

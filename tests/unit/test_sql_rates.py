@@ -196,6 +196,7 @@ def agent_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             lambda server: Login(user="nobody"),
             poll_interval=POLL,
             keep_deadlock=lambda deadlock: None,
+            use_layout=lambda text: None,
         )
         return SimpleNamespace(sources=found, clock=clock, sent=sent, kind=kind)
 

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibrate a live server: find where it keeps connections, check that, and keep it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from stallscope.base.errors import StallscopeError
+from stallscope.collectors.calibration import search
+from stallscope.collectors.calibration.build import build_of
+from stallscope.collectors.calibration.reading import read_sessions
+from stallscope.collectors.calibration.stored import Calibration
+from stallscope.collectors.memory import Memory, MemoryThread, open_memory
+from stallscope.collectors.sql.failures import SqlError
+from stallscope.collectors.sql.login import Login
+from stallscope.collectors.sql.staged import Known, Staged
+from stallscope.model.sessions import Session
+
+__all__ = ["SECONDS", "CalibrationError", "calibrate"]
+
+SECONDS = 5.0
+"""For everything: a server that takes longer is stalled."""
+_LOOKS = 3
+"""Comparisons with SQL."""
+_TEXT = 1024
+
+
+class CalibrationError(StallscopeError):
+    """Why a server cannot be calibrated, in one sentence."""
+
+
+def calibrate(
+    pid: int,
+    login: Login,
+    hints: Mapping[str, Sequence[int]] | None = None,
+    seconds: float = SECONDS,
+) -> Calibration:
+    """Find where the process keeps its connections. Nothing is kept.
+
+    ``hints``: offsets by field (``id``, ``user``…) that debug information gives.
+
+    Raises: CalibrationError, and errors of the probe.
+    """
+    deadline = time.monotonic() + seconds
+    try:
+        with Staged(login, seconds) as staged:
+            if staged.listener_pid and staged.listener_pid != pid:
+                raise CalibrationError(
+                    f"SQL answers from process {staged.listener_pid}, not {pid}: give the options"
+                    " of this server with --defaults-file"
+                )
+            with open_memory(pid, seconds) as memory:
+                return _calibrate(pid, staged, memory, hints or {}, deadline)
+    except SqlError as error:
+        raise CalibrationError(f"no calibration: {error}") from error
+
+
+def _calibrate(
+    pid: int,
+    staged: Staged,
+    memory: Memory,
+    hints: Mapping[str, Sequence[int]],
+    deadline: float,
+) -> Calibration:
+    build = build_of(memory)
+    if build is None:
+        raise CalibrationError("the program cannot be identified: its beginning is not readable")
+    own = staged.own()
+    found = search.find(memory, _subjects(own, memory.threads), hints)
+    if found is None:
+        raise CalibrationError(
+            "no place in the memory of its threads is right for all of our own connections"
+        )
+    layout, wrong, compared = _compared(pid, staged, found.layout, deadline)
+    return Calibration(
+        build=build,
+        program=(memory.exe or "").rpartition("/")[2],
+        version=staged.version,
+        time_ns=time.time_ns(),
+        layout=layout,
+        unknown=(*found.unknown, *wrong),
+        compared=compared,
+    )
+
+
+def _subjects(own: Sequence[Known], threads: Sequence[MemoryThread]) -> list[search.Subject]:
+    by_tid = {thread.ns_tid: thread for thread in threads}
+    by_handle = {thread.fs_base: thread for thread in threads if thread.fs_base}
+    found = []
+    for known in own:
+        thread = by_tid.get(known.os_tid or 0) or by_handle.get(known.handle or 0)
+        if thread is None or not thread.fs_base:
+            raise CalibrationError(
+                f"no thread is known for connection {known.connection}: the server serves it from"
+                " a pool, or does not report threads"
+            )
+        found.append(search.Subject(known, thread))
+    return found
+
+
+def _compared(
+    pid: int, staged: Staged, layout: Mapping[str, int], deadline: float
+) -> tuple[dict[str, int], list[str], int]:
+    """Compare with all connections that SQL shows; drop fields that are wrong for one."""
+    wrong: Counter[str] = Counter()
+    connections: set[int] = set()
+    for _ in range(_LOOKS):
+        before = {known.connection: known for known in staged.rows()}
+        seen = read_sessions(pid, layout, deadline - time.monotonic())
+        after = {known.connection: known for known in staged.rows()}
+        by_number = {session.connection: session for session in seen}
+        for number, known in after.items():
+            session = by_number.get(number)
+            if session is not None and known == before.get(number):
+                wrong.update(_differing(known, session))
+                connections.add(number)
+    if wrong["connection"]:
+        raise CalibrationError("the ids of connections in memory differ from those that SQL shows")
+    # A connection that runs one short statement after the other differs now and then.
+    fields = sorted(name for name, count in wrong.items() if count >= _LOOKS)
+    left = {
+        key: value
+        for key, value in layout.items()
+        if key.removeprefix("thd.").split(".")[0].split("#")[0] not in fields
+    }
+    return left, fields, len(connections)
+
+
+def _differing(known: Known, session: Session) -> list[str]:
+    """Return the fields that are known from both sides and differ."""
+    host = (known.host or "").partition(":")[0]
+    statement = (session.statement or "")[:_TEXT]
+    pairs = (
+        ("user", known.user, session.user),
+        ("host", host, session.host),
+        ("database", known.database, session.database),
+        ("command", known.command, session.command),
+        ("query", known.statement, None if session.last else statement),
+    )
+    return [name for name, said, seen in pairs if said and seen and said != seen]
