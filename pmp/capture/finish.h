@@ -12,7 +12,7 @@
 #include "base/output.h"
 #include "capture/kernel_symbols.h"
 #include "capture/records.h"
-#include "introspect/postgres.h"
+#include "introspect/postgres_waits.h"
 #include "lock/lock.h"
 #include "snapshot/backend.h"
 #include "snapshot/snapshot.h"

@@ -152,9 +152,3 @@ struct stall_error *stall_postgres_read(const struct stall_snapshot *snapshot,
 	waits = (struct stall_postgres_waits){};
 	return NULL;
 }
-
-void stall_postgres_waits_deinit(struct stall_postgres_waits *waits)
-{
-	free(waits->waits);
-	*waits = (struct stall_postgres_waits){};
-}

@@ -4,8 +4,8 @@
 #define STALL_POSTGRES_LOCKS_H
 
 #include "base/error.h"
-#include "introspect/postgres.h"
 #include "introspect/postgres_server.h"
+#include "introspect/postgres_waits.h"
 
 // Appends the waits of the server's backends.
 struct stall_error *stall_postgres_read_locks(const struct stall_postgres_server *server,
