@@ -96,14 +96,20 @@ static struct stall_error *read_server(const struct stall_snapshot *snapshot,
 {
 	_cleanup_free_ struct stall_postgres_backend *backends = calloc(count, sizeof(*backends));
 	_cleanup_(stall_postgres_server_deinit) struct stall_postgres_server server = {};
-	bool found;
+	uint64_t symbols[STALL_PG_SYMBOLS];
+	bool found = false;
 
 	if (!backends)
 		return &stall_enomem;
 	for (size_t i = 0; i < count; i++)
 		backends[i] = members[i].backend;
-	struct stall_error *err = stall_postgres_server_init(&server, snapshot, worker, layout,
-							     backends, count, &found);
+	// All have the same program at the same place.
+	struct stall_error *err =
+		stall_worker_find_main_data(worker, snapshot, backends[0].process,
+					    stall_postgres_symbols, STALL_PG_SYMBOLS, symbols);
+	if (!err)
+		err = stall_postgres_server_init(&server, snapshot, symbols, layout, backends,
+						 count, &found);
 	if (err || !found)
 		return err;
 	err = stall_postgres_read_procs(&server);

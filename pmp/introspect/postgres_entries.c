@@ -30,7 +30,7 @@ struct candidate {
 	uint64_t activity, name; // where its texts were
 	uint8_t *first, *second;
 	char *activity_text, *name_text;
-	size_t activity_done;
+	size_t activity_done, name_done;
 	bool settled, lost;
 };
 
@@ -189,8 +189,7 @@ static struct stall_error *read_candidates(struct entries *entries)
 			const struct stall_read *own = &reads[i * READS];
 
 			left[i]->activity_done = own[1].done;
-			left[i]->name_text[own[2].done < NAME_SIZE ? own[2].done : NAME_SIZE - 1] =
-				'\0';
+			left[i]->name_done = own[2].done;
 			left[i]->settled = own[0].done == own[0].size &&
 					   own[3].done == own[3].size &&
 					   is_settled(entries, left[i]);
@@ -256,7 +255,7 @@ static bool is_entry(const struct entries *entries, const struct candidate *cand
 	       candidate->activity_done == entries->text_size &&
 	       (!entries->text_size || entries->text_size < entries->server->query_size ||
 		memchr(candidate->activity_text, 0, entries->text_size)) &&
-	       strnlen(candidate->name_text, NAME_SIZE) < NAME_SIZE;
+	       memchr(candidate->name_text, 0, candidate->name_done);
 }
 
 static enum stall_postgres_state state_of(const struct entries *entries,
@@ -490,8 +489,8 @@ static void take_entry(const struct entries *entries, const struct candidate *ca
 		memcpy(ret->database, database->name, sizeof(ret->database));
 	strcpy(ret->state, stall_postgres_state_name(state));
 	take_host(entries, bytes, ret->host);
-	if (!stall_session_name(candidate->name_text, NAME_SIZE, SIZE_MAX, ret->application,
-				sizeof(ret->application)))
+	if (!stall_session_name(candidate->name_text, candidate->name_done, SIZE_MAX,
+				ret->application, sizeof(ret->application)))
 		ret->application[0] = '\0';
 	if (state != STALL_PG_DISABLED)
 		ret->transaction = time_of(bytes, layout->xact_start) != 0;

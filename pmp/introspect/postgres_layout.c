@@ -179,7 +179,26 @@ static const struct {
 };
 
 #define MAX_MEMBER 4096 // offset or size
-#define LEAST_SIZE 64	// of a structure: a smaller one is none
+#define WIDEST 8	// member that is read, but for an address:
+#define ADDRESS 32
+
+// What is read of a structure lies in it.
+static bool is_sound(const struct stall_postgres_layout *layout)
+{
+	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+		int32_t offset = *(const int32_t *)((const char *)layout + keys[i].member);
+		bool of_entry = !strncmp(keys[i].key, "PgBackendStatus.", 16);
+		bool of_proc = !strncmp(keys[i].key, "PGPROC.", 7);
+
+		if ((of_entry && offset > layout->entry_size - WIDEST) ||
+		    (of_proc && offset > layout->proc_size - WIDEST))
+			return false;
+	}
+	return layout->entry_size >= WIDEST && layout->proc_size >= WIDEST &&
+	       !(layout->entry_size & 7) && !(layout->proc_size & 7) &&
+	       layout->client <= layout->entry_size - ADDRESS &&
+	       layout->wait_proc_lock == layout->wait_lock + 8;
+}
 
 static bool take_keys(const struct stall_layout *layout, struct stall_postgres_layout *ret)
 {
@@ -192,18 +211,7 @@ static bool take_keys(const struct stall_layout *layout, struct stall_postgres_l
 			return false;
 		*(int32_t *)((char *)ret + keys[i].member) = (int32_t)value;
 	}
-	// So that what is read of a structure lies in it.
-	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
-		int32_t offset = *(int32_t *)((char *)ret + keys[i].member);
-		bool of_entry = !strncmp(keys[i].key, "PgBackendStatus.", 16);
-		bool of_proc = !strncmp(keys[i].key, "PGPROC.", 7);
-
-		if ((of_entry && offset > ret->entry_size - 8 && offset != ret->client) ||
-		    (of_proc && offset > ret->proc_size - 8))
-			return false;
-	}
-	return ret->entry_size >= LEAST_SIZE && ret->proc_size >= LEAST_SIZE &&
-	       !(ret->entry_size & 7) && !(ret->proc_size & 7);
+	return is_sound(ret);
 }
 
 bool stall_postgres_layout_choose(const uint64_t symbols[STALL_PG_SYMBOLS],
@@ -230,10 +238,11 @@ bool stall_postgres_state(const struct stall_postgres_layout *layout, uint32_t n
 			  enum stall_postgres_state *ret)
 {
 	// STATE_STARTING is new in 18, in front of the others.
-	if (layout->version < 1800 && number)
-		number++;
-	if (number >= STALL_PG_STATES)
+	bool shifted = layout->version < 1800 && number;
+
+	if (number >= STALL_PG_STATES - (uint32_t)shifted)
 		return false;
+	number += shifted;
 	*ret = (enum stall_postgres_state)number;
 	return true;
 }

@@ -234,7 +234,7 @@ static struct stall_error *find_arrays(struct stall_postgres_server *server, boo
 
 struct stall_error *stall_postgres_server_init(struct stall_postgres_server *server,
 					       const struct stall_snapshot *snapshot,
-					       struct stall_worker *worker,
+					       const uint64_t symbols[STALL_PG_SYMBOLS],
 					       const struct stall_layout *layout,
 					       struct stall_postgres_backend *backends,
 					       size_t count, bool *ret_found)
@@ -246,12 +246,7 @@ struct stall_error *stall_postgres_server_init(struct stall_postgres_server *ser
 	};
 	*ret_found = false;
 	qsort(backends, count, sizeof(*backends), compare_pids);
-	// All have the same program at the same place.
-	struct stall_error *err = stall_worker_find_main_data(worker, snapshot, backends[0].process,
-							      stall_postgres_symbols,
-							      STALL_PG_SYMBOLS, server->symbols);
-	if (err)
-		return err;
+	memcpy(server->symbols, symbols, sizeof(server->symbols));
 	if (!stall_postgres_layout_choose(server->symbols, layout, &server->layout))
 		return NULL;
 	return find_arrays(server, ret_found);

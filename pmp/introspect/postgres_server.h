@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "introspect/postgres_layout.h"
 #include "snapshot/snapshot.h"
-#include "unwind/worker.h"
 
 struct stall_postgres_backend {
 	pid_t pid; // in the server's pid namespace
@@ -33,11 +32,11 @@ struct stall_postgres_server {
 	uint8_t *proc_bytes; // the array of PGPROC as it was read; NULL: not known
 };
 
-// `backends` are of one server and sorted; they must outlive it. *ret_found is false where it is no
-// PostgreSQL, or none that is known.
+// `symbols`: the addresses of the program's variables. `backends` are of one server; they are sorted, and
+// must outlive it. *ret_found is false where it is no PostgreSQL, or none that is known.
 struct stall_error *stall_postgres_server_init(struct stall_postgres_server *server,
 					       const struct stall_snapshot *snapshot,
-					       struct stall_worker *worker,
+					       const uint64_t symbols[STALL_PG_SYMBOLS],
 					       const struct stall_layout *layout,
 					       struct stall_postgres_backend *backends,
 					       size_t count, bool *ret_found);
