@@ -51,7 +51,7 @@ class Options(msgspec.Struct, frozen=True):
     interval_ms: int | None = None
     """From one of them to the next."""
     layout: str = ""
-    """Where the server keeps its connections: stallscope.collectors.layouts."""
+    """Where the server keeps its connections: stallscope.collectors.calibration.layouts."""
     ring: Path | None = None
     """The ring of the backend inproc, or its folder; None: it is searched for."""
 

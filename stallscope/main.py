@@ -99,6 +99,7 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
 
 def command_module(name: str) -> Command:
     """Import one command: importing all would make each start slower."""
+    # Long: a case for each command.
     match name:
         case "snap":
             from stallscope.commands import snap

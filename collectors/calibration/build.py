@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from stallscope.collectors.memory import Memory
+from stallscope.collectors.calibration.memory import Memory
 
 __all__ = ["build_of"]
 

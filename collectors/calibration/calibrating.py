@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.calibration import search
 from stallscope.collectors.calibration.build import build_of
+from stallscope.collectors.calibration.memory import Memory, MemoryThread, open_memory
 from stallscope.collectors.calibration.reading import read_sessions
 from stallscope.collectors.calibration.stored import Calibration
-from stallscope.collectors.memory import Memory, MemoryThread, open_memory
 from stallscope.collectors.sql.failures import SqlError
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.staged import Known, Staged
@@ -91,12 +91,13 @@ def _subjects(own: Sequence[Known], threads: Sequence[MemoryThread]) -> list[sea
     found = []
     for known in own:
         thread = by_tid.get(known.os_tid or 0) or by_handle.get(known.handle or 0)
-        if thread is None or not thread.fs_base:
-            raise CalibrationError(
-                f"no thread is known for connection {known.connection}: the server serves it from"
-                " a pool, or does not report threads"
-            )
-        found.append(search.Subject(known, thread))
+        if thread is not None and thread.fs_base:
+            found.append(search.Subject(known, thread))
+    if len(found) < search.LEAST:
+        raise CalibrationError(
+            f"only {len(found)} of our {len(own)} connections have a thread that is known: the"
+            " server does not report threads, or this host hides their registers"
+        )
     return found
 
 

@@ -18,10 +18,10 @@ from typing import Protocol
 
 import msgspec
 
-from stallscope.collectors.memory import MemoryThread, Piece
+from stallscope.collectors.calibration.memory import MemoryThread, Piece
 from stallscope.collectors.sql.staged import Known
 
-__all__ = ["Clock", "Found", "Reader", "Subject", "find"]
+__all__ = ["LEAST", "Clock", "Found", "Reader", "Subject", "find"]
 
 BELOW, ABOVE = 16 << 10, 0x900
 """Bytes that are searched below and above the thread control block: thread-local variables and the
@@ -30,6 +30,8 @@ OBJECT = 32 << 10
 """The largest object."""
 _TEXT_WITHIN = 4 << 10
 """The statement is within the first bytes of the object."""
+LEAST = 3
+"""Connections of our own that are needed."""
 _CHUNK = 32
 _TEXT = 256
 """The most bytes of a text that are compared."""
@@ -49,7 +51,7 @@ _SLACK_US = 300
 
 
 class Reader(Protocol):
-    """The part of stallscope.collectors.memory.Memory that a search needs."""
+    """The part of stallscope.collectors.calibration.memory.Memory that a search needs."""
 
     @property
     def threads(self) -> Sequence[MemoryThread]: ...
@@ -71,17 +73,29 @@ class Found(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
 
 
+def _microseconds(words: array[int], at: int) -> int:
+    return words[at]
+
+
+def _seconds_and_rest(words: array[int], at: int) -> int:
+    """MariaDB to 10.2: ``start_time`` and ``start_time_sec_part``."""
+    return words[at] * 1_000_000 + words[at + 1] if words[at + 1] < 1_000_000 else 0
+
+
 class Clock(msgspec.Struct, frozen=True):
-    """A clock that servers count the start of a statement by, in microseconds."""
+    """A clock by which servers keep the start of a statement."""
 
     number: int
-    name: str
-    now: Callable[[], int]
+    """``thd.start#clock``."""
+    now_ns: Callable[[], int]
+    us: Callable[[array[int], int], int]
+    """Reads the words at an index as microseconds."""
 
 
 CLOCKS = (
-    Clock(0, "realtime", lambda: time.time_ns() // 1000),
-    Clock(1, "monotonic", lambda: time.monotonic_ns() // 1000),
+    Clock(0, time.time_ns, _microseconds),
+    Clock(1, time.monotonic_ns, _microseconds),
+    Clock(2, time.time_ns, _seconds_and_rest),
 )
 
 
@@ -94,7 +108,7 @@ def find(
     field that debug information gives; of several right offsets they are taken first.
     """
     running = [subject for subject in subjects if subject.known.statement]
-    if len(running) < 2 or len(subjects) < 3:
+    if len(running) < 2 or len(subjects) < LEAST:
         return None
     for place, query in _places(memory, subjects, running):
         objects = _objects(memory, subjects, place)
@@ -209,7 +223,9 @@ class _Fields:
 
     def result(self, place: int, query: int) -> Found:
         """Return all that was found."""
-        layout = {"thd.tls": place, "thd.query": query, "thd.self": self.self[0]}
+        layout = {"thd.tls": place, "thd.query": query}
+        for number, offset in enumerate(self.self[:MOST_PLACES], 1):
+            layout[_key("self", number)] = offset
         unknown = []
         for number, offset in enumerate(self.ids[:MOST_PLACES], 1):
             layout[_key("id", number)] = offset
@@ -279,24 +295,21 @@ class _Fields:
             for words, known in zip(self._words, self._known, strict=True)
             if known.begun
         ]
-        mono = time.monotonic_ns()
         for clock in CLOCKS:
-            ahead = clock.now() - mono // 1000
+            ahead = (clock.now_ns() - time.monotonic_ns()) // 1000
             found = [
                 8 * at
-                for at in range(len(self._words[0]))
+                for at in range(len(self._words[0]) - 1)
                 if all(
-                    begin // 1000 + ahead - _SLACK_US
-                    <= words[at]
-                    <= end // 1000 + ahead + _SLACK_US
+                    begin // 1000 - _SLACK_US
+                    <= clock.us(words, at) - ahead
+                    <= end // 1000 + _SLACK_US
                     for words, (begin, end) in begun
                 )
             ]
             if begun and found:
-                return {
-                    "thd.start": self._ordered("start", found)[0],
-                    "thd.start#clock": clock.number,
-                }
+                start = self._ordered("start", found)[0]
+                return {"thd.start": start, "thd.start#clock": clock.number}
         return {}
 
     def _read_texts(self) -> list[dict[int, bytes]]:
@@ -312,7 +325,12 @@ class _Fields:
 
         Where two subjects have different texts, or one has none, copies of another field fail.
         """
-        values = [_value(getattr(known, field)) for known in self._known]
+        values: list[bytes | None] = [_value(getattr(known, field)) for known in self._known]
+        if field == "state":  # an idle connection may still have the last one
+            values = [
+                None if known.command == "Sleep" else value
+                for known, value in zip(self._known, values, strict=True)
+            ]
         found = [
             (8 * at, counted)
             for at in self._pointers
@@ -321,15 +339,21 @@ class _Fields:
         hints = self._hints.get(field, ())
         return sorted(found, key=lambda place: (place[0] not in hints, place[0]))
 
-    def _text_at(self, at: int, values: Sequence[bytes]) -> bool | None:
-        if not any(values) or at + 1 >= len(self._words[0]):
+    def _text_at(self, at: int, values: Sequence[bytes | None]) -> bool | None:
+        """Return whether a length follows the pointer; None where a text is another one. A value
+        that is None can be anything."""
+        compared = [
+            (texts.get(at), words, value)
+            for texts, words, value in zip(self._texts, self._words, values, strict=True)
+            if value is not None
+        ]
+        if not any(value for *_, value in compared) or at + 1 >= len(self._words[0]):
             return None
         counted = all(
             words[at + 1] & 0xFFFFFFFF == len(value) or not words[at]
-            for words, value in zip(self._words, values, strict=True)
+            for _, words, value in compared
         )
-        for texts, words, value in zip(self._texts, self._words, values, strict=True):
-            text = texts.get(at)
+        for text, words, value in compared:
             if text is None:
                 if words[at] or value:
                     return None

@@ -8,7 +8,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -28,6 +28,8 @@ LONGEST = 20
 _STATES = ("User sleep", "User lock")
 _SCHEMAS = ("information_schema", "performance_schema", "mysql", "test")
 _MARK = "stallscope-"
+_OTHER_ID = 2_000_000_000
+"""From which the id of a connection is subtracted: no connection has the difference as its id."""
 
 THREADS = """\
 SELECT PROCESSLIST_ID, THREAD_OS_ID, PROCESSLIST_USER, PROCESSLIST_HOST, PROCESSLIST_DB,
@@ -40,11 +42,15 @@ WITHOUT_TID = """\
 SELECT ID, NULL, USER, HOST, DB, COMMAND, STATE, TIME, LEFT(INFO, 1024)
 FROM information_schema.PROCESSLIST"""
 
+SLEEP = "SELECT '{}', SLEEP({})"
+LOCK = "SELECT '{}', GET_LOCK('{}', {})"
+KILL = "KILL QUERY {}"
+
 # "MySQL thread id 7, OS thread handle 0x7f3a5c0f7700, query id 12 localhost root" of 5.6 (decimal
 # in 5.7), and "OS thread id 139948231771840" at the end of the line before that of 5.1 and 5.5.
 _HANDLE = re.compile(
     r"(?:OS thread id (?P<before>\d{1,19})\n)?"
-    r"MySQL thread id (?P<number>\d{1,19}), "
+    r"(?:MySQL|MariaDB) thread id (?P<number>\d{1,19}), "
     r"(?:OS thread handle (?P<handle>0x[0-9a-f]{1,16}|\d{1,19}))?"
 )
 
@@ -75,12 +81,16 @@ class Known(msgspec.Struct, frozen=True):
 
 class Staged:
     """Four connections: one is idle in a transaction, one sleeps in a statement, one waits for a
-    user's lock in a prepared statement, and one asks. A context manager."""
+    user's lock in a prepared statement, and one asks. Where idle connections have no thread (a
+    thread pool), a fifth one sleeps in a transaction. A context manager."""
 
     def __init__(self, login: Login, seconds: float) -> None:
         """``seconds`` are for everything. Raises: SqlError."""
         self._deadline = time.monotonic() + seconds
         self._sessions: list[SqlSession] = []
+        """The one that asks is the first."""
+        self._running: list[SqlSession] = []
+        """Those of which a statement does not end by itself soon."""
         self._own: dict[int, Known] = {}
         self._login = login
         self.listener_pid: int | None = None
@@ -95,13 +105,14 @@ class Staged:
 
     def __exit__(self, *_: object) -> None:
         """End what the connections run, and the connections."""
-        for session in self._sessions[1:3]:  # COM_QUIT is read when the statement has ended
+        for session in self._running:  # COM_QUIT is read when the statement has ended
             with contextlib.suppress(SqlError):
                 self._kill(session.facts.connection)
         for session in reversed(self._sessions):
             with contextlib.suppress(Exception), session.limited(1.0):
                 session.quit()
         self._sessions.clear()
+        self._running.clear()
 
     def rows(self) -> list[Known]:
         """Return all connections, as the server shows them now; the one that asks is shown as it is
@@ -130,10 +141,10 @@ class Staged:
 
     @property
     def _asking(self) -> SqlSession:
-        return self._sessions[-1]
+        return self._sessions[0]
 
     def _kill(self, connection: int) -> None:
-        self._ask(lambda session: session.run(f"KILL QUERY {connection}"))
+        self._ask(lambda session: session.run(KILL.format(connection)))
 
     def _ask(self, ask: Callable[[SqlSession], T]) -> T:
         session = self._asking
@@ -158,33 +169,58 @@ class Staged:
             return session.select(WITHOUT_TID)
 
     def _stage(self) -> None:
-        for _ in range(4):
-            end = reach(self._login)
-            end.settimeout(self._left())
-            self._sessions.append(connect(self._login, end))
-        self.listener_pid = self._asking.facts.listener_pid
-        idle, sleeping, waiting, asking = self._sessions
+        asking, idle, sleeping, waiting = (self._connect() for _ in range(4))
+        self.listener_pid = asking.facts.listener_pid
         schemas = iter(_SCHEMAS)
         for session in (idle, waiting):
             self._use(session, schemas)
         # Before MySQL 5.7 only InnoDB's status says which thread a connection has, and it lists
         # transactions.
         listed = bool(self._ask(self._list)[0][1])
-        transaction = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
         for session in (idle,) if listed else (idle, sleeping, waiting):
-            with session.limited(self._left()):
-                session.run(transaction)
+            self._open_transaction(session)
         name = _MARK + secrets.token_hex(6)
         with idle.limited(self._left()):
-            self._last(idle, f"SELECT '{secrets.token_hex(9)}', GET_LOCK('{name}', 0)")
-        self._begin(sleeping, f"SELECT '{secrets.token_hex(7)}', SLEEP({LONGEST})", False, listed)
-        lock = f"SELECT '{secrets.token_hex(11)}', GET_LOCK('{name}', {LONGEST})"
-        self._begin(waiting, lock, True, listed)
-        number = asking.facts.connection
-        self._own[number] = Known(number, transaction=False, own=True)
+            with contextlib.suppress(StatementError):  # or its id is at one place more
+                idle.run(f"SET pseudo_thread_id = {_OTHER_ID - idle.facts.connection}")
+            self._last(idle, LOCK.format(secrets.token_hex(9), name, 0))
+        self._begin(sleeping, SLEEP.format(secrets.token_hex(7), LONGEST))
+        lock = LOCK.format(secrets.token_hex(11), name, LONGEST)
+        self._begin(waiting, lock, prepared=True)
         self._wait()
-        if not listed:
-            self._add_handles()
+        if any(known.os_tid == 0 for known in self.own()):  # a thread pool
+            self._stage_another()
+            self._add_handles(session.facts.connection for session in self._running)
+        elif not listed:
+            self._add_handles(self._own)
+
+    def _stage_another(self) -> None:
+        session = self._connect()
+        self._open_transaction(session)
+        self._begin(session, SLEEP.format(secrets.token_hex(13), LONGEST))
+        self._wait()
+
+    def _connect(self) -> SqlSession:
+        end = reach(self._login)
+        end.settimeout(self._left())
+        session = connect(self._login, end)
+        self._sessions.append(session)
+        number = session.facts.connection
+        self._own[number] = Known(number, transaction=False, own=True)
+        return session
+
+    def _open_transaction(self, session: SqlSession) -> None:
+        """A snapshot makes an engine know it; not every engine has one."""
+        with session.limited(self._left()):
+            try:
+                session.run("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            except StatementError:
+                session.run("START TRANSACTION")
+        self._set(session, transaction=True)
+
+    def _set(self, session: SqlSession, **facts: object) -> None:
+        number = session.facts.connection
+        self._own[number] = msgspec.structs.replace(self._own[number], **facts)
 
     def _use(self, session: SqlSession, schemas: Iterator[str]) -> None:
         with session.limited(self._left()):
@@ -195,38 +231,42 @@ class Staged:
 
     def _last(self, session: SqlSession, sql: str) -> None:
         session.select(sql)
-        number = session.facts.connection
-        self._own[number] = Known(number, last=TAG + sql, transaction=True, own=True)
+        self._set(session, last=TAG + sql)
 
-    def _begin(self, session: SqlSession, sql: str, prepared: bool, listed: bool) -> None:
+    def _begin(self, session: SqlSession, sql: str, *, prepared: bool = False) -> None:
         before = time.monotonic_ns()
+        self._running.append(session)
         with session.limited(self._left()):
             session.begin(sql, prepared=prepared)
-        number = session.facts.connection
-        self._own[number] = Known(number, begun=(before, 0), transaction=not listed, own=True)
+        self._set(session, begun=(before, 0))
 
     def _wait(self) -> None:
-        """Wait until the two statements are in the wait that they are for."""
-        numbers = [session.facts.connection for session in self._sessions[1:3]]
+        """Wait until the statements are in the wait that they are for."""
         while True:
-            states = {known.connection: known.state or "" for known in self.rows()}
+            states = {known.connection: known.state for known in self.rows()}
             now = time.monotonic_ns()
-            for number in numbers:
-                own = self._own[number]
-                assert own.begun is not None
-                if states.get(number, "") in _STATES and not own.begun[1]:
-                    self._own[number] = msgspec.structs.replace(own, begun=(own.begun[0], now))
-            if all((own := self._own[number]).begun and own.begun[1] for number in numbers):
+            missing = False
+            for session in self._running:
+                begun = self._own[session.facts.connection].begun
+                if begun is None or begun[1]:
+                    continue
+                if states.get(session.facts.connection) in _STATES:
+                    self._set(session, begun=(begun[0], now))
+                else:
+                    missing = True
+            if not missing:
                 return
             self._left()
             time.sleep(0.002)
 
-    def _add_handles(self) -> None:
+    def _add_handles(self, connections: Iterable[int]) -> None:
+        wanted = frozenset(connections)
         with contextlib.suppress(SqlError):
             text = self._ask(read_report)
             for found in _HANDLE.finditer(text):
                 number, handle = int(found["number"]), found["before"] or found["handle"]
-                if handle and (own := self._own.get(number)) is not None:
+                if handle and number in wanted:
+                    own = self._own[number]
                     self._own[number] = msgspec.structs.replace(own, handle=int(handle, 0))
 
 

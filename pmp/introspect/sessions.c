@@ -23,8 +23,13 @@
 #define IN_TRANSACTION 1 // SERVER_STATUS_IN_TRANS, mysql_com.h
 #define MAX_AGE_NS (UINT64_C(400) * 86400 * 1000000000)
 
+// The clocks of `thd.start`: microseconds, or seconds with microseconds in the next word.
+enum { CLOCK_REALTIME_US, CLOCK_MONOTONIC_US, CLOCK_REALTIME_SECONDS };
+
 enum word {
 	WORD_SELF,
+	WORD_SELF_2,
+	WORD_SELF_3,
 	WORD_ID,
 	WORD_ID_2,
 	WORD_ID_3,
@@ -55,6 +60,8 @@ static const struct {
 	bool wide;
 } word_keys[WORDS] = {
 	[WORD_SELF] = {"thd.self", true},
+	[WORD_SELF_2] = {"thd.self.2", true},
+	[WORD_SELF_3] = {"thd.self.3", true},
 	[WORD_ID] = {"thd.id", false},
 	[WORD_ID_2] = {"thd.id.2", false},
 	[WORD_ID_3] = {"thd.id.3", false},
@@ -92,7 +99,7 @@ struct plan {
 	int64_t offset[WORDS];			      // -1: not known
 	bool counted[WORDS];			      // a length of 4 bytes follows the pointer
 	int64_t last_second, last_delta, last_length; // -1: none
-	bool monotonic;				      // the clock of `start`
+	int64_t clock; // of `start`: CLOCK_*				      // the clock of `start`
 	struct range ranges[MAX_RANGES];
 	size_t range_count;
 	size_t size; // of all ranges
@@ -177,7 +184,8 @@ static bool make_plan(const struct stall_layout *layout, struct plan *ret)
 	if (stall_layout_get(layout, "thd.last#length", &value) && in_object(value) &&
 	    value == ret->last_second + 8)
 		ret->last_length = value;
-	ret->monotonic = stall_layout_get(layout, "thd.start#clock", &value) && value == 1;
+	if (stall_layout_get(layout, "thd.start#clock", &value))
+		ret->clock = value;
 	plan_ranges(ret);
 	return ret->offset[WORD_SELF] >= 0 && ret->offset[WORD_ID] >= 0;
 }
@@ -498,13 +506,18 @@ static void take_statement(const struct plan *plan, const struct reading *readin
 static void take_age(const struct plan *plan, const struct stall_snapshot *snapshot,
 		     const uint8_t *bytes, struct stall_session *ret)
 {
-	uint64_t start = word_of(plan, bytes, WORD_START);
-	// The capture's wall clock is of its beginning; a statement can have begun since.
-	uint64_t now = plan->monotonic ? snapshot->begun_ns : snapshot->wall_ns;
+	uint64_t start = word_of(plan, bytes, WORD_START), us = 0;
+	// The capture's clocks are of its beginning; a statement can have begun since.
+	uint64_t now = plan->clock == CLOCK_MONOTONIC_US ? snapshot->begun_ns : snapshot->wall_ns;
 
-	if (!start || start > UINT64_MAX / 1000 || now > start * 1000 + MAX_AGE_NS)
+	if (plan->clock == CLOCK_REALTIME_SECONDS &&
+	    (__builtin_mul_overflow(start, UINT64_C(1000000), &start) ||
+	     (us = length_of(plan, bytes, WORD_START)) >= 1000000))
 		return;
-	ret->age_ns = now > start * 1000 ? now - start * 1000 : 0;
+	if (!start || __builtin_mul_overflow(start + us, UINT64_C(1000), &start) ||
+	    now > start + MAX_AGE_NS)
+		return;
+	ret->age_ns = now > start ? now - start : 0;
 }
 
 static void take_session(const struct work *work, const struct reading *reading,
@@ -525,6 +538,9 @@ static void take_session(const struct work *work, const struct reading *reading,
 	take_age(plan, work->snapshot, reading->first, ret);
 	for (int name = 0; name < NAMES; name++)
 		take_name(plan, reading, name, names[name]);
+	// The state of its last statement may still be there.
+	if (ret->command == COMMAND_SLEEP)
+		ret->state[0] = '\0';
 	take_statement(plan, reading, ret);
 }
 
@@ -538,7 +554,7 @@ static bool is_settled(const struct plan *plan, const struct reading *reading)
 			continue;
 		if (word_of(plan, reading->first, word) != word_of(plan, reading->second, word))
 			return false;
-		if ((plan->counted[word] || word == WORD_QUERY) &&
+		if ((plan->counted[word] || word == WORD_QUERY || word == WORD_START) &&
 		    length_of(plan, reading->first, word) != length_of(plan, reading->second, word))
 			return false;
 	}
@@ -547,7 +563,14 @@ static bool is_settled(const struct plan *plan, const struct reading *reading)
 
 static bool is_connection(const struct work *work, const struct reading *reading)
 {
-	return word_of(work->plan, reading->first, WORD_SELF) == thread_of(work, reading)->fs_base;
+	uint64_t fs_base = thread_of(work, reading)->fs_base;
+
+	// In a pool only one of them follows the connection to another thread.
+	for (enum word word = WORD_SELF; word <= WORD_SELF_3; word++)
+		if (work->plan->offset[word] >= 0 &&
+		    word_of(work->plan, reading->first, word) == fs_base)
+			return true;
+	return false;
 }
 
 // One attempt for all that are left. Those that settled become sessions; those that are no

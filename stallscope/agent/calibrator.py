@@ -61,8 +61,7 @@ class Calibrator:
 
     def _learn(self) -> int:
         """Return how many keys the layout has."""
-        from stallscope.collectors import layouts
-        from stallscope.collectors.calibration import stored
+        from stallscope.collectors.calibration import layouts, stored
 
         known = layouts.of_process(self._pid, checked=True)
         layout = dict(known.layout)

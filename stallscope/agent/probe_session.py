@@ -152,8 +152,7 @@ class ProbeSession:
         self.restarts = 0
 
     def use_layout(self, text: str) -> None:
-        """Read connections by this layout from now on (stallscope.collectors.layouts); "" reads
-        none."""
+        """Read connections by this layout from now on; "" reads none."""
         with self._lock:
             self._layout = text
             if self._stream is not None and self._ready:

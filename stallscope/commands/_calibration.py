@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stallscope.base.errors import UsageError
-from stallscope.collectors import layouts
+from stallscope.collectors.calibration import layouts
 from stallscope.server.families import family
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from stallscope.analyzers import catalog
 from stallscope.base import atomicfile
 from stallscope.base.errors import Exit, UsageError
 from stallscope.base.text import one_line
-from stallscope.collectors import layouts, processes, snapshot
+from stallscope.collectors import processes, snapshot
+from stallscope.collectors.calibration import layouts
 from stallscope.commands import _calibration, _common, _options, _rings, _save, _sql
 from stallscope.model import capturefile
 from stallscope.model.capture import SESSIONS, Capture, Note

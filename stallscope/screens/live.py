@@ -15,7 +15,8 @@ from stallscope.analyzers import engine
 from stallscope.analyzers.catalog import Catalog
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import layouts, rings, snapshot
+from stallscope.collectors import rings, snapshot
+from stallscope.collectors.calibration import layouts
 from stallscope.collectors.probe import PROBE
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream

@@ -11,8 +11,8 @@ import msgspec
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.calibration import reading, stored
 from stallscope.collectors.calibration.build import build_of
+from stallscope.collectors.calibration.memory import open_memory
 from stallscope.collectors.calibration.stored import Calibration
-from stallscope.collectors.memory import open_memory
 from stallscope.collectors.processes import Server
 from stallscope.server.families import family
 
