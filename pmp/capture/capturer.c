@@ -12,6 +12,7 @@
 #include "capture/backends.h"
 #include "capture/finish.h"
 #include "capture/kernel_symbols.h"
+#include "introspect/postgres.h"
 #include "introspect/sessions.h"
 #include "snapshot/read_child.h"
 #include "snapshot/sampler.h"
@@ -46,8 +47,9 @@ struct stall_capturer {
 	struct stall_locks locks;      // of the capture before
 	struct stall_sampler *sampler; // kept for the next burst
 	bool sampling;
-	struct stall_json sessions; // lines of the captures
-	char *not_sampled;	    // why; NULL once a capture says it
+	struct stall_json sessions;		  // lines of the captures
+	struct stall_postgres_waits server_waits; // of what was taken
+	char *not_sampled;			  // why; NULL once a capture says it
 };
 
 static size_t arena_size(const struct stall_snapshot_options *options)
@@ -73,6 +75,7 @@ void stall_capturer_destroy(struct stall_capturer *capturer)
 	stall_snapshot_destroy(capturer->previous);
 	stall_kernel_symbols_destroy(capturer->kernel_symbols);
 	stall_json_deinit(&capturer->sessions);
+	stall_postgres_waits_deinit(&capturer->server_waits);
 	stall_read_child_forget(&capturer->arena);
 	if (capturer->arena.base)
 		stall_arena_deinit(&capturer->arena);
@@ -214,18 +217,24 @@ static struct stall_error *take_samples(struct stall_capturer *capturer,
 
 #define MAX_SESSION_LINES (64 << 20)
 
-// Right after the stacks: the connections change, too.
+// Right after the stacks: the connections change, too. Those of PostgreSQL need no layout.
 static struct stall_error *take_sessions(struct stall_capturer *capturer,
 					 const struct stall_snapshot *snapshot)
 {
 	const struct stall_layout *layout = capturer->options.layout;
 	_cleanup_(stall_sessions_deinit) struct stall_sessions sessions = {};
 
-	if (!layout || !layout->count || capturer->sessions.size > MAX_SESSION_LINES)
-		return NULL;
-	struct stall_error *err = stall_sessions_read(snapshot, layout, &sessions);
+	bool wanted = layout && layout->count;
+	stall_postgres_waits_deinit(&capturer->server_waits);
+	struct stall_error *err = wanted ? stall_sessions_read(snapshot, layout, &sessions) : NULL;
+	if (!err)
+		err = stall_postgres_read(snapshot, capturer->worker, layout, &sessions,
+					  &capturer->server_waits);
 	if (err)
 		return err;
+	if ((!wanted && !sessions.count && !sessions.rejected) ||
+	    capturer->sessions.size > MAX_SESSION_LINES)
+		return NULL;
 	stall_sessions_write(&sessions, snapshot, &capturer->sessions);
 	return capturer->sessions.failed ? &stall_enomem : NULL;
 }
@@ -333,6 +342,7 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 		.started_ns = capturer->started_ns,
 		.attach_ns = capturer->attach_ns,
 		.locks = capturer->in_burst ? &capturer->locks : NULL,
+		.server_waits = &capturer->server_waits,
 	};
 	struct stall_error *err = stall_finish(&finish, output, ret_partial);
 

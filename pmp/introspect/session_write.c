@@ -36,6 +36,12 @@ static void write_session(struct stall_json *json, const struct stall_session *s
 		stall_json_member_bool(json, "cut", session->cut);
 		stall_json_member_bool(json, "last", session->last);
 	}
+	if (session->application[0])
+		stall_json_member_string(json, "application", session->application);
+	if (session->wait_class) {
+		stall_json_member_string(json, "wait_class", session->wait_class);
+		stall_json_member_uint(json, "wait_event", session->wait_event);
+	}
 	stall_json_close(json, '}');
 }
 

@@ -31,6 +31,10 @@ struct stall_session {
 	size_t statement_size;
 	bool cut;  // the statement is longer
 	bool last; // the connection is idle: it is the statement before
+	// PostgreSQL alone:
+	char application[STALL_SESSION_NAME]; // "" unknown or none
+	const char *wait_class;		      // static, "Lock"; NULL: it does not wait, or unknown
+	uint32_t wait_event;		      // number in its class
 };
 
 struct stall_sessions {
