@@ -28,6 +28,22 @@ examples:
 """
 
 
+_FIELDS = {
+    "id": "connection",
+    "user": "user",
+    "host": "host",
+    "database": "database",
+    "command": "command",
+    "state": "state",
+    "query": "statement",
+    "start": "its age",
+    "last": "last statement",
+    "status": "open transaction",
+    "trx": "its id",
+    "mdl": "metadata locks",
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_target_arguments(parser)
@@ -53,11 +69,7 @@ def run(args: argparse.Namespace) -> Exit:
 
 
 def _lines(calibration: Calibration, path: Path) -> list[str]:
-    fields = dict.fromkeys(
-        key.removeprefix("thd.").split(".")[0].split("#")[0]
-        for key in calibration.layout
-        if key.startswith("thd.") and key not in ("thd.tls", "thd.self")
-    )
+    fields = [name for key, name in _FIELDS.items() if f"thd.{key}" in calibration.layout]
     lines = [
         f"{calibration.program} {one_line(calibration.version, 60)}, build {calibration.build}",
         f"  read from memory from now on: {', '.join(fields)}",

@@ -319,6 +319,8 @@ def _described(
             seen, user=said.user, database=said.database, transaction=said.transaction
         )
         return _with_session(thread, seen, own, MEMORY)
+    if seen is not None and seen.last and said.digest is None:
+        said = msgspec.structs.replace(said, statement=seen.statement, digest=seen.digest)
     return _with_session(thread, said, own, None)
 
 
