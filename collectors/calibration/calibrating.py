@@ -25,6 +25,7 @@ SECONDS = 5.0
 _LOOKS = 3
 """Comparisons with SQL."""
 _TEXT = 1024
+_MOST_TRANSACTIONS = 6
 
 
 class CalibrationError(StallscopeError):
@@ -68,7 +69,13 @@ def _calibrate(
     if build is None:
         raise CalibrationError("the program cannot be identified: its beginning is not readable")
     own = staged.own()
-    found = search.find(memory, _subjects(own, memory.threads), hints)
+    with_id = _transactions(staged, memory.threads)
+    subjects = _subjects(own, memory.threads)
+    found = search.find(memory, subjects, hints, with_id)
+    if found is not None and with_id:
+        still = _transactions(staged, memory.threads)
+        if not all(one in still for one in with_id):
+            found = search.find(memory, subjects, hints, still)
     if found is None:
         raise CalibrationError(
             "no place in the memory of its threads is right for all of our own connections"
@@ -86,19 +93,44 @@ def _calibrate(
 
 
 def _subjects(own: Sequence[Known], threads: Sequence[MemoryThread]) -> list[search.Subject]:
-    by_tid = {thread.ns_tid: thread for thread in threads}
-    by_handle = {thread.fs_base: thread for thread in threads if thread.fs_base}
-    found = []
-    for known in own:
-        thread = by_tid.get(known.os_tid or 0) or by_handle.get(known.handle or 0)
-        if thread is not None and thread.fs_base:
-            found.append(search.Subject(known, thread))
+    found = [
+        search.Subject(known, thread)
+        for known in own
+        if (thread := _thread_of(known, threads)) is not None
+    ]
     if len(found) < search.LEAST:
         raise CalibrationError(
             f"only {len(found)} of our {len(own)} connections have a thread that is known: the"
             " server does not report threads, or this host hides their registers"
         )
     return found
+
+
+def _transactions(
+    staged: Staged, threads: Sequence[MemoryThread]
+) -> list[tuple[MemoryThread, int]]:
+    """Return threads with the ids of their transactions; none where the account sees none."""
+    try:
+        ids = staged.transactions()
+    except SqlError:
+        return []
+    by_connection = {known.connection: known for known in staged.rows()}
+    known = [(by_connection[number], id_) for number, id_ in ids.items() if number in by_connection]
+    found = []
+    for one, id_ in known:
+        thread = _thread_of(one, threads)
+        if thread is not None:
+            found.append((thread, id_))
+    return found[:_MOST_TRANSACTIONS]
+
+
+def _thread_of(known: Known, threads: Sequence[MemoryThread]) -> MemoryThread | None:
+    for thread in threads:
+        if not thread.fs_base:
+            continue
+        if known.os_tid == thread.ns_tid or known.handle == thread.fs_base:
+            return thread
+    return None
 
 
 def _compared(
@@ -119,7 +151,7 @@ def _compared(
                 connections.add(number)
     if wrong["connection"]:
         raise CalibrationError("the ids of connections in memory differ from those that SQL shows")
-    # A connection that runs one short statement after the other differs now and then.
+    # A connection that runs one short statement after the other differs sometimes.
     fields = sorted(name for name, count in wrong.items() if count >= _LOOKS)
     left = {
         key: value

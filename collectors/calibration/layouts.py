@@ -48,9 +48,7 @@ def of_process(pid: int, *, checked: bool = False) -> TargetLayout:
             return TargetLayout({}, reason="the program cannot be identified")
         calibration = stored.load(build)
         if calibration is None:
-            return TargetLayout(
-                {}, build, reason="this build is not calibrated: run `stallscope calibrate`"
-            )
+            return TargetLayout({}, build, reason="this build is not calibrated")
         wrong = reading.check(pid, calibration, SECONDS) if checked else None
     except StallscopeError as error:
         return TargetLayout({}, reason=str(error))

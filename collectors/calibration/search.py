@@ -32,6 +32,12 @@ _TEXT_WITHIN = 4 << 10
 """The statement is within the first bytes of the object."""
 LEAST = 3
 """Connections of our own that are needed."""
+LEAST_IDS = 2
+"""Transactions with different ids that are needed."""
+_TRANSACTION = 2 << 10
+"""Bytes of an object that are searched for the id of a transaction."""
+_HEAD = 64
+_TWO_STEPS = 2
 _CHUNK = 32
 _TEXT = 256
 """The most bytes of a text that are compared."""
@@ -100,12 +106,16 @@ CLOCKS = (
 
 
 def find(
-    memory: Reader, subjects: Sequence[Subject], hints: Mapping[str, Sequence[int]]
+    memory: Reader,
+    subjects: Sequence[Subject],
+    hints: Mapping[str, Sequence[int]],
+    transactions: Sequence[tuple[MemoryThread, int]] = (),
 ) -> Found | None:
     """Return the layout; None where no place is right for all subjects.
 
     ``subjects``: our own connections, among them two that run statements. ``hints``: offsets by
     field that debug information gives; of several right offsets they are taken first.
+    ``transactions``: threads with the ids of their transactions.
     """
     running = [subject for subject in subjects if subject.known.statement]
     if len(running) < 2 or len(subjects) < LEAST:
@@ -114,7 +124,7 @@ def find(
         objects = _objects(memory, subjects, place)
         found = _Fields(memory, subjects, objects, hints)
         if found.self and found.ids:
-            return found.result(place, query)
+            return _with_transactions(memory, found.result(place, query), place, transactions)
     return None
 
 
@@ -185,6 +195,68 @@ def _with_statement(
         texts = memory.read([(objects_of[number][at], len(text)) for number, at in left])
         left = [place for place, found in zip(left, texts, strict=True) if found == text]
     return [(candidates[number], 8 * at) for number, at in left]
+
+
+def _with_transactions(
+    memory: Reader, found: Found, place: int, transactions: Sequence[tuple[MemoryThread, int]]
+) -> Found:
+    """Add where the id of a transaction is: in an object that the connection's points to, or in
+    one further."""
+    ids = [id_ for _, id_ in transactions]
+    unknown = Found(found.layout, (*found.unknown, "transaction_id"))
+    if len(set(ids)) < LEAST_IDS:
+        return unknown
+    pointers = memory.read([(thread.fs_base + place, 8) for thread, _ in transactions])
+    starts = [int.from_bytes(pointer, "little") for pointer in pointers]
+    objects = [_words(data) for data in memory.read([(start, OBJECT) for start in starts])]
+    paths: list[tuple[int, ...]] = [
+        (at,)
+        for at in range(min(map(len, objects)))
+        if all(_is_pointer(words[at]) and not words[at] & 7 for words in objects)
+        and len({words[at] for words in objects}) == len(objects)
+    ]
+    for steps in (1, 2):
+        ends = [[words[path[0]] for path in paths] for words in objects]
+        if steps == _TWO_STEPS:
+            paths, ends = _further(memory, paths, ends)
+        pieces = [memory.read([(end, _TRANSACTION) for end in ends_of]) for ends_of in ends]
+        for number, path in enumerate(paths):
+            offset = _same([_words(pieces_of[number]) for pieces_of in pieces], ids)
+            if offset is not None:
+                more = {"thd.trx": 8 * path[0], "thd.trx#id": offset}
+                if len(path) == _TWO_STEPS:
+                    more["thd.trx.1"] = 8 * path[1]
+                return Found(found.layout | more, found.unknown)
+    return unknown
+
+
+def _further(
+    memory: Reader, paths: Sequence[tuple[int, ...]], ends: Sequence[Sequence[int]]
+) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+    """Follow the first pointers of each object, too."""
+    further: list[tuple[int, ...]] = []
+    found: list[list[int]] = [[] for _ in ends]
+    heads = [
+        [_words(data) for data in memory.read([(end, _HEAD) for end in ends_of])]
+        for ends_of in ends
+    ]
+    for number, path in enumerate(paths):
+        words = [heads_of[number] for heads_of in heads]
+        for at in range(min(map(len, words))):
+            values = [head[at] for head in words]
+            if all(map(_is_pointer, values)) and len(set(values)) == len(values):
+                further.append((*path, at))
+                for column, value in zip(found, values, strict=True):
+                    column.append(value)
+    return further, found
+
+
+def _same(objects: Sequence[array[int]], values: Sequence[int]) -> int | None:
+    """Return the first offset at which each object has its value."""
+    for at in range(min(map(len, objects))):
+        if all(words[at] == value for words, value in zip(objects, values, strict=True)):
+            return 8 * at
+    return None
 
 
 def _objects(memory: Reader, subjects: Sequence[Subject], place: int) -> list[bytes]:

@@ -13,7 +13,7 @@ from stallscope.collectors.doctor.packages import how_to_get
 from stallscope.collectors.processes import Server
 from stallscope.model.capture import Capture, Module
 
-__all__ = ["access", "namespaces"]
+__all__ = ["access", "calibration", "namespaces"]
 
 _FILES = 5
 """The most functions without names that are listed."""
@@ -67,6 +67,20 @@ def access(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check
     yield from _symbols(capture)
     for note in capture.notes:
         yield Check(note.code, "degraded", note.message)
+
+
+def calibration(pid: int) -> Iterator[Check]:
+    """Say whether connections are known when SQL does not answer."""
+    from stallscope.collectors.calibration import layouts
+
+    known = layouts.of_process(pid, checked=True)
+    if known.calibration is None:
+        what = f"no connections and statements when SQL does not answer: {known.reason}"
+        yield Check("calibration", "degraded", what, f"stallscope calibrate -p {pid}")
+        return
+    missing = f"; not known: {', '.join(known.calibration.unknown)}"
+    what = "connections and statements are known when SQL does not answer, from memory"
+    yield Check("calibration", "ok", what + (missing if known.calibration.unknown else ""))
 
 
 def _symbols(capture: Capture) -> Iterator[Check]:

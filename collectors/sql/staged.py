@@ -42,6 +42,8 @@ WITHOUT_TID = """\
 SELECT ID, NULL, USER, HOST, DB, COMMAND, STATE, TIME, LEFT(INFO, 1024)
 FROM information_schema.PROCESSLIST"""
 
+TRANSACTIONS = "SELECT trx_id, trx_mysql_thread_id FROM information_schema.INNODB_TRX"
+_LEAST_ADDRESS = 1 << 48
 SLEEP = "SELECT '{}', SLEEP({})"
 LOCK = "SELECT '{}', GET_LOCK('{}', {})"
 KILL = "KILL QUERY {}"
@@ -133,6 +135,18 @@ class Staged:
     def own(self) -> list[Known]:
         """Return our own connections. Raises: SqlError."""
         return [known for known in self.rows() if known.own]
+
+    def transactions(self) -> dict[int, int]:
+        """Return the ids of InnoDB's transactions that have one of their own, by connection.
+        Raises: SqlError."""
+        base = 16 if self._asking.version.numbers < (5, 6) else 10
+        found = {}
+        for text, connection in self._ask(lambda session: session.select(TRANSACTIONS)):
+            with contextlib.suppress(ValueError):
+                # A transaction that only reads has none, and shows an address in its place.
+                if 0 < (number := int(str(text), base)) < _LEAST_ADDRESS:
+                    found[int(str(connection))] = number
+        return found
 
     @property
     def version(self) -> str:

@@ -26,6 +26,8 @@ static void write_session(struct stall_json *json, const struct stall_session *s
 	write_name(json, "state", session->state);
 	if (session->transaction >= 0)
 		stall_json_member_bool(json, "transaction", session->transaction);
+	if (session->transaction_id)
+		stall_json_member_uint(json, "transaction_id", session->transaction_id);
 	if (session->age_ns != UINT64_MAX)
 		stall_json_member_ms(json, "age_ms", session->age_ns);
 	if (session->statement && json->size < MAX_LINE) {

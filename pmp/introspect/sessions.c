@@ -20,7 +20,8 @@
 #define ATTEMPTS 3
 #define COMMAND_SLEEP 0
 #define MAX_COMMAND 255
-#define IN_TRANSACTION 1 // SERVER_STATUS_IN_TRANS, mysql_com.h
+#define IN_TRANSACTION 1		    // SERVER_STATUS_IN_TRANS, mysql_com.h
+#define MAX_TRANSACTION (UINT64_C(1) << 48) // six bytes in InnoDB's rows
 #define MAX_AGE_NS (UINT64_C(400) * 86400 * 1000000000)
 
 // The clocks of `thd.start`: microseconds, or seconds with microseconds in the next word.
@@ -39,6 +40,7 @@ enum word {
 	WORD_STATUS,
 	WORD_START,
 	WORD_LAST,
+	WORD_TRX,
 	WORD_USER,
 	WORD_USER_2,
 	WORD_USER_3,
@@ -71,6 +73,7 @@ static const struct {
 	[WORD_STATUS] = {"thd.status", false},
 	[WORD_START] = {"thd.start", true},
 	[WORD_LAST] = {"thd.last", true},
+	[WORD_TRX] = {"thd.trx", true},
 	[WORD_USER] = {"thd.user", true},
 	[WORD_USER_2] = {"thd.user.2", true},
 	[WORD_USER_3] = {"thd.user.3", true},
@@ -99,6 +102,7 @@ struct plan {
 	int64_t offset[WORDS];			      // -1: not known
 	bool counted[WORDS];			      // a length of 4 bytes follows the pointer
 	int64_t last_second, last_delta, last_length; // -1: none
+	int64_t trx_second, trx_id;		      // -1: none
 	int64_t clock; // of `start`: CLOCK_*				      // the clock of `start`
 	struct range ranges[MAX_RANGES];
 	size_t range_count;
@@ -112,6 +116,7 @@ struct reading {
 	uint8_t *first, *second; // the ranges, read twice
 	uint64_t last_pointer;	 // where the last statement is
 	uint32_t last_size;	 // UINT32_MAX: it ends with a zero
+	uint64_t trx, trx_id;
 	char *names[NAMES][PLACES];
 	char *text;
 	size_t name_done[NAMES][PLACES], text_done;
@@ -159,7 +164,11 @@ static bool make_plan(const struct stall_layout *layout, struct plan *ret)
 {
 	int64_t value;
 
-	*ret = (struct plan){.last_second = -1, .last_delta = -1, .last_length = -1};
+	*ret = (struct plan){.last_second = -1,
+			     .last_delta = -1,
+			     .last_length = -1,
+			     .trx_second = -1,
+			     .trx_id = -1};
 	if (!stall_layout_get(layout, "thd.tls", &ret->place) || ret->place > MAX_DISTANCE ||
 	    ret->place < -MAX_DISTANCE)
 		return false;
@@ -184,6 +193,10 @@ static bool make_plan(const struct stall_layout *layout, struct plan *ret)
 	if (stall_layout_get(layout, "thd.last#length", &value) && in_object(value) &&
 	    value == ret->last_second + 8)
 		ret->last_length = value;
+	if (stall_layout_get(layout, "thd.trx.1", &value) && in_object(value))
+		ret->trx_second = value;
+	if (stall_layout_get(layout, "thd.trx#id", &value) && in_object(value))
+		ret->trx_id = value;
 	if (stall_layout_get(layout, "thd.start#clock", &value))
 		ret->clock = value;
 	plan_ranges(ret);
@@ -392,6 +405,45 @@ static struct stall_error *find_last(struct work *work)
 	return NULL;
 }
 
+// The ids of transactions: in an object that the connection's points to, or in one further.
+static struct stall_error *find_transactions(struct work *work)
+{
+	const struct plan *plan = work->plan;
+	_cleanup_(reads_deinit) struct reads reads = {};
+	struct stall_error *err = reads_init(&reads, work->count);
+
+	if (err)
+		return err;
+	for (size_t i = 0; i < work->count; i++) {
+		struct reading *reading = &work->readings[i];
+
+		reading->trx = word_of(plan, reading->first, WORD_TRX);
+		reading->trx_id = 0;
+		if (reading->trx && plan->trx_second >= 0)
+			add_read(&reads, thread_of(work, reading)->process,
+				 reading->trx + plan->trx_second, &reading->trx,
+				 sizeof(reading->trx));
+	}
+	run_reads(work->snapshot, &reads);
+	for (size_t i = 0; i < reads.count; i++)
+		if (reads.reads[i].done != sizeof(uint64_t))
+			*(uint64_t *)reads.reads[i].buf = 0;
+	reads.count = 0;
+	for (size_t i = 0; i < work->count && plan->trx_id >= 0; i++) {
+		struct reading *reading = &work->readings[i];
+
+		if (reading->trx)
+			add_read(&reads, thread_of(work, reading)->process,
+				 reading->trx + plan->trx_id, &reading->trx_id,
+				 sizeof(reading->trx_id));
+	}
+	run_reads(work->snapshot, &reads);
+	for (size_t i = 0; i < reads.count; i++)
+		if (reads.reads[i].done != sizeof(uint64_t))
+			*(uint64_t *)reads.reads[i].buf = 0;
+	return NULL;
+}
+
 static size_t text_size(uint32_t length)
 {
 	return length < STALL_SESSION_STATEMENT ? length : STALL_SESSION_STATEMENT;
@@ -534,6 +586,9 @@ static void take_session(const struct work *work, const struct reading *reading,
 	ret->transaction = -1;
 	if (plan->offset[WORD_STATUS] >= 0)
 		ret->transaction = word_of(plan, reading->first, WORD_STATUS) & IN_TRANSACTION;
+	// The object of a transaction is kept when it ends.
+	if (ret->transaction == IN_TRANSACTION && reading->trx_id < MAX_TRANSACTION)
+		ret->transaction_id = reading->trx_id;
 	ret->age_ns = UINT64_MAX;
 	take_age(plan, work->snapshot, reading->first, ret);
 	for (int name = 0; name < NAMES; name++)
@@ -548,7 +603,7 @@ static void take_session(const struct work *work, const struct reading *reading,
 static bool is_settled(const struct plan *plan, const struct reading *reading)
 {
 	for (enum word word = 0; word < WORDS; word++) {
-		// A state is a constant of the program: its text is right for the first look.
+		// A state is a constant of the program: its text is right for the first read.
 		if (plan->offset[word] < 0 || word == WORD_STATUS || word == WORD_QUERY_LENGTH ||
 		    word >= WORD_STATE)
 			continue;
@@ -594,6 +649,8 @@ static struct stall_error *attempt(struct work *work, struct stall_sessions *ses
 	work->count = left;
 	if (!err)
 		err = find_last(work);
+	if (!err && work->plan->offset[WORD_TRX] >= 0)
+		err = find_transactions(work);
 	if (!err)
 		err = read_texts(work);
 	if (!err)

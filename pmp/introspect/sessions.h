@@ -25,6 +25,7 @@ struct stall_session {
 	const char *command_name; // static; NULL: `command`
 	int command;		  // number in the protocol; -1 unknown
 	int transaction;	  // 1 open, 0 none, -1 unknown
+	uint64_t transaction_id;  // 0 unknown, or it has none of its own
 	uint64_t age_ns;	  // since its statement began; UINT64_MAX unknown
 	const char *statement;	  // in the snapshot's arena, any bytes; NULL none or unknown
 	size_t statement_size;

@@ -67,7 +67,10 @@ class Calibrator:
         layout = dict(known.layout)
         if known.calibration is None:
             if self._login is None:
-                raise StallscopeError(known.reason or "this build is not calibrated")
+                why = known.reason or "this build is not calibrated"
+                raise StallscopeError(
+                    f"no connections from memory: {why}; run `stallscope calibrate -p {self._pid}`"
+                )
             from stallscope.collectors.calibration import calibrating
 
             found = calibrating.calibrate(self._pid, self._login())

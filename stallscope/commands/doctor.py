@@ -111,6 +111,8 @@ def _of_server(
     yield Task("server-confinement", partial(confinement.confinement, place))
     yield Task("inproc", partial(inproc.agent, place, pids))
     yield Task("access", partial(target.access, pids, servers), _ACCESS_SECONDS)
+    if _is_sql_server(place.server):
+        yield Task("calibration", partial(target.calibration, pids[0]), _ACCESS_SECONDS)
 
 
 def _name(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:

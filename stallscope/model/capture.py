@@ -231,6 +231,8 @@ class Thread(
     database: Annotated[str | None, ADDED] = None
     transaction: Annotated[bool | None, ADDED] = None
     """Whether its connection has an open transaction; None: the server did not say."""
+    transaction_id: Annotated[Index | None, ADDED] = None
+    """InnoDB's id of it, where it has one of its own."""
     own: Annotated[bool | None, ADDED] = None
     """True: the connection of stallscope itself."""
     age_ns: Annotated[Index | None, ADDED] = None

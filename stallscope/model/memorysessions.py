@@ -40,6 +40,7 @@ class _Line(msgspec.Struct, frozen=True):
     command_name: _Name | None = None
     state: _Name | None = None
     transaction: bool | None = None
+    transaction_id: Index | None = None
     age_ms: Annotated[float, msgspec.Meta(ge=0, le=1e15)] | None = None
     statement: str | None = None
     last: bool = False
@@ -109,6 +110,7 @@ def _session(line: _Line) -> Session:
         seconds=None if line.age_ms is None else line.age_ms / 1000,
         statement=statement[:MAX_STATEMENT] if statement else None,
         transaction=line.transaction,
+        transaction_id=line.transaction_id,
         own=statement is not None and statement.startswith(OWN),
         last=line.last,
     )

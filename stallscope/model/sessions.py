@@ -67,6 +67,8 @@ class Session(msgspec.Struct, frozen=True):
     """Digest of the normalized statement: if set, ``statement`` has no literals."""
     transaction: bool | None = None
     """Whether it has an open transaction of InnoDB; None: not known."""
+    transaction_id: Index | None = None
+    """Id of its transaction in InnoDB (``TRX_ID``)."""
     host: str | None = None
     process: Index | None = None
     tid: Index | None = None
@@ -122,12 +124,12 @@ class Sessions(msgspec.Struct, frozen=True):
     no_backslash_escapes: bool = False
     """SQL modes of the server."""
     memory: tuple[Moment, ...] = ()
-    """What the server's memory says: of threads that SQL does not tell of, and in moments of a
+    """What the server's memory says: of threads that SQL does not show, and in moments of a
     burst when a thread ran another statement."""
 
     @property
     def seen(self) -> bool:
-        """Return whether memory told of a connection."""
+        """Return whether memory shows a connection."""
         return any(moment.sessions for moment in self.memory)
 
 
@@ -332,6 +334,7 @@ def _with_session(thread: Thread, session: Session, own: int | None, source: str
         query=session.statement if is_redacted else None,
         digest=session.digest,
         transaction=session.transaction,
+        transaction_id=session.transaction_id,
         own=True if session.own or session.connection == own else None,
         age_ns=None if session.seconds is None else round(max(0.0, session.seconds) * 1e9),
         source=source,

@@ -23,6 +23,8 @@ def session(thread: Thread) -> str:
         parts.append(f"user {thread.user}")
     if thread.database:
         parts.append(f"database {thread.database}")
+    if thread.transaction_id:
+        parts.append(f"transaction {thread.transaction_id}")
     doing = [] if thread.command in (None, "Query") else [str(thread.command)]
     if thread.activity:
         doing.append(thread.activity)

@@ -59,7 +59,9 @@ class Documented(msgspec.Struct, frozen=True):
 def _documented() -> list[Documented]:
     text = PAGE.read_text()
     rows = re.findall(
-        r"^\| `((?:DO|SELECT|SET|SHOW)[^`]*)` \| [^|]* \| ([^|]*) \| ([^|]*) \|", text, re.MULTILINE
+        r"^\| `((?:DO|KILL|SELECT|SET|SHOW)[^`]*)` \| [^|]* \| ([^|]*) \| ([^|]*) \|",
+        text,
+        re.MULTILINE,
     )
     return [
         Documented(statement, _pattern(statement), _seconds(rest), _seconds(otherwise))
