@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors.calibration import search
+from stallscope.collectors.calibration import metadata, search
 from stallscope.collectors.calibration.build import build_of
 from stallscope.collectors.calibration.memory import Memory, MemoryThread, open_memory
 from stallscope.collectors.calibration.reading import read_sessions
@@ -80,7 +80,8 @@ def _calibrate(
         raise CalibrationError(
             "no place in the memory of its threads is right for all of our own connections"
         )
-    layout, wrong, compared = _compared(pid, staged, found.layout, deadline)
+    locks = _metadata(memory, staged, subjects, found.layout)
+    layout, wrong, compared = _compared(pid, staged, found.layout | locks, deadline)
     return Calibration(
         build=build,
         program=(memory.exe or "").rpartition("/")[2],
@@ -103,6 +104,25 @@ def _subjects(own: Sequence[Known], threads: Sequence[MemoryThread]) -> list[sea
             f"only {len(found)} of our {len(own)} connections have a thread that is known: the"
             " server does not report threads, or this host hides their registers"
         )
+    return found
+
+
+def _metadata(
+    memory: Memory, staged: Staged, subjects: Sequence[search.Subject], layout: Mapping[str, int]
+) -> dict[str, int]:
+    """Return where metadata locks are; nothing where the server makes none of GET_LOCK()."""
+    waiter = [one for one in subjects if one.known.command == "Execute"]
+    owner = [one for one in subjects if one.known.last and one.known.transaction]
+    others = [one for one in subjects if one not in (*waiter, *owner)]
+    if not (waiter and owner):
+        return {}
+    order = (*owner[:1], *waiter[:1], *others)
+    first, second, *rest = metadata.lockers(
+        memory, [one.thread for one in order], layout["thd.tls"]
+    )
+    found = metadata.find(memory, first, second, rest, staged.lock)
+    if found and staged.mariadb:  # its GET_LOCK() takes SHARED_NO_WRITE, two types before it
+        found["mdl.exclusive"] += 2
     return found
 
 

@@ -21,7 +21,17 @@ import msgspec
 from stallscope.collectors.calibration.memory import MemoryThread, Piece
 from stallscope.collectors.sql.staged import Known
 
-__all__ = ["LEAST", "Clock", "Found", "Reader", "Subject", "find"]
+__all__ = [
+    "LEAST",
+    "OBJECT",
+    "Clock",
+    "Found",
+    "Reader",
+    "Subject",
+    "find",
+    "is_pointer",
+    "words_of",
+]
 
 BELOW, ABOVE = 16 << 10, 0x900
 """Bytes that are searched below and above the thread control block: thread-local variables and the
@@ -128,13 +138,15 @@ def find(
     return None
 
 
-def _words(data: bytes) -> array[int]:
+def words_of(data: bytes) -> array[int]:
+    """Return the whole words of 8 bytes."""
     words = array("Q")
     words.frombytes(data[: len(data) & ~7])
     return words
 
 
-def _is_pointer(word: int) -> bool:
+def is_pointer(word: int) -> bool:
+    """Return whether a word can be an address of a program."""
     return 0x10000 <= word < 1 << 47
 
 
@@ -143,7 +155,7 @@ def _places(
 ) -> Iterable[tuple[int, int]]:
     """Yield a place and the offset of the statement, the nearest to the control block first."""
     blocks = {
-        subject.thread.tid: _words(data)
+        subject.thread.tid: words_of(data)
         for subject, data in zip(
             subjects,
             memory.read([(s.thread.fs_base - BELOW, BELOW + ABOVE) for s in subjects]),
@@ -154,7 +166,7 @@ def _places(
     candidates = []
     for index in range(length):
         words = {block[index] for block in blocks.values()}
-        if len(words) == len(blocks) and all(_is_pointer(w) and not w & 7 for w in words):
+        if len(words) == len(blocks) and all(is_pointer(w) and not w & 7 for w in words):
             candidates.append(index)
     candidates.sort(key=lambda index: abs(8 * index - BELOW))
     for begin in range(0, len(candidates), _CHUNK):
@@ -173,7 +185,7 @@ def _with_statement(
     objects = [
         list(
             map(
-                _words,
+                words_of,
                 memory.read([(blocks[s.thread.tid][index], _TEXT_WITHIN) for index in candidates]),
             )
         )
@@ -183,7 +195,7 @@ def _with_statement(
         (number, at)
         for number in range(len(candidates))
         for at in range(min(len(objects_of[number]) for objects_of in objects) - 1)
-        if all(_is_pointer(objects_of[number][at]) for objects_of in objects)
+        if all(is_pointer(objects_of[number][at]) for objects_of in objects)
     ]
     for subject, objects_of in zip(running, objects, strict=True):
         text = (subject.known.statement or "").encode()
@@ -208,11 +220,11 @@ def _with_transactions(
         return unknown
     pointers = memory.read([(thread.fs_base + place, 8) for thread, _ in transactions])
     starts = [int.from_bytes(pointer, "little") for pointer in pointers]
-    objects = [_words(data) for data in memory.read([(start, OBJECT) for start in starts])]
+    objects = [words_of(data) for data in memory.read([(start, OBJECT) for start in starts])]
     paths: list[tuple[int, ...]] = [
         (at,)
         for at in range(min(map(len, objects)))
-        if all(_is_pointer(words[at]) and not words[at] & 7 for words in objects)
+        if all(is_pointer(words[at]) and not words[at] & 7 for words in objects)
         and len({words[at] for words in objects}) == len(objects)
     ]
     for steps in (1, 2):
@@ -221,7 +233,7 @@ def _with_transactions(
             paths, ends = _further(memory, paths, ends)
         pieces = [memory.read([(end, _TRANSACTION) for end in ends_of]) for ends_of in ends]
         for number, path in enumerate(paths):
-            offset = _same([_words(pieces_of[number]) for pieces_of in pieces], ids)
+            offset = _same([words_of(pieces_of[number]) for pieces_of in pieces], ids)
             if offset is not None:
                 more = {"thd.trx": 8 * path[0], "thd.trx#id": offset}
                 if len(path) == _TWO_STEPS:
@@ -237,14 +249,14 @@ def _further(
     further: list[tuple[int, ...]] = []
     found: list[list[int]] = [[] for _ in ends]
     heads = [
-        [_words(data) for data in memory.read([(end, _HEAD) for end in ends_of])]
+        [words_of(data) for data in memory.read([(end, _HEAD) for end in ends_of])]
         for ends_of in ends
     ]
     for number, path in enumerate(paths):
         words = [heads_of[number] for heads_of in heads]
         for at in range(min(map(len, words))):
             values = [head[at] for head in words]
-            if all(map(_is_pointer, values)) and len(set(values)) == len(values):
+            if all(map(is_pointer, values)) and len(set(values)) == len(values):
                 further.append((*path, at))
                 for column, value in zip(found, values, strict=True):
                     column.append(value)
@@ -280,10 +292,10 @@ class _Fields:
         self._known = [subject.known for subject in subjects]
         self._hints = hints
         size = min(map(len, objects)) & ~7
-        self._words = [_words(data[:size]) for data in objects]
+        self._words = [words_of(data[:size]) for data in objects]
         self._halves = [array("I", data[:size]) for data in objects]
         self._pointers = sorted(
-            {at for words in self._words for at, word in enumerate(words) if _is_pointer(word)}
+            {at for words in self._words for at, word in enumerate(words) if is_pointer(word)}
         )
         self._texts = self._read_texts()
         self.self = self._ordered(
@@ -387,7 +399,7 @@ class _Fields:
     def _read_texts(self) -> list[dict[int, bytes]]:
         found = []
         for words in self._words:
-            at = [index for index in self._pointers if _is_pointer(words[index])]
+            at = [index for index in self._pointers if is_pointer(words[index])]
             texts = self._memory.read([(words[index], _TEXT) for index in at])
             found.append(dict(zip(at, texts, strict=True)))
         return found
@@ -464,14 +476,14 @@ class _Fields:
         at = [
             index
             for index in self._pointers
-            if all(_is_pointer(self._words[i][index]) for i in idle)
+            if all(is_pointer(self._words[i][index]) for i in idle)
         ]
         objects = self._memory.read([(self._words[first][index], _PSI) for index in at])
         candidates = [
             (index, 8 * second)
             for index, data in zip(at, objects, strict=True)
             for second, (word, length) in enumerate(_pairs(data))
-            if _is_pointer(word) and length == len(wanted[0])
+            if is_pointer(word) and length == len(wanted[0])
         ]
         for i, text in zip(idle, wanted, strict=True):
             pieces = self._memory.read(
@@ -482,7 +494,7 @@ class _Fields:
                 for place, piece in zip(candidates, pieces, strict=True)
                 if len(piece) == 12
             ]
-            left = [one for one in left if _is_pointer(one[1]) and one[2] == len(text)]
+            left = [one for one in left if is_pointer(one[1]) and one[2] == len(text)]
             texts = self._memory.read([(pointer, len(text)) for _, pointer, _ in left])
             candidates = [
                 place for (place, *_), found in zip(left, texts, strict=True) if found == text
@@ -493,7 +505,7 @@ class _Fields:
 
 
 def _pairs(data: bytes) -> Iterable[tuple[int, int]]:
-    return ((word, after & 0xFFFFFFFF) for word, after in itertools.pairwise(_words(data)))
+    return ((word, after & 0xFFFFFFFF) for word, after in itertools.pairwise(words_of(data)))
 
 
 def _value(text: str | None) -> bytes:

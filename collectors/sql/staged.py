@@ -44,6 +44,7 @@ FROM information_schema.PROCESSLIST"""
 
 TRANSACTIONS = "SELECT trx_id, trx_mysql_thread_id FROM information_schema.INNODB_TRX"
 _LEAST_ADDRESS = 1 << 48
+TABLE = "SELECT 1 FROM performance_schema.setup_consumers LIMIT 1"
 SLEEP = "SELECT '{}', SLEEP({})"
 LOCK = "SELECT '{}', GET_LOCK('{}', {})"
 KILL = "KILL QUERY {}"
@@ -96,6 +97,8 @@ class Staged:
         self._own: dict[int, Known] = {}
         self._login = login
         self.listener_pid: int | None = None
+        self.lock = ""
+        """Name of the user's lock that the idle connection has, and another one waits for."""
 
     def __enter__(self) -> Staged:
         try:
@@ -154,6 +157,11 @@ class Staged:
         return self._asking.facts.version.text
 
     @property
+    def mariadb(self) -> bool:
+        """Return whether it is a MariaDB."""
+        return self._asking.version.mariadb
+
+    @property
     def _asking(self) -> SqlSession:
         return self._sessions[0]
 
@@ -193,10 +201,12 @@ class Staged:
         listed = bool(self._ask(self._list)[0][1])
         for session in (idle,) if listed else (idle, sleeping, waiting):
             self._open_transaction(session)
-        name = _MARK + secrets.token_hex(6)
+        name = self.lock = _MARK + secrets.token_hex(6)
         with idle.limited(self._left()):
             with contextlib.suppress(StatementError):  # or its id is at one place more
                 idle.run(f"SET pseudo_thread_id = {_OTHER_ID - idle.facts.connection}")
+            with contextlib.suppress(StatementError):  # for a lock of its transaction
+                idle.select(TABLE)
             self._last(idle, LOCK.format(secrets.token_hex(9), name, 0))
         self._begin(sleeping, SLEEP.format(secrets.token_hex(7), LONGEST))
         lock = LOCK.format(secrets.token_hex(11), name, LONGEST)
