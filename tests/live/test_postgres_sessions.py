@@ -32,8 +32,8 @@ ACTIVITY = (
     " FROM pg_stat_activity WHERE pid <> pg_backend_pid()) a"
 )
 WAITING = (
-    "SELECT coalesce(json_agg(query), '[]') FROM pg_stat_activity WHERE backend_type = 'client backend'"
-    " AND pid <> pg_backend_pid() AND wait_event IS NOT NULL"
+    "SELECT coalesce(json_agg(query), '[]') FROM pg_stat_activity"
+    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND wait_event IS NOT NULL"
 )
 UNTRACKED = "SET track_activities = off"
 OTHER_NAMES = frozenset({"logical replication launcher"})
