@@ -232,7 +232,7 @@ static struct stall_error *take_sessions(struct stall_capturer *capturer,
 					  &capturer->server_waits);
 	if (err)
 		return err;
-	if ((!wanted && !sessions.count && !sessions.rejected) ||
+	if ((!wanted && !capturer->server_waits.servers) ||
 	    capturer->sessions.size > MAX_SESSION_LINES)
 		return NULL;
 	stall_sessions_write(&sessions, snapshot, &capturer->sessions);

@@ -11,6 +11,7 @@
 #include "base/json_writer.h"
 #include "base/output.h"
 #include "capture/backends.h"
+#include "introspect/postgres.h"
 #include "introspect/sessions.h"
 #include "snapshot/read_child.h"
 #include "snapshot/snapshot.h"
@@ -227,6 +228,27 @@ struct stall_error *stall_memory_run(const struct stall_capturer_options *option
 	return err;
 }
 
+// Of PostgreSQL, which needs no layout.
+static struct stall_error *read_postgres(struct memory *memory,
+					 const struct stall_capturer_options *options,
+					 struct stall_sessions *sessions)
+{
+	_cleanup_(stall_postgres_waits_deinit) struct stall_postgres_waits waits = {};
+	struct stall_worker *worker = NULL;
+	bool is = false;
+
+	for (size_t i = 0; i < memory->snapshot->process_count; i++)
+		is |= stall_postgres_is(&memory->snapshot->processes[i]);
+	if (!is)
+		return NULL;
+	struct stall_error *err = stall_worker_create(&memory->arena, &options->worker, &worker);
+	if (!err)
+		err = stall_postgres_read(memory->snapshot, worker, options->layout, sessions,
+					  &waits);
+	stall_worker_destroy(worker);
+	return err;
+}
+
 struct stall_error *stall_sessions_run(const struct stall_capturer_options *options, int out)
 {
 	_cleanup_(memory_deinit) struct memory memory = {};
@@ -238,6 +260,8 @@ struct stall_error *stall_sessions_run(const struct stall_capturer_options *opti
 	err = take(&memory, options);
 	if (!err)
 		err = stall_sessions_read(memory.snapshot, options->layout, &sessions);
+	if (!err)
+		err = read_postgres(&memory, options, &sessions);
 	if (err)
 		return err;
 	stall_sessions_write(&sessions, memory.snapshot, &json);

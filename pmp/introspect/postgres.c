@@ -112,6 +112,7 @@ static struct stall_error *read_server(const struct stall_snapshot *snapshot,
 						 count, &found);
 	if (err || !found)
 		return err;
+	waits->servers++;
 	err = stall_postgres_read_procs(&server);
 	if (!err)
 		err = stall_postgres_read_entries(&server, sessions);

@@ -492,7 +492,8 @@ static void take_entry(const struct entries *entries, const struct candidate *ca
 	if (!stall_session_name(candidate->name_text, candidate->name_done, SIZE_MAX,
 				ret->application, sizeof(ret->application)))
 		ret->application[0] = '\0';
-	if (state != STALL_PG_DISABLED)
+	// Processes without a database have none.
+	if (state != STALL_PG_DISABLED && stall_postgres_u32(bytes, layout->database))
 		ret->transaction = time_of(bytes, layout->xact_start) != 0;
 	// A statement can have begun since the capture did.
 	if (since && state != STALL_PG_DISABLED)

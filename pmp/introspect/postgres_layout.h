@@ -23,7 +23,7 @@ enum stall_postgres_symbol {
 	STALL_PG_PORT,
 	STALL_PG_QUERY,
 	STALL_PG_QUERY_SIZE,
-	// Variables that are new in a version: they tell which one it is.
+	// Variables that are new in a version: they show which one it is.
 	STALL_PG_SINCE_10,
 	STALL_PG_SINCE_11,
 	STALL_PG_SINCE_12,

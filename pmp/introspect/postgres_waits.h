@@ -33,6 +33,7 @@ struct stall_postgres_wait {
 struct stall_postgres_waits {
 	struct stall_postgres_wait *waits;
 	size_t count;
+	size_t servers; // whose memory was read
 };
 
 static inline void stall_postgres_waits_deinit(struct stall_postgres_waits *waits)

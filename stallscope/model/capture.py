@@ -173,8 +173,9 @@ class Lock(msgspec.Struct, frozen=True):
     source: str = "futex"
     created: Annotated[str | None, ADDED] = None
     """``file:line`` that created it, from a server's report: it identifies the lock."""
-    mode: Annotated[str | None, ADDED] = None
-    """How it is held, as in the report: ``exclusive``, ``wait exclusive``."""
+    mode: Annotated[str | None, OPTIONAL] = None
+    """How it is held, as in the report: ``exclusive``, ``wait exclusive``; of PostgreSQL the mode
+    that is waited for."""
     locked_at: Annotated[str | None, ADDED] = None
     """``file:line`` that last took it in exclusive mode."""
 

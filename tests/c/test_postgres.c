@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backends and locks of PostgreSQL, read from images of its shared memory, whole and damaged.
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -110,6 +111,24 @@ static void test_every_version(void)
 		result_deinit(&result);
 		image_destroy(image);
 	}
+}
+
+static void test_hosts(void)
+{
+	struct postgres_image *image = make(1700);
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x0a000207)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+
+	memcpy(image_entry(image, 0) + image->layout.client, &v4, sizeof(v4));
+	memcpy(image_entry(image, 1) + image->layout.client, &v6, sizeof(v6));
+	memset(image_entry(image, 2) + image->layout.client, 0, sizeof(v6));
+	struct result result = read_image(image, NULL);
+	CHECK_STRING(session_of(&result, 0)->host, "10.0.2.7");
+	CHECK_STRING(session_of(&result, 1)->host, "::1");
+	CHECK_STRING(session_of(&result, 2)->host, "");
+	CHECK_STRING(session_of(&result, 3)->host, "[local]");
+	result_deinit(&result);
+	image_destroy(image);
 }
 
 // The version is not one of a list: other numbers of states would be taken for those of another one.
@@ -457,6 +476,7 @@ static void test_random_damage(void)
 int main(void)
 {
 	test_every_version();
+	test_hosts();
 	test_layout();
 	test_keys();
 	test_given_layout();
