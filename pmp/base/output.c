@@ -26,6 +26,7 @@ struct stall_output {
 	char *directory;
 	const char *name; // in path
 	bool force;
+	bool all_may_read;
 	int dirfd;
 	int fd;	    // of a file: in the child that writes it
 	char *data; // of a file, until the commit
@@ -97,8 +98,8 @@ static struct stall_error *open_temporary(struct stall_output *output)
 		return stall_error_os(errno, "%s: cannot create a file in its directory",
 				      output->path);
 	// The umask can only have removed bits.
-	if (fchmod(output->fd, 0600) < 0)
-		return stall_error_os(errno, "%s: cannot set mode 0600", output->path);
+	if (fchmod(output->fd, output->all_may_read ? 0644 : 0600) < 0)
+		return stall_error_os(errno, "%s: cannot set its mode", output->path);
 	return NULL;
 }
 
@@ -184,6 +185,11 @@ struct stall_error *stall_output_create(const char *path, bool force, struct sta
 		return err;
 	*ret = no_cleanup_ptr(output);
 	return NULL;
+}
+
+void stall_output_let_all_read(struct stall_output *output)
+{
+	output->all_may_read = true;
 }
 
 void stall_output_destroy(struct stall_output *output)

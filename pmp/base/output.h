@@ -18,6 +18,8 @@ struct stall_error *stall_output_create(const char *path, bool force, struct sta
 struct stall_error *stall_output_create_fd(int fd, struct stall_output **ret);
 // Discards everything that is written.
 struct stall_error *stall_output_create_null(struct stall_output **ret);
+// A file for everybody to read: 0644 instead of 0600. Before the commit.
+void stall_output_let_all_read(struct stall_output *output);
 // Without a commit there is no file.
 void stall_output_destroy(struct stall_output *output);
 

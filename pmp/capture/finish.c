@@ -174,6 +174,34 @@ static struct stall_error *note_modules(struct stall_snapshot *snapshot,
 	return NULL;
 }
 
+// All processes of a server have the same files.
+static bool is_first_pack_error(const struct stall_unwound *unwound, size_t index)
+{
+	const char *error = unwound->modules[index].pack_error;
+
+	for (size_t i = 0; i < index; i++) {
+		const char *earlier = unwound->modules[i].pack_error;
+
+		if (earlier && strcmp(earlier, error) == 0)
+			return false;
+	}
+	return true;
+}
+
+// A pack that is there and does not help.
+static struct stall_error *note_packs(struct stall_snapshot *snapshot,
+				      const struct stall_unwound *unwound)
+{
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < unwound->module_count; i++) {
+		if (unwound->modules[i].pack_error && is_first_pack_error(unwound, i))
+			err = stall_snapshot_note(snapshot, "pack-unusable", "%s",
+						  unwound->modules[i].pack_error);
+	}
+	return err;
+}
+
 static struct stall_error *note_late(struct stall_snapshot *snapshot)
 {
 	for (size_t i = 0; i < snapshot->process_count; i++) {
@@ -231,6 +259,8 @@ static struct stall_error *note_missing(struct stall_snapshot *snapshot,
 			"the unwinding child died or was late: some stacks are not unwound");
 	if (!err)
 		err = note_modules(snapshot, unwound);
+	if (!err)
+		err = note_packs(snapshot, unwound);
 	if (!err)
 		err = note_late(snapshot);
 	if (!err)

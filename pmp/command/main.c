@@ -21,6 +21,7 @@
 #include "command/feature_report.h"
 #include "command/memory_command.h"
 #include "command/options.h"
+#include "command/pack_command.h"
 #include "command/rings_command.h"
 #include "command/symbolize_lines.h"
 #include "command/waits_command.h"
@@ -177,6 +178,30 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 	return stall_privileges_reduce(&privileges);
 }
 
+static struct stall_error *symbolize(const struct stall_options *options)
+{
+	const struct stall_symbolizer_options symbolizer_options = {
+		.dirs = options->debug_dirs,
+		.dir_count = options->debug_dir_count,
+		.pack_dirs = options->pack_dirs,
+		.pack_dir_count = options->pack_dir_count,
+	};
+
+	return stall_symbolize_lines(&symbolizer_options, STDIN_FILENO, STDOUT_FILENO);
+}
+
+static struct stall_error *pack(const struct stall_options *options)
+{
+	const struct stall_pack_options pack_options = {
+		.file = options->file,
+		.output = options->output,
+		.debug_dir = options->debug_dir_count ? options->debug_dirs[0] : NULL,
+		.force_overwrite = options->force_overwrite,
+	};
+
+	return stall_pack_run(&pack_options, STDOUT_FILENO);
+}
+
 static struct stall_error *run(const struct stall_options *options, bool *ret_partial)
 {
 	switch (options->command) {
@@ -196,8 +221,9 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 		return stall_rings_run(&options->rings, options->pids, options->capture.pid_count,
 				       &options->watch.source, STDOUT_FILENO);
 	case STALL_COMMAND_SYMBOLIZE:
-		return stall_symbolize_lines(options->debug_dirs, options->debug_dir_count,
-					     STDIN_FILENO, STDOUT_FILENO);
+		return symbolize(options);
+	case STALL_COMMAND_PACK:
+		return pack(options);
 	case STALL_COMMAND_SERVE:
 		return stall_serve(&options->serve, &options->capture, &options->watch,
 				   STDIN_FILENO, STDOUT_FILENO);

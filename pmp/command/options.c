@@ -130,108 +130,6 @@ static struct stall_error *set_capture_interval(struct stall_serve_options *opti
 	return err;
 }
 
-const char stall_help[] =
-	"stallscope-probe: takes the stacks of all threads of a live process\n"
-	"\n"
-	"Usage:\n"
-	"  stallscope-probe snap --pid PID [--pid PID ...] [OPTIONS]   one capture, or a burst\n"
-	"  stallscope-probe serve --pid PID [--pid PID ...] [OPTIONS]  a capture for each line "
-	"\"snap\",\n"
-	"                                          \"snap FILE\" on standard input, until "
-	"\"quit\"\n"
-	"  stallscope-probe waits --pid PID [--pid PID ...] [OPTIONS]  long waits for locks and "
-	"files,\n"
-	"                                          a JSON line each interval; docs/probe.md\n"
-	"  stallscope-probe core --core FILE [--exe FILE] [--sysroot DIR] [OPTIONS]\n"
-	"                                          a capture of a core file\n"
-	"  stallscope-probe ring --ring FILE [--sysroot DIR] [OPTIONS]\n"
-	"                                          a capture of a ring of libstallscope.so\n"
-	"  stallscope-probe rings [--pid PID ... | --ring FILE ...] [--recording on|off]\n"
-	"                         [--threshold [K=]MS ...]\n"
-	"                                          rings of libstallscope.so and their "
-	"servers, as JSON\n"
-	"  stallscope-probe memory --pid PID       its threads and pieces of its memory, for a "
-	"calibration\n"
-	"  stallscope-probe sessions --pid PID --layout 'KEY=NUMBER ...'  what its connections "
-	"run\n"
-	"  stallscope-probe symbolize [--debug-dir DIR ...]  names addresses: lines in, JSON "
-	"lines out\n"
-	"  stallscope-probe features               what works on this machine, as JSON\n"
-	"  stallscope-probe --version | --help\n"
-	"\n"
-	"RISKS: the default backend never stops a thread of the target. The backend ptrace does,\n"
-	"one thread at a time, for some microseconds each; it is used only if it is named, or "
-	"with\n"
-	"--allow-stop. A capture holds names of functions, threads and files, no SQL text; only\n"
-	"its owner can read the file.\n"
-	"\n"
-	"Options:\n"
-	"  --backend auto|bpf|proc|ptrace|inproc  auto: the first that works (default)\n"
-	"  --ring FILE|DIR        inproc: the ring of the process, or its folder\n"
-	"  --allow-stop           auto may use a backend that stops threads\n"
-	"  --stop-blocked-reads   ptrace: also stop threads in calls that return EINTR after "
-	"a stop;\n"
-	"                         MySQL 5.5 drops a connection after ten of them\n"
-	"  --max-stack BYTES      bytes to copy of each stack (131072)\n"
-	"  --max-threads N        capture at most N threads (65536)\n"
-	"  --passes N             attempts to read a running thread (8)\n"
-	"  --deadline MS          stop after this time, with what is done (10000)\n"
-	"  --burst N              N captures, with samples of what runs in between (1)\n"
-	"  --burst-interval MS    from one of them to the next (30)\n"
-	"  --no-kernel-stacks     omit the kernel's frames\n"
-	"  --read-string SYMBOL   text of a global variable of the target, e.g. server_version\n"
-	"  --layout 'KEY=NUMBER ...'  where this build of the server keeps its connections\n"
-	"                         and its locks: docs/probe.md\n"
-	"  --debug-dir DIR        separate debug files, in addition to /usr/lib/debug\n"
-	"  --output FILE          instead of standard output; compressed if it ends in .zst\n"
-	"  --force-overwrite      replace FILE if it exists\n"
-	"  --force                continue on a kernel that is known to crash under such "
-	"programs\n"
-	"\n"
-	"Options of waits: --backend auto|bpf|inproc|poll, --ring, and\n"
-	"  --interval MS          time between two lines (1000)\n"
-	"  --duration SECONDS     exit after this time; else at the end of the input, or \"quit\"\n"
-	"  --kind KIND            " STALL_WATCH_KINDS_HELP
-	"  --threshold [KIND=]MS  copy the stacks of longer waits (100)\n"
-	"  --top N                locks and files in a line (20)\n"
-	"  --events               each wait above its threshold, with its stack\n"
-	"  --follow               continue when its processes have ended, for \"target PID\"\n"
-	"                         on standard input\n"
-	"  --no-uprobes           no uprobes in the server's own functions\n"
-	"  --no-attach            as where the kernel refuses to attach programs\n"
-	"  --no-timer             as on a kernel without BPF timers\n"
-	"  --poll-interval MS     poll: polling interval of each thread; default 10, or more\n"
-	"                         if that takes above 5 % of a CPU\n"
-	"  --at-rest              attach nothing, and poll less often, until a wait is past half\n"
-	"                         of its threshold; shorter waits are not counted until then\n"
-	"  --history              what all threads do, once a second\n"
-	"\n"
-	"Options of serve: those of waits but --duration (--backend poll: captures by proc), and\n"
-	"  --watch                watch waits from the start; implied by the options below, and "
-	"by\n"
-	"                         --events, --interval, --at-rest and --history\n"
-	"  --capture-threshold [KIND=]MS  a wait of this length triggers a capture\n"
-	"  --convoy N             so does a wait above its threshold, if N threads wait for\n"
-	"                         the same lock or file\n"
-	"  --capture-interval MS  minimum time between two such captures (10000)\n"
-	"  --captures DIR         their folder; without it they are written as answers\n"
-	"  --burst N              each of them, and of the command \"burst\", is a burst of N\n"
-	"\n"
-	"Exit status: 0 done; 1 failed; 2 wrong usage; 3 done in part, notes in the capture say "
-	"what\n"
-	"is missing.\n"
-	"\n"
-	"Examples:\n"
-	"  stallscope-probe snap --pid $(pidof mysqld) --output stall.jsonl.zst\n"
-	"  stallscope-probe snap --pid $(pidof mysqld) --read-string server_version | jq .type\n"
-	"  stallscope-probe snap --pid 4711 --backend ptrace --deadline 200\n"
-	"  printf 'snap one.jsonl\\nquit\\n' | stallscope-probe serve --pid 4711\n"
-	"  stallscope-probe serve --pid 4711 --captures /dev/shm --capture-threshold 500\n"
-	"  stallscope-probe waits --pid $(pidof mysqld) --duration 60 --kind lock\n"
-	"  stallscope-probe core --core core.4711 --exe /usr/sbin/mysqld\n"
-	"  stallscope-probe snap --pid 4711 --backend inproc\n"
-	"  stallscope-probe ring --ring /run/stallscope/4711-1b2c3d.ring\n";
-
 #define MIN_INTERVAL_NS 10000000
 #define MAX_BURST 10000
 
@@ -250,6 +148,7 @@ enum option_id {
 	OPTION_READ_STRING,
 	OPTION_LAYOUT,
 	OPTION_DEBUG_DIR,
+	OPTION_PACK_DIR,
 	OPTION_OUTPUT,
 	OPTION_FORCE_OVERWRITE,
 	OPTION_FORCE,
@@ -290,6 +189,7 @@ enum option_id {
 #define RINGS (1u << STALL_COMMAND_RINGS)
 #define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
+#define PACK (1u << STALL_COMMAND_PACK)
 #define ANY ~0u
 
 static const struct {
@@ -310,9 +210,11 @@ static const struct {
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
 	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE | MEMORY},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
-	 LIVE | WAITS | SAVED | SYMBOLIZE},
-	{{"output", required_argument, NULL, OPTION_OUTPUT}, 1u << STALL_COMMAND_SNAP | SAVED},
-	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED},
+	 LIVE | WAITS | SAVED | SYMBOLIZE | PACK},
+	{{"pack-dir", required_argument, NULL, OPTION_PACK_DIR}, LIVE | WAITS | SAVED | SYMBOLIZE},
+	{{"output", required_argument, NULL, OPTION_OUTPUT},
+	 1u << STALL_COMMAND_SNAP | SAVED | PACK},
+	{{"force-overwrite", no_argument, NULL, OPTION_FORCE_OVERWRITE}, LIVE | SAVED | PACK},
 	{{"force", no_argument, NULL, OPTION_FORCE}, LIVE | WAITS},
 	{{"core", required_argument, NULL, OPTION_CORE}, CORE},
 	{{"exe", required_argument, NULL, OPTION_EXE}, CORE},
@@ -347,6 +249,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
 	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
 	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
+	[STALL_COMMAND_PACK] = "pack",
 };
 
 static struct stall_error *add_pid(struct stall_options *options, const char *text)
@@ -382,6 +285,17 @@ static struct stall_error *add_debug_dir(struct stall_options *options, const ch
 	options->debug_dirs[options->debug_dir_count++] = dir;
 	options->capture.worker.debug_dir = dir;
 	options->watch.worker.debug_dir = dir;
+	return NULL;
+}
+
+static struct stall_error *add_pack_dir(struct stall_options *options, const char *dir)
+{
+	if (options->pack_dir_count == STALL_MAX_PACK_DIRS)
+		return stall_usage("more than %d --pack-dir", STALL_MAX_PACK_DIRS);
+	options->pack_dirs[options->pack_dir_count++] = dir;
+	options->capture.worker.pack_dirs = options->watch.worker.pack_dirs = options->pack_dirs;
+	options->capture.worker.pack_dir_count = options->pack_dir_count;
+	options->watch.worker.pack_dir_count = options->pack_dir_count;
 	return NULL;
 }
 
@@ -543,6 +457,8 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return stall_layout_add(&options->layout, value);
 	case OPTION_DEBUG_DIR:
 		return add_debug_dir(options, value);
+	case OPTION_PACK_DIR:
+		return add_pack_dir(options, value);
 	case OPTION_OUTPUT:
 		options->output = value;
 		return NULL;
@@ -578,6 +494,13 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 
 	for (size_t i = 0; i < KNOWN_OPTIONS; i++)
 		long_options[i] = known_options[i].option;
+	// FILE may come first.
+	if (options->command == STALL_COMMAND_PACK && argc > 1 && argv[1][0] != '-') {
+		options->file = argv[1];
+		argv[1] = argv[0];
+		argv++;
+		argc--;
+	}
 	opterr = 0;
 	optind = 1;
 	while ((id = getopt_long(argc, argv, "+:h", long_options, &index)) != -1) {
@@ -598,6 +521,8 @@ static struct stall_error *parse_options(struct stall_options *options, int argc
 		if (err)
 			return err;
 	}
+	if (options->command == STALL_COMMAND_PACK && !options->file && optind < argc)
+		options->file = argv[optind++];
 	if (optind < argc)
 		return stall_usage("%s: unexpected argument \"%s\"", argv[0], argv[optind]);
 	return NULL;
@@ -616,6 +541,8 @@ static struct stall_error *check(const struct stall_options *options, const char
 		if (err)
 			return err;
 	}
+	if (bit & PACK && (!options->file || !options->output))
+		return stall_usage("pack: FILE and --output are needed");
 	if (bit & CORE && !options->core)
 		return stall_usage("core: --core is missing");
 	if (bit & RING && !options->capture.snapshot.ring)
@@ -670,7 +597,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, memory, sessions, symbolize or features");
+				   "rings, memory, sessions, symbolize, pack or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;

@@ -11,6 +11,7 @@
 #include "base/layout.h"
 #include "capture/burst.h"
 #include "capture/capturer.h"
+#include "command/pack_command.h"
 #include "command/rings_command.h"
 #include "command/waits_command.h"
 #include "serve/serve.h"
@@ -33,6 +34,7 @@ enum stall_command {
 	STALL_COMMAND_RINGS,
 	STALL_COMMAND_MEMORY,
 	STALL_COMMAND_SESSIONS,
+	STALL_COMMAND_PACK,
 };
 
 struct stall_options {
@@ -43,6 +45,9 @@ struct stall_options {
 	const char *strings[STALL_MAX_STRINGS];
 	const char *debug_dirs[STALL_MAX_DEBUG_DIRS];
 	size_t debug_dir_count;
+	const char *pack_dirs[STALL_MAX_PACK_DIRS];
+	size_t pack_dir_count;
+	const char *file; // of pack
 	struct stall_layout layout;
 	const char *core, *exe, *sysroot;
 	const char *output; // NULL: standard output

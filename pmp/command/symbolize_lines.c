@@ -108,11 +108,13 @@ static void write_symbol(struct stall_json *json, const struct stall_symbolized 
 }
 
 static void write_answer(struct stall_json *json, const struct request *request, const char *file,
-			 const struct stall_error *failed, const struct stall_symbolized *symbols)
+			 bool is_pack, const struct stall_error *failed,
+			 const struct stall_symbolized *symbols)
 {
 	stall_json_open(json, '{');
 	stall_json_member_uint(json, "id", request->id);
 	stall_json_member_string(json, "file", file);
+	stall_json_member_bool(json, "is_pack", is_pack);
 	stall_json_member_string(json, "error", failed ? failed->message : NULL);
 	stall_json_key(json, "symbols");
 	stall_json_open(json, '[');
@@ -133,6 +135,7 @@ static struct stall_error *answer(struct stall_symbolizer *symbolizer, char *lin
 	_cleanup_(request_deinit) struct request request = {};
 	_cleanup_free_ struct stall_symbolized *symbols = NULL;
 	const char *file = NULL;
+	bool is_pack = false;
 
 	struct stall_error *err = parse_request(line, &request);
 	if (err)
@@ -143,8 +146,8 @@ static struct stall_error *answer(struct stall_symbolizer *symbolizer, char *lin
 	_cleanup_error_ struct stall_error *failed =
 		stall_symbolizer_lookup(symbolizer, request.build_id, request.path,
 					request.addresses, request.callers, request.count, symbols,
-					&file);
-	write_answer(json, &request, file, failed, symbols);
+					&file, &is_pack);
+	write_answer(json, &request, file, is_pack, failed, symbols);
 	return json->failed ? &stall_enomem : NULL;
 }
 
@@ -153,7 +156,7 @@ static void symbolizer_destroyp(struct stall_symbolizer **symbolizer)
 	stall_symbolizer_destroy(*symbolizer);
 }
 
-struct stall_error *stall_symbolize_lines(const char *const *debug_dirs, size_t count, int in,
+struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options *options, int in,
 					  int out)
 {
 	const struct stall_sandbox_options sandbox = {
@@ -174,7 +177,7 @@ struct stall_error *stall_symbolize_lines(const char *const *debug_dirs, size_t 
 	if (!err)
 		err = stall_sandbox_enter(&sandbox);
 	if (!err)
-		err = stall_symbolizer_create(debug_dirs, count, &symbolizer);
+		err = stall_symbolizer_create(options, &symbolizer);
 	while (!err && (size = getline(&line, &capacity, file)) > 0) {
 		json.size = 0;
 		if (size > MAX_LINE)

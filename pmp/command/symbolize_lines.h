@@ -3,11 +3,10 @@
 #ifndef STALL_SYMBOLIZE_LINES_H
 #define STALL_SYMBOLIZE_LINES_H
 
-#include <stddef.h>
-
 #include "base/error.h"
+#include "unwind/symbolize.h"
 
-struct stall_error *stall_symbolize_lines(const char *const *debug_dirs, size_t count, int in,
+struct stall_error *stall_symbolize_lines(const struct stall_symbolizer_options *options, int in,
 					  int out);
 
 #endif

@@ -26,26 +26,75 @@ static bool has_symtab(const struct stall_elf *elf)
 	return stall_elf_section_by_type(elf, SHT_SYMTAB);
 }
 
-struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_debug_dirs *dirs,
-					const char *path, struct stall_binary **ret)
+// A pack that cannot be used counts as missing, and its error is kept.
+static struct stall_error *find_pack(struct stall_binary *binary,
+				     const struct stall_pack_dirs *packs)
+{
+	char *path = NULL;
+	struct stall_error *err =
+		stall_pack_dirs_find_for(packs, binary->elf, &binary->pack, &path);
+
+	if (err == &stall_enomem)
+		return err;
+	if (err) {
+		binary->pack_error = strdup(err->message);
+		stall_error_destroy(err);
+		return binary->pack_error ? NULL : &stall_enomem;
+	}
+	if (path) {
+		free(binary->debug_path);
+		binary->debug_path = path;
+	}
+	return NULL;
+}
+
+static struct stall_error *init_tables(struct stall_binary *binary)
+{
+	binary->site_capacity = binary->name_capacity = 256;
+	binary->sites = calloc(binary->site_capacity, sizeof(*binary->sites));
+	binary->names = calloc(binary->name_capacity, sizeof(*binary->names));
+	return binary->sites && binary->names ? NULL : &stall_enomem;
+}
+
+struct stall_error *stall_binary_create_packed(struct stall_pack *pack, char *path,
+					       struct stall_binary **ret)
 {
 	_cleanup_(binary_destroyp) struct stall_binary *binary = calloc(1, sizeof(*binary));
-	struct stall_error *err = NULL;
+
+	if (!binary) {
+		stall_pack_destroy(pack);
+		free(path);
+		return &stall_enomem;
+	}
+	binary->pack = pack;
+	binary->debug_path = path;
+	struct stall_error *err = init_tables(binary);
+	if (!err)
+		err = stall_symbols_create(NULL, NULL, pack, &binary->symbols);
+	if (err)
+		return err;
+	*ret = no_cleanup_ptr(binary);
+	return NULL;
+}
+
+struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_debug_dirs *dirs,
+					const struct stall_pack_dirs *packs, const char *path,
+					struct stall_binary **ret)
+{
+	_cleanup_(binary_destroyp) struct stall_binary *binary = calloc(1, sizeof(*binary));
 
 	if (!binary) {
 		stall_elf_destroy(elf);
 		return &stall_enomem;
 	}
 	binary->elf = elf;
-	binary->site_capacity = binary->name_capacity = 256;
-	binary->sites = calloc(binary->site_capacity, sizeof(*binary->sites));
-	binary->names = calloc(binary->name_capacity, sizeof(*binary->names));
-	if (!binary->sites || !binary->names)
-		return &stall_enomem;
-	if (dirs && !has_symtab(elf))
+	struct stall_error *err = init_tables(binary);
+	if (!err && dirs && !has_symtab(elf))
 		err = stall_debug_file_open(dirs, elf, path, &binary->debug, &binary->debug_path);
+	if (!err && packs && !has_symtab(elf) && !(binary->debug && has_symtab(binary->debug)))
+		err = find_pack(binary, packs);
 	if (!err)
-		err = stall_symbols_create(elf, binary->debug, &binary->symbols);
+		err = stall_symbols_create(elf, binary->debug, binary->pack, &binary->symbols);
 	if (!err)
 		err = stall_cfi_create(elf, binary->debug, &binary->cfi);
 	if (err)
@@ -74,7 +123,9 @@ void stall_binary_destroy(struct stall_binary *binary)
 	stall_cfi_destroy(binary->cfi);
 	stall_elf_destroy(binary->debug);
 	stall_elf_destroy(binary->elf);
+	stall_pack_destroy(binary->pack);
 	free(binary->debug_path);
+	free(binary->pack_error);
 	free(binary);
 }
 
@@ -151,7 +202,8 @@ static void look_up(struct stall_binary *binary, uint64_t address, bool exact,
 	uint64_t inside = exact ? address : address - 1;
 
 	*ret = (struct stall_site){.key = address * 2 + exact};
-	ret->row = stall_cfi_row(binary->cfi, inside, &ret->bad_cfi);
+	if (binary->cfi)
+		ret->row = stall_cfi_row(binary->cfi, inside, &ret->bad_cfi);
 	// A signal handler returns to the very start of the trampoline; its unwind information
 	// begins a byte early for that reason (glibc sysdeps/unix/sysv/linux/x86_64/libc_sigaction.c),
 	// its symbol does not.

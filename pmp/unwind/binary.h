@@ -6,6 +6,7 @@
 #include "unwind/cfi.h"
 #include "unwind/debug_file.h"
 #include "unwind/elf_file.h"
+#include "unwind/pack_dirs.h"
 #include "unwind/symbols.h"
 
 // A function's names. One per function of the file, shared by its addresses.
@@ -35,9 +36,11 @@ struct stall_known_object {
 #define STALL_KNOWN_OBJECTS 64
 
 struct stall_binary {
-	struct stall_elf *elf;
+	struct stall_elf *elf; // NULL: there is a pack alone
 	struct stall_elf *debug;
-	char *debug_path;
+	struct stall_pack *pack;
+	char *debug_path; // of the file or the pack that the names come from; NULL: the file itself
+	char *pack_error; // why a pack is not used; NULL: none is there, or it is
 	struct stall_symbols *symbols;
 	struct stall_cfi *cfi;
 	struct stall_site *sites;
@@ -48,9 +51,14 @@ struct stall_binary {
 	size_t object_count;
 };
 
-// Takes `elf` over, on failure too. Reads the symbol tables.
+// Takes `elf` over, on failure too. Reads the symbol tables. Where the file and its debug file have
+// none of static functions, a pack is searched for. `dirs` and `packs` may be NULL.
 struct stall_error *stall_binary_create(struct stall_elf *elf, const struct stall_debug_dirs *dirs,
-					const char *path, struct stall_binary **ret);
+					const struct stall_pack_dirs *packs, const char *path,
+					struct stall_binary **ret);
+// Names alone, without the file. Takes the pack and the path over, on failure too.
+struct stall_error *stall_binary_create_packed(struct stall_pack *pack, char *path,
+					       struct stall_binary **ret);
 void stall_binary_destroy(struct stall_binary *binary);
 
 // `exact`: the address is that of an instruction to be executed next (the innermost frame, or one

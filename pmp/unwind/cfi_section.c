@@ -3,23 +3,14 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include "base/cleanup.h"
 #include "unwind/dwarf_codes.h"
+#include "unwind/elf_section.h"
 
 #define MAX_SECTION (256U << 20) // decompressed
 #define MAX_ENTRIES (4U << 20)	 // MySQL 9.7 has 110,000
 #define MAX_AUGMENTATION 16
-#define PACKED_BY_ZSTD 2 // ELFCOMPRESS_ZSTD, which glibc 2.36 has no name for
-
-// The place of a section in its file.
-struct place {
-	uint64_t offset, stored, address;
-	uint64_t size;	    // more than `stored` where it is compressed
-	uint32_t packed_by; // ELFCOMPRESS_*; 0: it is not
-};
 
 struct function {
 	uint64_t start;
@@ -309,7 +300,7 @@ static uint64_t frames_address(const struct header *header, uint64_t address)
 
 // Uses the table, unless it is shorter than declared, not sorted, or of another section.
 static bool index_by_header(struct stall_cfi_section *section, const struct header *header,
-			    const struct place *place)
+			    const struct stall_elf_place *place)
 {
 	if (place->size < sizeof(*header) || !has_known_encodings(header) || header->count == 0 ||
 	    header->count > (place->size - sizeof(*header)) / sizeof(header->table[0]) ||
@@ -333,43 +324,15 @@ static bool index_by_header(struct stall_cfi_section *section, const struct head
 	return true;
 }
 
-static bool is_readable(const struct stall_elf *elf, const struct place *place)
+static bool find_section(const struct stall_elf *elf, const char *name, struct stall_elf_place *ret)
 {
-	return place->size && place->size <= MAX_SECTION && place->offset <= elf->size &&
-	       place->stored <= elf->size - place->offset;
-}
-
-static bool find_section(const struct stall_elf *elf, const char *name, struct place *ret)
-{
-	const Elf64_Shdr *section = stall_elf_section(elf, name);
-
-	if (!section || section->sh_type == SHT_NOBITS)
-		return false;
-	*ret = (struct place){.offset = section->sh_offset,
-			      .stored = section->sh_size,
-			      .size = section->sh_size,
-			      .address = section->sh_addr};
-	if (section->sh_flags & SHF_COMPRESSED) {
-		Elf64_Chdr packed = {};
-		struct stall_error *err =
-			stall_elf_read(elf, section->sh_offset, &packed, sizeof(packed));
-
-		if (err || section->sh_size < sizeof(packed) || !packed.ch_type) {
-			stall_error_destroy(err);
-			return false;
-		}
-		ret->packed_by = packed.ch_type;
-		ret->offset += sizeof(packed);
-		ret->stored -= sizeof(packed);
-		ret->size = packed.ch_size;
-	}
-	return is_readable(elf, ret);
+	return stall_elf_place_find(elf, name, MAX_SECTION, ret);
 }
 
 // A file without section headers, or with a program header of .eh_frame_hdr alone: its frames are
 // at most what is left of the segment.
-static bool find_by_segments(const struct stall_elf *elf, struct place *ret_header,
-			     struct place *ret_frames)
+static bool find_by_segments(const struct stall_elf *elf, struct stall_elf_place *ret_header,
+			     struct stall_elf_place *ret_frames)
 {
 	const Elf64_Phdr *found = NULL;
 	struct header header;
@@ -385,10 +348,10 @@ static bool find_by_segments(const struct stall_elf *elf, struct place *ret_head
 		stall_error_destroy(err);
 		return false;
 	}
-	*ret_header = (struct place){.offset = found->p_offset,
-				     .stored = found->p_filesz,
-				     .size = found->p_filesz,
-				     .address = found->p_vaddr};
+	*ret_header = (struct stall_elf_place){.offset = found->p_offset,
+					       .stored = found->p_filesz,
+					       .size = found->p_filesz,
+					       .address = found->p_vaddr};
 	uint64_t address = frames_address(&header, found->p_vaddr);
 	for (size_t i = 0; i < elf->segment_count; i++) {
 		const Elf64_Phdr *load = &elf->segments[i];
@@ -397,17 +360,18 @@ static bool find_by_segments(const struct stall_elf *elf, struct place *ret_head
 		if (load->p_type != PT_LOAD || in >= load->p_filesz)
 			continue;
 		uint64_t size = load->p_filesz - in;
-		*ret_frames = (struct place){.offset = load->p_offset + in,
-					     .stored = size,
-					     .size = size,
-					     .address = address};
-		return is_readable(elf, ret_header) && is_readable(elf, ret_frames);
+		*ret_frames = (struct stall_elf_place){.offset = load->p_offset + in,
+						       .stored = size,
+						       .size = size,
+						       .address = address};
+		return stall_elf_place_is_readable(elf, ret_header, MAX_SECTION) &&
+		       stall_elf_place_is_readable(elf, ret_frames, MAX_SECTION);
 	}
 	return false;
 }
 
-static bool find_eh_frame(const struct stall_elf *elf, struct place *ret_header,
-			  struct place *ret_frames)
+static bool find_eh_frame(const struct stall_elf *elf, struct stall_elf_place *ret_header,
+			  struct stall_elf_place *ret_frames)
 {
 	if (!stall_elf_section(elf, ".eh_frame"))
 		return find_by_segments(elf, ret_header, ret_frames);
@@ -415,42 +379,8 @@ static bool find_eh_frame(const struct stall_elf *elf, struct place *ret_header,
 	if (!find_section(elf, ".eh_frame", ret_frames) || ret_frames->packed_by)
 		return false;
 	if (!find_section(elf, ".eh_frame_hdr", ret_header) || ret_header->packed_by)
-		*ret_header = (struct place){};
+		*ret_header = (struct stall_elf_place){};
 	return true;
-}
-
-static bool unpack(const struct place *place, const uint8_t *packed, uint8_t *ret)
-{
-	uLongf size = place->size;
-
-	if (place->packed_by == ELFCOMPRESS_ZLIB)
-		return uncompress(ret, &size, packed, place->stored) == Z_OK && size == place->size;
-	if (place->packed_by == PACKED_BY_ZSTD)
-		return ZSTD_decompress(ret, place->size, packed, place->stored) == place->size;
-	return false;
-}
-
-// What the section holds; free it.
-static struct stall_error *load(const struct stall_elf *elf, const struct place *place,
-				uint8_t **ret)
-{
-	_cleanup_free_ uint8_t *stored = NULL;
-	struct stall_error *err =
-		stall_elf_load(elf, place->offset, place->stored, MAX_SECTION, &stored);
-
-	if (!err && place->packed_by) {
-		_cleanup_free_ uint8_t *unpacked = malloc(place->size);
-
-		if (!unpacked)
-			return &stall_enomem;
-		if (!unpack(place, stored, unpacked))
-			return stall_error_create(STALL_ERROR_FORMAT,
-						  "a compressed section does not unpack");
-		*ret = no_cleanup_ptr(unpacked);
-	} else if (!err) {
-		*ret = no_cleanup_ptr(stored);
-	}
-	return err;
 }
 
 struct stall_error *stall_cfi_section_open(const struct stall_elf *elf, bool is_eh_frame,
@@ -458,7 +388,7 @@ struct stall_error *stall_cfi_section_open(const struct stall_elf *elf, bool is_
 {
 	_cleanup_(section_destroyp) struct stall_cfi_section *section = calloc(1, sizeof(*section));
 	_cleanup_free_ uint8_t *table = NULL;
-	struct place header = {}, frames;
+	struct stall_elf_place header = {}, frames;
 
 	*ret = NULL;
 	if (!section)
@@ -466,9 +396,9 @@ struct stall_error *stall_cfi_section_open(const struct stall_elf *elf, bool is_
 	if (is_eh_frame ? !find_eh_frame(elf, &header, &frames)
 			: !find_section(elf, ".debug_frame", &frames))
 		return NULL;
-	struct stall_error *err = load(elf, &frames, &section->data);
+	struct stall_error *err = stall_elf_place_load(elf, &frames, MAX_SECTION, &section->data);
 	if (!err && header.size)
-		err = load(elf, &header, &table);
+		err = stall_elf_place_load(elf, &header, MAX_SECTION, &table);
 	if (err)
 		return err;
 	section->is_eh_frame = is_eh_frame;

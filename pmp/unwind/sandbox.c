@@ -104,6 +104,7 @@ static const struct sock_filter filter[] = {
 	ALLOW_WITHOUT(openat, 2, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC),
 	ALLOW(fstat),
 	ALLOW(newfstatat),
+	ALLOW(readlink),
 	ALLOW(lseek),
 	ALLOW(fcntl),
 	ALLOW(getdents64),

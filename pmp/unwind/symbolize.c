@@ -21,6 +21,7 @@ struct known {
 
 struct stall_symbolizer {
 	struct stall_debug_dirs debug_dirs;
+	struct stall_pack_dirs pack_dirs;
 	char **dirs;
 	size_t dir_count;
 	bool scanned;
@@ -34,9 +35,11 @@ static void symbolizer_destroyp(struct stall_symbolizer **symbolizer)
 	stall_symbolizer_destroy(*symbolizer);
 }
 
-struct stall_error *stall_symbolizer_create(const char *const *dirs, size_t count,
+struct stall_error *stall_symbolizer_create(const struct stall_symbolizer_options *options,
 					    struct stall_symbolizer **ret)
 {
+	const char *const *dirs = options->dirs;
+	size_t count = options->dir_count;
 	_cleanup_(symbolizer_destroyp) struct stall_symbolizer *symbolizer =
 		calloc(1, sizeof(*symbolizer));
 
@@ -56,6 +59,9 @@ struct stall_error *stall_symbolizer_create(const char *const *dirs, size_t coun
 		symbolizer->dir_count++;
 	}
 	struct stall_error *err = stall_debug_dirs_init(&symbolizer->debug_dirs, dirs, count);
+	if (!err)
+		err = stall_pack_dirs_init(&symbolizer->pack_dirs, options->pack_dirs,
+					   options->pack_dir_count);
 	if (err)
 		return err;
 	*ret = no_cleanup_ptr(symbolizer);
@@ -76,6 +82,7 @@ void stall_symbolizer_destroy(struct stall_symbolizer *symbolizer)
 		free(symbolizer->dirs[i]);
 	free(symbolizer->dirs);
 	stall_debug_dirs_deinit(&symbolizer->debug_dirs);
+	stall_pack_dirs_deinit(&symbolizer->pack_dirs);
 	stall_file_index_deinit(&symbolizer->index);
 	free(symbolizer);
 }
@@ -168,6 +175,19 @@ static struct stall_error *search_by_build_id(struct search *search)
 	return err;
 }
 
+// A pack alone names functions, too.
+static struct stall_error *find_pack(struct search *search, struct stall_binary **ret)
+{
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+	char *path = NULL;
+	struct stall_error *err = stall_pack_dirs_find(&search->symbolizer->pack_dirs,
+						       search->build_id, &pack, &path);
+
+	if (err || !pack)
+		return err;
+	return stall_binary_create_packed(no_cleanup_ptr(pack), path, ret);
+}
+
 static struct stall_error *find_file(struct search *search, const char *path,
 				     struct stall_binary **ret)
 {
@@ -179,7 +199,10 @@ static struct stall_error *find_file(struct search *search, const char *path,
 		struct stall_elf *elf = search->elf;
 
 		search->elf = NULL;
-		err = stall_binary_create(elf, &search->symbolizer->debug_dirs, path, ret);
+		err = stall_binary_create(elf, &search->symbolizer->debug_dirs,
+					  &search->symbolizer->pack_dirs, path, ret);
+	} else if (!err && search->build_id) {
+		err = find_pack(search, ret);
 	}
 	if (err) {
 		stall_elf_destroy(search->elf);
@@ -236,7 +259,7 @@ struct stall_error *stall_symbolizer_lookup(struct stall_symbolizer *symbolizer,
 					    const char *build_id, const char *path,
 					    const uint64_t *addresses, const bool *callers,
 					    size_t count, struct stall_symbolized *ret,
-					    const char **ret_file)
+					    const char **ret_file, bool *ret_is_pack)
 {
 	struct known *known = NULL;
 
@@ -250,11 +273,13 @@ struct stall_error *stall_symbolizer_lookup(struct stall_symbolizer *symbolizer,
 	if (!known->binary)
 		return stall_error_create(STALL_ERROR_OTHER,
 					  build_id ? "no file with build-id %s: give its directory "
-						     "with --debug-dir"
+						     "with --debug-dir, or that of its pack with "
+						     "--pack-dir"
 						   : "cannot read %s",
 					  build_id ? build_id : path);
 	for (size_t i = 0; i < count; i++)
 		look_up(known->binary, addresses[i], !(callers && callers[i]), &ret[i]);
 	*ret_file = known->binary->debug_path ? known->binary->debug_path : known->file;
+	*ret_is_pack = !strcmp(stall_symbols_source(known->binary->symbols), "pack");
 	return NULL;
 }

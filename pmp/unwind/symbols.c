@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "unwind/debug_file.h"
+#include "unwind/elf_identity.h"
 #include "unwind/symbol_table.h"
 
 #define MAX_SYMBOLS 8000000U // a table; Chromium with debug information has 1 million
@@ -15,13 +16,14 @@
 
 // A symbol table and its string table, on disk: names are read when they are asked for.
 struct source {
-	const struct stall_elf *elf;
+	const struct stall_elf *elf; // NULL: a pack
+	struct stall_pack *pack;
 	uint64_t strings, strings_size; // in the file
 	bool complete;			// .symtab: static functions too
 	uint64_t slide; // what to add, where a debug file was linked at another address
 };
 
-#define MAX_SOURCES 4 // .symtab of the file and of its debug file, .dynsym, .gnu_debugdata
+#define MAX_SOURCES 5 // .symtab of the file and of its debug file, a pack, .dynsym, .gnu_debugdata
 
 struct stall_symbols {
 	struct source sources[MAX_SOURCES];
@@ -100,21 +102,12 @@ static struct stall_error *read_table(struct stall_symbols *symbols, uint8_t sou
 	return err;
 }
 
-static const Elf64_Phdr *text_segment(const struct stall_elf *elf)
-{
-	for (size_t i = 0; i < elf->segment_count; i++) {
-		if (elf->segments[i].p_type == PT_LOAD && (elf->segments[i].p_flags & PF_X))
-			return &elf->segments[i];
-	}
-	return NULL;
-}
-
 // prelink moves a library after its debug file was split off.
-static uint64_t slide_between(const struct stall_elf *main, const struct stall_elf *other)
+static uint64_t slide_between(const struct stall_elf *main, uint64_t other)
 {
-	const Elf64_Phdr *a = text_segment(main), *b = text_segment(other);
+	uint64_t address = main ? stall_elf_text_address(main) : 0;
 
-	return a && b ? a->p_vaddr - b->p_vaddr : 0;
+	return address && other ? address - other : 0;
 }
 
 // A table that cannot be read counts as missing: the file is not trusted, and other tables may have
@@ -138,7 +131,7 @@ static struct stall_error *add_source(struct stall_symbols *symbols, const struc
 		.strings = strings->sh_offset,
 		.strings_size = strings->sh_size,
 		.complete = type == SHT_SYMTAB,
-		.slide = elf == main ? 0 : slide_between(main, elf),
+		.slide = elf == main ? 0 : slide_between(main, stall_elf_text_address(elf)),
 	};
 	symbols->source_count++;
 	struct stall_error *err = read_table(symbols, index, section);
@@ -167,12 +160,54 @@ static struct stall_error *add_dynamic(struct stall_symbols *symbols, const stru
 	return err;
 }
 
-static struct stall_error *read_sources(struct stall_symbols *symbols, const struct stall_elf *elf,
-					const struct stall_elf *debug)
-{
-	bool found;
-	struct stall_error *err = add_source(symbols, elf, elf, SHT_SYMTAB, &found);
+struct adding {
+	struct stall_symbols *symbols;
+	uint8_t source;
+	bool no_memory;
+};
 
+static bool add_packed(void *arg, const struct stall_pack_symbol *symbol)
+{
+	struct adding *adding = arg;
+	struct stall_symbols *symbols = adding->symbols;
+	const struct stall_symbol_entry entry = {
+		.address = symbol->address + symbols->sources[adding->source].slide,
+		.size = symbol->size,
+		.name = symbol->name,
+		.info = symbol->info,
+		.source = adding->source,
+	};
+
+	adding->no_memory =
+		!stall_symbol_table_add(symbol->is_object ? &symbols->objects : &symbols->functions,
+					&entry);
+	return !adding->no_memory;
+}
+
+static struct stall_error *add_pack(struct stall_symbols *symbols, const struct stall_elf *elf,
+				    struct stall_pack *pack)
+{
+	const struct stall_pack_header *header = stall_pack_header(pack);
+	struct adding adding = {.symbols = symbols, .source = (uint8_t)symbols->source_count};
+
+	symbols->sources[symbols->source_count++] = (struct source){
+		.pack = pack,
+		.strings_size = header->names_size,
+		.slide = slide_between(elf, header->text_address),
+	};
+	// What came before a damaged part is as good as the rest of the file.
+	stall_error_destroy(stall_pack_each(pack, add_packed, &adding));
+	return adding.no_memory ? &stall_enomem : NULL;
+}
+
+static struct stall_error *read_sources(struct stall_symbols *symbols, const struct stall_elf *elf,
+					const struct stall_elf *debug, struct stall_pack *pack)
+{
+	struct stall_error *err = NULL;
+	bool found = false;
+
+	if (elf)
+		err = add_source(symbols, elf, elf, SHT_SYMTAB, &found);
 	if (err)
 		return err;
 	if (found) {
@@ -188,7 +223,17 @@ static struct stall_error *read_sources(struct stall_symbols *symbols, const str
 			return NULL;
 		}
 	}
-	return add_dynamic(symbols, elf);
+	// A pack of exported names has no more than the file itself.
+	if (pack && (!elf || stall_pack_header(pack)->symbols != STALL_PACK_DYNSYM)) {
+		err = add_pack(symbols, elf, pack);
+		if (err)
+			return err;
+		if (symbols->functions.count + symbols->objects.count) {
+			symbols->best = "pack";
+			return NULL;
+		}
+	}
+	return elf ? add_dynamic(symbols, elf) : NULL;
 }
 
 static void symbols_destroyp(struct stall_symbols **symbols)
@@ -197,14 +242,14 @@ static void symbols_destroyp(struct stall_symbols **symbols)
 }
 
 struct stall_error *stall_symbols_create(const struct stall_elf *elf, const struct stall_elf *debug,
-					 struct stall_symbols **ret)
+					 struct stall_pack *pack, struct stall_symbols **ret)
 {
 	_cleanup_(symbols_destroyp) struct stall_symbols *symbols = calloc(1, sizeof(*symbols));
 
 	if (!symbols)
 		return &stall_enomem;
 	symbols->best = "none";
-	struct stall_error *err = read_sources(symbols, elf, debug);
+	struct stall_error *err = read_sources(symbols, elf, debug, pack);
 	if (!err)
 		err = stall_symbol_table_finish(&symbols->functions);
 	if (!err)
@@ -240,6 +285,11 @@ static char *read_name(const struct source *source, uint64_t name)
 {
 	char buf[STALL_MAX_LINKAGE];
 
+	if (source->pack) {
+		const char *packed = stall_pack_name(source->pack, (uint32_t)name);
+
+		return packed ? strdup(packed) : NULL;
+	}
 	if (name >= source->strings_size)
 		return NULL;
 	for (size_t size = 256;; size = sizeof(buf)) {
@@ -433,20 +483,47 @@ static bool mangle(const char *name, char *buf, size_t size)
 	return true;
 }
 
-static bool name_is(const char *text, size_t left, const char *name, size_t length)
+// All names of a source.
+struct strings {
+	const struct source *from;
+	uint8_t *loaded; // NULL: a pack's
+};
+
+static void strings_deinit(struct strings *strings)
 {
-	return left > length && memcmp(text, name, length) == 0 &&
-	       (text[length] == 0 || text[length] == '@');
+	free(strings->loaded);
+}
+
+static struct stall_error *load_strings(const struct source *from, struct strings *ret)
+{
+	ret->from = from;
+	if (from->pack)
+		return NULL;
+	return stall_elf_load(from->elf, from->strings, from->strings_size, MAX_STRINGS,
+			      &ret->loaded);
+}
+
+// Valid until the next one. NULL: there is none, or it is damaged.
+static const char *string_of(const struct strings *strings, const struct stall_symbol_entry *entry)
+{
+	const struct source *from = strings->from;
+
+	if (from->pack)
+		return stall_pack_name(from->pack, entry->name);
+	return entry->name < from->strings_size ? (char *)strings->loaded + entry->name : NULL;
+}
+
+static bool name_is(const char *text, const char *name, size_t length)
+{
+	return strncmp(text, name, length) == 0 && (text[length] == 0 || text[length] == '@');
 }
 
 static bool search_names(const struct stall_symbols *symbols, unsigned int source, const char *name,
 			 const struct stall_symbol_entry **ret)
 {
-	const struct source *from = &symbols->sources[source];
-	_cleanup_free_ uint8_t *strings = NULL;
+	_cleanup_(strings_deinit) struct strings strings = {};
 	size_t length = strlen(name);
-	struct stall_error *err =
-		stall_elf_load(from->elf, from->strings, from->strings_size, MAX_STRINGS, &strings);
+	struct stall_error *err = load_strings(&symbols->sources[source], &strings);
 
 	if (err) {
 		stall_error_destroy(err);
@@ -455,10 +532,9 @@ static bool search_names(const struct stall_symbols *symbols, unsigned int sourc
 	const struct stall_symbol_entry *best = NULL;
 	for (size_t i = 0; i < symbols->objects.count; i++) {
 		const struct stall_symbol_entry *entry = &symbols->objects.entries[i];
+		const char *text = entry->source == source ? string_of(&strings, entry) : NULL;
 
-		if (entry->source != source || entry->name >= from->strings_size ||
-		    !name_is((char *)strings + entry->name, from->strings_size + 1 - entry->name,
-			     name, length))
+		if (!text || !name_is(text, name, length))
 			continue;
 		if (!best || binding_rank(entry) < binding_rank(best))
 			best = entry;
@@ -470,21 +546,18 @@ static bool search_names(const struct stall_symbols *symbols, unsigned int sourc
 static struct stall_error *visit_source(const struct stall_symbols *symbols, unsigned int source,
 					stall_symbols_visit *visit, void *arg)
 {
-	const struct source *from = &symbols->sources[source];
-	_cleanup_free_ uint8_t *strings = NULL;
-	struct stall_error *err =
-		stall_elf_load(from->elf, from->strings, from->strings_size, MAX_STRINGS, &strings);
+	_cleanup_(strings_deinit) struct strings strings = {};
+	struct stall_error *err = load_strings(&symbols->sources[source], &strings);
 
 	if (err)
 		return err;
 	for (size_t i = 0; i < symbols->functions.count; i++) {
 		const struct stall_symbol_entry *entry = &symbols->functions.entries[i];
 
-		if (entry->source != source || entry->name >= from->strings_size ||
-		    ELF64_ST_TYPE(entry->info) != STT_FUNC)
+		if (entry->source != source || ELF64_ST_TYPE(entry->info) != STT_FUNC)
 			continue;
-		const char *name = (char *)strings + entry->name;
-		if (strnlen(name, STALL_MAX_LINKAGE) < STALL_MAX_LINKAGE)
+		const char *name = string_of(&strings, entry);
+		if (name && strnlen(name, STALL_MAX_LINKAGE) < STALL_MAX_LINKAGE)
 			visit(arg, name, entry->address);
 	}
 	return NULL;
@@ -500,6 +573,63 @@ struct stall_error *stall_symbols_each_function(const struct stall_symbols *symb
 			return err;
 	}
 	return NULL;
+}
+
+// What a function covers; 0: nothing.
+static uint64_t covered(struct stall_symbols *symbols, const struct stall_symbol_entry *entry,
+			bool is_object)
+{
+	struct stall_symbol symbol;
+
+	if (entry->size || is_object)
+		return entry->size;
+	if (!stall_symbols_find_function(symbols, entry->address, &symbol))
+		return 0;
+	free(symbol.linkage);
+	if (symbol.address != entry->address)
+		return 0;
+	return symbol.size < MAX_UNSIZED ? symbol.size : MAX_UNSIZED;
+}
+
+static struct stall_error *visit_entries(struct stall_symbols *symbols,
+					 const struct strings *strings, bool is_object,
+					 stall_symbols_visit_info *visit, void *arg)
+{
+	const struct stall_symbol_table *table =
+		is_object ? &symbols->objects : &symbols->functions;
+	struct stall_error *err = NULL;
+
+	for (size_t i = 0; !err && i < table->count; i++) {
+		const struct stall_symbol_entry *entry = &table->entries[i];
+		const struct stall_symbol_info info = {
+			.linkage = string_of(&strings[entry->source], entry),
+			.address = entry->address,
+			.size = covered(symbols, entry, is_object),
+			.info = entry->info,
+			.is_object = is_object,
+		};
+
+		if (info.linkage && info.size)
+			err = visit(arg, &info);
+	}
+	return err;
+}
+
+struct stall_error *stall_symbols_each(struct stall_symbols *symbols,
+				       stall_symbols_visit_info *visit, void *arg)
+{
+	struct strings strings[MAX_SOURCES] = {};
+	struct stall_error *err = NULL;
+
+	for (unsigned int i = 0; !err && i < symbols->source_count; i++)
+		err = load_strings(&symbols->sources[i], &strings[i]);
+	if (!err)
+		err = visit_entries(symbols, strings, false, visit, arg);
+	if (!err)
+		err = visit_entries(symbols, strings, true, visit, arg);
+	for (size_t i = 0; i < MAX_SOURCES; i++)
+		strings_deinit(&strings[i]);
+	return err;
 }
 
 bool stall_symbols_find_name(struct stall_symbols *symbols, const char *name,

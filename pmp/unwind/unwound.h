@@ -44,9 +44,11 @@ struct stall_module_info {
 	uint32_t process, module;
 	char build_id[64 + 1]; // hex, "" where there is none
 	uint64_t bias;
-	const char *symbols; // static: ".symtab", ".dynsym", ".gnu_debugdata", "separate", "none"
+	const char *symbols; // static: ".symtab", ".dynsym", ".gnu_debugdata", "separate", "pack",
+			     // "none"
 	const char *cfi;     // static: ".eh_frame", ".debug_frame", "both", "none"
-	const char *debug_file; // path of the separate debug file, or NULL
+	const char *debug_file; // path of the separate debug file or the pack, or NULL
+	const char *pack_error; // names its pack and why it is not used, or NULL
 	const char *error;	// why it could not be read, or NULL
 };
 

@@ -27,6 +27,8 @@
 struct stall_worker {
 	struct stall_arena *arena;
 	char *debug_dir;
+	char *pack_dirs[STALL_MAX_PACK_DIRS];
+	size_t pack_dir_count;
 	unsigned int deadline_ms;
 	uint8_t *region;
 	pid_t pid; // 0: none
@@ -110,6 +112,8 @@ static struct stall_error *start_child(struct stall_worker *worker)
 		.socket = sockets[1],
 		.parent = getpid(),
 		.debug_dir = worker->debug_dir,
+		.pack_dirs = (const char *const *)worker->pack_dirs,
+		.pack_dir_count = worker->pack_dir_count,
 	};
 	worker->has_seen = worker->has_seen_several = false;
 	share_memory(worker, true);
@@ -157,6 +161,12 @@ struct stall_error *stall_worker_create(struct stall_arena *arena,
 	worker->debug_dir = options->debug_dir ? strdup(options->debug_dir) : NULL;
 	if (options->debug_dir && !worker->debug_dir)
 		return &stall_enomem;
+	for (size_t i = 0; i < options->pack_dir_count && i < STALL_MAX_PACK_DIRS; i++) {
+		worker->pack_dirs[i] = strdup(options->pack_dirs[i]);
+		if (!worker->pack_dirs[i])
+			return &stall_enomem;
+		worker->pack_dir_count++;
+	}
 	void *region = mmap(NULL, STALL_WORKER_REGION, PROT_READ | PROT_WRITE,
 			    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (region == MAP_FAILED)
@@ -177,6 +187,8 @@ void stall_worker_destroy(struct stall_worker *worker)
 	stop_child(worker);
 	if (worker->region)
 		munmap(worker->region, STALL_WORKER_REGION);
+	for (size_t i = 0; i < worker->pack_dir_count; i++)
+		free(worker->pack_dirs[i]);
 	free(worker->debug_dir);
 	free(worker);
 }

@@ -11,10 +11,14 @@
 
 #include "base/error.h"
 #include "snapshot/snapshot.h"
+#include "unwind/pack_dirs.h"
 #include "unwind/unwound.h"
 
 struct stall_worker_options {
 	const char *debug_dir; // searched in addition to /usr/lib/debug; may be NULL
+	// Searched before /usr/share/stallscope/packs; at most STALL_MAX_PACK_DIRS.
+	const char *const *pack_dirs;
+	size_t pack_dir_count;
 	unsigned int deadline_ms;
 };
 

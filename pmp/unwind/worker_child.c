@@ -32,6 +32,8 @@ static struct stall_error *enter(struct stall_worker_child *child, struct stall_
 	mprotect(child->arena->base, child->arena->size, PROT_READ);
 	struct stall_error *err =
 		stall_debug_dirs_init(&state->dirs, &child->debug_dir, child->debug_dir ? 1 : 0);
+	if (!err)
+		err = stall_pack_dirs_init(&state->packs, child->pack_dirs, child->pack_dir_count);
 	if (err)
 		return err;
 	state->pages = calloc(STALL_LIVE_PAGES, sizeof(*state->pages));

@@ -16,6 +16,8 @@ struct stall_worker_child {
 	int socket;
 	pid_t parent;
 	const char *debug_dir; // may be NULL
+	const char *const *pack_dirs;
+	size_t pack_dir_count;
 };
 
 // In the forked child: drops its privileges and runs jobs until the socket closes.

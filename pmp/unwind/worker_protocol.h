@@ -107,6 +107,7 @@ enum stall_protocol_symbols {
 	STALL_PROTOCOL_DYNSYM,
 	STALL_PROTOCOL_MINIDEBUG,
 	STALL_PROTOCOL_SEPARATE,
+	STALL_PROTOCOL_PACK,
 };
 
 enum stall_protocol_cfi {
@@ -121,7 +122,7 @@ struct stall_protocol_module_info {
 	uint32_t symbols, cfi;
 	uint64_t bias;
 	char build_id[2 * STALL_BUILD_ID_MAX + 1];
-	uint32_t debug_file, error; // strings of the result + 1; 0: none
+	uint32_t debug_file, pack_error, error; // strings of the result + 1; 0: none
 };
 
 // At the start of the region. Arrays are offsets in the region; the worker fills the last five.

@@ -163,8 +163,8 @@ static void read_stacks(const struct stall_job_layout *layout, const struct coun
 	}
 }
 
-static const char *const symbols_names[] = {"none", ".symtab", ".dynsym", ".gnu_debugdata",
-					    "separate"};
+static const char *const symbols_names[] = {"none",	      ".symtab",  ".dynsym",
+					    ".gnu_debugdata", "separate", "pack"};
 static const char *const cfi_names[] = {"none", ".eh_frame", ".debug_frame", "both"};
 #define NAME_OF(names, value) (names[(value) < sizeof(names) / sizeof(names[0]) ? (value) : 0])
 
@@ -202,6 +202,8 @@ static void read_info(const struct stall_job_layout *layout,
 	copy_build_id(ret->build_id, sizeof(ret->build_id), info.build_id);
 	ret->debug_file =
 		stall_result_string(storage->strings, storage->string_bytes, info.debug_file);
+	ret->pack_error =
+		stall_result_string(storage->strings, storage->string_bytes, info.pack_error);
 	ret->error = stall_result_string(storage->strings, storage->string_bytes, info.error);
 	if (ret->error && known->error)
 		ret->error = known->error;

@@ -126,7 +126,7 @@ static struct stall_error *open_binary(struct stall_worker_state *state, uint32_
 		stall_elf_destroy(elf);
 		return err;
 	}
-	return stall_binary_create(elf, &state->dirs, path, ret);
+	return stall_binary_create(elf, &state->dirs, &state->packs, path, ret);
 }
 
 static struct stall_error *get_binary(struct stall_worker_state *state, uint32_t module,
@@ -173,6 +173,8 @@ static uint32_t symbols_code(const char *source)
 		return STALL_PROTOCOL_DYNSYM;
 	if (strcmp(source, ".gnu_debugdata") == 0)
 		return STALL_PROTOCOL_MINIDEBUG;
+	if (strcmp(source, "pack") == 0)
+		return STALL_PROTOCOL_PACK;
 	return strcmp(source, "separate") == 0 ? STALL_PROTOCOL_SEPARATE
 					       : STALL_PROTOCOL_SYMBOLS_NONE;
 }
@@ -194,6 +196,8 @@ static void describe(struct stall_worker_state *state, const struct stall_binary
 	stall_elf_build_id_text(binary->elf, info->build_id);
 	if (binary->debug_path)
 		info->debug_file = stall_worker_string(state, binary->debug_path);
+	if (binary->pack_error)
+		info->pack_error = stall_worker_string(state, binary->pack_error);
 }
 
 struct stall_binary *stall_worker_binary(struct stall_worker_state *state, uint32_t module)

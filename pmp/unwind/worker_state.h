@@ -38,6 +38,7 @@ struct stall_worker_state {
 	uint8_t *region;	    // shared with the probe: the job and its result
 	int socket;		    // to the probe
 	struct stall_debug_dirs dirs;
+	struct stall_pack_dirs packs;
 	uint64_t jobs;
 	struct stall_worker_file *files;
 	size_t file_count, file_capacity;

@@ -653,7 +653,7 @@ static void test_debug_frame(void)
 	}
 	struct stall_elf *elf = open_elf(path);
 	CHECK_OK(stall_cfi_create(elf, NULL, &cfi));
-	CHECK_OK(stall_symbols_create(elf, NULL, &symbols));
+	CHECK_OK(stall_symbols_create(elf, NULL, NULL, &symbols));
 	CHECK(strcmp(stall_cfi_source(cfi), "both") == 0 ||
 	      strcmp(stall_cfi_source(cfi), ".debug_frame") == 0);
 	size_t functions = 0;

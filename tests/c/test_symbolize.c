@@ -58,9 +58,10 @@ static void copy_self(const char *path)
 static struct stall_symbolizer *make_symbolizer(void)
 {
 	const char *const dirs[] = {dir};
+	const struct stall_symbolizer_options options = {.dirs = dirs, .dir_count = 1};
 	struct stall_symbolizer *symbolizer = NULL;
 
-	CHECK_OK(stall_symbolizer_create(dirs, 1, &symbolizer));
+	CHECK_OK(stall_symbolizer_create(&options, &symbolizer));
 	return symbolizer;
 }
 
@@ -71,9 +72,11 @@ static void check_found(const char *id, const char *path, const char *expected_f
 	const bool callers[] = {false, false, true, false};
 	struct stall_symbolized found[4];
 	const char *file = NULL;
+	bool is_pack = true;
 
-	CHECK_OK(
-		stall_symbolizer_lookup(symbolizer, id, path, addresses, callers, 4, found, &file));
+	CHECK_OK(stall_symbolizer_lookup(symbolizer, id, path, addresses, callers, 4, found, &file,
+					 &is_pack));
+	CHECK(!is_pack);
 	CHECK_STRING(found[0].symbol, "sample");
 	CHECK_INT(found[0].offset, 2);
 	CHECK(!found[0].linkage);
@@ -91,11 +94,12 @@ static void check_fails(const char *id, const char *path)
 	struct stall_symbolizer *symbolizer = make_symbolizer();
 	struct stall_symbolized found;
 	const char *file;
+	bool is_pack;
 
 	// The second time the answer is remembered, and the same.
 	for (int i = 0; i < 2; i++) {
 		struct stall_error *err = stall_symbolizer_lookup(symbolizer, id, path, &address,
-								  NULL, 1, &found, &file);
+								  NULL, 1, &found, &file, &is_pack);
 
 		CHECK(err && err->message[0]);
 		stall_error_destroy(err);
@@ -107,6 +111,7 @@ static void test_fails(void)
 {
 	struct stall_symbolizer *symbolizer;
 	const char *const missing[] = {"/no/such/directory"};
+	const struct stall_symbolizer_options options = {.dirs = missing, .dir_count = 1};
 
 	check_fails("0011223344556677", NULL);
 	check_fails("0011223344556677", "/proc/self/exe"); // another file by that path
@@ -116,7 +121,7 @@ static void test_fails(void)
 	check_fails("../../../../etc/passwd", NULL);
 	check_fails("", NULL);
 	check_fails(NULL, NULL);
-	struct stall_error *err = stall_symbolizer_create(missing, 1, &symbolizer);
+	struct stall_error *err = stall_symbolizer_create(&options, &symbolizer);
 	CHECK(err && err->errnum == ENOENT);
 	stall_error_destroy(err);
 }

@@ -18,7 +18,7 @@ static struct stall_symbols *symbols;
 static void open_image(const struct elf_image *image)
 {
 	CHECK_OK(stall_elf_open_image((const uint8_t *)image, sizeof(*image), false, &elf));
-	CHECK_OK(stall_symbols_create(elf, NULL, &symbols));
+	CHECK_OK(stall_symbols_create(elf, NULL, NULL, &symbols));
 }
 
 static void close_image(void)
@@ -226,7 +226,7 @@ static void test_hostile_tables(void)
 					stall_error_destroy(err);
 					continue;
 				}
-				CHECK_OK(stall_symbols_create(elf, NULL, &symbols));
+				CHECK_OK(stall_symbols_create(elf, NULL, NULL, &symbols));
 				function_at(0x1100);
 				function_at(0x1188);
 				opened++;
@@ -258,7 +258,7 @@ static void test_overlaps_end(void)
 	big->image.sections[IMAGE_SYMBOLS].sh_offset = offsetof(struct big, symbols);
 	big->image.sections[IMAGE_SYMBOLS].sh_size = sizeof(big->symbols);
 	CHECK_OK(stall_elf_open_image((uint8_t *)big, sizeof(*big), false, &elf));
-	CHECK_OK(stall_symbols_create(elf, NULL, &symbols));
+	CHECK_OK(stall_symbols_create(elf, NULL, NULL, &symbols));
 	CHECK_INT(stall_symbols_count(symbols), COUNT);
 	for (uint64_t i = 0; i < 100; i++)
 		function_at(0x1000 + COUNT + i);

@@ -3,8 +3,8 @@
 // By libFuzzer, in place of driver.c, from pmp/unwind/ after a build:
 // clang -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -I../../build/walls/unwind
 // -I../../build/walls/base -I../../build/walls/snapshot ../../tests/fuzz/fuzz_elf.c ../base/error.c
-// binary.c cfi.c cfi_section.c debug_file.c demangle.c elf_file.c expression.c
-// symbol_table.c symbols.c unwind.c -lz -lzstd -llzma -lstdc++
+// binary.c cfi.c cfi_section.c debug_file.c demangle.c elf_file.c elf_identity.c elf_section.c
+// expression.c pack_dirs.c pack_file.c symbol_table.c symbols.c unwind.c -lz -lzstd -llzma -lstdc++
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct stall_error *err = stall_elf_open_image(data, size, false, &elf);
 
 	if (!err)
-		err = stall_binary_create(elf, NULL, NULL, &binary);
+		err = stall_binary_create(elf, NULL, NULL, NULL, &binary);
 	if (err) {
 		stall_error_destroy(err);
 		return 0;
