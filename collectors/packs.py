@@ -13,18 +13,24 @@ import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from types import ModuleType
+from typing import Any, BinaryIO
 
 import msgspec
 
 from stallscope.base.errors import StallscopeError
 
-if TYPE_CHECKING or sys.version_info < (3, 14):
-    from backports import zstd
-else:
-    from compression import zstd
-
-__all__ = ["SUFFIX", "Header", "PackError", "directories", "find", "header", "layout"]
+__all__ = [
+    "SUFFIX",
+    "Header",
+    "PackError",
+    "directories",
+    "find",
+    "header",
+    "layout",
+    "own_directory",
+    "probe_options",
+]
 
 SUFFIX = ".pack"
 SYSTEM = Path("/usr/share/stallscope/packs")
@@ -65,17 +71,27 @@ class Header(msgspec.Struct, frozen=True):
     layouts_plain: int
 
 
+def own_directory() -> Path | None:
+    """Return where the user's own packs are, or would be; None: the user has no home."""
+    data = os.environ.get("XDG_DATA_HOME") or ""
+    if os.path.isabs(data):
+        return Path(data) / "stallscope" / "packs"
+    home = os.environ.get("HOME") or ""
+    return Path(home) / ".local/share/stallscope/packs" if os.path.isabs(home) else None
+
+
 def directories(given: Iterable[Path] = ()) -> list[Path]:
     """Return where packs are: the given directories, the user's own if there is one, the system's.
 
     All but the last are for the probe's ``--pack-dir``.
     """
-    data = os.environ.get("XDG_DATA_HOME") or ""
-    if not os.path.isabs(data):
-        home = os.environ.get("HOME") or ""
-        data = os.path.join(home, ".local/share") if os.path.isabs(home) else ""
-    own = [Path(data) / "stallscope" / "packs"] if data else []
-    return [*given, *(path for path in own if os.path.isdir(path)), SYSTEM]
+    own = own_directory()
+    return [*given, *([own] if own is not None and own.is_dir() else []), SYSTEM]
+
+
+def probe_options(given: Iterable[Path] = ()) -> list[str]:
+    """Return the probe's options for the directories, the user's own among them."""
+    return [word for path in directories(given)[:-1] for word in ("--pack-dir", str(path))]
 
 
 def find(build_id: str, dirs: Sequence[Path]) -> Path | None:
@@ -143,16 +159,13 @@ def _header(file: BinaryIO, path: Path) -> Header:
 
 
 def _checked(
-    start: bytes, blocks: bytes, fields: tuple[object, ...], file_size: int, path: Path
+    start: bytes, blocks: bytes, fields: tuple[Any, ...], file_size: int, path: Path
 ) -> Header:
     (_, _, size, stated, checksum, _, symbols, _, _, functions, objects, layouts, count, _) = (
         fields[:14]
     )
     at, packed, plain = fields[17:20]
     identity, name = fields[23:25]
-    assert isinstance(size, int) and isinstance(stated, int) and isinstance(count, int)
-    assert isinstance(at, int) and isinstance(packed, int) and isinstance(plain, int)
-    assert isinstance(identity, bytes) and isinstance(name, bytes)
     zeroed = bytearray(start)
     zeroed[_CHECKSUM] = bytes(4)
     identity_text = identity.split(b"\0")[0].decode("ascii", "replace")
@@ -169,32 +182,39 @@ def _checked(
         or plain > _MAX_LAYOUTS
     ):
         raise _damaged(path)
-    return msgspec.convert(
-        {
-            "identity": identity_text,
-            "name": name.split(b"\0")[0].decode(errors="replace"),
-            "symbols": _SYMBOLS.get(symbols, "none") if isinstance(symbols, int) else "none",
-            "functions": functions,
-            "objects": objects,
-            "layouts": layouts,
-            "layouts_at": at,
-            "layouts_packed": packed,
-            "layouts_plain": plain,
-        },
-        Header,
+    return Header(
+        identity=identity_text,
+        name=name.split(b"\0")[0].decode(errors="replace"),
+        symbols=_SYMBOLS.get(symbols, "none"),
+        functions=functions,
+        objects=objects,
+        layouts=layouts,
+        layouts_at=at,
+        layouts_packed=packed,
+        layouts_plain=plain,
     )
 
 
 def _unpack(packed: bytes, plain: int, path: Path) -> bytes:
+    zstd = _zstd()
     decompressor = zstd.ZstdDecompressor()
     try:
         # One byte more, so that a frame that holds more is not taken for a complete one.
-        text = decompressor.decompress(packed, max_length=plain + 1)
+        text: bytes = decompressor.decompress(packed, max_length=plain + 1)
     except zstd.ZstdError as error:
         raise _damaged(path) from error
     if len(text) != plain or not decompressor.eof or decompressor.unused_data:
         raise _damaged(path)
     return text
+
+
+def _zstd() -> ModuleType:
+    """Import it where it is needed: the agent needs only the names of directories."""
+    if sys.version_info < (3, 14):
+        from backports import zstd
+    else:
+        from compression import zstd
+    return zstd
 
 
 def _parse(text: bytes, path: Path) -> dict[str, int]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from stallscope.collectors import packs
+
 __all__ = ["command", "given"]
 
 
@@ -22,17 +24,20 @@ def command(
     at_rest: bool = False,
     history: bool = False,
     thresholds: Sequence[str] = (),
+    pack_dirs: Sequence[Path] = (),
 ) -> list[str]:
     """Return what ``snap``, ``serve`` and ``waits`` have in common.
 
     ``interval``: seconds from one line of waits to the next; None: there are none.
     ``at_rest``: nothing is attached until a wait is long. ``history``: what threads do is sampled
     once a second. ``thresholds``: each as the probe takes it.
+    ``pack_dirs``: directories of packs, before the usual ones.
     """
     args = [name, "--backend", backend]
     for pid in pids:
         args += ["--pid", str(pid)]
     args += given(("--ring", ring))
+    args += packs.probe_options(pack_dirs)
     if force_kernel:
         args.append("--force")
     if interval is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
-from stallscope.collectors import gdb, probe, processes, pyspy, rings
+from stallscope.collectors import gdb, packs, probe, processes, pyspy, rings
 from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile, memorysessions
 from stallscope.model.capture import Capture, Note, Process
@@ -45,6 +45,8 @@ class Options(msgspec.Struct, frozen=True):
     passes: int | None = None
     seconds: float = 10.0
     debug_dir: Path | None = None
+    pack_dirs: tuple[Path, ...] = ()
+    """Directories of packs, before the usual ones."""
     force_kernel: bool = False
     captures: int = 1
     """Captures of a burst; the backends of the probe alone take one."""
@@ -84,6 +86,7 @@ def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Optio
         raise StallscopeError(f"no core file {core}")
     args = ["core", "--core", str(core)]
     args += given(("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
+    args += packs.probe_options(options.pack_dirs)
     return _parse(_of_file(core, args + _read_strings(), options))[0]
 
 
@@ -92,6 +95,7 @@ def take_ring(ring: Path, sysroot: Path | None, options: Options) -> Capture:
     recording."""
     args = ["ring", "--ring", str(ring)]
     args += given(("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
+    args += packs.probe_options(options.pack_dirs)
     return _parse(_of_file(ring, args, options))[0]
 
 
@@ -142,6 +146,7 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
         backend=options.backend,
         ring=options.ring,
         force_kernel=options.force_kernel,
+        pack_dirs=options.pack_dirs,
     )
     for flag, wanted in (
         ("--allow-stop", options.allow_stop),

@@ -9,14 +9,14 @@ import shutil
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
-from stallscope.collectors import probe
+from stallscope.collectors import packs, probe
 from stallscope.model.capture import Capture, Frame, Module, Thread
 
 __all__ = ["Debuginfod", "Result", "symbolize"]
@@ -48,6 +48,7 @@ class _Symbol(msgspec.Struct):
 class _Answer(msgspec.Struct):
     id: int
     file: str | None = None
+    is_pack: bool = False
     error: str | None = None
     symbols: list[_Symbol | None] = []
 
@@ -92,10 +93,13 @@ def symbolize(
     capture: Capture,
     *,
     debug_dir: Path | None,
+    pack_dirs: Sequence[Path] = (),
     fetch: Callable[[str], Path] | None = None,
     again: bool = False,
 ) -> Result:
     """Name the frames without a symbol, or, with ``again``, all.
+
+    A debug file comes before a pack.
 
     Only modules with a build-id are looked up: a path alone can be another file on this machine.
     """
@@ -116,18 +120,19 @@ def symbolize(
         if fetch is not None:
             modules = [(module, build_id) for module, build_id, _ in asked]
             problems += _fetch_all(modules, fetch, fetched)
-        answers = _ask(queries, [fetched] if debug_dir is None else [debug_dir, fetched])
+        debug_dirs = [fetched] if debug_dir is None else [debug_dir, fetched]
+        answers = _ask(queries, debug_dirs, pack_dirs)
         for answer in answers.values():
             if answer.file is not None and Path(answer.file).is_relative_to(fetched):
                 answer.file = os.path.realpath(answer.file)
     frames_new: dict[int, Frame] = {}
-    files: dict[Module, str | None] = {}
+    files: dict[Module, _Answer] = {}
     for i, (module, _, frames) in enumerate(asked):
         found = answers.get(i, _NO_ANSWER)
         if found.error is not None or len(found.symbols) != len(frames):
             problems.append(f"{module.path} ({module.build_id}): {found.error or 'no answer'}")
             continue
-        files[module] = found.file
+        files[module] = found
         for frame, symbol in zip(frames, found.symbols, strict=True):
             if symbol is not None:
                 frames_new[id(frame)] = msgspec.structs.replace(
@@ -189,10 +194,13 @@ def _fetch_all(
     return problems
 
 
-def _ask(queries: list[bytes], debug_dirs: list[Path]) -> dict[int, _Answer]:
+def _ask(
+    queries: list[bytes], debug_dirs: list[Path], pack_dirs: Sequence[Path]
+) -> dict[int, _Answer]:
     if not queries:
         return {}
     args = ["symbolize", *(word for path in debug_dirs for word in ("--debug-dir", str(path)))]
+    args += packs.probe_options(pack_dirs)
     out = probe.run(args, seconds=_SECONDS, stdin=b"\n".join(queries) + b"\n")
     try:
         answers = [msgspec.json.decode(line, type=_Answer) for line in out.splitlines() if line]
@@ -201,16 +209,14 @@ def _ask(queries: list[bytes], debug_dirs: list[Path]) -> dict[int, _Answer]:
     return {answer.id: answer for answer in answers}
 
 
-def _rebuild(
-    capture: Capture, frames: dict[int, Frame], files: dict[Module, str | None]
-) -> Capture:
+def _rebuild(capture: Capture, frames: dict[int, Frame], files: dict[Module, _Answer]) -> Capture:
     """Put the named frames, and the modules' debug files, in the place of the old."""
     modules = {
         module: msgspec.structs.replace(
-            module, symbols="separate" if file else module.symbols, debug_file=file
+            module, symbols="pack" if found.is_pack else "separate", debug_file=found.file
         )
-        for module, file in files.items()
-        if file is not None
+        for module, found in files.items()
+        if found.file
     }
     done: dict[int, Frame] = {}
     stacks: dict[int, tuple[Frame, ...]] = {}

@@ -53,6 +53,8 @@ class Options(msgspec.Struct, frozen=True):
     """``inproc``: by the in-process library; ``poll``: from /proc; ``auto``: the best that
     works."""
     ring: Path | None = None
+    pack_dirs: tuple[Path, ...] = ()
+    """Directories of packs, before the usual ones."""
     at_rest: bool = False
     """Attach nothing until a wait is past half of its threshold."""
     history: bool = False
@@ -73,6 +75,7 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
         at_rest=options.at_rest,
         history=options.history,
         thresholds=options.thresholds,
+        pack_dirs=options.pack_dirs,
     )
     if options.duration is not None:
         args += ["--duration", f"{options.duration:.3f}"]

@@ -31,6 +31,7 @@ COMMANDS = {
     "status": "explain a server's status variables and flag abnormal values",
     "calibrate": "learn where this build of a server keeps connections in its memory",
     "symbolize": "add function names to a capture from debug files, by build-id",
+    "pack": "make packs: names and layouts of programs, for hosts without debug files",
     "signatures": "show the signature catalog, or check a signature file",
     "triggers": "show the agent's triggers, or check a trigger file",
     "completion": "print a shell completion script",
@@ -157,6 +158,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import symbolize
 
             return symbolize
+        case "pack":
+            from stallscope.commands import pack
+
+            return pack
         case "signatures":
             from stallscope.commands import signatures
 

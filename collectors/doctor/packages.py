@@ -30,6 +30,11 @@ def how_to_get(path: str, module: Module | None) -> str | None:
         ways.append(f"DEBUGINFOD_URLS={url} stallscope symbolize --debuginfod CAPTURE")
     if path.startswith("/") and module is not None:
         ways.append("give the debug files of its build with --debug-dir")
+        if module.build_id:
+            ways.append(
+                "`stallscope pack DEBUG-FILE` on a host that has them, and copy its"
+                f" {module.build_id}.pack to /usr/share/stallscope/packs here"
+            )
     return "; or ".join(ways) or None
 
 

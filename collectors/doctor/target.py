@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import snapshot
@@ -17,6 +18,9 @@ __all__ = ["access", "calibration", "namespaces"]
 
 _FILES = 5
 """The most functions without names that are listed."""
+_MAX_FILES = 64
+"""The most mapped files that are listed."""
+_COMPLETE = frozenset({"pack", "separate", ".symtab", ".gnu_debugdata"})
 _SPACES = ("pid", "mnt", "net", "user", "cgroup")
 
 
@@ -55,16 +59,19 @@ def _cgroup(place: Place, pid: int) -> str:
     return f"; cgroup {path}" if path else ""
 
 
-def access(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:
+def access(
+    pids: tuple[int, ...], servers: tuple[Server, ...], pack_dirs: tuple[Path, ...] = ()
+) -> Iterator[Check]:
     """Capture the processes once by a backend that stops nothing, and report what is missing."""
     try:
-        capture = snapshot.take(pids, servers, snapshot.Options()).capture
+        capture = snapshot.take(pids, servers, snapshot.Options(pack_dirs=pack_dirs)).capture
     except StallscopeError as error:
         yield Check("access", "missing", f"no capture: {error}", "see the lines above")
         return
     reason = f" ({capture.backend_reason})" if capture.backend_reason else ""
     yield Check("access", "ok", f"{len(capture.threads)} threads by {capture.backend}{reason}")
     yield from _symbols(capture)
+    yield from _files(capture)
     for note in capture.notes:
         yield Check(note.code, "degraded", note.message)
 
@@ -105,3 +112,35 @@ def _has(module: Module | None) -> str:
     if module is None:
         return ""
     return f", symbols: {module.symbols or 'none'}, build-id {module.build_id or 'none'}"
+
+
+def _files(capture: Capture) -> Iterator[Check]:
+    """Say for each mapped file where its names come from; a file of several processes once."""
+    modules = {module.path: module for module in capture.modules if module.path.startswith("/")}
+    for path in list(modules)[:_MAX_FILES]:
+        module = modules[path]
+        complete = module.symbols in _COMPLETE
+        yield Check(
+            "file",
+            "ok",
+            f"{path}: {_source(module)}",
+            None if complete or module.deleted else how_to_get(path, module),
+        )
+    if len(modules) > _MAX_FILES:
+        yield Check("file", "ok", f"{len(modules) - _MAX_FILES} more files are mapped")
+
+
+def _source(module: Module) -> str:
+    match module.symbols:
+        case "pack":
+            return f"names by the pack {module.debug_file}"
+        case "separate":
+            return f"names by the debug file {module.debug_file}"
+        case ".symtab":
+            return "it has its own symbols"
+        case ".gnu_debugdata":
+            return "it has the names of its functions (.gnu_debugdata)"
+        case ".dynsym":
+            return "only the names of exported functions; no debug file and no pack is there"
+        case _:
+            return "no names; no debug file and no pack is there"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "command/options.h"
+#include "command/help.h"
 
 #include "ebpf/wait_kinds.h"
 

@@ -19,6 +19,7 @@
 #include "capture/core_capture.h"
 #include "capture/ring_capture.h"
 #include "command/feature_report.h"
+#include "command/help.h"
 #include "command/memory_command.h"
 #include "command/options.h"
 #include "command/pack_command.h"

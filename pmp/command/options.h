@@ -63,6 +63,4 @@ struct stall_options {
 struct stall_error *stall_options_init(struct stall_options *options, int argc, char **argv);
 void stall_options_deinit(struct stall_options *options);
 
-extern const char stall_help[];
-
 #endif

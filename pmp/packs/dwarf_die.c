@@ -282,7 +282,7 @@ static void apply(struct stall_dwarf_die *die, const struct stall_dwarf_unit *un
 		set_location(die, value);
 		break;
 	case DW_AT_declaration:
-		die->is_declaration = value->number;
+		die->is_declaration |= value->number != 0;
 		break;
 	case DW_AT_external:
 		die->is_external = value->number;
@@ -294,7 +294,9 @@ static void apply(struct stall_dwarf_die *die, const struct stall_dwarf_unit *un
 		die->is_virtual = value->number;
 		break;
 	case DW_AT_signature:
+		// Its definition is in a type unit.
 		die->signature = value->reference;
+		die->is_declaration = true;
 		break;
 	case DW_AT_dwo_name:
 	case DW_AT_GNU_dwo_name:

@@ -13,7 +13,7 @@
 #include "unwind/pack_format.h"
 
 #define MAX_STRUCTURES 1024
-#define MAX_STEPS UINT64_C(400000000) // entries that are read; MariaDB 11.4 has 27 million
+#define MAX_STEPS UINT64_C(200000000) // entries that are read; MariaDB 11.4 has 27 million
 #define MAX_NAMESPACES 8
 
 struct reading {
@@ -39,30 +39,34 @@ static struct stall_structure *find(const struct reading *reading, const char *n
 	return NULL;
 }
 
-// Most units of a server have the same definitions.
-static struct stall_error *add(struct reading *reading, const char *name,
+// Most units of a server have the same definitions. A structure's own name comes before a typedef:
+// C code of MariaDB knows THD as a stand-in, struct opaque_THD.
+static struct stall_error *add(struct reading *reading, const char *name, bool is_typedef,
 			       const struct stall_dwarf_unit *unit,
 			       const struct stall_dwarf_die *die)
 {
 	struct stall_structure *known = find(reading, name);
 
-	if (known && known->is_ambiguous)
+	if (known && (known->is_typedef == is_typedef ? known->is_ambiguous : is_typedef))
 		return NULL;
 	uint64_t shape = stall_structure_shape(unit, die, &reading->steps);
-	if (known) {
+	if (known && known->is_typedef == is_typedef) {
 		known->is_ambiguous = known->shape != shape;
 		return NULL;
 	}
-	if (reading->count == MAX_STRUCTURES) {
+	if (!known && reading->count == MAX_STRUCTURES) {
 		reading->layouts->is_incomplete = true;
 		return NULL;
 	}
-	struct stall_structure *structure = &reading->structures[reading->count++];
-	*structure = (struct stall_structure){.shape = shape};
-	strcpy(structure->name, name);
-	if (!stall_structure_flatten(unit, die, &reading->steps, structure))
+	if (known)
+		stall_structure_deinit(known);
+	else
+		known = &reading->structures[reading->count++];
+	*known = (struct stall_structure){.shape = shape, .is_typedef = is_typedef};
+	strcpy(known->name, name);
+	if (!stall_structure_flatten(unit, die, &reading->steps, known))
 		return &stall_enomem;
-	reading->layouts->is_incomplete |= structure->is_cut;
+	reading->layouts->is_incomplete |= known->is_cut;
 	return NULL;
 }
 
@@ -82,10 +86,14 @@ static struct stall_error *consider(struct reading *reading, const char *scope,
 	if (!stall_structure_name(die->name, name + length, sizeof(name) - length) ||
 	    !stall_layout_is_wanted(name))
 		return NULL;
-	if (die->tag == DW_TAG_typedef &&
+	bool is_typedef = die->tag == DW_TAG_typedef;
+	if (is_typedef &&
 	    !stall_structure_resolve(&die->type, &reading->steps, &target_unit, &target))
 		return NULL;
-	return target.has_byte_size ? add(reading, name, target_unit, &target) : NULL;
+	// "typedef struct NAME NAME" is no other name.
+	if (is_typedef && target.name && strcmp(target.name, die->name) == 0)
+		return NULL;
+	return target.has_byte_size ? add(reading, name, is_typedef, target_unit, &target) : NULL;
 }
 
 static struct stall_error *scan(struct reading *reading, const char *scope,

@@ -12,8 +12,6 @@
 #include "base/error.h"
 #include "packs/dwarf_sections.h"
 
-#define STALL_LAYOUT_MAX_KEY 95 // a longer one is left out
-
 struct stall_layouts {
 	char *text;
 	size_t size;

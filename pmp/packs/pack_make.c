@@ -70,6 +70,8 @@ static struct stall_error *open_files(struct making *making)
 	char real[PATH_MAX];
 	int fd = stall_open_file_at(AT_FDCWD, making->path);
 
+	if (fd < 0 && errno == EINVAL)
+		return stall_error_create(STALL_ERROR_FORMAT, "not a regular file");
 	if (fd < 0)
 		return stall_error_os(errno, "cannot read it");
 	struct stall_error *err = stall_elf_open(fd, &making->elf);

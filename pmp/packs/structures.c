@@ -13,6 +13,7 @@
 #define MAX_FOUND 200000     // members of one structure, before the deepest are left out
 #define MAX_KEPT 4000	     // THD of MySQL 9.7 has so many in four levels
 #define MAX_OFFSET (1U << 30)
+#define MAX_STEPS 2000000 // entries that are read for one structure
 
 void stall_structure_deinit(struct stall_structure *structure)
 {
@@ -297,12 +298,14 @@ static void remove_deepest(struct stall_structure *structure)
 bool stall_structure_flatten(const struct stall_dwarf_unit *unit, const struct stall_dwarf_die *die,
 			     uint64_t *steps, struct stall_structure *structure)
 {
-	struct walk walk = {.structure = structure, .steps = steps};
+	uint64_t own_steps = *steps < MAX_STEPS ? *steps : MAX_STEPS, all = own_steps;
+	struct walk walk = {.structure = structure, .steps = &own_steps};
 	const struct place place = {.key_length = strlen(structure->name)};
 
 	strcpy(walk.key, structure->name);
 	structure->size = die->byte_size;
 	walk_members(&walk, unit, die, &place);
+	*steps -= all - own_steps;
 	if (walk.no_memory)
 		return false;
 	if (structure->count)

@@ -4,7 +4,8 @@
 #define STALL_STRUCTURES_H
 
 #include "packs/dwarf_die.h"
-#include "packs/layouts.h"
+
+#define STALL_LAYOUT_MAX_KEY 95 // a longer one is left out
 
 struct stall_member {
 	char *key;
@@ -18,6 +19,7 @@ struct stall_structure {
 	uint64_t size, shape;	      // shape: a hash of its own members
 	struct stall_member *members; // by their keys
 	size_t count, capacity;
+	bool is_typedef; // `name` is another name of it
 	bool is_ambiguous, is_cut;
 };
 

@@ -66,6 +66,8 @@ class ProbeSettings(msgspec.Struct, frozen=True):
     backend: str = "auto"
     ring: Path | None = None
     """The ring of the backend inproc, or its folder; None: it is searched for."""
+    pack_dirs: tuple[Path, ...] = ()
+    """Directories of packs, before the usual ones."""
     force_kernel: bool = False
     burst: BurstSettings = BurstSettings(captures=1)
     """The captures of which each file has a burst."""
@@ -80,6 +82,7 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
         pids,
         backend=settings.backend,
         ring=settings.ring,
+        pack_dirs=settings.pack_dirs,
         force_kernel=settings.force_kernel,
         interval=settings.interval if watch else None,
         top=settings.top,

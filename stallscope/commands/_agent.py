@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--triggers", type=Path, metavar="FILE", help="your own triggers (TOML)")
     _store.add_dest_argument(what)
     _options.add_inproc_arguments(what)
+    _options.add_pack_argument(what)
     _options.add_uprobes_argument(what)
     what.add_argument(
         "--always-on",
@@ -179,6 +180,7 @@ class CommandEnvironment:
                 force_kernel=args.force_kernel,
                 backend=_rings.backend(args),
                 ring=args.ring,
+                pack_dirs=_options.pack_dirs(args),
             ),
             settings,
             put,

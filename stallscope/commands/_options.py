@@ -8,17 +8,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stallscope.base.errors import UsageError
 from stallscope.commands._numbers import port
 
 __all__ = [
     "WAIT_BACKENDS",
     "add_force_kernel_argument",
     "add_inproc_arguments",
+    "add_pack_argument",
     "add_place_arguments",
     "add_ring_argument",
     "add_signatures_argument",
     "add_target_arguments",
     "add_uprobes_argument",
+    "pack_dirs",
 ]
 
 
@@ -45,6 +48,27 @@ def add_ring_argument(parser: argparse._ActionsContainer) -> None:
         metavar="FILE|DIR",
         help="inproc: the server's ring, or its directory (default: search the usual ones)",
     )
+
+
+def add_pack_argument(parser: argparse._ActionsContainer) -> None:
+    """Add the option for directories of packs."""
+    parser.add_argument(
+        "--pack-dir",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="directory of packs (stallscope pack), before the user's own and"
+        " /usr/share/stallscope/packs",
+    )
+
+
+def pack_dirs(args: argparse.Namespace) -> tuple[Path, ...]:
+    """Return the directories that were given."""
+    for path in args.pack_dir:
+        if not path.is_dir():
+            raise UsageError(f"--pack-dir {path}: no such directory")
+    return tuple(args.pack_dir)
 
 
 def add_signatures_argument(parser: argparse._ActionsContainer) -> None:

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_target_arguments(parser)
     _sql.add_sql_arguments(parser)
+    _options.add_pack_argument(parser)
     parser.add_argument("--dest", type=Path, metavar="DIR", help="the store to check")
     parser.add_argument("--json", action="store_true", help="print JSON (stallscope.doctor/1)")
 
@@ -106,11 +107,12 @@ def _checks(args: argparse.Namespace) -> Iterator[Check]:
 def _of_server(
     args: argparse.Namespace, place: Place, pids: tuple[int, ...], servers: tuple[Server, ...]
 ) -> Iterator[Task]:
+    access = partial(target.access, pids, servers, _options.pack_dirs(args))
     yield Task("server", partial(_name, pids, servers))
     yield Task("server-container", partial(target.namespaces, place))
     yield Task("server-confinement", partial(confinement.confinement, place))
     yield Task("inproc", partial(inproc.agent, place, pids))
-    yield Task("access", partial(target.access, pids, servers), _ACCESS_SECONDS)
+    yield Task("access", access, _ACCESS_SECONDS)
     if _is_sql_server(place.server):
         yield Task("calibration", partial(target.calibration, pids[0]), _ACCESS_SECONDS)
 

@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory of separate debug files, by build-id",
     )
+    _options.add_pack_argument(how)
     how.add_argument(
         "--deadline",
         type=_common.seconds,
@@ -241,6 +242,7 @@ def _capture(args: argparse.Namespace) -> Capture:
         passes=args.passes,
         seconds=_deadline(args),
         debug_dir=args.debug_dir,
+        pack_dirs=_options.pack_dirs(args),
         force_kernel=args.force_kernel,
         captures=_captures(args),
         interval_ms=args.interval,

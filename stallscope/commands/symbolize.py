@@ -9,7 +9,8 @@ from pathlib import Path
 
 from stallscope.base.errors import Exit, UsageError
 from stallscope.base.text import one_line
-from stallscope.collectors import symbols
+from stallscope.collectors import packs, symbols
+from stallscope.commands import _options
 from stallscope.model import capturefile
 
 __all__ = ["EPILOG", "add_arguments", "run"]
@@ -17,6 +18,7 @@ __all__ = ["EPILOG", "add_arguments", "run"]
 EPILOG = """\
 examples:
   stallscope symbolize stall.jsonl.zst --debug-dir /usr/lib/debug -o named.jsonl.zst
+  stallscope symbolize stall.jsonl.zst --pack-dir packs -o named.jsonl.zst
   DEBUGINFOD_URLS=https://debuginfod.debian.net stallscope symbolize stall.jsonl --debuginfod \\
       -o named.jsonl
 """
@@ -31,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory with .build-id/xx/….debug, like /usr/lib/debug",
     )
+    _options.add_pack_argument(parser)
     parser.add_argument(
         "--debuginfod",
         action="store_true",
@@ -45,13 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Exit:
     """Rewrite the capture; report on stderr what could not be named."""
-    if args.debug_dir is None and not args.debuginfod:
-        raise UsageError("no debug files: give --debug-dir DIR or --debuginfod")
+    pack_dirs = _options.pack_dirs(args)
+    has_packs = any(path.is_dir() for path in packs.directories(pack_dirs))
+    if args.debug_dir is None and not args.debuginfod and not has_packs:
+        raise UsageError(
+            "no debug files and no packs: give --debug-dir DIR, --pack-dir DIR or --debuginfod"
+        )
     if args.debug_dir is not None and not args.debug_dir.is_dir():
         raise UsageError(f"no directory {args.debug_dir}")
     capture = capturefile.read(args.capture)
     fetch = symbols.Debuginfod() if args.debuginfod else None
-    result = symbols.symbolize(capture, debug_dir=args.debug_dir, fetch=fetch, again=args.all)
+    result = symbols.symbolize(
+        capture,
+        debug_dir=args.debug_dir,
+        pack_dirs=pack_dirs,
+        fetch=fetch,
+        again=args.all,
+    )
     if args.output is not None:
         capturefile.write(result.capture, args.output, force=args.force)
     else:

@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="interval between captures (default: what 0.6%% of one CPU allows, 1 to 30)",
     )
     _options.add_inproc_arguments(what)
+    _options.add_pack_argument(what)
     _options.add_uprobes_argument(what)
     _options.add_force_kernel_argument(what)
     _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
@@ -126,6 +127,7 @@ def _live(args: argparse.Namespace) -> Source:
         dest=args.dest,
         backend=_rings.backend(args),
         ring=args.ring,
+        pack_dirs=_options.pack_dirs(args),
     )
     return LiveSource(pids, servers, signatures, options, _sessions(args, servers))
 

@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="take stacks of longer waits, of all kinds or of kind K (default 100)",
     )
     _options.add_inproc_arguments(what)
+    _options.add_pack_argument(what)
     _options.add_uprobes_argument(what)
     what.add_argument(
         "--follow",
@@ -154,6 +155,7 @@ def _wait_options(args: argparse.Namespace) -> waits.Options:
         force_kernel=args.force_kernel,
         backend=_rings.backend(args),
         ring=args.ring,
+        pack_dirs=_options.pack_dirs(args),
     )
 
 

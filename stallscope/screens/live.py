@@ -64,6 +64,8 @@ class LiveOptions(msgspec.Struct, frozen=True):
     backend: str = "auto"
     ring: Path | None = None
     """The ring of the backend inproc, or its folder; None: it is searched for."""
+    pack_dirs: tuple[Path, ...] = ()
+    """Directories of packs, before the usual ones."""
     dest: Path | None = None
     """Of the store; None: the one that is read where none is named, if there is one."""
 
@@ -198,6 +200,7 @@ class LiveSource:
             interval=self._options.interval if watch else None,
             uprobes=self._options.uprobes,
             history=True,
+            pack_dirs=self._options.pack_dirs,
         )
         args += ["--read-string", "server_version"]
         return [*args, "--layout", self._layout] if self._layout else args

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs: written, read, damaged, found; and layouts of structures of this very program.
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "base/cleanup.h"
+#include "check.h"
+#include "elf_image.h"
+#include "packs/layouts.h"
+#include "packs/pack_make.h"
+#include "packs/pack_writer.h"
+#include "packs/structures.h"
+#include "unwind/pack_dirs.h"
+#include "unwind/pack_file.h"
+#include "unwind/symbols.h"
+
+#define ID "0123456789abcdef"
+#define FUNCTIONS 3000
+
+static char folder[] = "/tmp/stallscope-packs-XXXXXX";
+
+static uint64_t function_address(int index)
+{
+	return 0x1000 + (uint64_t)index * 32;
+}
+
+// Long enough that they take several blocks.
+static void function_name(int index, char ret[256])
+{
+	snprintf(ret, 256, "_ZN4some4long9namespaceILi%dEE%0180dEv", index, index);
+}
+
+static struct stall_pack_writer *make_writer(const uint8_t **ret, size_t *ret_size)
+{
+	static const char layouts[] = "THD#size=8\nTHD.thread_id=4\n";
+	struct stall_pack_header header = {.machine = EM_X86_64,
+					   .symbols = STALL_PACK_SYMTAB,
+					   .text_address = 0x1000};
+	struct stall_pack_writer *writer;
+	char name[256];
+
+	CHECK_OK(stall_pack_writer_create(&writer));
+	for (int i = 0; i < FUNCTIONS; i++) {
+		function_name(i, name);
+		CHECK_OK(stall_pack_writer_add(writer, name, function_address(i), 20,
+					       ELF64_ST_INFO(STB_LOCAL, STT_FUNC), false));
+	}
+	// Below the last function: the addresses of objects begin anew.
+	CHECK_OK(stall_pack_writer_add(writer, "_ZL9LOCK_open", 0x800, 8,
+				       ELF64_ST_INFO(STB_LOCAL, STT_OBJECT), true));
+	CHECK_OK(stall_pack_writer_add(writer, "", 0x900, 8, 0, true));
+	strcpy(header.identity, ID);
+	strcpy(header.name, "mariadbd");
+	CHECK_OK(stall_pack_writer_finish(writer, &header, layouts, strlen(layouts), 2, ret,
+					  ret_size));
+	return writer;
+}
+
+static int file_of(const uint8_t *bytes, size_t size)
+{
+	int fd = memfd_create("pack", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+	return fd;
+}
+
+static bool count_symbol(void *arg, const struct stall_pack_symbol *symbol)
+{
+	int *counts = arg;
+
+	counts[symbol->is_object]++;
+	if (symbol->is_object) {
+		CHECK_INT(symbol->address, 0x800);
+		CHECK_INT(symbol->size, 8);
+	} else {
+		CHECK_INT(symbol->address, function_address(counts[0] - 1));
+	}
+	return true;
+}
+
+static void test_what_is_written_is_read(const uint8_t *bytes, size_t size)
+{
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+	int counts[2] = {};
+
+	CHECK_OK(stall_pack_open(file_of(bytes, size), ID, &pack));
+	const struct stall_pack_header *header = stall_pack_header(pack);
+	CHECK_STRING(header->name, "mariadbd");
+	CHECK_INT(header->function_count, FUNCTIONS);
+	CHECK_INT(header->object_count, 1);
+	CHECK(header->block_count > 3);
+	CHECK_OK(stall_pack_each(pack, count_symbol, counts));
+	CHECK_INT(counts[0], FUNCTIONS);
+	CHECK_INT(counts[1], 1);
+}
+
+static void check_function(struct stall_symbols *symbols, int index)
+{
+	struct stall_symbol symbol = {};
+	char name[256];
+
+	function_name(index, name);
+	CHECK(stall_symbols_find_function(symbols, function_address(index) + 19, &symbol));
+	CHECK_STRING(symbol.linkage, name);
+	free(symbol.linkage);
+	// Between two functions.
+	CHECK(!stall_symbols_find_function(symbols, function_address(index) + 20, &symbol));
+}
+
+static void test_symbols_come_from_it(const uint8_t *bytes, size_t size)
+{
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+	struct stall_symbols *symbols = NULL;
+	struct stall_symbol symbol = {};
+
+	CHECK_OK(stall_pack_open(file_of(bytes, size), ID, &pack));
+	CHECK_OK(stall_symbols_create(NULL, NULL, pack, &symbols));
+	CHECK_STRING(stall_symbols_source(symbols), "pack");
+	// Back and forth, so that blocks are dropped and unpacked again.
+	for (int i = 0; i < FUNCTIONS; i += 97) {
+		check_function(symbols, i);
+		check_function(symbols, FUNCTIONS - 1 - i);
+	}
+	CHECK(stall_symbols_find_name(symbols, "LOCK_open", &symbol));
+	CHECK_INT(symbol.address, 0x800);
+	free(symbol.linkage);
+	CHECK(stall_symbols_find_object(symbols, 0x803, &symbol));
+	CHECK_STRING(symbol.linkage, "_ZL9LOCK_open");
+	free(symbol.linkage);
+	CHECK(!stall_symbols_find_name(symbols, "LOCK_close", &symbol));
+	stall_symbols_destroy(symbols);
+}
+
+// A program that was moved by 0x5000 after the pack was made, and has no table of its own.
+static void test_moved_program(const uint8_t *bytes, size_t size)
+{
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+	_cleanup_(stall_elf_destroyp) struct stall_elf *elf = NULL;
+	struct stall_symbols *symbols = NULL;
+	struct stall_symbol symbol = {};
+	struct elf_image image;
+
+	image_init(&image, SHT_DYNSYM);
+	image.segments[0] = (Elf64_Phdr){.p_type = PT_LOAD,
+					 .p_flags = PF_X,
+					 .p_vaddr = 0x6000,
+					 .p_memsz = 0x1000};
+	image.ehdr.e_phoff = offsetof(struct elf_image, segments);
+	image.ehdr.e_phentsize = sizeof(Elf64_Phdr);
+	image.ehdr.e_phnum = 1;
+	CHECK_OK(stall_elf_open_image((const uint8_t *)&image, sizeof(image), false, &elf));
+	CHECK_OK(stall_pack_open(file_of(bytes, size), ID, &pack));
+	CHECK_OK(stall_symbols_create(elf, NULL, pack, &symbols));
+	CHECK_STRING(stall_symbols_source(symbols), "pack");
+	CHECK(stall_symbols_find_function(symbols, 0x5000 + function_address(7), &symbol));
+	CHECK_INT(symbol.address, 0x5000 + function_address(7));
+	free(symbol.linkage);
+	stall_symbols_destroy(symbols);
+}
+
+static void check_refused(const uint8_t *bytes, size_t size, const char *identity)
+{
+	struct stall_pack *pack = NULL;
+	struct stall_error *err = stall_pack_open(file_of(bytes, size), identity, &pack);
+
+	CHECK(err && err->message[0] && !strchr(err->message, '\n'));
+	CHECK(!pack);
+	stall_error_destroy(err);
+}
+
+static void test_another_build(const uint8_t *bytes, size_t size)
+{
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+
+	check_refused(bytes, size, "fedcba9876543210");
+	CHECK_OK(stall_pack_open(file_of(bytes, size), NULL, &pack));
+}
+
+static void test_torn(const uint8_t *bytes, size_t size)
+{
+	for (size_t cut = 0; cut < size; cut += cut < 512 ? 1 : 997)
+		check_refused(bytes, cut, ID);
+	check_refused((const uint8_t *)"\x7f"
+				       "ELF and something else",
+		      24, ID);
+}
+
+// With the right checksum, as an attacker would write it.
+static void sign(uint8_t *bytes, size_t size)
+{
+	struct stall_pack_header header;
+
+	memcpy(&header, bytes, sizeof(header));
+	if (header.header_size > size)
+		return;
+	memset(bytes + offsetof(struct stall_pack_header, checksum), 0, 4);
+	uint32_t sum = (uint32_t)crc32(0, bytes, header.header_size);
+	memcpy(bytes + offsetof(struct stall_pack_header, checksum), &sum, 4);
+}
+
+static bool name_all(void *arg, const struct stall_pack_symbol *symbol)
+{
+	const char *name = stall_pack_name(arg, symbol->name);
+
+	return !name || strlen(name) <= STALL_PACK_MAX_LINKAGE;
+}
+
+static void read_all(const uint8_t *bytes, size_t size)
+{
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+	struct stall_error *err = stall_pack_open(file_of(bytes, size), ID, &pack);
+
+	if (!err)
+		err = stall_pack_each(pack, name_all, pack);
+	CHECK(!err || err->message[0]);
+	stall_error_destroy(err);
+}
+
+static void test_damaged_header(const uint8_t *bytes, size_t size)
+{
+	_cleanup_free_ uint8_t *copy = malloc(size);
+
+	for (size_t at = 0; at < sizeof(struct stall_pack_header) + 8; at++) {
+		memcpy(copy, bytes, size);
+		copy[at] ^= 0xff;
+		check_refused(copy, size, ID);
+		sign(copy, size);
+		read_all(copy, size);
+	}
+}
+
+static void test_damaged_parts(const uint8_t *bytes, size_t size)
+{
+	struct stall_pack_header header;
+	_cleanup_free_ uint8_t *copy = malloc(size);
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+	struct stall_symbols *symbols = NULL;
+	struct stall_symbol symbol;
+
+	memcpy(&header, bytes, sizeof(header));
+	memcpy(copy, bytes, size);
+	memset(copy + header.table.offset, 0xa5, header.table.packed);
+	CHECK_OK(stall_pack_open(file_of(copy, size), ID, &pack));
+	CHECK_OK(stall_symbols_create(NULL, NULL, pack, &symbols));
+	CHECK_STRING(stall_symbols_source(symbols), "none");
+	stall_symbols_destroy(symbols);
+	stall_pack_destroy(no_cleanup_ptr(pack));
+
+	memcpy(copy, bytes, size);
+	memset(copy + header.names.offset, 0xa5, 64); // the first block of names alone
+	CHECK_OK(stall_pack_open(file_of(copy, size), ID, &pack));
+	CHECK_OK(stall_symbols_create(NULL, NULL, pack, &symbols));
+	CHECK(!stall_symbols_find_function(symbols, function_address(0), &symbol));
+	check_function(symbols, FUNCTIONS - 1);
+	stall_symbols_destroy(symbols);
+}
+
+static void write_pack(const char *name, const uint8_t *bytes, size_t size)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+	CHECK(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+	close(fd);
+}
+
+static void test_found_by_name(const uint8_t *bytes, size_t size)
+{
+	const char *paths[] = {"/no/such/folder", folder};
+	struct stall_pack_dirs dirs;
+	struct stall_pack *pack = NULL;
+	char *path = NULL, expected[256];
+
+	CHECK_OK(stall_pack_dirs_init(&dirs, paths, 2));
+	write_pack(ID ".pack", bytes, size);
+	CHECK_OK(stall_pack_dirs_find(&dirs, ID, &pack, &path));
+	snprintf(expected, sizeof(expected), "%s/%s", folder, ID ".pack");
+	CHECK_STRING(path, expected);
+	stall_pack_destroy(pack);
+	free(path);
+	pack = NULL;
+	CHECK_OK(stall_pack_dirs_find(&dirs, "00112233", &pack, &path));
+	CHECK_OK(stall_pack_dirs_find(&dirs, "../" ID, &pack, &path));
+	CHECK(!pack);
+	// Of another build under this name, and torn: errors that name the file.
+	write_pack("00112233.pack", bytes, size);
+	struct stall_error *err = stall_pack_dirs_find(&dirs, "00112233", &pack, &path);
+	CHECK(err && strstr(err->message, "00112233.pack"));
+	stall_error_destroy(err);
+	write_pack("00112233.pack", bytes, size / 2);
+	err = stall_pack_dirs_find(&dirs, "00112233", &pack, &path);
+	CHECK(err && strstr(err->message, "torn"));
+	stall_error_destroy(err);
+	stall_pack_dirs_deinit(&dirs);
+}
+
+static void test_identities(void)
+{
+	CHECK(stall_identity_is_valid("0123abcd"));
+	CHECK(stall_identity_is_valid("crc32-0123abcd-1f"));
+	CHECK(!stall_identity_is_valid(""));
+	CHECK(!stall_identity_is_valid("abc"));
+	CHECK(!stall_identity_is_valid("0123ABCD"));
+	CHECK(!stall_identity_is_valid("crc32-"));
+	CHECK(!stall_identity_is_valid("crc32-0123abcd"));
+	CHECK(!stall_identity_is_valid("crc32-0123abcd-"));
+	CHECK(!stall_identity_is_valid("crc32-0123abcd-1f/"));
+	CHECK(!stall_identity_is_valid("../../etc/passwd"));
+}
+
+/* Layouts. */
+
+// Under names that a pack has.
+struct rw_lock_t {
+	int lock_word;
+	union {
+		long by_number;
+		struct {
+			char low, high;
+		};
+	};
+	unsigned int bits : 3;
+	struct {
+		void *owner;
+		struct rw_lock_t *next; // a pointer is not followed
+	} inner;
+	int waiters[4];
+};
+typedef struct {
+	char flag;
+	const volatile struct rw_lock_t nested;
+} mutex_t;
+// A pack has a structure's own name, not the typedef that C code has for it.
+struct opaque_THD {
+	int unused;
+};
+
+static struct rw_lock_t a_lock __attribute__((used));
+static mutex_t a_mutex __attribute__((used));
+static struct opaque_THD a_thd __attribute__((used));
+
+static long value_of(const struct stall_layouts *layouts, const char *key)
+{
+	char line[128];
+
+	snprintf(line, sizeof(line), "\n%s=", key);
+	const char *found = memmem(layouts->text, layouts->size, line, strlen(line));
+	if (!found && !strncmp(layouts->text, line + 1, strlen(line) - 1))
+		found = layouts->text - 1;
+	return found ? strtol(found + strlen(line), NULL, 10) : -1;
+}
+
+static void test_layouts(void)
+{
+	_cleanup_(stall_elf_destroyp) struct stall_elf *elf = NULL;
+	_cleanup_(stall_dwarf_destroyp) struct stall_dwarf *dwarf = NULL;
+	struct stall_layouts layouts = {};
+
+	CHECK_OK(stall_elf_open(open("/proc/self/exe", O_RDONLY | O_CLOEXEC), &elf));
+	CHECK_OK(stall_dwarf_open(elf, &dwarf));
+	CHECK(dwarf);
+	CHECK_OK(stall_layouts_read(dwarf, &layouts));
+	CHECK(!layouts.is_incomplete && !layouts.is_split && !layouts.ambiguous);
+	CHECK_INT(value_of(&layouts, "rw_lock_t#size"), sizeof(a_lock));
+	CHECK_INT(value_of(&layouts, "rw_lock_t.lock_word"), offsetof(struct rw_lock_t, lock_word));
+	CHECK_INT(value_of(&layouts, "rw_lock_t.by_number"), offsetof(struct rw_lock_t, by_number));
+	CHECK_INT(value_of(&layouts, "rw_lock_t.high"), offsetof(struct rw_lock_t, high));
+	CHECK_INT(value_of(&layouts, "rw_lock_t.inner"), offsetof(struct rw_lock_t, inner));
+	CHECK_INT(value_of(&layouts, "rw_lock_t.inner.next"),
+		  offsetof(struct rw_lock_t, inner.next));
+	CHECK_INT(value_of(&layouts, "rw_lock_t.waiters"), offsetof(struct rw_lock_t, waiters));
+	CHECK_INT(value_of(&layouts, "rw_lock_t.bits"), -1);
+	CHECK_INT(value_of(&layouts, "rw_lock_t.inner.next.waiters"), -1);
+	CHECK_INT(value_of(&layouts, "mutex_t#size"), sizeof(a_mutex));
+	CHECK_INT(value_of(&layouts, "mutex_t.nested.inner.owner"),
+		  offsetof(mutex_t, nested.inner.owner));
+	CHECK_INT(value_of(&layouts, "opaque_THD#size"), -1);
+	stall_layouts_deinit(&layouts);
+}
+
+static void test_names(void)
+{
+	char name[32];
+
+	CHECK(stall_structure_name("sux_lock<ssux_lock_impl<true> >", name, sizeof(name)));
+	CHECK_STRING(name, "sux_lock<ssux_lock_impl<true>>");
+	CHECK(!stall_structure_name("", name, sizeof(name)));
+	CHECK(!stall_structure_name("a=b", name, sizeof(name)));
+	CHECK(!stall_structure_name("a\nb", name, sizeof(name)));
+	CHECK(!stall_structure_name("0123456789012345678901234567890123", name, sizeof(name)));
+}
+
+// The whole way: of this program, whose names it then has.
+static void test_make(void)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	_cleanup_(stall_pack_destroyp) struct stall_pack *pack = NULL;
+	struct stall_pack_summary summary = {};
+	struct stall_symbols *symbols = NULL;
+	struct stall_symbol symbol = {};
+	struct stat st;
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/own.pack", folder);
+	CHECK_OK(stall_output_create(path, false, &output));
+	stall_output_let_all_read(output);
+	CHECK_OK(stall_pack_make("/proc/self/exe", NULL, output, &summary));
+	CHECK_OK(stall_output_commit(output));
+	CHECK(stat(path, &st) == 0 && (st.st_mode & 07777) == 0644);
+	CHECK_INT(st.st_size, summary.bytes);
+	CHECK_STRING(summary.layouts_missing, "");
+	CHECK(summary.structures >= 2);
+	CHECK_OK(stall_pack_open(open(path, O_RDONLY), summary.identity, &pack));
+	CHECK_OK(stall_symbols_create(NULL, NULL, pack, &symbols));
+	CHECK(stall_symbols_find_name(symbols, "a_lock", &symbol));
+	CHECK_INT(symbol.size, sizeof(a_lock));
+	free(symbol.linkage);
+	stall_symbols_destroy(symbols);
+}
+
+static void test_make_fails(void)
+{
+	static const char *const paths[] = {"/no/such/file", "/etc/passwd", "/dev/null", "/tmp"};
+
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+		struct stall_pack_summary summary;
+
+		CHECK_OK(stall_output_create_null(&output));
+		struct stall_error *err = stall_pack_make(paths[i], NULL, output, &summary);
+		CHECK(err && strstr(err->message, paths[i]));
+		stall_error_destroy(err);
+	}
+}
+
+int main(void)
+{
+	const uint8_t *bytes = NULL;
+	size_t size = 0;
+
+	CHECK(mkdtemp(folder));
+	struct stall_pack_writer *writer = make_writer(&bytes, &size);
+	test_what_is_written_is_read(bytes, size);
+	test_symbols_come_from_it(bytes, size);
+	test_moved_program(bytes, size);
+	test_another_build(bytes, size);
+	test_torn(bytes, size);
+	test_damaged_header(bytes, size);
+	test_damaged_parts(bytes, size);
+	test_found_by_name(bytes, size);
+	stall_pack_writer_destroy(writer);
+	test_identities();
+	test_layouts();
+	test_names();
+	test_make();
+	test_make_fails();
+	char command[256];
+	snprintf(command, sizeof(command), "rm -rf %s", folder);
+	CHECK(system(command) == 0);
+	return check_done();
+}
