@@ -6,10 +6,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.calibration import metadata, search
 from stallscope.collectors.calibration.build import build_of
+from stallscope.collectors.calibration.hints import of_build
 from stallscope.collectors.calibration.memory import Memory, MemoryThread, open_memory
 from stallscope.collectors.calibration.reading import read_sessions
 from stallscope.collectors.calibration.stored import Calibration
@@ -35,12 +37,12 @@ class CalibrationError(StallscopeError):
 def calibrate(
     pid: int,
     login: Login,
-    hints: Mapping[str, Sequence[int]] | None = None,
+    pack_dirs: Sequence[Path] = (),
     seconds: float = SECONDS,
 ) -> Calibration:
     """Find where the process keeps its connections. Nothing is kept.
 
-    ``hints``: offsets by field (``id``, ``user``…) that debug information gives.
+    ``pack_dirs``: directories of packs, in addition to the usual ones.
 
     Raises: CalibrationError, and errors of the probe.
     """
@@ -53,7 +55,7 @@ def calibrate(
                     " of this server with --defaults-file"
                 )
             with open_memory(pid, seconds) as memory:
-                return _calibrate(pid, staged, memory, hints or {}, deadline)
+                return _calibrate(pid, staged, memory, pack_dirs, deadline)
     except SqlError as error:
         raise CalibrationError(f"no calibration: {error}") from error
 
@@ -62,12 +64,13 @@ def _calibrate(
     pid: int,
     staged: Staged,
     memory: Memory,
-    hints: Mapping[str, Sequence[int]],
+    pack_dirs: Sequence[Path],
     deadline: float,
 ) -> Calibration:
     build = build_of(memory)
     if build is None:
         raise CalibrationError("the program cannot be identified: its beginning is not readable")
+    hints = of_build(build, pack_dirs)
     own = staged.own()
     with_id = _transactions(staged, memory.threads)
     subjects = _subjects(own, memory.threads)

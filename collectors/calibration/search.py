@@ -379,6 +379,8 @@ class _Fields:
             for words, known in zip(self._words, self._known, strict=True)
             if known.begun
         ]
+        hints = self._hints.get("start", ())
+        first: dict[str, int] = {}
         for clock in CLOCKS:
             ahead = (clock.now_ns() - time.monotonic_ns()) // 1000
             found = [
@@ -393,8 +395,11 @@ class _Fields:
             ]
             if begun and found:
                 start = self._ordered("start", found)[0]
-                return {"thd.start": start, "thd.start#clock": clock.number}
-        return {}
+                here = {"thd.start": start, "thd.start#clock": clock.number}
+                if start in hints:
+                    return here
+                first = first or here
+        return first
 
     def _read_texts(self) -> list[dict[int, bytes]]:
         found = []

@@ -143,4 +143,4 @@ def test_any_bytes_are_answered_or_refused(program: Path, first: tuple[int, int]
         done = ask(bytes(data))
         assert done.returncode in (0, 1), (bytes(data), done.stderr)
         for line in done.stdout.splitlines():
-            assert set(json.loads(line)) == {"id", "file", "error", "symbols"}
+            assert set(json.loads(line)) == {"id", "file", "is_pack", "error", "symbols"}
