@@ -113,14 +113,15 @@ def _pooled(scene: Scene, signature: Signature) -> Candidate | None:
 
 def _last_idle(scene: Scene, signature: Signature, waiters: set[int]) -> Candidate | None:
     """Return the one idle connection, or the one in a transaction, where all others wait."""
-    if not signature.idle_holder or signature.min_waiters > 1:
+    several = signature.min_waiters > 1  # then being left over says too little
+    if not signature.idle_holder or (several and not signature.in_transaction):
         return None
     others = set(scene.active) - waiters - scene.own
     if any(scene.shape(index).session for index in others):
         return None
     idle = scene.idle_connections
     role = "is the only connection that does not wait, so it probably holds the lock"
-    if signature.in_transaction and scene.weight(idle) > 1:
+    if signature.in_transaction and (several or scene.weight(idle) > 1):
         idle = tuple(index for index in idle if scene.capture.threads[index].transaction)
         role = "is the only idle connection in a transaction, so it probably holds the lock"
     if scene.weight(idle) != 1:

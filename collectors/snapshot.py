@@ -10,13 +10,15 @@ import msgspec
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import gdb, packs, probe, processes, pyspy, rings
 from stallscope.collectors.probecommands import command, given
-from stallscope.model import capturefile
+from stallscope.model import capturefile, memorysessions
 from stallscope.model.capture import Capture, Note, Process
+from stallscope.model.sessions import Moment
 from stallscope.server.families import family
 
 __all__ = [
     "BACKENDS",
     "Options",
+    "Taken",
     "arguments",
     "take",
     "take_core",
@@ -50,12 +52,23 @@ class Options(msgspec.Struct, frozen=True):
     """Captures of a burst; the backends of the probe alone take one."""
     interval_ms: int | None = None
     """From one of them to the next."""
+    layout: str = ""
+    """Where the server keeps its connections: stallscope.collectors.calibration.layouts."""
     ring: Path | None = None
     """The ring of the backend inproc, or its folder; None: it is searched for."""
 
 
-def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: Options) -> Capture:
+class Taken(msgspec.Struct, frozen=True):
+    """A capture, and what its connections ran, as the server's memory has it; statements have
+    literals."""
+
+    capture: Capture
+    memory: tuple[Moment, ...] = ()
+
+
+def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: Options) -> Taken:
     """Capture the processes; add what is known of their servers."""
+    memory: tuple[Moment, ...] = ()
     if options.backend == "gdb":
         capture = gdb.capture(pids, seconds=_gdb_seconds(options), reason="requested by name")
     elif options.backend == "py-spy":
@@ -63,8 +76,8 @@ def take(pids: tuple[int, ...], servers: tuple[processes.Server, ...], options: 
             raise UsageError("--backend py-spy takes one process at a time")
         capture = pyspy.capture(pids[0], seconds=options.seconds, reason="requested by name")
     else:
-        capture = _by_probe(pids, options)
-    return with_server_facts(capture, servers)
+        capture, memory = _by_probe(pids, options)
+    return Taken(with_server_facts(capture, servers), memory)
 
 
 def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Options) -> Capture:
@@ -74,7 +87,7 @@ def take_core(core: Path, exe: Path | None, sysroot: Path | None, options: Optio
     args = ["core", "--core", str(core)]
     args += given(("--exe", exe), ("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
     args += packs.probe_options(options.pack_dirs)
-    return _parse(_of_file(core, args + _read_strings(), options))
+    return _parse(_of_file(core, args + _read_strings(), options))[0]
 
 
 def take_ring(ring: Path, sysroot: Path | None, options: Options) -> Capture:
@@ -83,7 +96,7 @@ def take_ring(ring: Path, sysroot: Path | None, options: Options) -> Capture:
     args = ["ring", "--ring", str(ring)]
     args += given(("--sysroot", sysroot), ("--debug-dir", options.debug_dir))
     args += packs.probe_options(options.pack_dirs)
-    return _parse(_of_file(ring, args, options))
+    return _parse(_of_file(ring, args, options))[0]
 
 
 def _of_file(file: Path, args: list[str], options: Options) -> bytes:
@@ -96,7 +109,7 @@ def _of_file(file: Path, args: list[str], options: Options) -> bytes:
         ) from error
 
 
-def _by_probe(pids: tuple[int, ...], options: Options) -> Capture:
+def _by_probe(pids: tuple[int, ...], options: Options) -> tuple[Capture, tuple[Moment, ...]]:
     try:
         data = probe.run(arguments(pids, options), seconds=options.seconds + _GRACE_SECONDS)
     except probe.ProbeError as error:
@@ -104,11 +117,11 @@ def _by_probe(pids: tuple[int, ...], options: Options) -> Capture:
             if options.backend == "inproc":
                 raise
             raise probe.ProbeError(rings.advice(error, pids)) from error
-        return _fall_back_to_gdb(pids, options, error)
+        return _fall_back_to_gdb(pids, options, error), ()
     except probe.ProbeMissingError as error:
         if not (options.backend == "auto" and options.allow_stop):
             raise
-        return _fall_back_to_gdb(pids, options, error)
+        return _fall_back_to_gdb(pids, options, error), ()
     return _parse(data)
 
 
@@ -149,6 +162,8 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
         ("--passes", options.passes),
         ("--debug-dir", options.debug_dir),
     )
+    if options.layout:
+        args += ["--layout", options.layout]
     if options.captures > 1:
         args += given(("--burst", options.captures), ("--burst-interval", options.interval_ms))
     return args + _read_strings()
@@ -162,9 +177,10 @@ def _gdb_seconds(options: Options) -> float:
     return options.seconds + _GRACE_SECONDS
 
 
-def _parse(data: bytes) -> Capture:
+def _parse(data: bytes) -> tuple[Capture, tuple[Moment, ...]]:
+    data, memory = memorysessions.split(data)
     capture = capturefile.loads(data, probe.PROBE)
-    return msgspec.structs.replace(capture, path=None)
+    return msgspec.structs.replace(capture, path=None), memory
 
 
 def with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -> Capture:

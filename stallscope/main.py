@@ -29,6 +29,7 @@ COMMANDS = {
     "incidents": "list the incidents in the store, with their verdicts",
     "export": "convert captures and incidents to formats of other tools",
     "status": "explain a server's status variables and flag abnormal values",
+    "calibrate": "learn where this build of a server keeps connections in its memory",
     "symbolize": "add function names to a capture from debug files, by build-id",
     "pack": "make packs: names and layouts of programs, for hosts without debug files",
     "signatures": "show the signature catalog, or check a signature file",
@@ -98,10 +99,8 @@ def parser(asked: Collection[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def command_module(name: str) -> Command:
-    """Import one command: importing all would make each start slower.
-
-    Long: each command has an import of its own.
-    """
+    """Import one command: importing all would make each start slower."""
+    # Long: a case for each command.
     match name:
         case "snap":
             from stallscope.commands import snap
@@ -151,6 +150,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import status
 
             return status
+        case "calibrate":
+            from stallscope.commands import calibrate
+
+            return calibrate
         case "symbolize":
             from stallscope.commands import symbolize
 

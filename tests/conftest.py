@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,6 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "kernels(group, ...): part of the kernel matrix, and of which lines of its table"
     )
+    # Agents keep what they learn of a server there: nothing of the user's is read or written.
+    state = tempfile.mkdtemp(prefix="stallscope-state-")
+    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
+    os.environ["XDG_STATE_HOME"] = state
     required()  # complain about a wrong name at once
     # A process in the background of a script, or of nohup, is made to ignore these, and what it
     # ignores its children ignore too: those that tests end by them among them.

@@ -14,7 +14,7 @@ from stallscope.collectors.doctor.packages import how_to_get
 from stallscope.collectors.processes import Server
 from stallscope.model.capture import Capture, Module
 
-__all__ = ["access", "namespaces"]
+__all__ = ["access", "calibration", "namespaces"]
 
 _FILES = 5
 """The most functions without names that are listed."""
@@ -64,7 +64,7 @@ def access(
 ) -> Iterator[Check]:
     """Capture the processes once by a backend that stops nothing, and report what is missing."""
     try:
-        capture = snapshot.take(pids, servers, snapshot.Options(pack_dirs=pack_dirs))
+        capture = snapshot.take(pids, servers, snapshot.Options(pack_dirs=pack_dirs)).capture
     except StallscopeError as error:
         yield Check("access", "missing", f"no capture: {error}", "see the lines above")
         return
@@ -74,6 +74,20 @@ def access(
     yield from _files(capture)
     for note in capture.notes:
         yield Check(note.code, "degraded", note.message)
+
+
+def calibration(pid: int) -> Iterator[Check]:
+    """Say whether connections are known when SQL does not answer."""
+    from stallscope.collectors.calibration import layouts
+
+    known = layouts.of_process(pid, checked=True)
+    if known.calibration is None:
+        what = f"no connections and statements when SQL does not answer: {known.reason}"
+        yield Check("calibration", "degraded", what, f"stallscope calibrate -p {pid}")
+        return
+    missing = f"; not known: {', '.join(known.calibration.unknown)}"
+    what = "connections and statements are known when SQL does not answer, from memory"
+    yield Check("calibration", "ok", what + (missing if known.calibration.unknown else ""))
 
 
 def _symbols(capture: Capture) -> Iterator[Check]:

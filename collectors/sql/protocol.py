@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 import pymysql
-from pymysql.constants import ER, FIELD_TYPE
+from pymysql.constants import COMMAND, ER, FIELD_TYPE
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
@@ -224,6 +224,40 @@ class SqlSession:
             cursor.execute(TAG + sql, tuple(arguments) or None)
             for row in cursor.fetchall_unbuffered():
                 take(tuple(map(_text, row)))
+
+    def begin(self, sql: str, *, prepared: bool = False) -> None:
+        """Send a statement and do not wait for its answer: only the end of the session follows.
+
+        ``prepared``: by the protocol of prepared statements (``Execute`` in the processlist).
+        """
+        try:
+            if prepared:
+                self._raw._execute_command(COMMAND.COM_STMT_EXECUTE, self._prepare(TAG + sql))  # type: ignore[attr-defined]
+            else:
+                self._raw._execute_command(COMMAND.COM_QUERY, TAG + sql)  # type: ignore[attr-defined]
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _prepare(self, sql: str) -> bytes:
+        """Prepare a statement without parameters; return what executes it."""
+        raw: Any = self._raw
+        raw._execute_command(COMMAND.COM_STMT_PREPARE, sql)
+        number, columns = struct.unpack_from("<xIH", raw._read_packet().get_all_data())
+        if columns:
+            while not raw._read_packet().is_eof_packet():
+                pass
+        return struct.pack("<IBI", number, 0, 1)
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Limit each read and write within: an answer that is late ends the connection."""
+        end: socket.socket = self._raw._sock  # type: ignore[attr-defined]
+        end.settimeout(seconds)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                end.settimeout(None)
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[SSCursor]:

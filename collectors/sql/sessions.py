@@ -15,7 +15,7 @@ from stallscope.collectors.sql.perf_threads import MAX_SESSIONS, last_statements
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.collectors.sql.rocksdb_locks import read_rocksdb_waits
 from stallscope.collectors.sql.user_locks import read_user_lock_waits
-from stallscope.model.sessions import LockWait, Session, Sessions
+from stallscope.model.sessions import UNKNOWN, LockWait, Session, Sessions
 
 __all__ = ["MODE", "fetch"]
 
@@ -36,7 +36,7 @@ def fetch(connection: Connection, deadline: float) -> Sessions:
             known = so_far[-1]
             note = f"some lock waits are unknown: {error}"
             return msgspec.structs.replace(known, notes=(*known.notes, note))
-        return Sessions(sessions=(), reason=f"connections and statements are unknown: {error}")
+        return Sessions(sessions=(), reason=f"{UNKNOWN}: {error}")
 
 
 def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:

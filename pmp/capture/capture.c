@@ -279,21 +279,12 @@ static struct stall_error *write_stacks(struct writer *writer)
 	return NULL;
 }
 
-static int compare_places(const struct stall_lock *a, const struct stall_lock *b)
-{
-	if (a->process != b->process)
-		return a->process < b->process ? -1 : 1;
-	if (a->address != b->address)
-		return a->address < b->address ? -1 : 1;
-	return (a->kind > b->kind) - (a->kind < b->kind);
-}
-
 // Both lists are sorted; a condition variable that got its true address later (stall_locks_name) is
 // at another place, and written again.
 static bool is_known_lock(const struct stall_locks *before, const struct stall_lock *lock,
 			  size_t *at)
 {
-	while (*at < before->count && compare_places(&before->locks[*at], lock) < 0)
+	while (*at < before->count && stall_lock_compare(&before->locks[*at], lock) < 0)
 		++*at;
 	return *at < before->count && stall_lock_is_same(&before->locks[*at], lock);
 }

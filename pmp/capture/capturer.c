@@ -8,9 +8,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/host.h"
+#include "base/json_writer.h"
 #include "capture/backends.h"
 #include "capture/finish.h"
 #include "capture/kernel_symbols.h"
+#include "introspect/postgres.h"
+#include "introspect/sessions.h"
 #include "snapshot/read_child.h"
 #include "snapshot/sampler.h"
 
@@ -44,7 +47,9 @@ struct stall_capturer {
 	struct stall_locks locks;      // of the capture before
 	struct stall_sampler *sampler; // kept for the next burst
 	bool sampling;
-	char *not_sampled; // why; NULL once a capture says it
+	struct stall_json sessions;		  // lines of the captures
+	struct stall_postgres_waits server_waits; // of what was taken
+	char *not_sampled;			  // why; NULL once a capture says it
 };
 
 static size_t arena_size(const struct stall_snapshot_options *options)
@@ -69,6 +74,8 @@ void stall_capturer_destroy(struct stall_capturer *capturer)
 	stall_snapshot_destroy(capturer->taken);
 	stall_snapshot_destroy(capturer->previous);
 	stall_kernel_symbols_destroy(capturer->kernel_symbols);
+	stall_json_deinit(&capturer->sessions);
+	stall_postgres_waits_deinit(&capturer->server_waits);
 	stall_read_child_forget(&capturer->arena);
 	if (capturer->arena.base)
 		stall_arena_deinit(&capturer->arena);
@@ -103,6 +110,7 @@ struct stall_error *stall_capturer_create(const struct stall_capturer_options *o
 	if (!capturer)
 		return &stall_enomem;
 	capturer->options = *options;
+	stall_json_init(&capturer->sessions);
 	stall_host_init(&capturer->host);
 	err = stall_capturer_set_targets(capturer, options->pids, options->pid_count);
 	if (err)
@@ -207,6 +215,46 @@ static struct stall_error *take_samples(struct stall_capturer *capturer,
 	return err;
 }
 
+#define MAX_SESSION_LINES (64 << 20)
+
+// Right after the stacks: the connections change, too. Those of PostgreSQL need no layout.
+static struct stall_error *take_sessions(struct stall_capturer *capturer,
+					 const struct stall_snapshot *snapshot)
+{
+	const struct stall_layout *layout = capturer->options.layout;
+	_cleanup_(stall_sessions_deinit) struct stall_sessions sessions = {};
+
+	bool wanted = layout && layout->count;
+	stall_postgres_waits_deinit(&capturer->server_waits);
+	struct stall_error *err = wanted ? stall_sessions_read(snapshot, layout, &sessions) : NULL;
+	if (!err)
+		err = stall_postgres_read(snapshot, capturer->worker, layout, &sessions,
+					  &capturer->server_waits);
+	if (err)
+		return err;
+	if ((!wanted && !capturer->server_waits.servers) ||
+	    capturer->sessions.size > MAX_SESSION_LINES)
+		return NULL;
+	stall_sessions_write(&sessions, snapshot, &capturer->sessions);
+	return capturer->sessions.failed ? &stall_enomem : NULL;
+}
+
+struct stall_error *stall_capturer_sessions(struct stall_capturer *capturer, char **ret,
+					    size_t *ret_size)
+{
+	if (capturer->sessions.failed)
+		return &stall_enomem;
+	*ret = capturer->sessions.data;
+	*ret_size = capturer->sessions.size;
+	stall_json_init(&capturer->sessions);
+	return NULL;
+}
+
+void stall_capturer_set_layout(struct stall_capturer *capturer, const struct stall_layout *layout)
+{
+	capturer->options.layout = layout;
+}
+
 // NULL: not possible, because a process changed or there is no capture before.
 static struct stall_snapshot *follow(const struct stall_capturer *capturer,
 				     const struct stall_backend *backend)
@@ -263,6 +311,9 @@ static struct stall_error *take(struct stall_capturer *capturer,
 		err = take_samples(capturer, snapshot);
 	if (err)
 		return err;
+	err = take_sessions(capturer, snapshot);
+	if (err)
+		return err;
 	capturer->taken = no_cleanup_ptr(snapshot);
 	capturer->taken_by = backend;
 	capturer->taken_state = state;
@@ -291,6 +342,7 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 		.started_ns = capturer->started_ns,
 		.attach_ns = capturer->attach_ns,
 		.locks = capturer->in_burst ? &capturer->locks : NULL,
+		.server_waits = &capturer->server_waits,
 	};
 	struct stall_error *err = stall_finish(&finish, output, ret_partial);
 
@@ -311,7 +363,7 @@ struct stall_error *stall_capturer_capture(struct stall_capturer *capturer,
 	return err ? err : stall_capturer_finish(capturer, NULL, output, ret_partial);
 }
 
-struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
+static struct stall_error *warm(struct stall_capturer *capturer)
 {
 	_cleanup_(stall_output_destroyp) struct stall_output *nowhere = NULL;
 	bool partial;
@@ -330,5 +382,16 @@ struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
 		err = stall_capturer_finish(capturer, NULL, nowhere, &partial);
 	if (state)
 		stall_backend_proc.close(state);
+	return err;
+}
+
+struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
+{
+	const struct stall_layout *layout = capturer->options.layout;
+
+	// Nobody would take its sessions.
+	capturer->options.layout = NULL;
+	struct stall_error *err = warm(capturer);
+	capturer->options.layout = layout;
 	return err;
 }

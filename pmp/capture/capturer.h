@@ -48,6 +48,13 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 					  const struct stall_trigger *trigger,
 					  struct stall_output *output, bool *ret_partial);
 
+// What the connections of the captures since the last call ran, read from the server's memory: lines
+// of JSON (introspect/sessions.h), "" where the options have no layout. Free *ret.
+struct stall_error *stall_capturer_sessions(struct stall_capturer *capturer, char **ret,
+					    size_t *ret_size);
+// The layout that later captures use; it is not owned.
+void stall_capturer_set_layout(struct stall_capturer *capturer, const struct stall_layout *layout);
+
 // Captures between `begin` and `end` are those of a burst: each is written as what changed since the
 // one before (docs/capture-format.md, "A burst"), with samples of what ran in between. Threads that
 // did not run since are neither copied nor unwound again. A backend that cannot say what ran takes each

@@ -294,6 +294,69 @@ static struct stall_error *unwind(const struct stall_finish *finish, struct stal
 	return err;
 }
 
+#define MODES 9
+
+static struct stall_lock server_lock(const struct stall_snapshot *snapshot,
+				     const struct stall_postgres_wait *wait)
+{
+	static const enum stall_lock_kind kinds[] = {
+		[STALL_POSTGRES_TABLE] = STALL_LOCK_TABLE,
+		[STALL_POSTGRES_ROW] = STALL_LOCK_ROW,
+		[STALL_POSTGRES_OTHER] = STALL_LOCK_METADATA,
+	};
+	static const char *const modes[MODES] = {
+		NULL,
+		"AccessShareLock",
+		"RowShareLock",
+		"RowExclusiveLock",
+		"ShareUpdateExclusiveLock",
+		"ShareLock",
+		"ShareRowExclusiveLock",
+		"ExclusiveLock",
+		"AccessExclusiveLock",
+	};
+	bool has_owner = wait->owner != STALL_POSTGRES_NO_OWNER;
+	const struct stall_thread *thread =
+		&snapshot->threads[has_owner ? wait->owner : wait->thread];
+
+	return (struct stall_lock){
+		.process = thread->process,
+		.address = wait->lock,
+		.kind = kinds[wait->object],
+		.owner_tid = has_owner ? thread->tid : 0,
+		.owner_raw = wait->owner_raw,
+		.stable = true,
+		.symbol = (char *)wait->name,
+		.source = "memory",
+		.mode = wait->mode < MODES ? modes[wait->mode] : NULL,
+	};
+}
+
+static struct stall_error *add_server_locks(const struct stall_finish *finish,
+					    struct stall_locks *locks)
+{
+	const struct stall_postgres_waits *waits = finish->server_waits;
+	_cleanup_free_ struct stall_lock_of_server *found = NULL;
+
+	if (!waits || !waits->count)
+		return NULL;
+	found = calloc(waits->count, sizeof(*found));
+	if (!found)
+		return &stall_enomem;
+	for (size_t i = 0; i < waits->count; i++) {
+		const struct stall_postgres_wait *wait = &waits->waits[i];
+
+		found[i] = (struct stall_lock_of_server){
+			.thread = wait->thread,
+			.lock = server_lock(finish->snapshot, wait),
+		};
+		// One lock for all: waits for the same one follow one another.
+		if (i && wait[-1].lock == wait->lock && wait->owner == STALL_POSTGRES_NO_OWNER)
+			found[i].lock.process = found[i - 1].lock.process;
+	}
+	return stall_locks_add(locks, finish->snapshot, found, waits->count);
+}
+
 struct stall_error *stall_finish(const struct stall_finish *finish, struct stall_output *output,
 				 bool *ret_partial)
 {
@@ -334,6 +397,8 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 	capture.locks_before = snapshot->before ? finish->locks : NULL;
 	err = note_error(snapshot, "lock-names",
 			 stall_locks_name(&locks, finish->worker, snapshot));
+	if (!err)
+		err = add_server_locks(finish, &locks);
 	// The first capture of a burst has them.
 	if (!err && !snapshot->before)
 		err = note_error(snapshot, "strings", read_strings(finish, &strings));

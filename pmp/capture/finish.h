@@ -12,6 +12,7 @@
 #include "base/output.h"
 #include "capture/kernel_symbols.h"
 #include "capture/records.h"
+#include "introspect/postgres_waits.h"
 #include "lock/lock.h"
 #include "snapshot/backend.h"
 #include "snapshot/snapshot.h"
@@ -31,6 +32,8 @@ struct stall_finish {
 	uint64_t attach_ns;
 	// In a burst: those of the capture before, replaced by those of this one. NULL: no burst.
 	struct stall_locks *locks;
+	// Which backends of PostgreSQL wait for which; NULL: not known.
+	const struct stall_postgres_waits *server_waits;
 };
 
 // *ret_partial: a note in the capture says what is missing.

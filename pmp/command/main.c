@@ -20,6 +20,7 @@
 #include "capture/ring_capture.h"
 #include "command/feature_report.h"
 #include "command/help.h"
+#include "command/memory_command.h"
 #include "command/options.h"
 #include "command/pack_command.h"
 #include "command/rings_command.h"
@@ -58,6 +59,26 @@ static struct stall_error *burst(const struct stall_options *options,
 	return err ? err : stall_burst_finish(burst, ret_partial);
 }
 
+// What the connections ran has SQL in it: it never goes into the file of a capture.
+static struct stall_error *write_sessions(const struct stall_options *options,
+					  struct stall_capturer *capturer,
+					  struct stall_output *output)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *standard = NULL;
+	_cleanup_free_ char *lines = NULL;
+	size_t size = 0;
+	struct stall_error *err = stall_capturer_sessions(capturer, &lines, &size);
+
+	if (err || !size)
+		return err;
+	if (!options->output)
+		return stall_output_write(output, lines, size);
+	err = stall_output_create_fd(STDOUT_FILENO, &standard);
+	if (!err)
+		err = stall_output_write(standard, lines, size);
+	return err ? err : stall_output_commit(standard);
+}
+
 static struct stall_error *snap(const struct stall_options *options, struct stall_output *output,
 				bool *ret_partial)
 {
@@ -66,9 +87,9 @@ static struct stall_error *snap(const struct stall_options *options, struct stal
 
 	if (err)
 		return err;
-	if (options->burst.captures > 1)
-		return burst(options, capturer, output, ret_partial);
-	return stall_capturer_capture(capturer, output, ret_partial);
+	err = options->burst.captures > 1 ? burst(options, capturer, output, ret_partial)
+					  : stall_capturer_capture(capturer, output, ret_partial);
+	return err ? err : write_sessions(options, capturer, output);
 }
 
 static struct stall_error *core(const struct stall_options *options, struct stall_output *output,
@@ -139,6 +160,8 @@ static struct stall_error *reduce_privileges(const struct stall_options *options
 			(options->capture.backend && !strcmp(options->capture.backend, "ptrace"));
 	const struct stall_privileges privileges = {
 		.reads_processes = is_waits || is_serve || is_snap ||
+				   options->command == STALL_COMMAND_MEMORY ||
+				   options->command == STALL_COMMAND_SESSIONS ||
 				   options->command == STALL_COMMAND_FEATURES,
 		.opens_programs = options->command == STALL_COMMAND_CORE ||
 				  options->command == STALL_COMMAND_RINGS,
@@ -208,6 +231,10 @@ static struct stall_error *run(const struct stall_options *options, bool *ret_pa
 	case STALL_COMMAND_WAITS:
 		return stall_waits_run(&options->watch, &options->waits, options->pids,
 				       options->capture.pid_count, STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_MEMORY:
+		return stall_memory_run(&options->capture, STDIN_FILENO, STDOUT_FILENO);
+	case STALL_COMMAND_SESSIONS:
+		return stall_sessions_run(&options->capture, STDOUT_FILENO);
 	case STALL_COMMAND_FEATURES:
 		return stall_features_write(STDOUT_FILENO);
 	}

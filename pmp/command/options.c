@@ -185,6 +185,7 @@ enum option_id {
 #define WATCH (WAITS | SERVE)
 #define CORE (1u << STALL_COMMAND_CORE)
 #define RING (1u << STALL_COMMAND_RING)
+#define MEMORY (1u << STALL_COMMAND_MEMORY | 1u << STALL_COMMAND_SESSIONS)
 #define RINGS (1u << STALL_COMMAND_RINGS)
 #define SAVED (CORE | RING)
 #define SYMBOLIZE (1u << STALL_COMMAND_SYMBOLIZE)
@@ -195,7 +196,7 @@ static const struct {
 	struct option option;
 	unsigned int commands;
 } known_options[] = {
-	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS},
+	{{"pid", required_argument, NULL, OPTION_PID}, LIVE | WAITS | RINGS | MEMORY},
 	{{"backend", required_argument, NULL, OPTION_BACKEND}, LIVE | WAITS},
 	{{"allow-stop", no_argument, NULL, OPTION_ALLOW_STOP}, LIVE},
 	{{"stop-blocked-reads", no_argument, NULL, OPTION_STOP_BLOCKED_READS}, LIVE},
@@ -207,7 +208,7 @@ static const struct {
 	{{"burst-interval", required_argument, NULL, OPTION_BURST_INTERVAL}, LIVE},
 	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
-	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE},
+	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE | MEMORY},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
 	 LIVE | WAITS | SAVED | SYMBOLIZE | PACK},
 	{{"pack-dir", required_argument, NULL, OPTION_PACK_DIR}, LIVE | WAITS | SAVED | SYMBOLIZE},
@@ -247,6 +248,7 @@ static const char *const commands[] = {
 	[STALL_COMMAND_SERVE] = "serve",       [STALL_COMMAND_SYMBOLIZE] = "symbolize",
 	[STALL_COMMAND_FEATURES] = "features", [STALL_COMMAND_WAITS] = "waits",
 	[STALL_COMMAND_RING] = "ring",	       [STALL_COMMAND_RINGS] = "rings",
+	[STALL_COMMAND_MEMORY] = "memory",     [STALL_COMMAND_SESSIONS] = "sessions",
 	[STALL_COMMAND_PACK] = "pack",
 };
 
@@ -530,7 +532,7 @@ static struct stall_error *check(const struct stall_options *options, const char
 {
 	unsigned int bit = 1u << options->command;
 
-	if (bit & (LIVE | WAITS) && !options->capture.pid_count)
+	if (bit & (LIVE | WAITS | MEMORY) && !options->capture.pid_count)
 		return stall_usage("%s: --pid is missing", command);
 	if (options->waits.interval_ns < MIN_INTERVAL_NS)
 		return stall_usage("--interval: not less than %d ms", MIN_INTERVAL_NS / 1000000);
@@ -595,7 +597,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	*options = (struct stall_options){};
 	if (argc < 2)
 		return stall_usage("a command is missing: snap, serve, waits, core, ring, "
-				   "rings, symbolize, pack or features");
+				   "rings, memory, sessions, symbolize, pack or features");
 	err = parse_command(argv[1], &options->command);
 	if (err)
 		return err;

@@ -274,6 +274,129 @@ void stall_locks_deinit(struct stall_locks *locks)
 	*locks = (struct stall_locks){};
 }
 
+int stall_lock_compare(const struct stall_lock *a, const struct stall_lock *b)
+{
+	if (a->process != b->process)
+		return a->process < b->process ? -1 : 1;
+	if (a->address != b->address)
+		return a->address < b->address ? -1 : 1;
+	if (a->kind != b->kind)
+		return a->kind < b->kind ? -1 : 1;
+	return (a->owner_raw > b->owner_raw) - (a->owner_raw < b->owner_raw);
+}
+
+// Kinds by which a thread sleeps that waits for a lock of the server: they name no owner.
+static bool is_replaced(enum stall_lock_kind kind)
+{
+	return kind == STALL_LOCK_UNKNOWN || kind == STALL_LOCK_COND || kind == STALL_LOCK_SEM ||
+	       kind == STALL_LOCK_INTERNAL;
+}
+
+// Whether the thread has no other lock, or has none any more.
+static bool give_up(struct stall_locks *locks, uint32_t thread)
+{
+	uint32_t index = locks->thread_lock[thread];
+
+	if (index == UINT32_MAX)
+		return true;
+	if (!is_replaced(locks->locks[index].kind))
+		return false;
+	locks->locks[index].waiters--;
+	locks->thread_lock[thread] = UINT32_MAX;
+	return true;
+}
+
+// A lock that is moved in the list, or that is new (`before` is UINT32_MAX).
+struct placed {
+	struct stall_lock lock;
+	uint32_t before;
+};
+
+static int compare_placed(const void *a, const void *b)
+{
+	const struct placed *x = a, *y = b;
+
+	return stall_lock_compare(&x->lock, &y->lock);
+}
+
+static int compare_locks(const void *a, const void *b)
+{
+	return stall_lock_compare(a, b);
+}
+
+// Sorts them into a list without those that have no waiter and without duplicates.
+static struct stall_error *place(struct stall_locks *locks, struct placed *placed, size_t count,
+				 size_t thread_count)
+{
+	_cleanup_free_ uint32_t *moved = calloc(locks->count + 1, sizeof(*moved));
+	struct stall_lock *list = calloc(count + 1, sizeof(*list));
+	size_t left = 0;
+
+	if (!moved || !list) {
+		free(list);
+		return &stall_enomem;
+	}
+	qsort(placed, count, sizeof(*placed), compare_placed);
+	for (size_t i = 0; i < count; i++) {
+		bool is_new = placed[i].before == UINT32_MAX;
+
+		if (is_new && left && !stall_lock_compare(&list[left - 1], &placed[i].lock))
+			continue;
+		if (!is_new && !placed[i].lock.waiters) {
+			free(placed[i].lock.symbol);
+			continue;
+		}
+		if (!is_new)
+			moved[placed[i].before] = (uint32_t)left;
+		list[left] = placed[i].lock;
+		if (is_new && list[left].symbol)
+			list[left].symbol = strdup(list[left].symbol);
+		left++;
+	}
+	for (size_t i = 0; i < thread_count; i++)
+		if (locks->thread_lock[i] != UINT32_MAX)
+			locks->thread_lock[i] = moved[locks->thread_lock[i]];
+	free(locks->locks);
+	locks->locks = list;
+	locks->count = left;
+	return NULL;
+}
+
+struct stall_error *stall_locks_add(struct stall_locks *locks,
+				    const struct stall_snapshot *snapshot,
+				    const struct stall_lock_of_server *found, size_t found_count)
+{
+	_cleanup_free_ struct placed *placed =
+		calloc(locks->count + found_count + 1, sizeof(*placed));
+	_cleanup_free_ bool *taken = calloc(found_count + 1, sizeof(*taken));
+	size_t count = 0;
+
+	if (!placed || !taken)
+		return &stall_enomem;
+	for (size_t i = 0; i < found_count; i++) {
+		taken[i] = give_up(locks, found[i].thread);
+		if (taken[i])
+			placed[count++] = (struct placed){found[i].lock, UINT32_MAX};
+	}
+	for (uint32_t i = 0; i < locks->count; i++)
+		placed[count++] = (struct placed){locks->locks[i], i};
+	struct stall_error *err = place(locks, placed, count, snapshot->thread_count);
+	if (err)
+		return err;
+	for (size_t i = 0; i < found_count; i++) {
+		struct stall_lock *lock =
+			taken[i] ? bsearch(&found[i].lock, locks->locks, locks->count,
+					   sizeof(*locks->locks), compare_locks)
+				 : NULL;
+
+		if (!lock)
+			continue;
+		lock->waiters++;
+		locks->thread_lock[found[i].thread] = (uint32_t)(lock - locks->locks);
+	}
+	return NULL;
+}
+
 // The place of __g_signals in a condition variable differs between versions of glibc; a global
 // object of the same size shows where the variable begins.
 static struct stall_error *find_cond_start(struct stall_lock *lock, struct stall_worker *worker,

@@ -26,10 +26,14 @@ struct stall_lock {
 	uint32_t waiters; // threads of this capture
 	char *symbol;	  // NULL: not a global
 	uint64_t symbol_offset;
+	const char *source; // static; NULL: "futex"
+	const char *mode;   // static, that a waiter wants; NULL unknown
 };
 
 // Whether a capture would show them alike, but for the name.
 bool stall_lock_is_same(const struct stall_lock *a, const struct stall_lock *b);
+// The order of a list of locks: by process, address, kind and owner.
+int stall_lock_compare(const struct stall_lock *a, const struct stall_lock *b);
 
 struct stall_locks {
 	struct stall_lock *locks;
@@ -44,6 +48,17 @@ struct stall_error *stall_locks_init(struct stall_locks *locks,
 				     const struct stall_unwound *unwound,
 				     const struct stall_locks *before);
 void stall_locks_deinit(struct stall_locks *locks);
+
+// A lock that the server's own tables say a thread waits for, and its owner.
+struct stall_lock_of_server {
+	uint32_t thread;
+	struct stall_lock lock; // `symbol` is not owned
+};
+// Adds such locks, one for each owner of a lock, to threads that wait for no other lock, or for one
+// that only puts them to sleep meanwhile.
+struct stall_error *stall_locks_add(struct stall_locks *locks,
+				    const struct stall_snapshot *snapshot,
+				    const struct stall_lock_of_server *found, size_t count);
 
 // Names the locks through the worker's data symbols.
 struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_worker *worker,

@@ -19,6 +19,10 @@ enum stall_lock_kind {
 	STALL_LOCK_SEM,
 	STALL_LOCK_JOIN,     // pthread_join: the word is the TID of the thread waited for
 	STALL_LOCK_INTERNAL, // a lock of libc's own (malloc arena, time zone): no owner kept
+	// Of a database server's lock manager:
+	STALL_LOCK_ROW,
+	STALL_LOCK_TABLE,
+	STALL_LOCK_METADATA, // of another object
 };
 const char *stall_lock_kind_name(enum stall_lock_kind kind);
 

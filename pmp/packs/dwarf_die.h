@@ -28,7 +28,7 @@ struct stall_dwarf_die {
 	struct stall_dwarf_block location_block; // the same as an expression
 	bool has_byte_size, has_location, is_declaration, is_external, is_virtual, is_bit_field;
 	bool is_of_scope; // declared in a namespace or class, and defined here
-	bool is_split; // its content is in another file (.dwo)
+	bool is_split;	  // its content is in another file (.dwo)
 };
 
 // False: it is damaged.

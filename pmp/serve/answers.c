@@ -74,6 +74,15 @@ struct stall_error *stall_answer_threshold(struct stall_server *server, const ch
 	return stall_answer(server, &json);
 }
 
+struct stall_error *stall_answer_layout(struct stall_server *server)
+{
+	_cleanup_(stall_json_deinit) struct stall_json json;
+
+	stall_message_begin(&json, "layout");
+	stall_json_member_uint(&json, "entries", server->layout.count);
+	return end(server, &json);
+}
+
 struct stall_error *stall_answer_target(struct stall_server *server, pid_t pid)
 {
 	_cleanup_(stall_json_deinit) struct stall_json json;

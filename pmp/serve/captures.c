@@ -19,13 +19,34 @@ static struct stall_error *open_output(struct stall_server *server, const char *
 	return stall_output_create_fd(server->out, ret);
 }
 
+// What the connections ran during the captures since the last call. `wanted` false: they are dropped.
+static struct stall_error *answer_sessions(struct stall_server *server, bool wanted)
+{
+	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
+	_cleanup_free_ char *lines = NULL;
+	size_t size = 0;
+	struct stall_error *err = stall_capturer_sessions(server->capturer, &lines, &size);
+
+	if (err || !wanted || !size)
+		return err;
+	err = stall_output_create_fd(server->out, &output);
+	if (!err)
+		err = stall_output_write(output, lines, size);
+	return err ? err : stall_output_commit(output);
+}
+
 static struct stall_error *snap(struct stall_server *server, const char *path, bool *ret_partial)
 {
 	_cleanup_(stall_output_destroyp) struct stall_output *output = NULL;
 	struct stall_error *err = open_output(server, path, &output);
 
 	if (!err)
-		err = stall_capturer_capture(server->capturer, output, ret_partial);
+		err = stall_capturer_take(server->capturer);
+	// First, so that a reader of the answers has them when the capture is whole.
+	if (!err)
+		err = answer_sessions(server, true);
+	if (!err)
+		err = stall_capturer_finish(server->capturer, NULL, output, ret_partial);
 	return err ? err : stall_output_commit(output);
 }
 
@@ -37,7 +58,6 @@ struct stall_error *stall_captures_snap(struct stall_server *server, const char 
 	if (failed)
 		return failed;
 	failed = snap(server, path, &partial);
-
 	if (failed)
 		return stall_answer_failed(server, failed);
 	return path ? stall_answer_written(server, path, partial) : NULL;
@@ -87,6 +107,7 @@ static struct stall_error *fail_burst(struct stall_server *server, struct stall_
 	bool trigger = server->burst_trigger;
 
 	stall_captures_deinit(server);
+	stall_error_destroy(answer_sessions(server, false));
 	return trigger ? report_failure(server, failed) : stall_answer_failed(server, failed);
 }
 
@@ -101,6 +122,9 @@ struct stall_error *stall_captures_end_burst(struct stall_server *server)
 		failed = stall_output_commit(server->burst_output);
 	if (failed)
 		return fail_burst(server, failed);
+	err = answer_sessions(server, true);
+	if (err)
+		return err;
 	if (server->burst_trigger)
 		err = stall_answer_captured(server, server->burst_path, partial, &server->trigger);
 	else
@@ -209,7 +233,12 @@ struct stall_error *stall_captures_finish(struct stall_server *server, const cha
 	}
 	if (!failed)
 		failed = finish(server, path, &partial);
-	if (failed)
+	struct stall_error *err = answer_sessions(server, !failed);
+	if (failed) {
+		stall_error_destroy(err);
 		return report_failure(server, failed);
+	}
+	if (err)
+		return err;
 	return path ? stall_answer_captured(server, path, partial, &server->trigger) : NULL;
 }

@@ -78,6 +78,21 @@ static struct stall_error *run_target(struct stall_server *server, const char *t
 	return failed ? stall_answer_refused(server, failed) : stall_answer_target(server, pid);
 }
 
+// "-" forgets all that was said; anything else is added.
+static struct stall_error *run_layout(struct stall_server *server, const char *text)
+{
+	struct stall_error *failed = stall_captures_end_burst(server);
+
+	if (!failed && !strcmp(text, "-"))
+		stall_layout_deinit(&server->layout);
+	else if (!failed)
+		failed = stall_layout_add(&server->layout, text);
+	if (failed)
+		return stall_answer_refused(server, failed);
+	stall_capturer_set_layout(server->capturer, &server->layout);
+	return stall_answer_layout(server);
+}
+
 static struct stall_error *run_waits(struct stall_server *server, const char *rest)
 {
 	struct stall_error *failed;
@@ -99,6 +114,7 @@ static const struct {
 	{"threshold", SOMETHING, run_threshold},
 	{"capture-threshold", SOMETHING, run_capture_threshold},
 	{"target", SOMETHING, run_target},
+	{"layout", SOMETHING, run_layout},
 	{"waits", NOTHING, run_waits},
 };
 
@@ -132,7 +148,7 @@ static struct stall_error *run_line(void *arg, char *line)
 	return stall_answer_error(
 		server, "unknown command; say snap, snap FILE, burst FILE, watch on, watch off, "
 			"threshold KIND MS, capture-threshold KIND MS, target PID, "
-			"waits or quit");
+			"layout KEY=NUMBER ..., layout -, waits or quit");
 }
 
 static struct stall_error *refuse(void *arg, const char *message)

@@ -126,6 +126,7 @@ static void server_deinit(struct stall_server *server)
 	stall_watching_off(server);
 	stall_captures_deinit(server);
 	stall_capturer_destroy(server->capturer);
+	stall_layout_deinit(&server->layout);
 	stall_triggers_deinit(&server->triggers);
 	stall_targets_deinit(server);
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/layout.h"
 #include "base/output.h"
 #include "capture/burst.h"
 #include "capture/capturer.h"
@@ -22,6 +23,7 @@ struct stall_server {
 	struct stall_target *targets; // to notice their end while no command runs
 	size_t target_count;
 	struct stall_capturer *capturer;
+	struct stall_layout layout; // as the caller has said since the start
 
 	struct stall_watch *watch;	     // NULL: off
 	uint64_t asked_ns[STALL_WAIT_KINDS]; // thresholds as requested

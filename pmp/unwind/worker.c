@@ -349,7 +349,8 @@ static struct stall_error *try_suspect(struct stall_worker *worker, struct stall
 	       !stall_bad_file_owner_is(&worker->suspect.owner, &snapshot->processes[suspect]))
 		suspect++;
 	// Of one process the job itself is the trial.
-	if (suspect == snapshot->process_count || snapshot->process_count == 1 || now >= deadline)
+	if (suspect == snapshot->process_count || snapshot->process_count == 1 ||
+	    layout->only != STALL_ALL_PROCESSES || now >= deadline)
 		return NULL;
 	if (worker->has_seen)
 		stop_child(worker);
@@ -425,15 +426,15 @@ struct stall_error *stall_worker_unwind(struct stall_worker *worker,
 struct queries {
 	struct stall_protocol_query *entries;
 	size_t count;
-	const char *name; // FIND_DATA
+	const char *const *names; // FIND_DATA: one for each
 };
 
 static struct stall_error *fill_queries(struct stall_job_layout *layout, void *arg)
 {
 	struct queries *queries = arg;
 
-	if (queries->name)
-		queries->entries->name = stall_job_string(layout, queries->name);
+	for (size_t i = 0; queries->names && i < queries->count; i++)
+		queries->entries[i].name = stall_job_string(layout, queries->names[i]);
 	return stall_job_fill_queries(layout, queries->entries, queries->count);
 }
 
@@ -493,7 +494,7 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 {
 	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
 	struct stall_protocol_query entry = {.process = process};
-	struct queries job = {&entry, 1, name};
+	struct queries job = {&entry, 1, &name};
 	bool partial;
 	struct stall_error *err =
 		run(worker, &layout, &(struct task){STALL_PROTOCOL_FIND_DATA, fill_queries, &job},
@@ -504,6 +505,35 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 	read_queries(&layout, &job);
 	*ret_address = entry.found ? entry.address : 0;
 	*ret_size = entry.found ? entry.size : 0;
+	return NULL;
+}
+
+struct stall_error *stall_worker_find_main_data(struct stall_worker *worker,
+						const struct stall_snapshot *snapshot,
+						uint32_t process, const char *const *names,
+						size_t count, uint64_t *ret_addresses)
+{
+	_cleanup_(stall_job_deinit) struct stall_job_layout layout = make_layout(worker, snapshot);
+	_cleanup_free_ struct stall_protocol_query *entries = calloc(count + 1, sizeof(*entries));
+	struct queries job = {entries, count, names};
+	bool partial;
+
+	if (!entries)
+		return &stall_enomem;
+	layout.only = process;
+	for (size_t i = 0; i < count; i++)
+		entries[i] = (struct stall_protocol_query){
+			.process = process,
+			.offset = STALL_PROTOCOL_MAIN_ONLY,
+		};
+	struct stall_error *err =
+		run(worker, &layout, &(struct task){STALL_PROTOCOL_FIND_DATA, fill_queries, &job},
+		    &partial);
+	if (err)
+		return err;
+	read_queries(&layout, &job);
+	for (size_t i = 0; i < count; i++)
+		ret_addresses[i] = entries[i].found ? entries[i].address : 0;
 	return NULL;
 }
 

@@ -55,6 +55,12 @@ struct stall_error *stall_worker_find_data(struct stall_worker *worker,
 					   const char *name, uint64_t *ret_address,
 					   uint64_t *ret_size);
 
+// The same for several names at once, in the main program alone. 0 where there is none.
+struct stall_error *stall_worker_find_main_data(struct stall_worker *worker,
+						const struct stall_snapshot *snapshot,
+						uint32_t process, const char *const *names,
+						size_t count, uint64_t *ret_addresses);
+
 // The places for uprobes at functions, in the files of the process's modules: at their first
 // instruction, or at the one after an ENDBR64, which can be emulated more often. A pattern is that
 // of fnmatch(3), for the linkage name without a clone's suffix. Cold parts of functions are not

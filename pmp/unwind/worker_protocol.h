@@ -78,7 +78,10 @@ struct stall_protocol_query {
 	uint32_t found;	       // NAME_DATA: a string of the result + 1; FIND_DATA: 1; 0: none
 			       // FIND_FUNCTIONS: job module + 1
 	uint64_t offset, size; // FIND_FUNCTIONS: bytes skipped; flags
+			       // FIND_DATA: `offset` is in: 0 or STALL_PROTOCOL_MAIN_ONLY
 };
+
+#define STALL_PROTOCOL_MAIN_ONLY 1 // not in other modules than the main program
 
 // A pattern of FIND_FUNCTIONS has so many queries in a row, for the places where it is found.
 #define STALL_PROTOCOL_PLACES 16

@@ -90,6 +90,8 @@ static void find_query(struct stall_worker_state *state, struct stall_protocol_q
 	// use.
 	if (process->main_module != UINT32_MAX && find_in(state, process->main_module, name, query))
 		return;
+	if (query->offset == STALL_PROTOCOL_MAIN_ONLY)
+		return;
 	for (uint32_t i = 0; i < process->module_count; i++) {
 		uint32_t module = process->first_module + i;
 

@@ -235,6 +235,9 @@ static enum stall_wait_role role_of_kind(enum stall_lock_kind kind)
 	case STALL_LOCK_JOIN:
 		return STALL_ROLE_JOIN;
 	case STALL_LOCK_UNKNOWN:
+	case STALL_LOCK_ROW: // these are no words
+	case STALL_LOCK_TABLE:
+	case STALL_LOCK_METADATA:
 		break;
 	}
 	return STALL_ROLE_UNKNOWN;

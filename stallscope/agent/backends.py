@@ -52,6 +52,9 @@ class CaptureBackend(Protocol):
 
     def adapt(self, settings: AgentSettings) -> None: ...
 
+    def use_layout(self, text: str) -> None:
+        """Read connections from memory by this layout from now on; "" reads none."""
+
     def capture(self, key: str, path: Path) -> None:
         """Begin a capture; a CaptureResult with the key follows in every case."""
 
@@ -122,6 +125,9 @@ class SerialBackend:
     def adapt(self, settings: AgentSettings) -> None:
         """Do nothing: it does not depend on the triggers."""
 
+    def use_layout(self, text: str) -> None:
+        """Do nothing: only the probe reads the server's memory."""
+
     def capture(self, key: str, path: Path) -> None:
         """Begin a capture; while another is being taken, this one fails."""
         if not self._busy.acquire(blocking=False):
@@ -180,6 +186,9 @@ class FallbackBackend:
 
     def adapt(self, settings: AgentSettings) -> None:
         self._probe.adapt(settings)
+
+    def use_layout(self, text: str) -> None:
+        self._probe.use_layout(text)
 
     def capture(self, key: str, path: Path) -> None:
         """Take the capture by the backend that works now."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +23,10 @@ __all__ = ["Environment", "Plan"]
 class Environment(Protocol):
     """What the loop needs from its caller."""
 
-    def sources(self, server: Server, settings: AgentSettings) -> Sources: ...
+    def sources(
+        self, server: Server, settings: AgentSettings, use_layout: Callable[[str], None]
+    ) -> Sources:
+        """Return the sources of a server; ``use_layout`` takes where it keeps its connections."""
 
     def backend(self, settings: AgentSettings, put: Put) -> CaptureBackend: ...
 

@@ -12,6 +12,7 @@ import msgspec
 
 from stallscope.model.capture import Trigger
 from stallscope.model.samples import Sample
+from stallscope.model.sessions import Moment
 from stallscope.model.waitlines import WaitLine
 
 __all__ = [
@@ -47,6 +48,8 @@ class CaptureResult(msgspec.Struct, frozen=True):
     """Of the request; None: the probe count it by itself, for a wait."""
     wait: Trigger | None = None
     error: str | None = None
+    memory: tuple[Moment, ...] = ()
+    """What the connections ran, as the server's memory has it."""
 
 
 class WaitsReceived(msgspec.Struct, frozen=True):

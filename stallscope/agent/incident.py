@@ -54,7 +54,8 @@ from stallscope.base.text import one_line
 from stallscope.collectors.triggers.settings import BurstSettings
 from stallscope.model.capture import Note
 from stallscope.model.incident import CaptureEntry, Fired, Incident, Verdict
-from stallscope.model.sessions import Sessions
+from stallscope.model.sessions import Moment as Memory
+from stallscope.model.sessions import Sessions, from_memory
 
 __all__ = ["MAX_CAPTURES", "TRANSITIONS", "IncidentMachine", "State", "verdict_name"]
 
@@ -76,6 +77,7 @@ SAME_NS = 3 * NS
 MAX_FIRED = 100
 """The most triggers that one incident lists; further ones are counted."""
 MAX_NOTES = 50
+NO_ANSWER = "the server did not answer"
 NOT_ANALYZED = "not analyzed: they are added by the analysis"
 """Why a stored capture has no sessions until it is analyzed, which may never happen."""
 
@@ -129,6 +131,17 @@ class Capture(msgspec.Struct):
     sessions_due: bool = True
     """The server was asked for its sessions, and the answer is still open."""
     no_sessions: str | None = None
+    memory: tuple[Memory, ...] = ()
+    """What the connections ran, as the server's memory has it."""
+
+    @property
+    def known_sessions(self) -> Sessions | None:
+        """Return what is known of its connections, over SQL and from memory."""
+        if self.sessions is not None:
+            return msgspec.structs.replace(self.sessions, memory=self.memory)
+        if self.memory:
+            return from_memory(self.memory, self.no_sessions or NO_ANSWER)
+        return None
 
     @property
     def settled(self) -> bool:
@@ -319,8 +332,9 @@ class IncidentMachine:
         capture.sessions_due = False
         capture.sessions = result.value
         capture.no_sessions = result.error
-        if capture.sessions is not None and self.lost is None:
-            self._emit(StoreStatements(self.number, capture.time_ns, capture.sessions))
+        known = capture.known_sessions
+        if known is not None and self.lost is None:
+            self._emit(StoreStatements(self.number, capture.time_ns, known))
 
     def texts_fetched(self, result: QueryResult) -> None:
         """Take the texts of the server; add a note for each that is missing."""
@@ -363,7 +377,7 @@ class IncidentMachine:
             if capture is None or capture.entry is None or capture.step is not Step.ANALYZING:
                 continue
             capture.step = Step.ANALYZED
-            capture.sessions = None
+            capture.sessions, capture.memory = None, ()
             self._take_answer(capture, capture.entry, answer)
             taken.append(answer)
         if not taken:
@@ -501,6 +515,7 @@ class IncidentMachine:
 
     def _store(self, capture: Capture, result: CaptureResult, late_ms: float | None) -> None:
         assert result.path is not None
+        capture.memory = result.memory
         if capture.reason != "trigger" or late_ms is None:
             late_ms = None
         capture.step = Step.STORING
@@ -557,7 +572,8 @@ class IncidentMachine:
         for capture in captures:
             if capture.step is Step.STORED and capture.entry is not None:
                 capture.step = Step.ANALYZING
-                requests.append(AnalysisRequest(capture.key, capture.entry.file, capture.sessions))
+                known_sessions = capture.known_sessions
+                requests.append(AnalysisRequest(capture.key, capture.entry.file, known_sessions))
         if requests:
             known = tuple(
                 capture.entry.file

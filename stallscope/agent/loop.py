@@ -235,7 +235,10 @@ class Agent:
         """Start the collectors of the current server process."""
         self._close_sources()
         self._rest = ServerRest()
-        self._sources = self._environment.sources(self._target.server, self.settings)
+        self._backend.use_layout("")  # that of the process before
+        self._sources = self._environment.sources(
+            self._target.server, self.settings, self._backend.use_layout
+        )
         self._threads = CollectorThreads(self._sources.collectors, self.events.put)
 
     def _close_sources(self) -> None:

@@ -19,7 +19,8 @@ from stallscope.collectors import processes, rings
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.triggers.settings import BurstSettings
-from stallscope.model import waitlines
+from stallscope.model import memorysessions, waitlines
+from stallscope.model.sessions import Moment
 from stallscope.model.waitlines import Notice, WaitLine
 
 __all__ = ["ProbeSession", "ProbeSettings", "arguments"]
@@ -39,6 +40,9 @@ LONGEST_WITHOUT_WATCH = 6 * 3600.0
 CAPTURE_SECONDS = 20.0
 """The longest time of a requested capture; a probe that takes longer hangs, and is restarted."""
 END_SECONDS = 1.0
+
+_LAYOUT_LINE = 3000
+"""Characters of a line of a layout: the probe takes lines as long as a path."""
 
 REST_THRESHOLD_MS = "500"
 """At rest, of waits that no trigger names. With the probe's own 100 ms, syncs of a slow disk would
@@ -128,6 +132,10 @@ class ProbeSession:
         """The processes that the probe knows; guarded by the lock, as the following attributes."""
         self._asked: deque[_CaptureRequest | _TargetRequest] = deque()
         """Open requests, in the order of its answers."""
+        self._layout = ""
+        """Where the server keeps its connections."""
+        self._memory: tuple[Moment, ...] = ()
+        """Sessions of the capture that is answered next."""
         self._answered = 0.0
         """When the latest answer came."""
         self._stream: Stream | None = None
@@ -145,6 +153,25 @@ class ProbeSession:
         """Messages that were logged since it last worked; a cause has few different ones."""
         self._thread: threading.Thread | None = None
         self.restarts = 0
+
+    def use_layout(self, text: str) -> None:
+        """Read connections by this layout from now on; "" reads none."""
+        with self._lock:
+            self._layout = text
+            if self._stream is not None and self._ready:
+                self._send_layout(self._stream)
+
+    def _send_layout(self, stream: Stream) -> None:
+        """Say the layout, in lines that are short enough; the lock is held."""
+        stream.say("layout -")
+        line = ""
+        for word in self._layout.split():
+            if len(line) + len(word) > _LAYOUT_LINE:
+                stream.say(f"layout {line.strip()}")
+                line = ""
+            line += f" {word}"
+        if line:
+            stream.say(f"layout {line.strip()}")
 
     @property
     def ready(self) -> bool:
@@ -271,6 +298,7 @@ class ProbeSession:
         with self._lock:
             pids = self._known = self._pids
         args = arguments(pids, settings, watch=self._watch)
+        self._memory = ()
         why = "it ended"
         was_ready = False
         try:
@@ -325,6 +353,9 @@ class ProbeSession:
 
     def _take(self, data: bytes, number: int, settings: ProbeSettings) -> None:
         now = time.monotonic_ns()
+        if data.startswith(memorysessions.MARK):
+            self._memory += memorysessions.decode([data])
+            return
         line = waitlines.loads(data, "stallscope-probe", number)
         if isinstance(line, Notice):
             self._handle(line, now, settings)
@@ -350,16 +381,26 @@ class ProbeSession:
                     self._watch_pause = WATCH_AGAIN_SECONDS
                 at_rest = self._watch and settings.at_rest
                 self._put(ProbeStatus(ready=True, sees_waits=self._watch, at_rest=at_rest))
+                with self._lock:
+                    if self._layout and self._stream is not None:
+                        self._send_layout(self._stream)
                 self._send_targets()
             case "written":
                 request = self._next()
+                memory, self._memory = self._memory, ()
                 if isinstance(request, _CaptureRequest):
-                    self._put(CaptureResult(line.path, now, line.partial, request.key))
+                    self._put(
+                        CaptureResult(line.path, now, line.partial, request.key, memory=memory)
+                    )
             case "target":
                 self._next()
             case "captured":
-                self._put(CaptureResult(line.path, now, line.partial, wait=line.trigger))
+                memory, self._memory = self._memory, ()
+                self._put(
+                    CaptureResult(line.path, now, line.partial, wait=line.trigger, memory=memory)
+                )
             case "not-captured":
+                self._memory = ()
                 self._put(
                     CaptureResult(
                         None, now, wait=line.trigger, error=line.message or "no reason given"
@@ -368,6 +409,7 @@ class ProbeSession:
             case "ended":
                 self._put(TargetEnded())
             case "error":
+                self._memory = ()
                 why = line.message or "no reason given"
                 match self._next():
                     case _CaptureRequest(key):

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallscope.agent.calibrator import Calibrator
 from stallscope.collectors.collector import Collector, sample
 from stallscope.collectors.host import host_collectors
 from stallscope.collectors.processes import Server
@@ -157,8 +159,10 @@ def of_server(
     *,
     poll_interval: float,
     keep_deadlock: Callable[[Deadlock], object],
+    use_layout: Callable[[str], None],
 ) -> Sources:
-    """Return the sources of this server process; without ``login`` none over SQL."""
+    """Return the sources of this server process; without ``login`` none over SQL. ``use_layout``
+    takes where it keeps its connections."""
     main = server.main
     host = host_collectors(main.pid, start_time=main.start_time, datadir=server.datadir)
     collectors: list[Collector] = [*host]
@@ -168,7 +172,11 @@ def of_server(
             collector.at_rest = at_rest
 
     collectors += [CommandCollector(command) for command in settings.commands]
-    if login is None or family(main.exe, main.comm) not in ("mysql", "mariadb"):
+    if family(main.exe, main.comm) not in ("mysql", "mariadb"):
+        return Sources(tuple(collectors), set_rest=host_rests)
+    ask = None if login is None else partial(login, server)
+    collectors.append(Calibrator(main.pid, ask, use_layout))
+    if login is None:
         return Sources(tuple(collectors), set_rest=host_rests)
     # Imported here: the agent of another server does not need PyMySQL.
     from stallscope.collectors.sql.collecting import REST_SECONDS

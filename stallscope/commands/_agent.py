@@ -138,7 +138,9 @@ class CommandEnvironment:
         self._notifier = self._make_notifier(settings_of(args))
         self._has_begun = False
 
-    def sources(self, server: Server, settings: AgentSettings) -> Sources:
+    def sources(
+        self, server: Server, settings: AgentSettings, use_layout: Callable[[str], None]
+    ) -> Sources:
         """Return the sources of this server process. At the start, unreadable option files are an
         error. After a restart or a reload they are logged, and the agent continues.
         """
@@ -150,6 +152,7 @@ class CommandEnvironment:
                 login,
                 poll_interval=self._poll_interval or settings.poll_interval,
                 keep_deadlock=self._store.add_deadlock,
+                use_layout=use_layout,
             )
 
         login = None if self._args.no_sql else self._login

@@ -113,6 +113,8 @@ def _of_server(
     yield Task("server-confinement", partial(confinement.confinement, place))
     yield Task("inproc", partial(inproc.agent, place, pids))
     yield Task("access", access, _ACCESS_SECONDS)
+    if _is_sql_server(place.server):
+        yield Task("calibration", partial(target.calibration, pids[0]), _ACCESS_SECONDS)
 
 
 def _name(pids: tuple[int, ...], servers: tuple[Server, ...]) -> Iterator[Check]:

@@ -16,11 +16,14 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import Exit, UsageError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, snapshot
-from stallscope.commands import _common, _options, _rings, _save, _sql
+from stallscope.collectors.calibration import layouts
+from stallscope.commands import _calibration, _common, _options, _rings, _save, _sql
 from stallscope.model import capturefile
 from stallscope.model.capture import SESSIONS, Capture, Note
+from stallscope.model.sessions import annotate, from_memory, redact
 from stallscope.reporters import progress
 from stallscope.server.families import family
+from stallscope.server.statements import normalize
 
 if TYPE_CHECKING:
     from stallscope.collectors.sql.login import Login
@@ -40,6 +43,7 @@ examples:
   stallscope snap -p mariadbd --socket /run/mysqld/mysqld.sock -o stall.jsonl.zst
   stallscope snap -p mysqld --defaults-file /etc/stallscope/my.cnf
   stallscope snap -p 1234 --json | jq -r '.findings[0].signature'
+  stallscope snap -p mysqld --calibrate
   stallscope snap -p mysqld --for 5 --interval 100
   stallscope snap -p mysqld --backend inproc
   stallscope snap --core core.1234 --exe /usr/sbin/mysqld
@@ -113,7 +117,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="FILE", help="save the capture; .zst compresses it"
     )
     save.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    _sql.add_deadline_argument(_sql.add_sql_arguments(parser))
+    sql = _sql.add_sql_arguments(parser)
+    _sql.add_deadline_argument(sql)
+    sql.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="learn first where this build keeps connections in memory, for when SQL does not"
+        " answer (see `stallscope calibrate`)",
+    )
     _common.add_report_arguments(parser)
 
 
@@ -195,6 +206,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(
             f"a burst has 1 to {MAX_CAPTURES} captures: change --captures, --for or --interval"
         )
+    if args.calibrate and (args.no_sql or args.core is not None):
+        raise UsageError("--calibrate needs a live server and SQL")
     if args.core is None and (args.exe is not None or args.sysroot is not None):
         raise UsageError("--exe and --sysroot go with --core")
 
@@ -241,9 +254,13 @@ def _capture(args: argparse.Namespace) -> Capture:
     named = _sql.asked_for(args)
     pids, servers = _rings.resolve(args, args.pid, _common.selector(args))
     with progress.while_waiting("taking the capture"):
-        login, notes = _login(args, servers, named=named)
-        capture = snapshot.take(pids, servers, options)
-        return _with_sessions(capture, login, notes, args.sql_deadline)
+        login, notes = _login(args, servers, named=named or args.calibrate)
+        if args.calibrate:
+            _calibration.run(servers, login)
+        layout = layouts.of_servers(servers)
+        options = msgspec.structs.replace(options, layout=layout.text)
+        taken = snapshot.take(pids, servers, options)
+        return _with_sessions(taken, login, notes, args.sql_deadline)
 
 
 def _login(
@@ -263,17 +280,19 @@ def _login(
 
 
 def _with_sessions(
-    capture: Capture, login: Login | None, notes: tuple[str, ...], seconds: float
+    taken: snapshot.Taken, login: Login | None, notes: tuple[str, ...], seconds: float
 ) -> Capture:
-    """Query the sessions after the stacks were captured."""
+    """Query the sessions after the stacks were captured; what SQL does not say is from the server's
+    memory."""
+    capture = taken.capture
+    sessions = from_memory(taken.memory, None)
     if login is not None:
         from stallscope.collectors.sql.connection import Connection
         from stallscope.collectors.sql.sessions import fetch
-        from stallscope.model.sessions import annotate, redact
-        from stallscope.server.statements import normalize
 
         with closing(Connection(login)) as connection:
-            sessions = fetch(connection, seconds)
+            sessions = msgspec.structs.replace(fetch(connection, seconds), memory=taken.memory)
+    if login is not None or taken.memory:
         capture = annotate(capture, redact(sessions, normalize))
     more = tuple(Note(SESSIONS, note) for note in notes)
     return msgspec.structs.replace(capture, notes=capture.notes + more)

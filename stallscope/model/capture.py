@@ -173,8 +173,9 @@ class Lock(msgspec.Struct, frozen=True):
     source: str = "futex"
     created: Annotated[str | None, ADDED] = None
     """``file:line`` that created it, from a server's report: it identifies the lock."""
-    mode: Annotated[str | None, ADDED] = None
-    """How it is held, as in the report: ``exclusive``, ``wait exclusive``."""
+    mode: Annotated[str | None, OPTIONAL] = None
+    """How it is held, as in the report: ``exclusive``, ``wait exclusive``; of PostgreSQL the mode
+    that is waited for."""
     locked_at: Annotated[str | None, ADDED] = None
     """``file:line`` that last took it in exclusive mode."""
 
@@ -230,8 +231,15 @@ class Thread(
     database: Annotated[str | None, ADDED] = None
     transaction: Annotated[bool | None, ADDED] = None
     """Whether its connection has an open transaction; None: the server did not say."""
+    transaction_id: Annotated[Index | None, ADDED] = None
+    """InnoDB's id of it, where it has one of its own."""
     own: Annotated[bool | None, ADDED] = None
     """True: the connection of stallscope itself."""
+    age_ns: Annotated[Index | None, ADDED] = None
+    """Since its statement began, or its last one, where it is idle."""
+    source: Annotated[str | None, ADDED] = None
+    """Where connection and statement come from: ``memory`` is the server's memory; None: SQL, or
+    the imported file."""
 
 
 class Release(msgspec.Struct, frozen=True, gc=False, rename={"frames": "stack"}):

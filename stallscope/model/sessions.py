@@ -17,20 +17,28 @@ from stallscope.server.statements import Statement
 
 __all__ = [
     "MAX_STATEMENT",
+    "MEMORY",
+    "UNKNOWN",
     "LockWait",
+    "Moment",
     "Session",
     "Sessions",
     "annotate",
+    "from_memory",
     "missing",
     "raw_statements",
     "redact",
 ]
+
+UNKNOWN = "connections and statements are unknown"
 
 MAX_STATEMENT = 1024
 """The most characters of a statement; performance_schema keeps no more by default."""
 
 SOURCE = "server"
 """The source of a lock: the server's own tables."""
+MEMORY = "memory"
+"""The source of a connection, or of a lock: the server's memory."""
 
 _LEAST_SHARE = 0.5
 """The least share of connections that must be threads of the capture; with fewer it is another
@@ -59,6 +67,31 @@ class Session(msgspec.Struct, frozen=True):
     """Digest of the normalized statement: if set, ``statement`` has no literals."""
     transaction: bool | None = None
     """Whether it has an open transaction of InnoDB; None: not known."""
+    transaction_id: Index | None = None
+    """Id of its transaction in InnoDB (``TRX_ID``)."""
+    host: str | None = None
+    process: Index | None = None
+    tid: Index | None = None
+    """Where it was read from memory: the process of the capture, and the thread in our own pid
+    namespace."""
+    own: bool = False
+    """It is a connection of stallscope, as its statement says."""
+    last: bool = False
+    """The connection is idle: ``statement`` is the one before."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """What was read from the server's memory with one capture of a burst. Threads that did not run
+    since the capture before are left out in later ones."""
+
+    number: Index
+    """``Capture.moment``."""
+    time_ns: Index
+    sessions: tuple[Session, ...]
+    rejected: Index = 0
+    """Threads whose connection could not be read."""
+    read_ns: Index = 0
+    """The time that it took."""
 
 
 class LockWait(msgspec.Struct, frozen=True):
@@ -90,6 +123,19 @@ class Sessions(msgspec.Struct, frozen=True):
     ansi_quotes: bool = False
     no_backslash_escapes: bool = False
     """SQL modes of the server."""
+    memory: tuple[Moment, ...] = ()
+    """What the server's memory says: of threads that SQL does not show, and in moments of a
+    burst when a thread ran another statement."""
+
+    @property
+    def seen(self) -> bool:
+        """Return whether memory shows a connection."""
+        return any(moment.sessions for moment in self.memory)
+
+
+def from_memory(memory: tuple[Moment, ...], why: str | None) -> Sessions:
+    """Return what the server's memory alone says; ``why`` SQL says nothing, one sentence."""
+    return Sessions(sessions=(), memory=memory, reason=why)
 
 
 def redact(sessions: Sessions, normalize: Callable[..., Statement]) -> Sessions:
@@ -108,7 +154,13 @@ def redact(sessions: Sessions, normalize: Callable[..., Statement]) -> Sessions:
         )
         return msgspec.structs.replace(session, statement=found.text, digest=found.digest)
 
-    return msgspec.structs.replace(sessions, sessions=tuple(map(redacted, sessions.sessions)))
+    memory = tuple(
+        msgspec.structs.replace(moment, sessions=tuple(map(redacted, moment.sessions)))
+        for moment in sessions.memory
+    )
+    return msgspec.structs.replace(
+        sessions, sessions=tuple(map(redacted, sessions.sessions)), memory=memory
+    )
 
 
 def annotate(capture: Capture, sessions: Sessions) -> Capture:
@@ -118,10 +170,14 @@ def annotate(capture: Capture, sessions: Sessions) -> Capture:
     the capture as it was is returned with it.
     """
     reason = sessions.reason or _wrong_server(capture, sessions)
-    if reason is not None:
+    if reason is not None and sessions.seen:
+        said = reason.removeprefix(f"{UNKNOWN}: ")
+        reason = f"connections and statements are from the server's memory: {said}"
+        sessions = msgspec.structs.replace(sessions, sessions=(), waits=(), notes=())
+    elif reason is not None:
         return _noted(capture, (reason,))
     annotated = _annotated_moments(capture, sessions)
-    return _noted(annotated, sessions.notes)
+    return _noted(annotated, sessions.notes if reason is None else (reason,))
 
 
 def _annotated_moments(capture: Capture, sessions: Sessions) -> Capture:
@@ -166,14 +222,15 @@ def _annotated(
 ) -> Capture:
     """Annotate the threads of one capture; ``known``: those of earlier ones, by their identity."""
     found = _matched(moment, sessions)
+    in_memory = _in_memory(moment, sessions)
     waits = _fitting(moment, found, sessions)
     threads = []
     for index, thread in enumerate(moment.threads):
         described = known.get(id(thread))
         if described is None:
             described = thread
-            if index in found:
-                described = _described(thread, found[index], sessions.own)
+            if index in found or index in in_memory:
+                described = _described(thread, found.get(index), in_memory.get(index), sessions.own)
             if index in waits:
                 wait, owner = waits[index]
                 number = locks.number(wait, moment.threads[owner])
@@ -190,7 +247,8 @@ def missing(capture: Capture, why: str) -> Capture:
 
 def raw_statements(sessions: Sessions) -> dict[int, str]:
     """Return statements with their literals by connection, for their own file."""
-    return {s.connection: s.statement for s in sessions.sessions if s.statement}
+    seen = [session for moment in sessions.memory for session in moment.sessions]
+    return {s.connection: s.statement for s in (*seen, *sessions.sessions) if s.statement}
 
 
 def _noted(capture: Capture, notes: tuple[str, ...]) -> Capture:
@@ -231,7 +289,42 @@ def _matched(capture: Capture, sessions: Sessions) -> dict[int, Session]:
     }
 
 
-def _described(thread: Thread, session: Session, own: int | None) -> Thread:
+def _in_memory(moment: Capture, sessions: Sessions) -> dict[int, Session]:
+    """Return thread index → session for those that the server's memory showed at this moment."""
+    found = {
+        (session.process, session.tid): session
+        for one in sessions.memory
+        if one.number == moment.moment
+        for session in one.sessions
+    }
+    if not found:
+        return {}
+    return {
+        index: found[thread.process, thread.tid]
+        for index, thread in enumerate(moment.threads)
+        if (thread.process, thread.tid) in found
+    }
+
+
+def _described(
+    thread: Thread, said: Session | None, seen: Session | None, own: int | None
+) -> Thread:
+    """Describe a thread by what SQL ``said``. What was ``seen`` in memory counts where SQL does not
+    know the thread, and where it ran another statement at this moment."""
+    if said is None or (seen is not None and seen.connection != said.connection):
+        assert seen is not None
+        return _with_session(thread, seen, own, MEMORY)
+    if seen is not None and seen.digest and not seen.last and seen.digest != said.digest:
+        seen = msgspec.structs.replace(
+            seen, user=said.user, database=said.database, transaction=said.transaction
+        )
+        return _with_session(thread, seen, own, MEMORY)
+    if seen is not None and seen.last and said.digest is None:
+        said = msgspec.structs.replace(said, statement=seen.statement, digest=seen.digest)
+    return _with_session(thread, said, own, None)
+
+
+def _with_session(thread: Thread, session: Session, own: int | None, source: str | None) -> Thread:
     is_redacted = session.digest is not None
     return msgspec.structs.replace(
         thread,
@@ -243,7 +336,10 @@ def _described(thread: Thread, session: Session, own: int | None) -> Thread:
         query=session.statement if is_redacted else None,
         digest=session.digest,
         transaction=session.transaction,
-        own=True if session.connection == own else None,
+        transaction_id=session.transaction_id,
+        own=True if session.own or session.connection == own else None,
+        age_ns=None if session.seconds is None else round(max(0.0, session.seconds) * 1e9),
+        source=source,
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from stallscope.base.text import one_line
 from stallscope.model.capture import Thread
+from stallscope.model.sessions import MEMORY
+from stallscope.reporters.units import duration
 
 __all__ = ["frequent_statements", "has_ended", "session", "statement"]
 
@@ -21,11 +23,16 @@ def session(thread: Thread) -> str:
         parts.append(f"user {thread.user}")
     if thread.database:
         parts.append(f"database {thread.database}")
-    if thread.command and thread.command != "Query":
-        parts.append(thread.command)
+    if thread.transaction_id:
+        parts.append(f"transaction {thread.transaction_id}")
+    doing = [] if thread.command in (None, "Query") else [str(thread.command)]
     if thread.activity:
-        parts.append(thread.activity)
-    return ", ".join(parts)
+        doing.append(thread.activity)
+    if thread.age_ns is not None and thread.connection is not None:
+        doing = [f"{', '.join(doing) or 'running'} for {duration(thread.age_ns / 1e6)}"]
+    parts += doing
+    text = ", ".join(parts)
+    return f"{text} (from the server's memory)" if thread.source == MEMORY else text
 
 
 def statement(thread: Thread, limit: int) -> str:

@@ -16,12 +16,14 @@ from stallscope.analyzers.catalog import Catalog
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import rings, snapshot
+from stallscope.collectors.calibration import layouts
 from stallscope.collectors.probe import PROBE
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.processes import Server
-from stallscope.model import capturefile, waitlines
+from stallscope.model import capturefile, memorysessions, waitlines
 from stallscope.model.capture import Capture
+from stallscope.model.sessions import Moment, annotate, from_memory, redact
 from stallscope.model.waitlines import WaitLine
 from stallscope.screens.events import (
     Analyzed,
@@ -34,6 +36,7 @@ from stallscope.screens.events import (
     WaitsSeen,
 )
 from stallscope.screens.sessions import Asking
+from stallscope.server.statements import normalize
 from stallscope.store import listing, reading_dest
 
 __all__ = ["LiveOptions", "LiveSource"]
@@ -94,6 +97,10 @@ class LiveSource:
         self._wanted: list[Path] = []
         """Files for the requested captures."""
         self._records: list[bytes] = []
+        self._layout = ""
+        """Where the server keeps its connections."""
+        self._memory: tuple[Moment, ...] = ()
+        """Sessions of the capture that follows."""
 
     @property
     def titles(self) -> Sequence[str]:
@@ -140,6 +147,7 @@ class LiveSource:
 
     def _probe(self) -> None:
         """Serve with waits, or without them where they do not work on this host."""
+        self._layout = layouts.of_servers(self._servers).text
         why = self._serve(watch=True)
         if why is None or self._closing.is_set():
             return
@@ -194,7 +202,8 @@ class LiveSource:
             history=True,
             pack_dirs=self._options.pack_dirs,
         )
-        return [*args, "--read-string", "server_version"]
+        args += ["--read-string", "server_version"]
+        return [*args, "--layout", self._layout] if self._layout else args
 
     def _tick(self) -> float:
         """Ask for a capture when it is time; return when to check again."""
@@ -215,6 +224,9 @@ class LiveSource:
             stream.say("snap")
 
     def _take(self, data: bytes, number: int) -> None:
+        if data.startswith(memorysessions.MARK):
+            self._memory = memorysessions.decode([data])
+            return
         if self._records or data.startswith(b'{"type":"capture"'):
             self._records.append(data)
             if data.startswith(b'{"type":"end"'):
@@ -237,8 +249,8 @@ class LiveSource:
         capture = snapshot.with_server_facts(
             msgspec.structs.replace(capture, path=None), self._servers
         )
-        if self._asking is not None:
-            capture = self._asking.into(capture)
+        memory, self._memory = self._memory, ()
+        capture = self._with_sessions(capture, memory)
         analysis = engine.analyze(capture, self._catalog)
         cost = (time.thread_time_ns() - begin + (capture.elapsed_ns or 0)) / 1e9
         pause = self._options.captures
@@ -249,6 +261,15 @@ class LiveSource:
         self._put(Analyzed(analysis, (capture.time_ns or time.time_ns()) / 1e9, pause))
         while self._wanted:
             self._put(_save(capture, self._wanted.pop(0)))
+
+    def _with_sessions(self, capture: Capture, memory: tuple[Moment, ...]) -> Capture:
+        """Add what SQL says of connections, and what the server's memory says of others."""
+        if self._asking is not None:
+            return self._asking.into(capture, memory)
+        if not memory:
+            return capture
+        why = "SQL is not used"
+        return annotate(capture, redact(from_memory(memory, why), normalize))
 
     def _store(self) -> None:
         """Read the store at intervals."""

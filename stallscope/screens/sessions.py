@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
+
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.login import Login
 from stallscope.collectors.sql.sessions import fetch
 from stallscope.model.capture import Capture
-from stallscope.model.sessions import Sessions, annotate, redact
+from stallscope.model.sessions import Moment, Sessions, annotate, from_memory, redact
 from stallscope.screens.events import Put, SourceState
 from stallscope.server.statements import normalize
 
@@ -41,11 +43,15 @@ class Asking:
         self._answered.clear()
         self._wanted.set()
 
-    def into(self, capture: Capture) -> Capture:
-        """Return the capture with connections, or unchanged where no answer came in time."""
-        if not self._answered.wait(self._deadline) or self._sessions is None:
+    def into(self, capture: Capture, memory: tuple[Moment, ...]) -> Capture:
+        """Return the capture with connections: from ``memory`` where no answer came in time."""
+        sessions = self._sessions if self._answered.wait(self._deadline) else None
+        if sessions is None and not memory:
             return capture
-        return annotate(capture, redact(self._sessions, normalize))
+        if sessions is None:
+            sessions = from_memory(memory, "the server did not answer in time")
+        sessions = msgspec.structs.replace(sessions, memory=memory)
+        return annotate(capture, redact(sessions, normalize))
 
     def close(self) -> None:
         """Close the connection and end the thread."""

@@ -19,7 +19,14 @@ from functools import partial
 
 import msgspec
 
-__all__ = ["MAX_INPUT", "MAX_TEXT", "Statement", "normalize", "normalizer"]
+__all__ = [
+    "MAX_INPUT",
+    "MAX_TEXT",
+    "Statement",
+    "begins_as_statement",
+    "normalize",
+    "normalizer",
+]
 
 MAX_INPUT = 16_384
 """The most characters of a statement that are parsed; a longer one counts as cut there."""
@@ -33,6 +40,24 @@ _COMMENT = "/**/"
 """A statement of comments only."""
 _LIST = "?+"
 """A list of literals of any length."""
+
+
+_STATEMENTS = """
+    SELECT INSERT UPDATE DELETE REPLACE SET BEGIN START COMMIT ROLLBACK SAVEPOINT RELEASE LOCK
+    UNLOCK ALTER CREATE DROP TRUNCATE RENAME CALL SHOW USE DESC DESCRIBE EXPLAIN ANALYZE OPTIMIZE
+    CHECK CHECKSUM REPAIR FLUSH KILL GRANT REVOKE PREPARE EXECUTE DEALLOCATE LOAD HANDLER DO WITH
+    TABLE VALUES XA CHANGE STOP RESET PURGE INSTALL UNINSTALL CACHE SIGNAL BINLOG HELP SHUTDOWN
+    IMPORT GET VACUUM COPY LISTEN UNLISTEN NOTIFY FETCH DECLARE CLOSE MOVE CLUSTER REINDEX DISCARD
+    REFRESH COMMENT CHECKPOINT REASSIGN ABORT END
+"""
+_VERBS = frozenset(_STATEMENTS.split())
+_FIRST_WORD = re.compile(r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/|\()*+([A-Za-z]{2,12})\b")
+
+
+def begins_as_statement(text: str) -> bool:
+    """Return whether the text begins with a word that statements begin with."""
+    found = _FIRST_WORD.match(text[:MAX_INPUT])
+    return found is not None and found[1].upper() in _VERBS
 
 
 class Statement(msgspec.Struct, frozen=True):

@@ -348,6 +348,77 @@ static void test_locks(void)
 	stall_locks_deinit(&locks);
 }
 
+// A semaphore that a thread sleeps on gives way to the lock that the server says it waits for; a mutex
+// does not.
+static void test_locks_of_server(void)
+{
+	static char table[] = "relation 16384 of database 5", row[] = "transaction 745";
+	struct stall_lock own[] = {
+		{.address = LOCK, .kind = STALL_LOCK_SEM, .waiters = 1},
+		{.address = LOCK + 64, .kind = STALL_LOCK_MUTEX, .waiters = 1, .owner_raw = 100},
+	};
+	uint32_t thread_lock[] = {UINT32_MAX, 0, 1};
+	struct stall_locks locks = {
+		.locks = malloc(sizeof(own)),
+		.count = 2,
+		.thread_lock = malloc(sizeof(thread_lock)),
+	};
+	const struct stall_lock_of_server found[] = {
+		{0,
+		 {.address = LOCK + 8,
+		  .kind = STALL_LOCK_TABLE,
+		  .owner_raw = 7,
+		  .symbol = table,
+		  .source = "memory"}},
+		{1,
+		 {.address = LOCK + 8,
+		  .kind = STALL_LOCK_TABLE,
+		  .owner_raw = 7,
+		  .symbol = table,
+		  .source = "memory"}},
+		{2,
+		 {.address = LOCK,
+		  .kind = STALL_LOCK_ROW,
+		  .owner_raw = 7,
+		  .symbol = row,
+		  .source = "memory"}},
+	};
+
+	memcpy(locks.locks, own, sizeof(own));
+	memcpy(locks.thread_lock, thread_lock, sizeof(thread_lock));
+	CHECK_OK(stall_locks_add(&locks, &snapshot, found, 3));
+	CHECK_INT(locks.count, 2);
+	CHECK_INT(locks.thread_lock[0], 0);
+	CHECK_INT(locks.thread_lock[1], 0);
+	CHECK_INT(locks.thread_lock[2], 1);
+	CHECK_STRING(locks.locks[0].symbol, table);
+	CHECK_INT(locks.locks[0].waiters, 2);
+	CHECK_STRING(locks.locks[0].source, "memory");
+	CHECK_INT(locks.locks[1].kind, STALL_LOCK_MUTEX);
+	CHECK_INT(locks.locks[1].waiters, 1);
+	stall_locks_deinit(&locks);
+}
+
+// The same lock with another owner, for another waiter, is another one.
+static void test_owners_of_server(void)
+{
+	struct stall_locks locks = {.thread_lock = malloc(3 * sizeof(uint32_t))};
+	const struct stall_lock_of_server found[] = {
+		{2, {.address = LOCK, .kind = STALL_LOCK_TABLE, .owner_raw = 9}},
+		{1, {.address = LOCK, .kind = STALL_LOCK_TABLE, .owner_raw = 7}},
+	};
+
+	memset(locks.thread_lock, 0xff, 3 * sizeof(uint32_t));
+	CHECK_OK(stall_locks_add(&locks, &snapshot, found, 2));
+	CHECK_INT(locks.count, 2);
+	CHECK_INT(locks.locks[0].owner_raw, 7);
+	CHECK_INT(locks.thread_lock[0], UINT32_MAX);
+	CHECK_INT(locks.thread_lock[1], 0);
+	CHECK_INT(locks.thread_lock[2], 1);
+	CHECK(stall_lock_compare(&locks.locks[0], &locks.locks[1]) < 0);
+	stall_locks_deinit(&locks);
+}
+
 int main(void)
 {
 	CHECK_OK(stall_lock_tids_init(&tids, &snapshot));
@@ -358,6 +429,8 @@ int main(void)
 	test_others();
 	test_names();
 	test_locks();
+	test_locks_of_server();
+	test_owners_of_server();
 	stall_lock_tids_deinit(&tids);
 	return check_done();
 }

@@ -60,6 +60,16 @@ static void test_data(void)
 	CHECK_INT(size, sizeof(global_object));
 	CHECK_OK(stall_worker_find_data(worker, snapshot, 0, "no such thing", &found, &size));
 	CHECK_INT(found, 0);
+	// The last one is in libc's file, which is not the main program.
+	static const char *const names[] = {"no such thing", "global_object",
+					    "__check_rhosts_file"};
+	uint64_t addresses[3] = {1, 1, 1};
+	CHECK_OK(stall_worker_find_data(worker, snapshot, 0, names[2], &found, &size));
+	CHECK(found);
+	CHECK_OK(stall_worker_find_main_data(worker, snapshot, 0, names, 3, addresses));
+	CHECK_INT(addresses[0], 0);
+	CHECK_INT(addresses[1], address);
+	CHECK_INT(addresses[2], 0);
 	stall_snapshot_destroy(snapshot);
 	stall_worker_destroy(worker);
 }

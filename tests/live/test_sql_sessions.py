@@ -43,7 +43,7 @@ def captured(server: SqlServer) -> tuple[Capture, Sessions]:
     with closing(Connection(Login(user="root", socket=str(server.socket)))) as connection:
         connection.open(PATIENCE)
         pids, found = processes.resolve([str(server.pid)], processes.Selector())
-        capture = snapshot.take(pids, found, snapshot.Options())
+        capture = snapshot.take(pids, found, snapshot.Options()).capture
         sessions = fetch(connection, PATIENCE)
     return annotate(capture, redact(sessions, normalize)), sessions
 
@@ -151,7 +151,7 @@ def test_a_server_that_does_not_report(mysql55: MySQL55) -> None:
 def test_another_server_is_noticed(mysql97: MySQL97, mariadb: MariaDB) -> None:
     """Sessions of one server never describe the threads of another."""
     pids, found = processes.resolve([str(mysql97.pid)], processes.Selector())
-    capture = snapshot.take(pids, found, snapshot.Options())
+    capture = snapshot.take(pids, found, snapshot.Options()).capture
     with closing(Connection(Login(user="root", socket=str(mariadb.socket)))) as connection:
         sessions = fetch(connection, PATIENCE)
     annotated = annotate(capture, redact(sessions, normalize))

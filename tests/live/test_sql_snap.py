@@ -44,7 +44,9 @@ def test_no_sql(mariadb: MariaDB, tmp_path: Path) -> None:
         made = mariadb.status("Connections") - before
         shot = take(tmp_path, "-p", mariadb.pid, "--no-sql")
         assert mariadb.status("Connections") - before == made
-    assert connections(shot.capture.threads) == []
+    # Where another test has calibrated this build, they are read from memory.
+    known = [thread for thread in shot.capture.threads if thread.connection is not None]
+    assert {thread.source for thread in known} <= {"memory"}
     assert shot.code == 0
 
 

@@ -107,6 +107,7 @@ class FakeBackend:
         self.adapted: list[AgentSettings] = []
         self.fails: str | None = None
         self.taken: list[str] = []
+        self.layouts: list[str] = []
 
     def start(self, pids: tuple[int, ...]) -> None:
         self.follow(pids)
@@ -116,6 +117,9 @@ class FakeBackend:
 
     def adapt(self, settings: AgentSettings) -> None:
         self.adapted.append(settings)
+
+    def use_layout(self, text: str) -> None:
+        self.layouts.append(text)
 
     def capture(self, key: str, path: Path) -> None:
         if self.fails is not None:
@@ -172,7 +176,9 @@ class FakeEnvironment:
         self.sessions: Callable[[], Sessions] | None = None
         self.more: tuple[Status, ...] = ()
 
-    def sources(self, server: Server, settings: AgentSettings) -> Sources:
+    def sources(
+        self, server: Server, settings: AgentSettings, use_layout: Callable[[str], None]
+    ) -> Sources:
         return Sources((self.status, *self.more), self.sessions, texts=self.texts)
 
     def backend(self, settings: AgentSettings, put: Put) -> FakeBackend:

@@ -50,7 +50,7 @@ def database() -> Server:
 
 def asked(environment: _agent.CommandEnvironment) -> Sources:
     args = parser(["watch"]).parse_args(["watch"])
-    found = environment.sources(database(), _agent.settings_of(args))
+    found = environment.sources(database(), _agent.settings_of(args), lambda text: None)
     found.close()
     return found
 

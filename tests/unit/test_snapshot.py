@@ -39,7 +39,7 @@ def take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
             left_out=left_out,
             datadir=None if datadir is None else str(datadir),
         )
-        return snapshot.take(server.pids, (server,), snapshot.Options())
+        return snapshot.take(server.pids, (server,), snapshot.Options()).capture
 
     return take_as
 

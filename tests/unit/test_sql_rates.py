@@ -59,7 +59,9 @@ class Documented(msgspec.Struct, frozen=True):
 def _documented() -> list[Documented]:
     text = PAGE.read_text()
     rows = re.findall(
-        r"^\| `((?:DO|SELECT|SET|SHOW)[^`]*)` \| [^|]* \| ([^|]*) \| ([^|]*) \|", text, re.MULTILINE
+        r"^\| `((?:DO|KILL|SELECT|SET|SHOW)[^`]*)` \| [^|]* \| ([^|]*) \| ([^|]*) \|",
+        text,
+        re.MULTILINE,
     )
     return [
         Documented(statement, _pattern(statement), _seconds(rest), _seconds(otherwise))
@@ -196,6 +198,7 @@ def agent_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             lambda server: Login(user="nobody"),
             poll_interval=POLL,
             keep_deadlock=lambda deadlock: None,
+            use_layout=lambda text: None,
         )
         return SimpleNamespace(sources=found, clock=clock, sent=sent, kind=kind)
 

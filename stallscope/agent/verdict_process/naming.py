@@ -38,8 +38,7 @@ def name_capture(
     notes: tuple[str, ...] = ()
     try:
         if request.sessions is not None:
-            capture, missing = _with_sessions(capture, request.sessions, path)
-            notes = request.sessions.notes
+            capture, missing, notes = _with_sessions(capture, request.sessions, path)
         analysis = engine.analyze(capture, signatures)
     except (StallscopeError, MemoryError) as error:
         return _failed(request, error), None
@@ -64,18 +63,24 @@ def _failed(request: VerdictRequest, error: Exception) -> VerdictAnswer:
     return VerdictAnswer(request.path, error=one_line(str(error) or "out of memory"))
 
 
-def _with_sessions(capture: Capture, sessions: Sessions, path: Path) -> tuple[Capture, str | None]:
-    """Write the file of sessions; return why threads have no connection, None where they have."""
+def _with_sessions(
+    capture: Capture, sessions: Sessions, path: Path
+) -> tuple[Capture, str | None, tuple[str, ...]]:
+    """Write the file of sessions; return why threads have no connection, None where they have, and
+    what else is to be noted."""
     sessions = redact(sessions, normalize)
     known = len(capture.notes)
     annotated = annotate(capture, sessions)
     new = [note.message for note in annotated.notes[known:]]
-    why = [message for message in new if message not in sessions.notes]
+    notes = sessions.notes
+    why = [message for message in new if message not in notes]
+    if sessions.seen:
+        notes, why = (*notes, *why), []
     try:
         sessionsfile.write(capture, sessions, path)
     except StallscopeError as error:
         why.append(str(error))
-    return annotated, one_line("; ".join(why)) or None
+    return annotated, one_line("; ".join(why)) or None, notes
 
 
 def verdict_of(analysis: Analysis) -> Verdict | None:

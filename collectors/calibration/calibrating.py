@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calibrate a live server: find where it keeps connections, check that, and keep it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stallscope.base.errors import StallscopeError
+from stallscope.collectors.calibration import metadata, search
+from stallscope.collectors.calibration.build import build_of
+from stallscope.collectors.calibration.hints import of_build
+from stallscope.collectors.calibration.memory import Memory, MemoryThread, open_memory
+from stallscope.collectors.calibration.reading import read_sessions
+from stallscope.collectors.calibration.stored import Calibration
+from stallscope.collectors.sql.failures import SqlError
+from stallscope.collectors.sql.login import Login
+from stallscope.collectors.sql.staged import Known, Staged
+from stallscope.model.sessions import Session
+
+__all__ = ["SECONDS", "CalibrationError", "calibrate"]
+
+SECONDS = 5.0
+"""For everything: a server that takes longer is stalled."""
+_LOOKS = 3
+"""Comparisons with SQL."""
+_TEXT = 1024
+_MOST_TRANSACTIONS = 6
+
+
+class CalibrationError(StallscopeError):
+    """Why a server cannot be calibrated, in one sentence."""
+
+
+def calibrate(
+    pid: int,
+    login: Login,
+    pack_dirs: Sequence[Path] = (),
+    seconds: float = SECONDS,
+) -> Calibration:
+    """Find where the process keeps its connections. Nothing is kept.
+
+    ``pack_dirs``: directories of packs, in addition to the usual ones.
+
+    Raises: CalibrationError, and errors of the probe.
+    """
+    deadline = time.monotonic() + seconds
+    try:
+        with Staged(login, seconds) as staged:
+            if staged.listener_pid and staged.listener_pid != pid:
+                raise CalibrationError(
+                    f"SQL answers from process {staged.listener_pid}, not {pid}: give the options"
+                    " of this server with --defaults-file"
+                )
+            with open_memory(pid, seconds) as memory:
+                return _calibrate(pid, staged, memory, pack_dirs, deadline)
+    except SqlError as error:
+        raise CalibrationError(f"no calibration: {error}") from error
+
+
+def _calibrate(
+    pid: int,
+    staged: Staged,
+    memory: Memory,
+    pack_dirs: Sequence[Path],
+    deadline: float,
+) -> Calibration:
+    build = build_of(memory)
+    if build is None:
+        raise CalibrationError("the program cannot be identified: its beginning is not readable")
+    hints = of_build(build, pack_dirs)
+    own = staged.own()
+    with_id = _transactions(staged, memory.threads)
+    subjects = _subjects(own, memory.threads)
+    found = search.find(memory, subjects, hints, with_id)
+    if found is not None and with_id:
+        still = _transactions(staged, memory.threads)
+        if not all(one in still for one in with_id):
+            found = search.find(memory, subjects, hints, still)
+    if found is None:
+        raise CalibrationError(
+            "no place in the memory of its threads is right for all of our own connections"
+        )
+    locks = _metadata(memory, staged, subjects, found.layout)
+    layout, wrong, compared = _compared(pid, staged, found.layout | locks, deadline)
+    return Calibration(
+        build=build,
+        program=(memory.exe or "").rpartition("/")[2],
+        version=staged.version,
+        time_ns=time.time_ns(),
+        layout=layout,
+        unknown=(*found.unknown, *wrong),
+        compared=compared,
+    )
+
+
+def _subjects(own: Sequence[Known], threads: Sequence[MemoryThread]) -> list[search.Subject]:
+    found = [
+        search.Subject(known, thread)
+        for known in own
+        if (thread := _thread_of(known, threads)) is not None
+    ]
+    if len(found) < search.LEAST:
+        raise CalibrationError(
+            f"only {len(found)} of our {len(own)} connections have a thread that is known: the"
+            " server does not report threads, or this host hides their registers"
+        )
+    return found
+
+
+def _metadata(
+    memory: Memory, staged: Staged, subjects: Sequence[search.Subject], layout: Mapping[str, int]
+) -> dict[str, int]:
+    """Return where metadata locks are; nothing where the server makes none of GET_LOCK()."""
+    waiter = [one for one in subjects if one.known.command == "Execute"]
+    owner = [one for one in subjects if one.known.last and one.known.transaction]
+    others = [one for one in subjects if one not in (*waiter, *owner)]
+    if not (waiter and owner):
+        return {}
+    order = (*owner[:1], *waiter[:1], *others)
+    first, second, *rest = metadata.lockers(
+        memory, [one.thread for one in order], layout["thd.tls"]
+    )
+    found = metadata.find(memory, first, second, rest, staged.lock)
+    if found and staged.mariadb:  # its GET_LOCK() takes SHARED_NO_WRITE, two types before it
+        found["mdl.exclusive"] += 2
+    return found
+
+
+def _transactions(
+    staged: Staged, threads: Sequence[MemoryThread]
+) -> list[tuple[MemoryThread, int]]:
+    """Return threads with the ids of their transactions; none where the account sees none."""
+    try:
+        ids = staged.transactions()
+    except SqlError:
+        return []
+    by_connection = {known.connection: known for known in staged.rows()}
+    known = [(by_connection[number], id_) for number, id_ in ids.items() if number in by_connection]
+    found = []
+    for one, id_ in known:
+        thread = _thread_of(one, threads)
+        if thread is not None:
+            found.append((thread, id_))
+    return found[:_MOST_TRANSACTIONS]
+
+
+def _thread_of(known: Known, threads: Sequence[MemoryThread]) -> MemoryThread | None:
+    for thread in threads:
+        if not thread.fs_base:
+            continue
+        if known.os_tid == thread.ns_tid or known.handle == thread.fs_base:
+            return thread
+    return None
+
+
+def _compared(
+    pid: int, staged: Staged, layout: Mapping[str, int], deadline: float
+) -> tuple[dict[str, int], list[str], int]:
+    """Compare with all connections that SQL shows; drop fields that are wrong for one."""
+    wrong: Counter[str] = Counter()
+    connections: set[int] = set()
+    for _ in range(_LOOKS):
+        before = {known.connection: known for known in staged.rows()}
+        seen = read_sessions(pid, layout, deadline - time.monotonic())
+        after = {known.connection: known for known in staged.rows()}
+        by_number = {session.connection: session for session in seen}
+        for number, known in after.items():
+            session = by_number.get(number)
+            if session is not None and known == before.get(number):
+                wrong.update(_differing(known, session))
+                connections.add(number)
+    if wrong["connection"]:
+        raise CalibrationError("the ids of connections in memory differ from those that SQL shows")
+    # A connection that runs one short statement after the other differs sometimes.
+    fields = sorted(name for name, count in wrong.items() if count >= _LOOKS)
+    left = {
+        key: value
+        for key, value in layout.items()
+        if key.removeprefix("thd.").split(".")[0].split("#")[0] not in fields
+    }
+    return left, fields, len(connections)
+
+
+def _differing(known: Known, session: Session) -> list[str]:
+    """Return the fields that are known from both sides and differ."""
+    host = (known.host or "").partition(":")[0]
+    statement = (session.statement or "")[:_TEXT]
+    pairs = (
+        ("user", known.user, session.user),
+        ("host", host, session.host),
+        ("database", known.database, session.database),
+        ("command", known.command, session.command),
+        ("query", known.statement, None if session.last else statement),
+    )
+    return [name for name, said, seen in pairs if said and seen and said != seen]
