@@ -22,6 +22,8 @@
 #define MAX_COMMAND 255
 #define IN_TRANSACTION 1 // SERVER_STATUS_IN_TRANS, mysql_com.h
 #define MAX_AGE_NS (UINT64_C(400) * 86400 * 1000000000)
+// A capture takes some seconds; what begins later than that has the time of a clock that was set.
+#define MAX_AHEAD_NS (UINT64_C(60) * 1000000000)
 
 enum word {
 	WORD_SELF,
@@ -346,6 +348,13 @@ static uint64_t connection_of(const struct plan *plan, const uint8_t *bytes)
 	return id;
 }
 
+// Every statement has its own start. Without it the text of another one, at the same address, can
+// have been read between two looks at the same pointer.
+static bool knows_start(const struct plan *plan)
+{
+	return plan->offset[WORD_START] >= 0;
+}
+
 static bool is_idle(const struct plan *plan, const uint8_t *bytes)
 {
 	return plan->offset[WORD_COMMAND] >= 0 && plan->offset[WORD_QUERY] >= 0 &&
@@ -369,7 +378,7 @@ static struct stall_error *find_last(struct work *work)
 
 		reading->last_pointer = 0;
 		reading->last_size = UINT32_MAX;
-		if (!pointer || !is_idle(plan, reading->first))
+		if (!pointer || !knows_start(plan) || !is_idle(plan, reading->first))
 			continue;
 		if (plan->last_delta >= 0)
 			reading->last_pointer = pointer + plan->last_delta;
@@ -391,6 +400,13 @@ static struct stall_error *find_last(struct work *work)
 static size_t text_size(uint32_t length)
 {
 	return length < STALL_SESSION_STATEMENT ? length : STALL_SESSION_STATEMENT;
+}
+
+// Whether this text has the length that was read beside its pointer: servers put a zero behind it.
+static bool has_length(const struct reading *reading, size_t size)
+{
+	return !memchr(reading->text, '\0', size) &&
+	       (size == STALL_SESSION_STATEMENT || !reading->text[size]);
 }
 
 // Where the statement of a thread is, and how long it is.
@@ -439,7 +455,7 @@ static struct stall_error *read_texts(struct work *work)
 		if (!pointer || !size)
 			continue;
 		done[reads.count] = &reading->text_done;
-		add_read(&reads, process, pointer, reading->text, size);
+		add_read(&reads, process, pointer, reading->text, size + !knows_start(plan));
 	}
 	run_reads(work->snapshot, &reads);
 	for (size_t i = 0; i < reads.count; i++)
@@ -447,30 +463,44 @@ static struct stall_error *read_texts(struct work *work)
 	return NULL;
 }
 
+// False: the text of this place is not known. "" where it has none.
+static bool name_at(const struct plan *plan, const struct reading *reading, int name, int place,
+		    char *ret)
+{
+	enum word word = first_word[name] + place;
+	size_t length = SIZE_MAX;
+
+	ret[0] = '\0';
+	if (!word_of(plan, reading->first, word))
+		return true;
+	if (plan->counted[word])
+		length = length_of(plan, reading->first, word);
+	return stall_session_name(reading->names[name][place], reading->name_done[name][place],
+				  length, ret, STALL_SESSION_NAME);
+}
+
+// Where places disagree, or one has none, it is unknown. A server keeps the name of a host apart from
+// its address, and has not always both.
 static void take_name(const struct plan *plan, const struct reading *reading, int name, char *ret)
 {
+	char first[STALL_SESSION_NAME], text[STALL_SESSION_NAME];
 	bool found = false;
 
 	ret[0] = '\0';
 	for (int place = 0; place < PLACES; place++) {
 		enum word word = first_word[name] + place;
-		char text[STALL_SESSION_NAME];
-		size_t length = SIZE_MAX;
+		char *into = found ? text : first;
 
-		if (plan->offset[word] < 0 || !word_of(plan, reading->first, word))
+		if (plan->offset[word] < 0 ||
+		    (first_word[name] == WORD_HOST && !word_of(plan, reading->first, word)))
 			continue;
-		if (plan->counted[word])
-			length = length_of(plan, reading->first, word);
-		if (!stall_session_name(reading->names[name][place],
-					reading->name_done[name][place], length, text,
-					sizeof(text)) ||
-		    (found && strcmp(text, ret) != 0)) {
-			ret[0] = '\0';
+		if (!name_at(plan, reading, name, place, into) ||
+		    (found && strcmp(first, text) != 0))
 			return;
-		}
-		memcpy(ret, text, sizeof(text));
 		found = true;
 	}
+	if (found)
+		strcpy(ret, first);
 }
 
 static void take_statement(const struct plan *plan, const struct reading *reading,
@@ -484,12 +514,17 @@ static void take_statement(const struct plan *plan, const struct reading *readin
 	if (!pointer || !size)
 		return;
 	if (ended) {
-		whole = strnlen(reading->text, reading->text_done);
+		whole = strnlen(reading->text,
+				size < reading->text_done ? size : reading->text_done);
 		if ((whole == reading->text_done && whole < STALL_SESSION_STATEMENT) ||
 		    !stall_session_is_text(reading->text, whole))
 			return;
-	} else if (reading->text_done != size) {
+	} else if (reading->text_done != size + !knows_start(plan)) {
 		return;
+	} else if (!knows_start(plan)) {
+		if (!has_length(reading, size))
+			return;
+		whole = size;
 	}
 	ret->statement = reading->text;
 	ret->statement_size = whole;
@@ -506,7 +541,8 @@ static void take_age(const struct plan *plan, const struct stall_snapshot *snaps
 	// The capture's wall clock is of its beginning; a statement can have begun since.
 	uint64_t now = plan->monotonic ? snapshot->begun_ns : snapshot->wall_ns;
 
-	if (!start || start > UINT64_MAX / 1000 || now > start * 1000 + MAX_AGE_NS)
+	if (!start || start > UINT64_MAX / 1000 / 2 || now > start * 1000 + MAX_AGE_NS ||
+	    start * 1000 > now + MAX_AHEAD_NS)
 		return;
 	ret->age_ns = now > start * 1000 ? now - start * 1000 : 0;
 }
@@ -609,7 +645,7 @@ static struct stall_error *allocate(struct work *work)
 	for (size_t i = 0; i < work->count; i++) {
 		struct reading *reading = &work->readings[i];
 		uint8_t *bytes = stall_arena_alloc(arena, 2 * work->plan->size + names +
-								  STALL_SESSION_STATEMENT);
+								  STALL_SESSION_STATEMENT + 1);
 
 		if (!bytes)
 			return stall_error_create(STALL_ERROR_LIMIT,
