@@ -283,9 +283,8 @@ class _Fields:
             for words, known in zip(self._words, self._known, strict=True)
             if known.begun
         ]
-        mono = time.monotonic_ns()
         for clock in CLOCKS:
-            ahead = clock.now() - mono // 1000
+            ahead = clock.now() - time.monotonic_ns() // 1000
             found = [
                 8 * at
                 for at in range(len(self._words[0]))
