@@ -8,7 +8,7 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_a_service_keeps_them_for_all(tmp_path: Path, state: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_line(state: Path) -> None:
     state.parent.parent.write_text("a file")
-    with pytest.raises(StallscopeError, match="cannot make .*calibrations: "):
+    with pytest.raises(StallscopeError, match=r"cannot make .*calibrations: "):
         stored.save(KEPT)
 
 
@@ -243,7 +243,7 @@ while True:
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return what puts a program in the probe's place."""
 
     def make(behaviour: str) -> None:
@@ -252,11 +252,11 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         program.chmod(0o755)
         monkeypatch.setenv("STALLSCOPE_PROBE", str(program))
 
-    yield make
+    return make
 
 
 def test_pieces_come_in_their_order_and_as_far_as_they_are_readable(
-    fake: Any, monkeypatch: pytest.MonkeyPatch
+    fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "MAX_PIECES", 3)
     fake(ANSWER)
@@ -267,7 +267,9 @@ def test_pieces_come_in_their_order_and_as_far_as_they_are_readable(
         assert opened.read([]) == []
 
 
-def test_addresses_that_no_process_has_are_asked_for_all_the_same(fake: Any) -> None:
+def test_addresses_that_no_process_has_are_asked_for_all_the_same(
+    fake: Callable[[str], None],
+) -> None:
     fake(ANSWER)
     with memory.open_memory(1, 60.0) as opened:
         assert opened.read([(-8, 4), (1 << 64, 4), ((1 << 65) + 5, 4)]) == [b"xx"] * 3
@@ -279,24 +281,32 @@ def test_addresses_that_no_process_has_are_asked_for_all_the_same(fake: Any) -> 
         ("print('stallscope-probe: no such process', file=sys.stderr)\nsys.exit(1)", "no such"),
         ("head('no JSON')", "cannot be read"),
         ("head('{}')", "cannot be read"),
-        ("head('{\"exe\":1,\"exe_start\":-1,\"threads\":[]}')", "cannot be read"),
+        ('head(\'{"exe":1,"exe_start":-1,"threads":[]}\')', "cannot be read"),
         ("os.write(1, b'{')\nos.close(1)\ntime.sleep(0.1)\nsys.exit(1)", "stallscope-probe"),
         ("head()\nsys.exit(1)", "stallscope-probe"),
         ("head()\nos.close(0)\ntime.sleep(0.3)\nsys.exit(1)", "stallscope-probe"),
         ("head()\ntake(8)\nos.write(1, b'12345')\nsys.exit(1)", "stallscope-probe"),
     ],
 )
-def test_a_probe_that_ends_is_an_error_of_one_line(fake: Any, behaviour: str, said: str) -> None:
+def test_a_probe_that_ends_is_an_error_of_one_line(
+    fake: Callable[[str], None], behaviour: str, said: str
+) -> None:
     fake(behaviour)
-    with pytest.raises(StallscopeError) as caught, memory.open_memory(1, 60.0) as opened:
-        for _ in range(100):
-            opened.read([(4096, 64)] * 10_000)
+
+    def read() -> None:
+        with memory.open_memory(1, 60.0) as opened:
+            opened.read([(4096, 64)] * 200_000)
+
+    with pytest.raises(StallscopeError) as caught:
+        read()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("behaviour", ["time.sleep(600)", "head()\ntime.sleep(600)"])
-def test_a_probe_that_is_silent_is_waited_for_no_longer(fake: Any, behaviour: str) -> None:
+def test_a_probe_that_is_silent_is_waited_for_no_longer(
+    fake: Callable[[str], None], behaviour: str
+) -> None:
     fake(behaviour)
     with (
         pytest.raises(probe.ProbeError, match="did not answer in time"),
@@ -321,14 +331,18 @@ def moment(*connections: int, rejected: int = 0) -> str:
         (moment(1, 2, 1), "the same connection"),
     ],
 )
-def test_a_kept_calibration_is_checked_without_sql(fake: Any, line: str, said: str | None) -> None:
+def test_a_kept_calibration_is_checked_without_sql(
+    fake: Callable[[str], None], line: str, said: str | None
+) -> None:
     fake(f"print({line!r})".replace("{", "{{").replace("}", "}}").format())
     found = reading.check(1, KEPT)
     assert (found is None) == (said is None)
     assert (said or "") in (found or "")
 
 
-def test_the_layout_of_a_process(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layout_of_a_process(
+    fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake(f"head()\nsys.stdin.read()\nprint({moment(rejected=1)!r})")
     monkeypatch.setattr(layouts, "build_of", lambda memory: BUILD)
     known = layouts.of_process(1)

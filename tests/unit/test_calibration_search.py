@@ -336,8 +336,7 @@ def test_too_few_connections_are_no_proof() -> None:
     server = whole()
     assert find(server, server.subjects[:2], {}) is None
     idle = [
-        Subject(msgspec.structs.replace(s.known, statement=None), s.thread)
-        for s in server.subjects
+        Subject(msgspec.structs.replace(s.known, statement=None), s.thread) for s in server.subjects
     ]
     assert find(server, idle, {}) is None
 
