@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ class Calibrator:
         self._login = login
         self._use = use
         self._pause = FIRST_PAUSE
+        self._lock = threading.Lock()
+        self._closed = False
         self.interval = 0.0
 
     @property
@@ -77,8 +80,13 @@ class Calibrator:
                 stored.save(found)
             except StallscopeError as error:
                 _log.warning("the calibration is not kept: %s", error)
-        self._use(stored.text(layout))
+        with self._lock:
+            # Another process may be watched by now.
+            if not self._closed:
+                self._use(stored.text(layout))
         return len(layout)
 
     def close(self) -> None:
-        """Do nothing: it keeps nothing open."""
+        """Give no layout from now on."""
+        with self._lock:
+            self._closed = True
