@@ -412,7 +412,8 @@ for line in sys.stdin:
         tell(1, "SELECT 2")
         say(type="written", path=rest, partial=False)
         tell(0, "SELECT 3")
-        say(type="captured", path="/x", partial=False, trigger={{"reason": "convoy", "kind": "mutex"}})
+        say(type="captured", path="/x", partial=False,
+            trigger={{"reason": "convoy", "kind": "mutex"}})
 """
 )
 

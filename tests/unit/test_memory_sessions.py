@@ -19,6 +19,7 @@ from stallscope.agent.verdict_process import VerdictRequest
 from stallscope.agent.verdict_process.naming import name_capture
 from stallscope.analyzers import catalog
 from stallscope.base.errors import StallscopeError
+from stallscope.collectors.sql.login import Login
 from stallscope.model import capturefile, sessionsfile
 from stallscope.model.capture import Capture, LockKind, Process, Thread
 from stallscope.model.memorysessions import OWN, decode, split
@@ -34,6 +35,9 @@ from stallscope.model.sessions import (
     redact,
 )
 from stallscope.reporters import sessions as reported
+from stallscope.screens.events import Analyzed
+from stallscope.screens.live import LiveOptions, LiveSource
+from stallscope.screens.sessions import Asking
 from stallscope.server.statements import normalize
 from tests.unit.captures import convoy
 
@@ -358,3 +362,27 @@ def test_the_file_says_what_the_capture_in_memory_does(tmp_path: Path) -> None:
     assert msgspec.structs.replace(read, path=None) == msgspec.structs.replace(
         annotate(convoy(), redact(known, normalize)), path=None
     )
+
+
+def test_top_shows_memory_where_sql_does_not_answer() -> None:
+    memory = (moment(seen(7, 101, "SELECT 4711")),)
+    asking = Asking(Login(user="nobody"), 0.01)
+    found = asking.into(convoy(), memory)
+    assert described(found) == {101: (7, "seen", "SELECT ?", "memory")}
+    assert "did not answer in time" in found.notes[-1].message
+    assert asking.into(convoy(), ()) == convoy()
+
+
+def test_top_gives_memory_to_the_capture_that_follows() -> None:
+    shown: list[object] = []
+    source = LiveSource((1,), (), catalog.load([]), LiveOptions())
+    source._put = shown.append
+    for _ in range(2):
+        source._take(line(said(statement="SELECT 4711")), 1)
+        for number, record in enumerate(capturefile.dumps(convoy()).splitlines(), 2):
+            source._take(record, number)
+        for number, record in enumerate(capturefile.dumps(convoy()).splitlines(), 2):
+            source._take(record, number)
+    captures = [event.analysis.capture for event in shown if isinstance(event, Analyzed)]
+    expected = {101: (7, None, "SELECT ?", "memory")}
+    assert [described(capture) for capture in captures] == [expected, {}, expected, {}]
