@@ -337,15 +337,20 @@ static struct stall_error *read_ranges(struct work *work, bool again, bool *ret_
 	return NULL;
 }
 
-// The connection's number; 0: it is a background thread, or places of it disagree.
+// The connection's number; 0: it is a background thread.
 static uint64_t connection_of(const struct plan *plan, const uint8_t *bytes)
 {
-	uint64_t id = word_of(plan, bytes, WORD_ID);
+	return word_of(plan, bytes, WORD_ID);
+}
+
+static bool numbers_agree(const struct plan *plan, const uint8_t *bytes)
+{
+	uint64_t id = connection_of(plan, bytes);
 
 	for (enum word word = WORD_ID_2; word <= WORD_ID_3; word++)
 		if (plan->offset[word] >= 0 && word_of(plan, bytes, word) != id)
-			return 0;
-	return id;
+			return false;
+	return true;
 }
 
 // Every statement has its own start. Without it the text of another one, at the same address, can
@@ -610,7 +615,8 @@ static struct stall_error *attempt(struct work *work, struct stall_sessions *ses
 		return &stall_enomem;
 	err = read_ranges(work, false, whole);
 	for (size_t i = 0; !err && i < work->count; i++) {
-		bool is = whole[i] && is_connection(work, &work->readings[i]);
+		bool is = whole[i] && is_connection(work, &work->readings[i]) &&
+			  numbers_agree(work->plan, work->readings[i].first);
 		sessions->rejected += !is;
 		if (is && connection_of(work->plan, work->readings[i].first))
 			work->readings[left++] = work->readings[i];

@@ -4,6 +4,7 @@ a check that needs no SQL; else a new one, while the server is healthy."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -70,21 +71,29 @@ class Calibrator:
         known = layouts.of_process(self._pid, checked=True)
         layout = dict(known.layout)
         if known.calibration is None:
-            if self._login is None:
-                raise StallscopeError(known.reason or "this build is not calibrated")
-            from stallscope.collectors.calibration import calibrating
-
-            found = calibrating.calibrate(self._pid, self._login())
-            layout |= found.layout
-            try:
-                stored.save(found)
-            except StallscopeError as error:
-                _log.warning("the calibration is not kept: %s", error)
+            layout |= self._calibrate(known.reason)
+        elif not known.connections and self._login is not None:
+            # There was nothing to check it with, and SQL makes connections.
+            with contextlib.suppress(StallscopeError):
+                layout |= self._calibrate(None)
         with self._lock:
             # Another process may be watched by now.
             if not self._closed:
                 self._use(stored.text(layout))
         return len(layout)
+
+    def _calibrate(self, reason: str | None) -> dict[str, int]:
+        """Calibrate, and keep that; ``reason`` why nothing is known. Raises: StallscopeError."""
+        from stallscope.collectors.calibration import calibrating, stored
+
+        if self._login is None:
+            raise StallscopeError(reason or "this build is not calibrated")
+        found = calibrating.calibrate(self._pid, self._login())
+        try:
+            stored.save(found)
+        except StallscopeError as error:
+            _log.warning("the calibration is not kept: %s", error)
+        return found.layout
 
     def close(self) -> None:
         """Give no layout from now on."""

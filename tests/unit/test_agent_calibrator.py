@@ -68,7 +68,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Process:
 
 @pytest.mark.parametrize("sql", [True, False])
 def test_a_kept_calibration_is_used_once_it_is_checked(process: Process, sql: bool) -> None:
-    process.kept = TargetLayout(dict(KEPT.layout), KEPT.build, KEPT)
+    process.kept = TargetLayout(dict(KEPT.layout), KEPT.build, KEPT, 5)
     calibrator = process.calibrator(sql=sql)
     assert calibrator.interval == 0
     sample = calibrator.collect()
@@ -76,6 +76,20 @@ def test_a_kept_calibration_is_used_once_it_is_checked(process: Process, sql: bo
     assert process.used == ["thd.tls=-8"]
     assert (process.checked, process.tried, process.saved) == ([True], 0, [])
     assert calibrator.interval == calibrator.rest_interval == math.inf
+
+
+@pytest.mark.parametrize("case", ["no SQL", "no answer", "an answer"])
+def test_without_a_connection_nothing_is_checked(process: Process, case: str) -> None:
+    def fails() -> Calibration:
+        raise StallscopeError("no answer")
+
+    process.kept = TargetLayout(dict(KEPT.layout), KEPT.build, KEPT, 0)
+    if case == "no answer":
+        process.found = fails
+    process.calibrator(sql=case != "no SQL").collect()
+    answered = case == "an answer"
+    assert process.used == ["thd.id=8 thd.tls=-472" if answered else "thd.tls=-8"]
+    assert process.saved == ([FOUND] if answered else [])
 
 
 def test_a_build_that_is_not_known_is_calibrated_and_kept(process: Process) -> None:

@@ -18,10 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import layouts, memory, probe
+from stallscope.collectors import layouts, memory, probe, snapshot
 from stallscope.collectors.calibration import build, reading, stored
 from stallscope.collectors.calibration.stored import Calibration
 from stallscope.collectors.memory import Piece
+from stallscope.model import capturefile
+from tests.unit.captures import convoy
 
 __all__: list[str] = []
 
@@ -322,28 +324,47 @@ def moment(*connections: int, rejected: int = 0) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "count", "said"),
     [
-        (moment(1, 2, 3), None),
-        (moment(1, 2, 3, rejected=3), None),
-        (moment(1, rejected=2), "2 of 3 threads have no connection"),
-        (moment(rejected=1), "1 of 1 threads"),
-        (moment(1, 2, 1), "the same connection"),
+        (moment(1, 2, 3), 3, None),
+        (moment(1, 2, 3, rejected=3), 3, None),
+        (moment(), 0, None),
+        (moment(1, rejected=2), 1, "2 of 3 threads have no connection"),
+        (moment(rejected=1), 0, "1 of 1 threads"),
+        (moment(1, 2, 1), 3, "the same connection"),
+        ("", 0, None),
     ],
 )
 def test_a_kept_calibration_is_checked_without_sql(
-    fake: Callable[[str], None], line: str, said: str | None
+    fake: Callable[[str], None], line: str, count: int, said: str | None
 ) -> None:
-    fake(f"print({line!r})".replace("{", "{{").replace("}", "}}").format())
+    fake(f"print({line!r})")
     found = reading.check(1, KEPT)
-    assert (found is None) == (said is None)
-    assert (said or "") in (found or "")
+    assert found.connections == count
+    assert (found.misfit is None) == (said is None)
+    assert (said or "") in (found.misfit or "")
+
+
+def test_a_capture_is_not_given_connections_that_do_not_fit(fake: Callable[[str], None]) -> None:
+    whole = capturefile.dumps(convoy())
+    fake(f"os.write(1, {whole!r}); print({moment(1, 2)!r})")
+    taken = snapshot.take((1,), (), snapshot.Options())
+    assert [session.connection for session in taken.memory[0].sessions] == [1, 2]
+    assert taken.capture.notes == convoy().notes
+    fake(f"os.write(1, {whole!r}); print({moment(1, 1)!r})")
+    taken = snapshot.take((1,), (), snapshot.Options())
+    assert taken.memory == ()
+    assert taken.capture.notes[-1].code == "sessions"
+    assert "does not fit: several threads have the same" in taken.capture.notes[-1].message
 
 
 def test_the_layout_of_a_process(
     fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake(f"head()\nsys.stdin.read()\nprint({moment(rejected=1)!r})")
+    fake(
+        "if sys.argv[1] == 'memory':\n    head()\n    sys.stdin.read()\n"
+        f"else:\n    print({moment(rejected=1)!r})"
+    )
     monkeypatch.setattr(layouts, "build_of", lambda memory: BUILD)
     known = layouts.of_process(1)
     assert (known.text, known.calibration, known.build) == ("", None, BUILD)
@@ -351,6 +372,13 @@ def test_the_layout_of_a_process(
     stored.save(KEPT)
     known = layouts.of_process(1)
     assert (known.text, known.calibration, known.reason) == (stored.text(KEPT.layout), KEPT, None)
+    # Not checked: a capture checks what it reads itself.
+    known = layouts.of_process(1, checked=True)
+    assert (known.layout, known.calibration) == ({}, None)
+    assert known.reason == (
+        "the calibration of this build does not fit: 1 of 1 threads have no connection where it"
+        " says"
+    )
     monkeypatch.setattr(layouts, "build_of", lambda memory: None)
     assert layouts.of_process(1).reason == "the program cannot be identified"
     fake("sys.exit(1)")
