@@ -367,6 +367,20 @@ static bool is_idle(const struct plan *plan, const uint8_t *bytes)
 	       !word_of(plan, bytes, WORD_QUERY);
 }
 
+// MariaDB keeps the object of a connection that has ended for the thread's next one: it has no user
+// any more. One that logs in has none yet, and is not idle.
+static bool has_ended(const struct plan *plan, const uint8_t *bytes)
+{
+	bool known = false;
+
+	for (enum word word = WORD_USER; word <= WORD_USER_3; word++) {
+		if (word_of(plan, bytes, word))
+			return false;
+		known |= plan->offset[word] >= 0;
+	}
+	return known && is_idle(plan, bytes);
+}
+
 // Where the last statement of an idle connection is, where that takes another step.
 static struct stall_error *find_last(struct work *work)
 {
@@ -618,7 +632,8 @@ static struct stall_error *attempt(struct work *work, struct stall_sessions *ses
 		bool is = whole[i] && is_connection(work, &work->readings[i]) &&
 			  numbers_agree(work->plan, work->readings[i].first);
 		sessions->rejected += !is;
-		if (is && connection_of(work->plan, work->readings[i].first))
+		if (is && connection_of(work->plan, work->readings[i].first) &&
+		    !has_ended(work->plan, work->readings[i].first))
 			work->readings[left++] = work->readings[i];
 	}
 	work->count = left;

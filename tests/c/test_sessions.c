@@ -497,7 +497,14 @@ static void test_last_statements(void)
 	CHECK_INT(session.statement_size, 10);
 	CHECK(session.statement && !memcmp(session.statement, "SELECT * t", 10));
 
+	// That of a connection that has ended is nobody's.
+	shared->objects[1].user = NULL;
+	CHECK(is && read_damaged(&layout, &is).statement);
+	shared->objects[1].user_2 = NULL;
+	CHECK(is && !read_damaged(&layout, &is).connection && !is);
+
 	// Not of a connection that runs something, and none that binary data is in its place.
+	rest()->last = (char *)put_text("\x0b\0\0\0\3SELECT * t", 16);
 	shared->objects[1].command = 3;
 	CHECK(!read_damaged(&layout, &is).statement);
 	rest()->last = (char *)put_text("12345SELECT \1", 14);
