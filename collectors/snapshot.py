@@ -11,7 +11,7 @@ from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.collectors import gdb, packs, probe, processes, pyspy, rings
 from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile, memorysessions
-from stallscope.model.capture import Capture, Note, Process
+from stallscope.model.capture import SESSIONS, Capture, Note, Process
 from stallscope.model.sessions import Moment
 from stallscope.server.families import family
 
@@ -180,7 +180,12 @@ def _gdb_seconds(options: Options) -> float:
 def _parse(data: bytes) -> tuple[Capture, tuple[Moment, ...]]:
     data, memory = memorysessions.split(data)
     capture = capturefile.loads(data, probe.PROBE)
-    return msgspec.structs.replace(capture, path=None), memory
+    notes = capture.notes
+    misfit = memorysessions.misfit(memory)
+    if misfit is not None:
+        why = f"{memorysessions.MISFIT}: {misfit}; run `stallscope calibrate` again"
+        notes, memory = (*notes, Note(SESSIONS, why)), ()
+    return msgspec.structs.replace(capture, path=None, notes=notes), memory
 
 
 def with_server_facts(capture: Capture, servers: tuple[processes.Server, ...]) -> Capture:

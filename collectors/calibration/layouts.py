@@ -14,6 +14,7 @@ from stallscope.collectors.calibration.build import build_of
 from stallscope.collectors.calibration.memory import open_memory
 from stallscope.collectors.calibration.stored import Calibration
 from stallscope.collectors.processes import Server
+from stallscope.model import memorysessions
 from stallscope.server.families import family
 
 __all__ = ["FAMILIES", "TargetLayout", "of_process", "of_servers"]
@@ -29,6 +30,8 @@ class TargetLayout(msgspec.Struct, frozen=True):
     layout: dict[str, int]
     build: str | None = None
     calibration: Calibration | None = None
+    connections: int = 0
+    """Those that were read to check it."""
     reason: str | None = None
     """Why connections cannot be read from memory."""
 
@@ -49,14 +52,12 @@ def of_process(pid: int, *, checked: bool = False) -> TargetLayout:
         calibration = stored.load(build)
         if calibration is None:
             return TargetLayout({}, build, reason="this build is not calibrated")
-        wrong = reading.check(pid, calibration, SECONDS) if checked else None
+        found = reading.check(pid, calibration, SECONDS) if checked else reading.Checked(0)
     except StallscopeError as error:
         return TargetLayout({}, reason=str(error))
-    if wrong is not None:
-        return TargetLayout(
-            {}, build, reason=f"the calibration of this build does not fit: {wrong}"
-        )
-    return TargetLayout(dict(calibration.layout), build, calibration)
+    if found.misfit is not None:
+        return TargetLayout({}, build, reason=f"{memorysessions.MISFIT}: {found.misfit}")
+    return TargetLayout(dict(calibration.layout), build, calibration, found.connections)
 
 
 def of_servers(servers: Sequence[Server]) -> TargetLayout:

@@ -28,6 +28,7 @@ MAX_BYTES = 16 << 20
 """Of one request; more is asked in several."""
 MAX_LINE = 64 << 20
 _WORD = 8
+_ADDRESSES = (1 << 64) - 1
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -82,8 +83,9 @@ class Memory:
         if not pieces:
             return []
         request = array("Q", [len(pieces)])
-        for piece in pieces:
-            request.extend(piece)
+        for address, size in pieces:
+            # What is computed from the process's memory can be beyond all addresses.
+            request.extend((address & _ADDRESSES, size))
         sizes = _WORD * len(pieces) + sum(size for _, size in pieces)
         answer = self._exchange(request.tobytes(), sizes)
         done = array("Q", answer[: _WORD * len(pieces)])
@@ -103,10 +105,18 @@ class Memory:
                 [self._out], [self._in] if todo else [], [], self._left()
             )
             if writes:
-                todo = todo[os.write(self._in, todo[:65536]) :]
+                todo = todo[self._put(todo[:65536]) :]
             if reads:
                 self._take(answer, size - len(answer))
         return bytes(answer)
+
+    def _put(self, request: memoryview) -> int:
+        try:
+            return os.write(self._in, request)
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            raise self._ended() from None
 
     def _take(self, answer: bytearray, most: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -132,7 +142,10 @@ class Memory:
         return left
 
     def _ended(self) -> Exception:
-        _, err = self._process.communicate()
+        try:
+            _, err = self._process.communicate(timeout=self._left())
+        except subprocess.TimeoutExpired:
+            return ProbeError(f"{PROBE} memory did not answer in time")
         return probe.failure(self._process.returncode, err, probe.find())
 
 

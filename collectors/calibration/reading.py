@@ -5,16 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from stallscope.collectors import probe
 from stallscope.collectors.calibration import stored
 from stallscope.collectors.calibration.stored import Calibration
 from stallscope.model import memorysessions
 from stallscope.model.sessions import Moment, Session
 
-__all__ = ["check", "read_sessions"]
+__all__ = ["Checked", "check", "read_sessions"]
 
-_LEAST_VALID = 0.5
-"""The least share of threads with an object that look like connections, where no SQL helps."""
+
+class Checked(msgspec.Struct, frozen=True):
+    """What a kept calibration gives for a process."""
+
+    connections: int
+    """Those that were read; without any nothing was checked."""
+    misfit: str | None = None
+    """Why it does not fit."""
 
 
 def read_sessions(pid: int, layout: Mapping[str, int], seconds: float) -> tuple[Session, ...]:
@@ -32,14 +40,8 @@ def _read(pid: int, layout: Mapping[str, int], seconds: float) -> tuple[Moment, 
     return memorysessions.decode(data.splitlines())
 
 
-def check(pid: int, calibration: Calibration, seconds: float = 1.0) -> str | None:
-    """Return why a kept calibration does not fit the process, None where it does. Asks no SQL."""
+def check(pid: int, calibration: Calibration, seconds: float = 1.0) -> Checked:
+    """Try a kept calibration on a process. Asks no SQL. Raises: ProbeError."""
     moments = _read(pid, calibration.layout, seconds)
-    valid = len(moments[0].sessions) if moments else 0
-    rejected = moments[0].rejected if moments else 0
-    if valid < _LEAST_VALID * (valid + rejected):
-        return f"{rejected} of {valid + rejected} threads have no connection where it says"
-    numbers = [session.connection for session in moments[0].sessions] if moments else []
-    if len(numbers) != len(set(numbers)):
-        return "several threads have the same connection"
-    return None
+    count = len(moments[0].sessions) if moments else 0
+    return Checked(count, memorysessions.misfit(moments))

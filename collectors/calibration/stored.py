@@ -14,6 +14,7 @@ import msgspec
 
 from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
+from stallscope.model.capture import Index
 
 __all__ = ["Calibration", "folders", "load", "save", "text"]
 
@@ -22,7 +23,7 @@ SYSTEM = Path("/var/lib/stallscope")
 _MAX_BYTES = 256 << 10
 _BUILD = re.compile(r"[0-9a-z-]{8,140}")
 
-_Key = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][\w.#<>:,*&()~-]{0,94}$")]
+_Key = Annotated[str, msgspec.Meta(pattern=r"\A(?a:[A-Za-z_][\w.#<>:,*&()~-]{0,94})\Z")]
 _Offset = Annotated[int, msgspec.Meta(ge=-(1 << 40), le=1 << 40)]
 
 
@@ -34,7 +35,7 @@ class Calibration(msgspec.Struct, frozen=True):
     program: str
     version: str
     """As the server reports it."""
-    time_ns: int
+    time_ns: Index
     layout: Annotated[dict[_Key, _Offset], msgspec.Meta(max_length=512)]
     """Keys for the probe: docs/calibration.md."""
     unknown: tuple[str, ...] = ()
@@ -45,6 +46,8 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(Calibration)
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_DAMAGE = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 
 
 def folders() -> tuple[Path, ...]:
@@ -60,8 +63,8 @@ def load(build: str) -> Calibration | None:
     if not _BUILD.fullmatch(build):
         return None
     for folder in folders():
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
-            with open(folder / f"{build}.json", "rb") as file:
+        with contextlib.suppress(OSError, *_DAMAGE):
+            with os.fdopen(os.open(folder / f"{build}.json", _FLAGS), "rb") as file:
                 found = _decoder.decode(file.read(_MAX_BYTES))
             if found.schema == SCHEMA and found.build == build:
                 return found

@@ -23,6 +23,8 @@
 #define IN_TRANSACTION 1		    // SERVER_STATUS_IN_TRANS, mysql_com.h
 #define MAX_TRANSACTION (UINT64_C(1) << 48) // six bytes in InnoDB's rows
 #define MAX_AGE_NS (UINT64_C(400) * 86400 * 1000000000)
+// A capture takes some seconds; what begins later than that has the time of a clock that was set.
+#define MAX_AHEAD_NS (UINT64_C(60) * 1000000000)
 
 // The clocks of `thd.start`: microseconds, or seconds with microseconds in the next word.
 enum { CLOCK_REALTIME_US, CLOCK_MONOTONIC_US, CLOCK_REALTIME_SECONDS };
@@ -352,15 +354,27 @@ static struct stall_error *read_ranges(struct work *work, bool again, bool *ret_
 	return NULL;
 }
 
-// The connection's number; 0: it is a background thread, or places of it disagree.
+// The connection's number; 0: it is a background thread.
 static uint64_t connection_of(const struct plan *plan, const uint8_t *bytes)
 {
-	uint64_t id = word_of(plan, bytes, WORD_ID);
+	return word_of(plan, bytes, WORD_ID);
+}
+
+static bool numbers_agree(const struct plan *plan, const uint8_t *bytes)
+{
+	uint64_t id = connection_of(plan, bytes);
 
 	for (enum word word = WORD_ID_2; word <= WORD_ID_3; word++)
 		if (plan->offset[word] >= 0 && word_of(plan, bytes, word) != id)
-			return 0;
-	return id;
+			return false;
+	return true;
+}
+
+// Every statement has its own start. Without it the text of another one, at the same address, can
+// have been read between two looks at the same pointer.
+static bool knows_start(const struct plan *plan)
+{
+	return plan->offset[WORD_START] >= 0;
 }
 
 static bool is_idle(const struct plan *plan, const uint8_t *bytes)
@@ -368,6 +382,20 @@ static bool is_idle(const struct plan *plan, const uint8_t *bytes)
 	return plan->offset[WORD_COMMAND] >= 0 && plan->offset[WORD_QUERY] >= 0 &&
 	       word_of(plan, bytes, WORD_COMMAND) == COMMAND_SLEEP &&
 	       !word_of(plan, bytes, WORD_QUERY);
+}
+
+// MariaDB keeps the object of a connection that has ended for the thread's next one: it has no user
+// any more. One that logs in has none yet, and is not idle.
+static bool has_ended(const struct plan *plan, const uint8_t *bytes)
+{
+	bool known = false;
+
+	for (enum word word = WORD_USER; word <= WORD_USER_3; word++) {
+		if (word_of(plan, bytes, word))
+			return false;
+		known |= plan->offset[word] >= 0;
+	}
+	return known && is_idle(plan, bytes);
 }
 
 // Where the last statement of an idle connection is, where that takes another step.
@@ -386,7 +414,7 @@ static struct stall_error *find_last(struct work *work)
 
 		reading->last_pointer = 0;
 		reading->last_size = UINT32_MAX;
-		if (!pointer || !is_idle(plan, reading->first))
+		if (!pointer || !knows_start(plan) || !is_idle(plan, reading->first))
 			continue;
 		if (plan->last_delta >= 0)
 			reading->last_pointer = pointer + plan->last_delta;
@@ -449,6 +477,13 @@ static size_t text_size(uint32_t length)
 	return length < STALL_SESSION_STATEMENT ? length : STALL_SESSION_STATEMENT;
 }
 
+// Whether this text has the length that was read beside its pointer: servers put a zero behind it.
+static bool has_length(const struct reading *reading, size_t size)
+{
+	return !memchr(reading->text, '\0', size) &&
+	       (size == STALL_SESSION_STATEMENT || !reading->text[size]);
+}
+
 // Where the statement of a thread is, and how long it is.
 static uint64_t statement_of(const struct plan *plan, const struct reading *reading,
 			     size_t *ret_size)
@@ -495,7 +530,7 @@ static struct stall_error *read_texts(struct work *work)
 		if (!pointer || !size)
 			continue;
 		done[reads.count] = &reading->text_done;
-		add_read(&reads, process, pointer, reading->text, size);
+		add_read(&reads, process, pointer, reading->text, size + !knows_start(plan));
 	}
 	run_reads(work->snapshot, &reads);
 	for (size_t i = 0; i < reads.count; i++)
@@ -503,30 +538,44 @@ static struct stall_error *read_texts(struct work *work)
 	return NULL;
 }
 
+// False: the text of this place is not known. "" where it has none.
+static bool name_at(const struct plan *plan, const struct reading *reading, int name, int place,
+		    char *ret)
+{
+	enum word word = first_word[name] + place;
+	size_t length = SIZE_MAX;
+
+	ret[0] = '\0';
+	if (!word_of(plan, reading->first, word))
+		return true;
+	if (plan->counted[word])
+		length = length_of(plan, reading->first, word);
+	return stall_session_name(reading->names[name][place], reading->name_done[name][place],
+				  length, ret, STALL_SESSION_NAME);
+}
+
+// Where places disagree, or one has none, it is unknown. A server keeps the name of a host apart from
+// its address, and has not always both.
 static void take_name(const struct plan *plan, const struct reading *reading, int name, char *ret)
 {
+	char first[STALL_SESSION_NAME], text[STALL_SESSION_NAME];
 	bool found = false;
 
 	ret[0] = '\0';
 	for (int place = 0; place < PLACES; place++) {
 		enum word word = first_word[name] + place;
-		char text[STALL_SESSION_NAME];
-		size_t length = SIZE_MAX;
+		char *into = found ? text : first;
 
-		if (plan->offset[word] < 0 || !word_of(plan, reading->first, word))
+		if (plan->offset[word] < 0 ||
+		    (first_word[name] == WORD_HOST && !word_of(plan, reading->first, word)))
 			continue;
-		if (plan->counted[word])
-			length = length_of(plan, reading->first, word);
-		if (!stall_session_name(reading->names[name][place],
-					reading->name_done[name][place], length, text,
-					sizeof(text)) ||
-		    (found && strcmp(text, ret) != 0)) {
-			ret[0] = '\0';
+		if (!name_at(plan, reading, name, place, into) ||
+		    (found && strcmp(first, text) != 0))
 			return;
-		}
-		memcpy(ret, text, sizeof(text));
 		found = true;
 	}
+	if (found)
+		strcpy(ret, first);
 }
 
 static void take_statement(const struct plan *plan, const struct reading *reading,
@@ -540,12 +589,17 @@ static void take_statement(const struct plan *plan, const struct reading *readin
 	if (!pointer || !size)
 		return;
 	if (ended) {
-		whole = strnlen(reading->text, reading->text_done);
+		whole = strnlen(reading->text,
+				size < reading->text_done ? size : reading->text_done);
 		if ((whole == reading->text_done && whole < STALL_SESSION_STATEMENT) ||
 		    !stall_session_is_text(reading->text, whole))
 			return;
-	} else if (reading->text_done != size) {
+	} else if (reading->text_done != size + !knows_start(plan)) {
 		return;
+	} else if (!knows_start(plan)) {
+		if (!has_length(reading, size))
+			return;
+		whole = size;
 	}
 	ret->statement = reading->text;
 	ret->statement_size = whole;
@@ -567,7 +621,7 @@ static void take_age(const struct plan *plan, const struct stall_snapshot *snaps
 	     (us = length_of(plan, bytes, WORD_START)) >= 1000000))
 		return;
 	if (!start || __builtin_mul_overflow(start + us, UINT64_C(1000), &start) ||
-	    now > start + MAX_AGE_NS)
+	    now > start + MAX_AGE_NS || start > now + MAX_AHEAD_NS)
 		return;
 	ret->age_ns = now > start ? now - start : 0;
 }
@@ -641,9 +695,11 @@ static struct stall_error *attempt(struct work *work, struct stall_sessions *ses
 		return &stall_enomem;
 	err = read_ranges(work, false, whole);
 	for (size_t i = 0; !err && i < work->count; i++) {
-		bool is = whole[i] && is_connection(work, &work->readings[i]);
+		bool is = whole[i] && is_connection(work, &work->readings[i]) &&
+			  numbers_agree(work->plan, work->readings[i].first);
 		sessions->rejected += !is;
-		if (is && connection_of(work->plan, work->readings[i].first))
+		if (is && connection_of(work->plan, work->readings[i].first) &&
+		    !has_ended(work->plan, work->readings[i].first))
 			work->readings[left++] = work->readings[i];
 	}
 	work->count = left;
@@ -678,7 +734,7 @@ static struct stall_error *allocate(struct work *work)
 	for (size_t i = 0; i < work->count; i++) {
 		struct reading *reading = &work->readings[i];
 		uint8_t *bytes = stall_arena_alloc(arena, 2 * work->plan->size + names +
-								  STALL_SESSION_STATEMENT);
+								  STALL_SESSION_STATEMENT + 1);
 
 		if (!bytes)
 			return stall_error_create(STALL_ERROR_LIMIT,

@@ -4,8 +4,10 @@ a check that needs no SQL; else a new one, while the server is healthy."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -41,6 +43,8 @@ class Calibrator:
         self._login = login
         self._use = use
         self._pause = FIRST_PAUSE
+        self._lock = threading.Lock()
+        self._closed = False
         self.interval = 0.0
 
     @property
@@ -66,21 +70,34 @@ class Calibrator:
         known = layouts.of_process(self._pid, checked=True)
         layout = dict(known.layout)
         if known.calibration is None:
-            if self._login is None:
-                why = known.reason or "this build is not calibrated"
-                raise StallscopeError(
-                    f"no connections from memory: {why}; run `stallscope calibrate -p {self._pid}`"
-                )
-            from stallscope.collectors.calibration import calibrating
-
-            found = calibrating.calibrate(self._pid, self._login())
-            layout |= found.layout
-            try:
-                stored.save(found)
-            except StallscopeError as error:
-                _log.warning("the calibration is not kept: %s", error)
-        self._use(stored.text(layout))
+            layout |= self._calibrate(known.reason)
+        elif not known.connections and self._login is not None:
+            # There was nothing to check it with, and SQL makes connections.
+            with contextlib.suppress(StallscopeError):
+                layout |= self._calibrate(None)
+        with self._lock:
+            # Another process may be watched by now.
+            if not self._closed:
+                self._use(stored.text(layout))
         return len(layout)
 
+    def _calibrate(self, reason: str | None) -> dict[str, int]:
+        """Calibrate, and keep that; ``reason`` why nothing is known. Raises: StallscopeError."""
+        from stallscope.collectors.calibration import calibrating, stored
+
+        if self._login is None:
+            why = reason or "this build is not calibrated"
+            raise StallscopeError(
+                f"no connections from memory: {why}; run `stallscope calibrate -p {self._pid}`"
+            )
+        found = calibrating.calibrate(self._pid, self._login())
+        try:
+            stored.save(found)
+        except StallscopeError as error:
+            _log.warning("the calibration is not kept: %s", error)
+        return found.layout
+
     def close(self) -> None:
-        """Do nothing: it keeps nothing open."""
+        """Give no layout from now on."""
+        with self._lock:
+            self._closed = True

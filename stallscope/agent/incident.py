@@ -332,9 +332,8 @@ class IncidentMachine:
         capture.sessions_due = False
         capture.sessions = result.value
         capture.no_sessions = result.error
-        known = capture.known_sessions
-        if known is not None and self.lost is None:
-            self._emit(StoreStatements(self.number, capture.time_ns, known))
+        if capture.step is not Step.REQUESTED:  # else memory is to tell of more
+            self._store_statements(capture)
 
     def texts_fetched(self, result: QueryResult) -> None:
         """Take the texts of the server; add a note for each that is missing."""
@@ -529,9 +528,17 @@ class IncidentMachine:
             sessions=capture.no_sessions or NOT_ANALYZED,
         )
         self._emit(StoreCapture(self.number, capture.key, result.path, entry))
+        self._store_statements(capture)
+
+    def _store_statements(self, capture: Capture) -> None:
+        """Store what the connections ran, once SQL and the capture have told of it."""
+        known = capture.known_sessions
+        if known is not None and not capture.sessions_due and self.lost is None:
+            self._emit(StoreStatements(self.number, capture.time_ns, known))
 
     def _capture_failed(self, capture: Capture, why: str, now: Moment) -> None:
         """Try again, as long as the stall goes on: the probe may be ready soon."""
+        self._store_statements(capture)
         self._limits.uncount()
         self.note("not-captured", why)
         burst = self._burst

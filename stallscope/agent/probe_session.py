@@ -118,6 +118,16 @@ class _TargetRequest(msgspec.Struct, frozen=True):
     limit: float = WARM_SECONDS
 
 
+class _LayoutRequest(msgspec.Struct, frozen=True):
+    """A part of where the server keeps its connections."""
+
+    asked: float
+    limit: float = WARM_SECONDS
+
+
+_Request = _CaptureRequest | _TargetRequest | _LayoutRequest
+
+
 class ProbeSession:
     """A probe on one server, restarted when it ends. Its events go to ``put``. A failure is logged
     once, not at each new attempt.
@@ -130,7 +140,7 @@ class ProbeSession:
         self._lock = threading.Lock()
         self._known: tuple[int, ...] = ()
         """The processes that the probe knows; guarded by the lock, as the following attributes."""
-        self._asked: deque[_CaptureRequest | _TargetRequest] = deque()
+        self._asked: deque[_Request] = deque()
         """Open requests, in the order of its answers."""
         self._layout = ""
         """Where the server keeps its connections."""
@@ -163,14 +173,17 @@ class ProbeSession:
 
     def _send_layout(self, stream: Stream) -> None:
         """Say the layout, in lines that are short enough; the lock is held."""
-        stream.say("layout -")
+        lines = ["-"]
         line = ""
         for word in self._layout.split():
             if len(line) + len(word) > _LAYOUT_LINE:
-                stream.say(f"layout {line.strip()}")
+                lines.append(line)
                 line = ""
             line += f" {word}"
         if line:
+            lines.append(line)
+        for line in lines:
+            self._asked.append(_LayoutRequest(time.monotonic()))
             stream.say(f"layout {line.strip()}")
 
     @property
@@ -392,7 +405,7 @@ class ProbeSession:
                     self._put(
                         CaptureResult(line.path, now, line.partial, request.key, memory=memory)
                     )
-            case "target":
+            case "target" | "layout":
                 self._next()
             case "captured":
                 memory, self._memory = self._memory, ()
@@ -416,7 +429,7 @@ class ProbeSession:
                         self._put(_failed(key, why))
                     case _TargetRequest(pid):
                         self._not_followed(pid, why)
-                    case None:
+                    case _LayoutRequest() | None:
                         _log.warning("the probe: %s", why)
 
     def _not_followed(self, pid: int, why: str) -> None:
@@ -425,7 +438,7 @@ class ProbeSession:
             _log.warning("the probe cannot follow to process %d: %s", pid, why)
             self._end_stream()
 
-    def _next(self) -> _CaptureRequest | _TargetRequest | None:
+    def _next(self) -> _Request | None:
         """Handle an answer of the probe."""
         with self._lock, contextlib.suppress(IndexError):
             self._answered = time.monotonic()

@@ -7,7 +7,7 @@ stallscope.model.sessions.redact, and is stored nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,13 +18,16 @@ from stallscope.model.capture import Index
 from stallscope.model.sessions import MAX_STATEMENT, Moment, Session
 from stallscope.server import commands, statements
 
-__all__ = ["OWN", "decode", "split"]
+__all__ = ["MISFIT", "OWN", "decode", "misfit", "split"]
 
 OWN = "/* stallscope "
 """The beginning of our own statements."""
+MISFIT = "the calibration of this build does not fit"
 MARK = b'{"type":"sessions",'
 MAX_LINE = 256 << 20
 MAX_NAME = 128
+_LEAST_VALID = 0.5
+"""The least share of threads with an object that must look like connections."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=4 * MAX_NAME)]
 
@@ -71,6 +74,19 @@ def split(data: bytes) -> tuple[bytes, tuple[Moment, ...]]:
 def decode(lines: Iterable[bytes]) -> tuple[Moment, ...]:
     """Return the sessions of each capture of a burst. Raises: StallscopeError."""
     return tuple(_moment(line) for line in lines if line)
+
+
+def misfit(moments: Sequence[Moment]) -> str | None:
+    """Return why these cannot be the connections of the server, in a few words, None where they
+    can: the layout is of another build."""
+    if not moments:
+        return None
+    first, rejected = moments[0].sessions, moments[0].rejected
+    if len(first) < _LEAST_VALID * (len(first) + rejected):
+        return f"{rejected} of {len(first) + rejected} threads have no connection where it says"
+    if len({session.connection for session in first}) < len(first):
+        return "several threads have the same connection"
+    return None
 
 
 def _moment(line: bytes) -> Moment:

@@ -225,7 +225,8 @@ class LiveSource:
 
     def _take(self, data: bytes, number: int) -> None:
         if data.startswith(memorysessions.MARK):
-            self._memory = memorysessions.decode([data])
+            memory = memorysessions.decode([data])
+            self._memory = () if memorysessions.misfit(memory) else memory
             return
         if self._records or data.startswith(b'{"type":"capture"'):
             self._records.append(data)

@@ -27,7 +27,7 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Process
 from stallscope.model.incident import Incident, Verdict
 from stallscope.model.samples import Sample
-from stallscope.model.sessions import Sessions
+from stallscope.model.sessions import Moment, Sessions
 from stallscope.model.waitlines import WaitLine
 from stallscope.store import Store, listing, read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
@@ -108,6 +108,7 @@ class FakeBackend:
         self.fails: str | None = None
         self.taken: list[str] = []
         self.layouts: list[str] = []
+        self.memory: tuple[Moment, ...] = ()
 
     def start(self, pids: tuple[int, ...]) -> None:
         self.follow(pids)
@@ -127,7 +128,7 @@ class FakeBackend:
             return
         capturefile.write(CAPTURE, path)
         self.taken.append(key)
-        self.put(CaptureResult(str(path), time.monotonic_ns(), key=key))
+        self.put(CaptureResult(str(path), time.monotonic_ns(), key=key, memory=self.memory))
 
     def close(self) -> None: ...
 
@@ -175,10 +176,13 @@ class FakeEnvironment:
         self.texts: Callable[[], Texts] | None = None
         self.sessions: Callable[[], Sessions] | None = None
         self.more: tuple[Status, ...] = ()
+        self.layout: str | None = None
 
     def sources(
         self, server: Server, settings: AgentSettings, use_layout: Callable[[str], None]
     ) -> Sources:
+        if self.layout is not None:
+            use_layout(self.layout)
         return Sources((self.status, *self.more), self.sessions, texts=self.texts)
 
     def backend(self, settings: AgentSettings, put: Put) -> FakeBackend:

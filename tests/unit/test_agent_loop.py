@@ -27,7 +27,7 @@ from stallscope.model import capturefile
 from stallscope.model.capture import Note, Trigger
 from stallscope.model.incident import Incident
 from stallscope.model.samples import Sample
-from stallscope.model.sessions import Session, Sessions
+from stallscope.model.sessions import Moment, Session, Sessions
 from stallscope.store import read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentfakes import (
@@ -124,6 +124,43 @@ def test_what_connections_do_goes_with_each_capture(tmp_path: Path, raw_sql: boo
     kept = tmp_path / "incidents" / incident.id / "raw-sql.jsonl"
     assert kept.exists() == raw_sql
     assert not raw_sql or "secret" in kept.read_text()
+
+
+@pytest.mark.parametrize("raw_sql", [True, False])
+@pytest.mark.parametrize("sql", ["answers", "fails", "none"])
+def test_what_memory_tells_of_connections_goes_with_each_capture(
+    tmp_path: Path, sql: str, raw_sql: bool
+) -> None:
+    environment, verdicts = FakeEnvironment(), FakeVerdicts()
+    listed = Sessions((Session(8, 102, statement="SELECT 'listed'"),))
+
+    def sessions() -> Sessions:
+        if sql == "fails":
+            raise StallscopeError("Access denied")
+        return listed
+
+    environment.sessions = None if sql == "none" else sessions
+    session = Session(7, process=0, tid=101, statement="SELECT 'secret'")
+    seen = (Moment(number=0, time_ns=1, sessions=(session,)),)
+    with running(environment, tmp_path, plan=Plan(raw_sql=raw_sql), verdicts=verdicts):
+        wait_until(lambda: environment.made, "it has begun")
+        environment.fake.memory = seen
+        breach(environment)
+    (incident,) = stored(tmp_path)
+    assert len(verdicts.asked) == 3
+    for request in verdicts.asked:
+        assert request.sessions is not None
+        assert request.sessions.memory == seen
+        assert request.sessions.sessions == (listed.sessions if sql == "answers" else ())
+        assert (request.sessions.reason is None) == (sql == "answers")
+        assert sql != "fails" or request.sessions.reason == "Access denied"
+    kept = tmp_path / "incidents" / incident.id / "raw-sql.jsonl"
+    assert kept.exists() == raw_sql
+    if raw_sql:
+        assert "secret" in kept.read_text()
+        assert ("listed" in kept.read_text()) == (sql == "answers")
+    texts = [path.read_bytes() for path in kept.parent.glob("**/*.json")]
+    assert not any(b"secret" in text for text in texts)
 
 
 def test_connections_that_are_not_known_are_said_to_be_missing(tmp_path: Path) -> None:
@@ -357,6 +394,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path: Path) -> None:
     environment = FakeEnvironment(msgspec.structs.replace(SETTINGS, poll_interval=60.0))
+    environment.layout = "thd.tls=1"
     with child() as before, child() as after:
         found: list[Server] = []
 
@@ -366,6 +404,8 @@ def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path:
         target = Target(server_of(before.pid), find)
         with running(environment, tmp_path, target=target) as agent:
             wait_until(lambda: agent.metrics.polls, "it polls")
+            assert environment.fake.layouts == ["", "thd.tls=1"]
+            environment.layout = None
             before.kill()
             before.wait()
             agent.events.put(TargetEnded())
@@ -379,6 +419,8 @@ def test_a_server_that_is_back_when_the_probe_reports_its_end_is_added(tmp_path:
                 return (after.pid,) in environment.fake.followed
 
             wait_until(follows, "it follows")
+            # The layout was that of the process before.
+            assert environment.fake.layouts == ["", "thd.tls=1", ""]
             assert sum("watching" in text for text in environment.said) == 1
 
 

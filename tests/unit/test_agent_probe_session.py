@@ -387,3 +387,85 @@ def test_the_command_line_has_captures_only_where_a_trigger_needs_them(tmp_path:
     assert words.count("--pid") == 2
     assert str(tmp_path) in words
     assert "--watch" not in arguments((1,), wanted, watch=False)
+
+
+WITH_MEMORY = (
+    LOG
+    + """\
+say(type="ready")
+def tell(number, statement):
+    say(type="sessions", time_ns=1, moment=number, sessions=[
+        {{"process": 0, "tid": 5, "connection": 7, "statement": statement}}])
+for line in sys.stdin:
+    word, _, rest = line.strip().partition(" ")
+    log(word, rest)
+    if word == "layout" and rest == "refused=1":
+        say(type="error", message="no such layout")
+    elif word == "layout":
+        say(type="layout", entries=len(rest.split()))
+    elif rest.endswith("fails"):
+        tell(0, "SELECT 'lost'")
+        say(type="error", message="the disk is full")
+    elif word in ("snap", "burst"):
+        open(rest, "w").close()
+        tell(0, "SELECT 1")
+        tell(1, "SELECT 2")
+        say(type="written", path=rest, partial=False)
+        tell(0, "SELECT 3")
+        say(type="captured", path="/x", partial=False,
+            trigger={{"reason": "convoy", "kind": "mutex"}})
+"""
+)
+
+
+def statements(shot: CaptureResult) -> list[tuple[int, str | None]]:
+    return [(one.number, session.statement) for one in shot.memory for session in one.sessions]
+
+
+def test_memory_goes_with_the_capture_that_it_is_of(begin: Begin, tmp_path: Path) -> None:
+    session = begin(WITH_MEMORY.format(log=str(tmp_path / "log")))
+    session.ready()
+    session.session.capture("fails", tmp_path / "fails")
+    session.session.capture("a", tmp_path / "a")
+    failed = session.wait(lambda event: isinstance(event, CaptureResult) and event.key == "fails")
+    taken = session.wait(lambda event: isinstance(event, CaptureResult) and event.key == "a")
+    of_a_wait = session.wait(lambda event: isinstance(event, CaptureResult) and event.path == "/x")
+    assert isinstance(failed, CaptureResult)
+    assert isinstance(taken, CaptureResult)
+    assert isinstance(of_a_wait, CaptureResult)
+    assert (failed.error, failed.memory) == ("the disk is full", ())
+    assert statements(taken) == [(0, "SELECT 1"), (1, "SELECT 2")]
+    assert statements(of_a_wait) == [(0, "SELECT 3")]
+
+
+def test_a_layout_is_said_to_each_probe(begin: Begin, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    session = begin(WITH_MEMORY.format(log=str(log)))
+    session.ready()
+    session.session.use_layout("thd.id=8 thd.tls=-1")
+    said = ["layout -", "layout thd.id=8 thd.tls=-1"]
+    wait_until(lambda: lines(log)[1:] == said, "it is said")
+    session.session.change(ProbeSettings(captures=tmp_path, triggers=("--convoy=5",)))
+    session.ready()
+    wait_until(lambda: lines(log)[4:] == said, "the next one hears it, too")
+    session.session.use_layout("")
+    wait_until(lambda: lines(log)[6:] == ["layout -"], "it is forgotten")
+    # A probe takes no line of any length.
+    entries = [f"thd.{'k' * 80}{i}={i}" for i in range(512)]
+    session.session.use_layout(" ".join(entries))
+    wait_until(lambda: " ".join(lines(log)).count("=") >= 512, "all is said")
+    assert max(map(len, lines(log))) < 4000
+    heard = [word for line in lines(log)[7:] for word in line.split() if "=" in word]
+    assert heard == entries
+
+
+def test_a_layout_that_is_refused_is_no_capture_that_failed(begin: Begin, tmp_path: Path) -> None:
+    session = begin(WITH_MEMORY.format(log=str(tmp_path / "log")))
+    session.ready()
+    session.session.use_layout("refused=1")
+    session.session.capture("a", tmp_path / "a")
+    taken = session.wait(lambda event: isinstance(event, CaptureResult) and event.key is not None)
+    assert isinstance(taken, CaptureResult)
+    assert (taken.key, taken.error) == ("a", None)
+    assert session.said == ["the probe: no such layout"]
+    assert session.session.restarts == 0
