@@ -302,6 +302,9 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 	if (err)
 		return err;
 	capture.locks_before = snapshot->before ? finish->locks : NULL;
+	err = stall_memory_locks_find(&locks, snapshot, &unwound, finish->worker, &finish->layouts);
+	if (err)
+		return err;
 	err = note_error(snapshot, "lock-names",
 			 stall_locks_name(&locks, finish->worker, snapshot));
 	// The first capture of a burst has them.

@@ -13,6 +13,7 @@
 #include "capture/kernel_symbols.h"
 #include "capture/records.h"
 #include "lock/lock.h"
+#include "lock/memory_locks.h"
 #include "snapshot/backend.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
@@ -25,6 +26,7 @@ struct stall_finish {
 	struct stall_kernel_symbols *kernel_symbols; // NULL: not needed
 	const char *const *strings;
 	size_t string_count;
+	struct stall_memory_layouts layouts; // of the server
 	const struct stall_host *host;
 	const struct stall_trigger *trigger; // NULL: a user or program requested it
 	uint64_t started_ns;		     // CLOCK_MONOTONIC

@@ -8,6 +8,7 @@
 
 #include "base/options_text.h"
 #include "ebpf/wait_kinds.h"
+#include "lock/memory_locks.h"
 
 #define MAX_NAME 32
 #define MAX_CONVOY 65536
@@ -178,6 +179,7 @@ const char stall_help[] =
 	"  --read-string SYMBOL   text of a global variable of the target, e.g. server_version\n"
 	"  --layout 'KEY=NUMBER ...'  where this build of the server keeps its connections\n"
 	"                         and its locks: docs/probe.md\n"
+	"  --layout-of 'SERVER FROM UNTIL KEY=NUMBER ...'  the same for versions of a server\n"
 	"  --debug-dir DIR        separate debug files, in addition to /usr/lib/debug\n"
 	"  --output FILE          instead of standard output; compressed if it ends in .zst\n"
 	"  --force-overwrite      replace FILE if it exists\n"
@@ -245,6 +247,7 @@ enum option_id {
 	OPTION_NO_KERNEL_STACKS,
 	OPTION_READ_STRING,
 	OPTION_LAYOUT,
+	OPTION_LAYOUT_OF,
 	OPTION_DEBUG_DIR,
 	OPTION_OUTPUT,
 	OPTION_FORCE_OVERWRITE,
@@ -304,6 +307,7 @@ static const struct {
 	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
 	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE},
+	{{"layout-of", required_argument, NULL, OPTION_LAYOUT_OF}, LIVE},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
 	 LIVE | WAITS | SAVED | SYMBOLIZE},
 	{{"output", required_argument, NULL, OPTION_OUTPUT}, 1u << STALL_COMMAND_SNAP | SAVED},
@@ -365,6 +369,14 @@ static struct stall_error *add_string(struct stall_options *options, const char 
 		return stall_usage("more than %d --read-string", STALL_MAX_STRINGS);
 	options->strings[options->capture.string_count++] = name;
 	return NULL;
+}
+
+static struct stall_error *add_layout_of(struct stall_options *options, const char *text)
+{
+	if (options->capture.layout_count == STALL_MAX_LAYOUTS)
+		return stall_usage("more than %d --layout-of", STALL_MAX_LAYOUTS);
+	options->layouts[options->capture.layout_count++] = text;
+	return stall_memory_layouts_check(text);
 }
 
 static struct stall_error *add_debug_dir(struct stall_options *options, const char *dir)
@@ -535,6 +547,8 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return add_string(options, value);
 	case OPTION_LAYOUT:
 		return stall_layout_add(&options->layout, value);
+	case OPTION_LAYOUT_OF:
+		return add_layout_of(options, value);
 	case OPTION_DEBUG_DIR:
 		return add_debug_dir(options, value);
 	case OPTION_OUTPUT:
@@ -685,6 +699,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	options->capture.pids = options->pids;
 	options->capture.strings = options->strings;
 	options->capture.layout = &options->layout;
+	options->capture.layouts = options->layouts;
 	if (options->command == STALL_COMMAND_HELP || options->command == STALL_COMMAND_VERSION)
 		return NULL;
 	err = parse_options(options, argc - 1, argv + 1);

@@ -18,6 +18,7 @@
 
 #define STALL_MAX_PIDS 4096
 #define STALL_MAX_STRINGS 64
+#define STALL_MAX_LAYOUTS 64
 #define STALL_MAX_DEBUG_DIRS 16
 
 enum stall_command {
@@ -42,6 +43,7 @@ struct stall_options {
 	const char *debug_dirs[STALL_MAX_DEBUG_DIRS];
 	size_t debug_dir_count;
 	struct stall_layout layout;
+	const char *layouts[STALL_MAX_LAYOUTS];
 	const char *core, *exe, *sysroot;
 	const char *output; // NULL: standard output
 	bool force_overwrite;
