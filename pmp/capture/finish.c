@@ -302,7 +302,8 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 	if (err)
 		return err;
 	capture.locks_before = snapshot->before ? finish->locks : NULL;
-	err = stall_memory_locks_find(&locks, snapshot, &unwound, finish->worker, &finish->layouts);
+	if (finish->memory)
+		err = stall_memory_locks_apply(finish->memory, &locks, snapshot, &unwound);
 	if (err)
 		return err;
 	err = note_error(snapshot, "lock-names",
@@ -316,7 +317,7 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		return err;
 	capture.strings = strings.strings;
 	capture.string_count = strings.count;
-	capture.locks_ns = stall_clock_ns(CLOCK_MONOTONIC) - unwound_at;
+	capture.locks_ns = stall_clock_ns(CLOCK_MONOTONIC) - unwound_at + finish->memory_ns;
 
 	err = stall_capture_write(&capture, output);
 	if (err)

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
+#include <sys/syscall.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -69,20 +69,78 @@ struct stall_error *stall_memory_layouts_check(const char *text)
 	return err;
 }
 
+/* What is known of a process. */
+
+static const char *const global_names[STALL_SERVER_GLOBALS] = {
+	[STALL_SERVER_VERSION] = "server_version",
+	[STALL_SYNC_PRIMARY_WAIT_ARRAY] = "sync_primary_wait_array",
+	[STALL_SYNC_WAIT_ARRAY] = "sync_wait_array",
+	[STALL_SYNC_ARRAY_SIZE] = "sync_array_size",
+	[STALL_LOCK_SYS] = "lock_sys",
+	[STALL_SRV_MYSQL_TABLE] = "srv_mysql_table",
+};
+
+struct known {
+	pid_t pid;
+	uint64_t start_time, start_brk; // of another program they differ
+	struct stall_layout layout;
+	struct stall_server_global globals[STALL_SERVER_GLOBALS];
+};
+
+struct stall_memory_locks {
+	struct stall_memory_layouts layouts;
+	struct known *known; // of the processes of the latest snapshot, in its order
+	size_t known_count;
+	struct stall_memory_lock *found; // per thread of the latest snapshot, or NULL
+	size_t found_count;
+};
+
+static void forget(struct known *known, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		stall_layout_deinit(&known[i].layout);
+	free(known);
+}
+
+struct stall_error *stall_memory_locks_create(const struct stall_memory_layouts *layouts,
+					      struct stall_memory_locks **ret)
+{
+	struct stall_memory_locks *memory = calloc(1, sizeof(*memory));
+
+	if (!memory)
+		return &stall_enomem;
+	memory->layouts = *layouts;
+	*ret = memory;
+	return NULL;
+}
+
+void stall_memory_locks_destroy(struct stall_memory_locks *memory)
+{
+	if (!memory)
+		return;
+	forget(memory->known, memory->known_count);
+	free(memory->found);
+	free(memory);
+}
+
+static bool is_of(const struct known *known, const struct stall_process *process)
+{
+	return known->pid == process->target.pid &&
+	       known->start_time == process->target.start_time &&
+	       known->start_brk == process->start_brk;
+}
+
 // The text of the server's own version, "10.11.4-MariaDB-log". A debug build has other layouts.
-static bool read_version(const struct stall_snapshot *snapshot, struct stall_worker *worker,
+static bool read_version(const struct stall_snapshot *snapshot, const struct known *known,
 			 uint32_t process, bool *ret_mariadb, unsigned int *ret)
 {
-	uint64_t address = 0, size = 0;
+	const struct stall_server_global *global = &known->globals[STALL_SERVER_VERSION];
 	char text[MAX_VERSION] = "";
 	const char *at = text;
+	size_t size = global->size && global->size < sizeof(text) ? global->size : sizeof(text) - 1;
 
-	struct stall_error *err = stall_worker_find_data(worker, snapshot, process,
-							 "server_version", &address, &size);
-	stall_error_destroy(err);
-	if (err || !address ||
-	    !stall_snapshot_read(snapshot, process, address, text,
-				 size && size < sizeof(text) ? size : sizeof(text) - 1))
+	if (!global->address ||
+	    !stall_snapshot_read(snapshot, process, global->address, text, size))
 		return false;
 	text[sizeof(text) - 1] = '\0';
 	*ret_mariadb = strcasestr(text, "mariadb");
@@ -90,54 +148,92 @@ static bool read_version(const struct stall_snapshot *snapshot, struct stall_wor
 }
 
 static struct stall_error *choose(const struct stall_memory_layouts *layouts,
-				  const struct stall_snapshot *snapshot,
-				  struct stall_worker *worker, uint32_t process,
-				  struct stall_layout *ret)
+				  const struct stall_snapshot *snapshot, uint32_t process,
+				  struct known *known)
 {
 	struct stall_error *err = NULL;
 	unsigned int version;
 	bool mariadb;
 
-	if (layouts->count && read_version(snapshot, worker, process, &mariadb, &version)) {
+	if (read_version(snapshot, known, process, &mariadb, &version)) {
 		for (size_t i = 0; !err && i < layouts->count; i++) {
 			struct range range = {};
 
 			if (parse_range(layouts->by_version[i], &range) &&
 			    range.mariadb == mariadb && range.from <= version &&
 			    version <= range.until)
-				err = stall_layout_add(ret, range.keys);
+				err = stall_layout_add(&known->layout, range.keys);
 		}
 	}
 	if (!err && layouts->given)
-		err = stall_layout_join(ret, layouts->given);
+		err = stall_layout_join(&known->layout, layouts->given);
+	return err;
+}
+
+static struct stall_error *learn(const struct stall_memory_locks *memory,
+				 const struct stall_snapshot *snapshot, uint32_t process,
+				 struct stall_worker *worker, struct known *ret)
+{
+	const struct stall_process *of = &snapshot->processes[process];
+	struct stall_error *err = NULL;
+
+	ret->pid = of->target.pid;
+	ret->start_time = of->target.start_time;
+	ret->start_brk = of->start_brk;
+	for (int i = 0; !err && i < STALL_SERVER_GLOBALS; i++) {
+		// Without a version it is no server that is known here.
+		if (i && !ret->globals[STALL_SERVER_VERSION].address)
+			break;
+		err = stall_worker_find_data(worker, snapshot, process, global_names[i],
+					     &ret->globals[i].address, &ret->globals[i].size);
+	}
+	return err ? err : choose(&memory->layouts, snapshot, process, ret);
+}
+
+struct stall_error *stall_memory_locks_prepare(struct stall_memory_locks *memory,
+					       const struct stall_snapshot *snapshot,
+					       struct stall_worker *worker)
+{
+	struct known *known = calloc(snapshot->process_count + 1, sizeof(*known));
+	struct stall_error *err = NULL;
+
+	if (!known)
+		return &stall_enomem;
+	for (uint32_t i = 0; !err && i < snapshot->process_count; i++) {
+		bool same = i < memory->known_count &&
+			    is_of(&memory->known[i], &snapshot->processes[i]);
+
+		if (!same) {
+			err = learn(memory, snapshot, i, worker, &known[i]);
+			continue;
+		}
+		known[i] = memory->known[i];
+		memory->known[i].layout = (struct stall_layout){};
+	}
+	forget(memory->known, memory->known_count);
+	memory->known = known;
+	memory->known_count = snapshot->process_count;
 	return err;
 }
 
 /* Waiters. */
 
-// A thread whose lock may be part of a structure of the server.
-static bool list_waiter(const struct stall_locks *locks, const struct stall_snapshot *snapshot,
-			uint32_t index, struct stall_memory_waiter *ret)
+// The word that a thread sleeps on may be part of a structure of the server.
+static bool list_waiter(const struct stall_thread *thread, uint32_t index,
+			struct stall_memory_waiter *ret)
 {
-	const struct stall_thread *thread = &snapshot->threads[index];
+	uint64_t word = stall_thread_futex(thread);
 
-	if (locks->thread_lock[index] == UINT32_MAX)
-		return false;
-	const struct stall_lock *lock = &locks->locks[locks->thread_lock[index]];
-	if (lock->kind != STALL_LOCK_COND && lock->kind != STALL_LOCK_UNKNOWN)
-		return false;
-	uint64_t futex = stall_thread_futex(thread);
-	*ret = (struct stall_memory_waiter){
-		.thread = index,
-		.word = futex ? futex : lock->futex,
-		.pair = (futex ? futex : lock->address) & ~UINT64_C(7),
-		.cond = true,
-	};
-	return true;
+	// After a stop a wait goes on as restart_syscall(2), with the arguments still in place.
+	if (!word && thread->in_syscall && thread->syscall == SYS_restart_syscall)
+		word = thread->args[0];
+	if (!word && thread->object_kind == STALL_OBJECT_COND)
+		word = thread->object;
+	*ret = (struct stall_memory_waiter){.thread = index, .pair = word & ~UINT64_C(7)};
+	return word;
 }
 
-static struct stall_error *list_waiters(const struct stall_locks *locks,
-					struct stall_server_memory *memory)
+static struct stall_error *list_waiters(struct stall_server_memory *memory)
 {
 	const struct stall_snapshot *snapshot = memory->snapshot;
 
@@ -146,8 +242,67 @@ static struct stall_error *list_waiters(const struct stall_locks *locks,
 		return &stall_enomem;
 	for (size_t i = 0; i < snapshot->thread_count; i++)
 		if (snapshot->threads[i].process == memory->process)
-			memory->waiter_count += list_waiter(locks, snapshot, (uint32_t)i,
+			memory->waiter_count += list_waiter(&snapshot->threads[i], (uint32_t)i,
 							    &memory->waiters[memory->waiter_count]);
+	return NULL;
+}
+
+static struct stall_error *find(struct stall_server_memory *memory)
+{
+	// Latches change hands the fastest.
+	struct stall_error *err = stall_sync_cells_find(memory);
+
+	if (!err)
+		err = stall_row_locks_find(memory);
+	if (!err)
+		err = stall_metadata_locks_find(memory);
+	return err;
+}
+
+static struct stall_error *read_process(struct stall_server_memory *memory)
+{
+	_cleanup_(stall_thds_deinit) struct stall_thds thds = {};
+
+	struct stall_error *err = list_waiters(memory);
+	if (err || !memory->waiter_count)
+		return err;
+	err = stall_thds_init(&thds, memory->snapshot, memory->process, memory->layout);
+	if (err)
+		return err;
+	memory->thds = &thds;
+	err = find(memory);
+	memory->thds = NULL;
+	return err;
+}
+
+struct stall_error *stall_memory_locks_read(struct stall_memory_locks *memory,
+					    const struct stall_snapshot *snapshot)
+{
+	uint64_t until_ns = stall_clock_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
+
+	free(memory->found);
+	memory->found_count = 0;
+	memory->found = calloc(snapshot->thread_count + 1, sizeof(*memory->found));
+	if (!memory->found)
+		return &stall_enomem;
+	memory->found_count = snapshot->thread_count;
+	for (uint32_t i = 0; i < memory->known_count && i < snapshot->process_count; i++) {
+		struct stall_server_memory server = {
+			.snapshot = snapshot,
+			.layout = &memory->known[i].layout,
+			.globals = memory->known[i].globals,
+			.process = i,
+			.until_ns = until_ns,
+			.found = memory->found,
+		};
+
+		if (!server.layout->count)
+			continue;
+		struct stall_error *err = read_process(&server);
+		free(server.waiters);
+		if (err)
+			return err;
+	}
 	return NULL;
 }
 
@@ -239,91 +394,51 @@ static struct stall_error *add_locks(struct stall_locks *locks,
 	return err;
 }
 
-static struct stall_error *apply(struct stall_locks *locks,
-				 const struct stall_server_memory *memory)
+// What its frames say of the thread's wait may contradict what was read later.
+static bool may_be(const struct stall_locks *locks, uint32_t thread)
 {
-	const struct stall_snapshot *snapshot = memory->snapshot;
-	_cleanup_free_ struct change *changes = calloc(memory->waiter_count + 1, sizeof(*changes));
+	if (locks->thread_lock[thread] == UINT32_MAX)
+		return false;
+	enum stall_lock_kind kind = locks->locks[locks->thread_lock[thread]].kind;
+	return kind == STALL_LOCK_COND || kind == STALL_LOCK_UNKNOWN;
+}
+
+static struct stall_error *apply(struct stall_locks *locks, const struct stall_snapshot *snapshot,
+				 uint32_t process, const struct stall_memory_lock *found)
+{
+	_cleanup_free_ struct change *changes =
+		calloc(snapshot->thread_count + 1, sizeof(*changes));
 	size_t count = 0;
 
 	if (!changes)
 		return &stall_enomem;
-	for (size_t i = 0; i < memory->waiter_count; i++) {
-		uint32_t thread = memory->waiters[i].thread;
-
-		if (memory->found[thread].found)
-			changes[count++] = (struct change){thread, &memory->found[thread]};
-	}
+	for (size_t i = 0; i < snapshot->thread_count; i++)
+		if (snapshot->threads[i].process == process && found[i].found &&
+		    may_be(locks, (uint32_t)i))
+			changes[count++] = (struct change){(uint32_t)i, &found[i]};
 	return stall_locks_room(locks, count) ? add_locks(locks, snapshot, changes, count)
 					      : &stall_enomem;
 }
 
-static void memory_deinit(struct stall_server_memory *memory)
+struct stall_error *stall_memory_locks_apply(const struct stall_memory_locks *memory,
+					     struct stall_locks *locks,
+					     const struct stall_snapshot *snapshot,
+					     const struct stall_unwound *unwound)
 {
-	free(memory->waiters);
-	free(memory->found);
-}
+	struct stall_error *err = NULL;
 
-static struct stall_error *find(struct stall_server_memory *memory)
-{
-	struct stall_error *err = stall_sync_cells_find(memory);
-
-	if (!err)
-		err = stall_sux_locks_find(memory);
-	if (!err)
-		err = stall_row_locks_find(memory);
-	if (!err)
-		err = stall_metadata_locks_find(memory);
-	return err;
-}
-
-static struct stall_error *find_in_process(struct stall_locks *locks,
-					   struct stall_server_memory *memory,
-					   const struct stall_memory_layouts *layouts)
-{
-	_cleanup_(stall_layout_deinit) struct stall_layout layout = {};
-	_cleanup_(stall_thds_deinit) struct stall_thds thds = {};
-
-	struct stall_error *err = list_waiters(locks, memory);
-	if (err || !memory->waiter_count)
-		return err;
-	err = choose(layouts, memory->snapshot, memory->worker, memory->process, &layout);
-	if (err || !layout.count)
-		return err;
-	err = stall_thds_init(&thds, memory->snapshot, memory->process, &layout);
-	if (err)
-		return err;
-	memory->layout = &layout;
-	memory->thds = &thds;
-	memory->found = calloc(memory->snapshot->thread_count + 1, sizeof(*memory->found));
-	if (!memory->found)
-		return &stall_enomem;
-	err = find(memory);
-	return err ? err : apply(locks, memory);
-}
-
-struct stall_error *stall_memory_locks_find(struct stall_locks *locks,
-					    const struct stall_snapshot *snapshot,
-					    const struct stall_unwound *unwound,
-					    struct stall_worker *worker,
-					    const struct stall_memory_layouts *layouts)
-{
-	uint64_t until_ns = stall_clock_ns(CLOCK_MONOTONIC) + PATIENCE_NS;
-
-	if (!layouts->count && !(layouts->given && layouts->given->count))
+	if (!memory->found || memory->found_count != snapshot->thread_count)
 		return NULL;
-	for (uint32_t i = 0; i < snapshot->process_count; i++) {
-		_cleanup_(memory_deinit) struct stall_server_memory memory = {
+	for (uint32_t i = 0; !err && i < memory->known_count && i < snapshot->process_count; i++) {
+		const struct stall_server_memory server = {
 			.snapshot = snapshot,
-			.unwound = unwound,
-			.worker = worker,
+			.layout = &memory->known[i].layout,
 			.process = i,
-			.until_ns = until_ns,
+			.found = memory->found,
 		};
 
-		struct stall_error *err = find_in_process(locks, &memory, layouts);
-		if (err)
-			return err;
+		stall_sux_locks_find(&server, unwound, locks);
+		err = apply(locks, snapshot, i, memory->found);
 	}
-	return stall_locks_sort(locks, snapshot->thread_count);
+	return err ? err : stall_locks_sort(locks, snapshot->thread_count);
 }

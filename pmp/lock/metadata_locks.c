@@ -176,7 +176,7 @@ static struct stall_error *list_requests(struct search *search)
 		const struct stall_memory_waiter *waiter = &memory->waiters[i];
 		uint64_t thd = stall_thd_of(memory->thds, waiter->thread);
 
-		for (int j = 0; waiter->cond && j < STALL_COND_STARTS; j++) {
+		for (int j = 0; j < STALL_COND_STARTS; j++) {
 			uint64_t context =
 				waiter->pair - stall_cond_starts[j] - layout->cond - layout->wait;
 			if (thd && thd + layout->thd_context != context)

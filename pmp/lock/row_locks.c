@@ -198,7 +198,7 @@ static void list_by_cond(struct search *search)
 	const struct stall_server_memory *memory = search->memory;
 
 	for (size_t i = 0; i < memory->waiter_count; i++)
-		for (int j = 0; memory->waiters[i].cond && j < STALL_COND_STARTS; j++)
+		for (int j = 0; j < STALL_COND_STARTS; j++)
 			search->requests[search->count++] = (struct request){
 				.thread = memory->waiters[i].thread,
 				.trx = memory->waiters[i].pair - stall_cond_starts[j] -
@@ -212,7 +212,7 @@ static const struct stall_memory_waiter *waiter_of(const struct search *search, 
 
 	for (size_t i = 0; event && i < memory->waiter_count; i++) {
 		const struct stall_memory_waiter *waiter = &memory->waiters[i];
-		if (waiter->cond && waiter->pair - event < (uint64_t)search->layout.event_size)
+		if (waiter->pair - event < (uint64_t)search->layout.event_size)
 			return waiter;
 	}
 	return NULL;
@@ -291,12 +291,12 @@ static struct stall_error *list_requests(struct search *search)
 		return NULL;
 	}
 	if (LOAD(memory->layout, waiting_fields, &search->layout)) {
-		uint64_t system = stall_server_pointer(memory, "lock_sys");
+		uint64_t system = stall_server_pointer(memory, STALL_LOCK_SYS);
 		if (!system ||
 		    !stall_server_read(memory, system + layout->slots, &slots, sizeof(slots)))
 			return NULL;
 	} else {
-		slots = stall_server_pointer(memory, "srv_mysql_table");
+		slots = stall_server_pointer(memory, STALL_SRV_MYSQL_TABLE);
 	}
 	if (!slots)
 		return NULL;
@@ -662,7 +662,7 @@ struct stall_error *stall_row_locks_find(struct stall_server_memory *memory)
 	if (err)
 		return err;
 	if (search.count && !search.layout.has_blocker && search.layout.has_queue)
-		search.queues = stall_server_pointer(memory, "lock_sys");
+		search.queues = stall_server_pointer(memory, STALL_LOCK_SYS);
 	for (size_t i = 0; i < search.count && !stall_server_late(memory); i++)
 		report(&search, &search.requests[i]);
 	check_again(&search);

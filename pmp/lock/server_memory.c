@@ -93,17 +93,14 @@ bool stall_server_read(const struct stall_server_memory *memory, uint64_t addres
 	return read.done == size;
 }
 
-uint64_t stall_server_pointer(const struct stall_server_memory *memory, const char *name)
+uint64_t stall_server_pointer(const struct stall_server_memory *memory,
+			      enum stall_server_global_name name)
 {
-	uint64_t address = 0, size = 0, pointer = 0;
+	const struct stall_server_global *global = &memory->globals[name];
+	uint64_t pointer;
 
-	if (!memory->worker)
-		return 0;
-	struct stall_error *err = stall_worker_find_data(memory->worker, memory->snapshot,
-							 memory->process, name, &address, &size);
-	stall_error_destroy(err);
-	if (err || size != sizeof(pointer) ||
-	    !stall_server_read(memory, address, &pointer, sizeof(pointer)))
+	if (global->size != sizeof(pointer) ||
+	    !stall_server_read(memory, global->address, &pointer, sizeof(pointer)))
 		return 0;
 	return pointer;
 }

@@ -32,19 +32,30 @@ struct stall_memory_lock {
 	char created[72];
 };
 
-// A thread of the process that sleeps on a word of its own or on a condition variable.
+// A thread of the process that sleeps on a word of its memory.
 struct stall_memory_waiter {
 	uint32_t thread;
-	uint64_t word;
 	uint64_t pair; // the 8 bytes that hold the word
-	bool cond;     // its frames do not contradict a condition variable
+};
+
+enum stall_server_global_name {
+	STALL_SERVER_VERSION,
+	STALL_SYNC_PRIMARY_WAIT_ARRAY,
+	STALL_SYNC_WAIT_ARRAY,
+	STALL_SYNC_ARRAY_SIZE,
+	STALL_LOCK_SYS,
+	STALL_SRV_MYSQL_TABLE,
+	STALL_SERVER_GLOBALS,
+};
+
+struct stall_server_global {
+	uint64_t address, size; // 0: there is none
 };
 
 struct stall_server_memory {
 	const struct stall_snapshot *snapshot;
-	const struct stall_unwound *unwound;
 	const struct stall_layout *layout;
-	struct stall_worker *worker; // NULL: globals are not found
+	const struct stall_server_global *globals;
 	uint32_t process;
 	uint64_t until_ns; // CLOCK_MONOTONIC
 	const struct stall_thds *thds;
@@ -74,7 +85,8 @@ bool stall_server_read(const struct stall_server_memory *memory, uint64_t addres
 bool stall_server_late(const struct stall_server_memory *memory);
 
 // The address that a global pointer has now. 0: there is none.
-uint64_t stall_server_pointer(const struct stall_server_memory *memory, const char *name);
+uint64_t stall_server_pointer(const struct stall_server_memory *memory,
+			      enum stall_server_global_name name);
 
 // Where a condition variable begins, from the pair of words that its waiters sleep on: glibc up to
 // 2.24 (and a caller that knows its start), 2.41 and later, 2.25 to 2.40.
@@ -110,10 +122,12 @@ static inline uint32_t stall_half(const uint8_t *bytes, int32_t offset)
 	return value;
 }
 
-// Each finds the locks that threads of memory->process wait for. They need their keys of the layout.
+// Each finds the locks that threads of memory->process wait for, where the layout has its keys.
 struct stall_error *stall_metadata_locks_find(struct stall_server_memory *memory);
 struct stall_error *stall_row_locks_find(struct stall_server_memory *memory);
 struct stall_error *stall_sync_cells_find(struct stall_server_memory *memory);
-struct stall_error *stall_sux_locks_find(struct stall_server_memory *memory);
+// This one in the snapshot's futex words.
+void stall_sux_locks_find(const struct stall_server_memory *memory,
+			  const struct stall_unwound *unwound, const struct stall_locks *locks);
 
 #endif

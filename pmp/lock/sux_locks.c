@@ -9,7 +9,7 @@
 #define FOR_IO UINT64_MAX // the read or write of the page releases it
 #define RECURSIVE_X 0xffffu
 #define READERS_WRITER (1u << 31)
-#define LATCH_BYTES 24
+#define LATCH_BYTES 28 // with the second word before those of the snapshot
 #define MAX_CALLERS 12
 
 struct layout {
@@ -56,9 +56,8 @@ static bool starts_with(const char *symbol, const char *const *names, size_t cou
 }
 
 // The first function above the helpers must use such a latch.
-static bool waits_for_latch(const struct stall_server_memory *memory, uint32_t thread)
+static bool waits_for_latch(const struct stall_unwound *unwound, uint32_t thread)
 {
-	const struct stall_unwound *unwound = memory->unwound;
 	const struct stall_stack *stack = &unwound->stacks[thread];
 	bool helped = false;
 
@@ -81,24 +80,20 @@ static bool waits_for_latch(const struct stall_server_memory *memory, uint32_t t
 }
 
 struct latch {
-	uint32_t word, readers, recursive;
+	uint32_t readers, recursive;
 	uint64_t writer;
 };
 
-static bool read_latch(const struct stall_server_memory *memory, const struct layout *layout,
-		       uint64_t address, struct latch *ret)
+// From the bytes around the word that was waited on, which were read when the stacks were copied.
+static struct latch latch_of(const struct layout *layout, const uint8_t *bytes, int32_t word)
 {
-	uint8_t bytes[LATCH_BYTES];
+	const uint8_t *latch = bytes + STALL_FUTEX_BEFORE - word;
 
-	if (!stall_server_read(memory, address, bytes, sizeof(bytes)))
-		return false;
-	*ret = (struct latch){
-		.word = stall_half(bytes, layout->part + layout->word),
-		.readers = stall_half(bytes, layout->part + layout->readers) & ~READERS_WRITER,
-		.recursive = stall_half(bytes, layout->recursive),
-		.writer = stall_word(bytes, layout->writer),
+	return (struct latch){
+		.readers = stall_half(latch, layout->part + layout->readers) & ~READERS_WRITER,
+		.recursive = stall_half(latch, layout->recursive),
+		.writer = stall_word(latch, layout->writer),
 	};
-	return true;
 }
 
 static bool fits(const struct layout *layout)
@@ -109,59 +104,94 @@ static bool fits(const struct layout *layout)
 }
 
 // Which of the two words: only wr_wait() waits for readers.
-static bool waits_for_readers(const struct stall_server_memory *memory, uint32_t thread)
+static bool waits_for_readers(const struct stall_unwound *unwound, uint32_t thread)
 {
-	const struct stall_stack *stack = &memory->unwound->stacks[thread];
+	const struct stall_stack *stack = &unwound->stacks[thread];
 
 	for (uint32_t i = 0; i < stack->count && i < MAX_CALLERS; i++) {
-		const char *symbol = memory->unwound->frames[stack->frames[i]].symbol;
+		const char *symbol = unwound->frames[stack->frames[i]].symbol;
 		if (symbol && strstr(symbol, "::wr_wait("))
 			return true;
 	}
 	return false;
 }
 
-static void report(struct stall_server_memory *memory, const struct layout *layout,
-		   const struct stall_memory_waiter *waiter)
+static const struct stall_futex *futex_of(const struct stall_snapshot *snapshot, uint32_t process,
+					  uint64_t address)
 {
-	bool for_readers = waits_for_readers(memory, waiter->thread);
-	uint64_t address =
-		waiter->word - layout->part - (for_readers ? layout->readers : layout->word);
-	struct latch before, latch;
+	size_t low = 0, high = snapshot->futex_count;
 
-	if (!read_latch(memory, layout, address, &before) ||
-	    !read_latch(memory, layout, address, &latch))
-		return;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct stall_futex *futex = &snapshot->futexes[middle];
+
+		if (futex->process == process && futex->address == address)
+			return futex;
+		if (futex->process < process ||
+		    (futex->process == process && futex->address < address))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return NULL;
+}
+
+static const char *mode_of(const struct latch *latch)
+{
+	if (latch->writer == FOR_IO)
+		return "for I/O";
+	if (!latch->recursive)
+		return NULL;
+	return latch->recursive & RECURSIVE_X ? "exclusive" : "SX";
+}
+
+static void report(const struct stall_server_memory *memory, const struct layout *layout,
+		   const struct stall_futex *futex, uint32_t thread, bool for_readers)
+{
+	int32_t word = layout->part + (for_readers ? layout->readers : layout->word);
+	const struct latch latch = latch_of(layout, futex->bytes, word);
+	const struct latch before =
+		futex->read_twice ? latch_of(layout, futex->first, word) : latch;
 	uint32_t owner = stall_server_thread_of(memory, latch.writer);
+
 	// A writer is one of the process's threads, or the I/O of the page, and counts what it took.
 	if (latch.writer && latch.writer != FOR_IO && owner == STALL_NO_THREAD)
 		return;
 	if (!latch.writer != !latch.recursive)
 		return;
-	memory->found[waiter->thread] = (struct stall_memory_lock){
+	memory->found[thread] = (struct stall_memory_lock){
 		.found = true,
 		.kind = STALL_LOCK_RWLOCK,
-		.address = address,
-		.owner = owner == waiter->thread ? STALL_NO_THREAD : owner,
+		.address = futex->address - word,
+		.owner = owner == thread ? STALL_NO_THREAD : owner,
 		.doubtful = before.writer != latch.writer || before.recursive != latch.recursive,
 		.readers = latch.readers,
-		.mode = latch.writer == FOR_IO		? "for I/O"
-			: latch.recursive & RECURSIVE_X ? "exclusive"
-			: latch.recursive		? "SX"
-							: NULL,
+		.mode = mode_of(&latch),
 	};
 }
 
-struct stall_error *stall_sux_locks_find(struct stall_server_memory *memory)
+void stall_sux_locks_find(const struct stall_server_memory *memory,
+			  const struct stall_unwound *unwound, const struct stall_locks *locks)
 {
+	const struct stall_snapshot *snapshot = memory->snapshot;
 	struct layout layout = {};
 
 	if (!stall_layout_fields(memory->layout, fields, sizeof(fields) / sizeof(fields[0]),
 				 &layout) ||
 	    !fits(&layout))
-		return NULL;
-	for (size_t i = 0; i < memory->waiter_count && !stall_server_late(memory); i++)
-		if (waits_for_latch(memory, memory->waiters[i].thread))
-			report(memory, &layout, &memory->waiters[i]);
-	return NULL;
+		return;
+	for (size_t i = 0; i < snapshot->thread_count; i++) {
+		const struct stall_thread *thread = &snapshot->threads[i];
+		uint32_t lock = locks->thread_lock[i];
+
+		if (thread->process != memory->process || lock == UINT32_MAX ||
+		    locks->locks[lock].kind != STALL_LOCK_UNKNOWN ||
+		    !waits_for_latch(unwound, (uint32_t)i))
+			continue;
+		const struct stall_futex *futex =
+			futex_of(snapshot, memory->process, locks->locks[lock].futex);
+		if (futex && futex->readable)
+			report(memory, &layout, futex, (uint32_t)i,
+			       waits_for_readers(unwound, (uint32_t)i));
+	}
 }

@@ -267,7 +267,7 @@ static const struct stall_memory_waiter *waiter_of(const struct search *search, 
 	uint32_t thread = stall_server_thread_of(memory, pthread);
 
 	for (size_t i = 0; thread != STALL_NO_THREAD && i < memory->waiter_count; i++)
-		if (memory->waiters[i].thread == thread && memory->waiters[i].cond)
+		if (memory->waiters[i].thread == thread)
 			return &memory->waiters[i];
 	return NULL;
 }
@@ -333,11 +333,11 @@ struct stall_error *stall_sync_cells_find(struct stall_server_memory *memory)
 
 	if (!load(memory->layout, &search.layout))
 		return NULL;
-	uint64_t only = stall_server_pointer(memory, "sync_primary_wait_array");
+	uint64_t only = stall_server_pointer(memory, STALL_SYNC_PRIMARY_WAIT_ARRAY);
 	if (only)
 		return walk(&search, only);
-	uint64_t many = stall_server_pointer(memory, "sync_wait_array");
-	count = stall_server_pointer(memory, "sync_array_size"); // a word of the same size
+	uint64_t many = stall_server_pointer(memory, STALL_SYNC_WAIT_ARRAY);
+	count = stall_server_pointer(memory, STALL_SYNC_ARRAY_SIZE); // a word of the same size
 	if (!many || !count || count > MAX_ARRAYS ||
 	    !stall_server_read(memory, many, arrays, count * sizeof(arrays[0])))
 		return NULL;
