@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
-from stallscope.collectors import gdb, probe, processes, pyspy, rings
+from stallscope.collectors import gdb, layouts, probe, processes, pyspy, rings
 from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Note, Process
@@ -146,7 +146,7 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
     )
     if options.captures > 1:
         args += given(("--burst", options.captures), ("--burst-interval", options.interval_ms))
-    return args + _read_strings()
+    return args + layouts.arguments(pids) + _read_strings()
 
 
 def _read_strings() -> list[str]:

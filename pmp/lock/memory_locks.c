@@ -8,7 +8,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/options_text.h"
+#include "lock/metadata_locks.h"
+#include "lock/row_locks.h"
 #include "lock/server_memory.h"
+#include "lock/sux_locks.h"
+#include "lock/sync_cells.h"
+#include "lock/thd.h"
 
 // Of all reads together. A capture that takes longer than this shows what it has.
 #define PATIENCE_NS UINT64_C(250000000)

@@ -2,11 +2,14 @@
 // Metadata locks (sql/mdl.cc): a thread waits on the condition variable of its own MDL_context, which
 // names its ticket, which names the lock; the lock has a list of the tickets that were granted, and
 // each names the context of its owner.
+#include "lock/metadata_locks.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "lock/server_memory.h"
+#include "lock/thd.h"
 
 #define MAX_TICKET 96	    // bytes
 #define MAX_LOCK 1024	    // bytes

@@ -3,11 +3,14 @@
 // request in wait_lock, and newer versions name a transaction that holds it up. MariaDB 10.6 and
 // later let the thread sleep on a condition variable in its transaction; before, and in MySQL, it
 // sleeps on the event of a slot, which names the query thread.
+#include "lock/row_locks.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
 #include "lock/server_memory.h"
+#include "lock/thd.h"
 
 #define MAX_LOCK 128	 // bytes
 #define MAX_BITMAP 512	 // bytes: as many records as fit a page of 64 KB that has tiny ones

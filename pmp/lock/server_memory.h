@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/layout.h"
 #include "lock/lock.h"
-#include "lock/thd.h"
 #include "snapshot/snapshot.h"
 
 #define STALL_NO_THREAD UINT32_MAX
@@ -51,6 +50,8 @@ enum stall_server_global_name {
 struct stall_server_global {
 	uint64_t address, size; // 0: there is none
 };
+
+struct stall_thds;
 
 struct stall_server_memory {
 	const struct stall_snapshot *snapshot;
@@ -96,10 +97,8 @@ extern const uint8_t stall_cond_starts[STALL_COND_STARTS];
 
 // The thread whose pthread_self() is this, STALL_NO_THREAD: none of this snapshot.
 uint32_t stall_server_thread_of(const struct stall_server_memory *memory, uint64_t pthread);
-// The threads that work for these THDs.
-struct stall_error *stall_server_threads_of_thds(const struct stall_server_memory *memory,
-						 const uint64_t *thds, size_t count, uint32_t *ret);
-uint32_t stall_server_thread_of_thd(const struct stall_server_memory *memory, uint64_t thd);
+// The same by the kernel's id in the target's own pid namespace.
+uint32_t stall_server_thread_of_tid(const struct stall_server_memory *memory, uint32_t ns_tid);
 
 // At most `size` - 1 printable characters, UTF-8 too. "": there is no such text.
 void stall_server_text(const struct stall_server_memory *memory, uint64_t address, char *ret,
@@ -121,13 +120,5 @@ static inline uint32_t stall_half(const uint8_t *bytes, int32_t offset)
 	memcpy(&value, bytes + offset, sizeof(value));
 	return value;
 }
-
-// Each finds the locks that threads of memory->process wait for, where the layout has its keys.
-struct stall_error *stall_metadata_locks_find(struct stall_server_memory *memory);
-struct stall_error *stall_row_locks_find(struct stall_server_memory *memory);
-struct stall_error *stall_sync_cells_find(struct stall_server_memory *memory);
-// This one in the snapshot's futex words.
-void stall_sux_locks_find(const struct stall_server_memory *memory,
-			  const struct stall_unwound *unwound, const struct stall_locks *locks);
 
 #endif

@@ -2,6 +2,8 @@
 // sux_lock<> of MariaDB 10.6 and later (storage/innobase/include/sux_lock.h): the latch of an index or
 // of a page. Threads sleep on its first word while one holds it in mode U or X, or is the next to;
 // that one sleeps on the second while readers hold it. The owner is behind these words.
+#include "lock/sux_locks.h"
+
 #include <stdlib.h>
 
 #include "lock/server_memory.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // InnoDB's wait array (storage/innobase/sync/sync0arr): a cell for each thread that sleeps on the event
 // of a latch. A rw_lock_t names the thread that holds it in mode X or SX; a mutex has no owner.
+#include "lock/sync_cells.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 

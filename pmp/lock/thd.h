@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/layout.h"
+#include "lock/server_memory.h"
 #include "snapshot/snapshot.h"
 
 struct stall_thds {
@@ -29,5 +30,11 @@ void stall_thds_deinit(struct stall_thds *thds);
 uint64_t stall_thd_of(const struct stall_thds *thds, uint32_t thread);
 // The thread of a THD, UINT32_MAX: unknown, or more than one names it.
 uint32_t stall_thds_find(const struct stall_thds *thds, uint64_t thd);
+
+// The threads that work for these THDs, STALL_NO_THREAD: unknown. By the list above, and by what the
+// objects say of their threads; where both are known they must agree.
+struct stall_error *stall_server_threads_of_thds(const struct stall_server_memory *memory,
+						 const uint64_t *thds, size_t count, uint32_t *ret);
+uint32_t stall_server_thread_of_thd(const struct stall_server_memory *memory, uint64_t thd);
 
 #endif

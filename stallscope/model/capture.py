@@ -171,10 +171,11 @@ class Lock(msgspec.Struct, frozen=True):
     symbol: str | None = None
     stable: bool = True
     source: str = "futex"
-    created: Annotated[str | None, ADDED] = None
-    """``file:line`` that created it, from a server's report: it identifies the lock."""
-    mode: Annotated[str | None, ADDED] = None
-    """How it is held, as in the report: ``exclusive``, ``wait exclusive``."""
+    created: Annotated[str | None, OPTIONAL] = None
+    """``file:line`` that created it, from a server's report or its memory: it identifies the
+    lock."""
+    mode: Annotated[str | None, OPTIONAL] = None
+    """How it is held: ``exclusive``, ``wait exclusive``, ``SX``, ``for I/O``."""
     locked_at: Annotated[str | None, ADDED] = None
     """``file:line`` that last took it in exclusive mode."""
 
