@@ -18,6 +18,8 @@ from stallscope.model.reading import Reading
 
 __all__ = [
     "ADDED",
+    "MEMORY",
+    "OF_TABLES",
     "OPTIONAL",
     "SCHEMA",
     "SESSIONS",
@@ -46,6 +48,9 @@ SCHEMA = "stallscope.capture/1"
 
 SESSIONS = "sessions"
 """Code of notes about missing data of the server's own tables."""
+
+MEMORY = "memory"
+"""The source of a lock: the server's own structures, read with the stacks."""
 
 OPTIONAL = msgspec.Meta(extra={"written": "optional"})
 """Mark of a field: a file omits it where it has its default."""
@@ -117,6 +122,10 @@ class LockKind(enum.StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> LockKind:
         return cls.UNKNOWN  # of a later version
+
+
+OF_TABLES = frozenset({LockKind.ROW, LockKind.AUTO_INC, LockKind.TABLE, LockKind.METADATA})
+"""Kinds that a server keeps for its tables: waiters sleep on something else."""
 
 
 class Module(msgspec.Struct, frozen=True):

@@ -12,7 +12,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from stallscope.model.capture import SESSIONS, Capture, Index, Label, Lock, LockKind, Note, Thread
+from stallscope.model.capture import (
+    MEMORY,
+    OF_TABLES,
+    SESSIONS,
+    Capture,
+    Index,
+    Label,
+    Lock,
+    LockKind,
+    Note,
+    Thread,
+)
 from stallscope.server.statements import Statement
 
 __all__ = [
@@ -281,4 +292,6 @@ def _can_wait(thread: Thread, locks: tuple[Lock, ...]) -> bool:
     if thread.lock is None or not 0 <= thread.lock < len(locks):
         return True
     lock = locks[thread.lock]
+    if lock.source == MEMORY:  # of the same moment as the stack
+        return lock.kind in OF_TABLES and not lock.owner_tid
     return lock.kind in _REPLACED or lock.source == SOURCE

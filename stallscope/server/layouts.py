@@ -82,6 +82,4 @@ def _flat(row: Row) -> dict[str, int]:
 
 def by_version() -> tuple[str, ...]:
     """Return each row as the probe takes it: it chooses those of the version that it finds."""
-    return tuple(
-        f"{row.server} {row.first} {row.until} {text(_flat(row))}" for row in rows()
-    )
+    return tuple(f"{row.server} {row.first} {row.until} {text(_flat(row))}" for row in rows())
