@@ -138,7 +138,8 @@ def lock_words(lock: Lock) -> str:
     """Name a lock and its owner in a sentence."""
     kind = _KINDS.get(lock.kind, "the lock")
     where = f"{lock.address:#x}"
-    name = f"{lock.symbol} ({where})" if lock.symbol and lock.address else lock.symbol or where
+    shown = lock.symbol and lock.address and lock.kind is not LockKind.ROW  # a record has none
+    name = f"{lock.symbol} ({where})" if shown else lock.symbol or where
     if lock.owner_tid:
         return f"{kind} {name}, owned by thread {lock.owner_tid}"
     if lock.readers:

@@ -16,7 +16,7 @@ from stallscope.analyzers.persistence import Persistence
 from stallscope.analyzers.pool import Pool, Sighting
 from stallscope.analyzers.stacks import Shape, Stacks
 from stallscope.analyzers.waits import DISK, IDLE, RUNNING, WAITING, WHOLE
-from stallscope.model.capture import Capture, Lock, LockKind, Thread
+from stallscope.model.capture import OF_TABLES, Capture, Lock, LockKind, Thread
 
 __all__ = ["SAMPLE", "Candidate", "Scene", "named_as_process", "wait", "waiter_groups"]
 
@@ -43,8 +43,6 @@ RECENT_NS = 10 * 10**9
 
 SAMPLE = "sample"
 """The source of a blocker that a sample shows on a CPU."""
-
-_OF_TABLES = frozenset({LockKind.ROW, LockKind.AUTO_INC, LockKind.TABLE, LockKind.METADATA})
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -209,7 +207,7 @@ class Scene:
         lock = self.lock_of(thread)
         claims: tuple[Signature, ...] = ()
         # The name of a row's or table's lock is its users' own: it can be that of any mutex.
-        if lock is not None and lock.symbol and lock.kind not in _OF_TABLES:
+        if lock is not None and lock.symbol and lock.kind not in OF_TABLES:
             claims = self.catalog.claims(lock.symbol)
         claims = tuple(s for s in claims if self._usable(s, thread))
         if len(claims) == 1 or (claims and claims[0].holder_use == "required"):

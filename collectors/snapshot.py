@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallscope.base.errors import StallscopeError, UsageError
-from stallscope.collectors import gdb, packs, probe, processes, pyspy, rings
+from stallscope.collectors import gdb, packs, probe, processes, pyspy, rings, versionlayouts
 from stallscope.collectors.probecommands import command, given
 from stallscope.model import capturefile, memorysessions
 from stallscope.model.capture import SESSIONS, Capture, Note, Process
@@ -166,7 +166,7 @@ def arguments(pids: tuple[int, ...], options: Options) -> list[str]:
         args += ["--layout", options.layout]
     if options.captures > 1:
         args += given(("--burst", options.captures), ("--burst-interval", options.interval_ms))
-    return args + _read_strings()
+    return args + versionlayouts.arguments(pids) + _read_strings()
 
 
 def _read_strings() -> list[str]:

@@ -98,6 +98,19 @@ struct stall_error *stall_layout_add(struct stall_layout *layout, const char *te
 	return NULL;
 }
 
+struct stall_error *stall_layout_join(struct stall_layout *layout, const struct stall_layout *other)
+{
+	struct stall_error *err = NULL;
+
+	if (!layout->entries)
+		layout->entries = calloc(STALL_LAYOUT_MAX, sizeof(*layout->entries));
+	if (!layout->entries)
+		return &stall_enomem;
+	for (size_t i = 0; !err && i < other->count; i++)
+		err = put(layout, &other->entries[i]);
+	return err;
+}
+
 bool stall_layout_get(const struct stall_layout *layout, const char *key, int64_t *ret)
 {
 	bool found;

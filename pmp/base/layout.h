@@ -20,6 +20,9 @@ struct stall_layout {
 // "KEY=NUMBER KEY=NUMBER": numbers are decimal or 0x, and may be negative. A key that is there gets
 // the new value. On an error the layout is as it was.
 struct stall_error *stall_layout_add(struct stall_layout *layout, const char *text);
+// Adds the entries of `other`, which replace those of the same key.
+struct stall_error *stall_layout_join(struct stall_layout *layout,
+				      const struct stall_layout *other);
 // False where the key is not there.
 bool stall_layout_get(const struct stall_layout *layout, const char *key, int64_t *ret);
 void stall_layout_deinit(struct stall_layout *layout);

@@ -36,12 +36,14 @@ struct stall_capturer {
 	struct stall_host host;
 	struct stall_arena arena;
 	struct stall_worker *worker;
+	struct stall_memory_locks *memory; // NULL: no layout is given
 	struct stall_kernel_symbols *kernel_symbols;
 	struct stall_snapshot *previous; // for its open files
 	struct stall_snapshot *taken;	 // raw, until it is finished
 	const struct stall_backend *taken_by;
 	void *taken_state;
 	uint64_t started_ns, attach_ns; // of `taken`
+	uint64_t memory_ns;		// for its locks in the server's memory
 	// Between the begin and the end of a burst.
 	bool in_burst;
 	struct stall_locks locks;      // of the capture before
@@ -73,6 +75,7 @@ void stall_capturer_destroy(struct stall_capturer *capturer)
 		capturer->backend->close(capturer->state);
 	stall_snapshot_destroy(capturer->taken);
 	stall_snapshot_destroy(capturer->previous);
+	stall_memory_locks_destroy(capturer->memory);
 	stall_kernel_symbols_destroy(capturer->kernel_symbols);
 	stall_json_deinit(&capturer->sessions);
 	stall_postgres_waits_deinit(&capturer->server_waits);
@@ -98,6 +101,19 @@ struct stall_error *stall_capturer_set_targets(struct stall_capturer *capturer, 
 	capturer->pids = copy;
 	capturer->pid_count = count;
 	return NULL;
+}
+
+static struct stall_error *create_memory(struct stall_capturer *capturer)
+{
+	const struct stall_memory_layouts layouts = {
+		.given = capturer->options.layout,
+		.by_version = capturer->options.layouts,
+		.count = capturer->options.layout_count,
+	};
+
+	if (!layouts.count && !(layouts.given && layouts.given->count))
+		return NULL;
+	return stall_memory_locks_create(&layouts, &capturer->memory);
 }
 
 struct stall_error *stall_capturer_create(const struct stall_capturer_options *options,
@@ -130,6 +146,9 @@ struct stall_error *stall_capturer_create(const struct stall_capturer_options *o
 	stall_read_child_set_patience(options->snapshot.deadline_ms / 4);
 	// Make the child early: it then shares little of our memory, and none of the target's data.
 	err = stall_worker_create(&capturer->arena, &options->worker, &capturer->worker);
+	if (err)
+		return err;
+	err = create_memory(capturer);
 	if (err)
 		return err;
 	if (options->snapshot.kernel_stacks) {
@@ -290,6 +309,34 @@ static struct stall_error *create_snapshot(struct stall_capturer *capturer,
 	return NULL;
 }
 
+// Symbols that could not be read leave the capture as it is without a layout.
+static struct stall_error *prepare_memory(struct stall_capturer *capturer,
+					  struct stall_snapshot *snapshot)
+{
+	if (!capturer->memory)
+		return NULL;
+	struct stall_error *err =
+		stall_memory_locks_prepare(capturer->memory, snapshot, capturer->worker);
+	if (!err || err->code == STALL_ERROR_NO_MEMORY)
+		return err;
+	struct stall_error *failed =
+		stall_snapshot_note(snapshot, "lock-owners", "%s", err->message);
+	stall_error_destroy(err);
+	return failed;
+}
+
+static struct stall_error *read_memory(struct stall_capturer *capturer,
+				       const struct stall_snapshot *snapshot)
+{
+	uint64_t started_ns = stall_clock_ns(CLOCK_MONOTONIC);
+
+	if (!capturer->memory)
+		return NULL;
+	struct stall_error *err = stall_memory_locks_read(capturer->memory, snapshot);
+	capturer->memory_ns = stall_clock_ns(CLOCK_MONOTONIC) - started_ns;
+	return err;
+}
+
 static struct stall_error *take(struct stall_capturer *capturer,
 				const struct stall_backend *backend, void *state)
 {
@@ -305,8 +352,13 @@ static struct stall_error *take(struct stall_capturer *capturer,
 	snapshot->backend = backend->name;
 	snapshot->backend_reason = strdup(capturer->reason);
 	snapshot->wall_ns = stall_clock_ns(CLOCK_REALTIME);
+	err = prepare_memory(capturer, snapshot);
+	if (err)
+		return err;
 	capturer->attach_ns = stall_clock_ns(CLOCK_MONOTONIC) - capturer->started_ns;
 	err = backend->capture(state, snapshot, &capturer->options.snapshot);
+	if (!err)
+		err = read_memory(capturer, snapshot);
 	if (!err)
 		err = take_samples(capturer, snapshot);
 	if (err)
@@ -337,6 +389,8 @@ struct stall_error *stall_capturer_finish(struct stall_capturer *capturer,
 		.kernel_symbols = capturer->kernel_symbols,
 		.strings = capturer->options.strings,
 		.string_count = capturer->options.string_count,
+		.memory = capturer->memory,
+		.memory_ns = capturer->memory_ns,
 		.host = &capturer->host,
 		.trigger = trigger,
 		.started_ns = capturer->started_ns,

@@ -25,6 +25,8 @@ struct stall_capturer_options {
 	const char *const *strings; // names of global variables to read
 	size_t string_count;
 	const struct stall_layout *layout; // of the server; not owned
+	const char *const *layouts;	   // of its versions: stall_memory_layouts
+	size_t layout_count;
 };
 
 struct stall_capturer;

@@ -93,6 +93,7 @@
 	FIELD(lock, symbol, string_or_null, always)                                                \
 	FIELD(lock, stable, bool, always)                                                          \
 	FIELD(lock, source, string, always)                                                        \
+	FIELD(lock, created, string, optional)                                                     \
 	FIELD(lock, mode, string, optional)                                                        \
 	FIELD(thread, process, uint, always)                                                       \
 	FIELD(thread, tid, int, always)                                                            \

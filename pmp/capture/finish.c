@@ -395,6 +395,10 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 	if (err)
 		return err;
 	capture.locks_before = snapshot->before ? finish->locks : NULL;
+	if (finish->memory)
+		err = stall_memory_locks_apply(finish->memory, &locks, snapshot, &unwound);
+	if (err)
+		return err;
 	err = note_error(snapshot, "lock-names",
 			 stall_locks_name(&locks, finish->worker, snapshot));
 	if (!err)
@@ -408,7 +412,7 @@ struct stall_error *stall_finish(const struct stall_finish *finish, struct stall
 		return err;
 	capture.strings = strings.strings;
 	capture.string_count = strings.count;
-	capture.locks_ns = stall_clock_ns(CLOCK_MONOTONIC) - unwound_at;
+	capture.locks_ns = stall_clock_ns(CLOCK_MONOTONIC) - unwound_at + finish->memory_ns;
 
 	err = stall_capture_write(&capture, output);
 	if (err)

@@ -14,6 +14,7 @@
 #include "capture/records.h"
 #include "introspect/postgres_waits.h"
 #include "lock/lock.h"
+#include "lock/memory_locks.h"
 #include "snapshot/backend.h"
 #include "snapshot/snapshot.h"
 #include "unwind/worker.h"
@@ -26,6 +27,8 @@ struct stall_finish {
 	struct stall_kernel_symbols *kernel_symbols; // NULL: not needed
 	const char *const *strings;
 	size_t string_count;
+	const struct stall_memory_locks *memory; // as read for this snapshot; NULL: nothing
+	uint64_t memory_ns;			 // that it took
 	const struct stall_host *host;
 	const struct stall_trigger *trigger; // NULL: a user or program requested it
 	uint64_t started_ns;		     // CLOCK_MONOTONIC

@@ -40,6 +40,8 @@ void stall_lock_record_write(const struct stall_lock *lock, size_t id, struct st
 	stall_put_lock_symbol(json, lock_name(lock, json, &name));
 	stall_put_lock_stable(json, lock->stable);
 	stall_put_lock_source(json, lock->source ? lock->source : "futex");
+	if (lock->created)
+		stall_put_lock_created(json, lock->created);
 	if (lock->mode)
 		stall_put_lock_mode(json, lock->mode);
 }

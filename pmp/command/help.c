@@ -59,6 +59,7 @@ const char stall_help[] =
 	"  --read-string SYMBOL   text of a global variable of the target, e.g. server_version\n"
 	"  --layout 'KEY=NUMBER ...'  where this build of the server keeps its connections\n"
 	"                         and its locks: docs/probe.md\n"
+	"  --layout-of 'SERVER FROM UNTIL KEY=NUMBER ...'  the same for versions of a server\n"
 	"  --debug-dir DIR        separate debug files, in addition to /usr/lib/debug\n"
 	"  --pack-dir DIR         packs, in addition to /usr/share/stallscope/packs; up to 8 "
 	"times\n"

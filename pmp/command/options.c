@@ -7,128 +7,9 @@
 #include <string.h>
 
 #include "base/options_text.h"
+#include "command/watch_options.h"
 #include "ebpf/wait_kinds.h"
-
-#define MAX_NAME 32
-#define MAX_CONVOY 65536
-#define MIN_POLL_NS 1000000
-#define MAX_POLL_NS UINT64_C(10000000000)
-
-static struct stall_error *parse_kinds(const char *option, const char *name, uint32_t *ret)
-{
-	uint32_t kinds = stall_watch_kinds_parse(name);
-
-	if (!kinds)
-		return stall_usage("--%s \"%s\": no kind of wait and no group (lock, sync, space, "
-				   "io, all)",
-				   option, name);
-	*ret = kinds;
-	return NULL;
-}
-
-// --kind NAME: a kind or a group. The first replaces the default, all kinds; *given: there was one.
-static struct stall_error *add_kind(struct stall_watch_options *options, const char *text,
-				    bool *given)
-{
-	uint32_t kinds = 0;
-	struct stall_error *err = parse_kinds("kind", text, &kinds);
-
-	if (err)
-		return err;
-	options->kinds = *given ? options->kinds | kinds : kinds;
-	*given = true;
-	return NULL;
-}
-
-// "MS" or "KIND=MS", where KIND may be a group.
-static struct stall_error *parse_threshold(const char *option, const char *text,
-					   uint32_t *ret_kinds, uint64_t *ret_ns)
-{
-	const char *equals = strchr(text, '=');
-	char name[MAX_NAME] = "all";
-
-	if (equals && (size_t)(equals - text) < sizeof(name)) {
-		memcpy(name, text, equals - text);
-		name[equals - text] = '\0';
-	} else if (equals) {
-		equals = NULL; // no kind has such a long name, and the text is no number either
-	}
-	struct stall_error *err = parse_kinds(option, name, ret_kinds);
-	return err ? err : stall_parse_ms(option, equals ? equals + 1 : text, ret_ns);
-}
-
-// --backend of the commands that only watch: auto, bpf, inproc or poll.
-static struct stall_error *check_backend(const struct stall_watch_options *options)
-{
-	const char *name = options->source.backend;
-
-	if (strcmp(name, "auto") && strcmp(name, "bpf") && strcmp(name, "inproc") &&
-	    strcmp(name, "poll"))
-		return stall_usage("--backend \"%.40s\": waits are reported by bpf, inproc or poll",
-				   name);
-	return NULL;
-}
-
-static struct stall_error *set_poll_interval(struct stall_watch_options *options, const char *text)
-{
-	struct stall_error *err =
-		stall_parse_ms("poll-interval", text, &options->source.poll_interval_ns);
-
-	if (err)
-		return err;
-	if (options->source.poll_interval_ns < MIN_POLL_NS ||
-	    options->source.poll_interval_ns > MAX_POLL_NS)
-		return stall_usage("--poll-interval: from 1 to 10000 ms");
-	return NULL;
-}
-
-static struct stall_error *add_threshold(struct stall_watch_options *options, const char *text)
-{
-	uint32_t kinds = 0;
-	uint64_t ns = 0;
-	struct stall_error *err = parse_threshold("threshold", text, &kinds, &ns);
-
-	if (err)
-		return err;
-	options->source.asked |= stall_watch_wait_kinds(kinds);
-	for (int i = 0; i < STALL_WAIT_KINDS; i++)
-		if (stall_watch_wait_kinds(kinds) & 1u << i)
-			options->source.threshold_ns[i] = ns;
-	return NULL;
-}
-
-static struct stall_error *add_capture_threshold(struct stall_serve_options *options,
-						 const char *text)
-{
-	uint32_t kinds = 0;
-	uint64_t ns = 0;
-	struct stall_error *err = parse_threshold("capture-threshold", text, &kinds, &ns);
-
-	if (!err)
-		stall_trigger_rules_set(&options->rules, kinds, ns);
-	return err;
-}
-
-static struct stall_error *set_convoy(struct stall_serve_options *options, const char *text)
-{
-	uint64_t count;
-	struct stall_error *err = stall_parse_number("convoy", text, 2, MAX_CONVOY, &count);
-
-	if (!err)
-		options->rules.convoy = count;
-	return err;
-}
-
-static struct stall_error *set_capture_interval(struct stall_serve_options *options,
-						const char *text)
-{
-	uint64_t ns;
-	struct stall_error *err = stall_parse_ms("capture-interval", text, &ns);
-
-	if (!err)
-		options->rules.interval_ns = ns;
-	return err;
-}
+#include "lock/memory_locks.h"
 
 #define MIN_INTERVAL_NS 10000000
 #define MAX_BURST 10000
@@ -147,6 +28,7 @@ enum option_id {
 	OPTION_NO_KERNEL_STACKS,
 	OPTION_READ_STRING,
 	OPTION_LAYOUT,
+	OPTION_LAYOUT_OF,
 	OPTION_DEBUG_DIR,
 	OPTION_PACK_DIR,
 	OPTION_OUTPUT,
@@ -209,6 +91,7 @@ static const struct {
 	{{"no-kernel-stacks", no_argument, NULL, OPTION_NO_KERNEL_STACKS}, LIVE},
 	{{"read-string", required_argument, NULL, OPTION_READ_STRING}, LIVE | CORE},
 	{{"layout", required_argument, NULL, OPTION_LAYOUT}, LIVE | MEMORY},
+	{{"layout-of", required_argument, NULL, OPTION_LAYOUT_OF}, LIVE},
 	{{"debug-dir", required_argument, NULL, OPTION_DEBUG_DIR},
 	 LIVE | WAITS | SAVED | SYMBOLIZE | PACK},
 	{{"pack-dir", required_argument, NULL, OPTION_PACK_DIR}, LIVE | WAITS | SAVED | SYMBOLIZE},
@@ -274,6 +157,14 @@ static struct stall_error *add_string(struct stall_options *options, const char 
 		return stall_usage("more than %d --read-string", STALL_MAX_STRINGS);
 	options->strings[options->capture.string_count++] = name;
 	return NULL;
+}
+
+static struct stall_error *add_layout_of(struct stall_options *options, const char *text)
+{
+	if (options->capture.layout_count == STALL_MAX_LAYOUTS)
+		return stall_usage("more than %d --layout-of", STALL_MAX_LAYOUTS);
+	options->layouts[options->capture.layout_count++] = text;
+	return stall_memory_layouts_check(text);
 }
 
 static struct stall_error *add_debug_dir(struct stall_options *options, const char *dir)
@@ -382,9 +273,9 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 {
 	switch (id) {
 	case OPTION_KIND:
-		return add_kind(&options->watch, value, &options->kind_given);
+		return stall_option_kind(&options->watch, value, &options->kind_given);
 	case OPTION_THRESHOLD:
-		return add_threshold(&options->watch, value);
+		return stall_option_threshold(&options->watch, value);
 	case OPTION_EVENTS:
 		options->watch.events = options->serve.events = true;
 		return NULL;
@@ -398,7 +289,7 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		options->watch.source.no_timer = true;
 		return NULL;
 	case OPTION_POLL_INTERVAL:
-		return set_poll_interval(&options->watch, value);
+		return stall_option_poll_interval(&options->watch, value);
 	case OPTION_AT_REST:
 		options->watch.source.at_rest = true;
 		return NULL;
@@ -417,11 +308,11 @@ static struct stall_error *apply_watch(struct stall_options *options, int id, co
 		options->serve.watch = true;
 		return NULL;
 	case OPTION_CAPTURE_THRESHOLD:
-		return add_capture_threshold(&options->serve, value);
+		return stall_option_capture_threshold(&options->serve, value);
 	case OPTION_CONVOY:
-		return set_convoy(&options->serve, value);
+		return stall_option_convoy(&options->serve, value);
 	case OPTION_CAPTURE_INTERVAL:
-		return set_capture_interval(&options->serve, value);
+		return stall_option_capture_interval(&options->serve, value);
 	default:
 		options->serve.captures = value;
 		return NULL;
@@ -455,6 +346,8 @@ static struct stall_error *apply(struct stall_options *options, int id, const ch
 		return add_string(options, value);
 	case OPTION_LAYOUT:
 		return stall_layout_add(&options->layout, value);
+	case OPTION_LAYOUT_OF:
+		return add_layout_of(options, value);
 	case OPTION_DEBUG_DIR:
 		return add_debug_dir(options, value);
 	case OPTION_PACK_DIR:
@@ -537,7 +430,7 @@ static struct stall_error *check(const struct stall_options *options, const char
 	if (options->waits.interval_ns < MIN_INTERVAL_NS)
 		return stall_usage("--interval: not less than %d ms", MIN_INTERVAL_NS / 1000000);
 	if (bit & WAITS) {
-		struct stall_error *err = check_backend(&options->watch);
+		struct stall_error *err = stall_option_watch_backend(&options->watch);
 		if (err)
 			return err;
 	}
@@ -618,6 +511,7 @@ struct stall_error *stall_options_init(struct stall_options *options, int argc, 
 	options->capture.pids = options->pids;
 	options->capture.strings = options->strings;
 	options->capture.layout = &options->layout;
+	options->capture.layouts = options->layouts;
 	if (options->command == STALL_COMMAND_HELP || options->command == STALL_COMMAND_VERSION)
 		return NULL;
 	err = parse_options(options, argc - 1, argv + 1);

@@ -19,6 +19,7 @@
 
 #define STALL_MAX_PIDS 4096
 #define STALL_MAX_STRINGS 64
+#define STALL_MAX_LAYOUTS 64
 #define STALL_MAX_DEBUG_DIRS 16
 
 enum stall_command {
@@ -49,6 +50,7 @@ struct stall_options {
 	size_t pack_dir_count;
 	const char *file; // of pack
 	struct stall_layout layout;
+	const char *layouts[STALL_MAX_LAYOUTS];
 	const char *core, *exe, *sysroot;
 	const char *output; // NULL: standard output
 	bool force_overwrite;

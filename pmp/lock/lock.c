@@ -197,7 +197,8 @@ bool stall_lock_is_same(const struct stall_lock *a, const struct stall_lock *b)
 {
 	return a->process == b->process && a->address == b->address && a->futex == b->futex &&
 	       a->kind == b->kind && a->owner_tid == b->owner_tid && a->owner_raw == b->owner_raw &&
-	       a->readers == b->readers && a->stable == b->stable && a->waiters == b->waiters;
+	       a->readers == b->readers && a->stable == b->stable && a->waiters == b->waiters &&
+	       a->source == b->source && a->mode == b->mode;
 }
 
 static void add_waiter(struct stall_locks *locks, const struct waiter *waiter,
@@ -264,10 +265,67 @@ struct stall_error *stall_locks_init(struct stall_locks *locks,
 	return NULL;
 }
 
+bool stall_locks_room(struct stall_locks *locks, size_t more)
+{
+	struct stall_lock *grown =
+		reallocarray(locks->locks, locks->count + more + 1, sizeof(*grown));
+
+	if (grown)
+		locks->locks = grown;
+	return grown;
+}
+
+struct place {
+	struct stall_lock lock;
+	size_t before;
+};
+
+static int compare_places(const void *a, const void *b)
+{
+	const struct stall_lock *x = &((const struct place *)a)->lock,
+				*y = &((const struct place *)b)->lock;
+
+	if (x->process != y->process)
+		return x->process < y->process ? -1 : 1;
+	if (x->address != y->address)
+		return x->address < y->address ? -1 : 1;
+	return (x->kind > y->kind) - (x->kind < y->kind);
+}
+
+struct stall_error *stall_locks_sort(struct stall_locks *locks, size_t thread_count)
+{
+	_cleanup_free_ struct place *places = calloc(locks->count + 1, sizeof(*places));
+	_cleanup_free_ uint32_t *numbers = calloc(locks->count + 1, sizeof(*numbers));
+	size_t count = 0;
+
+	if (!places || !numbers)
+		return &stall_enomem;
+	for (size_t i = 0; i < locks->count; i++) {
+		if (locks->locks[i].waiters) {
+			places[count++] = (struct place){locks->locks[i], i};
+			continue;
+		}
+		free(locks->locks[i].symbol);
+		free(locks->locks[i].created);
+	}
+	qsort(places, count, sizeof(*places), compare_places);
+	for (size_t i = 0; i < count; i++) {
+		locks->locks[i] = places[i].lock;
+		numbers[places[i].before] = (uint32_t)i;
+	}
+	locks->count = count;
+	for (size_t i = 0; i < thread_count; i++)
+		if (locks->thread_lock[i] != UINT32_MAX)
+			locks->thread_lock[i] = numbers[locks->thread_lock[i]];
+	return NULL;
+}
+
 void stall_locks_deinit(struct stall_locks *locks)
 {
-	for (size_t i = 0; i < locks->count; i++)
+	for (size_t i = 0; i < locks->count; i++) {
 		free(locks->locks[i].symbol);
+		free(locks->locks[i].created);
+	}
 	free(locks->locks);
 	free(locks->thread_lock);
 	free(locks->names);
@@ -435,6 +493,10 @@ struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_wor
 	if (err)
 		return err;
 	for (size_t i = 0; i < locks->count; i++) {
+		if (locks->locks[i].symbol) { // the object that the server's memory names
+			free(queries[i].name);
+			continue;
+		}
 		locks->locks[i].symbol = queries[i].name;
 		locks->locks[i].symbol_offset = queries[i].offset;
 	}

@@ -24,10 +24,11 @@ struct stall_lock {
 	uint32_t readers; // rwlock: how many hold it for reading
 	bool stable;	  // the word did not change while it was read
 	uint32_t waiters; // threads of this capture
-	char *symbol;	  // NULL: not a global
+	char *symbol;	  // NULL: not a global; of a server's own lock, the locked object
 	uint64_t symbol_offset;
 	const char *source; // static; NULL: "futex"
-	const char *mode;   // static, that a waiter wants; NULL unknown
+	const char *mode;   // how it is held, or that a waiter wants, static; NULL unknown
+	char *created;	    // "file:line" that made it, or NULL
 };
 
 // Whether a capture would show them alike, but for the name.
@@ -59,6 +60,10 @@ struct stall_lock_of_server {
 struct stall_error *stall_locks_add(struct stall_locks *locks,
 				    const struct stall_snapshot *snapshot,
 				    const struct stall_lock_of_server *found, size_t count);
+// Makes room for more of them.
+bool stall_locks_room(struct stall_locks *locks, size_t more);
+// Sorts them, without those that no thread waits for any more.
+struct stall_error *stall_locks_sort(struct stall_locks *locks, size_t thread_count);
 
 // Names the locks through the worker's data symbols.
 struct stall_error *stall_locks_name(struct stall_locks *locks, struct stall_worker *worker,

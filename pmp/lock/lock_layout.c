@@ -12,7 +12,8 @@ static const char *const kind_names[] = {
 	[STALL_LOCK_RWLOCK] = "rwlock",	    [STALL_LOCK_COND] = "cond",
 	[STALL_LOCK_SEM] = "sem",	    [STALL_LOCK_JOIN] = "join",
 	[STALL_LOCK_INTERNAL] = "internal", [STALL_LOCK_ROW] = "row",
-	[STALL_LOCK_TABLE] = "table",	    [STALL_LOCK_METADATA] = "metadata",
+	[STALL_LOCK_TABLE] = "table",	    [STALL_LOCK_AUTO_INC] = "auto-inc",
+	[STALL_LOCK_METADATA] = "metadata",
 };
 
 const char *stall_lock_kind_name(enum stall_lock_kind kind)

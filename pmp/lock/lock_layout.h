@@ -18,11 +18,12 @@ enum stall_lock_kind {
 	STALL_LOCK_COND,
 	STALL_LOCK_SEM,
 	STALL_LOCK_JOIN,     // pthread_join: the word is the TID of the thread waited for
-	STALL_LOCK_INTERNAL, // a lock of libc's own (malloc arena, time zone): no owner kept
-	// Of a database server's lock manager:
+	STALL_LOCK_INTERNAL, // of libc's own (malloc arena, time zone) or the server's: no owner kept
+	// Of the server's own, that its memory names.
 	STALL_LOCK_ROW,
 	STALL_LOCK_TABLE,
-	STALL_LOCK_METADATA, // of another object
+	STALL_LOCK_AUTO_INC,
+	STALL_LOCK_METADATA,
 };
 const char *stall_lock_kind_name(enum stall_lock_kind kind);
 

@@ -234,10 +234,13 @@ static enum stall_wait_role role_of_kind(enum stall_lock_kind kind)
 		return STALL_ROLE_SEM;
 	case STALL_LOCK_JOIN:
 		return STALL_ROLE_JOIN;
-	case STALL_LOCK_UNKNOWN:
-	case STALL_LOCK_ROW: // these are no words
+	case STALL_LOCK_ROW:
 	case STALL_LOCK_TABLE:
+	case STALL_LOCK_AUTO_INC:
+		return STALL_ROLE_ROW_LOCK;
 	case STALL_LOCK_METADATA:
+		return STALL_ROLE_METADATA_LOCK;
+	case STALL_LOCK_UNKNOWN:
 		break;
 	}
 	return STALL_ROLE_UNKNOWN;

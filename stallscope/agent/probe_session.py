@@ -15,7 +15,7 @@ import msgspec
 
 from stallscope.agent.events import CaptureResult, ProbeStatus, Put, TargetEnded, WaitsReceived
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors import processes, rings
+from stallscope.collectors import processes, rings, versionlayouts
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
 from stallscope.collectors.triggers.settings import BurstSettings
@@ -92,6 +92,7 @@ def arguments(pids: tuple[int, ...], settings: ProbeSettings, *, watch: bool) ->
         history=True,
     )
     args += ["--follow", "--read-string", "server_version"]
+    args += versionlayouts.arguments(pids)
     if settings.burst.captures > 1:
         args += ["--burst", str(settings.burst.captures)]
         args += ["--burst-interval", str(round(settings.burst.interval * 1000))]

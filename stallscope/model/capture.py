@@ -18,6 +18,8 @@ from stallscope.model.reading import Reading
 
 __all__ = [
     "ADDED",
+    "MEMORY",
+    "OF_TABLES",
     "OPTIONAL",
     "SCHEMA",
     "SESSIONS",
@@ -46,6 +48,9 @@ SCHEMA = "stallscope.capture/1"
 
 SESSIONS = "sessions"
 """Code of notes about missing data of the server's own tables."""
+
+MEMORY = "memory"
+"""The source of a lock: the server's own structures, read with the stacks."""
 
 OPTIONAL = msgspec.Meta(extra={"written": "optional"})
 """Mark of a field: a file omits it where it has its default."""
@@ -119,6 +124,10 @@ class LockKind(enum.StrEnum):
         return cls.UNKNOWN  # of a later version
 
 
+OF_TABLES = frozenset({LockKind.ROW, LockKind.AUTO_INC, LockKind.TABLE, LockKind.METADATA})
+"""Kinds that a server keeps for its tables: waiters sleep on something else."""
+
+
 class Module(msgspec.Struct, frozen=True):
     process: Index
     path: str
@@ -171,11 +180,12 @@ class Lock(msgspec.Struct, frozen=True):
     symbol: str | None = None
     stable: bool = True
     source: str = "futex"
-    created: Annotated[str | None, ADDED] = None
-    """``file:line`` that created it, from a server's report: it identifies the lock."""
+    created: Annotated[str | None, OPTIONAL] = None
+    """``file:line`` that created it, from a server's report or its memory: it identifies the
+    lock."""
     mode: Annotated[str | None, OPTIONAL] = None
-    """How it is held, as in the report: ``exclusive``, ``wait exclusive``; of PostgreSQL the mode
-    that is waited for."""
+    """How it is held: ``exclusive``, ``wait exclusive``, ``SX``, ``for I/O``; of
+    PostgreSQL the mode that is waited for."""
     locked_at: Annotated[str | None, ADDED] = None
     """``file:line`` that last took it in exclusive mode."""
 

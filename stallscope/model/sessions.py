@@ -12,7 +12,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from stallscope.model.capture import SESSIONS, Capture, Index, Label, Lock, LockKind, Note, Thread
+from stallscope.model.capture import (
+    MEMORY,
+    OF_TABLES,
+    SESSIONS,
+    Capture,
+    Index,
+    Label,
+    Lock,
+    LockKind,
+    Note,
+    Thread,
+)
 from stallscope.server.statements import Statement
 
 __all__ = [
@@ -37,8 +48,6 @@ MAX_STATEMENT = 1024
 
 SOURCE = "server"
 """The source of a lock: the server's own tables."""
-MEMORY = "memory"
-"""The source of a connection, or of a lock: the server's memory."""
 
 _LEAST_SHARE = 0.5
 """The least share of connections that must be threads of the capture; with fewer it is another
@@ -377,4 +386,6 @@ def _can_wait(thread: Thread, locks: tuple[Lock, ...]) -> bool:
     if thread.lock is None or not 0 <= thread.lock < len(locks):
         return True
     lock = locks[thread.lock]
+    if lock.source == MEMORY:  # of the same moment as the stack
+        return lock.kind in OF_TABLES and not lock.owner_tid
     return lock.kind in _REPLACED or lock.source == SOURCE

@@ -154,7 +154,8 @@ class Speaker:
     def lock(self, lock: Lock, *, holder: bool = True) -> str:
         """Return what a lock is, who holds it (unless shown elsewhere) and how many wait for it."""
         name = lock.symbol or f"{lock.address:#x}"
-        where = f" at {lock.address:#x}" if lock.symbol and lock.address else ""
+        shown = lock.symbol and lock.address and lock.kind is not LockKind.ROW  # a record has none
+        where = f" at {lock.address:#x}" if shown else ""
         unstable = "" if lock.stable else "; it changed while it was read"
         waiters = f"{lock.waiters} wait{'s' if lock.waiters == 1 else ''} [{lock.source}]"
         held = f"{self.holder(lock)}, " if holder else ""

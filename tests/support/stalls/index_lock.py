@@ -25,6 +25,7 @@ INDEX_LOCK_OPTIONS = (
 INSERT = "INSERT IGNORE INTO fat VALUES (FLOOR(RAND() * 2000000000), REPEAT(MD5(RAND()), 218))"
 DOUBLE = INSERT.replace("VALUES (", "SELECT ").removesuffix(")") + " FROM fat"
 DOUBLINGS = 12
+INSERTED = "Com_insert"
 INSERTING = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'INSERT%'"
 
 
@@ -46,14 +47,14 @@ def index_lock(server: SqlServer, connections: int = 40) -> Iterator[None]:
     A split holds the index's lock in X mode while it reads pages from the device.
     """
     fill(server)
-    inserted = server.status("Innodb_rows_inserted")
+    inserted = server.status(INSERTED)
     load = slap(server, "fat", INSERT, concurrency=connections, queries=100_000_000)
     with load_program(
         server,
         load,
         "inserts",
         lambda: (
-            server.status("Innodb_rows_inserted") > inserted + connections
+            server.status(INSERTED) > inserted + connections
             and server.number(INSERTING) >= connections * 3 // 4
         ),
         f"{connections} connections insert",

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the metadata locks that threads of memory->process wait for, where the layout has its keys.
+#ifndef STALL_METADATA_LOCKS_H
+#define STALL_METADATA_LOCKS_H
+
+#include "base/error.h"
+#include "lock/server_memory.h"
+
+struct stall_error *stall_metadata_locks_find(struct stall_server_memory *memory);
+
+#endif
