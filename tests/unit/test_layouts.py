@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of servers by version: the table, and what the probe is told."""
+"""Layouts of servers by version: the table, and the options of the probe."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_only_servers_that_have_layouts_get_them(tmp_path: Path) -> None:
 def test_the_probe_takes_every_row() -> None:
     """Its own check of the text comes before all else: the process is not there."""
     words = [word for row in layouts.by_version() for word in ("--layout-of", row)]
-    command = [probe.find(), "snap", "--pid", str(2**31 - 1), *words]
+    command = [str(probe.find()), "snap", "--pid", str(2**31 - 1), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert "--layout" not in done.stderr
     assert "process" in done.stderr
