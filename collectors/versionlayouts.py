@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the probe is told of where servers keep connections and locks in memory."""
+"""The options by which the probe knows where servers keep connections and locks in memory."""
 
 from __future__ import annotations
 

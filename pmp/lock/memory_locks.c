@@ -152,9 +152,9 @@ static bool read_version(const struct stall_snapshot *snapshot, const struct kno
 	return !strcasestr(text, "debug") && parse_version(&at, ret);
 }
 
-static struct stall_error *choose(const struct stall_memory_layouts *layouts,
-				  const struct stall_snapshot *snapshot, uint32_t process,
-				  struct known *known)
+static struct stall_error *choose_layout(const struct stall_memory_layouts *layouts,
+					 const struct stall_snapshot *snapshot, uint32_t process,
+					 struct known *known)
 {
 	struct stall_error *err = NULL;
 	unsigned int version;
@@ -192,7 +192,7 @@ static struct stall_error *learn(const struct stall_memory_locks *memory,
 		err = stall_worker_find_data(worker, snapshot, process, global_names[i],
 					     &ret->globals[i].address, &ret->globals[i].size);
 	}
-	return err ? err : choose(&memory->layouts, snapshot, process, ret);
+	return err ? err : choose_layout(&memory->layouts, snapshot, process, ret);
 }
 
 struct stall_error *stall_memory_locks_prepare(struct stall_memory_locks *memory,
@@ -338,22 +338,23 @@ static bool waits(const struct change *changes, size_t count, uint32_t thread)
 }
 
 // One lock has one owner: the first that does not wait for the lock itself. Who waits for one that
-// does waits for this one too.
-static uint32_t choose_owner(const struct change *changes, size_t count)
+// does waits for this one too. Returns who names it.
+static const struct stall_memory_lock *choose(const struct change *changes, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
 		if (changes[i].found->owner != STALL_NO_THREAD &&
 		    !waits(changes, count, changes[i].found->owner))
-			return changes[i].found->owner;
-	return STALL_NO_THREAD;
+			return changes[i].found;
+	return NULL;
 }
 
 static struct stall_error *add_lock(struct stall_locks *locks,
 				    const struct stall_snapshot *snapshot,
 				    const struct change *changes, size_t count)
 {
-	const struct stall_memory_lock *found = changes[0].found;
-	uint32_t owner = choose_owner(changes, count);
+	const struct stall_memory_lock *chosen = choose(changes, count);
+	const struct stall_memory_lock *found = chosen ? chosen : changes[0].found;
+	uint32_t owner = chosen ? chosen->owner : STALL_NO_THREAD;
 	struct stall_lock *lock = &locks->locks[locks->count];
 
 	*lock = (struct stall_lock){
@@ -373,7 +374,8 @@ static struct stall_error *add_lock(struct stall_locks *locks,
 	for (size_t i = 0; i < count; i++) {
 		uint32_t *of_thread = &locks->thread_lock[changes[i].thread];
 
-		lock->stable = lock->stable && !changes[i].found->doubtful;
+		lock->stable = lock->stable && !changes[i].found->doubtful &&
+			       changes[i].found->mode == found->mode;
 		locks->locks[*of_thread].waiters--;
 		*of_thread = (uint32_t)(locks->count - 1);
 	}

@@ -29,7 +29,10 @@ struct layout {
 	bool ring;   // the list ends where it began, at the link in the lock
 	bool counts; // locks that hinder few others are only counted, and are in no list of the lock
 	int32_t own, own_stride, own_next; // lists of a context's tickets
-	size_t ticket_size, lock_size;	   // that are read
+	int32_t owner, owner_base;	   // the context's pointer to a part of its THD
+	int32_t strategy, incompatible;	   // of the lock: a table of 16-bit masks by mode
+	bool has_owner, has_strategy;
+	size_t ticket_size, lock_size; // that are read
 };
 
 #define FIELD(member, key, other)                                                                  \
@@ -63,6 +66,18 @@ static const struct stall_layout_field own_fields[] = {
 	FIELD(own_stride, "MDL_context.m_ticket_store.m_durations#stride", NULL),
 	FIELD(own_next, "MDL_ticket.next_in_context", NULL),
 };
+static const struct stall_layout_field owner_fields[] = {
+	FIELD(owner, "MDL_context.m_owner", NULL),
+	FIELD(owner_base, "THD.MDL_context_owner", NULL),
+};
+// MySQL 5.5.
+static const struct stall_layout_field thd_fields[] = {
+	FIELD(owner, "MDL_context.m_thd", NULL),
+};
+static const struct stall_layout_field strategy_fields[] = {
+	FIELD(strategy, "MDL_lock.m_strategy", NULL),
+	FIELD(incompatible, "MDL_lock::MDL_lock_strategy.m_granted_incompatible", NULL),
+};
 #define COUNT(fields) (sizeof(fields) / sizeof((fields)[0]))
 
 static size_t largest(size_t a, size_t b)
@@ -85,10 +100,15 @@ static bool load(const struct stall_layout *layout, struct layout *ret)
 	}
 	ret->counts = stall_layout_value(layout, "mdl.counts", 0) &&
 		      stall_layout_fields(layout, own_fields, COUNT(own_fields), ret);
+	ret->has_owner = stall_layout_fields(layout, thd_fields, COUNT(thd_fields), ret) ||
+			 stall_layout_fields(layout, owner_fields, COUNT(owner_fields), ret);
+	ret->has_strategy =
+		stall_layout_fields(layout, strategy_fields, COUNT(strategy_fields), ret);
 	ret->ticket_size = largest(largest(ret->context, ret->lock), largest(ret->next, ret->type));
 	ret->ticket_size = largest(ret->ticket_size, ret->own_next) + sizeof(uint64_t);
 	ret->lock_size =
 		largest(ret->granted + sizeof(uint64_t), ret->key + ret->key_text + KEY_BYTES);
+	ret->lock_size = largest(ret->lock_size, ret->strategy + sizeof(uint64_t));
 	return ret->ticket_size <= MAX_TICKET && ret->lock_size <= MAX_LOCK;
 }
 
@@ -137,6 +157,8 @@ struct lock {
 	uint8_t bytes[MAX_LOCK];
 	bool readable;
 	uint8_t space;
+	bool ruled; // it is known which modes keep which requests waiting
+	uint32_t modes[MODES];
 	// The walk through its granted tickets.
 	uint64_t link;
 	uint32_t steps;
@@ -257,6 +279,32 @@ static void check_tickets(struct search *search)
 	qsort(search->requests, kept, sizeof(*search->requests), compare_requests);
 }
 
+// The table of its kind of namespace, or the one that the lock itself points to.
+static void read_modes(const struct search *search, struct lock *lock)
+{
+	const struct layout *layout = &search->layout;
+	const struct rules *rules = &search->rules;
+	uint16_t masks[MODES];
+
+	if (layout->has_strategy) {
+		uint64_t strategy = stall_word(lock->bytes, layout->strategy);
+
+		lock->ruled = strategy &&
+			      stall_server_read(search->memory, strategy + layout->incompatible,
+						masks, sizeof(masks));
+		for (int i = 0; lock->ruled && i < MODES; i++)
+			lock->modes[i] = masks[i];
+		return;
+	}
+	lock->ruled = rules->known;
+	const uint32_t *modes = rules->object;
+	if (rules->backups >> lock->space & 1)
+		modes = rules->backup;
+	else if (rules->scopes >> lock->space & 1)
+		modes = rules->scope;
+	memcpy(lock->modes, modes, sizeof(lock->modes));
+}
+
 static struct stall_error *list_locks(struct search *search)
 {
 	const struct layout *layout = &search->layout;
@@ -287,6 +335,10 @@ static struct stall_error *list_locks(struct search *search)
 		lock->readable = search->reads[i].done == search->reads[i].size;
 		lock->link = stall_word(lock->bytes, layout->granted);
 		lock->space = lock->bytes[layout->key + layout->key_text];
+		if (lock->readable && lock->space < 32)
+			read_modes(search, lock);
+		if (!lock->ruled)
+			lock->link = 0;
 	}
 	return NULL;
 }
@@ -320,25 +372,14 @@ static bool name_lock(const struct search *search, const struct lock *lock, char
 	return true;
 }
 
-static const uint32_t *modes_of(const struct search *search, const struct lock *lock)
-{
-	const struct rules *rules = &search->rules;
-
-	if (rules->backups >> lock->space & 1)
-		return rules->backup;
-	return rules->scopes >> lock->space & 1 ? rules->scope : rules->object;
-}
-
 // Whether a granted ticket of this mode keeps somebody else's request waiting.
 static bool blocks(const struct search *search, const struct lock *lock, uint64_t context,
 		   uint32_t type)
 {
-	const uint32_t *modes = modes_of(search, lock);
-
 	for (size_t i = lock->first; i < lock->first + lock->count; i++) {
 		const struct request *request = &search->requests[i];
 
-		if (request->context != context && modes[request->type] >> type & 1)
+		if (request->context != context && lock->modes[request->type] >> type & 1)
 			return true;
 	}
 	return false;
@@ -352,6 +393,17 @@ static bool waits_here(const struct search *search, const struct lock *lock, uin
 	return false;
 }
 
+// Whether the context says itself of which THD it is a part.
+static bool names_thd(const struct search *search, uint64_t context)
+{
+	const struct layout *layout = &search->layout;
+	uint64_t owner;
+
+	return !layout->has_owner ||
+	       (stall_server_read(search->memory, context + layout->owner, &owner, sizeof(owner)) &&
+		owner == context - layout->thd_context + layout->owner_base);
+}
+
 // Takes a ticket that holds the lock. True: its owner is known, and who waits for the lock waits for
 // this one in the end: an owner that waits for it too, for a stronger mode, is between them.
 static bool consider(const struct search *search, struct lock *lock, uint64_t ticket,
@@ -361,8 +413,8 @@ static bool consider(const struct search *search, struct lock *lock, uint64_t ti
 	uint64_t context = stall_word(bytes, layout->context);
 	uint32_t type = stall_half(bytes, layout->type);
 
-	if (type >= MODES || !blocks(search, lock, context, type) ||
-	    waits_here(search, lock, context))
+	if (!lock->ruled || type >= MODES || !blocks(search, lock, context, type) ||
+	    waits_here(search, lock, context) || !names_thd(search, context))
 		return false;
 	uint32_t owner = stall_server_thread_of_thd(search->memory, context - layout->thd_context);
 	if (owner == STALL_NO_THREAD)
@@ -568,10 +620,9 @@ struct stall_error *stall_metadata_locks_find(struct stall_server_memory *memory
 	err = list_locks(&search);
 	if (err)
 		return err;
-	while (search.rules.known && step(&search))
+	while (step(&search))
 		;
-	if (search.rules.known)
-		err = walk_own(&search);
+	err = walk_own(&search);
 	if (err)
 		return err;
 	check_again(&search);

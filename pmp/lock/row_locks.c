@@ -46,6 +46,8 @@ struct layout {
 	int32_t hash, hash_next; // in the lock system, in a lock
 	int32_t cells, cell_count;
 	uint32_t table_flag;
+	int32_t table_holder; // in dict_table_t: who has its AUTO-INC lock
+	bool has_table_holder;
 	bool has_page_id, has_cond, has_blocker, has_slots, has_queue;
 	bool wide; // bits is a word of 8 bytes
 };
@@ -104,6 +106,9 @@ static const struct stall_layout_field queue_fields[] = {
 	FIELD(cells, "hash_table_t.array", "hash_table_struct"),
 	FIELD(cell_count, "hash_table_t.n_cells", "hash_table_struct"),
 };
+static const struct stall_layout_field table_holder_fields[] = {
+	FIELD(table_holder, "dict_table_t.autoinc_trx", "dict_table_struct"),
+};
 #define LOAD(layout, fields, ret)                                                                  \
 	stall_layout_fields(layout, fields, sizeof(fields) / sizeof((fields)[0]), ret)
 
@@ -149,8 +154,9 @@ static bool load(const struct stall_layout *from, struct layout *ret)
 	ret->event_size = size_of(from, "os_event#size", "os_event_struct#size", NULL);
 	ret->has_slots = LOAD(from, slot_fields, ret) && ret->slot_size && ret->event_size &&
 			 ret->slot_size <= MAX_SLOT && ret->event_size <= MAX_EVENT;
+	ret->has_table_holder = LOAD(from, table_holder_fields, ret);
 	ret->has_queue = !ret->has_page_id && ret->wide && LOAD(from, queue_fields, ret);
-	return fits(ret) && (ret->has_cond || ret->has_slots);
+	return fits(ret) && ret->table_flag && (ret->has_cond || ret->has_slots);
 }
 
 // Which record of which page. Two words in older versions, of which the low half counts.
@@ -556,6 +562,17 @@ static uint32_t owner_of(struct search *search, const struct request *request)
 	return last->owner;
 }
 
+// The table itself names who has its AUTO-INC lock.
+static void find_by_table(const struct search *search, struct request *request, uint64_t table)
+{
+	const struct layout *layout = &search->layout;
+
+	if (layout->has_blocker || !layout->has_table_holder ||
+	    !stall_server_read(search->memory, table + layout->table_holder, &request->blocker,
+			       sizeof(request->blocker)))
+		request->blocker = layout->has_blocker ? request->blocker : 0;
+}
+
 static void report(struct search *search, struct request *request)
 {
 	const struct layout *layout = &search->layout;
@@ -565,9 +582,12 @@ static void report(struct search *search, struct request *request)
 
 	if (mode & layout->table_flag) {
 		found.address = stall_word(request->bytes, layout->table);
-		found.kind = (mode & MODE_MASK) == MODE_AUTO_INC ? STALL_LOCK_AUTO_INC
-								 : STALL_LOCK_TABLE;
+		found.kind = (mode & (layout->table_flag - 1)) == MODE_AUTO_INC
+				     ? STALL_LOCK_AUTO_INC
+				     : STALL_LOCK_TABLE;
 		read_table_name(search, found.address, found.name, sizeof(found.name));
+		if (found.kind == STALL_LOCK_AUTO_INC)
+			find_by_table(search, request, found.address);
 	} else if (read_record(search, request, &record)) {
 		found.kind = STALL_LOCK_ROW;
 		found.address = number_record(&record);

@@ -30,6 +30,8 @@ struct layout {
 	bool narrow;	   // lock_word is an int32_t
 	int64_t one, half; // what a holder in mode X, and one in mode SX, takes from lock_word
 	uint32_t line_mask;
+	int32_t of_index, index_name, index_table, table_name;
+	bool has_index;
 };
 
 #define FIELD(member, key, other)                                                                  \
@@ -65,6 +67,12 @@ static const struct stall_layout_field mutex_fields[] = {
 static const struct stall_layout_field mutex_site_fields[] = {
 	FIELD(mutex_file, "ib_mutex_t.cfile_name", "mutex_struct"),
 	FIELD(mutex_line, "ib_mutex_t.cline", "mutex_struct"),
+};
+static const struct stall_layout_field index_fields[] = {
+	FIELD(of_index, "dict_index_t.lock", "dict_index_struct"),
+	FIELD(index_name, "dict_index_t.name", "dict_index_struct"),
+	FIELD(index_table, "dict_index_t.table", "dict_index_struct"),
+	FIELD(table_name, "dict_table_t.name", "dict_table_struct"),
 };
 #define LOAD(layout, fields, ret)                                                                  \
 	stall_layout_fields(layout, fields, sizeof(fields) / sizeof((fields)[0]), ret)
@@ -102,6 +110,7 @@ static bool load(const struct stall_layout *from, struct layout *ret)
 	ret->has_recursive = LOAD(from, recursive_fields, ret);
 	ret->has_reader = LOAD(from, reader_fields, ret);
 	ret->has_site = LOAD(from, site_fields, ret);
+	ret->has_index = LOAD(from, index_fields, ret);
 	ret->has_mutex = ret->mutex_size && LOAD(from, mutex_fields, ret);
 	ret->has_mutex_site = ret->has_mutex && LOAD(from, mutex_site_fields, ret);
 	if (!ret->mutex_size)
@@ -117,6 +126,11 @@ static bool load(const struct stall_layout *from, struct layout *ret)
 struct search {
 	struct stall_server_memory *memory;
 	struct layout layout;
+	// The latch that was read last: all its waiters see it in one state.
+	uint64_t latch;
+	bool readable;
+	uint8_t first[MAX_LATCH], second[MAX_LATCH];
+	struct stall_memory_lock found;
 };
 
 // "/home/.../storage/innobase/dict/dict0dict.c": without the folders, which are those of the build.
@@ -131,6 +145,29 @@ static void read_site(const struct search *search, uint64_t file, uint32_t line,
 	if (!strchr(name, '.') || !line || line >= MAX_LINE ||
 	    snprintf(ret, size, "%s:%u", name, line) >= (int)size)
 		*ret = '\0';
+}
+
+// A latch that dict0dict made may be that of an index: then there are names where it is one.
+static void read_index(const struct search *search, uint64_t latch, struct stall_memory_lock *ret)
+{
+	const struct layout *layout = &search->layout;
+	uint64_t index = latch - (uint64_t)layout->of_index, table, name, table_name;
+	char called[72], of[72];
+
+	if (!layout->has_index || strncmp(ret->created, "dict0dict.c", 11) ||
+	    !stall_server_read(search->memory, index + layout->index_table, &table,
+			       sizeof(table)) ||
+	    !stall_server_read(search->memory, index + layout->index_name, &name, sizeof(name)) ||
+	    !stall_server_read(search->memory, table + layout->table_name, &table_name,
+			       sizeof(table_name)))
+		return;
+	stall_server_text(search->memory, name, called, sizeof(called));
+	stall_server_text(search->memory, table_name, of, sizeof(of));
+	char *slash = strchr(of, '/');
+	if (!*called || !slash)
+		return;
+	*slash = '.';
+	snprintf(ret->name, sizeof(ret->name), "index %s of %s", called, of);
 }
 
 static bool is_in(const struct search *search, uint64_t pair, uint64_t event)
@@ -206,32 +243,49 @@ static uint32_t holder_of(const struct search *search, const struct state *state
 	return STALL_NO_THREAD;
 }
 
-static void report_latch(const struct search *search, const struct stall_memory_waiter *waiter,
-			 uint64_t address, const uint8_t *first, const uint8_t *latch)
+static void read_latch(struct search *search, uint64_t address)
 {
 	const struct layout *layout = &search->layout;
-	const struct state before = state_of(layout, lock_word_of(layout, first));
+	const uint8_t *latch = search->second;
+
+	search->latch = address;
+	search->readable =
+		stall_server_read(search->memory, address, search->first, layout->latch_size) &&
+		stall_server_read(search->memory, address, search->second, layout->latch_size);
+	if (!search->readable)
+		return;
+	const struct state before = state_of(layout, lock_word_of(layout, search->first));
 	const struct state state = state_of(layout, lock_word_of(layout, latch));
-	struct stall_memory_lock found = {
+	search->readable = state.valid;
+	search->found = (struct stall_memory_lock){
 		.found = true,
 		.kind = STALL_LOCK_RWLOCK,
 		.address = address,
 		.owner = holder_of(search, &state, latch),
 		.readers = (uint32_t)state.readers,
 		.mode = state.mode,
+		.doubtful = before.held != state.held || before.readers != state.readers ||
+			    stall_word(search->first, layout->writer) !=
+				    stall_word(latch, layout->writer),
 	};
-
-	if (!state.valid || !sleeps_on(search, waiter, address, latch))
-		return;
-	found.doubtful = before.held != state.held || before.readers != state.readers ||
-			 stall_word(first, layout->writer) != stall_word(latch, layout->writer);
-	if (found.owner == waiter->thread)
-		found.owner = STALL_NO_THREAD;
 	if (layout->has_site)
 		read_site(search, stall_word(latch, layout->file),
-			  stall_half(latch, layout->line) & layout->line_mask, found.created,
-			  sizeof(found.created));
-	search->memory->found[waiter->thread] = found;
+			  stall_half(latch, layout->line) & layout->line_mask,
+			  search->found.created, sizeof(search->found.created));
+	read_index(search, address, &search->found);
+}
+
+static void report_latch(struct search *search, const struct stall_memory_waiter *waiter,
+			 uint64_t address)
+{
+	if (search->latch != address)
+		read_latch(search, address);
+	if (!search->readable || !sleeps_on(search, waiter, address, search->second))
+		return;
+	struct stall_memory_lock *found = &search->memory->found[waiter->thread];
+	*found = search->found;
+	if (found->owner == waiter->thread)
+		found->owner = STALL_NO_THREAD;
 }
 
 static void report_mutex(const struct search *search, const struct stall_memory_waiter *waiter,
@@ -274,26 +328,22 @@ static const struct stall_memory_waiter *waiter_of(const struct search *search, 
 	return NULL;
 }
 
-static void examine(const struct search *search, const uint8_t *cell, uint64_t object)
+static void examine(struct search *search, const uint8_t *cell, uint64_t object)
 {
 	const struct layout *layout = &search->layout;
 	const struct stall_memory_waiter *waiter =
 		waiter_of(search, stall_word(cell, layout->thread));
-	uint8_t first[MAX_LATCH], latch[MAX_LATCH];
 
 	if (!waiter || object & 7)
 		return;
-	if (!is_rwlock_type(stall_half(cell, layout->type))) {
+	if (is_rwlock_type(stall_half(cell, layout->type)))
+		report_latch(search, waiter, object);
+	else
 		report_mutex(search, waiter, object);
-		return;
-	}
-	if (stall_server_read(search->memory, object, first, layout->latch_size) &&
-	    stall_server_read(search->memory, object, latch, layout->latch_size))
-		report_latch(search, waiter, object, first, latch);
 }
 
 // Cells are taken from the first free one on, so that those in use come early.
-static struct stall_error *walk(const struct search *search, uint64_t array)
+static struct stall_error *walk(struct search *search, uint64_t array)
 {
 	const struct layout *layout = &search->layout;
 	size_t size = layout->cell_size, seen = 0;

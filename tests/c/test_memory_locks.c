@@ -112,6 +112,7 @@ static const char mdl[] =
 #define TICKET(i) (BASE + 0x10000 + (uint64_t)(i)*64)
 #define LOCK (BASE + 0x11000)
 #define GRANTED (LOCK + 520)
+#define SYSTEM (BASE + 0x34000)
 #define READ 3
 #define ALL 7
 
@@ -343,6 +344,101 @@ static void test_known_thds(void)
 	thds = none;
 }
 
+// MariaDB 10.6 and later: links point into tickets, and the last one to the list itself.
+static void test_ring(void)
+{
+	begin_mdl();
+	CHECK_OK(stall_layout_add(&layout,
+				  "MDL_lock.m_granted.m_list.sentinel_=512 "
+				  "ilist_node<void>.next=0 MDL_ticket.ilist_node<void>=8"));
+	struct stall_layout ring = {};
+	char text[64];
+	static const char *const keys[] = {
+		"MDL_context.m_wait",
+		"MDL_context.m_waiting_for",
+		"MDL_wait.m_COND_wait_status",
+		"MDL_ticket.m_type",
+		"MDL_ticket.m_ctx",
+		"MDL_ticket.m_lock",
+		"MDL_lock.key",
+		"MDL_key.m_db_name_length",
+		"MDL_key.m_ptr",
+		"THD.mdl_context",
+		"THD.real_id",
+		"MDL_lock.m_granted.m_list.sentinel_",
+		"ilist_node<void>.next",
+		"MDL_ticket.ilist_node<void>",
+		"mdl.scopes",
+		"mdl.object.7",
+	};
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		int64_t value;
+
+		CHECK(stall_layout_get(&layout, keys[i], &value));
+		snprintf(text, sizeof(text), "%s=%lld", keys[i], (long long)value);
+		CHECK_OK(stall_layout_add(&ring, text));
+	}
+	stall_layout_deinit(&layout);
+	layout = ring;
+	put(LOCK + 512, TICKET(4) + 8);
+	add_ticket(4, 4, 0);
+	put(TICKET(4) + 8, TICKET(3) + 8);
+	put(TICKET(3) + 8, LOCK + 512);
+	CHECK_OK(stall_metadata_locks_find(&memory));
+	CHECK_INT(found[1].owner, 3);
+
+	put_half(TICKET(3) + 40, 0); // now nobody holds it up, and the list ends
+	CHECK_OK(stall_metadata_locks_find(&memory));
+	CHECK(found[1].found);
+	CHECK_INT(found[1].owner, STALL_NO_THREAD);
+	put(TICKET(3) + 8, TICKET(4) + 8); // or goes on without an end
+	CHECK_OK(stall_metadata_locks_find(&memory));
+	CHECK_INT(found[1].owner, STALL_NO_THREAD);
+}
+
+// MySQL 5.7 and later: the ticket is in the lists of its context alone. The lock points to its rules.
+static void test_counted(void)
+{
+	const struct stall_thds none = thds;
+
+	for (int round = 0; round < 4; round++) {
+		begin_mdl();
+		CHECK_OK(stall_layout_add(
+			&layout,
+			"thd.tls=-16 mdl.counts=1 MDL_context.m_ticket_store.m_durations=112 "
+			"MDL_context.m_ticket_store.m_durations#stride=16 "
+			"MDL_ticket.next_in_context=8 MDL_lock.m_strategy=600 "
+			"MDL_lock::MDL_lock_strategy.m_granted_incompatible=0 "
+			"MDL_context.m_owner=192 THD.MDL_context_owner=0"));
+		for (int i = 0; i < THREADS; i++) {
+			threads[i].fs_base = BASE + 0x20000 + (uint64_t)i * 64;
+			put(threads[i].fs_base - 16, THD(i));
+			put(THD(i) + 0x17b8, threads[i].fs_base);
+			put(CONTEXT(i) + 192, THD(i));
+		}
+		put(GRANTED, 0);
+		put(LOCK + 600, SYSTEM);
+		put(SYSTEM + 14, 0xfe); // of mode 7
+		put(CONTEXT(3) + 112 + 16, TICKET(4));
+		add_ticket(4, 3, 0);
+		put(TICKET(4) + 8, TICKET(3));
+		if (round == 1)
+			put(TICKET(3) + 48, CONTEXT(4)); // in a list of another
+		if (round == 2)
+			put(CONTEXT(3) + 192, THD(4)); // part of another THD
+		if (round == 3) {
+			put_half(TICKET(3) + 40, 0);
+			put(TICKET(3) + 8, TICKET(4)); // a circle
+		}
+		CHECK_OK(stall_thds_init(&thds, &snapshot, 0, &layout));
+		CHECK_OK(stall_metadata_locks_find(&memory));
+		CHECK(found[1].found);
+		CHECK_INT(found[1].owner, round ? STALL_NO_THREAD : 3);
+		stall_thds_deinit(&thds);
+	}
+	thds = none;
+}
+
 /* Locks of rows. */
 
 static const char row[] =
@@ -446,7 +542,7 @@ static void test_hostile_rows(void)
 	CHECK(found[2].found);
 	CHECK_INT(found[2].owner, STALL_NO_THREAD);
 
-	// It waits for another before the second look, or not any more.
+	// It waits for another before it is read again, or not any more.
 	for (int i = 0; i < 2; i++) {
 		begin_rows();
 		// A condition variable may begin earlier, which is tried too.
@@ -475,7 +571,6 @@ static const char old_row[] =
 #define EVENT(i) (BASE + 0x31000 + (uint64_t)(i)*128)
 #define THR(i) (BASE + 0x32000 + (uint64_t)(i)*128)
 #define FORK(i) (BASE + 0x33000 + (uint64_t)(i)*128)
-#define SYSTEM (BASE + 0x34000)
 #define GLOBALS (BASE + 0x34100)
 
 static void put_row(int i, uint32_t mode, uint64_t next)
@@ -860,6 +955,8 @@ int main(void)
 	test_hostile_metadata();
 	test_changing_metadata();
 	test_known_thds();
+	test_ring();
+	test_counted();
 	test_rows();
 	test_hostile_rows();
 	test_old_rows();

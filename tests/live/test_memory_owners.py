@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from stallscope.collectors import layouts, probe
+from stallscope.model import capturefile
 from stallscope.model.capture import MEMORY, Capture, Lock, LockKind
 from tests.live.shots import Captured, take, unharmed
 from tests.support.servers import MEMORY as IN_MEMORY
-from tests.support.servers import MariaDB114, MySQL55, SqlServer
+from tests.support.servers import MariaDB114, MySQL55, MySQL97, SqlServer
 from tests.support.stalls import (
     INDEX_LOCK_OPTIONS,
     global_read_lock,
@@ -19,6 +23,7 @@ from tests.support.stalls import (
     metadata_lock_pileup,
     row_lock_convoy,
 )
+from tests.support.stalls.autoinc import autoinc_lock
 
 __all__: list[str] = []
 
@@ -108,9 +113,55 @@ def test_row_lock(server: SqlServer, tmp_path: Path) -> None:
         check(server, tmp_path, shot, lock, connection)
 
 
+def test_autoinc_lock(server: SqlServer, tmp_path: Path) -> None:
+    with autoinc_lock(server, WAITERS) as connection:
+        shot = unsql(server, tmp_path)
+        (lock,) = memory_locks(shot.capture, LockKind.AUTO_INC)
+        assert lock.symbol == "bulk.found"
+        assert lock.waiters == WAITERS
+        check(server, tmp_path, shot, lock, connection)
+
+
 def test_no_lock_is_invented(server: SqlServer, tmp_path: Path) -> None:
     shot = unsql(server, tmp_path)
     assert not [lock for lock in shot.capture.locks if lock.source == MEMORY and lock.owner_tid]
+
+
+TLS_HEADER = re.compile(r"^\s*TLS(?:\s+0x[0-9a-f]+){4}\s+(0x[0-9a-f]+)", re.M)
+CURRENT_THD = re.compile(r"^\s*\d+: ([0-9a-f]+)\s.* TLS .* current_thd$", re.M)
+
+
+def place_of_thd(program: str) -> int:
+    """Return the offset from fs base to current_thd: the TLS block of a program ends there."""
+    headers, symbols = (
+        subprocess.run(["readelf", "-W", flag, program], capture_output=True, text=True, check=True)
+        for flag in ("-l", "--dyn-syms")
+    )
+    size, place = TLS_HEADER.search(headers.stdout), CURRENT_THD.search(symbols.stdout)
+    assert size
+    assert place
+    return int(place[1], 16) - (int(size[1], 16) + 15) // 16 * 16
+
+
+def test_metadata_lock_that_is_only_counted(mysql97: MySQL97, tmp_path: Path) -> None:
+    """MySQL keeps a weak lock in no list of the object: connections have it in their own."""
+    file = tmp_path / "capture.jsonl"
+    place = place_of_thd(f"/proc/{mysql97.pid}/exe")
+    command = [probe.find(), "snap", "--pid", mysql97.pid, "--output", file]
+    command += layouts.arguments((mysql97.pid,))
+    with metadata_lock_pileup(mysql97, WAITERS) as connection, unharmed(mysql97):
+        subprocess.run([str(word) for word in command], check=True)
+        (unknown,) = memory_locks(capturefile.read(file), LockKind.METADATA)
+        assert (unknown.symbol, unknown.owner_tid) == ("shop.orders", None)
+        command += ["--layout", f"thd.tls={place}", "--force-overwrite"]
+        subprocess.run([str(word) for word in command], check=True)
+        (lock,) = memory_locks(capturefile.read(file), LockKind.METADATA)
+        rows = mysql97.query(
+            "SELECT thread_os_id FROM performance_schema.threads WHERE processlist_id = %s",
+            (connection,),
+        )
+        inside = next(t for t in capturefile.read(file).threads if t.tid == lock.owner_tid)
+        assert (inside.ns_tid or inside.tid) == int(rows[0][0])
 
 
 def test_index_lock(tmp_path: Path) -> None:
@@ -132,6 +183,7 @@ def test_index_lock(tmp_path: Path) -> None:
                 continue
             (lock,) = held
             assert lock.mode == "exclusive"
+            assert lock.symbol == "index PRIMARY of fat.fat"
             owner = next(t for t in shot.capture.threads if t.tid == lock.owner_tid)
             functions = {frame.symbol for frame in owner.frames}
             if functions & {"btr_cur_search_to_nth_level", "btr_cur_pessimistic_insert"}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of servers by version: the table, and what the probe is told."""
+"""Layouts of servers by version: the table, and the options of the probe."""
 
 from __future__ import annotations
 
