@@ -83,6 +83,8 @@ def _calibrate(
         raise CalibrationError(
             "no place in the memory of its threads is right for all of our own connections"
         )
+    chosen = _right_ids(memory, staged, found.layout)
+    found = search.Found(chosen, found.unknown)
     locks = _metadata(memory, staged, subjects, found.layout)
     layout, wrong, compared = _compared(pid, staged, found.layout | locks, deadline)
     return Calibration(
@@ -108,6 +110,23 @@ def _subjects(own: Sequence[Known], threads: Sequence[MemoryThread]) -> list[sea
             " server does not report threads, or this host hides their registers"
         )
     return found
+
+
+def _right_ids(memory: Memory, staged: Staged, layout: Mapping[str, int]) -> dict[str, int]:
+    """Keep of the places of a connection's id those that most threads have right: some belong to
+    an earlier connection of the same thread."""
+    keys = [key for key in ("thd.id", "thd.id.2", "thd.id.3") if key in layout]
+    threads = [thread for thread in memory.threads if thread.fs_base]
+    pointers = memory.read([(thread.fs_base + layout["thd.tls"], 8) for thread in threads])
+    starts = [start for piece in pointers if (start := int.from_bytes(piece, "little"))]
+    listed = {known.connection for known in staged.rows()}
+    right: dict[str, int] = {}
+    for key in keys:
+        pieces = memory.read([(start + layout[key], 4) for start in starts])
+        right[key] = len({int.from_bytes(piece, "little") for piece in pieces} & listed)
+    kept = [layout[key] for key in keys if right[key] == max(right.values())]
+    others = {key: value for key, value in layout.items() if key not in keys}
+    return others | dict(zip(keys, kept, strict=False))
 
 
 def _metadata(

@@ -28,6 +28,7 @@ LONGEST = 20
 _STATES = ("User sleep", "User lock")
 _SCHEMAS = ("information_schema", "performance_schema", "mysql", "test")
 _MARK = "stallscope-"
+_ROLES = 4
 _OTHER_ID = 2_000_000_000
 """From which the id of a connection is subtracted: no connection has the difference as its id."""
 
@@ -191,7 +192,8 @@ class Staged:
             return session.select(WITHOUT_TID)
 
     def _stage(self) -> None:
-        asking, idle, sleeping, waiting = (self._connect() for _ in range(4))
+        self._use_threads()
+        asking, idle, sleeping, waiting = (self._connect() for _ in range(_ROLES))
         self.listener_pid = asking.facts.listener_pid
         schemas = iter(_SCHEMAS)
         for session in (idle, waiting):
@@ -217,6 +219,16 @@ class Staged:
             self._add_handles(session.facts.connection for session in self._running)
         elif not listed:
             self._add_handles(self._own)
+
+    def _use_threads(self) -> None:
+        """Let the server keep used threads for our connections, where it does so: their objects
+        then still have what belonged to other connections."""
+        used = [self._connect() for _ in range(_ROLES)]
+        for session in used:
+            self._own.pop(session.facts.connection)
+            with contextlib.suppress(Exception), session.limited(1.0):
+                session.quit()
+        self._sessions.clear()
 
     def _stage_another(self) -> None:
         session = self._connect()
