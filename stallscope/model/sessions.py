@@ -222,7 +222,12 @@ class _ServerLocks:
             msgspec.structs.replace(lock, waiters=counts[len(self._table) + index])
             for index, lock in enumerate(self._new)
         )
-        locks = (*moment.locks, *self._table[len(moment.locks) :], *new)
+        # Of those in memory that had no owner, the waiters may have a lock of the server now.
+        own = (
+            msgspec.structs.replace(lock, waiters=counts[index]) if lock.source == MEMORY else lock
+            for index, lock in enumerate(moment.locks)
+        )
+        locks = (*own, *self._table[len(moment.locks) :], *new)
         return msgspec.structs.replace(moment, locks=locks)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stallscope.collectors.sql.metadata_locks import Held, waits_of
 from stallscope.collectors.sql.replication import numbers as replication_numbers
-from stallscope.model.capture import Capture, Label, Lock, LockKind, Process, Thread
+from stallscope.model.capture import MEMORY, Capture, Label, Lock, LockKind, Process, Thread
 from stallscope.model.sessions import LockWait, Session, Sessions, annotate, raw_statements, redact
 from stallscope.server import innodbnumbers
 from stallscope.server.statements import normalize
@@ -59,6 +59,31 @@ def test_threads_are_described() -> None:
     assert "secret" not in repr(found)
     assert raw_statements(listed) == {7: "SELECT * FROM t WHERE a = 'secret'"}
     assert found.notes == ()
+
+
+def test_the_servers_memory_comes_first() -> None:
+    """It is of the moment of the stack. A lock in it without an owner can have one of the table."""
+    listed = Sessions(
+        sessions=tuple(session(i, 100 + i) for i in range(1, 6)),
+        waits=waits((1, 5), (2, 5), (3, 5)),
+        pid=100,
+    )
+    locks = (
+        Lock(0, 0x10, LockKind.METADATA, owner_tid=104, symbol="a.t", source=MEMORY, waiters=1),
+        Lock(0, 0x20, LockKind.METADATA, symbol="a.u", source=MEMORY, waiters=1),
+        Lock(0, 0x30, LockKind.INTERNAL, source=MEMORY, waiters=1),
+    )
+    before = capture(
+        thread(101, 0), thread(102, 1), thread(103, 2), thread(104), thread(105), locks=locks
+    )
+    found = annotate(before, listed)
+    waiting = [found.lock_at(item.lock) for item in found.threads[:3]]
+    assert [lock and (lock.source, lock.owner_tid) for lock in waiting] == [
+        (MEMORY, 104),
+        ("server", 105),
+        (MEMORY, None),
+    ]
+    assert [lock.waiters for lock in found.locks] == [1, 0, 1, 1]
 
 
 def test_ids_are_of_the_servers_namespace() -> None:
