@@ -238,6 +238,12 @@ class SqlSession:
         except Exception as error:
             raise self._failure(error) from error
 
+    def await_answer(self) -> None:
+        """Wait until a statement that was begun has an answer, which is not read further: a server
+        counts a client that is gone by then (Aborted_clients)."""
+        with contextlib.suppress(Exception):
+            self._raw._read_packet()  # type: ignore[attr-defined]
+
     def _prepare(self, sql: str) -> bytes:
         """Prepare a statement without parameters; return what executes it."""
         raw: Any = self._raw

@@ -116,6 +116,9 @@ class Staged:
         for session in self._running:  # COM_QUIT is read when the statement has ended
             with contextlib.suppress(SqlError), self._asking.limited(_END_SECONDS):
                 self._asking.run(f"KILL QUERY {session.facts.connection}")
+        for session in self._running:
+            with contextlib.suppress(SqlError), session.limited(_END_SECONDS):
+                session.await_answer()
         for session in reversed(self._sessions):
             with contextlib.suppress(Exception), session.limited(_END_SECONDS):
                 session.quit()
