@@ -203,12 +203,25 @@ def _compared(
 def _differing(known: Known, session: Session) -> list[str]:
     """Return the fields that are known from both sides and differ."""
     host = (known.host or "").partition(":")[0]
-    statement = (session.statement or "")[:_TEXT]
+    said, statement = _comparable(known.statement or "", (session.statement or "")[:_TEXT])
     pairs = (
         ("user", known.user, session.user),
         ("host", host, session.host),
         ("database", known.database, session.database),
         ("command", known.command, session.command),
-        ("query", known.statement, None if session.last else statement),
+        ("query", said, None if session.last else statement),
     )
     return [name for name, said, seen in pairs if said and seen and said != seen]
+
+
+def _comparable(said: str, seen: str) -> tuple[str, str]:
+    """Return what can be compared of a statement's two texts: memory has it in the character set of
+    the client, and SQL may end it where it cannot be converted."""
+    if said.isascii() and seen.isascii():
+        return said, seen
+    length = min(_ascii_length(said), _ascii_length(seen))
+    return said[:length], seen[:length]
+
+
+def _ascii_length(text: str) -> int:
+    return next((at for at, char in enumerate(text) if not char.isascii()), len(text))

@@ -238,6 +238,12 @@ class SqlSession:
         except Exception as error:
             raise self._failure(error) from error
 
+    def await_answer(self) -> None:
+        """Wait until a statement that was begun has an answer, which is not read further: a server
+        counts a client that is gone by then (Aborted_clients)."""
+        with contextlib.suppress(Exception):
+            self._raw._read_packet()  # type: ignore[attr-defined]
+
     def _prepare(self, sql: str) -> bytes:
         """Prepare a statement without parameters; return what executes it."""
         raw: Any = self._raw
@@ -251,13 +257,11 @@ class SqlSession:
     @contextlib.contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
         """Limit each read and write within: an answer that is late ends the connection."""
-        end: socket.socket = self._raw._sock  # type: ignore[attr-defined]
-        end.settimeout(seconds)
+        _limit(self._raw, seconds)
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):
-                end.settimeout(None)
+            _limit(self._raw, None)
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[SSCursor]:
@@ -331,21 +335,24 @@ def _connect_through_folder(end: socket.socket, path: str) -> None:
         os.close(folder)
 
 
-def connect(login: Login, end: socket.socket) -> SqlSession:
-    """Log in on an open socket and set the session up; the socket is closed where that fails."""
+def connect(login: Login, end: socket.socket, seconds: float | None = None) -> SqlSession:
+    """Log in on an open socket and set the session up; the socket is closed where that fails.
+
+    ``seconds``: the longest wait for each answer; None: the caller limits the waiting. A read that
+    times out ends the connection, and a server that hangs would get one new connection after
+    another from a caller that tries again at once.
+    """
     try:
-        return _connect(login, end)
+        return _connect(login, end, seconds)
     except BaseException:
         end.close()
         raise
 
 
-def _connect(login: Login, end: socket.socket) -> SqlSession:
+def _connect(login: Login, end: socket.socket, seconds: float | None) -> SqlSession:
     local = login.socket is not None
     raw = _prepared(login, local)
-    # The caller limits the waiting: a read that times out would end the connection, and a server
-    # that hangs would get one new connection after another.
-    end.settimeout(None)
+    _limit(raw, seconds)
     if local:
         raw._secure = True  # type: ignore[attr-defined]
     try:
@@ -357,9 +364,16 @@ def _connect(login: Login, end: socket.socket) -> SqlSession:
             f"the program at {login.where} is no MySQL server: {type(error).__name__}"
         ) from error
     try:
-        return SqlSession(raw, _set_up(raw, end if local else None))
+        session = SqlSession(raw, _set_up(raw, end if local else None))
+        _limit(raw, None)
+        return session
     except (pymysql.err.Error, OSError, EOFError, ValueError, TypeError, IndexError) as error:
         raise _connect_failure(login, error) from error
+
+
+def _limit(raw: pymysql.Connection[Any], seconds: float | None) -> None:
+    """Limit each read and write: PyMySQL sets the socket's own limit before each of them."""
+    raw._read_timeout = raw._write_timeout = seconds  # type: ignore[attr-defined]
 
 
 def _prepared(login: Login, local: bool) -> pymysql.Connection[Any]:

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 LONGEST = 20
 """Seconds after which the server itself ends what the connections run."""
+_END_SECONDS = 1.0
+"""Of each step of the end, also where no time is left for the rest."""
 _STATES = ("User sleep", "User lock")
 _SCHEMAS = ("information_schema", "performance_schema", "mysql", "test")
 _MARK = "stallscope-"
@@ -112,10 +114,13 @@ class Staged:
     def __exit__(self, *_: object) -> None:
         """End what the connections run, and the connections."""
         for session in self._running:  # COM_QUIT is read when the statement has ended
-            with contextlib.suppress(SqlError):
-                self._kill(session.facts.connection)
+            with contextlib.suppress(SqlError), self._asking.limited(_END_SECONDS):
+                self._asking.run(f"KILL QUERY {session.facts.connection}")
+        for session in self._running:
+            with contextlib.suppress(SqlError), session.limited(_END_SECONDS):
+                session.await_answer()
         for session in reversed(self._sessions):
-            with contextlib.suppress(Exception), session.limited(1.0):
+            with contextlib.suppress(Exception), session.limited(_END_SECONDS):
                 session.quit()
         self._sessions.clear()
         self._running.clear()
@@ -160,9 +165,6 @@ class Staged:
     @property
     def _asking(self) -> SqlSession:
         return self._sessions[0]
-
-    def _kill(self, connection: int) -> None:
-        self._ask(lambda session: session.run(KILL.format(connection)))
 
     def _ask(self, ask: Callable[[SqlSession], T]) -> T:
         session = self._asking
@@ -221,7 +223,7 @@ class Staged:
         used = [self._connect() for _ in range(_ROLES)]
         for session in used:
             self._own.pop(session.facts.connection)
-            with contextlib.suppress(Exception), session.limited(1.0):
+            with contextlib.suppress(Exception), session.limited(_END_SECONDS):
                 session.quit()
         self._sessions.clear()
 
@@ -232,9 +234,7 @@ class Staged:
         self._wait()
 
     def _connect(self) -> SqlSession:
-        end = reach(self._login)
-        end.settimeout(self._left())
-        session = connect(self._login, end)
+        session = connect(self._login, reach(self._login), self._left())
         self._sessions.append(session)
         number = session.facts.connection
         self._own[number] = Known(number, transaction=False, own=True)

@@ -17,10 +17,7 @@ import pymysql
 import pytest
 
 from stallscope.collectors.calibration import calibrating, stored
-from stallscope.collectors.calibration.reading import read_sessions
-from stallscope.collectors.sql.login import Login
 from stallscope.model.capture import Capture, Thread
-from stallscope.model.sessions import Session
 from tests.live.shots import Captured, run, take, unharmed
 from tests.live.test_sql_connection import stopped
 from tests.support.agents import agent, incidents
@@ -30,6 +27,7 @@ from tests.support.servers import (
     MariaDB,
     MariaDB114,
     MySQL55,
+    MySQL97,
     SqlServer,
     wait_until,
 )
@@ -65,15 +63,6 @@ def calibrate(server: SqlServer) -> dict[str, Any]:
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found
-
-
-def layout(server: SqlServer) -> dict[str, int]:
-    login = Login(user="root", socket=str(server.socket))
-    return calibrating.calibrate(server.pid, login, seconds=PATIENCE).layout
-
-
-def read(server: SqlServer, offsets: dict[str, int]) -> dict[int, Session]:
-    return {s.connection: s for s in read_sessions(server.pid, offsets, PATIENCE)}
 
 
 def without_sql(server: SqlServer, folder: Path, *options: object) -> Captured:
@@ -116,13 +105,13 @@ def check_blocker(shot: Captured, signature: str, holder: int, statement: str | 
 def test_all_is_found_and_is_what_sql_says(server: SqlServer, kept: Path) -> None:
     with row_lock_convoy(server, 5), unharmed(server):
         found = calibrate(server)
-    assert found["unknown"] == []
+    assert set(found["unknown"]) <= {"transaction_id"}  # in few builds of MariaDB
     assert found["compared"] >= 9
     assert [path.name for path in kept.iterdir()] == [f"{found['build']}.json"]
     assert "stallscope" not in json.dumps(found["layout"])
     done = run("calibrate", "-p", server.pid)
     assert done.returncode == 0
-    for field in ("user", "host", "database", "command", "state", "query", "start", "last"):
+    for field in ("connection", "user", "host", "database", "command", "state", "statement"):
         assert field in done.stdout
     assert found["version"].split("-")[0] in done.stdout
 
@@ -130,7 +119,7 @@ def test_all_is_found_and_is_what_sql_says(server: SqlServer, kept: Path) -> Non
 @pytest.mark.needs("mariadb114")
 def test_mariadb_with_another_build(tmp_path: Path) -> None:
     with MariaDB114(parent=MEMORY) as server:
-        assert calibrate(server)["unknown"] == []
+        assert set(calibrate(server)["unknown"]) <= {"transaction_id"}
         with metadata_lock_pileup(server, 5) as holder, unharmed(server):
             shot = without_sql(server, tmp_path)
             check_connections(server, shot.capture)
@@ -251,7 +240,9 @@ def test_a_calibration_that_does_not_fit_is_not_used(
 ) -> None:
     found = calibrate(server)
     (path,) = kept.iterdir()
-    offsets = {name: at for name, at in found["layout"].items() if not name.startswith(f"{key}.")}
+    offsets = dict(found["layout"])
+    if key == "thd.self":  # one of them is enough
+        offsets = {name: at for name, at in offsets.items() if not name.startswith("thd.self.")}
     offsets[key] += 40
     path.write_text(json.dumps(found | {"layout": offsets}))
     with idle_connections(server, 3) as idle:
@@ -288,7 +279,7 @@ def test_the_agent_keeps_what_memory_says(server: SqlServer, tmp_path: Path, sql
     if not sql:
         calibrate(server)
     triggers = tmp_path / "triggers.toml"
-    variable = "Threads_running" if sql else "proc.threads"
+    variable = "Threads_running" if sql else "process.threads"
     triggers.write_text(
         f'defaults = false\n[[trigger]]\nname = "many"\nvariable = "{variable}"\nthreshold = 5\n'
     )
@@ -323,8 +314,10 @@ def test_statements_of_any_kind_do_no_harm(server: SqlServer, tmp_path: Path, ki
     server.execute("SET GLOBAL max_allowed_packet = 64 << 20")
     with idle_connections(server, 1) as (connection,):
         number = connection_id(connection)
+        # MySQL 9.7 cannot list processes while one runs binary data.
+        names = "latin1" if isinstance(server, MySQL97) else "binary"
         with connection.cursor() as cursor:
-            cursor.execute(f"SET NAMES {kind if kind in ('gbk', 'latin1', 'utf8') else 'binary'}")
+            cursor.execute(f"SET NAMES {kind if kind in ('gbk', 'latin1', 'utf8') else names}")
         connection._execute_command(3, STATEMENTS[kind])  # type: ignore[attr-defined]
         wait_until(lambda: server.in_state("User sleep"), "it sleeps")
         with unharmed(server):
@@ -357,13 +350,3 @@ def test_a_thread_pool(require: Callable[..., None], tmp_path: Path, kept_of: st
     waiting = [t for t in shot.capture.threads if t.query == HOLDS and t.command == "Query"]
     assert len(waiting) == 12
     assert not [t for t in shot.capture.threads if t.connection == holder and t.command == "Query"]
-
-
-def test_tcp_clients_have_an_address(server: SqlServer) -> None:
-    port = server.number("SELECT @@port")
-    offsets = layout(server)
-    if not port:
-        pytest.skip("it listens on its socket alone")
-    with closing(pymysql.connect(host="127.0.0.1", port=port, user="root")) as connection:
-        seen = read(server, offsets)[connection_id(connection)]
-    assert seen.host in ("127.0.0.1", "localhost")

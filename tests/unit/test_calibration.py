@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors import probe, snapshot
-from stallscope.collectors.calibration import build, layouts, memory, reading, stored
+from stallscope.collectors.calibration import build, calibrating, layouts, memory, reading, stored
 from stallscope.collectors.calibration.memory import Piece
 from stallscope.collectors.calibration.stored import Calibration
+from stallscope.collectors.sql.staged import Known
 from stallscope.model import capturefile
+from stallscope.model.sessions import Session
 from tests.unit.captures import convoy
 
 __all__: list[str] = []
@@ -383,3 +385,25 @@ def test_the_layout_of_a_process(
     assert layouts.of_process(1).reason == "the program cannot be identified"
     fake("sys.exit(1)")
     assert "stallscope-probe" in (layouts.of_process(1).reason or "")
+
+
+@pytest.mark.parametrize(
+    ("said", "seen", "differs"),
+    [
+        ("SELECT 1", "SELECT 1", False),
+        ("SELECT 1", "SELECT 2", True),
+        ("SELECT 1", "SELECT 11", True),
+        ("SELECT 1", None, False),
+        (None, "SELECT 1", False),
+        ("SELECT 'caf\u00e9'", "SELECT 'caf\ufffd'", False),  # latin1
+        ("SELECT 'caf\u00e9'", "SELECT 'cof\ufffd'", True),
+        ("SELECT '", "SELECT '\ufffd\ufffd'", False),  # binary: SQL shows no more
+        ("SELECT '??'", "SELECT '\ufffd\ufffd'", False),
+        ("\u00e9", "\ufffd", False),
+    ],
+)
+def test_statements_in_other_character_sets_are_the_same(
+    said: str | None, seen: str | None, differs: bool
+) -> None:
+    found = calibrating._differing(Known(1, statement=said), Session(1, statement=seen))
+    assert found == (["query"] if differs else [])
