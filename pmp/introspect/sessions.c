@@ -8,15 +8,11 @@
 #include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "introspect/session_plan.h"
 #include "introspect/session_text.h"
 #include "snapshot/read_child.h"
 
 #define MAX_SESSIONS 65536
-#define MAX_OFFSET (1 << 20)   // in an object
-#define MAX_DISTANCE (1 << 20) // of the place from the thread control block
-// Fields nearer than this are read at once: a page costs as much as a byte of it.
-#define MERGE_GAP 1024
-#define MAX_RANGES 64
 #define ATTEMPTS 3
 #define COMMAND_SLEEP 0
 #define MAX_COMMAND 255
@@ -26,90 +22,10 @@
 // A capture takes some seconds; what begins later than that has the time of a clock that was set.
 #define MAX_AHEAD_NS (UINT64_C(60) * 1000000000)
 
-// The clocks of `thd.start`: microseconds, or seconds with microseconds in the next word.
-enum { CLOCK_REALTIME_US, CLOCK_MONOTONIC_US, CLOCK_REALTIME_SECONDS };
-
-enum word {
-	WORD_SELF,
-	WORD_SELF_2,
-	WORD_SELF_3,
-	WORD_ID,
-	WORD_ID_2,
-	WORD_ID_3,
-	WORD_QUERY,
-	WORD_QUERY_LENGTH,
-	WORD_COMMAND,
-	WORD_STATUS,
-	WORD_START,
-	WORD_LAST,
-	WORD_TRX,
-	WORD_USER,
-	WORD_USER_2,
-	WORD_USER_3,
-	WORD_HOST,
-	WORD_HOST_2,
-	WORD_HOST_3,
-	WORD_DATABASE,
-	WORD_DATABASE_2,
-	WORD_DATABASE_3,
-	WORD_STATE,
-	WORD_STATE_2,
-	WORD_STATE_3,
-	WORDS,
-};
-
-// The words of an object that are read; `wide`: 8 bytes, else 4.
-static const struct {
-	const char *key;
-	bool wide;
-} word_keys[WORDS] = {
-	[WORD_SELF] = {"thd.self", true},
-	[WORD_SELF_2] = {"thd.self.2", true},
-	[WORD_SELF_3] = {"thd.self.3", true},
-	[WORD_ID] = {"thd.id", false},
-	[WORD_ID_2] = {"thd.id.2", false},
-	[WORD_ID_3] = {"thd.id.3", false},
-	[WORD_QUERY] = {"thd.query", true},
-	[WORD_QUERY_LENGTH] = {NULL, false}, // behind the pointer
-	[WORD_COMMAND] = {"thd.command", false},
-	[WORD_STATUS] = {"thd.status", false},
-	[WORD_START] = {"thd.start", true},
-	[WORD_LAST] = {"thd.last", true},
-	[WORD_TRX] = {"thd.trx", true},
-	[WORD_USER] = {"thd.user", true},
-	[WORD_USER_2] = {"thd.user.2", true},
-	[WORD_USER_3] = {"thd.user.3", true},
-	[WORD_HOST] = {"thd.host", true},
-	[WORD_HOST_2] = {"thd.host.2", true},
-	[WORD_HOST_3] = {"thd.host.3", true},
-	[WORD_DATABASE] = {"thd.database", true},
-	[WORD_DATABASE_2] = {"thd.database.2", true},
-	[WORD_DATABASE_3] = {"thd.database.3", true},
-	[WORD_STATE] = {"thd.state", true},
-	[WORD_STATE_2] = {"thd.state.2", true},
-	[WORD_STATE_3] = {"thd.state.3", true},
-};
-
 #define NAMES 4
 #define PLACES 3 // of a name
-static const enum word first_word[NAMES] = {WORD_USER, WORD_HOST, WORD_DATABASE, WORD_STATE};
-
-struct range {
-	uint32_t offset, size;
-};
-
-// The layout, ready for use.
-struct plan {
-	int64_t place;
-	int64_t offset[WORDS];			      // -1: not known
-	bool counted[WORDS];			      // a length of 4 bytes follows the pointer
-	int64_t last_second, last_delta, last_length; // -1: none
-	int64_t trx_second, trx_id;		      // -1: none
-	int64_t clock; // of `start`: CLOCK_*				      // the clock of `start`
-	struct range ranges[MAX_RANGES];
-	size_t range_count;
-	size_t size; // of all ranges
-};
+static const enum stall_session_word first_word[NAMES] = {WORD_USER, WORD_HOST, WORD_DATABASE,
+							  WORD_STATE};
 
 // One thread while it is read.
 struct reading {
@@ -123,122 +39,6 @@ struct reading {
 	char *text;
 	size_t name_done[NAMES][PLACES], text_done;
 };
-
-static bool in_object(int64_t offset)
-{
-	return offset >= 0 && offset < MAX_OFFSET;
-}
-
-static int compare_ranges(const void *a, const void *b)
-{
-	const struct range *x = a, *y = b;
-
-	return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-static void plan_ranges(struct plan *plan)
-{
-	struct range fields[WORDS];
-	size_t count = 0;
-
-	for (int i = 0; i < WORDS; i++)
-		if (plan->offset[i] >= 0)
-			fields[count++] = (struct range){plan->offset[i], 16};
-	qsort(fields, count, sizeof(*fields), compare_ranges);
-	for (size_t i = 0; i < count; i++) {
-		struct range *last =
-			plan->range_count ? &plan->ranges[plan->range_count - 1] : NULL;
-
-		if (last && fields[i].offset <= last->offset + last->size + MERGE_GAP) {
-			uint32_t end = fields[i].offset + fields[i].size;
-			if (end > last->offset + last->size)
-				last->size = end - last->offset;
-		} else {
-			plan->ranges[plan->range_count++] = fields[i];
-		}
-	}
-	for (size_t i = 0; i < plan->range_count; i++)
-		plan->size += plan->ranges[i].size;
-}
-
-// False: the layout has not what is needed.
-static bool make_plan(const struct stall_layout *layout, struct plan *ret)
-{
-	int64_t value;
-
-	*ret = (struct plan){.last_second = -1,
-			     .last_delta = -1,
-			     .last_length = -1,
-			     .trx_second = -1,
-			     .trx_id = -1};
-	if (!stall_layout_get(layout, "thd.tls", &ret->place) || ret->place > MAX_DISTANCE ||
-	    ret->place < -MAX_DISTANCE)
-		return false;
-	for (int i = 0; i < WORDS; i++) {
-		ret->offset[i] = -1;
-		if (!word_keys[i].key || !stall_layout_get(layout, word_keys[i].key, &value) ||
-		    !in_object(value))
-			continue;
-		char key[64];
-		ret->offset[i] = value;
-		snprintf(key, sizeof(key), "%s#length", word_keys[i].key);
-		// It is the word behind the pointer, and nowhere else.
-		ret->counted[i] =
-			stall_layout_get(layout, key, &value) && value == ret->offset[i] + 8;
-	}
-	if (ret->offset[WORD_QUERY] >= 0)
-		ret->offset[WORD_QUERY_LENGTH] = ret->offset[WORD_QUERY] + 8;
-	if (stall_layout_get(layout, "thd.last.1", &value) && in_object(value))
-		ret->last_second = value;
-	if (stall_layout_get(layout, "thd.last#delta", &value) && in_object(value))
-		ret->last_delta = value;
-	if (stall_layout_get(layout, "thd.last#length", &value) && in_object(value) &&
-	    value == ret->last_second + 8)
-		ret->last_length = value;
-	if (stall_layout_get(layout, "thd.trx.1", &value) && in_object(value))
-		ret->trx_second = value;
-	if (stall_layout_get(layout, "thd.trx#id", &value) && in_object(value))
-		ret->trx_id = value;
-	if (stall_layout_get(layout, "thd.start#clock", &value))
-		ret->clock = value;
-	plan_ranges(ret);
-	return ret->offset[WORD_SELF] >= 0 && ret->offset[WORD_ID] >= 0;
-}
-
-static uint64_t word_of(const struct plan *plan, const uint8_t *bytes, enum word word)
-{
-	uint64_t value = 0;
-
-	if (plan->offset[word] < 0)
-		return 0;
-	for (size_t i = 0; i < plan->range_count; i++) {
-		const struct range *range = &plan->ranges[i];
-		int64_t within = plan->offset[word] - range->offset;
-
-		if (within >= 0 && within + 8 <= range->size) {
-			memcpy(&value, bytes + within, word_keys[word].wide ? 8 : 4);
-			return value;
-		}
-		bytes += range->size;
-	}
-	return 0;
-}
-
-static uint32_t length_of(const struct plan *plan, const uint8_t *bytes, enum word word)
-{
-	for (size_t i = 0; i < plan->range_count; i++) {
-		const struct range *range = &plan->ranges[i];
-		int64_t within = plan->offset[word] + 8 - range->offset;
-		uint32_t value;
-
-		if (within >= 0 && within + 4 <= range->size) {
-			memcpy(&value, bytes + within, sizeof(value));
-			return value;
-		}
-		bytes += range->size;
-	}
-	return 0;
-}
 
 // All reads of one step, of one process after the other.
 struct reads {
@@ -288,7 +88,7 @@ static void run_reads(const struct stall_snapshot *snapshot, struct reads *reads
 
 struct work {
 	const struct stall_snapshot *snapshot;
-	const struct plan *plan;
+	const struct stall_session_plan *plan;
 	struct reading *readings;
 	size_t count;
 };
@@ -327,7 +127,7 @@ static struct stall_error *find_objects(struct work *work)
 
 static struct stall_error *read_ranges(struct work *work, bool again, bool *ret_whole)
 {
-	const struct plan *plan = work->plan;
+	const struct stall_session_plan *plan = work->plan;
 	_cleanup_(reads_deinit) struct reads reads = {};
 	struct stall_error *err = reads_init(&reads, work->count * (plan->range_count + 1));
 	size_t at = 0;
@@ -355,43 +155,43 @@ static struct stall_error *read_ranges(struct work *work, bool again, bool *ret_
 }
 
 // The connection's number; 0: it is a background thread.
-static uint64_t connection_of(const struct plan *plan, const uint8_t *bytes)
+static uint64_t connection_of(const struct stall_session_plan *plan, const uint8_t *bytes)
 {
-	return word_of(plan, bytes, WORD_ID);
+	return stall_session_word_of(plan, bytes, WORD_ID);
 }
 
-static bool numbers_agree(const struct plan *plan, const uint8_t *bytes)
+static bool numbers_agree(const struct stall_session_plan *plan, const uint8_t *bytes)
 {
 	uint64_t id = connection_of(plan, bytes);
 
-	for (enum word word = WORD_ID_2; word <= WORD_ID_3; word++)
-		if (plan->offset[word] >= 0 && word_of(plan, bytes, word) != id)
+	for (enum stall_session_word word = WORD_ID_2; word <= WORD_ID_3; word++)
+		if (plan->offset[word] >= 0 && stall_session_word_of(plan, bytes, word) != id)
 			return false;
 	return true;
 }
 
 // Every statement has its own start. Without it the text of another one, at the same address, can
 // have been read between two looks at the same pointer.
-static bool knows_start(const struct plan *plan)
+static bool knows_start(const struct stall_session_plan *plan)
 {
 	return plan->offset[WORD_START] >= 0;
 }
 
-static bool is_idle(const struct plan *plan, const uint8_t *bytes)
+static bool is_idle(const struct stall_session_plan *plan, const uint8_t *bytes)
 {
 	return plan->offset[WORD_COMMAND] >= 0 && plan->offset[WORD_QUERY] >= 0 &&
-	       word_of(plan, bytes, WORD_COMMAND) == COMMAND_SLEEP &&
-	       !word_of(plan, bytes, WORD_QUERY);
+	       stall_session_word_of(plan, bytes, WORD_COMMAND) == COMMAND_SLEEP &&
+	       !stall_session_word_of(plan, bytes, WORD_QUERY);
 }
 
 // MariaDB keeps the object of a connection that has ended for the thread's next one: it has no user
 // any more. One that logs in has none yet, and is not idle.
-static bool has_ended(const struct plan *plan, const uint8_t *bytes)
+static bool has_ended(const struct stall_session_plan *plan, const uint8_t *bytes)
 {
 	bool known = false;
 
-	for (enum word word = WORD_USER; word <= WORD_USER_3; word++) {
-		if (word_of(plan, bytes, word))
+	for (enum stall_session_word word = WORD_USER; word <= WORD_USER_3; word++) {
+		if (stall_session_word_of(plan, bytes, word))
 			return false;
 		known |= plan->offset[word] >= 0;
 	}
@@ -401,7 +201,7 @@ static bool has_ended(const struct plan *plan, const uint8_t *bytes)
 // Where the last statement of an idle connection is, where that takes another step.
 static struct stall_error *find_last(struct work *work)
 {
-	const struct plan *plan = work->plan;
+	const struct stall_session_plan *plan = work->plan;
 	_cleanup_(reads_deinit) struct reads reads = {};
 	_cleanup_free_ uint8_t(*second)[12] = calloc(work->count + 1, sizeof(*second));
 	struct stall_error *err = reads_init(&reads, work->count);
@@ -410,7 +210,7 @@ static struct stall_error *find_last(struct work *work)
 		return err ? err : &stall_enomem;
 	for (size_t i = 0; i < work->count; i++) {
 		struct reading *reading = &work->readings[i];
-		uint64_t pointer = word_of(plan, reading->first, WORD_LAST);
+		uint64_t pointer = stall_session_word_of(plan, reading->first, WORD_LAST);
 
 		reading->last_pointer = 0;
 		reading->last_size = UINT32_MAX;
@@ -436,7 +236,7 @@ static struct stall_error *find_last(struct work *work)
 // The ids of transactions: in an object that the connection's points to, or in one further.
 static struct stall_error *find_transactions(struct work *work)
 {
-	const struct plan *plan = work->plan;
+	const struct stall_session_plan *plan = work->plan;
 	_cleanup_(reads_deinit) struct reads reads = {};
 	struct stall_error *err = reads_init(&reads, work->count);
 
@@ -445,7 +245,7 @@ static struct stall_error *find_transactions(struct work *work)
 	for (size_t i = 0; i < work->count; i++) {
 		struct reading *reading = &work->readings[i];
 
-		reading->trx = word_of(plan, reading->first, WORD_TRX);
+		reading->trx = stall_session_word_of(plan, reading->first, WORD_TRX);
 		reading->trx_id = 0;
 		if (reading->trx && plan->trx_second >= 0)
 			add_read(&reads, thread_of(work, reading)->process,
@@ -485,13 +285,13 @@ static bool has_length(const struct reading *reading, size_t size)
 }
 
 // Where the statement of a thread is, and how long it is.
-static uint64_t statement_of(const struct plan *plan, const struct reading *reading,
+static uint64_t statement_of(const struct stall_session_plan *plan, const struct reading *reading,
 			     size_t *ret_size)
 {
-	uint64_t query = word_of(plan, reading->first, WORD_QUERY);
+	uint64_t query = stall_session_word_of(plan, reading->first, WORD_QUERY);
 
 	if (query) {
-		*ret_size = text_size(length_of(plan, reading->first, WORD_QUERY));
+		*ret_size = text_size(stall_session_length_of(plan, reading->first, WORD_QUERY));
 		return query;
 	}
 	*ret_size = text_size(reading->last_size);
@@ -500,7 +300,7 @@ static uint64_t statement_of(const struct plan *plan, const struct reading *read
 
 static struct stall_error *read_texts(struct work *work)
 {
-	const struct plan *plan = work->plan;
+	const struct stall_session_plan *plan = work->plan;
 	_cleanup_(reads_deinit) struct reads reads = {};
 	_cleanup_free_ size_t **done =
 		calloc(work->count * (NAMES * PLACES + 1) + 1, sizeof(*done));
@@ -515,8 +315,8 @@ static struct stall_error *read_texts(struct work *work)
 
 		for (int name = 0; name < NAMES; name++) {
 			for (int place = 0; place < PLACES; place++) {
-				uint64_t pointer =
-					word_of(plan, reading->first, first_word[name] + place);
+				uint64_t pointer = stall_session_word_of(plan, reading->first,
+									 first_word[name] + place);
 				reading->name_done[name][place] = 0;
 				if (!pointer)
 					continue;
@@ -539,35 +339,36 @@ static struct stall_error *read_texts(struct work *work)
 }
 
 // False: the text of this place is not known. "" where it has none.
-static bool name_at(const struct plan *plan, const struct reading *reading, int name, int place,
-		    char *ret)
+static bool name_at(const struct stall_session_plan *plan, const struct reading *reading, int name,
+		    int place, char *ret)
 {
-	enum word word = first_word[name] + place;
+	enum stall_session_word word = first_word[name] + place;
 	size_t length = SIZE_MAX;
 
 	ret[0] = '\0';
-	if (!word_of(plan, reading->first, word))
+	if (!stall_session_word_of(plan, reading->first, word))
 		return true;
 	if (plan->counted[word])
-		length = length_of(plan, reading->first, word);
+		length = stall_session_length_of(plan, reading->first, word);
 	return stall_session_name(reading->names[name][place], reading->name_done[name][place],
 				  length, ret, STALL_SESSION_NAME);
 }
 
 // Where places disagree, or one has none, it is unknown. A server keeps the name of a host apart from
 // its address, and has not always both.
-static void take_name(const struct plan *plan, const struct reading *reading, int name, char *ret)
+static void take_name(const struct stall_session_plan *plan, const struct reading *reading,
+		      int name, char *ret)
 {
 	char first[STALL_SESSION_NAME], text[STALL_SESSION_NAME];
 	bool found = false;
 
 	ret[0] = '\0';
 	for (int place = 0; place < PLACES; place++) {
-		enum word word = first_word[name] + place;
+		enum stall_session_word word = first_word[name] + place;
 		char *into = found ? text : first;
 
-		if (plan->offset[word] < 0 ||
-		    (first_word[name] == WORD_HOST && !word_of(plan, reading->first, word)))
+		if (plan->offset[word] < 0 || (first_word[name] == WORD_HOST &&
+					       !stall_session_word_of(plan, reading->first, word)))
 			continue;
 		if (!name_at(plan, reading, name, place, into) ||
 		    (found && strcmp(first, text) != 0))
@@ -578,10 +379,10 @@ static void take_name(const struct plan *plan, const struct reading *reading, in
 		strcpy(ret, first);
 }
 
-static void take_statement(const struct plan *plan, const struct reading *reading,
+static void take_statement(const struct stall_session_plan *plan, const struct reading *reading,
 			   struct stall_session *ret)
 {
-	bool idle = !word_of(plan, reading->first, WORD_QUERY);
+	bool idle = !stall_session_word_of(plan, reading->first, WORD_QUERY);
 	size_t size, whole = reading->text_done;
 	uint64_t pointer = statement_of(plan, reading, &size);
 	bool ended = idle && reading->last_size == UINT32_MAX; // with a zero
@@ -603,22 +404,23 @@ static void take_statement(const struct plan *plan, const struct reading *readin
 	}
 	ret->statement = reading->text;
 	ret->statement_size = whole;
-	ret->cut = ended ? whole == STALL_SESSION_STATEMENT
-			 : (idle ? reading->last_size
-				 : length_of(plan, reading->first, WORD_QUERY)) > size;
+	ret->cut =
+		ended ? whole == STALL_SESSION_STATEMENT
+		      : (idle ? reading->last_size
+			      : stall_session_length_of(plan, reading->first, WORD_QUERY)) > size;
 	ret->last = idle;
 }
 
-static void take_age(const struct plan *plan, const struct stall_snapshot *snapshot,
+static void take_age(const struct stall_session_plan *plan, const struct stall_snapshot *snapshot,
 		     const uint8_t *bytes, struct stall_session *ret)
 {
-	uint64_t start = word_of(plan, bytes, WORD_START), us = 0;
+	uint64_t start = stall_session_word_of(plan, bytes, WORD_START), us = 0;
 	// The capture's clocks are of its beginning; a statement can have begun since.
 	uint64_t now = plan->clock == CLOCK_MONOTONIC_US ? snapshot->begun_ns : snapshot->wall_ns;
 
 	if (plan->clock == CLOCK_REALTIME_SECONDS &&
 	    (__builtin_mul_overflow(start, UINT64_C(1000000), &start) ||
-	     (us = length_of(plan, bytes, WORD_START)) >= 1000000))
+	     (us = stall_session_length_of(plan, bytes, WORD_START)) >= 1000000))
 		return;
 	if (!start || __builtin_mul_overflow(start + us, UINT64_C(1000), &start) ||
 	    now > start + MAX_AGE_NS || start > now + MAX_AHEAD_NS)
@@ -629,9 +431,9 @@ static void take_age(const struct plan *plan, const struct stall_snapshot *snaps
 static void take_session(const struct work *work, const struct reading *reading,
 			 struct stall_session *ret)
 {
-	const struct plan *plan = work->plan;
+	const struct stall_session_plan *plan = work->plan;
 	char *names[NAMES] = {ret->user, ret->host, ret->database, ret->state};
-	uint64_t command = word_of(plan, reading->first, WORD_COMMAND);
+	uint64_t command = stall_session_word_of(plan, reading->first, WORD_COMMAND);
 
 	ret->thread = reading->thread;
 	ret->connection = connection_of(plan, reading->first);
@@ -639,7 +441,8 @@ static void take_session(const struct work *work, const struct reading *reading,
 		plan->offset[WORD_COMMAND] >= 0 && command <= MAX_COMMAND ? (int)command : -1;
 	ret->transaction = -1;
 	if (plan->offset[WORD_STATUS] >= 0)
-		ret->transaction = word_of(plan, reading->first, WORD_STATUS) & IN_TRANSACTION;
+		ret->transaction =
+			stall_session_word_of(plan, reading->first, WORD_STATUS) & IN_TRANSACTION;
 	// The object of a transaction is kept when it ends.
 	if (ret->transaction == IN_TRANSACTION && reading->trx_id < MAX_TRANSACTION)
 		ret->transaction_id = reading->trx_id;
@@ -654,17 +457,19 @@ static void take_session(const struct work *work, const struct reading *reading,
 }
 
 // The words that say what is where are as they were before the texts were read.
-static bool is_settled(const struct plan *plan, const struct reading *reading)
+static bool is_settled(const struct stall_session_plan *plan, const struct reading *reading)
 {
-	for (enum word word = 0; word < WORDS; word++) {
+	for (enum stall_session_word word = 0; word < WORDS; word++) {
 		// A state is a constant of the program: its text is right for the first read.
 		if (plan->offset[word] < 0 || word == WORD_STATUS || word == WORD_QUERY_LENGTH ||
 		    word >= WORD_STATE)
 			continue;
-		if (word_of(plan, reading->first, word) != word_of(plan, reading->second, word))
+		if (stall_session_word_of(plan, reading->first, word) !=
+		    stall_session_word_of(plan, reading->second, word))
 			return false;
 		if ((plan->counted[word] || word == WORD_QUERY || word == WORD_START) &&
-		    length_of(plan, reading->first, word) != length_of(plan, reading->second, word))
+		    stall_session_length_of(plan, reading->first, word) !=
+			    stall_session_length_of(plan, reading->second, word))
 			return false;
 	}
 	return true;
@@ -675,9 +480,9 @@ static bool is_connection(const struct work *work, const struct reading *reading
 	uint64_t fs_base = thread_of(work, reading)->fs_base;
 
 	// In a pool only one of them follows the connection to another thread.
-	for (enum word word = WORD_SELF; word <= WORD_SELF_3; word++)
+	for (enum stall_session_word word = WORD_SELF; word <= WORD_SELF_3; word++)
 		if (work->plan->offset[word] >= 0 &&
-		    word_of(work->plan, reading->first, word) == fs_base)
+		    stall_session_word_of(work->plan, reading->first, word) == fs_base)
 			return true;
 	return false;
 }
@@ -764,11 +569,11 @@ struct stall_error *stall_sessions_read(const struct stall_snapshot *snapshot,
 {
 	uint64_t start = stall_clock_ns(CLOCK_MONOTONIC);
 	_cleanup_(stall_sessions_deinit) struct stall_sessions sessions = {};
-	struct plan plan;
+	struct stall_session_plan plan;
 	_cleanup_free_ struct reading *readings = NULL;
 	struct work work = {.snapshot = snapshot, .plan = &plan};
 
-	if (!make_plan(layout, &plan)) {
+	if (!stall_session_plan_make(layout, &plan)) {
 		*ret = (struct stall_sessions){};
 		return NULL;
 	}
