@@ -171,7 +171,7 @@ static bool numbers_agree(const struct stall_session_plan *plan, const uint8_t *
 }
 
 // Every statement has its own start. Without it the text of another one, at the same address, can
-// have been read between two looks at the same pointer.
+// have been read between two reads of the same pointer.
 static bool knows_start(const struct stall_session_plan *plan)
 {
 	return plan->offset[WORD_START] >= 0;

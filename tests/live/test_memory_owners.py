@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stallscope.collectors import layouts, probe
+from stallscope.collectors import probe, versionlayouts
 from stallscope.model import capturefile
 from stallscope.model.capture import MEMORY, Capture, Lock, LockKind
 from tests.live.shots import Captured, take, unharmed
@@ -148,7 +148,7 @@ def test_metadata_lock_that_is_only_counted(mysql97: MySQL97, tmp_path: Path) ->
     file = tmp_path / "capture.jsonl"
     place = place_of_thd(f"/proc/{mysql97.pid}/exe")
     command = [probe.find(), "snap", "--pid", mysql97.pid, "--output", file]
-    command += layouts.arguments((mysql97.pid,))
+    command += versionlayouts.arguments((mysql97.pid,))
     with metadata_lock_pileup(mysql97, WAITERS) as connection, unharmed(mysql97):
         subprocess.run([str(word) for word in command], check=True)
         (unknown,) = memory_locks(capturefile.read(file), LockKind.METADATA)

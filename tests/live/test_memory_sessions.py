@@ -148,7 +148,7 @@ def test_the_holder_of_a_row_lock(server: SqlServer, tmp_path: Path) -> None:
     held = of(shot.capture, holder)
     assert (held.user, held.query, held.transaction) == ("root", HOLDS, True)
     assert sum(thread.query == HOLDS for thread in shot.capture.threads) == 13
-    if not isinstance(server, MariaDB):  # of which Debian's build tells no more
+    if not isinstance(server, MariaDB):  # of which Debian's build shows no more
         check_blocker(shot, "innodb-row-lock", holder, HOLDS)
 
 
