@@ -242,7 +242,7 @@ class SqlSession:
         """Wait until a statement that was begun has an answer, which is not read further: a server
         counts a client that is gone by then (Aborted_clients)."""
         with contextlib.suppress(Exception):
-            self._raw._read_packet()  # type: ignore[attr-defined]
+            self._raw._read_packet()  # type: ignore[no-untyped-call]
 
     def _prepare(self, sql: str) -> bytes:
         """Prepare a statement without parameters; return what executes it."""

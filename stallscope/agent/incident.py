@@ -332,7 +332,7 @@ class IncidentMachine:
         capture.sessions_due = False
         capture.sessions = result.value
         capture.no_sessions = result.error
-        if capture.step is not Step.REQUESTED:  # else memory is to tell of more
+        if capture.step is not Step.REQUESTED:  # else memory may have more
             self._store_statements(capture)
 
     def texts_fetched(self, result: QueryResult) -> None:
@@ -531,7 +531,7 @@ class IncidentMachine:
         self._store_statements(capture)
 
     def _store_statements(self, capture: Capture) -> None:
-        """Store what the connections ran, once SQL and the capture have told of it."""
+        """Store what the connections ran, once both SQL and the capture are there."""
         known = capture.known_sessions
         if known is not None and not capture.sessions_due and self.lost is None:
             self._emit(StoreStatements(self.number, capture.time_ns, known))

@@ -393,7 +393,7 @@ WITH_MEMORY = (
     LOG
     + """\
 say(type="ready")
-def tell(number, statement):
+def show(number, statement):
     say(type="sessions", time_ns=1, moment=number, sessions=[
         {{"process": 0, "tid": 5, "connection": 7, "statement": statement}}])
 for line in sys.stdin:
@@ -404,14 +404,14 @@ for line in sys.stdin:
     elif word == "layout":
         say(type="layout", entries=len(rest.split()))
     elif rest.endswith("fails"):
-        tell(0, "SELECT 'lost'")
+        show(0, "SELECT 'lost'")
         say(type="error", message="the disk is full")
     elif word in ("snap", "burst"):
         open(rest, "w").close()
-        tell(0, "SELECT 1")
-        tell(1, "SELECT 2")
+        show(0, "SELECT 1")
+        show(1, "SELECT 2")
         say(type="written", path=rest, partial=False)
-        tell(0, "SELECT 3")
+        show(0, "SELECT 3")
         say(type="captured", path="/x", partial=False,
             trigger={{"reason": "convoy", "kind": "mutex"}})
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibrations that are kept, builds that are told apart, and the memory of a process that may say
+"""Calibrations that are kept, builds that are distinguished, and the memory of a process that may say
 anything."""
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def test_a_build_id_is_read_where_the_program_is(base: int) -> None:
     assert build.build_of(Process(elf(base=base))) == bytes(range(20)).hex()  # type: ignore[arg-type]
 
 
-def test_a_program_without_one_is_told_by_its_beginning() -> None:
+def test_a_program_without_one_is_known_by_its_beginning() -> None:
     first, second = (build.build_of(Process(elf(OTHER, base=base))) for base in (0, 4096))  # type: ignore[arg-type]
     assert first is not None
     assert first.startswith("sha256-")

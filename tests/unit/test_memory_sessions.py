@@ -215,7 +215,7 @@ def described(capture: Capture) -> dict[int, tuple[int | None, str | None, str |
     }
 
 
-def test_sql_is_preferred_and_memory_tells_of_the_others() -> None:
+def test_sql_is_preferred_and_memory_shows_the_others() -> None:
     same = seen(7, 101, "SELECT 2 FROM a", seconds=2.5)
     found = annotated(SQL, moment(same, seen(8, 102), seen(9, 103, "COMMIT", seconds=2.5)))
     assert described(found) == {
@@ -286,7 +286,7 @@ def test_sql_of_another_server_is_not_used_beside_memory() -> None:
     assert found.locks == convoy().locks
 
 
-def test_another_process_has_the_same_thread_ids_in_vain() -> None:
+def test_another_process_has_the_same_thread_ids_without_effect() -> None:
     found = annotated(Sessions(()), moment(msgspec.structs.replace(seen(9, 101), process=1)))
     assert described(found) == {}
 
