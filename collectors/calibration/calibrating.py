@@ -142,10 +142,7 @@ def _metadata(
     first, second, *rest = metadata.lockers(
         memory, [one.thread for one in order], layout["thd.tls"]
     )
-    found = metadata.find(memory, first, second, rest, staged.lock)
-    if found and staged.mariadb:  # its GET_LOCK() takes SHARED_NO_WRITE, two types before it
-        found["mdl.exclusive"] += 2
-    return found
+    return metadata.find(memory, first, second, rest, staged.lock)
 
 
 def _transactions(

@@ -60,7 +60,7 @@ def find(
             if 0 < offset - context <= _FARTHEST and not context & 7 and context >= 0:
                 found = _with_context(memory, owner, ticket, at, context, offset)
                 if found:
-                    named = _name(memory, ticket.words[found["mdl.ticket.lock"] // 8], name)
+                    named = _name(memory, ticket.words[found["MDL_ticket.m_lock"] // 8], name)
                     return found | named if named else {}
     return {}
 
@@ -113,15 +113,15 @@ def _with_context(
         if lock is None or not same or not 0 < exclusive < _MOST_TYPE:
             continue
         found = {
-            "thd.mdl": context,
-            "thd.mdl.waiting": waiting,
-            "mdl.ticket.context": 8 * at,
-            "mdl.ticket.lock": 8 * lock,
-            "mdl.ticket.type": 8 * at - 8,
-            "mdl.ticket.next": 8 * back - 8,
-            "mdl.exclusive": exclusive,
+            "THD.mdl_context": context,
+            "MDL_context.m_waiting_for": waiting - context,
+            "MDL_ticket.m_ctx": 8 * at,
+            "MDL_ticket.m_lock": 8 * lock,
+            "MDL_ticket.m_type": 8 * at - 8,
+            "MDL_ticket.next_in_context": 8 * back - 8,
         }
-        return found | _lists(head, [one for one, *_ in lists if one != head])
+        others = [one for one, *_ in lists if one != head]
+        return found | _lists(head - context, [one - context for one in others])
     return {}
 
 
@@ -139,13 +139,14 @@ def _same_lock(awaited: _Ticket, ticket: _Ticket, at: int) -> int | None:
 def _lists(explicit: int, others: Sequence[int]) -> dict[str, int]:
     """The lists are in a row, that of locks which are given back explicitly as the last one. Where
     the owner has a lock of its transaction, too, that shows how far they are apart."""
-    found = {"thd.mdl.list": explicit}
     apart = {explicit - other for other in others if other < explicit}
-    if len(apart) == 1:
-        (step,) = apart
-        for number in range(1, _LISTS):
-            found[f"thd.mdl.list.{number + 1}"] = explicit - number * step
-    return found
+    if len(apart) != 1:
+        return {}
+    (step,) = apart
+    return {
+        "MDL_context.m_tickets": explicit - (_LISTS - 1) * step,
+        "MDL_context.m_tickets#stride": step,
+    }
 
 
 def _name(memory: Reader, lock: int, name: str) -> dict[str, int]:
@@ -155,4 +156,4 @@ def _name(memory: Reader, lock: int, name: str) -> dict[str, int]:
     at = data.find(name.encode() + b"\0")
     if at < _LEAST_KEY:
         return {}
-    return {"mdl.lock.name": at - 1 if data[at - 1] else at - 2}
+    return {"MDL_lock.key": 0, "MDL_key.m_ptr": at - 1 if data[at - 1] else at - 2}

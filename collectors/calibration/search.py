@@ -44,8 +44,8 @@ LEAST = 3
 """Connections of our own that are needed."""
 LEAST_IDS = 2
 """Transactions with different ids that are needed."""
-_TRANSACTION = 2 << 10
-"""Bytes of an object that are searched for the id of a transaction."""
+_TRANSACTION = 4 << 10
+"""Bytes of an object that are searched for the id of a transaction, and for its connection."""
 _HEAD = 64
 _TWO_STEPS = 2
 _CHUNK = 32
@@ -236,6 +236,9 @@ def _with_transactions(
             offset = _same([words_of(pieces_of[number]) for pieces_of in pieces], ids)
             if offset is not None:
                 more = {"thd.trx": 8 * path[0], "thd.trx#id": offset}
+                back = _same([words_of(pieces_of[number]) for pieces_of in pieces], starts)
+                if back is not None:
+                    more["trx_t.mysql_thd"] = back
                 if len(path) == _TWO_STEPS:
                     more["thd.trx.1"] = 8 * path[1]
                 return Found(found.layout | more, found.unknown)

@@ -163,11 +163,6 @@ class Staged:
         return self._asking.facts.version.text
 
     @property
-    def mariadb(self) -> bool:
-        """Return whether it is a MariaDB."""
-        return self._asking.version.mariadb
-
-    @property
     def _asking(self) -> SqlSession:
         return self._sessions[0]
 

@@ -40,7 +40,6 @@ _FIELDS = {
     "last": "last statement",
     "status": "open transaction",
     "trx": "its id",
-    "mdl": "metadata locks",
 }
 
 
@@ -70,6 +69,8 @@ def run(args: argparse.Namespace) -> Exit:
 
 def _lines(calibration: Calibration, path: Path) -> list[str]:
     fields = [name for key, name in _FIELDS.items() if f"thd.{key}" in calibration.layout]
+    if "THD.mdl_context" in calibration.layout:
+        fields.append("metadata locks")
     lines = [
         f"{calibration.program} {one_line(calibration.version, 60)}, build {calibration.build}",
         f"  read from memory from now on: {', '.join(fields)}",
