@@ -371,7 +371,7 @@ static bool numbers_agree(const struct plan *plan, const uint8_t *bytes)
 }
 
 // Every statement has its own start. Without it the text of another one, at the same address, can
-// have been read between two looks at the same pointer.
+// have been read between two reads of its pointer.
 static bool knows_start(const struct plan *plan)
 {
 	return plan->offset[WORD_START] >= 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibrations that are kept, builds that are distinguished, and the memory of a process that may say
+"""Calibrations that are kept, builds of programs, and the memory of a process, which may be
 anything."""
 
 from __future__ import annotations
