@@ -128,7 +128,7 @@ def test_what_connections_do_goes_with_each_capture(tmp_path: Path, raw_sql: boo
 
 @pytest.mark.parametrize("raw_sql", [True, False])
 @pytest.mark.parametrize("sql", ["answers", "fails", "none"])
-def test_what_memory_shows_of_connections_goes_with_each_capture(
+def test_what_memory_has_of_connections_goes_with_each_capture(
     tmp_path: Path, sql: str, raw_sql: bool
 ) -> None:
     environment, verdicts = FakeEnvironment(), FakeVerdicts()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibrations that are kept, builds that are distinguished, and the memory of a process, which can
-say anything."""
+"""Calibrations that are kept, builds of programs, and the memory of a process, which may be
+anything."""
 
 from __future__ import annotations
 

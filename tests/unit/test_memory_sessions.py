@@ -286,7 +286,7 @@ def test_sql_of_another_server_is_not_used_beside_memory() -> None:
     assert found.locks == convoy().locks
 
 
-def test_the_same_thread_ids_of_another_process_do_not_count() -> None:
+def test_another_process_has_the_same_thread_ids_without_effect() -> None:
     found = annotated(Sessions(()), moment(msgspec.structs.replace(seen(9, 101), process=1)))
     assert described(found) == {}
 
