@@ -86,7 +86,8 @@ def _calibrate(
     chosen = _right_ids(memory, staged, found.layout)
     found = search.Found(chosen, found.unknown)
     locks = _metadata(memory, staged, subjects, found.layout)
-    layout, wrong, compared = _compared(pid, staged, found.layout | locks, deadline)
+    numbers = {thread.tid: thread.ns_tid for thread in memory.threads}
+    layout, wrong, compared = _compared(pid, staged, found.layout | locks, numbers, deadline)
     return Calibration(
         build=build,
         program=(memory.exe or "").rpartition("/")[2],
@@ -173,9 +174,14 @@ def _thread_of(known: Known, threads: Sequence[MemoryThread]) -> MemoryThread | 
 
 
 def _compared(
-    pid: int, staged: Staged, layout: Mapping[str, int], deadline: float
+    pid: int,
+    staged: Staged,
+    layout: Mapping[str, int],
+    numbers: Mapping[int, int],
+    deadline: float,
 ) -> tuple[dict[str, int], list[str], int]:
-    """Compare with all connections that SQL shows; drop fields that are wrong for one."""
+    """Compare with all connections that SQL shows; drop fields that are wrong for one. ``numbers``:
+    the server's own numbers of threads by ours."""
     wrong: Counter[str] = Counter()
     connections: set[int] = set()
     for _ in range(_LOOKS):
@@ -186,7 +192,7 @@ def _compared(
         for number, known in after.items():
             session = by_number.get(number)
             if session is not None and known == before.get(number):
-                wrong.update(_differing(known, session))
+                wrong.update(_differing(known, session, numbers.get(session.tid or 0)))
                 connections.add(number)
     if wrong["connection"]:
         raise CalibrationError("the ids of connections in memory differ from those that SQL shows")
@@ -200,11 +206,13 @@ def _compared(
     return left, fields, len(connections)
 
 
-def _differing(known: Known, session: Session) -> list[str]:
-    """Return the fields that are known from both sides and differ."""
+def _differing(known: Known, session: Session, os_tid: int | None) -> list[str]:
+    """Return the fields that are known from both sides and differ. ``os_tid``: the server's number
+    of the thread whose memory has the connection."""
     host = (known.host or "").partition(":")[0]
     said, statement = _comparable(known.statement or "", (session.statement or "")[:_TEXT])
-    pairs = (
+    pairs: tuple[tuple[str, object, object], ...] = (
+        ("connection", known.os_tid, os_tid),
         ("user", known.user, session.user),
         ("host", host, session.host),
         ("database", known.database, session.database),
