@@ -405,5 +405,5 @@ def test_the_layout_of_a_process(
 def test_statements_in_other_character_sets_are_the_same(
     said: str | None, seen: str | None, differs: bool
 ) -> None:
-    found = calibrating._differing(Known(1, statement=said), Session(1, statement=seen))
+    found = calibrating._differing(Known(1, statement=said), Session(1, statement=seen), None)
     assert found == (["query"] if differs else [])
