@@ -86,7 +86,12 @@ def directories(given: Iterable[Path] = ()) -> list[Path]:
     All but the last are for the probe's ``--pack-dir``.
     """
     own = own_directory()
-    return [*given, *([own] if own is not None and own.is_dir() else []), SYSTEM]
+    return [*given, *([own] if own is not None and _is_there(own) else []), SYSTEM]
+
+
+def _is_there(folder: Path) -> bool:
+    """Return whether it is a directory; one that cannot be seen, as root's by others, is not."""
+    return os.path.isdir(folder) and os.access(folder, os.X_OK)
 
 
 def probe_options(given: Iterable[Path] = ()) -> list[str]:
@@ -100,7 +105,7 @@ def find(build_id: str, dirs: Sequence[Path]) -> Path | None:
         return None
     for folder in dirs:
         path = folder / f"{build_id}{SUFFIX}"
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     return None
 

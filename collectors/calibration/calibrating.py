@@ -22,7 +22,7 @@ from stallscope.model.sessions import Session
 
 __all__ = ["SECONDS", "CalibrationError", "calibrate"]
 
-SECONDS = 5.0
+SECONDS = 10.0
 """For everything: a server that takes longer is stalled."""
 _LOOKS = 3
 """Comparisons with SQL."""
