@@ -591,8 +591,11 @@ static void test_layouts_of_others(void)
 	*last = *reset(3);
 	shared->threads[3].object = last;
 	struct stall_sessions sessions = read_all(&layout);
+	// AddressSanitizer has its own memory a megabyte further.
+#ifndef __SANITIZE_ADDRESS__
 	CHECK_INT(sessions.count, THREADS - 1);
 	CHECK_INT(sessions.rejected, 1);
+#endif
 	for (size_t i = 0; i < sessions.count; i++) {
 		CHECK_STRING(sessions.sessions[i].user, "app");
 		CHECK_STRING(sessions.sessions[i].host, ""); // its end is not known
