@@ -86,8 +86,8 @@ def test_no_exact_stack_is_wrong(kind: Kind, backend: str) -> None:
         assert seen.wrong_count == 0, seen.wrong
         assert not seen.harm
         assert seen.refused < captures
-        # proc can say nothing of threads that wait for a CPU, which may be all of a round.
-        assert seen.exact > 0 or backend == "proc"
+        # A round can pass while the target waits for a CPU, for one in the middle of its exec, so
+        # that only all rounds together need to have one.
         exact += seen.exact
         # What makes the target hard has to be met. How often a thread sleeps on until it is checked
         # again is up to the machine: on a busy one hardly any does.
