@@ -443,9 +443,12 @@ struct stall_error *stall_capturer_warm(struct stall_capturer *capturer)
 {
 	const struct stall_layout *layout = capturer->options.layout;
 
-	// Nobody would take its sessions.
+	// Nobody would take its sessions: those of PostgreSQL are read without a layout.
+	size_t size = capturer->sessions.size;
 	capturer->options.layout = NULL;
 	struct stall_error *err = warm(capturer);
 	capturer->options.layout = layout;
+	if (!capturer->sessions.failed)
+		capturer->sessions.size = size;
 	return err;
 }

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/json_writer.h"
 #include "base/output.h"
 #include "capture/backends.h"
@@ -21,6 +23,8 @@
 #define MAX_BYTES (32 * 1024 * 1024) // of one answer
 #define ARENA_SIZE ((size_t)1 << 30) // reserved, not used
 #define LEAST_STACK 4096	     // stacks are not wanted
+#define MAX_LAYOUT (64 * 1024)	     // characters
+#define SESSIONS UINT64_MAX	     // in place of a count
 
 struct piece {
 	uint64_t address, size;
@@ -194,6 +198,51 @@ static struct stall_error *answer(struct memory *memory, const struct piece *pie
 	return err ? err : write_whole(out, bytes, size);
 }
 
+// Of the threads that there were at the beginning.
+static struct stall_error *answer_sessions(struct memory *memory,
+					   const struct stall_layout *layout, int out)
+{
+	_cleanup_(stall_sessions_deinit) struct stall_sessions sessions = {};
+	_cleanup_(stall_json_deinit) struct stall_json json;
+
+	stall_json_init(&json);
+	stall_arena_reset(&memory->arena, MAX_BYTES);
+	memory->snapshot->wall_ns = stall_clock_ns(CLOCK_REALTIME);
+	memory->snapshot->begun_ns = stall_clock_ns(CLOCK_MONOTONIC);
+	struct stall_error *err = stall_sessions_read(memory->snapshot, layout, &sessions);
+	if (err)
+		return err;
+	stall_sessions_write(&sessions, memory->snapshot, &json);
+	if (json.failed)
+		return &stall_enomem;
+	uint64_t size = json.size;
+	err = write_whole(out, &size, sizeof(size));
+	return err ? err : write_whole(out, json.data, json.size);
+}
+
+static struct stall_error *answer_layout(struct memory *memory, int in, int out)
+{
+	_cleanup_(stall_layout_deinit) struct stall_layout layout = {};
+	_cleanup_free_ char *text = NULL;
+	uint64_t size = 0;
+	bool cut = false;
+	struct stall_error *err = read_whole(in, &size, sizeof(size), &cut);
+
+	if (!err && (cut || size > MAX_LAYOUT))
+		err = stall_error_create(STALL_ERROR_FORMAT, "a request has no layout");
+	if (err)
+		return err;
+	text = calloc(size + 1, 1);
+	if (!text)
+		return &stall_enomem;
+	err = read_whole(in, text, size, &cut);
+	if (!err && cut && size)
+		err = stall_error_create(STALL_ERROR_FORMAT, "a request is incomplete");
+	if (!err)
+		err = stall_layout_add(&layout, text);
+	return err ? err : answer_sessions(memory, &layout, out);
+}
+
 static struct stall_error *answer_next(struct memory *memory, int in, int out, bool *ret_end)
 {
 	_cleanup_free_ struct piece *pieces = NULL;
@@ -203,6 +252,8 @@ static struct stall_error *answer_next(struct memory *memory, int in, int out, b
 
 	if (err || *ret_end)
 		return err;
+	if (count == SESSIONS)
+		return answer_layout(memory, in, out);
 	if (count > MAX_PIECES)
 		return stall_error_create(STALL_ERROR_LIMIT, "a request for more than %d pieces",
 					  MAX_PIECES);

@@ -11,7 +11,7 @@
 
 #define STALL_SESSION_RANGES 64
 
-// The clocks of `thd.start`: microseconds, or seconds with microseconds in the next word.
+// The clocks of `thd.start` and `thd.idle`: microseconds, or seconds with microseconds in the next word.
 enum { CLOCK_REALTIME_US, CLOCK_MONOTONIC_US, CLOCK_REALTIME_SECONDS };
 
 enum stall_session_word {
@@ -26,7 +26,9 @@ enum stall_session_word {
 	WORD_COMMAND,
 	WORD_STATUS,
 	WORD_START,
+	WORD_IDLE,
 	WORD_LAST,
+	WORD_BEGUN,
 	WORD_TRX,
 	WORD_USER,
 	WORD_USER_2,
@@ -47,26 +49,38 @@ struct stall_session_range {
 	uint32_t offset, size;
 };
 
+// Parts of an object that are read at once, one behind the other, and where each word is in them.
+struct stall_session_ranges {
+	struct stall_session_range ranges[STALL_SESSION_RANGES];
+	size_t count;
+	size_t size;	      // of all ranges
+	int32_t place[WORDS]; // -1: not in them
+};
+
 // The layout, ready for use.
 struct stall_session_plan {
 	int64_t place;
 	int64_t offset[WORDS];			      // -1: not known
 	bool counted[WORDS];			      // a length of 4 bytes follows the pointer
 	int64_t last_second, last_delta, last_length; // -1: none
+	int64_t last_begun;			      // in the second object; -1: none
 	int64_t trx_second, trx_id;		      // -1: none
-	int64_t clock; // of `start`: CLOCK_*				      // the clock of `start`
-	struct stall_session_range ranges[STALL_SESSION_RANGES];
-	size_t range_count;
-	size_t size; // of all ranges
+	int64_t clock, idle_clock;		      // of `start` and `idle`: CLOCK_*
+	// What is read; and what is read again, behind the texts: if it is the same, they are of
+	// this connection and this statement.
+	struct stall_session_ranges first, again;
 };
 
 // False: the layout has not what is needed.
 bool stall_session_plan_make(const struct stall_layout *layout, struct stall_session_plan *ret);
-// A word of an object, of which the ranges were read into `bytes`; 0 where it is not known.
+// A word of an object, whose first ranges are in `bytes`; 0 where it is not known.
 uint64_t stall_session_word_of(const struct stall_session_plan *plan, const uint8_t *bytes,
 			       enum stall_session_word word);
 // The 4 bytes behind a pointer.
 uint32_t stall_session_length_of(const struct stall_session_plan *plan, const uint8_t *bytes,
 				 enum stall_session_word word);
+// Whether the words that say what is where were the same when they were read again.
+bool stall_session_is_same(const struct stall_session_plan *plan, const uint8_t *first,
+			   const uint8_t *again);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,12 +36,16 @@ struct object {
 	uint32_t id, id_2;
 	uint32_t command, status;
 	uint64_t start;
+	uint64_t idle;
 	uint64_t far[512]; // the fields behind are in another range
 	const char *query;
 	uint32_t query_length, pad_3;
 	void *last;
 	const char *state;
 	uint64_t self;
+	uint64_t begun;		 // nanoseconds
+	uint64_t far_again[512]; // and behind these, too
+	uint64_t self_2;
 	uint64_t end;
 };
 
@@ -49,6 +54,7 @@ struct second {
 	uint64_t begin;
 	const char *text;
 	uint32_t length, pad;
+	uint64_t begun;
 };
 
 static struct shared {
@@ -64,7 +70,7 @@ static struct shared {
 	char big[20 << 20]; // statements
 } * shared;
 
-static uint8_t *pages; // the last two end a mapping: nothing follows
+static uint8_t *pages; // the last one ends a mapping: nothing follows
 static struct stall_arena arena;
 static struct stall_snapshot *snapshot;
 static pid_t child;
@@ -133,12 +139,13 @@ static void begin(void (*runs)(void))
 {
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
 		      0);
-	pages = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	mprotect(pages + 2 * PAGE, PAGE, PROT_NONE);
+	pages = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	mprotect(pages + 3 * PAGE, PAGE, PROT_NONE);
 	for (int i = 0; i < THREADS; i++)
 		reset(i);
 	child = fork();
 	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (;;) {
 			if (runs)
 				runs();
@@ -164,7 +171,7 @@ static void end(void)
 	stall_snapshot_destroy(snapshot);
 	stall_arena_deinit(&arena);
 	munmap(shared, sizeof(*shared));
-	munmap(pages, 3 * PAGE);
+	munmap(pages, 4 * PAGE);
 }
 
 static struct stall_sessions read_all(const struct stall_layout *layout)
@@ -265,8 +272,8 @@ static void test_no_connection(void)
 		(struct object *)8,
 		(struct object *)(uintptr_t)UINT64_MAX,
 		(struct object *)((uint8_t *)&shared->objects[1] + 1), // not aligned
-		(struct object *)(pages + 2 * PAGE),		       // not mapped
-		(struct object *)(pages + 2 * PAGE - 64),	       // its end is not mapped
+		(struct object *)(pages + 3 * PAGE),		       // not mapped
+		(struct object *)(pages + 3 * PAGE - 64),	       // its end is not mapped
 		(struct object *)0x7ffffffff000,
 		(struct object *)0xffff800000000000,
 		(struct object *)&shared->threads[1].object, // points to itself
@@ -290,7 +297,7 @@ static void test_no_connection(void)
 	CHECK(!is);
 
 	// An object at the very end of a mapping is whole.
-	struct object *last = (struct object *)(pages + 2 * PAGE) - 1;
+	struct object *last = (struct object *)(pages + 3 * PAGE) - 1;
 	*last = *reset(1);
 	shared->threads[1].object = last;
 	struct stall_session session = read_damaged(&layout, &is);
@@ -322,7 +329,7 @@ static void test_names(void)
 		(char *)8,
 		(char *)0x7ffffffff000,
 		(char *)UINT64_MAX,
-		(char *)pages + 2 * PAGE,
+		(char *)pages + 3 * PAGE,
 		(char *)&shared->objects[1].user, // bytes of a pointer
 		"\x1b[2J",
 	};
@@ -355,10 +362,10 @@ static void test_names(void)
 	CHECK_STRING(read_damaged(&layout, &is).state, name);
 
 	// A text that ends with its mapping, and one that goes on behind it.
-	memcpy(pages + 2 * PAGE - 4, "end", 4);
-	reset(1)->state = (char *)pages + 2 * PAGE - 4;
+	memcpy(pages + 3 * PAGE - 4, "end", 4);
+	reset(1)->state = (char *)pages + 3 * PAGE - 4;
 	CHECK_STRING(read_damaged(&layout, &is).state, "end");
-	pages[2 * PAGE - 1] = 'x';
+	pages[3 * PAGE - 1] = 'x';
 	CHECK_STRING(read_damaged(&layout, &is).state, "");
 
 	static const uint32_t lengths[] = {127, 128, 4096, INT32_MAX, UINT32_MAX};
@@ -457,8 +464,8 @@ static void test_statements(void)
 		NULL,
 		(char *)8,
 		(char *)UINT64_MAX,
-		(char *)pages + 2 * PAGE,
-		(char *)pages + 2 * PAGE - 17, // one byte is missing
+		(char *)pages + 3 * PAGE,
+		(char *)pages + 3 * PAGE - 17, // one byte is missing
 	};
 	for (size_t i = 0; i < sizeof(pointers) / sizeof(pointers[0]); i++) {
 		reset(1)->query = pointers[i];
@@ -521,10 +528,10 @@ static void test_last_statements(void)
 	CHECK(session.cut && session.last);
 	CHECK_INT(session.statement_size, 4096);
 	// It goes on behind the end of the mapping, and has no end there.
-	memset(pages + 2 * PAGE - 64, 'S', 64);
-	rest()->last = pages + 2 * PAGE - 64;
+	memset(pages + 3 * PAGE - 64, 'S', 64);
+	rest()->last = pages + 3 * PAGE - 64;
 	CHECK(!read_damaged(&layout, &is).statement);
-	pages[2 * PAGE - 1] = '\0';
+	pages[3 * PAGE - 1] = '\0';
 	CHECK_INT(read_damaged(&layout, &is).statement_size, 64 - 5 - 1);
 	stall_layout_deinit(&layout);
 	end();
@@ -552,13 +559,148 @@ static void test_last_statements_of_a_second_object(void)
 	CHECK(!session.statement || session.statement_size <= 4096);
 	second->length = 0;
 	CHECK(!read_damaged(&layout, &is).statement);
-	second->text = (char *)pages + 2 * PAGE;
+	second->text = (char *)pages + 3 * PAGE;
 	second->length = 6;
 	CHECK(!read_damaged(&layout, &is).statement);
-	rest()->last = pages + 2 * PAGE - 8;
+	rest()->last = pages + 3 * PAGE - 8;
 	CHECK(!read_damaged(&layout, &is).statement);
 	rest()->last = &shared->objects[1];
 	read_damaged(&layout, &is);
+	stall_layout_deinit(&layout);
+	end();
+}
+
+// Until a connection has run a statement, its object can have what an earlier connection left there.
+static void test_last_statements_of_others(void)
+{
+	struct stall_layout layout = {};
+	bool is;
+
+	begin(NULL);
+	describe(&layout);
+	char more[256];
+	snprintf(more, sizeof(more),
+		 "thd.start#clock=0 thd.last.1=%zu thd.last#length=%zu thd.last#begun=%d "
+		 "thd.last.1#begun=%zu",
+		 offsetof(struct second, text), offsetof(struct second, length), AT(begun),
+		 offsetof(struct second, begun));
+	add_last(&layout, more);
+	uint64_t now = stall_clock_ns(CLOCK_REALTIME);
+	snapshot->wall_ns = now;
+	struct second *second = &shared->second;
+	*second = (struct second){.text = put_text("COMMIT", 7), .length = 6, .begun = now};
+	struct object *object = rest();
+	object->last = second;
+	object->start = now / 1000;
+	object->begun = now;
+	CHECK(read_damaged(&layout, &is).statement != NULL);
+	// The pointer is to what another one runs meanwhile.
+	second->begun = now + 1;
+	CHECK(is && !read_damaged(&layout, &is).statement);
+	second->begun = now;
+	// It is from before the connection's last command.
+	object->start = now / 1000 + 6000;
+	CHECK(is && !read_damaged(&layout, &is).statement);
+	object->start = now / 1000 - 6000;
+	CHECK(is && !read_damaged(&layout, &is).statement);
+	object->start = now / 1000 - 100;
+	CHECK(read_damaged(&layout, &is).statement != NULL);
+	object->last = pages + 3 * PAGE - 12;
+	CHECK(is && !read_damaged(&layout, &is).statement);
+	stall_layout_deinit(&layout);
+	end();
+}
+
+static void test_idle_time(void)
+{
+	struct stall_layout layout = {};
+	char more[64];
+	bool is;
+
+	begin(NULL);
+	describe(&layout);
+	snprintf(more, sizeof(more), "thd.idle=%d thd.idle#clock=1", AT(idle));
+	CHECK_OK(stall_layout_add(&layout, more));
+	uint64_t now = stall_clock_ns(CLOCK_MONOTONIC) / 1000;
+	snapshot->begun_ns = now * 1000;
+	struct object *object = rest();
+	object->start = now - 5000000;
+	object->idle = now - 2000000;
+	CHECK_INT(read_damaged(&layout, &is).age_ns, 2000000000);
+	// A later command that is no statement.
+	object->idle = now - 7000000;
+	CHECK_INT(read_damaged(&layout, &is).age_ns, 5000000000);
+	object->idle = 0;
+	CHECK_INT(read_damaged(&layout, &is).age_ns, 5000000000);
+	// Not of one that runs something.
+	object = reset(1);
+	object->start = now - 5000000;
+	object->idle = now - 2000000;
+	CHECK_INT(read_damaged(&layout, &is).age_ns, 5000000000);
+	stall_layout_deinit(&layout);
+	end();
+}
+
+// One of two places names the thread, near the other fields or far from them.
+static void test_places_of_a_thread(void)
+{
+	static const char *const keys[] = {"thd.self.2=%d thd.self=%d",
+					   "thd.self.2=%d thd.self.3=%d"};
+
+	for (int i = 0; i < 2; i++) {
+		struct stall_layout layout = {};
+		struct stall_session session;
+		char more[64];
+		bool is;
+
+		begin(NULL);
+		describe(&layout);
+		snprintf(more, sizeof(more), keys[i], AT(self_2), i ? AT(begun) : AT(self));
+		CHECK_OK(stall_layout_add(&layout, more));
+		struct object *object = reset(1);
+		uint64_t block = object->self;
+		object->self = 0;
+		object->self_2 = block;
+		session = read_damaged(&layout, &is);
+		CHECK(is);
+		check_known(&session, 1);
+		object->self_2 = block + 1;
+		read_damaged(&layout, &is);
+		CHECK(!is);
+		object->begun = block;
+		read_damaged(&layout, &is);
+		CHECK_INT(is, i == 1);
+		stall_layout_deinit(&layout);
+		end();
+	}
+}
+
+// More than are read at a time, some with the same texts, of which a few are no connections.
+static void test_many(void)
+{
+	enum { MANY = 700 };
+	struct stall_layout layout = {};
+	size_t at = 0;
+
+	begin(NULL);
+	describe(&layout);
+	free(snapshot->threads);
+	snapshot->threads = calloc(MANY, sizeof(*snapshot->threads));
+	snapshot->thread_count = MANY;
+	for (int i = 0; i < MANY; i++)
+		snapshot->threads[i].fs_base =
+			i % 7 ? (uintptr_t)shared->threads[i % THREADS].block : (uintptr_t)pages;
+	struct stall_sessions sessions = read_all(&layout);
+	CHECK_INT(sessions.count, MANY - MANY / 7);
+	for (size_t i = 0; i < sessions.count; i++, at++) {
+		struct stall_session session = sessions.sessions[i];
+
+		at += at % 7 == 0;
+		CHECK_INT(session.thread, at);
+		session.thread = at % THREADS;
+		check_known(&session, session.thread);
+	}
+	stall_sessions_deinit(&sessions);
 	stall_layout_deinit(&layout);
 	end();
 }
@@ -587,7 +729,7 @@ static void test_layouts_of_others(void)
 	describe(&layout);
 	CHECK_OK(stall_layout_add(&layout, "thd.host#length=3 thd.state=-8 thd.last#delta=-4 "
 					   "thd.unknown=5 thd.database=1048568"));
-	struct object *last = (struct object *)(pages + 2 * PAGE) - 1;
+	struct object *last = (struct object *)(pages + 3 * PAGE) - 1;
 	*last = *reset(3);
 	shared->threads[3].object = last;
 	struct stall_sessions sessions = read_all(&layout);
@@ -795,6 +937,10 @@ int main(void)
 	test_statements();
 	test_last_statements();
 	test_last_statements_of_a_second_object();
+	test_last_statements_of_others();
+	test_idle_time();
+	test_places_of_a_thread();
+	test_many();
 	test_layouts_of_others();
 	test_line();
 	test_objects_that_change(true);
