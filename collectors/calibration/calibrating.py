@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stallscope.base.errors import StallscopeError
-from stallscope.collectors.calibration import metadata, search
+from stallscope.collectors.calibration import choice, metadata, search
 from stallscope.collectors.calibration.build import build_of
 from stallscope.collectors.calibration.hints import of_build
 from stallscope.collectors.calibration.memory import Memory, MemoryThread, open_memory
@@ -27,7 +27,10 @@ SECONDS = 10.0
 _LOOKS = 3
 """Comparisons with SQL."""
 _TEXT = 1024
-_MOST_TRANSACTIONS = 6
+_LOGGING_IN = (None, "unauthenticated user")
+"""The user of a connection that logs in. performance_schema has no command of it yet."""
+_MOST_TRANSACTIONS = 3
+_MOST_IDLE = 16
 
 
 class CalibrationError(StallscopeError):
@@ -46,7 +49,6 @@ def calibrate(
 
     Raises: CalibrationError, and errors of the probe.
     """
-    deadline = time.monotonic() + seconds
     try:
         with Staged(login, seconds) as staged:
             if staged.listener_pid and staged.listener_pid != pid:
@@ -55,39 +57,33 @@ def calibrate(
                     " of this server with --defaults-file"
                 )
             with open_memory(pid, seconds) as memory:
-                return _calibrate(pid, staged, memory, pack_dirs, deadline)
+                return _calibrate(staged, memory, pack_dirs)
     except SqlError as error:
         raise CalibrationError(f"no calibration: {error}") from error
 
 
-def _calibrate(
-    pid: int,
-    staged: Staged,
-    memory: Memory,
-    pack_dirs: Sequence[Path],
-    deadline: float,
-) -> Calibration:
+def _calibrate(staged: Staged, memory: Memory, pack_dirs: Sequence[Path]) -> Calibration:
     build = build_of(memory)
     if build is None:
         raise CalibrationError("the program cannot be identified: its beginning is not readable")
     hints = of_build(build, pack_dirs)
     own = staged.own()
-    with_id = _transactions(staged, memory.threads)
     subjects = _subjects(own, memory.threads)
-    found = search.find(memory, subjects, hints, with_id)
-    if found is not None and with_id:
-        still = _transactions(staged, memory.threads)
-        if not all(one in still for one in with_id):
-            found = search.find(memory, subjects, hints, still)
+    found = search.find(memory, subjects, hints)
     if found is None:
         raise CalibrationError(
             "no place in the memory of its threads is right for all of our own connections"
         )
-    chosen = _right_ids(memory, staged, found.layout)
-    found = search.Found(chosen, found.unknown)
+    for _ in range(_LOOKS):  # those of others end
+        if "transaction_id" in found.unknown:
+            with_id = _transactions(staged, memory.threads)
+            found = search.with_transactions(memory, found, with_id)
+    rows = staged.rows()
+    layout = choice.chosen(memory, rows, found.layout)
+    layout |= search.find_idle(memory, layout, _idle(staged, rows, memory.threads))
+    found = search.Found(layout, found.unknown)
     locks = _metadata(memory, staged, subjects, found.layout)
-    numbers = {thread.tid: thread.ns_tid for thread in memory.threads}
-    layout, wrong, compared = _compared(pid, staged, found.layout | locks, numbers, deadline)
+    layout, wrong, compared = _compared(memory, staged, found.layout | locks)
     return Calibration(
         build=build,
         program=(memory.exe or "").rpartition("/")[2],
@@ -113,23 +109,6 @@ def _subjects(own: Sequence[Known], threads: Sequence[MemoryThread]) -> list[sea
     return found
 
 
-def _right_ids(memory: Memory, staged: Staged, layout: Mapping[str, int]) -> dict[str, int]:
-    """Keep of the places of a connection's id those that most threads have right: some belong to
-    an earlier connection of the same thread."""
-    keys = [key for key in ("thd.id", "thd.id.2", "thd.id.3") if key in layout]
-    threads = [thread for thread in memory.threads if thread.fs_base]
-    pointers = memory.read([(thread.fs_base + layout["thd.tls"], 8) for thread in threads])
-    starts = [start for piece in pointers if (start := int.from_bytes(piece, "little"))]
-    listed = {known.connection for known in staged.rows()}
-    right: dict[str, int] = {}
-    for key in keys:
-        pieces = memory.read([(start + layout[key], 4) for start in starts])
-        right[key] = len({int.from_bytes(piece, "little") for piece in pieces} & listed)
-    kept = [layout[key] for key in keys if right[key] == max(right.values())]
-    others = {key: value for key, value in layout.items() if key not in keys}
-    return others | dict(zip(keys, kept, strict=False))
-
-
 def _metadata(
     memory: Memory, staged: Staged, subjects: Sequence[search.Subject], layout: Mapping[str, int]
 ) -> dict[str, int]:
@@ -144,6 +123,19 @@ def _metadata(
         memory, [one.thread for one in order], layout["thd.tls"]
     )
     return metadata.find(memory, first, second, rest, staged.lock)
+
+
+def _idle(
+    staged: Staged, rows: Sequence[Known], threads: Sequence[MemoryThread]
+) -> list[tuple[MemoryThread, tuple[int, int]]]:
+    """Return threads with the time since when their connection is idle: our own first."""
+    since = staged.idle()
+    found = [
+        (thread, since[known.connection])
+        for known in sorted(rows, key=lambda known: not known.own)
+        if known.connection in since and (thread := _thread_of(known, threads)) is not None
+    ]
+    return found[:_MOST_IDLE]
 
 
 def _transactions(
@@ -174,24 +166,25 @@ def _thread_of(known: Known, threads: Sequence[MemoryThread]) -> MemoryThread | 
 
 
 def _compared(
-    pid: int,
-    staged: Staged,
-    layout: Mapping[str, int],
-    numbers: Mapping[int, int],
-    deadline: float,
+    memory: Memory, staged: Staged, layout: Mapping[str, int]
 ) -> tuple[dict[str, int], list[str], int]:
-    """Compare with all connections that SQL shows; drop fields that are wrong for one. ``numbers``:
-    the server's own numbers of threads by ours."""
+    """Compare with all connections that SQL shows; drop fields that are wrong for one."""
+    numbers = {thread.tid: thread.ns_tid for thread in memory.threads}
     wrong: Counter[str] = Counter()
     connections: set[int] = set()
     for _ in range(_LOOKS):
+        begun = time.monotonic()
         before = {known.connection: known for known in staged.rows()}
-        seen = read_sessions(pid, layout, deadline - time.monotonic())
+        seen = read_sessions(memory, layout)
+        elapsed = time.monotonic() - begun
         after = {known.connection: known for known in staged.rows()}
         by_number = {session.connection: session for session in seen}
         for number, known in after.items():
             session = by_number.get(number)
-            if session is not None and known == before.get(number):
+            if session is None or known != before.get(number) or known.user in _LOGGING_IN:
+                continue
+            # It may have run something short in between.
+            if session.seconds is None or session.seconds > elapsed:
                 wrong.update(_differing(known, session, numbers.get(session.tid or 0)))
                 connections.add(number)
     if wrong["connection"]:
@@ -211,20 +204,21 @@ def _differing(known: Known, session: Session, os_tid: int | None) -> list[str]:
     of the thread whose memory has the connection."""
     host = (known.host or "").partition(":")[0]
     said, statement = _comparable(known.statement or "", (session.statement or "")[:_TEXT])
-    pairs: tuple[tuple[str, object, object], ...] = (
+    pairs: list[tuple[str, object, object]] = [
         ("connection", known.os_tid, os_tid),
-        ("user", known.user, session.user),
-        ("host", host, session.host),
         ("database", known.database, session.database),
         ("command", known.command, session.command),
         ("query", said, None if session.last else statement),
-    )
+    ]
+    if known.command == "Sleep" or known.own:
+        # While a routine runs, SQL names its definer.
+        pairs += [("user", known.user, session.user), ("host", host, session.host)]
     return [name for name, said, seen in pairs if said and seen and said != seen]
 
 
 def _comparable(said: str, seen: str) -> tuple[str, str]:
     """Return what can be compared of a statement's two texts: memory has it in the character set of
-    the client, and SQL may end it where it cannot be converted."""
+    the client, and SQL may end it where it cannot be converted, or after 1,024 bytes."""
     if said.isascii() and seen.isascii():
         return said, seen
     length = min(_ascii_length(said), _ascii_length(seen))

@@ -47,12 +47,12 @@ def of_process(pid: int, *, checked: bool = False) -> TargetLayout:
     try:
         with open_memory(pid, SECONDS) as memory:
             build = build_of(memory)
-        if build is None:
-            return TargetLayout({}, reason="the program cannot be identified")
-        calibration = stored.load(build)
-        if calibration is None:
-            return TargetLayout({}, build, reason="this build is not calibrated")
-        found = reading.check(pid, calibration, SECONDS) if checked else reading.Checked(0)
+            if build is None:
+                return TargetLayout({}, reason="the program cannot be identified")
+            calibration = stored.load(build)
+            if calibration is None:
+                return TargetLayout({}, build, reason="this build is not calibrated")
+            found = reading.check(memory, calibration) if checked else reading.Checked(0)
     except StallscopeError as error:
         return TargetLayout({}, reason=str(error))
     if found.misfit is not None:

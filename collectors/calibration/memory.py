@@ -28,6 +28,8 @@ MAX_BYTES = 16 << 20
 """Of one request; more is asked in several."""
 MAX_LINE = 64 << 20
 _WORD = 8
+_SESSIONS = (1 << 64) - 1
+"""In place of a count of pieces."""
 _ADDRESSES = (1 << 64) - 1
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -78,6 +80,18 @@ class Memory:
                 begin, size = at, 0
             size += length
         return found + self._read(pieces[begin:])
+
+    def sessions(self, layout: str) -> bytes:
+        """Return the probe's line of what the connections run: of the threads in ``threads``.
+
+        Raises: ProbeError.
+        """
+        text = layout.encode()
+        request = array("Q", [_SESSIONS, len(text)]).tobytes() + text
+        size = int.from_bytes(self._exchange(request, _WORD), "little")
+        if size > MAX_LINE:
+            raise ProbeError(f"{PROBE} memory: a line of {size} bytes")
+        return self._exchange(b"", size)
 
     def _read(self, pieces: Sequence[Piece]) -> list[bytes]:
         if not pieces:

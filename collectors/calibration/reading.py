@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stallscope.collectors import probe
 from stallscope.collectors.calibration import stored
+from stallscope.collectors.calibration.memory import Memory
 from stallscope.collectors.calibration.stored import Calibration
 from stallscope.model import memorysessions
 from stallscope.model.sessions import Moment, Session
@@ -25,23 +25,21 @@ class Checked(msgspec.Struct, frozen=True):
     """Why it does not fit."""
 
 
-def read_sessions(pid: int, layout: Mapping[str, int], seconds: float) -> tuple[Session, ...]:
+def read_sessions(memory: Memory, layout: Mapping[str, int]) -> tuple[Session, ...]:
     """Return what the connections of a process run now, by the probe's own reader.
 
     Raises: ProbeError.
     """
-    moments = _read(pid, layout, seconds)
+    moments = _read(memory, layout)
     return moments[0].sessions if moments else ()
 
 
-def _read(pid: int, layout: Mapping[str, int], seconds: float) -> tuple[Moment, ...]:
-    args = ["sessions", "--pid", str(pid), "--layout", stored.text(layout)]
-    data = probe.run(args, seconds=max(0.1, seconds))
-    return memorysessions.decode(data.splitlines())
+def _read(memory: Memory, layout: Mapping[str, int]) -> tuple[Moment, ...]:
+    return memorysessions.decode(memory.sessions(stored.text(layout)).splitlines())
 
 
-def check(pid: int, calibration: Calibration, seconds: float = 1.0) -> Checked:
+def check(memory: Memory, calibration: Calibration) -> Checked:
     """Try a kept calibration on a process. Asks no SQL. Raises: ProbeError."""
-    moments = _read(pid, calibration.layout, seconds)
+    moments = _read(memory, calibration.layout)
     count = len(moments[0].sessions) if moments else 0
     return Checked(count, memorysessions.misfit(moments))

@@ -9,10 +9,10 @@ right for each of our own connections, which differ on purpose, and wrong for no
 
 from __future__ import annotations
 
-import itertools
 import struct
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -23,13 +23,17 @@ from stallscope.collectors.sql.staged import Known
 
 __all__ = [
     "LEAST",
+    "MOST_PLACES",
     "OBJECT",
     "Clock",
     "Found",
     "Reader",
     "Subject",
     "find",
+    "find_idle",
     "is_pointer",
+    "key_of",
+    "with_transactions",
     "words_of",
 ]
 
@@ -62,8 +66,12 @@ _AUTOCOMMIT, _IN_TRANSACTION = 2, 1
 _OTHER_STATUS = 16 | 32 | 512 | 2048 | 8192 | 16384
 """SERVER_STATUS_AUTOCOMMIT, SERVER_STATUS_IN_TRANS, and other bits that a connection without a
 statement can have (mysql_com.h)."""
-_STATUS = _AUTOCOMMIT | _IN_TRANSACTION | _OTHER_STATUS
 _SLACK_US = 300
+_SECOND_US = 1_000_000
+_BEGUN_US = 1000
+"""Between two clock reads at the start of a statement."""
+_LEAST_IDLE = 0.8
+"""The least share of idle connections for which the place of their time must be right."""
 
 
 class Reader(Protocol):
@@ -89,29 +97,40 @@ class Found(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
 
 
-def _microseconds(words: array[int], at: int) -> int:
-    return words[at]
-
-
-def _seconds_and_rest(words: array[int], at: int) -> int:
-    """MariaDB to 10.2: ``start_time`` and ``start_time_sec_part``."""
-    return words[at] * 1_000_000 + words[at + 1] if words[at + 1] < 1_000_000 else 0
-
-
 class Clock(msgspec.Struct, frozen=True):
     """A clock by which servers keep the start of a statement."""
 
     number: int
     """``thd.start#clock``."""
     now_ns: Callable[[], int]
-    us: Callable[[array[int], int], int]
-    """Reads the words at an index as microseconds."""
+    seconds: bool = False
+    """MariaDB to 10.2 has ``start_time`` and ``start_time_sec_part``: seconds, and microseconds in
+    the next word."""
+
+    def window(self, moments: tuple[int, int]) -> tuple[int, int]:
+        """Return the earliest and the latest microsecond, of nanoseconds of CLOCK_MONOTONIC."""
+        ahead = (self.now_ns() - time.monotonic_ns()) // 1000
+        return moments[0] // 1000 + ahead - _SLACK_US, moments[1] // 1000 + ahead + _SLACK_US
+
+    def within(self, words: array[int], window: tuple[int, int]) -> list[int]:
+        """Return the indexes of the words that are such a time."""
+        least, most = window
+        if not self.seconds:
+            return [at for at, word in enumerate(words) if least <= word <= most]
+        first, last = least // _SECOND_US, most // _SECOND_US
+        return [
+            at
+            for at, word in enumerate(words[:-1])
+            if first <= word <= last
+            and words[at + 1] < _SECOND_US
+            and least <= word * _SECOND_US + words[at + 1] <= most
+        ]
 
 
 CLOCKS = (
-    Clock(0, time.time_ns, _microseconds),
-    Clock(1, time.monotonic_ns, _microseconds),
-    Clock(2, time.time_ns, _seconds_and_rest),
+    Clock(0, time.time_ns),
+    Clock(1, time.monotonic_ns),
+    Clock(2, time.time_ns, seconds=True),
 )
 
 
@@ -134,7 +153,7 @@ def find(
         objects = _objects(memory, subjects, place)
         found = _Fields(memory, subjects, objects, hints)
         if found.self and found.ids:
-            return _with_transactions(memory, found.result(place, query), place, transactions)
+            return with_transactions(memory, found.result(place, query), transactions)
     return None
 
 
@@ -209,13 +228,15 @@ def _with_statement(
     return [(candidates[number], 8 * at) for number, at in left]
 
 
-def _with_transactions(
-    memory: Reader, found: Found, place: int, transactions: Sequence[tuple[MemoryThread, int]]
+def with_transactions(
+    memory: Reader, found: Found, transactions: Sequence[tuple[MemoryThread, int]]
 ) -> Found:
     """Add where the id of a transaction is: in an object that the connection's points to, or in
     one further."""
     ids = [id_ for _, id_ in transactions]
-    unknown = Found(found.layout, (*found.unknown, "transaction_id"))
+    place = found.layout["thd.tls"]
+    others = tuple(field for field in found.unknown if field != "transaction_id")
+    unknown = Found(found.layout, (*others, "transaction_id"))
     if len(set(ids)) < LEAST_IDS:
         return unknown
     pointers = memory.read([(thread.fs_base + place, 8) for thread, _ in transactions])
@@ -241,8 +262,43 @@ def _with_transactions(
                     more["trx_t.mysql_thd"] = back
                 if len(path) == _TWO_STEPS:
                     more["thd.trx.1"] = 8 * path[1]
-                return Found(found.layout | more, found.unknown)
+                return Found(found.layout | more, others)
     return unknown
+
+
+def find_idle(
+    memory: Reader,
+    layout: Mapping[str, int],
+    idle: Sequence[tuple[MemoryThread, tuple[int, int]]],
+) -> dict[str, int]:
+    """Return where an idle connection has the time from which the server counts; nothing where that
+    is the start of its last statement.
+
+    It is right where the later one of it and the start is what the server says: a command that is
+    no statement has a start alone. ``idle``: threads, and the earliest and latest moment in
+    nanoseconds of CLOCK_MONOTONIC.
+    """
+    pointers = memory.read([(thread.fs_base + layout["thd.tls"], 8) for thread, _ in idle])
+    starts = [int.from_bytes(pointer, "little") for pointer in pointers]
+    objects = [words_of(data) for data in memory.read([(start, OBJECT) for start in starts])]
+    if "thd.start" not in layout or not objects or not (size := min(map(len, objects))):
+        return {}
+    at, clock = layout["thd.start"] // 8, CLOCKS[layout["thd.start#clock"]]
+    others = [
+        (words, moments)
+        for words, (_, moments) in zip(objects, idle, strict=True)
+        if at not in clock.within(words, clock.window(moments))
+    ]
+    found: Counter[tuple[int, int]] = Counter()
+    for clock in CLOCKS:
+        for words, moments in others:
+            within = clock.within(words[:size], clock.window(moments))
+            found.update((clock.number, index) for index in within)
+    for (number, at), right in found.most_common(1):
+        # Some have begun a statement since they were listed.
+        if right >= _LEAST_IDLE * len(others):
+            return {"thd.idle": 8 * at, "thd.idle#clock": number}
+    return {}
 
 
 def _further(
@@ -294,6 +350,7 @@ class _Fields:
         self._subjects = subjects
         self._known = [subject.known for subject in subjects]
         self._hints = hints
+        self._found: dict[str, int] = {}
         size = min(map(len, objects)) & ~7
         self._words = [words_of(data[:size]) for data in objects]
         self._halves = [array("I", data[:size]) for data in objects]
@@ -312,18 +369,18 @@ class _Fields:
         """Return all that was found."""
         layout = {"thd.tls": place, "thd.query": query}
         for number, offset in enumerate(self.self[:MOST_PLACES], 1):
-            layout[_key("self", number)] = offset
+            layout[key_of("self", number)] = offset
         unknown = []
         for number, offset in enumerate(self.ids[:MOST_PLACES], 1):
-            layout[_key("id", number)] = offset
+            layout[key_of("id", number)] = offset
         for field in ("user", "host", "database", "state"):
             found = self._text_places(field)
             if not found:
                 unknown.append(field)
             for number, (offset, counted) in enumerate(found[:MOST_PLACES], 1):
-                layout[_key(field, number)] = offset
+                layout[key_of(field, number)] = offset
                 if counted:
-                    layout[f"{_key(field, number)}#length"] = offset + 8
+                    layout[f"{key_of(field, number)}#length"] = offset + 8
         for field, offsets in (("command", self._commands()), ("status", self._statuses())):
             if len(offsets) == 1:
                 layout[f"thd.{field}"] = offsets[0]
@@ -331,6 +388,7 @@ class _Fields:
                 unknown.append(field)
         for search in (self._start, self._last):
             more = search()
+            self._found |= more
             layout |= more
             if not more:
                 unknown.append(search.__name__.strip("_"))
@@ -360,19 +418,11 @@ class _Fields:
         flags = [known.transaction for known in self._known]
         if len(set(flags)) < 2:
             return []
-        return self._ordered(
-            "status",
-            [
-                4 * at
-                for at, halves in enumerate(zip(*self._halves, strict=True))
-                if all(
-                    bool(half & _IN_TRANSACTION) == flag
-                    and half & _AUTOCOMMIT
-                    and not half & ~_STATUS
-                    for half, flag in zip(halves, flags, strict=True)
-                )
-            ],
-        )
+        places: Sequence[int] = range(len(self._halves[0]))
+        for halves, flag in zip(self._halves, flags, strict=True):
+            wanted = _AUTOCOMMIT | _IN_TRANSACTION if flag else _AUTOCOMMIT
+            places = [at for at in places if halves[at] & ~_OTHER_STATUS == wanted]
+        return self._ordered("status", [4 * at for at in places])
 
     def _start(self) -> dict[str, int]:
         """The start of the statement in microseconds: the first place, as later ones are of when it
@@ -385,18 +435,9 @@ class _Fields:
         hints = self._hints.get("start", ())
         first: dict[str, int] = {}
         for clock in CLOCKS:
-            ahead = (clock.now_ns() - time.monotonic_ns()) // 1000
-            found = [
-                8 * at
-                for at in range(len(self._words[0]) - 1)
-                if all(
-                    begin // 1000 - _SLACK_US
-                    <= clock.us(words, at) - ahead
-                    <= end // 1000 + _SLACK_US
-                    for words, (begin, end) in begun
-                )
-            ]
-            if begun and found:
+            places = [set(clock.within(words, clock.window(moments))) for words, moments in begun]
+            found = [8 * at for at in sorted(set.intersection(*places))] if places else []
+            if found:
                 start = self._ordered("start", found)[0]
                 here = {"thd.start": start, "thd.start#clock": clock.number}
                 if start in hints:
@@ -488,10 +529,9 @@ class _Fields:
         ]
         objects = self._memory.read([(self._words[first][index], _PSI) for index in at])
         candidates = [
-            (index, 8 * second)
+            (index, second)
             for index, data in zip(at, objects, strict=True)
-            for second, (word, length) in enumerate(_pairs(data))
-            if is_pointer(word) and length == len(wanted[0])
+            for second in _counted(data, len(wanted[0]))
         ]
         for i, text in zip(idle, wanted, strict=True):
             pieces = self._memory.read(
@@ -507,18 +547,52 @@ class _Fields:
             candidates = [
                 place for (place, *_), found in zip(left, texts, strict=True) if found == text
             ]
+        begun = self._last_begun(idle)
         for index, second in candidates:
-            return {"thd.last": 8 * index, "thd.last.1": second, "thd.last#length": second + 8}
+            starts = [(self._words[i][index], _PSI) for i in idle]
+            seconds = [words_of(data) for data in self._memory.read(starts)]
+            for word in begun:
+                same = _same(seconds, [self._words[i][word] for i in idle])
+                if same is not None:
+                    return {
+                        "thd.last": 8 * index,
+                        "thd.last.1": second,
+                        "thd.last#length": second + 8,
+                        "thd.last#begun": 8 * word,
+                        "thd.last.1#begun": same,
+                    }
         return {}
 
+    def _last_begun(self, idle: Sequence[int]) -> list[int]:
+        """Return where the time can be at which performance_schema saw the last statement begin.
 
-def _pairs(data: bytes) -> Iterable[tuple[int, int]]:
-    return ((word, after & 0xFFFFFFFF) for word, after in itertools.pairwise(words_of(data)))
+        Its object of the statement has the same. Until a connection has run one, it can have the
+        pointer and the time of the connection that had its memory before.
+        """
+        start = self._found.get("thd.start")
+        if start is None or CLOCKS[self._found["thd.start#clock"]].seconds:
+            return []
+        places: Sequence[int] = range(len(self._words[0]))
+        for i in idle:
+            words, us = self._words[i], self._words[i][start // 8]
+            places = [at for at in places if abs(words[at] // 1000 - us) <= _BEGUN_US]
+        return list(places)
+
+
+def _counted(data: bytes, length: int) -> Iterable[int]:
+    """Yield where a pointer is that this length follows."""
+    wanted = length.to_bytes(4, "little")
+    at = data.find(wanted)
+    while at >= 0:
+        if at % 8 == 0 and at and is_pointer(int.from_bytes(data[at - 8 : at], "little")):
+            yield at - 8
+        at = data.find(wanted, at + 1)
 
 
 def _value(text: str | None) -> bytes:
     return (text or "").encode()[: _TEXT - 1]
 
 
-def _key(field: str, number: int) -> str:
+def key_of(field: str, number: int) -> str:
+    """Return the key of a field's place, of which there are up to MOST_PLACES."""
     return f"thd.{field}" if number == 1 else f"thd.{field}.{number}"

@@ -45,11 +45,15 @@ WITHOUT_TID = """\
 SELECT ID, NULL, USER, HOST, DB, COMMAND, STATE, TIME, LEFT(INFO, 1024)
 FROM information_schema.PROCESSLIST"""
 
+IDLE = "SELECT ID, TIME_MS FROM information_schema.PROCESSLIST WHERE COMMAND = 'Sleep'"
 TRANSACTIONS = "SELECT trx_id, trx_mysql_thread_id FROM information_schema.INNODB_TRX"
 _LEAST_ADDRESS = 1 << 48
 TABLE = "SELECT 1 FROM performance_schema.setup_consumers LIMIT 1"
 SLEEP = "SELECT '{}', SLEEP({})"
 LOCK = "SELECT '{}', GET_LOCK('{}', {})"
+TAKEN = "SELECT '{}', GET_LOCK('{}', 0), SLEEP({})"
+_TAKEN_SECONDS = 0.03
+"""It ends long enough after its beginning for the two to be distinguished."""
 KILL = "KILL QUERY {}"
 
 # "MySQL thread id 7, OS thread handle 0x7f3a5c0f7700, query id 12 localhost root" of 5.6 (decimal
@@ -145,6 +149,21 @@ class Staged:
         """Return our own connections. Raises: SqlError."""
         return [known for known in self.rows() if known.own]
 
+    def idle(self) -> dict[int, tuple[int, int]]:
+        """Return since when connections are idle, by the server's own count: the earliest and the
+        latest moment in nanoseconds of CLOCK_MONOTONIC. Only where it counts in milliseconds.
+        Raises: SqlError."""
+        if not self._asking.version.mariadb:
+            return {}
+        asked = time.monotonic_ns()
+        rows = self._ask(lambda session: session.select(IDLE))
+        answered = time.monotonic_ns()
+        found = {}
+        for row in rows:
+            since = round(float(str(row[1])) * 1_000_000)
+            found[int(str(row[0]))] = (asked - since, answered - since)
+        return found
+
     def transactions(self) -> dict[int, int]:
         """Return the ids of InnoDB's transactions that have one of their own, by connection.
         Raises: SqlError."""
@@ -206,7 +225,7 @@ class Staged:
                 idle.run(f"SET pseudo_thread_id = {_OTHER_ID - idle.facts.connection}")
             with contextlib.suppress(StatementError):  # for a lock of its transaction
                 idle.select(TABLE)
-            self._last(idle, LOCK.format(secrets.token_hex(9), name, 0))
+            self._last(idle, TAKEN.format(secrets.token_hex(9), name, _TAKEN_SECONDS))
         self._begin(sleeping, SLEEP.format(secrets.token_hex(7), LONGEST))
         lock = LOCK.format(secrets.token_hex(11), name, LONGEST)
         self._begin(waiting, lock, prepared=True)

@@ -244,6 +244,14 @@ while True:
     while out:
         out = out[os.write(1, out):]
 """
+SESSIONS = """\
+head()
+word, size = struct.unpack("<QQ", take(16))
+print(hex(word), take(size), file=sys.stderr, flush=True)
+line = {line!r}
+os.write(1, struct.pack("<Q", len(line)) + line)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -340,8 +348,9 @@ def moment(*connections: int, rejected: int = 0) -> str:
 def test_a_kept_calibration_is_checked_without_sql(
     fake: Callable[[str], None], line: str, count: int, said: str | None
 ) -> None:
-    fake(f"print({line!r})")
-    found = reading.check(1, KEPT)
+    fake(SESSIONS.format(line=line.encode()))
+    with memory.open_memory(1, 60.0) as opened:
+        found = reading.check(opened, KEPT)
     assert found.connections == count
     assert (found.misfit is None) == (said is None)
     assert (said or "") in (found.misfit or "")
@@ -363,10 +372,7 @@ def test_a_capture_is_not_given_connections_that_do_not_fit(fake: Callable[[str]
 def test_the_layout_of_a_process(
     fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake(
-        "if sys.argv[1] == 'memory':\n    head()\n    sys.stdin.read()\n"
-        f"else:\n    print({moment(rejected=1)!r})"
-    )
+    fake(SESSIONS.format(line=moment(rejected=1).encode()))
     monkeypatch.setattr(layouts, "build_of", lambda memory: BUILD)
     known = layouts.of_process(1)
     assert (known.text, known.calibration, known.build) == ("", None, BUILD)

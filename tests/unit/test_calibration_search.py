@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 FS_BASE, OBJECTS, TEXTS = 0x7F0000010000, 0x7F1000000000, 0x7F2000000000
 PLACE, QUERY, SELF, ID, USER, HOST, DATABASE, STATE = -472, 96, 128, 512, 520, 536, 552, 568
-COMMAND, STATUS, START, LAST = 600, 608, 616, 640
+COMMAND, STATUS, START, LAST, BEGUN_NS = 600, 608, 616, 640, 720
 BEGUN = time.monotonic_ns() - 2_000_000_000
 
 KNOWN = (
@@ -267,21 +267,40 @@ def test_the_start_is_of_a_clock_that_is_known(clock: str) -> None:
     assert ("start" in found.unknown) == (clock == "wrong")
 
 
-def test_the_last_statement_behind_a_second_object() -> None:
+def with_second_objects(begun: bool = True) -> Server:
+    """Have the last statements in objects of their own, with the time of their beginning."""
     server = whole()
+    now = time.time_ns()
     for i, known in enumerate(KNOWN):
         second = 0x7F3000000000 + i * OBJECT
         server.regions[second] = bytearray(OBJECT)
         server.word(server.object(i) + LAST, second)
         server.word(second + 904, server.text(known.last or "none"))
         server.word(second + 912, len(known.last or "none"))
-    found = server.find()
+        if known.begun is None:
+            server.word(server.object(i) + START, now // 1000 - 1_000_000 * i)
+        server.word(server.object(i) + BEGUN_NS, now - 10**9 * i + 20_000)
+        server.word(second + 96, now - 10**9 * i + (20_000 if begun else 30_000))
+    return server
+
+
+def test_the_last_statement_behind_a_second_object() -> None:
+    found = with_second_objects().find()
     assert found is not None
     assert {k: v for k, v in found.layout.items() if k.startswith("thd.last")} == {
         "thd.last": LAST,
         "thd.last.1": 904,
         "thd.last#length": 912,
+        "thd.last#begun": BEGUN_NS,
+        "thd.last.1#begun": 96,
     }
+
+
+def test_a_second_object_without_the_same_beginning_can_be_another_connection_s() -> None:
+    found = with_second_objects(begun=False).find()
+    assert found is not None
+    assert not {k for k in found.layout if k.startswith("thd.last")}
+    assert "last" in found.unknown
 
 
 def same_statement(server: Server) -> None:
