@@ -26,6 +26,7 @@ from tests.bench import (
     endurance,
     fit,
     inproc,
+    introspection,
     overhead,
     pause,
     probes,
@@ -51,6 +52,10 @@ probes   what watching waits costs, and whether it is right and in time: exact, 
 inproc   what the in-process library costs a server that has it inside: lock, transfer, stack,
          contended-pass, contended-storm, memory, reader, share, throughput-oltp_point_select,
          throughput-oltp_write_only; by its name alone: soak, of --minutes
+introspection
+         connections read from memory, compared with SQL under load, and the time that it takes;
+         mysql55, mysql97, mariadb, mariadb114, mariadb114-stripped, postgres, postgres17; many:
+         thousands of connections
 agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
          pt-stalk
 overhead what the agent costs where nothing waits, by its parts, and whether it is in time:
@@ -89,6 +94,7 @@ BENCHES: dict[str, Callable[..., Iterator[Section]]] = {
     "corpus": corpus.sections,
     "fit": fit.sections,
     "inproc": inproc.sections,
+    "introspection": introspection.sections,
     "overhead": overhead.sections,
     "probes": probes.sections,
     "soak": endurance.sections,
