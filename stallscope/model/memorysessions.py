@@ -46,6 +46,7 @@ class _Line(msgspec.Struct, frozen=True):
     transaction_id: Index | None = None
     age_ms: Annotated[float, msgspec.Meta(ge=0, le=1e15)] | None = None
     statement: str | None = None
+    cut: bool = False
     last: bool = False
 
 
@@ -109,6 +110,8 @@ def _moment(line: bytes) -> Moment:
 
 def _session(line: _Line) -> Session:
     statement = line.statement or None
+    if statement and line.cut:
+        statement = statement.rstrip("\ufffd")  # a part of its last character
     if statement and line.last and not statements.begins_as_statement(statement):
         statement = None  # something else is there now
     command = line.command_name

@@ -51,13 +51,18 @@ _STATEMENTS = """
     REFRESH COMMENT CHECKPOINT REASSIGN ABORT END
 """
 _VERBS = frozenset(_STATEMENTS.split())
-_FIRST_WORD = re.compile(r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/|\()*+([A-Za-z]{2,12})\b")
+_FIRST_WORD = re.compile(
+    r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/|\()*+"
+    r"(?:([A-Za-z]{2,4})(?=\s|/\*|;?\Z)|([A-Za-z]{5,12})\b)"
+)
+"""A short one has to stand alone: one in some thousands of random texts begins with one of two
+letters, and a sign behind it."""
 
 
 def begins_as_statement(text: str) -> bool:
     """Return whether the text begins with a word that statements begin with."""
     found = _FIRST_WORD.match(text[:MAX_INPUT])
-    return found is not None and found[1].upper() in _VERBS
+    return found is not None and (found[1] or found[2]).upper() in _VERBS
 
 
 class Statement(msgspec.Struct, frozen=True):

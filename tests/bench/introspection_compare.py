@@ -187,7 +187,8 @@ def _same(expected: object, seen: object) -> Outcome:
 
 
 def _cut(text: str | None) -> str | None:
-    return None if text is None else text[:MAX_STATEMENT]
+    """Leave out what is too long, and a part of a last character."""
+    return None if text is None else text[:MAX_STATEMENT].rstrip("\ufffd")
 
 
 def _last(facts: Facts, session: Session) -> Outcome:

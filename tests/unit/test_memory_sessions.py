@@ -106,9 +106,30 @@ def test_texts_are_cut_and_printable() -> None:
 def test_the_last_statement_is_one() -> None:
     assert only(statement="SELECT 1", last=True).statement == "SELECT 1"
     assert only(statement="SELECT 1", last=True).last
+    for other in (
+        "DO 1",
+        "use shop",
+        "END",
+        "end;",
+        "SET/**/a=1",
+        "select@@version",
+        "(SELECT(1))",
+    ):
+        assert only(statement=other, last=True).statement == other
     for other in ("shop", "ELECT 1", "\x00\x01", "/* a", "caching_sha2_password"):
         assert only(statement=other, last=True).statement is None
     assert only(statement="shop").statement == "shop"  # it runs: the server parses it
+
+
+def test_random_characters_are_no_statement() -> None:
+    """The challenge of a login that is still in the memory of the first packet."""
+    for other in ("dO@2x(Zm7f{\\;P`p4Q|;", "DO(Zm7f{\\;P`p4Q|;abc", "xa;Zm7f", "set-0Aq"):
+        assert only(statement=other, last=True).statement is None
+
+
+def test_a_character_that_was_cut_is_left_out() -> None:
+    assert only(statement="SELECT 'gr\ufffd\ufffd", cut=True).statement == "SELECT 'gr"
+    assert only(statement="SELECT '\ufffd", cut=False).statement == "SELECT '\ufffd"
 
 
 def test_own_connections_are_marked() -> None:
