@@ -199,8 +199,8 @@ static struct stall_error *answer(struct memory *memory, const struct piece *pie
 }
 
 // Of the threads that there were at the beginning.
-static struct stall_error *answer_sessions(struct memory *memory,
-					   const struct stall_layout *layout, int out)
+static struct stall_error *answer_sessions(struct memory *memory, const struct stall_layout *layout,
+					   int out)
 {
 	_cleanup_(stall_sessions_deinit) struct stall_sessions sessions = {};
 	_cleanup_(stall_json_deinit) struct stall_json json;

@@ -23,14 +23,21 @@ static struct stall_error *add(struct stall_server *server, pid_t pid)
 	return err;
 }
 
+// Of several processes, those that have ended are left out: a server's connections come and go.
 struct stall_error *stall_targets_init(struct stall_server *server, const pid_t *pids, size_t count)
 {
+	_cleanup_error_ struct stall_error *ended = NULL;
+
 	for (size_t i = 0; i < count; i++) {
 		struct stall_error *err = add(server, pids[i]);
-		if (err)
+		if (err && err->code != STALL_ERROR_NO_PROCESS)
 			return err;
+		if (!err)
+			continue;
+		stall_error_destroy(ended);
+		ended = err;
 	}
-	return NULL;
+	return server->target_count ? NULL : no_cleanup_ptr(ended);
 }
 
 void stall_targets_deinit(struct stall_server *server)

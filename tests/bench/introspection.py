@@ -200,7 +200,7 @@ def measure_postgres(server_type: type[Postgres], sizes: Sizes, seed: int) -> Me
                 return Look(asking.look(), facts)
 
             def shoot() -> tuple[Shot, Look]:
-                shot = one_shot((server.pid, *(facts for facts in clients.facts())))
+                shot = one_shot((server.pid, *clients.facts()))
                 return shot, Look(asking.look(), clients.facts())
 
             _compare(found, sizes, clients, look, shoot)

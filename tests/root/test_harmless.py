@@ -193,6 +193,28 @@ def test_serving_probe_outlives_its_worker_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("root", "bpf")
+def test_a_process_that_has_ended_is_left_out_of_several() -> None:
+    """Connections of PostgreSQL come and go between the list and the probe."""
+    with Target("eintr", "1") as ended:
+        pass
+    with (
+        Target("eintr", "1") as target,
+        serving(target.pid, "bpf", "--pid", str(ended.pid)) as process,
+    ):
+        assert [one.pid for one in ask_snap(process).processes] == [target.pid]
+    done = subprocess.run(
+        [str(probe.find()), "serve", "--pid", str(ended.pid), "--pid", str(target.pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("stallscope-probe: no process ")
+
+
+@pytest.mark.needs("root", "bpf")
 def test_serving_probe_ends_with_its_target() -> None:
     with Target("exiter") as target, serving(target.pid, "bpf") as process:
         ask_snap(process)
