@@ -151,15 +151,17 @@ class Client:
         )
         self._connected = connected = self.dialect.connect(place, self._know)
         self.connections += 1
-        if place.quiet and rng.random() < 0.6:
-            self._idle()
-        for sql in self.dialect.settings():
-            connected.run(sql)
-        while not self.end.is_set() and rng.random() > 0.06:
-            self._act(connected)
-        self.facts = None
-        self._connected = None
-        connected.close()
+        try:
+            if place.quiet and rng.random() < 0.6:
+                self._idle()
+            for sql in self.dialect.settings():
+                connected.run(sql)
+            while not self.end.is_set() and rng.random() > 0.06:
+                self._act(connected)
+        finally:
+            self.facts = None
+            self._connected = None
+            connected.close()
 
     def _idle(self) -> None:
         self.end.wait(self.rng.expovariate(1 / IDLE_SECONDS))

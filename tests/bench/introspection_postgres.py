@@ -80,8 +80,12 @@ class Wire:
         self.status = b"I"
         """Idle, in a Transaction, or in one with an Error."""
         words = f"user\0{user}\0database\0{database}\0\0".encode()
-        end.sendall(struct.pack("!ii", len(words) + 8, PROTOCOL) + words)
-        self._answer()
+        try:
+            end.sendall(struct.pack("!ii", len(words) + 8, PROTOCOL) + words)
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, sql: str) -> list[list[str | None]]:
         text = sql.encode() + b"\0"
@@ -146,7 +150,11 @@ def _error(body: bytes) -> ServerError:
 def _connect(server: Postgres, user: str, database: str, address: str, host: str | None) -> Wire:
     if host is None:
         end = socket.socket(socket.AF_UNIX)
-        end.connect(str(server.folder / f".s.PGSQL.{PORT}"))
+        try:
+            end.connect(str(server.folder / f".s.PGSQL.{PORT}"))
+        except BaseException:
+            end.close()
+            raise
     else:
         end = socket.create_connection((address, PORT), source_address=(host, 0))
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
