@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from stallscope.analyzers.analysis import Edge
-from stallscope.model.capture import Capture, LockKind
+from stallscope.model.capture import OF_TABLES, Capture, LockKind
 
 __all__ = ["Graph", "build"]
 
@@ -92,6 +92,15 @@ def build(capture: Capture) -> Graph:
         owner = by_tid.get((lock.process, lock.owner_tid), by_tid.get((-1, lock.owner_tid)))
         if owner is not None:
             edges.append(Edge(waiter=index, owner=owner, lock=thread.lock, source=lock.source))
+    # No connection waits for a lock of tables that it has itself: it was granted, and the thread
+    # has not run since. In a burst its wait is from an earlier capture.
+    unstable |= {
+        edge.lock
+        for edge in edges
+        if edge.owner == edge.waiter
+        and edge.lock is not None
+        and capture.locks[edge.lock].kind in OF_TABLES
+    }
     graph = Graph(edges, unstable)
     # A lock whose owner changed during the capture closes no cycle: the new owner may have been
     # waiting for it when its stack was read.

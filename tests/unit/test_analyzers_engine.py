@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stallscope.model.capture import Capture
+from stallscope.model.capture import OF_TABLES, Capture, LockKind
 from tests.unit.costs import cpu_seconds
 from tests.unit.scenes import (
     COND,
@@ -101,6 +101,20 @@ def test_a_thread_that_waits_for_itself(analyze: Analyze) -> None:
     assert analysis.cycles == ((9,),)
     assert analysis.findings[0].signature == "mutex-deadlock"
     assert any("itself" in text for text in analysis.findings[0].evidence)
+
+
+@pytest.mark.parametrize("kind", sorted(OF_TABLES))
+def test_a_waiter_of_a_lock_of_tables_that_is_its_own_was_granted_it(
+    analyze: Analyze, kind: LockKind
+) -> None:
+    """In a burst its wait is from an earlier capture: it has not run since."""
+    scenery = Scenery()
+    lock = scenery.lock(owner=9, kind=kind)
+    scenery.add(f"{FUTEX}, again, {SESSION}", tid=9, lock=lock)
+    scenery.add(f"{FUTEX}, again, {SESSION}", times=5, lock=lock)
+    analysis = analyze(scenery)
+    assert analysis.cycles == ()
+    assert "mutex-deadlock" not in [finding.signature for finding in analysis.findings]
 
 
 def test_a_ring_of_words_that_moved_is_none(analyze: Analyze) -> None:
