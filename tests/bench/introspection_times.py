@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -23,7 +24,12 @@ def calibrated(pid: int) -> tuple[float, dict[str, int]]:
     argv = [sys.executable, "-P", "-m", "stallscope", "calibrate", "-p", str(pid), "--json"]
     begun = time.monotonic()
     done = subprocess.run(
-        argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        argv,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     seconds = time.monotonic() - begun
     if done.returncode != 0:
@@ -37,7 +43,12 @@ def checked(pid: int, count: int) -> list[float]:
     another program, as the threads of this one keep the interpreter busy."""
     argv = [sys.executable, "-P", "-m", "tests.bench.introspection_times", str(pid), str(count)]
     done = subprocess.run(
-        argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        argv,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     if done.returncode != 0:
         raise BenchError(f"the check of a calibration failed: {done.stderr[-500:]}")
