@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 from stallscope.analyzers.analysis import Edge
@@ -18,11 +19,12 @@ _OWNERLESS = frozenset({LockKind.COND, LockKind.SEM})
 class Graph:
     """Each thread waits for at most one owner."""
 
-    def __init__(self, edges: Sequence[Edge], unstable: frozenset[int]) -> None:
+    def __init__(self, edges: Sequence[Edge], unstable: AbstractSet[int]) -> None:
         self.edges = tuple(edges)
         self.by_waiter = {edge.waiter: edge for edge in edges}
         self.unstable = unstable
-        """Locks whose two reads differed: their owner may be of another moment."""
+        """Locks whose two reads differed, or that a waiter has been granted: their owner may be of
+        another moment."""
 
     @cached_property
     def ends(self) -> dict[int, tuple[int, int]]:
@@ -82,7 +84,7 @@ def build(capture: Capture) -> Graph:
             by_tid.setdefault((thread.process, thread.tid), index)
             by_tid.setdefault((-1, thread.tid), index)
     edges: list[Edge] = []
-    unstable = frozenset(index for index, lock in enumerate(capture.locks) if not lock.stable)
+    unstable = {index for index, lock in enumerate(capture.locks) if not lock.stable}
     for index, thread in enumerate(capture.threads):
         if thread.lock is None or not 0 <= thread.lock < len(capture.locks):
             continue
@@ -92,15 +94,10 @@ def build(capture: Capture) -> Graph:
         owner = by_tid.get((lock.process, lock.owner_tid), by_tid.get((-1, lock.owner_tid)))
         if owner is not None:
             edges.append(Edge(waiter=index, owner=owner, lock=thread.lock, source=lock.source))
-    # No connection waits for a lock of tables that it has itself: it was granted, and the thread
-    # has not run since. In a burst its wait is from an earlier capture.
-    unstable |= {
-        edge.lock
-        for edge in edges
-        if edge.owner == edge.waiter
-        and edge.lock is not None
-        and capture.locks[edge.lock].kind in OF_TABLES
-    }
+        # No connection waits for a lock of tables that it has itself: it was granted, and the
+        # thread has not run since. In a burst its wait is from an earlier capture.
+        if owner == index and lock.kind in OF_TABLES:
+            unstable.add(thread.lock)
     graph = Graph(edges, unstable)
     # A lock whose owner changed during the capture closes no cycle: the new owner may have been
     # waiting for it when its stack was read.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from stallscope.collectors.calibration.search import MOST_PLACES, Reader, key_of
+from stallscope.collectors.calibration.search import MOST_PLACES, Reader, key_of, starts_of
 from stallscope.collectors.sql.staged import Known
 
 __all__ = ["chosen"]
@@ -32,8 +32,7 @@ def chosen(memory: Reader, rows: Sequence[Known], layout: Mapping[str, int]) -> 
     ``rows``: all connections that SQL shows.
     """
     threads = [thread for thread in memory.threads if thread.fs_base]
-    pointers = memory.read([(thread.fs_base + layout["thd.tls"], 8) for thread in threads])
-    starts = [start for piece in pointers if (start := int.from_bytes(piece, "little"))]
+    starts = [start for start in starts_of(memory, threads, layout["thd.tls"]) if start]
     ids, numbers = _ids(memory, starts, {known.connection for known in rows}, layout)
     found = _replaced(layout, "id", [_Place(offset, counted=False) for offset in ids])
     # While a routine runs, SQL names its definer.

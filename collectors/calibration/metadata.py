@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from stallscope.collectors.calibration.memory import MemoryThread
-from stallscope.collectors.calibration.search import OBJECT, Reader, is_pointer, words_of
+from stallscope.collectors.calibration.search import OBJECT, Reader, is_pointer, starts_of, words_of
 
 __all__ = ["Locker", "find", "lockers"]
 
@@ -36,8 +36,7 @@ class Locker(msgspec.Struct, frozen=True):
 
 def lockers(memory: Reader, threads: Sequence[MemoryThread], place: int) -> list[Locker]:
     """Return the objects of these threads; ``place`` is ``thd.tls``."""
-    pointers = memory.read([(thread.fs_base + place, 8) for thread in threads])
-    starts = [int.from_bytes(pointer, "little") for pointer in pointers]
+    starts = starts_of(memory, threads, place)
     objects = memory.read([(start, OBJECT) for start in starts])
     return [Locker(start, data) for start, data in zip(starts, objects, strict=True)]
 

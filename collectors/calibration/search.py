@@ -33,6 +33,7 @@ __all__ = [
     "find_idle",
     "is_pointer",
     "key_of",
+    "starts_of",
     "with_transactions",
     "words_of",
 ]
@@ -138,13 +139,12 @@ def find(
     memory: Reader,
     subjects: Sequence[Subject],
     hints: Mapping[str, Sequence[int]],
-    transactions: Sequence[tuple[MemoryThread, int]] = (),
 ) -> Found | None:
-    """Return the layout; None where no place is right for all subjects.
+    """Return the layout; None where no place is right for all subjects. The transaction's id is
+    unknown until ``with_transactions``.
 
     ``subjects``: our own connections, among them two that run statements. ``hints``: offsets by
     field that debug information gives; of several right offsets they are taken first.
-    ``transactions``: threads with the ids of their transactions.
     """
     running = [subject for subject in subjects if subject.known.statement]
     if len(running) < 2 or len(subjects) < LEAST:
@@ -153,8 +153,15 @@ def find(
         objects = _objects(memory, subjects, place)
         found = _Fields(memory, subjects, objects, hints)
         if found.self and found.ids:
-            return with_transactions(memory, found.result(place, query), transactions)
+            return found.result(place, query)
     return None
+
+
+def starts_of(memory: Reader, threads: Sequence[MemoryThread], place: int) -> list[int]:
+    """Return where the objects of these threads begin, 0 where there is none; ``place`` is
+    ``thd.tls``."""
+    pointers = memory.read([(thread.fs_base + place, 8) for thread in threads])
+    return [int.from_bytes(pointer, "little") for pointer in pointers]
 
 
 def words_of(data: bytes) -> array[int]:
@@ -232,15 +239,13 @@ def with_transactions(
     memory: Reader, found: Found, transactions: Sequence[tuple[MemoryThread, int]]
 ) -> Found:
     """Add where the id of a transaction is: in an object that the connection's points to, or in
-    one further."""
+    one further. ``transactions``: threads with the ids of theirs."""
     ids = [id_ for _, id_ in transactions]
-    place = found.layout["thd.tls"]
     others = tuple(field for field in found.unknown if field != "transaction_id")
     unknown = Found(found.layout, (*others, "transaction_id"))
     if len(set(ids)) < LEAST_IDS:
         return unknown
-    pointers = memory.read([(thread.fs_base + place, 8) for thread, _ in transactions])
-    starts = [int.from_bytes(pointer, "little") for pointer in pointers]
+    starts = starts_of(memory, [thread for thread, _ in transactions], found.layout["thd.tls"])
     objects = [words_of(data) for data in memory.read([(start, OBJECT) for start in starts])]
     paths: list[tuple[int, ...]] = [
         (at,)
@@ -278,8 +283,7 @@ def find_idle(
     no statement has a start alone. ``idle``: threads, and the earliest and latest moment in
     nanoseconds of CLOCK_MONOTONIC.
     """
-    pointers = memory.read([(thread.fs_base + layout["thd.tls"], 8) for thread, _ in idle])
-    starts = [int.from_bytes(pointer, "little") for pointer in pointers]
+    starts = starts_of(memory, [thread for thread, _ in idle], layout["thd.tls"])
     objects = [words_of(data) for data in memory.read([(start, OBJECT) for start in starts])]
     if "thd.start" not in layout or not objects or not (size := min(map(len, objects))):
         return {}
@@ -331,8 +335,7 @@ def _same(objects: Sequence[array[int]], values: Sequence[int]) -> int | None:
 
 
 def _objects(memory: Reader, subjects: Sequence[Subject], place: int) -> list[bytes]:
-    pointers = memory.read([(s.thread.fs_base + place, 8) for s in subjects])
-    starts = [int.from_bytes(pointer, "little") for pointer in pointers]
+    starts = starts_of(memory, [subject.thread for subject in subjects], place)
     return memory.read([(start, OBJECT) for start in starts])
 
 
@@ -392,7 +395,7 @@ class _Fields:
             layout |= more
             if not more:
                 unknown.append(search.__name__.strip("_"))
-        return Found(layout, tuple(unknown))
+        return Found(layout, (*unknown, "transaction_id"))
 
     def _ordered(self, field: str, offsets: list[int]) -> list[int]:
         hints = self._hints.get(field, ())

@@ -76,14 +76,14 @@ class Measured:
     statements: int = 0
 
 
-def _mysql_servers() -> dict[str, Callable[..., SqlServer]]:
-    return {"mysql55": MySQL55, "mysql97": MySQL97, "mariadb": MariaDB, "mariadb114": MariaDB114}
-
-
-SERVERS = (
-    *("mysql55", "mysql97", "mariadb", "mariadb114", "mariadb114-stripped"),
-    *("postgres", "postgres17"),
-)
+MYSQLS: dict[str, type[SqlServer]] = {
+    "mysql55": MySQL55,
+    "mysql97": MySQL97,
+    "mariadb": MariaDB,
+    "mariadb114": MariaDB114,
+}
+POSTGRES: dict[str, type[Postgres]] = {"postgres": Postgres, "postgres17": Postgres17}
+SERVERS = (*MYSQLS, "mariadb114-stripped", *POSTGRES)
 
 
 def sections(server_name: str, quick: bool, only: Sequence[str]) -> Iterator[Section]:
@@ -115,14 +115,12 @@ def _own_state() -> Iterator[None]:
 
 
 def _measured(name: str, sizes: Sizes, seed: int) -> Measured:
-    if name == "postgres":
-        return measure_postgres(Postgres, sizes, seed)
-    if name == "postgres17":
-        return measure_postgres(Postgres17, sizes, seed)
+    if name in POSTGRES:
+        return measure_postgres(POSTGRES[name], sizes, seed)
     with ExitStack() as stack:
         port = introspection_mysql.free_port()
         options = introspection_mysql.options(port)
-        server = _mysql_servers()[name.partition("-")[0]](*options, parent=MEMORY)
+        server = MYSQLS[name.partition("-")[0]](*options, parent=MEMORY)
         if name.endswith("-stripped"):
             assert isinstance(server, MariaDB114)
             server.executable = str(stack.enter_context(_stripped()))

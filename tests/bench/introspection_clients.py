@@ -14,10 +14,26 @@ from typing import Protocol
 
 from tests.bench.stats import BenchError
 
-__all__ = ["Client", "Dialect", "Facts", "Fleet", "Place", "Refused", "fleet"]
+__all__ = [
+    "HOSTS",
+    "LOCK_SECONDS",
+    "ROWS",
+    "SCHEMAS",
+    "USERS",
+    "Client",
+    "Dialect",
+    "Facts",
+    "Fleet",
+    "Place",
+    "Refused",
+    "common_statements",
+    "fleet",
+]
 
 SCHEMAS = ("shop", "stock", "people", "log_of_all")
 USERS = ("anna", "bert", "carla", "user_of_16_chars")
+HOSTS = (None, None, None, "127.0.0.2", "127.0.0.33", "127.1.0.4")
+"""Addresses to come from; None: by the socket."""
 ROWS = 40
 """Of a table on whose rows connections wait for each other."""
 LOCKS = 12
@@ -84,8 +100,6 @@ class Connected(Protocol):
 class Dialect(Protocol):
     """A server's SQL, and how to connect to it."""
 
-    hosts: Sequence[str | None]
-
     def connect(self, place: Place, know: Callable[[Facts], None]) -> Connected:
         """Connect; ``know`` takes the facts whenever they change."""
 
@@ -101,6 +115,18 @@ class Dialect(Protocol):
 
     def settings(self) -> Sequence[str]:
         """Return statements that limit how long a connection waits."""
+
+
+def common_statements(rng: random.Random, word: str) -> tuple[str, ...]:
+    """Return quick statements of every dialect that have the word in them."""
+    number = rng.randrange(ROWS)
+    return (
+        f"SELECT '{word}', {rng.random()}",
+        f"SELECT v /* {word} */ FROM shop.contended WHERE id = {number}",
+        f"INSERT INTO shop.notes (text) VALUES ('{word}')",
+        f"UPDATE shop.notes SET text = '{word}' WHERE id = {-number - 1}",
+        f"(SELECT '{number}') UNION (SELECT '{word}')",
+    )
 
 
 @dataclass
@@ -146,7 +172,7 @@ class Client:
         place = Place(
             user=rng.choice(USERS),
             database=rng.choice((None, *SCHEMAS, *SCHEMAS)),
-            host=rng.choice(self.dialect.hosts),
+            host=rng.choice(HOSTS),
             quiet=rng.random() < 0.5,
         )
         self._connected = connected = self.dialect.connect(place, self._know)

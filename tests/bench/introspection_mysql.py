@@ -21,6 +21,7 @@ from tests.bench.introspection_clients import (
     Facts,
     Place,
     Refused,
+    common_statements,
 )
 from tests.bench.introspection_compare import Said
 from tests.support.servers import SqlServer
@@ -34,7 +35,6 @@ else:
     _Connection = Connection
 
 LOCK_WAIT_TIMEOUT, DEADLOCK = 1205, 1213
-HOSTS = ("127.0.0.2", "127.0.0.33", "127.1.0.4")
 UNAUTHENTICATED = "unauthenticated user"
 NETWORK = frozenset(
     {"Reading from net", "Writing to net", "Receiving from client", "Sending to client"}
@@ -241,8 +241,6 @@ class MySQLConnected:
 class MySQLDialect:
     """MySQL and MariaDB."""
 
-    hosts: Sequence[str | None] = (None, None, None, *HOSTS)
-
     def __init__(self, server: SqlServer, port: int) -> None:
         self._server = server
         self._port = port
@@ -251,15 +249,10 @@ class MySQLDialect:
         return MySQLConnected(self._server, self._port, place, know)
 
     def statements(self, rng: random.Random, word: str) -> Sequence[str]:
-        number = rng.randrange(ROWS)
         return (
-            f"SELECT '{word}', {rng.random()}",
-            f"SELECT v /* {word} */ FROM shop.contended WHERE id = {number}",
+            *common_statements(rng, word),
             f"SET @last = '{word}'",
-            f"INSERT INTO shop.notes (text) VALUES ('{word}')",
             f"SHOW TABLES FROM shop LIKE '{word[:60]}'",
-            f"UPDATE shop.notes SET text = '{word}' WHERE id = {-number - 1}",
-            f"(SELECT {number}) UNION (SELECT '{word}')",
             f"SELECT BENCHMARK(20000, REVERSE('{word[:90]}'))",
             f"SELECT REPEAT('{word[:50]}', 3000)",
         )

@@ -17,6 +17,7 @@ from tests.bench.introspection_clients import (
     Facts,
     Place,
     Refused,
+    common_statements,
 )
 from tests.bench.introspection_compare import Said
 from tests.bench.stats import BenchError
@@ -25,7 +26,6 @@ from tests.support.servers import Postgres
 __all__ = ["Asking", "PostgresDialect", "options", "prepare"]
 
 PORT = 5432
-HOSTS = ("127.0.0.2", "127.0.0.33", "127.1.0.4")
 EXPECTED = frozenset({"55P03", "40P01", "25P02"})
 """lock_not_available, deadlock_detected, in_failed_sql_transaction."""
 PROTOCOL = 3 << 16
@@ -238,8 +238,6 @@ class PostgresConnected:
 class PostgresDialect:
     """PostgreSQL."""
 
-    hosts: Sequence[str | None] = (None, None, None, *HOSTS)
-
     def __init__(self, server: Postgres, address: str) -> None:
         self._server = server
         self._address = address
@@ -251,14 +249,9 @@ class PostgresDialect:
         return PostgresConnected(wire, place, know)
 
     def statements(self, rng: random.Random, word: str) -> Sequence[str]:
-        number = rng.randrange(ROWS)
         return (
-            f"SELECT '{word}', {rng.random()}",
-            f"SELECT v /* {word} */ FROM shop.contended WHERE id = {number}",
+            *common_statements(rng, word),
             f"SET application_name = '{word[:40]}'",
-            f"INSERT INTO shop.notes (text) VALUES ('{word}')",
-            f"UPDATE shop.notes SET text = '{word}' WHERE id = {-number - 1}",
-            f"(SELECT '{number}') UNION (SELECT '{word}')",
             f"SELECT count(*), '{word[:90]}' FROM generate_series(1, 20000)",
             f"SELECT repeat('{word[:50]}', 3000)",
         )

@@ -21,16 +21,8 @@ PATIENCE = 120.0
 
 def calibrated(pid: int) -> tuple[float, dict[str, int]]:
     """Return the seconds of the whole command, and the layout that it found."""
-    argv = [sys.executable, "-P", "-m", "stallscope", "calibrate", "-p", str(pid), "--json"]
     begun = time.monotonic()
-    done = subprocess.run(
-        argv,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = _run("stallscope", "calibrate", "-p", str(pid), "--json")
     seconds = time.monotonic() - begun
     if done.returncode != 0:
         raise BenchError(f"calibrate ended with {done.returncode}: {done.stderr.strip()}")
@@ -41,19 +33,23 @@ def calibrated(pid: int) -> tuple[float, dict[str, int]]:
 def checked(pid: int, count: int) -> list[float]:
     """Return the milliseconds in which a kept calibration is found, and tried on the process: of
     another program, as the threads of this one keep the interpreter busy."""
-    argv = [sys.executable, "-P", "-m", "tests.bench.introspection_times", str(pid), str(count)]
-    done = subprocess.run(
-        argv,
+    done = _run("tests.bench.introspection_times", str(pid), str(count))
+    if done.returncode != 0:
+        raise BenchError(f"the check of a calibration failed: {done.stderr[-500:]}")
+    found: list[float] = json.loads(done.stdout)
+    return found
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of the checkout."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", *words],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    if done.returncode != 0:
-        raise BenchError(f"the check of a calibration failed: {done.stderr[-500:]}")
-    found: list[float] = json.loads(done.stdout)
-    return found
 
 
 def _checks(pid: int, count: int) -> list[float]:
