@@ -291,11 +291,16 @@ class Staged:
         self._set(session, begun=(before, 0))
 
     def _wait(self) -> None:
-        """Wait until the statements are in the wait that they are for."""
+        """Wait until the statements are in the wait that they are for, and those of the others have
+        ended: a client has the answer before the server shows the connection as idle."""
         while True:
-            states = {known.connection: known.state for known in self.rows()}
+            own = self.own()
+            states = {known.connection: known.state for known in own}
             now = time.monotonic_ns()
-            missing = False
+            running = {session.facts.connection for session in self._running}
+            missing = any(
+                known.command != "Sleep" for known in own if known.connection not in running
+            )
             for session in self._running:
                 begun = self._own[session.facts.connection].begun
                 if begun is None or begun[1]:
