@@ -34,6 +34,7 @@ COMMANDS = {
     "pack": "make packs: names and layouts of programs, for hosts without debug files",
     "signatures": "show the signature catalog, or check a signature file",
     "triggers": "show the agent's triggers, or check a trigger file",
+    "notify": "send a test notification to each destination",
     "completion": "print a shell completion script",
     "run": "start a server with the in-process library, where BPF and ptrace are not permitted",
     "inproc": "show and configure in-process libraries of running servers",
@@ -170,6 +171,10 @@ def command_module(name: str) -> Command:
             from stallscope.commands import triggers
 
             return triggers
+        case "notify":
+            from stallscope.commands import notify
+
+            return notify
         case "completion":
             from stallscope.commands import completion
 

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stallscope.notify.settings import Destination
+
 __all__ = [
     "AgentSettings",
     "BurstSettings",
@@ -79,11 +81,18 @@ class HookSettings(_Settings, frozen=True):
 
 
 class NotifySettings(_Settings, frozen=True):
-    """``[notify]``: what is run or called for an incident."""
+    """``[notify]``: how notifications are made, and the simplest destinations."""
 
     command: list[str] = []
     webhook: str | None = None
-    deadline: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
+    deadline: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
+    """Of the command and the webhook here."""
+    hold: Annotated[float, msgspec.Meta(ge=0, le=60)] = 5.0
+    """Seconds that a notification waits for the verdict."""
+    critical_threads: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
+    """A stall of so many threads is critical."""
+    link: str = ""
+    """Address of an incident for people; ``{id}`` stands for its id."""
 
 
 class BurstSettings(_Settings, frozen=True):
@@ -119,5 +128,7 @@ class AgentSettings(CommonSettings, frozen=True):
     plugin: HookSettings = HookSettings()
     notify: NotifySettings = NotifySettings()
     commands: tuple[CommandSettings, ...] = ()
+    destinations: tuple[Destination, ...] = ()
+    """Each name once."""
     triggers: tuple[TriggerSettings, ...] = ()
     """Those that are enabled, each name once."""

@@ -25,6 +25,8 @@ from stallscope.collectors.triggers.settings import (
     TriggerSettings,
 )
 from stallscope.model.waitkinds import GROUPS, KINDS
+from stallscope.notify import settings as destinations
+from stallscope.notify.settings import Destination
 from stallscope.server import innodbnumbers
 
 __all__ = ["DEFAULTS", "TriggerFileError", "defaults", "load"]
@@ -74,6 +76,7 @@ class _Written(
     plugin: HookSettings | msgspec.UnsetType = msgspec.UNSET
     notify: NotifySettings | msgspec.UnsetType = msgspec.UNSET
     command: list[CommandSettings] = []
+    destination: list[Destination] = []
     trigger: list[TriggerSettings] = []
 
 
@@ -93,7 +96,9 @@ _File = cast(
 )
 """Also the settings of CommonSettings, each of them optional."""
 
-_reader = Reader("triggers file", TriggerFileError, {"trigger": "name", "command": "name"})
+_reader = Reader(
+    "triggers file", TriggerFileError, {"trigger": "name", "command": "name", "destination": "name"}
+)
 
 
 def defaults() -> AgentSettings:
@@ -128,6 +133,7 @@ def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
     triggers |= {trigger.name: trigger for trigger in written.trigger}
     changes["triggers"] = tuple(t for t in triggers.values() if t.enabled)
     changes["commands"] = tuple(written.command)
+    changes["destinations"] = tuple(written.destination)
     return msgspec.structs.replace(base, **changes)
 
 
@@ -172,6 +178,7 @@ class _Checker:
         for number, command in enumerate(self._written.command):
             self._program(["command", number, "run"], f"command {command.name!r}", command.run)
         self._hooks()
+        self._destinations()
         for number, trigger in enumerate(self._written.trigger):
             if trigger.enabled or trigger.variable or trigger.wait:
                 _Trigger(self, number, trigger).check()
@@ -201,11 +208,24 @@ class _Checker:
         notify = self._written.notify
         if isinstance(notify, NotifySettings):
             self._program(["notify", "command"], "notify.command", notify.command)
-            if notify.webhook is not None and not re.match(r"https?://[^\s]+$", notify.webhook):
+            why = None if notify.webhook is None else destinations.check_url(notify.webhook)
+            if why is not None:
+                self._fail(["notify", "webhook"], f"notify.webhook: {why}")
+
+    def _destinations(self) -> None:
+        names: list[str] = []
+        for number, destination in enumerate(self._written.destination):
+            name = destinations.named(destination)
+            found = destinations.check(destination)
+            if found is not None:
+                key, why = found
+                self._fail(["destination", number, key], f"destination {name!r}: {key}: {why}")
+            if name in names:
                 self._fail(
-                    ["notify", "webhook"],
-                    f"notify.webhook: {notify.webhook!r} is not a URL, write http:// or https://",
+                    ["destination", number, "name"],
+                    f"destination {name!r} is defined twice: give each a 'name'",
                 )
+            names.append(name)
 
     def _program(self, place: Sequence[str | int], what: str, run: Sequence[str]) -> None:
         if run and not run[0].startswith("/"):

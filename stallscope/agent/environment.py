@@ -16,6 +16,7 @@ from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Incident
 from stallscope.model.waitlines import WaitLine
+from stallscope.notify.alerts import Alerts
 
 __all__ = ["Environment", "Plan"]
 
@@ -33,8 +34,12 @@ class Environment(Protocol):
     def reload(self) -> AgentSettings:
         """Read the triggers file again. Raises: StallscopeError."""
 
+    def alerts(self) -> Alerts:
+        """Return what notifies of the stalls; its destinations change with ``reload``."""
+
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
-        """Notify of ``start``, ``fire``, ``stall``, ``end`` and ``stop``."""
+        """Print ``stall`` and ``end``; run the hooks of ``start``, ``fire``, ``end`` and
+        ``stop``."""
 
     def count_waits(self, line: WaitLine) -> None:
         """Count the waits of a line."""

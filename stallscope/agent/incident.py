@@ -256,6 +256,8 @@ class IncidentMachine:
         self._recovery_ns = recovery_ns
         self._burst_ns = round(burst.interval * NS)
         self._add_fired(event.fired)
+        # First of all: whatever fails later, somebody is notified.
+        self._emit(Notify(self.number, "open", self.value(), stored=False))
         trigger, capture = event.fired.trigger, event.capture
         refusal = self._limits.refusal(now.ns)
         self._records = self._limits.room is None

@@ -61,7 +61,7 @@ from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
 from stallscope.model.samples import Sample
-from stallscope.store import DiskGuard, Retention, Store
+from stallscope.store import DiskGuard, Retention, Store, read_incident
 from stallscope.store.records import encode
 
 __all__ = ["Agent"]
@@ -93,6 +93,12 @@ HURRY_NS = 3 * NS // 2
 WIND_DOWN_NS = 20 * NS
 """How long the end of a pass waits for captures and verdicts."""
 WIND_DOWN_PAUSE = 0.1
+HOOKED = ("fire", "stall", "end")
+"""Events of an incident that are printed, or have a hook."""
+DELIVERY_SECONDS = 0.4
+"""How long a stop waits for notifications; they are in the outbox."""
+PASS_DELIVERY_SECONDS = 5.0
+"""The same at the end of a pass, which nobody waits for."""
 
 
 class Agent:
@@ -122,6 +128,7 @@ class Agent:
         self._environment = environment
         self._verdicts = verdicts
         self._clock = clock or Clock()
+        self._alerts = environment.alerts()
         self._backend = environment.backend(settings, self.events.put)
         self.incidents = Incidents(settings, lambda: self._backend.takes_bursts)
         self._runner = CommandRunner(
@@ -211,10 +218,12 @@ class Agent:
         since = self._clock.now_ns() - round(HISTORY_SECONDS * NS)
         return self._samples.since(since), self._waits.since(since)
 
-    def notify(self, event: str, incident: Incident, folder: Path | None) -> None:
+    def notify(self, event: str, number: int, incident: Incident, folder: Path | None) -> None:
         """Notify of an incident, and keep the store within its limits after its end."""
         try:
-            self._environment.notify(event, incident, folder)
+            self._alerts.take(event, number, incident, folder)
+            if event in HOOKED:
+                self._environment.notify(event, incident, folder)
         except Exception as error:
             _log.error("cannot notify of %s: %s: %s", event, type(error).__name__, error)
         if event == "end":
@@ -223,6 +232,7 @@ class Agent:
     def _begin(self) -> None:
         for name in self._store.recover():
             _log.warning("incident %s was left open by an agent that ended: interrupted", name)
+            self._notify_recovered(name)
         self._adopt()
         self._backend.start(self._target.server.pids)
         self._environment.notify("start", None, None)
@@ -230,6 +240,11 @@ class Agent:
         now = self._clock.now_ns()
         self._check_disk(now)
         self._take_while(lambda: not self._disk_checked, now + FIRST_DISK_NS)
+
+    def _notify_recovered(self, name: str) -> None:
+        folder = self._store.incidents / name
+        with contextlib.suppress(StallscopeError):
+            self._alerts.recovered(read_incident(folder).incident, folder)
 
     def _adopt(self) -> None:
         """Start the collectors of the current server process."""
@@ -311,6 +326,7 @@ class Agent:
         self._check_disk(now)
         self._runner.flush(self.incidents.open, now)
         self.feed(Polled(bool(engine.breached), engine.over_ns))
+        self._alerts.calm(bool(engine.breached))
         if self._resting and self._target.running and not self._at_rest(now):
             self._resting = False
             self._polled_ns = now
@@ -519,6 +535,8 @@ class Agent:
         self._target.close()
         # Its time is over; a later capture would go into a spool that no longer exists.
         closing.join(STOP_SECONDS)
+        ended = self._plan.seconds is not None and not self._stopping
+        self._alerts.delivery.close(PASS_DELIVERY_SECONDS if ended else DELIVERY_SECONDS)
         self._environment.notify("stop", None, None)
 
 

@@ -239,7 +239,8 @@ class AnalyzeCaptures(msgspec.Struct, frozen=True):
 
 
 class Notify(msgspec.Struct, frozen=True):
-    """Notify of ``fire`` at once, of ``stall`` and ``end`` when earlier writes are on disk.
+    """Notify of what happened to an incident: ``open``, ``fire``, ``stall`` (its verdict is there,
+    or will not come soon) or ``end``.
 
     ``stored``: the incident has a folder.
     """

@@ -71,8 +71,9 @@ class Loop(Protocol):
     def history(self) -> tuple[Iterable[bytes], Iterable[bytes]]:
         """Return the samples, and the lines of waits, of the last minute."""
 
-    def notify(self, event: str, incident: Incident, folder: Path | None) -> None:
-        """Notify of ``fire``, ``stall`` or ``end``."""
+    def notify(self, event: str, number: int, incident: Incident, folder: Path | None) -> None:
+        """Notify of ``open``, ``fire``; ``verdict`` and, once that is on disk, ``stall``;
+        ``ending`` and then ``end``. ``folder`` is None where there is none."""
 
 
 class CommandRunner:
@@ -199,18 +200,27 @@ class CommandRunner:
         )
 
     def _notify(self, command: Notify) -> None:
-        value, event = command.value, command.event
-        folder = self._folders[command.incident]
+        value, event, number = command.value, command.event, command.incident
+        if event == "open":
+            self._loop.notify(event, number, value, None)
+            return
+        folder = self._folders[number]
         if event == "fire":
-            self._loop.notify(event, value, folder.path)
+            self._loop.notify(event, number, value, folder.path)
             return
         if event == "stall":
             self._metrics.incidents[verdict_name(value.verdict)] += 1
         if event == "end":
-            del self._folders[command.incident]
+            del self._folders[number]
+
+        def notify(event: str) -> None:
+            named = msgspec.structs.replace(value, id=folder.path.name)
+            self._loop.notify(event, number, named, folder.path if command.stored else None)
+
+        # The writer can be late: a disk that hangs must not hold back a notification.
+        notify("ending" if event == "end" else "verdict")
 
         def written(_: None) -> None:
-            named = msgspec.structs.replace(value, id=folder.path.name)
-            self._loop.notify(event, named, folder.path if command.stored else None)
+            notify(event)
 
         self._writer.submit(lambda: None, written)

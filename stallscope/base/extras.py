@@ -9,7 +9,7 @@ from stallscope.base.errors import StallscopeError
 
 __all__ = ["EXTRAS", "how_to_install", "is_installed", "require"]
 
-EXTRAS = {"top": "textual", "report": "jinja2", "parquet": "duckdb"}
+EXTRAS = {"top": "textual", "report": "jinja2", "parquet": "duckdb", "apprise": "apprise"}
 """For each extra of pyproject.toml the module that it installs."""
 
 
@@ -37,6 +37,8 @@ def require(extra: str, what: str) -> None:
                 import jinja2  # noqa: F401
             case "parquet":
                 import duckdb  # noqa: F401
+            case "apprise":
+                import apprise  # noqa: F401
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module
         why = "is not installed" if missing else f"cannot be loaded ({error})"

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from stallscope.agent import backends, notifications, sources
+from stallscope.agent import backends, sources
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.environment import Plan
 from stallscope.agent.events import Put, Signal
+from stallscope.agent.hooks import Hooks
 from stallscope.agent.loop import Agent
 from stallscope.agent.output import LOG_FORMATS, LineWriter, lines_to, logging_to
 from stallscope.agent.probe_session import ProbeSettings
@@ -29,11 +30,12 @@ from stallscope.base.priority import raise_priority
 from stallscope.collectors.processes import Selector, Server
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
-from stallscope.commands import _options, _rings, _sql, _store
+from stallscope.commands import _notify, _options, _rings, _sql, _store
 from stallscope.commands._metricsfile import MetricsFile
 from stallscope.model.capture import Capture
 from stallscope.model.incident import Incident
 from stallscope.model.waitlines import WaitLine
+from stallscope.notify.alerts import Alerts
 from stallscope.reporters import agentlines
 from stallscope.server.families import family
 from stallscope.store import Store
@@ -45,6 +47,7 @@ __all__ = ["CommandEnvironment", "add_arguments", "agent", "settings_of", "signa
 
 _log = logging.getLogger(__name__)
 
+PRINTED = ("stall", "end")
 CAPTURE_SECONDS = 10.0
 """The deadline of py-spy and gdb."""
 
@@ -85,12 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_signatures_argument(what)
     notify = parser.add_argument_group("notifications")
     notify.add_argument("--json", action="store_true", help="print each event as a line of JSON")
-    notify.add_argument(
-        "--notify-command",
-        metavar="COMMAND",
-        help="run COMMAND for each incident, without a shell; see its STALLSCOPE_… variables",
-    )
-    notify.add_argument("--webhook", metavar="URL", help="post each incident to URL as JSON")
+    _notify.add_arguments(notify)
     notify.add_argument(
         "--prometheus",
         type=Path,
@@ -135,7 +133,9 @@ class CommandEnvironment:
             None if args.prometheus is None else MetricsFile(args.prometheus, [server], _warn)
         )
         self._output = output
-        self._notifier = self._make_notifier(settings_of(args))
+        settings = settings_of(args)
+        self._hooks = _hooks(settings)
+        self._alerts = _notify.alerts(args, settings, store.dest)
         self._has_begun = False
 
     def sources(
@@ -195,15 +195,21 @@ class CommandEnvironment:
     def reload(self) -> AgentSettings:
         """Read the triggers file again."""
         settings = settings_of(self._args)
-        self._notifier = self._make_notifier(settings)
+        self._alerts.delivery.configure(_notify.receivers(self._args, settings))
+        self._alerts.rules = _notify.rules(settings)
+        self._hooks = _hooks(settings)
         return settings
 
+    def alerts(self) -> Alerts:
+        """Return what notifies of the stalls."""
+        return self._alerts
+
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
-        """Print an event, and send the user's notifications."""
-        if incident is not None and event in notifications.NOTIFIED:
+        """Print an event, and run its hook."""
+        if incident is not None and event in PRINTED:
             for line in agentlines.render(event, incident, folder, as_json=self._args.json):
                 self._output.put(line)
-        self._notifier.notify(event, incident, folder)
+        self._hooks.run(event, incident, folder)
 
     def count_waits(self, line: WaitLine) -> None:
         """Count the waits."""
@@ -217,33 +223,28 @@ class CommandEnvironment:
 
     def failures(self) -> dict[str, int]:
         """Return how many notifications failed, and how many lines could not be printed."""
-        return {"hook": self._notifier.failed, "output": self._output.dropped}
-
-    def _make_notifier(self, settings: AgentSettings) -> notifications.Notifier:
-        args, notify = self._args, settings.notify
-        command = tuple(notify.command) or None
-        if args.notify_command is not None:
-            command = notifications.command_words(args.notify_command)
-        webhook = args.webhook or notify.webhook
-        return notifications.Notifier(
-            command,
-            None if webhook is None else notifications.webhook_url(webhook),
-            plugins={
-                "start": settings.plugin.before_stalk,
-                "fire": settings.plugin.before_collect,
-                "end": settings.plugin.after_collect,
-                "stop": settings.plugin.after_stalk,
-            },
-            plugin_seconds=settings.plugin.deadline,
-            command_seconds=notify.deadline,
-            webhook_seconds=notify.deadline,
-        )
+        return {
+            "hook": self._hooks.failed,
+            "notification": self._alerts.delivery.failed,
+            "output": self._output.dropped,
+        }
 
     def _login(self, server: Server) -> Login:
         login, notes = _sql.login(self._args, server)
         for note in notes:
             _log.warning("%s", note)
         return login
+
+
+def _hooks(settings: AgentSettings) -> Hooks:
+    plugin = settings.plugin
+    commands = {
+        "start": plugin.before_stalk,
+        "fire": plugin.before_collect,
+        "end": plugin.after_collect,
+        "stop": plugin.after_stalk,
+    }
+    return Hooks(commands, plugin.deadline)
 
 
 def _warn(text: str) -> None:

@@ -59,6 +59,12 @@ class Verdict(msgspec.Struct, frozen=True):
     threads: Count = 0
     blocker: str | None = None
     """One line: ``thread 4711 "connection", waiting``."""
+    statement: str | None = None
+    """What the blocker runs, in one line without literals."""
+    remedy: str | None = None
+    """What ends the stall: one line."""
+    share: float = 0.0
+    """Of the threads that have something to do: those that it holds up."""
 
 
 class CaptureEntry(msgspec.Struct, frozen=True):

@@ -29,6 +29,8 @@ from stallscope.model.incident import Incident, Verdict
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import Moment, Sessions
 from stallscope.model.waitlines import WaitLine
+from stallscope.notify.alerts import Alerts, Rules
+from stallscope.notify.delivery import Delivery
 from stallscope.store import Store, listing, read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentlog import Messages
@@ -177,6 +179,7 @@ class FakeEnvironment:
         self.sessions: Callable[[], Sessions] | None = None
         self.more: tuple[Status, ...] = ()
         self.layout: str | None = None
+        self.made_alerts = Alerts(Delivery(None, ()), Rules(), time.monotonic_ns)
 
     def sources(
         self, server: Server, settings: AgentSettings, use_layout: Callable[[str], None]
@@ -198,6 +201,9 @@ class FakeEnvironment:
         if self.reload_error is not None:
             raise StallscopeError(self.reload_error)
         return self.settings
+
+    def alerts(self) -> Alerts:
+        return self.made_alerts
 
     def notify(self, event: str, incident: Incident | None, folder: Path | None) -> None:
         if incident is not None and folder is None:

@@ -259,11 +259,15 @@ def test_each_transition_leads_somewhere_and_each_state_is_reached() -> None:
     assert reached == set(State)
 
 
-def test_the_capture_is_asked_for_before_all_else() -> None:
+def test_a_notification_is_decided_and_the_capture_asked_for_before_all_else() -> None:
     driver = Driver()
     driver.fire()
     kinds = [type(command) for command in driver.commands]
-    assert kinds == [TakeCapture, FetchSessions, OpenFolder, Notify]
+    assert kinds == [Notify, TakeCapture, FetchSessions, OpenFolder, Notify]
+    assert [command.event for command in driver.commands if isinstance(command, Notify)] == [
+        "open",
+        "fire",
+    ]
 
 
 def test_a_limit_of_captures_limits_no_notification() -> None:

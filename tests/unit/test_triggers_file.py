@@ -269,7 +269,7 @@ def test_the_page_has_every_key_trigger_and_function() -> None:
         key
         for kind in (AgentSettings, TriggerSettings, CommandSettings, HookSettings, BurstSettings)
         for key in kind.__struct_encode_fields__
-        if key not in ("commands", "triggers")
+        if key not in ("commands", "triggers", "destinations")
     ]
     wanted = [*keys, *names(triggerfile.defaults())]
     assert [key for key in wanted if f"`{key}`" not in page and f"`[{key}]`" not in page] == []

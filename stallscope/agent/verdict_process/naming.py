@@ -16,7 +16,7 @@ from stallscope.model.capture import Capture
 from stallscope.model.incident import Verdict
 from stallscope.model.sessions import Sessions, annotate, redact
 from stallscope.reporters.sentence import Speaker
-from stallscope.reporters.sessions import session
+from stallscope.reporters.sessions import session, statement
 from stallscope.server.statements import normalize
 
 __all__ = ["name_capture", "name_together", "verdict_of"]
@@ -95,7 +95,17 @@ def verdict_of(analysis: Analysis) -> Verdict | None:
         confidence=round(finding.confidence, 3),
         threads=finding.threads,
         blocker=blocker,
+        statement=_statement(analysis, finding.blocker),
+        remedy=one_line(finding.remedies[0], 300) if finding.remedies else None,
+        share=round(finding.impact.share, 3),
     )
+
+
+def _statement(analysis: Analysis, blocker: Blocker | None) -> str | None:
+    """Return what the blocker runs; its literals are gone since the sessions were written."""
+    if blocker is None or blocker.thread is None:
+        return None
+    return statement(analysis.capture.threads[blocker.thread], 300) or None
 
 
 def _who(analysis: Analysis, blocker: Blocker) -> str:

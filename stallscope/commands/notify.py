@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send a test notification to the destinations of a configuration."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import socket
+import time
+from pathlib import Path
+
+from stallscope.base.errors import Exit, UsageError
+from stallscope.base.text import clean
+from stallscope.collectors.triggers import triggerfile
+from stallscope.commands import _notify
+from stallscope.model.incident import Fired, Incident, TargetEntry, Verdict
+from stallscope.notify.alert import Alert, Event
+from stallscope.notify.receiver import Receiver, SendError
+
+__all__ = ["EPILOG", "add_arguments", "run"]
+
+EPILOG = """\
+examples:
+  stallscope notify --test --triggers /etc/stallscope/db1.toml
+  stallscope notify --test --triggers /etc/stallscope/db1.toml --only pager
+  stallscope notify --test --webhook https://example.org/hook
+"""
+
+_EVENTS: tuple[Event, ...] = ("stall", "end")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--test",
+        action="store_true",
+        required=True,
+        help="send the stall of a server called TEST, and its end, to each destination",
+    )
+    parser.add_argument(
+        "--triggers", type=Path, metavar="FILE", help="the file with the destinations"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only this destination"
+    )
+    _notify.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> Exit:
+    """Send to all at once; print a line for each."""
+    settings = triggerfile.defaults() if args.triggers is None else triggerfile.load(args.triggers)
+    found = _notify.receivers(args, settings)
+    unknown = set(args.only) - {receiver.name for receiver in found}
+    if unknown:
+        names = ", ".join(receiver.name for receiver in found) or "none"
+        raise UsageError(f"--only {min(unknown)}: no destination has this name; there are: {names}")
+    chosen = [receiver for receiver in found if not args.only or receiver.name in args.only]
+    if not chosen:
+        raise UsageError("no destination: give --triggers FILE, --webhook or --notify-command")
+    works = True
+    with concurrent.futures.ThreadPoolExecutor(len(chosen)) as pool:
+        for receiver, why in zip(chosen, pool.map(_try, chosen), strict=True):
+            works = works and why is None
+            print(f"{receiver.name}: {'sent, with its end' if why is None else clean(why)}")
+    return Exit.DONE if works else Exit.FAILED
+
+
+def _try(receiver: Receiver) -> str | None:
+    """Send; return why that failed."""
+    alert = _alert()
+    for event in _EVENTS:
+        if event == "end" and not receiver.resolves:
+            continue
+        try:
+            receiver.send(event, alert)
+        except SendError as error:
+            return f"not sent ({event}): {error}"
+        except Exception as error:
+            return f"not sent ({event}): internal error: {type(error).__name__}: {error}"
+    return None
+
+
+def _alert() -> Alert:
+    now, host = time.time_ns(), socket.gethostname()
+    incident = Incident(
+        id=f"test-{now}",
+        start_ns=now,
+        end_ns=now,
+        target=TargetEntry(0, "TEST", host=host),
+        triggers=(Fired("test", "somebody ran stallscope notify --test", now),),
+        verdict=Verdict(
+            "test",
+            "This is a test: no server stalls",
+            1.0,
+            threads=1,
+            blocker="thread 1, connection 1, user test",
+            statement="SELECT ?",
+            remedy="nothing: this is a test",
+        ),
+    )
+    return Alert(f"{host}/test-{now}", incident, host, "warning")

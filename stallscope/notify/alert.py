@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is notified of one stall, and the words for it that all destinations share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from stallscope.base.text import one_line
+from stallscope.model.incident import Incident
+from stallscope.notify.settings import Severity
+
+__all__ = ["SERVERS_OWN", "Alert", "Event", "facts", "severity", "summary", "title"]
+
+Event = Literal["stall", "update", "end"]
+"""``stall``: it began; ``update``: more is known, for destinations that keep the alert; ``end``: it
+is over."""
+
+CRITICAL_SHARE = 0.5
+"""Of the threads that have something to do."""
+SERVERS_OWN = ("no-answer",)
+"""Triggers that fire where the whole server stands still."""
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """One stall, as it is known now."""
+
+    key: str
+    """The same in all notifications of a stall, also after a restart of the agent: destinations
+    recognize a repetition by it."""
+    incident: Incident
+    """Its latest incident: a stall of an hour has several."""
+    host: str
+    severity: Severity
+    over: bool = False
+    path: str | None = None
+    """The incident's folder; None: it is not stored."""
+    link: str | None = None
+    """Where people can read more."""
+
+
+def severity(incident: Incident, critical_threads: int) -> Severity:
+    """Return how bad it is, by its impact: a server that does not answer, half of the working
+    threads, or so many threads, are critical.
+    """
+    verdict = incident.verdict
+    if any(fired.trigger in SERVERS_OWN for fired in incident.triggers):
+        return "critical"
+    if verdict is None:
+        return "warning"
+    wide = verdict.share >= CRITICAL_SHARE and verdict.threads > 1
+    return "critical" if wide or verdict.threads >= critical_threads else "warning"
+
+
+def title(alert: Alert) -> str:
+    """Return one line that names the stall and the server."""
+    incident = alert.incident
+    server = f"{incident.target.name} on {alert.host}"
+    verdict = incident.verdict
+    if verdict is not None:
+        what = verdict.signature or "unknown stall"
+        return one_line(f"{server}: {what}, {_threads(verdict.threads)}", 250)
+    fired = incident.triggers[0].trigger if incident.triggers else "stall"
+    return one_line(f"{server}: {fired}", 250)
+
+
+def summary(alert: Alert) -> str:
+    """Return one line that says what happens."""
+    verdict = alert.incident.verdict
+    if verdict is not None:
+        return one_line(verdict.title, 500)
+    fired = alert.incident.triggers
+    return one_line(fired[0].why if fired else "no verdict", 500)
+
+
+def facts(alert: Alert) -> list[tuple[str, str]]:
+    """Return what to show of it in order: names and values, each one line."""
+    incident, verdict = alert.incident, alert.incident.verdict
+    fired = incident.triggers[0] if incident.triggers else None
+    found: list[tuple[str, str | None]] = [("stall", summary(alert))]
+    if verdict is not None:
+        found += [
+            ("blocker", verdict.blocker),
+            ("statement", verdict.statement),
+            ("what to do", verdict.remedy),
+            ("waiting", _threads(verdict.threads)),
+            ("confidence", f"{verdict.confidence:.2f}"),
+        ]
+    elif alert.over or any(entry.analyzed for entry in incident.captures):
+        found.append(("verdict", "none: its captures show no stall, or there are none"))
+    else:
+        found.append(("verdict", "not yet known"))
+    if fired is not None:
+        found.append(("trigger", f"{fired.trigger}: {fired.why}"))
+    if alert.over and incident.end_ns is not None:
+        seconds = max(0, incident.end_ns - incident.start_ns) / 1e9
+        found.append(("lasted", f"{seconds:.1f} s"))
+    found.append(("incident", incident.id if alert.path is None else alert.path))
+    found.append(("more", alert.link))
+    return [(name, one_line(value, 600)) for name, value in found if value]
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slack, or what speaks its incoming webhooks, such as Mattermost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stallscope.notify import http
+from stallscope.notify.alert import Alert, Event, facts, title
+from stallscope.notify.destinations.base import Base
+from stallscope.notify.settings import SlackSettings, secret
+
+__all__ = ["Slack"]
+
+_LONGEST_SECTION = 3000
+_SIGNS = {"critical": ":red_circle:", "warning": ":large_yellow_circle:"}
+
+
+class Slack(Base[SlackSettings]):
+    def __init__(self, settings: SlackSettings) -> None:
+        super().__init__(settings)
+        self._url = secret(settings, "url")
+
+    def send(self, event: Event, alert: Alert) -> None:
+        """Post a message."""
+        over = event == "end"
+        sign = ":white_check_mark: over:" if over else _SIGNS[alert.severity]
+        head = f"{sign} {_escaped(title(alert))}"
+        lines = []
+        for name, text in facts(alert):
+            if name == "more":
+                lines.append(f"<{alert.link}|the incident>")
+            elif name in ("statement", "incident"):
+                lines.append(f"*{name}*: `{_escaped(text.replace('`', chr(39)))}`")
+            else:
+                lines.append(f"*{name}*: {_escaped(text)}")
+        text = "\n".join(lines)[:_LONGEST_SECTION]
+        value = {
+            "text": head,
+            "blocks": [
+                {"type": "section", "text": {"type": "mrkdwn", "text": f"*{head}*"}},
+                {"type": "section", "text": {"type": "mrkdwn", "text": text}},
+            ],
+        }
+        http.post_json(self._url, msgspec.json.encode(value), self.settings.deadline)
+
+
+def _escaped(text: str) -> str:
+    """Escape what Slack gives a meaning to; a statement must not mention @channel."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

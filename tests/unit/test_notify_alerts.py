@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alerts: one for each stall, whatever number of incidents and agents record it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallscope.model.capture import Note
+from stallscope.model.incident import Incident, Verdict
+from stallscope.notify.alert import Alert, facts, severity, title
+from stallscope.notify.alerts import CALM_NS, Alerts, Rules
+from stallscope.notify.delivery import Delivery
+from stallscope.notify.outbox import Outbox
+from tests.support.servers.waiting import wait_until
+from tests.unit.notifyscenes import INCIDENT, FakeReceiver, alert, incident
+
+__all__: list[str] = []
+
+FOLDER = Path("/var/lib/stallscope/incidents/x")
+UNKNOWN = msgspec.structs.replace(INCIDENT, verdict=None, captures=())
+
+
+class Scene:
+    """Alerts with a clock of the test, and a destination in memory."""
+
+    def __init__(self, outbox: Path | None = None, **rules: object) -> None:
+        self.fake = FakeReceiver()
+        self.now_ns = 10**12
+        delivery = Delivery(None if outbox is None else Outbox(outbox), [self.fake])
+        assert delivery.loaded.wait(20)
+        self.alerts = Alerts(delivery, msgspec.convert(rules, Rules), lambda: self.now_ns)
+
+    def passes(self, *, breached: bool = False) -> None:
+        self.now_ns += CALM_NS
+        self.alerts.calm(breached)
+
+    def got(self, *events: str) -> None:
+        wait_until(lambda: tuple(self.fake.events) == events, f"{events} are sent")
+
+    def close(self) -> None:
+        self.alerts.delivery.close(5.0)
+
+
+def test_a_stall_is_notified_with_its_verdict() -> None:
+    scene = Scene(hold=60.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    scene.alerts.take("verdict", 1, INCIDENT, FOLDER)
+    assert scene.fake.events == []
+    scene.alerts.take("stall", 1, INCIDENT, FOLDER)
+    scene.got("stall")
+    found = scene.fake.sent[0][1]
+    assert found.key == f"db1/{INCIDENT.id}"
+    assert found.path == str(FOLDER)
+    assert found.incident.verdict == INCIDENT.verdict
+    scene.alerts.take("ending", 1, INCIDENT, FOLDER)
+    scene.alerts.take("end", 1, INCIDENT, FOLDER)
+    scene.got("stall", "end")
+    scene.close()
+
+
+def test_a_stall_without_a_verdict_is_notified_after_the_hold() -> None:
+    scene = Scene(hold=0.05)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    scene.got("stall")
+    scene.close()
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        msgspec.structs.replace(INCIDENT, interrupted=True),
+        msgspec.structs.replace(INCIDENT, notes=(Note("pass-ended", "x"),)),
+        msgspec.structs.replace(INCIDENT, notes=(Note("goes-on", "x"),)),
+    ],
+)
+def test_an_incident_that_ends_before_its_stall_leaves_the_alert_open(ended: Incident) -> None:
+    scene = Scene(hold=0.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    scene.alerts.take("stall", 1, INCIDENT, FOLDER)
+    scene.got("stall")
+    for event in ("ending", "end"):
+        scene.alerts.take(event, 1, ended, FOLDER)
+    scene.passes(breached=True)
+    assert len(scene.alerts.delivery.firing()) == 1
+    # The same stall goes on in another incident: nobody is notified again.
+    scene.alerts.take("open", 2, incident("another"), None)
+    scene.alerts.take("stall", 2, incident("another"), FOLDER)
+    for event in ("ending", "end"):
+        scene.alerts.take(event, 2, incident("another"), FOLDER)
+    scene.got("stall", "end")
+    assert {one.key for _, one in scene.fake.sent} == {f"db1/{INCIDENT.id}"}
+    scene.close()
+
+
+def test_an_alert_that_nobody_continues_is_over_when_the_triggers_are_calm() -> None:
+    scene = Scene(hold=0.0)
+    scene.alerts.take("open", 1, UNKNOWN, None)
+    for event in ("ending", "end"):
+        scene.alerts.take(event, 1, msgspec.structs.replace(INCIDENT, interrupted=True), FOLDER)
+    scene.got("stall")
+    scene.passes(breached=True)
+    scene.got("stall")
+    scene.passes()
+    scene.got("stall", "end")
+    scene.close()
+
+
+def test_a_killed_agent_is_continued_by_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "outbox.sqlite"
+    first = Scene(file, hold=0.0)
+    first.alerts.take("open", 1, UNKNOWN, None)
+    first.got("stall")
+    first.close()  # without an end of the incident
+    second = Scene(file, hold=0.0)
+    left = msgspec.structs.replace(UNKNOWN, interrupted=True)
+    second.alerts.recovered(left, FOLDER)
+    second.alerts.take("open", 1, incident("another"), None)
+    second.alerts.take("stall", 1, incident("another"), FOLDER)
+    for event in ("ending", "end"):
+        second.alerts.take(event, 1, incident("another"), FOLDER)
+    second.got("end")
+    second.close()
+
+
+def test_an_incident_that_nobody_was_notified_of_is_notified_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path / "outbox.sqlite", hold=0.0)
+    scene.alerts.recovered(msgspec.structs.replace(UNKNOWN, interrupted=True), FOLDER)
+    scene.got("stall")
+    scene.passes()
+    scene.got("stall", "end")
+    scene.close()
+    again = Scene(tmp_path / "outbox.sqlite", hold=0.0)
+    again.alerts.recovered(msgspec.structs.replace(UNKNOWN, interrupted=True), FOLDER)
+    again.passes()
+    again.close()
+    assert again.fake.events == []
+
+
+@pytest.mark.parametrize(
+    ("found", "meant"),
+    [
+        (UNKNOWN, "warning"),
+        (msgspec.structs.replace(UNKNOWN, verdict=Verdict("x", "x", 0.9, 3)), "warning"),
+        (msgspec.structs.replace(UNKNOWN, verdict=Verdict("x", "x", 0.9, 20)), "critical"),
+        (
+            msgspec.structs.replace(UNKNOWN, verdict=Verdict("x", "x", 0.9, 3, share=0.6)),
+            "critical",
+        ),
+        (msgspec.structs.replace(UNKNOWN, verdict=Verdict("x", "x", 0.9, 1, share=1.0)), "warning"),
+        (
+            msgspec.structs.replace(
+                UNKNOWN,
+                triggers=(msgspec.structs.replace(UNKNOWN.triggers[0], trigger="no-answer"),),
+            ),
+            "critical",
+        ),
+    ],
+)
+def test_severity_is_from_the_impact(found: Incident, meant: str) -> None:
+    assert severity(found, 20) == meant
+
+
+def test_words() -> None:
+    made = msgspec.structs.replace(alert(), path=str(FOLDER), link="https://x/1")
+    assert title(made) == "mariadbd on db1: metadata-lock, 20 threads"
+    assert dict(facts(made)) == {
+        "stall": "Statements wait for a metadata lock",
+        "blocker": 'thread 12 "connection", connection 88, user app',
+        "statement": "ALTER TABLE t ADD c INT",
+        "what to do": "KILL 88;",
+        "waiting": "20 threads",
+        "confidence": "0.89",
+        "trigger": "threads: Threads_running 187 > 40; $(reboot)",
+        "incident": str(FOLDER),
+        "more": "https://x/1",
+    }
+    unknown = Alert("k", UNKNOWN, "db1", "warning")
+    assert title(unknown) == "mariadbd on db1: threads"
+    assert dict(facts(unknown))["verdict"] == "not yet known"

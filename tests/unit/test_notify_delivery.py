@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delivery: each destination gets each stall once, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallscope.notify.alert import Alert, Event
+from stallscope.notify.delivery import Delivery
+from stallscope.notify.outbox import Outbox
+from stallscope.notify.receiver import Receiver, SendError
+from tests.support.servers.waiting import PATIENCE, wait_until
+from tests.unit.agentlog import Messages
+from tests.unit.notifyscenes import FakeReceiver, alert
+
+__all__: list[str] = []
+
+
+@contextmanager
+def delivering(
+    *receivers: Receiver, outbox: Path | None = None, seconds: float = 5.0
+) -> Iterator[Delivery]:
+    made = Delivery(None if outbox is None else Outbox(outbox), receivers)
+    try:
+        yield made
+    finally:
+        made.close(seconds)
+
+
+def test_a_stall_and_its_end_are_sent_once_each() -> None:
+    fake = FakeReceiver()
+    with delivering(fake) as made:
+        made.open(alert())
+        wait_until(lambda: fake.events == ["stall"], "the stall is sent")
+        made.update(alert(over=True))
+        wait_until(lambda: fake.events == ["stall", "end"], "the end is sent")
+        assert made.firing() == []
+    assert fake.events == ["stall", "end"]
+
+
+def test_a_notification_waits_for_the_verdict_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    fake = FakeReceiver()
+    made = Delivery(None, [fake], clock=lambda: now)
+    made.open(alert(), hold=5.0)
+    made.update(alert(), hold=None)
+    assert not made.close(0.0)
+    assert fake.events == []  # it is held
+    now += 5.0
+    made = Delivery(None, [fake], clock=lambda: now)
+    made.open(alert(), hold=0.0)
+    wait_until(lambda: fake.events == ["stall"], "it is sent")
+    made.close(0.0)
+
+
+def test_updates_go_to_those_that_keep_the_alert() -> None:
+    plain, keeper = FakeReceiver("plain"), FakeReceiver("keeper", updates=True)
+    with delivering(plain, keeper) as made:
+        made.open(alert())
+        wait_until(lambda: plain.events == keeper.events == ["stall"], "both got it")
+        made.update(alert(name="20261121T150000.000Z-mariadbd-4711"))
+        wait_until(lambda: keeper.events == ["stall", "update"], "the update is sent")
+        made.update(alert(over=True))
+        wait_until(lambda: plain.events == ["stall", "end"], "the end is sent")
+    assert keeper.events == ["stall", "update", "end"]
+
+
+def test_a_stall_that_is_over_before_anybody_could_be_reached_is_sent_all_the_same() -> None:
+    fake = FakeReceiver()
+    fake.error = SendError("it is down")
+    with delivering(fake) as made:
+        made.open(alert())
+        wait_until(lambda: fake.tries > 0, "it is tried")
+        made.update(alert(over=True))
+        fake.error = None
+        wait_until(lambda: fake.events == ["stall", "end"], "both are sent, in order")
+
+
+def test_a_destination_that_hangs_delays_no_other() -> None:
+    slow, quick = FakeReceiver("slow"), FakeReceiver("quick")
+    slow.gate.clear()
+    with delivering(slow, quick, seconds=0.1) as made:
+        for number in range(20):
+            made.open(alert(f"db1/{number}"))
+        wait_until(lambda: len(quick.sent) == 20, "the other one gets all")
+        assert slow.sent == []
+        slow.gate.set()
+        wait_until(lambda: len(slow.sent) == 20, "it gets all, too")
+    assert sorted(one.key for _, one in slow.sent) == sorted(f"db1/{n}" for n in range(20))
+
+
+def test_a_refused_notification_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Picky(FakeReceiver):
+        def send(self, event: Event, alert: Alert) -> None:
+            if alert.key == "db1/bad":
+                raise SendError("400", refused=True)
+            super().send(event, alert)
+
+    fake = Picky()
+    with delivering(fake, seconds=0.1) as made:
+        made.open(alert("db1/bad"))
+        made.open(alert("db1/good"))
+        wait_until(lambda: [one.key for _, one in fake.sent] == ["db1/good"], "the good one came")
+        assert made.waiting() == {"fake": 1}
+
+
+def test_failures_are_logged_once_and_counted() -> None:
+    fake = FakeReceiver()
+    fake.error = SendError("connection refused")
+    with Messages() as log, delivering(fake, seconds=0.0) as made:
+        made.open(alert())
+        wait_until(lambda: fake.tries >= 2, "it is tried again")
+        assert made.failed >= 1
+        assert made.problems() == {"fake": "connection refused"}
+        fake.error = None
+        wait_until(lambda: fake.sent, "it works again")
+        said = [line for line in log.messages if "fake" in line]
+    assert said[0] == "destination fake: connection refused; it is tried again"
+    assert said[1].startswith("destination fake works again, after ")
+    assert len(said) == 2
+
+
+def test_an_error_of_a_destination_ends_no_thread() -> None:
+    class Broken(FakeReceiver):
+        def send(self, event: Event, alert: Alert) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise RuntimeError("a mistake")
+            super().send(event, alert)
+
+    fake = Broken()
+    with Messages() as log, delivering(fake) as made:
+        made.open(alert())
+        wait_until(lambda: fake.events == ["stall"], "it is sent")
+        assert "internal error: RuntimeError: a mistake" in log.messages[0]
+
+
+def test_what_was_not_delivered_is_sent_at_the_next_start(tmp_path: Path) -> None:
+    fake = FakeReceiver()
+    fake.error = SendError("down")
+    file = tmp_path / "outbox.sqlite"
+    with delivering(fake, outbox=file, seconds=1.0) as made:
+        made.open(alert())
+        wait_until(lambda: fake.tries > 0, "it is tried")
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = FakeReceiver()
+    with delivering(again, outbox=file) as made:
+        wait_until(lambda: again.events == ["stall"], "it is sent")
+        assert [one.key for one in made.firing()] == ["db1/1"]
+        made.update(alert(over=True))
+        wait_until(lambda: again.events == ["stall", "end"], "its end, too")
+    third = FakeReceiver()
+    with delivering(third, outbox=file) as made:
+        wait_until(made.loaded.is_set, "the file is read")
+        assert made.firing() == []
+        assert made.knows(alert().incident.id)
+    assert third.events == []
+
+
+def test_what_was_delivered_is_not_sent_again_at_the_next_start(tmp_path: Path) -> None:
+    file = tmp_path / "outbox.sqlite"
+    fake, down = FakeReceiver("fake"), FakeReceiver("down")
+    down.error = SendError("down")
+    with delivering(fake, down, outbox=file, seconds=1.0) as made:
+        made.open(alert())
+        wait_until(lambda: fake.events == ["stall"] and down.tries > 0, "one of them got it")
+    again, up = FakeReceiver("fake"), FakeReceiver("down")
+    with delivering(again, up, outbox=file) as made:
+        wait_until(lambda: up.events == ["stall"], "the other one got it")
+        made.update(alert(over=True))
+        wait_until(lambda: up.events == ["stall", "end"], "and its end")
+        wait_until(lambda: again.events == ["end"], "the first got the end alone")
+
+
+@pytest.mark.parametrize("fault", ["missing folder", "damaged", "is a folder", "link"])
+def test_an_outbox_that_cannot_be_used_holds_nothing_back(tmp_path: Path, fault: str) -> None:
+    file = tmp_path / "outbox.sqlite"
+    if fault == "missing folder":
+        (tmp_path / "x").write_text("")
+        file = tmp_path / "x" / "outbox.sqlite"
+    elif fault == "damaged":
+        file.write_bytes(b"no database" * 1000)
+    elif fault == "is a folder":
+        file.mkdir()
+    else:
+        file.symlink_to("/nonexistent/elsewhere")
+    fake = FakeReceiver()
+    with Messages() as log, delivering(fake, outbox=file, seconds=1.0) as made:
+        made.open(alert())
+        wait_until(lambda: fake.events == ["stall"], "it is sent")
+        if fault == "damaged":
+            wait_until(lambda: (tmp_path / "outbox.sqlite.damaged").exists(), "it is moved away")
+        else:
+            assert "the outbox is not written" in log.messages[0]
+
+
+def test_a_disk_that_hangs_holds_a_notification_back_for_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    class Stuck(Outbox):
+        def save(self, changed: object, ended: object) -> None:
+            gate.wait(PATIENCE)
+
+    fake = FakeReceiver()
+    made = Delivery(Stuck(tmp_path / "outbox.sqlite"), [fake])
+    made.open(alert())
+    wait_until(lambda: fake.events == ["stall"], "it is sent")
+    made.update(alert(over=True))
+    wait_until(lambda: fake.events == ["stall", "end"], "its end, too")
+    gate.set()
+    made.close(1.0)
+
+
+def test_a_reload_changes_destinations_and_loses_nothing() -> None:
+    old, new = FakeReceiver("a"), FakeReceiver("a")
+    old.error = SendError("wrong key", refused=True)
+    other = FakeReceiver("b")
+    with delivering(old) as made:
+        made.open(alert())
+        wait_until(lambda: old.tries == 1, "it is refused")
+        made.configure([new, other])
+        wait_until(lambda: new.events == ["stall"], "the new one gets it at once")
+        wait_until(lambda: other.events == ["stall"], "and one that was added")
+        made.configure([])
+        made.update(alert(over=True))
+        assert made.firing() == []
+
+
+def test_a_severity_that_rises_pages_those_that_want_it() -> None:
+    class Critical(FakeReceiver):
+        least_severity = "critical"
+
+    pager = Critical("pager")
+    warning = msgspec.structs.replace(alert(), severity="warning")
+    with delivering(pager) as made:
+        made.open(warning)
+        made.open(alert("db1/2"))
+        wait_until(lambda: [one.key for _, one in pager.sent] == ["db1/2"], "the critical one")
+        made.update(alert())
+        wait_until(lambda: len(pager.sent) == 2, "the other one became critical")
+        made.update(warning)
+        made.update(msgspec.structs.replace(warning, over=True))
+        wait_until(lambda: len(pager.sent) == 3, "its end is sent")
+        assert pager.sent[-1][1].severity == "critical"  # as it was sent first
+
+
+def test_repetition_while_it_fires() -> None:
+    class Repeats(FakeReceiver):
+        repeat = 0.02
+        least_firing = 0.1
+
+    fake = Repeats(updates=True)
+    with delivering(fake) as made:
+        made.open(alert())
+        made.update(alert(over=True))
+        wait_until(lambda: fake.events[-1:] == ["end"], "it is over")
+        assert fake.events[0] == "stall"
+        assert fake.events.count("end") == 1
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from stallscope.notify.delivery import Delivery
+from stallscope.notify.outbox import Outbox
+from tests.unit.notifyscenes import FakeReceiver, alert
+
+class Prints(FakeReceiver):
+    def send(self, event, alert):
+        with open(sys.argv[3], "a") as file:
+            file.write(f"{alert.key}#{event}\\n")
+made = Delivery(Outbox(Path(sys.argv[2])), [Prints("fake")])
+made.loaded.wait()
+for number in range(int(sys.argv[4]), int(sys.argv[4]) + 20):
+    made.open(alert(f"db1/{number}", name=f"i{number}"))
+    print(number, flush=True)
+    made.update(alert(f"db1/{number}", over=True, name=f"i{number}"))
+made.close(10)
+"""
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_lose_nothing_that_was_saved(tmp_path: Path) -> None:
+    """An alert that is on disk is sent, whenever the agent is killed; a repetition has its key."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    file, sent = tmp_path / "outbox.sqlite", tmp_path / "sent"
+    sent.write_text("")
+    begun: set[int] = set()
+    for turn in range(12):
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", KILLED, os.getcwd(), file, sent, str(turn * 20)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        stop = chance.randrange(20)
+        for line in child.stdout:
+            begun.add(int(line))
+            if len(begun) % 20 == stop:
+                break
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    fake = FakeReceiver()
+    with delivering(fake, outbox=file) as made:
+        wait_until(made.loaded.is_set, "the file is read")
+        wait_until(lambda: not made.waiting()["fake"], "all is sent")
+        left = {one.key for one in made.firing()}
+    got = set(sent.read_text().split()) | {f"{one.key}#{event}" for event, one in fake.sent}
+    assert {f"{key}#stall" for key in left} <= got
+    # What was sent has its stall before its end.
+    assert {name for name in got if name.endswith("#end")} <= {
+        name.replace("#stall", "#end") for name in got
+    }
