@@ -19,11 +19,13 @@ import msgspec
 
 from stallscope.base.text import one_line
 
-__all__ = ["LOG_FORMATS", "LineWriter", "lines_to", "logging_to"]
+__all__ = ["LOG_FORMATS", "LOG_LEVELS", "LineWriter", "lines_to", "logging_to"]
 
 LOG_FORMATS = ("text", "json")
+LOG_LEVELS = ("info", "debug", "warning", "error")
 MAX_LINES = 1000
 """The most lines that wait for a stream; more are dropped."""
+MAX_MESSAGE = 4000
 CLOSE_SECONDS = 0.5
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
 """Prefixes of sd-daemon(3)."""
@@ -32,9 +34,12 @@ _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (log
 class LineWriter:
     """Writes lines to a stream, in a thread of its own."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], lost: Callable[[int], str] | None = None) -> None:
+        """``lost`` makes the line that says how many were lost, once it works again."""
         self.dropped = 0
         """How many lines were not written."""
+        self._lost = lost
+        self._said = 0
         self._stream = stream
         self._descriptor = _own_descriptor(stream)
         self._closing = threading.Event()
@@ -62,6 +67,9 @@ class LineWriter:
     def _work(self) -> None:
         while (line := self._lines.get()) is not None:
             try:
+                if self._lost is not None and self.dropped > self._said:
+                    self._write(self._lost(self.dropped - self._said))
+                    self._said = self.dropped
                 self._write(line)
             except OSError as error:
                 self.dropped += 1
@@ -89,33 +97,41 @@ def _own_descriptor(stream: IO[str]) -> int | None:
     return None
 
 
-class _LogHandler(logging.Handler):
-    def __init__(self, writer: LineWriter, log_format: str, *, to_journal: bool) -> None:
-        super().__init__(logging.INFO)
-        self._writer = writer
+class _LogFormat(logging.Formatter):
+    """One line for each record, whatever its message holds."""
+
+    def __init__(self, log_format: str, *, to_journal: bool) -> None:
+        super().__init__()
         self._json = log_format == "json"
         self._to_journal = to_journal
 
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.exc_info:
+            message += "; " + " | ".join(self.formatException(record.exc_info).splitlines())
+        message = one_line(message, MAX_MESSAGE)
+        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        time = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        level = record.levelname.lower()
+        if self._json:
+            value = {"time": time, "level": level, "logger": record.name, "message": message}
+            return msgspec.json.encode(value).decode()
+        if self._to_journal:  # it adds a time to each line, and knows levels
+            return f"<{_priority(record.levelno)}>stallscope: {message}"
+        mark = "" if record.levelno <= logging.INFO else f"{level}: "
+        return f"{time} stallscope: {mark}{message}"
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._writer.put(self._line(record))
-        except Exception:
-            self.handleError(record)
-
-    def _line(self, record: logging.LogRecord) -> str:
-        message = one_line(record.getMessage())
-        if self._json:
-            at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-            value = {
-                "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-                "level": record.levelname.lower(),
-                "logger": record.name,
-                "message": message,
-            }
-            return msgspec.json.encode(value).decode()
-        # The journal adds a time to each line.
-        priority = f"<{_priority(record.levelno)}>" if self._to_journal else ""
-        return f"{priority}stallscope: {message}"
+            self._writer.put(self.format(record))
+        except Exception:  # a record with wrong arguments: lost, and counted
+            self._writer.dropped += 1
 
 
 def _priority(level: int) -> int:
@@ -131,14 +147,24 @@ def _is_journal(stream: IO[str]) -> bool:
 
 
 @contextlib.contextmanager
-def logging_to(stream: IO[str], log_format: str = "text") -> Iterator[LineWriter]:
+def logging_to(
+    stream: IO[str], log_format: str = "text", level: str = "info"
+) -> Iterator[LineWriter]:
     """Send the log of ``stallscope`` there."""
-    writer = LineWriter(stream)
-    handler = _LogHandler(writer, log_format, to_journal=_is_journal(stream))
+    formatter = _LogFormat(log_format, to_journal=_is_journal(stream))
+
+    def lost(count: int) -> str:
+        message = f"{count} lines of the log were lost: nobody read them, or the disk was full"
+        fields = (__name__, logging.WARNING, __file__, 0, message, None, None)
+        return formatter.format(logging.LogRecord(*fields))
+
+    writer = LineWriter(stream, lost)
+    handler = _LogHandler(writer)
+    handler.setFormatter(formatter)
     logger = logging.getLogger("stallscope")
     before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(level.upper())
     try:
         yield writer
     finally:

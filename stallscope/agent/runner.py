@@ -107,6 +107,7 @@ class CommandRunner:
 
     def run(self, command: Command) -> None:
         """Execute a command, or start its execution."""
+        _log.debug("%s", type(command).__name__)
         match command:
             case TakeCapture(key):
                 self._backend.capture(key, self._spool / f"{key}.jsonl.zst")

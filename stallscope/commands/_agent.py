@@ -19,7 +19,7 @@ from stallscope.agent.environment import Plan
 from stallscope.agent.events import Put, Signal
 from stallscope.agent.hooks import Hooks
 from stallscope.agent.loop import Agent
-from stallscope.agent.output import LOG_FORMATS, LineWriter, lines_to, logging_to
+from stallscope.agent.output import LOG_FORMATS, LOG_LEVELS, LineWriter, lines_to, logging_to
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.agent.sources import Sources
 from stallscope.agent.spool import spool
@@ -100,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=LOG_FORMATS,
         default=LOG_FORMATS[0],
         help="format of the log on standard error (default text)",
+    )
+    notify.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default=LOG_LEVELS[0],
+        help="least level of what is logged (default info)",
     )
 
 
@@ -288,7 +294,7 @@ def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]
     server = servers[0]
     store = Store.open(_store.writing_dest(args))
     with (
-        logging_to(sys.stderr, args.log_format),
+        logging_to(sys.stderr, args.log_format, args.log_level),
         lines_to(sys.stdout) as output,
         spool(store.dest) as folder,
     ):

@@ -317,6 +317,7 @@ class Delivery:
                     alert = msgspec.structs.replace(alert, severity=known)
                 receiver = channel.receiver
                 channel.sending = True
+            _log.debug("destination %s: sending %s of %s", channel.name, event, alert.key)
             error: SendError | None = None
             try:
                 receiver.send(event, alert)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import logging
 import os
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -84,7 +86,63 @@ def logged(log_format: str) -> str:
 
 
 def test_a_line_of_the_log_is_for_people() -> None:
-    assert logged("text") == "stallscope: status: no answer\\x1b\n"
+    time, _, rest = logged("text").partition(" ")
+    assert datetime.datetime.fromisoformat(time).tzinfo is datetime.UTC
+    assert rest == "stallscope: warning: status: no answer\\x1b\n"
+
+
+def test_levels() -> None:
+    stream = io.StringIO()
+    logger = logging.getLogger("stallscope.agent.some")
+    with logging_to(stream, level="error"):
+        logger.warning("left out")
+        logger.error("kept")
+    with logging_to(stream, level="debug"):
+        logger.debug("kept, too")
+    said = [line.partition(" stallscope: ")[2] for line in stream.getvalue().splitlines()]
+    assert said == ["error: kept", "kept, too"]
+
+
+def test_a_traceback_is_one_line() -> None:
+    stream = io.StringIO()
+    with logging_to(stream):
+        try:
+            raise ValueError("a\nb")
+        except ValueError:
+            logging.getLogger("stallscope.agent").exception("it failed")
+    (line,) = stream.getvalue().splitlines()
+    assert "it failed; Traceback" in line
+    assert line.endswith("| ValueError: a | b")
+
+
+def test_a_record_that_cannot_be_formatted_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    # pytest's own handler would raise.
+    monkeypatch.setattr(logging.getLogger("stallscope"), "propagate", False)
+    with logging_to(stream) as writer:
+        logging.getLogger("stallscope.agent").error("%d", "x")
+    assert writer.dropped == 1
+
+
+def test_lost_lines_are_reported_when_the_log_works_again() -> None:
+    with pipe() as (reading, stream):
+        os.set_blocking(stream.fileno(), False)
+        with logging_to(stream) as writer:
+            log = logging.getLogger("stallscope.agent")
+            while not writer.dropped:
+                log.info("x" * 1000)
+                wait_until(lambda: writer._lines.empty(), "it is written")
+            while True:
+                try:
+                    os.read(reading, 1 << 16)
+                except BlockingIOError:
+                    break
+                if not select.select([reading], [], [], 0)[0]:
+                    break
+            log.info("it works")
+        said = os.read(reading, 1 << 16).decode()
+    assert "lines of the log were lost" in said
+    assert said.endswith("stallscope: it works\n")
 
 
 def test_a_line_of_the_log_is_json_where_that_is_wanted() -> None:
