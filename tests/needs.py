@@ -164,6 +164,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "eu-stack": tool("eu-stack"),
     "pt-pmp": tool("pt-pmp"),
     "promtool": tool("promtool"),
+    "alertmanager": tool("prometheus-alertmanager"),
     "pdftotext": tool("pdftotext"),
     "web": web,
     "chromium": tool("chromium-headless-shell"),

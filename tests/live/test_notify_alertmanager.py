@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real stall reaches a real Alertmanager once, also across kills of the agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.live.shots import unharmed
+from tests.support.agents import agent
+from tests.support.alertmanager import alertmanager
+from tests.support.receivers import Receiver, receiver
+from tests.support.servers import MariaDB, wait_until
+from tests.support.stalls import metadata_lock_pileup
+
+__all__: list[str] = []
+
+pytestmark = [pytest.mark.needs("root", "bpf", "waits", "mariadb", "alertmanager")]
+
+FILE = """\
+[[trigger]]
+name = "metadata-lock"
+variable = 'state("Waiting for * metadata lock")'
+threshold = 2
+cycles = 2
+clear = 0
+clear-cycles = 2
+sleep = 1
+run-time = 1
+
+[[destination]]
+kind = "alertmanager"
+url = "{url}"
+repeat = 1
+least-firing = 1
+
+[[destination]]
+kind = "webhook"
+url = "{hook}"
+"""
+
+
+def sent(got: Receiver, status: str) -> list[dict[str, str]]:
+    """Return the labels of what Alertmanager sent on."""
+    return [
+        one["labels"]
+        for posted in list(got.posted)
+        for one in posted.json["alerts"]
+        if one["status"] == status
+    ]
+
+
+@pytest.mark.parametrize("kills", [0, 2])
+def test_a_stall_is_one_alert(mariadb: MariaDB, tmp_path: Path, kills: int) -> None:
+    triggers, dest = tmp_path / "triggers.toml", tmp_path / "store"
+    with receiver() as got, receiver() as hook, alertmanager(tmp_path, got) as manager:
+        triggers.write_text(FILE.format(url=manager.url, hook=hook.url))
+        options = ("--triggers", triggers)
+        with metadata_lock_pileup(mariadb):
+            for _ in range(kills):
+                with agent(mariadb, dest, *options) as watch:
+                    wait_until(lambda: hook.posted, "the webhook was called")
+                    watch.kill()
+            with agent(mariadb, dest, *options) as watch, unharmed(mariadb):
+                wait_until(lambda: sent(got, "firing"), "Alertmanager has sent it on")
+                (alert,) = manager.alerts()
+                assert alert["labels"]["alertname"] == "DatabaseStall"
+                if not kills:
+                    assert "user root" in alert["annotations"]["blocker"]
+        with agent(mariadb, dest, *options):
+            wait_until(lambda: sent(got, "resolved"), "it is resolved")
+            wait_until(lambda: len(hook.posted) == 2, "the webhook got the end")
+        (firing,) = {labels["stall"] for labels in sent(got, "firing")}
+        (resolved,) = {labels["stall"] for labels in sent(got, "resolved")}
+        assert firing == resolved
+        assert [posted.json["event"] for posted in hook.posted] == ["stall", "end"]
+        assert {posted.json["key"] for posted in hook.posted} == {firing}
