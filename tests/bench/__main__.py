@@ -57,7 +57,8 @@ introspection
          mysql55, mysql97, mariadb, mariadb114, mariadb114-stripped, postgres, postgres17; many:
          thousands of connections
 agent    what the agent costs and how soon it captures: cost, throughput, delay-sql, delay-probe,
-         pt-stalk
+         pt-stalk; with --faults, whether a stall is notified once and in time while output, disks,
+         webhook, server, probe or clock fail: --only BEGINNING of a fault's name
 overhead what the agent costs where nothing waits, by its parts, and whether it is in time:
          attribution-oltp_point_select, attribution-oltp_write_only, calls, figures-rest,
          figures-latency, figures-stalls, figures-cpu-oltp_point_select,
@@ -156,6 +157,9 @@ def arguments() -> argparse.Namespace:
         "--only", "--part", action="append", default=[], metavar="TABLE", help="see below"
     )
     parser.add_argument(
+        "--faults", action="store_true", help="agent: what it notifies of while something fails"
+    )
+    parser.add_argument(
         "--minutes",
         type=float,
         metavar="N",
@@ -202,6 +206,8 @@ def measure(options: argparse.Namespace) -> list[Section]:
     if options.bench == "overhead":
         given = overhead.Options(options.seed, options.rounds, options.stalls, options.svg)
         measured = functools.partial(measured, options=given)
+    if options.bench == "agent":
+        measured = functools.partial(measured, faults=options.faults)
     if options.bench == "verdict":
         measured = functools.partial(measured, bursts=options.bursts)
     for section in measured(options.server, options.quick, options.only):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import agent_delays, agent_peer, progress
+from tests.bench import agent_delays, agent_faults, agent_peer, progress
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.bench.throughput import Window
 from tests.bench.tools import tree_cpu_ns
@@ -43,10 +43,16 @@ FULL = Sizes()
 QUICK = Sizes(seconds=20, load_threads=8, pairs=6, pair_seconds=3, delays=agent_delays.QUICK)
 
 
-def sections(server: str, quick: bool, only: list[str]) -> Iterator[Section]:
-    """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk."""
+def sections(
+    server: str, quick: bool, only: list[str], *, faults: bool = False
+) -> Iterator[Section]:
+    """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk; or
+    that of faults."""
     if server != "mariadb":
         raise BenchError(f"the agent is measured on mariadb, not on {server}")
+    if faults:
+        yield from agent_faults.sections(quick, only)
+        return
     sizes = QUICK if quick else FULL
     makers = {
         "cost": lambda: cost(sizes),

@@ -7,6 +7,7 @@ import contextlib
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ class Posted(msgspec.Struct, frozen=True):
     path: str
     headers: dict[str, str]
     body: bytes
+    at: float = 0.0
+    """By the monotonic clock."""
 
     @property
     def json(self) -> Any:
@@ -72,7 +75,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault.seconds:
             self.server.ending.wait(fault.seconds)
         if fault.status < 300:
-            self.server.posted.append(Posted(self.path, dict(self.headers.items()), body))
+            self.server.posted.append(
+                Posted(self.path, dict(self.headers.items()), body, time.monotonic())
+            )
         self.send_response(fault.status)
         for name, value in fault.headers.items():
             self.send_header(name, value)

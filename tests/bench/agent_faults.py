@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a stall is notified once, and in time, while something around the agent fails."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import agent_faultkinds as kinds
+from tests.bench import progress
+from tests.bench.agent_faultkinds import Scene, Sizes
+from tests.bench.stats import BenchError, Row, Section
+from tests.support.receivers import Posted, receiver
+from tests.support.servers import Late, MariaDB, wait_until
+from tests.support.stalls import metadata_lock_pileup
+
+__all__ = ["FULL", "QUICK", "sections"]
+
+GOAL_SECONDS = 5.0
+"""From the cure to the notification."""
+FULL = Sizes(down_seconds=600.0, kills=200, stored=5_000, servers=20)
+QUICK = Sizes(down_seconds=30.0, kills=20, stored=500, servers=4)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was notified of one stall, and when."""
+
+    stalls: tuple[Posted, ...]
+    ends: tuple[Posted, ...]
+    keys: int
+    """How many different stalls they name."""
+    after_stall: float
+    after_cure: float | None
+    """None: it was notified before the cure."""
+    damage: str
+    """What is wrong with the store; empty: every incident is whole."""
+    more: str = ""
+
+    @property
+    def once(self) -> bool:
+        """Return whether stall and end were notified, of one stall, each with one key."""
+        return bool(self.stalls and self.ends) and self.keys == 1
+
+    @property
+    def in_time(self) -> bool:
+        return self.after_cure is None or self.after_cure <= GOAL_SECONDS
+
+    def row(self, name: str) -> Row:
+        cure = "before it" if self.after_cure is None else f"{self.after_cure:.1f} s"
+        repeated = len(self.stalls) + len(self.ends) - 2
+        return Row(
+            name,
+            {
+                "stalls notified": str(self.keys),
+                "deliveries repeated": str(max(0, repeated)),
+                "after the stall": f"{self.after_stall:.1f} s",
+                "after the cure": cure,
+                "incidents": self.damage or "whole",
+                "": self.more,
+            },
+        )
+
+
+def sections(quick: bool, only: list[str]) -> Iterator[Section]:
+    """Yield one table of all faults, or of those whose names begin as one of ``only``."""
+    sizes = QUICK if quick else FULL
+    faults: dict[str, Callable[[Scene], AbstractContextManager[kinds.Fault]]] = kinds.faults(sizes)
+    more: dict[str, Callable[[MariaDB, Path], Outcome]] = {
+        f"agent killed {sizes.kills} times": lambda server, home: kills(server, home, sizes.kills),
+        f"{sizes.stored} incidents stored": lambda server, home: stored(server, home, sizes.stored),
+        f"{sizes.servers} servers": lambda _, home: servers(home, sizes.servers),
+    }
+    names = [name for name in (*faults, *more) if not only or name.startswith(tuple(only))]
+    if not names:
+        raise BenchError(f"no fault {', '.join(only)}; there are {', '.join((*faults, *more))}")
+    rows, outcomes, left_out = [], [], []
+    with MariaDB() as server:
+        for name in names:
+            progress(name)
+            with tempfile.TemporaryDirectory(prefix="stallscope-fault-") as folder:
+                try:
+                    if name in faults:
+                        outcome = tried(server, Path(folder), faults[name])
+                    else:
+                        outcome = more[name](server, Path(folder))
+                except kinds.LeftOut as error:
+                    left_out.append(f"{name}: {error}")
+                    continue
+                except (Late, BenchError) as error:
+                    raise BenchError(f"{name}: {error}") from error
+            outcomes.append(outcome)
+            rows.append(outcome.row(name))
+    yield Section(
+        "agent-faults",
+        "Faults: what is notified of one stall",
+        tuple(rows),
+        checks=(
+            "each stall is a real one (SELECTs behind ALTER TABLE); a webhook of the bench counts",
+            "the key of a notification counts, a repeated delivery has the same",
+        ),
+        goals=(
+            ("each stall and its end notified exactly once", all(one.once for one in outcomes)),
+            (
+                f"within {GOAL_SECONDS:g} s of the cure",
+                all(one.in_time for one in outcomes),
+            ),
+            ("every incident on disk is whole", not any(one.damage for one in outcomes)),
+        ),
+        left_out=tuple(left_out),
+    )
+
+
+def tried(
+    server: MariaDB, home: Path, fault: Callable[[Scene], AbstractContextManager[kinds.Fault]]
+) -> Outcome:
+    """Make a stall while something is wrong, and put it right again."""
+    with receiver() as hook, ExitStack() as stack:
+        scene = Scene(server, home, hook)
+        made = stack.enter_context(fault(scene))
+        scene.start(stack)
+        made.begin()
+        begun = time.monotonic()
+        with (
+            made.stall() if made.stall is not None else metadata_lock_pileup(server, kinds.WAITERS)
+        ):
+            begun = time.monotonic()
+            made.wait(hook)
+            made.cure()
+            cured = time.monotonic()
+            wait_until(lambda: of(hook, "stall"), "the stall is notified")
+        wait_until(lambda: of(hook, "end"), "its end is notified")
+        scene.stop()
+        return outcome(hook, begun, cured, scene.damage())
+
+
+def of(hook: kinds.Hook, event: str) -> tuple[Posted, ...]:
+    return tuple(posted for posted in list(hook.posted) if posted.json["event"] == event)
+
+
+def outcome(hook: kinds.Hook, begun: float, cured: float, damage: str, more: str = "") -> Outcome:
+    stalls, ends = of(hook, "stall"), of(hook, "end")
+    first = stalls[0].at
+    return Outcome(
+        stalls,
+        ends,
+        len({posted.json["key"] for posted in (*stalls, *ends)}),
+        first - begun,
+        None if first < cured else first - cured,
+        damage,
+        more,
+    )
+
+
+def kills(server: MariaDB, home: Path, count: int) -> Outcome:
+    """Kill the agent again and again; each stall outlives several agents."""
+    chance = kinds.chances()
+    with receiver() as hook, ExitStack() as stack:
+        scene = Scene(server, home, hook)
+        made, left, begun, late = 0, count, time.monotonic(), 0.0
+        while left > 0:
+            made += 1
+            with metadata_lock_pileup(server, kinds.WAITERS):
+                begun = time.monotonic()
+                for _ in range(min(left, kinds.KILLS_A_STALL)):
+                    left -= 1
+                    scene.start(stack, ready=False)
+                    scene.kill_after(chance.uniform(0.0, kinds.LONGEST_LIFE))
+                scene.start(stack)
+                cured = time.monotonic()
+                wait_keys(hook, "stall", made)
+                late = max(late, of(hook, "stall")[-1].at - cured)
+            wait_keys(hook, "end", made)
+            scene.stop()
+        found = outcome(hook, begun, cured, scene.damage())
+        return Outcome(
+            found.stalls[: 2 * made],
+            found.ends,
+            found.keys - made + 1,  # 1: as many as there were stalls
+            found.after_stall,
+            late if late > 0 else None,
+            found.damage,
+            f"{made} stalls, seed {chance.seed_used}",
+        )
+
+
+def keys(hook: kinds.Hook, event: str) -> set[str]:
+    return {posted.json["key"] for posted in of(hook, event)}
+
+
+def wait_keys(hook: kinds.Hook, event: str, count: int) -> None:
+    wait_until(lambda: len(keys(hook, event)) >= count, f"{event} {count} is notified")
+
+
+def stored(server: MariaDB, home: Path, count: int) -> Outcome:
+    """Make a stall where the store has many incidents."""
+    with receiver() as hook, ExitStack() as stack:
+        scene = Scene(server, home, hook)
+        kinds.fill_store(scene.store, count)
+        scene.start(stack)
+        with metadata_lock_pileup(server, kinds.WAITERS):
+            begun = time.monotonic()
+            wait_until(lambda: of(hook, "stall"), "the stall is notified")
+        wait_until(lambda: of(hook, "end"), "its end is notified")
+        scene.stop()
+        return outcome(
+            hook, begun, begun, scene.damage(), f"listed in {scene.listing_seconds():.1f} s"
+        )
+
+
+def servers(home: Path, count: int) -> Outcome:
+    """Make a stall in each of many servers of one host at the same time, of one agent each."""
+    with receiver() as hook, ExitStack() as stack:
+        running = [stack.enter_context(MariaDB(*kinds.SMALL_SERVER)) for _ in range(count)]
+        scenes = [Scene(server, home / str(number), hook) for number, server in enumerate(running)]
+        for scene in scenes:
+            scene.start(stack)
+        with ExitStack() as stalls:
+            begun = time.monotonic()
+            for server in running:
+                stalls.enter_context(metadata_lock_pileup(server, kinds.WAITERS))
+            cured = time.monotonic()
+            wait_keys(hook, "stall", count)
+        wait_keys(hook, "end", count)
+        for scene in scenes:
+            scene.stop()
+        damage = "; ".join(filter(None, (scene.damage() for scene in scenes)))
+        found = outcome(hook, begun, cured, damage)
+        last = max(posted.at for posted in found.stalls)
+        return Outcome(
+            found.stalls[: 1 + len(found.stalls) - count],
+            found.ends[: 1 + len(found.ends) - count],
+            found.keys - count + 1,
+            found.after_stall,
+            max(0.0, last - cured),
+            damage,
+            "the last one counts",
+        )
