@@ -11,6 +11,7 @@ import msgspec
 
 from stallscope.agent.backends import CaptureBackend
 from stallscope.agent.events import Put
+from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.sources import Sources
 from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.settings import AgentSettings
@@ -44,8 +45,9 @@ class Environment(Protocol):
     def count_waits(self, line: WaitLine) -> None:
         """Count the waits of a line."""
 
-    def publish(self, metrics: bytes) -> None:
-        """Publish the agent's own metrics; called in the writer's thread."""
+    def publish(self, metrics: AgentMetrics) -> Callable[[], None] | None:
+        """Publish the agent's own metrics as they are now. Return what writes them to a disk, for
+        the writer's thread; None: nothing does."""
 
     def failures(self) -> Mapping[str, int]:
         """Return which outputs failed, and how often."""

@@ -28,6 +28,11 @@ class CollectorHealth:
         """The collectors that fail."""
         return frozenset(self._why)
 
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The collectors that fail, and why."""
+        return dict(self._why)
+
     def note(self, sample: Sample) -> None:
         """Take a sample.
 

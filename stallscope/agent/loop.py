@@ -30,6 +30,7 @@ from stallscope.agent.events import (
 from stallscope.agent.health import CollectorHealth
 from stallscope.agent.history import History
 from stallscope.agent.incidents import Incidents
+from stallscope.agent.liveness import AgentState, Liveness
 from stallscope.agent.messages import (
     BackendReady,
     DiskChecked,
@@ -155,6 +156,8 @@ class Agent:
         self._resting = False
         """At the latest poll."""
         self._health = CollectorHealth(self.metrics)
+        self.liveness = Liveness(target.server, self._clock.now_ns())
+        """What other threads may see of this one."""
         self._lost_ns = 0
         """When the server last ended."""
         self._next_poll = 0
@@ -282,6 +285,7 @@ class Agent:
             self._resting = self._at_rest(now)
             self._sources.set_rest(self._resting)
             self._threads.poll(at_rest=self._resting)
+        self.liveness.state = self._state()
         if now >= self._metrics_due:
             self._metrics_due = now + METRICS_NS
             self._publish()
@@ -315,6 +319,7 @@ class Agent:
 
     def _take(self, events: Iterable[Event]) -> None:
         """Handle events; then do the steps that are due."""
+        self.liveness.beat(self._clock.now_ns())
         for event in events:
             self._handle(event)
         if self.incidents.open is not None and not self._target.running:
@@ -466,9 +471,23 @@ class Agent:
         counts.failures["store"] = self._writer.failed
         counts.failures["probe"] = self._backend.restarts
         late, counts.late = counts.late, counts.late + self._threads.late
-        text = counts.text()
+        write = self._environment.publish(counts)
         counts.late = late
-        self._writer.submit(lambda: self._environment.publish(text), needed=False)
+        if write is not None:
+            self._writer.submit(write, needed=False)
+
+    def _state(self) -> AgentState:
+        up = self.metrics.up
+        return AgentState(
+            server=self._target.server.name,
+            pid=self._target.server.main.pid if self._target.running else None,
+            probe=up.get("probe"),
+            sql=up.get("sql"),
+            incident_open=self.incidents.open is not None,
+            writer=self._writer.alive,
+            waiting_jobs=self._writer.waiting,
+            failing=self._health.reasons,
+        )
 
     def _prune(self) -> None:
         settings = self.settings

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's own metrics, in Prometheus' text format."""
+"""The agent's own metrics."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from stallscope.agent.threadwatch import ThreadMetrics
 from stallscope.base import package
-from stallscope.reporters.exposition import Exposition, Labels
+from stallscope.reporters.exposition import Families, Labels
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 __all__ = ["AgentMetrics"]
 
 _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds from a breach to its finished capture."""
+_RESULTS = ("whole", "partial", "failed", "suppressed")
+_PARTS = ("analysis", "hook", "output", "probe", "store")
+"""Series that are there from the start, at 0: a rate sees only the increases of those it knows."""
 
 
 class AgentMetrics:
@@ -22,7 +29,7 @@ class AgentMetrics:
 
     def __init__(self, labels: Mapping[str, str], started: float, threads: ThreadMetrics) -> None:
         self._threads = threads
-        self._page = Exposition(labels)
+        self._make = Families(labels)
         self._started = started
         self.polls = 0
         self.samples: Counter[str] = Counter()
@@ -47,21 +54,16 @@ class AgentMetrics:
         self._buckets[bisect_left(_BOUNDS, seconds)] += 1
         self._seconds += seconds
 
-    def text(self) -> bytes:
-        """Return the metrics."""
-        return "".join(f"{line}\n" for line in self._lines()).encode()
-
-    def _lines(self) -> Iterator[str]:
-        page = self._page
-        version: dict[Labels, float] = {(("version", package.version()),): 1}
-        yield from page.samples("agent_info", "gauge", "The agent that runs.", version)
-        yield from page.samples(
+    def families(self) -> Iterator[Metric]:
+        """Yield the metrics, as they are now."""
+        make = self._make
+        yield from make.info("agent", "The agent that runs.", {"version": package.version()})
+        yield from make.gauge(
             "agent_start_time_seconds",
-            "gauge",
             "When the agent was started, in seconds since the epoch.",
             {(): self._started},
         )
-        yield from page.samples("agent_polls_total", "counter", "Polls.", {(): self.polls})
+        yield from make.counter("agent_polls", "Polls.", {(): self.polls})
         for name, text, label, counts in (
             ("collector_samples", "Samples by collector.", "collector", self.samples),
             ("collector_errors", "Failed collections by collector.", "collector", self.errors),
@@ -72,35 +74,40 @@ class AgentMetrics:
                 self.late,
             ),
             ("triggers_fired", "How often each trigger fired.", "trigger", self.fired),
-            ("captures", "Captures by result.", "result", self.captures),
+            ("captures", "Captures by result.", "result", _from_zero(_RESULTS, self.captures)),
             ("incidents", "Incidents by verdict.", "verdict", self.incidents),
-            ("failures", "Failures of the agent, by part.", "what", self.failures),
+            (
+                "failures",
+                "Failures of the agent, by part.",
+                "what",
+                _from_zero(_PARTS, self.failures),
+            ),
         ):
             values: dict[Labels, float] = {((label, key),): n for key, n in counts.items()}
-            yield from page.samples(f"agent_{name}_total", "counter", text, values)
-        yield from page.samples(
+            yield from make.counter(f"agent_{name}", text, values)
+        yield from make.gauge(
             "agent_up",
-            "gauge",
             "Whether the server runs, the probe is ready, and SQL answers.",
             {(("what", key),): int(value) for key, value in self.up.items()},
         )
-        yield from page.samples(
+        yield from make.gauge(
             "agent_incident_open",
-            "gauge",
             "Whether an incident is open.",
             {(): int(self.incident_open)},
         )
-        yield from page.samples(
+        yield from make.gauge(
             "agent_history_bytes",
-            "gauge",
             "Memory of the samples and waits of the last minute, in bytes.",
             {(): self.ring_bytes},
         )
-        yield from self._threads.lines(page)
-        if sum(self._buckets):
-            yield from page.histogram(
-                "agent_breach_to_capture_seconds",
-                "Time from a breach to the end of its first capture.",
-                _BOUNDS,
-                {(): (self._buckets, self._seconds)},
-            )
+        yield from self._threads.families(make)
+        yield from make.histogram(
+            "agent_breach_to_capture_seconds",
+            "Time from a breach to the end of its first capture.",
+            _BOUNDS,
+            {(): (self._buckets, self._seconds)},
+        )
+
+
+def _from_zero(names: tuple[str, ...], counts: Mapping[str, int]) -> dict[str, int]:
+    return {**dict.fromkeys(names, 0), **counts}

@@ -7,14 +7,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stallscope.agent.writer import Writer
 from stallscope.collectors.processes import Server
 from stallscope.model import threadhistory
 from stallscope.model.threadhistory import ThreadHistory
 from stallscope.model.waitlines import Rest, ThreadSample, WaitLine
-from stallscope.reporters.exposition import Exposition, Labels
+from stallscope.reporters.exposition import Families, Labels
 from stallscope.store.history import HistoryWriter
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 __all__ = ["ThreadMetrics", "ThreadWatch"]
 
@@ -57,42 +61,35 @@ class ThreadMetrics:
         self._armed = self.armed
         self.latest = self.attached = self.rest = None
 
-    def lines(self, page: Exposition) -> Iterator[str]:
+    def families(self, make: Families) -> Iterator[Metric]:
         """Yield the metrics."""
         counts = {} if self.latest is None else threadhistory.activities(self.latest)
         activities: dict[Labels, float] = {(("activity", name),): n for name, n in counts.items()}
-        yield from page.samples(
+        yield from make.gauge(
             "threads",
-            "gauge",
             "Threads of the server by what they do: a kind of wait, running, idle.",
             activities,
         )
-        yield from page.samples(
+        yield from make.gauge(
             "wait_programs_attached",
-            "gauge",
             "Whether the wait programs are attached now.",
             {} if self.attached is None else {(): int(self.attached)},
         )
-        yield from page.samples(
-            "wait_programs_armed_total",
-            "counter",
+        yield from make.counter(
+            "wait_programs_armed",
             "How often the wait programs were attached because of a long wait.",
             {(): self.armed},
         )
         if self.rest is None:
             return
         if self.rest.interval_ms is not None:
-            yield from page.samples(
+            yield from make.gauge(
                 "sentinel_interval_seconds",
-                "gauge",
                 "Time between two polls of the server's threads.",
                 {(): self.rest.interval_ms / 1000},
             )
-        yield from page.samples(
-            "sentinel_threads",
-            "gauge",
-            "Threads in the latest poll.",
-            {(): self.rest.threads},
+        yield from make.gauge(
+            "sentinel_threads", "Threads in the latest poll.", {(): self.rest.threads}
         )
 
 

@@ -34,6 +34,16 @@ class Writer:
         self.failed = 0
         self.dropped = 0
 
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait for the disk."""
+        return self._jobs.qsize()
+
     def submit(
         self,
         job: Callable[[], T],

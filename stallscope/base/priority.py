@@ -24,9 +24,12 @@ def raise_priority() -> None:
 
 
 def lower_priority(pid: int, nice: int = 0) -> None:
-    """Set the priority of a child of the agent, where that is allowed."""
+    """Set the priority of a child of the agent, and of its session where it leads one; where that
+    is allowed."""
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, pid, nice)
+        if os.getsid(pid) == pid:
+            _set_session(pid, nice)
 
 
 def set_priority(nice: int) -> None:
@@ -35,5 +38,9 @@ def set_priority(nice: int) -> None:
     os.setpriority(os.PRIO_PROCESS, 0, nice)
     if os.getsid(0) != os.getpid():
         return  # the session belongs to a shell
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+    _set_session("self", nice)
+
+
+def _set_session(process: int | str, nice: int) -> None:
+    with contextlib.suppress(OSError), open(f"/proc/{process}/autogroup", "w") as file:
         file.write(f"{nice}\n")

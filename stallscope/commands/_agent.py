@@ -19,6 +19,7 @@ from stallscope.agent.environment import Plan
 from stallscope.agent.events import Put, Signal
 from stallscope.agent.hooks import Hooks
 from stallscope.agent.loop import Agent
+from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.output import LOG_FORMATS, LOG_LEVELS, LineWriter, lines_to, logging_to
 from stallscope.agent.probe_session import ProbeSettings
 from stallscope.agent.sources import Sources
@@ -31,12 +32,14 @@ from stallscope.collectors.processes import Selector, Server
 from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.commands import _notify, _options, _rings, _sql, _store
-from stallscope.commands._metricsfile import MetricsFile
+from stallscope.commands._metricsfile import MetricsFile, labels_of
 from stallscope.model.capture import Capture
 from stallscope.model.incident import Incident
 from stallscope.model.waitlines import WaitLine
 from stallscope.notify.alerts import Alerts
 from stallscope.reporters import agentlines
+from stallscope.reporters.exposition import MetricsPage
+from stallscope.reporters.prometheus import Metrics
 from stallscope.server.families import family
 from stallscope.store import Store
 
@@ -129,14 +132,21 @@ class CommandEnvironment:
         captures: Path,
         poll_interval: float | None,
         output: LineWriter,
+        page: MetricsPage | None,
     ) -> None:
         self._store = store
         self._is_python = server_is_python(server)
         self._args = args
         self._captures = captures
         self._poll_interval = poll_interval
-        self._metrics = (
-            None if args.prometheus is None else MetricsFile(args.prometheus, [server], _warn)
+        if page is None and args.prometheus is not None:
+            page = MetricsPage()
+        self._page = page
+        self._waits = None if page is None else Metrics(labels_of([server]))
+        self._file = (
+            None
+            if page is None or args.prometheus is None
+            else MetricsFile(args.prometheus, page, _warn)
         )
         self._output = output
         settings = settings_of(args)
@@ -219,13 +229,15 @@ class CommandEnvironment:
 
     def count_waits(self, line: WaitLine) -> None:
         """Count the waits."""
-        if self._metrics is not None:
-            self._metrics.count(line)
+        if self._waits is not None:
+            self._waits.count(line)
 
-    def publish(self, metrics: bytes) -> None:
-        """Write the file."""
-        if self._metrics is not None:
-            self._metrics.write(metrics)
+    def publish(self, metrics: AgentMetrics) -> Callable[[], None] | None:
+        """Put the metrics on the page, and return what writes the file."""
+        if self._page is None or self._waits is None:
+            return None
+        self._page.put(self, [*self._waits.families(), *metrics.families()])
+        return None if self._file is None else self._file.write
 
     def failures(self) -> dict[str, int]:
         """Return how many notifications failed, and how many lines could not be printed."""
@@ -283,8 +295,13 @@ def _refuse_capture(pids: tuple[int, ...]) -> Capture:
 
 
 @contextlib.contextmanager
-def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]:
-    """Yield the agent of these options; its spool is removed at the end."""
+def agent(
+    args: argparse.Namespace, plan: Plan, page: MetricsPage | None = None
+) -> Iterator[tuple[Agent, Store]]:
+    """Yield the agent of these options; its spool is removed at the end.
+
+    ``page`` gets its metrics.
+    """
     _sql.asked_for(args)
     settings = settings_of(args)
     raise_priority()
@@ -298,7 +315,9 @@ def agent(args: argparse.Namespace, plan: Plan) -> Iterator[tuple[Agent, Store]]
         lines_to(sys.stdout) as output,
         spool(store.dest) as folder,
     ):
-        environment = CommandEnvironment(args, server, store, folder, plan.poll_interval, output)
+        environment = CommandEnvironment(
+            args, server, store, folder, plan.poll_interval, output, page
+        )
         target = Target(server, finder(args.pid, selector, server))
         verdicts = VerdictProcess(args.signatures)
         made = Agent(plan, settings, target, store, folder, environment, verdicts)

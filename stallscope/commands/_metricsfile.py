@@ -12,9 +12,10 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors.processes import Server
 from stallscope.model.waitlines import WaitLine
+from stallscope.reporters.exposition import MetricsPage
 from stallscope.reporters.prometheus import Metrics
 
-__all__ = ["MetricsFile", "notice"]
+__all__ = ["MetricsFile", "WaitsFile", "labels_of", "notice"]
 
 _METRICS_BEGIN = b"# HELP stallscope_"
 _METRICS_MODE = 0o644
@@ -28,17 +29,15 @@ def notice(text: str) -> None:
 
 
 class MetricsFile:
-    """A file that is replaced with each line.
+    """A file that is replaced each time.
 
     Raises: StallscopeError where the path holds anything else.
     """
 
-    def __init__(
-        self, path: Path, servers: Sequence[Server], warn: Callable[[str], None] = notice
-    ) -> None:
+    def __init__(self, path: Path, page: MetricsPage, warn: Callable[[str], None] = notice) -> None:
         self._path = path
         self._warn = warn
-        self._metrics = Metrics(_labels(servers))
+        self._page = page
         self.failed = False
         """Whether a write has failed and was reported."""
         atomicfile.check_can_create(path, force=True)
@@ -49,24 +48,12 @@ class MetricsFile:
         if path.suffix != ".prom":
             warn(f"{path}: the node exporter reads only files whose names end in .prom")
 
-    def show(self, line: WaitLine, data: bytes) -> None:
-        """Count a line, and write the file."""
-        self.count(line)
-        self.write()
-
-    def count(self, line: WaitLine) -> None:
-        """Count a line."""
-        if line.final:
-            self._metrics.finish(line)
-        else:
-            self._metrics.add(line)
-
-    def write(self, more: bytes = b"") -> None:
-        """Write the file again, with ``more`` metrics at its end."""
+    def write(self) -> None:
+        """Write the file again."""
         try:
             # Not synced: that would wait for the disk whose stall is watched.
             atomicfile.write(
-                self._path, [self._metrics.text(), more], force=True, mode=_METRICS_MODE, sync=False
+                self._path, [self._page.text()], force=True, mode=_METRICS_MODE, sync=False
             )
         except StallscopeError as error:
             if not self.failed:
@@ -74,7 +61,27 @@ class MetricsFile:
             self.failed = True
 
 
-def _labels(servers: Sequence[Server]) -> dict[str, str]:
+class WaitsFile:
+    """A file of the waits of some servers, which is replaced with each line."""
+
+    def __init__(self, path: Path, servers: Sequence[Server]) -> None:
+        self._page = MetricsPage()
+        self._metrics = Metrics(labels_of(servers))
+        self._file = MetricsFile(path, self._page)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write has failed and was reported."""
+        return self._file.failed
+
+    def show(self, line: WaitLine, data: bytes) -> None:
+        """Count a line, and write the file."""
+        self._metrics.count(line)
+        self._page.put(self, self._metrics.families())
+        self._file.write()
+
+
+def labels_of(servers: Sequence[Server]) -> dict[str, str]:
     """Return labels that identify these servers on this host; a restart does not change them."""
     labels = {"server": ",".join(dict.fromkeys(server.name for server in servers))}
     datadirs = [server.datadir for server in servers if server.datadir]

@@ -118,9 +118,13 @@ def incident(word: str, args: argparse.Namespace) -> StoredIncident | None:
 
     Raises: StallscopeError where the named incident cannot be read.
     """
-    from stallscope.store import read_incident
+    from stallscope.store import layout, read_incident
 
     path = incident_path(word, args)
+    if path is not None and layout.is_id(word) and not path.is_dir():
+        raise UsageError(
+            f"no incident {word} in {path.parents[1]}; `stallscope incidents` lists them"
+        )
     return None if path is None else read_incident(path)
 
 

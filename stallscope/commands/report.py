@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="captures, dumps or directories of them; or one incident, by directory or id",
     )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="HTML file to write"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="HTML file to write; -: standard output",
     )
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument(
@@ -66,7 +72,9 @@ def run(args: argparse.Namespace) -> Exit:
     from stallscope.reporters.html.page import Builder
 
     bundle = assets.load()
-    atomicfile.check_can_create(args.output, force=args.force)
+    to_stdout = args.output == Path("-")
+    if not to_stdout:
+        atomicfile.check_can_create(args.output, force=args.force)
     signatures = catalog.load(args.signatures)
     builder = Builder(compare=args.compare)
     stored = None if args.compare else _incident(args)
@@ -75,6 +83,10 @@ def run(args: argparse.Namespace) -> Exit:
     else:
         whole = _add_files(builder, args, signatures)
     page = builder.render(bundle)
+    if to_stdout:
+        sys.stdout.buffer.write(page)
+        sys.stdout.flush()
+        return Exit.DONE if whole else Exit.PARTIAL
     atomicfile.write(args.output, [page], force=args.force)
     print(one_line(builder.main.verdict, 2000))
     many = "1 capture" if len(builder) == 1 else f"{len(builder)} captures"

@@ -13,7 +13,7 @@ from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors import processes, waits
 from stallscope.collectors.processes import Server
 from stallscope.commands import _common, _numbers, _options, _rings
-from stallscope.commands._metricsfile import MetricsFile, notice
+from stallscope.commands._metricsfile import WaitsFile, notice
 from stallscope.commands._waitviews import Raw, Screens, View
 from stallscope.model.waitkinds import GROUPS, KINDS
 from stallscope.model.waitlines import WaitLine
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> Exit:
         raise UsageError(
             "--ring FILE names one process's ring: with --follow, give the directory of the rings"
         )
-    metrics = None if args.prometheus is None else MetricsFile(args.prometheus, servers)
+    metrics = None if args.prometheus is None else WaitsFile(args.prometheus, servers)
     with ExitStack() as stack:
         follower = None
         if args.follow:

@@ -10,8 +10,9 @@ from stallscope.agent.environment import Plan
 from stallscope.agent.loop import Agent
 from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors.triggers.dryrun import TriggerRun, sentence
-from stallscope.commands import _agent
+from stallscope.commands import _agent, _listen
 from stallscope.commands._numbers import time_between
+from stallscope.reporters.exposition import MetricsPage
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -33,6 +34,7 @@ _POLLS_OF_ONCE = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _agent.add_arguments(parser)
+    _listen.add_listen_argument(parser)
     how = parser.add_argument_group("time")
     how.add_argument(
         "--poll-interval",
@@ -65,7 +67,12 @@ def run(args: argparse.Namespace) -> Exit:
         poll_interval=args.poll_interval,
         raw_sql=args.raw_sql,
     )
-    with _agent.agent(args, plan) as (agent, _), _agent.signals(agent.events.put, reload=True):
+    page = None if args.listen is None else MetricsPage()
+    with (
+        _agent.agent(args, plan, page) as (agent, store),
+        _agent.signals(agent.events.put, reload=True),
+        _listen.listening(args.listen, page, [agent], store.dest, args.signatures),
+    ):
         agent.run()
     if args.dry_run:
         _print_states(agent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits as Prometheus' text format (version 0.0.4), for node exporter's textfile collector.
+"""Waits as Prometheus metrics.
 
 Counters are sums over all lines since the start, and never go back. Labels are bounded: kinds,
 classes of files, causes, and locks only where they are named global variables.
@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stallscope.model.waitlines import Buckets, Key, WaitLine, Waits
-from stallscope.reporters.exposition import Exposition, Labels
+from stallscope.reporters.exposition import Families, Labels
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 __all__ = ["MAX_LOCKS", "Metrics"]
 
@@ -71,13 +74,13 @@ def _sort_in(buckets: list[int], histogram: Buckets, count: int) -> None:
 
 
 class Metrics:
-    """All counts since the start, as one text.
+    """All counts since the start.
 
     ``labels`` distinguish this server from others on the host; they are the same after its restart.
     """
 
     def __init__(self, labels: Mapping[str, str]) -> None:
-        self._page = Exposition(labels)
+        self._make = Families(labels)
         self._kinds: dict[str, _Sums] = {}
         self._classes: dict[tuple[str, str], _Sums] = {}
         self._locks: dict[tuple[str, str], _Sums] = {}
@@ -86,6 +89,13 @@ class Metrics:
         self._lost: dict[str, int] = {}
         self._programs: dict[str, bool] = {}
         self._seconds = 0.0
+
+    def count(self, line: WaitLine) -> None:
+        """Count a line: one interval, or all of it at the end."""
+        if line.final:
+            self.finish(line)
+        else:
+            self.add(line)
 
     def add(self, line: WaitLine) -> None:
         """Add one interval."""
@@ -128,94 +138,80 @@ class Metrics:
         if labels in self._locks or len(self._locks) < MAX_LOCKS:
             self._locks.setdefault(labels, _Sums()).add(key)
 
-    def text(self) -> bytes:
-        """Return the text of the file."""
-        return "".join(f"{line}\n" for line in self._lines()).encode()
-
-    def _lines(self) -> Iterator[str]:
-        yield from self._page.samples(
-            "watched_seconds_total",
-            "counter",
-            "Seconds for which waits were watched.",
-            {(): self._seconds},
+    def families(self) -> Iterator[Metric]:
+        """Yield the metrics, as they are now."""
+        make = self._make
+        yield from make.counter(
+            "watched_seconds", "Seconds for which waits were watched.", {(): self._seconds}
         )
         kinds: dict[Labels, _Sums] = {(("kind", kind),): sums for kind, sums in self._kinds.items()}
         yield from self._histogram(
             "wait_duration_seconds", "Waits in system calls, by kind.", kinds
         )
-        yield from self._page.samples(
-            "wait_over_threshold_total",
-            "counter",
+        yield from make.counter(
+            "wait_over_threshold",
             "Waits longer than the threshold of their kind.",
             {labels: sums.over for labels, sums in kinds.items()},
         )
-        yield from self._page.samples(
-            "wait_bytes_total",
-            "counter",
+        yield from make.counter(
+            "wait_bytes",
             "Bytes read and written.",
             {labels: sums.bytes for labels, sums in kinds.items() if sums.bytes is not None},
         )
-        yield from self._page.samples(
+        yield from make.gauge(
             "waits_in_flight",
-            "gauge",
             "Waits in flight above the threshold of their kind.",
             {(("kind", kind),): count for kind, count in self._in_flight.items()},
         )
-        yield from self._page.samples(
+        yield from make.gauge(
             "wait_in_flight_longest_seconds",
-            "gauge",
             "Longest wait in flight.",
             {(("kind", kind),): seconds for kind, seconds in self._longest.items()},
         )
         yield from self._files()
         yield from self._named_locks()
-        yield from self._page.samples(
-            "wait_lost_total",
-            "counter",
+        yield from make.counter(
+            "wait_lost",
             "Lost records and unread data, by cause.",
             {(("cause", cause),): count for cause, count in self._lost.items()},
         )
-        yield from self._page.samples(
+        yield from make.gauge(
             "wait_program_up",
-            "gauge",
             "Whether a wait program works on this host.",
             {(("program", name),): int(ok) for name, ok in self._programs.items()},
         )
 
-    def _files(self) -> Iterator[str]:
+    def _files(self) -> Iterator[Metric]:
         classes: dict[Labels, _Sums] = {
             (("kind", kind), ("class", of)): sums for (kind, of), sums in self._classes.items()
         }
         yield from self._histogram(
             "file_wait_duration_seconds", "Waits for files, by kind and class of file.", classes
         )
-        yield from self._page.samples(
-            "file_wait_bytes_total",
-            "counter",
+        yield from self._make.counter(
+            "file_wait_bytes",
             "Bytes read and written, by class of file.",
             {labels: sums.bytes for labels, sums in classes.items() if sums.bytes is not None},
         )
 
-    def _named_locks(self) -> Iterator[str]:
+    def _named_locks(self) -> Iterator[Metric]:
         locks: dict[Labels, _Sums] = {
             (("kind", kind), ("lock", name)): sums for (kind, name), sums in self._locks.items()
         }
-        yield from self._page.samples(
-            "lock_wait_seconds_total",
-            "counter",
+        yield from self._make.counter(
+            "lock_wait_seconds",
             "Time waited for a lock while it was among the longest-waited.",
             {labels: sums.seconds for labels, sums in locks.items()},
         )
-        yield from self._page.samples(
-            "lock_waits_total",
-            "counter",
+        yield from self._make.counter(
+            "lock_waits",
             "Waits for a lock while it was among the longest-waited.",
             {labels: sum(sums.buckets) for labels, sums in locks.items()},
         )
 
-    def _histogram(self, name: str, text: str, values: Mapping[Labels, _Sums]) -> Iterator[str]:
+    def _histogram(self, name: str, text: str, values: Mapping[Labels, _Sums]) -> Iterator[Metric]:
         of = {labels: (sums.buckets, sums.seconds) for labels, sums in values.items()}
-        return self._page.histogram(name, text, _BOUNDS, of)
+        return self._make.histogram(name, text, _BOUNDS, of)
 
 
 _Label = TypeVar("_Label")

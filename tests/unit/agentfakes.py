@@ -14,6 +14,7 @@ from stallscope.agent.clock import Clock
 from stallscope.agent.environment import Plan
 from stallscope.agent.events import CaptureResult, Put, Signal
 from stallscope.agent.loop import Agent
+from stallscope.agent.metrics import AgentMetrics
 from stallscope.agent.sources import Sources
 from stallscope.agent.target import Target
 from stallscope.agent.verdict_process import Answers, VerdictAnswer, VerdictRequest
@@ -31,6 +32,7 @@ from stallscope.model.sessions import Moment, Sessions
 from stallscope.model.waitlines import WaitLine
 from stallscope.notify.alerts import Alerts, Rules
 from stallscope.notify.delivery import Delivery
+from stallscope.reporters.exposition import MetricsPage
 from stallscope.store import Store, listing, read_incident
 from tests.support.servers.waiting import PATIENCE, wait_until
 from tests.unit.agentlog import Messages
@@ -180,6 +182,7 @@ class FakeEnvironment:
         self.more: tuple[Status, ...] = ()
         self.layout: str | None = None
         self.made_alerts = Alerts(Delivery(None, ()), Rules(), time.monotonic_ns)
+        self.page: MetricsPage | None = None
 
     def sources(
         self, server: Server, settings: AgentSettings, use_layout: Callable[[str], None]
@@ -214,7 +217,10 @@ class FakeEnvironment:
 
     def count_waits(self, line: WaitLine) -> None: ...
 
-    def publish(self, metrics: bytes) -> None: ...
+    def publish(self, metrics: AgentMetrics) -> Callable[[], None] | None:
+        if self.page is not None:
+            self.page.put(self, metrics.families())
+        return None
 
     def failures(self) -> dict[str, int]:
         return {}

@@ -26,9 +26,9 @@ from stallscope.model.incident import CaptureEntry, Fired, Incident, TargetEntry
 from stallscope.model.sessions import Session, Sessions
 from stallscope.reporters.agentlines import render
 from tests.support.servers import program
-from tests.support.servers.waiting import wait_until
 from tests.unit.agentlog import Messages
 from tests.unit.captures import convoy
+from tests.unit.metricspages import text_of
 
 __all__: list[str] = []
 
@@ -181,21 +181,24 @@ def test_metrics_follow_the_rules_of_prometheus() -> None:
     metrics.failures["hook"] = 2
     metrics.up["server"] = True
     metrics.captured(0.02)
-    text = metrics.text()
-    assert b"stallscope_agent_polls_total{" in text
+    text = text_of(metrics.families())
+    assert "stallscope_agent_polls_total{" in text
     done = subprocess.run(
-        [str(program("promtool")), "check", "metrics"], input=text, capture_output=True, check=False
+        [str(program("promtool")), "check", "metrics"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout + done.stderr == b""
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_a_capture_is_counted_in_the_bucket_of_its_delay() -> None:
     metrics = AgentMetrics({}, 0, ThreadMetrics())
     metrics.captured(0.02)
     metrics.captured(3600)
-    text = metrics.text().decode()
-    assert 'seconds_bucket{le="0.01"} 0\n' in text
-    assert 'seconds_bucket{le="0.025"} 1\n' in text
-    assert 'seconds_bucket{le="+Inf"} 2\n' in text
-    wait_until(lambda: "seconds_count 2\n" in text, "the count", 1)
+    text = text_of(metrics.families())
+    assert 'seconds_bucket{le="0.01"} 0.0\n' in text
+    assert 'seconds_bucket{le="0.025"} 1.0\n' in text
+    assert 'seconds_bucket{le="+Inf"} 2.0\n' in text
+    assert "seconds_count 2.0\n" in text

@@ -18,13 +18,14 @@ from stallscope.collectors.triggers import triggerfile
 from stallscope.collectors.triggers.engine import reader_of_counts
 from stallscope.collectors.triggers.settings import AgentSettings, TriggerSettings
 from stallscope.model.waitlines import Rest, WaitLine
-from stallscope.reporters.exposition import Exposition
+from stallscope.reporters.exposition import Families
 from stallscope.store import read_incident
 from stallscope.store.history import find
 from tests.support.servers import program
 from tests.support.servers.waiting import wait_until
 from tests.unit.agentfakes import FakeEnvironment, breach, running, stored, this_server
 from tests.unit.agentlog import Messages
+from tests.unit.metricspages import text_of
 from tests.unit.threadlines import COND, FSYNC, IDLE, MUTEX, RUNNING, line, sample
 
 __all__: list[str] = []
@@ -101,19 +102,19 @@ def metrics(*lines: WaitLine) -> ThreadMetrics:
 
 
 def text(found: ThreadMetrics) -> str:
-    return "".join(f"{one}\n" for one in found.lines(Exposition({"server": "mariadbd"})))
+    return text_of(found.families(Families({"server": "mariadbd"})))
 
 
 def test_metrics_of_threads_and_rest() -> None:
     rows = (MUTEX, FSYNC, RUNNING, COND, IDLE)
     found = text(metrics(line(sample(1, RUNNING), sample(2, *rows), rest=RESTING)))
     for activity, count in (("mutex", 12), ("fsync", 3), ("running", 2), ("idle", 390)):
-        assert f'stallscope_threads{{server="mariadbd",activity="{activity}"}} {count}\n' in found
+        assert f'_threads{{activity="{activity}",server="mariadbd"}} {count}.0\n' in found
     for name, value in (
-        ("wait_programs_attached", "0"),
-        ("wait_programs_armed_total", "3"),
+        ("wait_programs_attached", "0.0"),
+        ("wait_programs_armed_total", "3.0"),
         ("sentinel_interval_seconds", "0.3"),
-        ("sentinel_threads", "412"),
+        ("sentinel_threads", "412.0"),
     ):
         assert f'stallscope_{name}{{server="mariadbd"}} {value}\n' in found
 
@@ -180,7 +181,7 @@ def test_the_minute_before_is_in_the_incident_and_all_of_it_for_other_processes(
         found = find(tmp_path, [pid])
         assert found is not None
         assert list(found.samples) == before
-        assert b'activity="mutex"' in agent.metrics.text()
+        assert 'activity="mutex"' in text_of(agent.metrics.families())
     (incident,) = stored(tmp_path)
     lines = read_incident(tmp_path / "incidents" / incident.id).waits()
     kept = [one for item in lines if isinstance(item, WaitLine) for one in item.history]

@@ -18,6 +18,7 @@ from stallscope.model import waitlines
 from stallscope.model.waitlines import Notice, WaitLine, loads
 from stallscope.reporters import waits
 from stallscope.reporters.prometheus import Metrics
+from tests.unit.metricspages import text_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SAMPLE: dict[str, Any] = json.loads((CHECKOUT / "tests/data/waits/stalled.json").read_bytes())
@@ -243,7 +244,7 @@ def use(line: WaitLine | Notice) -> None:
         assert row.text.isprintable()
     metrics = Metrics({"server": "x"})
     metrics.add(line)
-    metrics.text().decode()
+    text_of(metrics.families())
 
 
 def read_or_refuse(data: bytes) -> None:

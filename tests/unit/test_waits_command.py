@@ -7,6 +7,7 @@ import codecs
 import json
 import os
 import pty
+import re
 import select
 import signal
 import stat
@@ -223,7 +224,7 @@ def test_metrics(fake: Fake, here: str, tmp_path: Path, capsys: pytest.CaptureFi
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     text = path.read_text()
-    assert 'kind="mutex"} 62\n' in text
+    assert re.search(r'_count\{kind="mutex",server="[^"]+"\} 62\.0\n', text)
     assert "in_flight" not in text
     assert {p.name for p in tmp_path.iterdir()} == {
         "arguments",
