@@ -467,6 +467,7 @@ class Agent:
         counts.ring_bytes = self._samples.bytes + self._waits.bytes
         asked = SQL_BASICS & {collector.name for collector in self._threads.collectors}
         counts.up["sql"] = bool(asked) and not asked & self._health.failing
+        counts.incident_open = self.incidents.open is not None
         counts.failures.update(self._environment.failures())
         counts.failures["store"] = self._writer.failed
         counts.failures["probe"] = self._backend.restarts
