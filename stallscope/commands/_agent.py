@@ -132,7 +132,7 @@ class CommandEnvironment:
         captures: Path,
         poll_interval: float | None,
         output: LineWriter,
-        page: MetricsPage | None,
+        page: MetricsPage | None = None,
     ) -> None:
         self._store = store
         self._is_python = server_is_python(server)

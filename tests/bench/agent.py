@@ -6,11 +6,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import agent_delays, agent_faults, agent_peer, progress
+from tests.bench.agent_cost import cpu_ns, pss_mb
+from tests.bench.agent_scrape import scrape_section
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
 from tests.bench.throughput import Window
 from tests.bench.tools import tree_cpu_ns
@@ -46,20 +48,21 @@ QUICK = Sizes(seconds=20, load_threads=8, pairs=6, pair_seconds=3, delays=agent_
 def sections(
     server: str, quick: bool, only: list[str], *, faults: bool = False
 ) -> Iterator[Section]:
-    """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk; or
-    that of faults."""
+    """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk,
+    scrape; or that of faults."""
     if server != "mariadb":
         raise BenchError(f"the agent is measured on mariadb, not on {server}")
     if faults:
         yield from agent_faults.sections(quick, only)
         return
     sizes = QUICK if quick else FULL
-    makers = {
+    makers: dict[str, Callable[[], Section]] = {
         "cost": lambda: cost(sizes),
         "throughput": lambda: throughput(sizes),
         "delay-sql": lambda: agent_delays.sql_section(sizes.delays),
         "delay-probe": lambda: agent_delays.probe_section(sizes.delays),
         "pt-stalk": agent_peer.section,
+        "scrape": lambda: scrape_section(sizes.seconds),
     }
     unknown = set(only) - makers.keys()
     if unknown:
@@ -67,31 +70,6 @@ def sections(
     for name, make in makers.items():
         if not only or name in only:
             yield make()
-
-
-def cpu_ns(watch: AgentProcess) -> dict[str, int]:
-    """Return the CPU time so far of the agent's own process, and of the probe with its worker."""
-    members = watch.members()
-    own = sum(
-        int((task / "schedstat").read_text().split()[0])
-        for task in Path(f"/proc/{watch.pid}/task").iterdir()
-    )
-    probes = [pid for pid in members[1:] if parent(pid) == watch.pid]
-    return {"agent": own, "probe": sum(tree_cpu_ns(pid) for pid in probes)}
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def pss_mb(pids: Sequence[int], part: str = "Pss") -> float:
-    """Return the memory of these processes, or a part of it; what several share counts once."""
-    total = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith(f"{part}:"):
-                total += int(line.split()[1])
-    return total / 1024
 
 
 def cost(sizes: Sizes) -> Section:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stallscope.collectors.triggers.triggerfile import DEFAULTS
 from tests.bench import progress
-from tests.bench.agent import parent, pss_mb
+from tests.bench.agent_cost import parent, pss_mb
 from tests.bench.footprint import footprint
 from tests.bench.overhead_load import cpu_seconds
 from tests.bench.overhead_variants import rests, wait_at_rest

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse_metrics
+from prometheus_client.samples import Sample
 
 from stallscope.collectors.triggers import triggerfile
 from tests.live.shots import run
@@ -145,7 +150,7 @@ def test_its_metrics_are_whole(server: SqlServer, tmp_path: Path) -> None:
         wait_until(
             lambda: (
                 file.exists()
-                and 'agent_collector_samples_total{server="mariadbd"' in file.read_text()
+                and 'agent_collector_samples_total{collector="' in file.read_text()
                 and "stallscope_watched_seconds_total" in file.read_text()
             ),
             "metrics of the agent and of the waits",
@@ -157,6 +162,45 @@ def test_its_metrics_are_whole(server: SqlServer, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.needs("web")
+def test_it_listens(server: SqlServer, tmp_path: Path) -> None:
+    """Of a stall: metrics that are documented, those that alert rules need, and its report."""
+    root = Path(__file__).parents[2]
+    documented = set(re.findall(r"`(stallscope_\w+)`", (root / "docs/metrics.md").read_text()))
+    rules = (root / "docs/prometheus/alerts.yml").read_text()
+    with agent(server, tmp_path / "store", "--listen", "127.0.0.1:0") as watch:
+        (line,) = (line for line in watch.said if "listening on" in line)
+        base = line.rpartition(" ")[2]
+
+        def get(path: str) -> str:
+            with urllib.request.urlopen(base + path, timeout=PATIENCE) as answer:
+                return str(answer.read().decode())
+
+        def scraped() -> dict[str, list[Sample]]:
+            return {one.name: one.samples for one in parse_metrics(get("/metrics"))}
+
+        def open_incident() -> bool:
+            found = scraped().get("stallscope_agent_incident_open", [])
+            return any(one.value for one in found)
+
+        assert json.loads(get("/healthz"))["status"] == "ok"
+        with metadata_lock_pileup(server):
+            wait_until(open_incident, "the incident is open")
+            watch.wait(lambda: watch.of("stall"), "stall")
+        watch.wait(lambda: watch.of("end"), "end")
+        wait_until(lambda: not open_incident(), "the incident is over")
+        names = {one.name for samples in scraped().values() for one in samples}
+        own = {re.sub("_(bucket|sum|count)$", "", one) for one in names if "stallscope" in one}
+        assert {one for one in own if one not in documented} == set()
+        assert set(re.findall(r"stallscope_\w+", rules)) - names == set()
+        assert "process_resident_memory_bytes" in names
+        (listed,) = json.loads(get("/incidents"))["incidents"]
+        assert listed["verdict"] == "metadata-lock"
+        assert "metadata-lock" in get("/report")
+        assert get(f"/incidents/{listed['id']}/report").startswith("<!doctype html>")
+    assert trouble(server.pid) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from stallscope.collectors import probe
 from stallscope.model import capturefile
 from stallscope.model.capture import Capture, Label
-from tests.bench.agent import pss_mb
+from tests.bench.agent_cost import pss_mb
 from tests.bench.endurance_scale import limits_raised, wrong_stacks
 from tests.bench.overhead_load import cpu_seconds
 from tests.bench.tools import process_tree

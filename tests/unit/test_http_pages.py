@@ -24,6 +24,7 @@ from stallscope.agent.http.commands import BusyError, CommandError, Commands
 from stallscope.agent.http.pages import Pages
 from stallscope.agent.http.server import listening
 from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState, Liveness
+from stallscope.model.incident import Incident
 from stallscope.reporters.exposition import Families, MetricsPage
 from stallscope.store import Store
 from tests.support.servers.waiting import wait_until
@@ -85,7 +86,7 @@ def test_metrics_by_content_negotiation(site: Site, address: Address) -> None:
     reply = get(address, "/metrics", {"Accept": OPENMETRICS})
     assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert reply.text.endswith("# EOF\n")
-    found = {one.name: one for one in openmetrics(reply.text)}
+    found = {one.name: one for one in openmetrics(reply.text)}  # type: ignore[no-untyped-call]
     assert found["stallscope_agent_polls"].samples[0].labels["datadir"] == '/a"b\\c\\nd\\udc80'
     for accept in ("", "*/*", "text/html", "application/openmetrics-text;version=x.y", ";;,;"):
         assert get(address, "/metrics", {"Accept": accept}).status == 200, accept
@@ -131,7 +132,7 @@ def test_health_of_a_real_agent_whose_loop_hangs(tmp_path: Path) -> None:
     environment = FakeEnvironment()
     stuck, go_on = threading.Event(), threading.Event()
 
-    def hang(event: str, *_: object) -> None:
+    def hang(event: str, incident: Incident | None, folder: Path | None) -> None:
         if event == "stall":
             stuck.set()
             go_on.wait(30)
