@@ -19,6 +19,7 @@ from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import probe
 from tests.support.cgroups import cgroups_missing
+from tests.support.containers import containers_missing
 from tests.support.jail import jail_missing
 from tests.support.servers import (
     MariaDB,
@@ -140,6 +141,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "probe": built,
     "library": library,
     "jail": jail_missing,
+    "containers": containers_missing,
     "cgroups": cgroups_missing,
     "cores": cores,
     "cc": tool("cc"),

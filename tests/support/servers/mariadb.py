@@ -78,6 +78,7 @@ class MariaDB(SqlServer):
 
     def _start(self) -> Child:
         command = [
+            *self.wrapper,
             self.executable or self._program("mariadbd"),
             "--no-defaults",
             *self.where,
@@ -89,4 +90,5 @@ class MariaDB(SqlServer):
             *self.common_options,
             *self.options,
         ]
-        return Child(command, self.log, user=UNPRIVILEGED, env=self.env)
+        user = None if self.wrapper else UNPRIVILEGED
+        return Child(command, self.log, user=user, env=self.env)
