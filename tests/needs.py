@@ -142,6 +142,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "library": library,
     "jail": jail_missing,
     "containers": containers_missing,
+    "debootstrap": tool("debootstrap"),
     "cgroups": cgroups_missing,
     "cores": cores,
     "cc": tool("cc"),

@@ -18,8 +18,8 @@ from stallscope.model.incident import Incident
 from stallscope.store import read_incident
 from tests.support import manifests
 from tests.support.agents import AgentProcess, agent, incidents
-from tests.support.containers import STORE, Box, box, contained
-from tests.support.servers import PATIENCE, MariaDB, wait_until
+from tests.support.containers import STORE, Box, any_python, box, contained
+from tests.support.servers import PATIENCE, MariaDB
 from tests.support.servers.mariadb import lock_plugin_options
 from tests.support.servers.sql import UNPRIVILEGED
 from tests.support.stalls import metadata_lock_pileup
@@ -56,7 +56,7 @@ def watching(made: Box, pid: int, *options: object) -> Iterator[AgentProcess]:
     login.write_text("[client]\nuser=root\n")
     login.chmod(0o644)
     words = ("--defaults-file", f"{STORE}/my.cnf", "--listen", f"unix:{STORE}/http", *options)
-    with agent(pid, Path(STORE) / "store", *words, python=made.command(*made.python())) as watch:
+    with agent(pid, Path(STORE) / "store", *words, python=made.command(*any_python())) as watch:
         yield watch
 
 
@@ -175,21 +175,23 @@ def test_a_sidecar_of_another_user_says_what_it_needs(beside: MariaDB) -> None:
 @pytest.mark.needs("mariadb-plugins")
 def test_the_owner_of_a_lock_over_sql_through_its_root() -> None:
     """The socket is in the server's root alone; the plugin reports owners by thread ids inside."""
-    with contained(*lock_plugin_options(), user_namespace=True) as server:
-        with (
-            box(manifests.capabilities(DAEMON_SET)) as made,
-            watching(made, server.pid) as watch,
-        ):
-            with metadata_lock_pileup(server) as holder:
-                watch.wait(lambda: watch.of("stall"), "stall")
-                (found, *_) = watch.of("stall")
-            wait_until(lambda: watch.of("end"), "end")
+    with (
+        contained(*lock_plugin_options(), user_namespace=True) as server,
+        box(manifests.capabilities(DAEMON_SET)) as made,
+        watching(made, server.pid) as watch,
+    ):
+        with metadata_lock_pileup(server) as holder:
+            watch.wait(lambda: watch.of("stall"), "stall")
+        watch.wait(lambda: watch.of("end"), "end")
+        (found, *_) = watch.of("end")
         assert found["verdict"]["blocker"]
         stored = read_incident(made.volume / "store" / "incidents" / found["id"])
-        blockers = {
+        named = {
             thread.connection
             for one in stored.captures()
             if one.capture is not None
             for thread in one.capture.threads
+            for lock in one.capture.locks
+            if lock.owner_tid == thread.tid and lock.source == "server"
         }
-        assert holder in blockers
+        assert holder in named

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from tests.support.agents import CHECKOUT
 from tests.support.jail import python
+from tests.support.seccomp import seccomp_missing
 from tests.support.servers import MariaDB, program
 from tests.support.servers.sql import UNPRIVILEGED
 from tests.support.targets import target_path
 
-__all__ = ["STORE", "Box", "box", "contained", "containers_missing"]
+__all__ = ["STORE", "Box", "any_python", "box", "contained", "containers_missing"]
 
 STORE = "/mnt/store"
 """Where a box may write, as a volume: in the box's own mount namespace."""
@@ -75,6 +76,8 @@ exec "$@"
 
 def containers_missing() -> str | None:
     """Return why containers cannot be made here, or None."""
+    if reason := seccomp_missing():
+        return reason
     if not target_path("jail").is_file():
         return f"{target_path('jail')} is not built: run scripts/setup"
     with tempfile.TemporaryDirectory() as folder:
@@ -128,14 +131,15 @@ class Box:
 
     def stallscope(self, *words: object) -> list[str]:
         """Return a command line that runs stallscope in it."""
-        return self.command(*self.python(), "-P", "-m", "stallscope", *words)
+        return self.command(*any_python(), "-P", "-m", "stallscope", *words)
 
-    def python(self) -> list[str]:
-        """Return a command line of a Python that any user may run."""
-        first, *rest = python()
-        if first == "env":
-            return [first, f"{rest[0]}:{CHECKOUT}", *rest[1:]]
-        return ["env", f"PYTHONPATH={CHECKOUT}", sys.executable]
+
+def any_python() -> list[str]:
+    """Return a command line of a Python with this checkout, which any user may run."""
+    first, *rest = python()
+    if first == "env":
+        return [first, f"{rest[0]}:{CHECKOUT}", *rest[1:]]
+    return ["env", f"PYTHONPATH={CHECKOUT}", sys.executable]
 
 
 @contextlib.contextmanager
@@ -144,12 +148,12 @@ def box(
     *,
     beside: int | None = None,
     user: str | None = None,
-    may_gain: bool = False,
 ) -> Iterator[Box]:
     """Make a container with these capabilities at most: on the host's pids, as a DaemonSet with
     hostPID, or ``beside`` a process in its pid and net namespaces, as a sidecar.
 
-    ``may_gain``: allowPrivilegeEscalation; else no_new_privs is set.
+    As ``allowPrivilegeEscalation: false`` and a RuntimeDefault seccomp profile have it, it can gain
+    no privileges, and some system calls are refused.
     """
     volume = Path(tempfile.mkdtemp(prefix="stallscope-box-", dir="/var/tmp"))
     if user is not None:
@@ -163,7 +167,7 @@ def box(
     bounds = ",".join(("-all", *(f"+{name}" for name in capabilities)))
     limits = ["setpriv", "--pdeathsig", "KILL", f"--bounding-set={bounds}", "--inh-caps=-all"]
     limits += [] if user is None else [f"--reuid={user}", "--regid=nogroup", "--clear-groups"]
-    limits += [] if may_gain else ["--no-new-privs"]
+    limits += ["--no-new-privs", *any_python(), "-P", "-m", "tests.support.seccomp"]
     try:
         yield Box(volume, enter, limits)
     finally:

@@ -140,7 +140,7 @@ def test_a_client_that_is_slow_is_cut_and_others_are_answered_meanwhile(
         end.sendall(b"GET / HTTP/1.1\r\n")
         assert get(address, "/").status == 200
         end.settimeout(0.02)
-        wait_until(lambda: _is_cut(end), "a byte now and then starts no new time")
+        wait_until(lambda: _is_cut(end), "a byte at intervals starts no new time")
     assert time.monotonic() - begun >= 1.0
 
 

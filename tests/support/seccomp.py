@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a program as runtimes do by default: with the system calls refused that their seccomp profile
+(RuntimeDefault of Kubernetes) allows nobody without CAP_SYS_ADMIN or similar.
+
+    python -m tests.support.seccomp PROGRAM [ARGUMENT...]
+
+It needs no_new_privs, and libseccomp, which systemd brings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+
+__all__ = ["REFUSED", "seccomp_missing"]
+
+REFUSED = (
+    *("acct", "add_key", "chroot", "clock_settime", "delete_module", "fanotify_init"),
+    *("finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "get_mempolicy", "init_module"),
+    *("io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl"),
+    *("kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mbind", "mount"),
+    *("mount_setattr", "move_mount", "move_pages", "nfsservctl", "open_by_handle_at", "open_tree"),
+    *("pivot_root", "quotactl", "quotactl_fd", "reboot", "request_key", "set_mempolicy"),
+    *("setdomainname", "sethostname", "setns", "settimeofday", "swapoff", "swapon", "syslog"),
+    *("umount", "umount2", "unshare", "userfaultfd", "vhangup"),
+)
+_LIBRARY = "libseccomp.so.2"
+_ALLOW = 0x7FFF0000  # include/uapi/linux/seccomp.h
+_ERRNO = 0x00050000
+
+
+def seccomp_missing() -> str | None:
+    """Return why it cannot be used here, or None."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _refuse_calls() -> None:
+    library = ctypes.CDLL(_LIBRARY)
+    library.seccomp_init.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ALLOW)))
+    for name, code in (*((one, errno.EPERM) for one in REFUSED), ("clone3", errno.ENOSYS)):
+        number = library.seccomp_syscall_resolve_name(name.encode())
+        action = ctypes.c_uint32(_ERRNO | code)
+        # A call that this architecture has not is one that nobody can make.
+        if number >= 0 and library.seccomp_rule_add_exact(context, action, number, 0):
+            raise OSError(f"seccomp: no rule for {name}")
+    if library.seccomp_load(context):
+        raise OSError("seccomp: the filter was not taken: is no_new_privs set?")
+
+
+if __name__ == "__main__":
+    _refuse_calls()
+    os.execvp(sys.argv[1], sys.argv[1:])
