@@ -39,6 +39,8 @@ class AgentState(msgspec.Struct, frozen=True):
     """Of the writer."""
     failing: dict[str, str] = {}
     """Collectors that fail, and why: the server may not have what they read."""
+    undelivered: dict[str, str] = {}
+    """Destinations of notifications that do not work, and why."""
 
 
 class AgentHealth(msgspec.Struct, frozen=True):
@@ -89,3 +91,5 @@ def _lacking(state: AgentState) -> Iterator[str]:
         yield "the server does not answer over SQL"
     if state.waiting_jobs > MANY_JOBS:
         yield f"{state.waiting_jobs} writes wait for the disk of the store"
+    for name, why in sorted(state.undelivered.items()):
+        yield f"notifications to {name} are not delivered: {why}"

@@ -468,6 +468,7 @@ class Agent:
         asked = SQL_BASICS & {collector.name for collector in self._threads.collectors}
         counts.up["sql"] = bool(asked) and not asked & self._health.failing
         counts.incident_open = self.incidents.open is not None
+        counts.undelivered = self._alerts.delivery.waiting()
         counts.failures.update(self._environment.failures())
         counts.failures["store"] = self._writer.failed
         counts.failures["probe"] = self._backend.restarts
@@ -488,6 +489,7 @@ class Agent:
             writer=self._writer.alive,
             waiting_jobs=self._writer.waiting,
             failing=self._health.reasons,
+            undelivered=self._alerts.delivery.problems(),
         )
 
     def _prune(self) -> None:

@@ -20,7 +20,7 @@ __all__ = ["AgentMetrics"]
 _BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Seconds from a breach to its finished capture."""
 _RESULTS = ("whole", "partial", "failed", "suppressed")
-_PARTS = ("analysis", "hook", "output", "probe", "store")
+_PARTS = ("analysis", "hook", "notification", "output", "probe", "store")
 """Series that are there from the start, at 0: a rate sees only the increases of those it knows."""
 
 
@@ -45,6 +45,8 @@ class AgentMetrics:
         self.failures: Counter[str] = Counter()
         """By what failed: ``hook``, ``store``, ``probe``, ``analysis``."""
         self.incident_open = False
+        self.undelivered: dict[str, int] = {}
+        """Notifications that wait, by destination."""
         self.ring_bytes = 0
         self._buckets = [0] * (len(_BOUNDS) + 1)
         self._seconds = 0.0
@@ -94,6 +96,12 @@ class AgentMetrics:
             "agent_incident_open",
             "Whether an incident is open.",
             {(): int(self.incident_open)},
+        )
+        waiting: dict[Labels, float] = {
+            (("destination", name),): n for name, n in self.undelivered.items()
+        }
+        yield from make.gauge(
+            "agent_notifications_waiting", "Notifications that wait, by destination.", waiting
         )
         yield from make.gauge(
             "agent_history_bytes",

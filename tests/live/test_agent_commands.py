@@ -170,7 +170,8 @@ def test_it_listens(server: SqlServer, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     documented = set(re.findall(r"`(stallscope_\w+)`", (root / "docs/metrics.md").read_text()))
     rules = (root / "docs/prometheus/alerts.yml").read_text()
-    with agent(server, tmp_path / "store", "--listen", "127.0.0.1:0") as watch:
+    options = ("--listen", "127.0.0.1:0", "--notify-command", "true")
+    with agent(server, tmp_path / "store", *options) as watch:
         (line,) = (line for line in watch.said if "listening on" in line)
         base = line.rpartition(" ")[2]
 

@@ -111,6 +111,11 @@ def test_health(site: Site, address: Address) -> None:
         ),
         (msgspec.structs.replace(ok, probe=False), "degraded", ["no stacks"]),
         (msgspec.structs.replace(ok, waiting_jobs=500), "degraded", ["500 writes wait"]),
+        (
+            msgspec.structs.replace(ok, undelivered={"pager": "HTTP 503"}),
+            "degraded",
+            ["notifications to pager are not delivered: HTTP 503"],
+        ),
         (msgspec.structs.replace(ok, writer=False), "failed", ["thread that writes"]),
     ):
         liveness = Liveness(this_server(), 0)

@@ -46,6 +46,7 @@ def everything() -> list[Metric]:
     for counter in (agent.samples, agent.errors, agent.late, agent.fired, agent.incidents):
         counter["one"] = 1
     agent.up["server"] = True
+    agent.undelivered["pager"] = 1
     waits = Metrics(labels)
     name = "stalled.json"
     read = loads((ROOT / "tests" / "data" / "waits" / name).read_bytes(), name, 1)
