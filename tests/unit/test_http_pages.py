@@ -4,6 +4,7 @@ commands."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -22,14 +23,14 @@ from stallscope.agent.http import commands
 from stallscope.agent.http.address import Address, parse
 from stallscope.agent.http.commands import BusyError, CommandError, Commands
 from stallscope.agent.http.pages import Pages
-from stallscope.agent.http.server import listening
+from stallscope.agent.http.server import MAX_CONNECTIONS, listening
 from stallscope.agent.liveness import BEAT_SECONDS, AgentHealth, AgentState, Liveness
 from stallscope.model.incident import Incident
 from stallscope.reporters.exposition import Families, MetricsPage
 from stallscope.store import Store
 from tests.support.servers.waiting import wait_until
 from tests.unit.agentfakes import FakeEnvironment, breach, running, this_server
-from tests.unit.httpclient import get
+from tests.unit.httpclient import connected, get
 from tests.unit.storelife import fill, incident
 
 __all__: list[str] = []
@@ -171,6 +172,21 @@ def test_an_agent_puts_its_metrics_where_they_are_scraped(site: Site, address: A
     text = get(address, "/metrics").text  # of its end
     assert "stallscope_agent_incidents_total{" in text
     assert 'result="suppressed"' in text
+
+
+def test_clients_delay_no_poll(site: Site, address: Address) -> None:
+    """Slow ones, in all places that there are, while the store is read."""
+    environment = FakeEnvironment()
+    environment.page = site.page
+    with running(environment, site.dest) as agent, contextlib.ExitStack() as stack:
+        reading = site.commands.run(["signatures", "--json"])
+        for _ in range(MAX_CONNECTIONS):
+            end = stack.enter_context(connected(address))
+            end.sendall(b"GET /metrics HTTP/1.1\r\n")
+        polls = agent.metrics.polls
+        wait_until(lambda: agent.metrics.polls > polls + 20, "it polls")
+        assert agent.liveness.health(time.monotonic_ns()).status == "ok"
+        assert b"".join(reading)
 
 
 def test_incidents(site: Site, address: Address) -> None:

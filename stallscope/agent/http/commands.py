@@ -60,9 +60,16 @@ class Commands:
         Close the iterator to end the command. Raises: BusyError; CommandError where it fails before
         it prints anything.
         """
-        pieces = self._run(words)
-        first = next(pieces, b"")  # where this raises, the generator has ended
-        return _joined(first, pieces)
+        pieces = self._begun(words)
+        next(pieces)
+        return pieces
+
+    def _begun(self, words: list[str]) -> Generator[bytes, None, None]:
+        with contextlib.closing(self._run(words)) as pieces:
+            first = next(pieces, b"")
+            yield b""  # from here on, closing this generator ends the command
+            yield first
+            yield from pieces
 
     def _run(self, words: list[str]) -> Generator[bytes, None, None]:
         end = time.monotonic() + self._seconds
@@ -117,14 +124,6 @@ class Commands:
             process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._hangs = process
-
-
-def _joined(first: bytes, pieces: Generator[bytes, None, None]) -> Iterator[bytes]:
-    try:
-        yield first
-        yield from pieces
-    finally:
-        pieces.close()
 
 
 def _pieces(process: subprocess.Popen[bytes], end: float) -> Iterator[bytes]:
