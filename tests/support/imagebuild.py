@@ -69,7 +69,8 @@ def build(text: str, folder: Path, base: Callable[[str, Path], None]) -> Image:
             case "RUN":
                 systems.inside(image.root, image.script(rest))
             case "ENV":
-                image.env.update(word.split("=", 1) for word in shlex.split(rest))
+                pairs = (word.partition("=") for word in shlex.split(rest))
+                image.env.update({variable: value for variable, _, value in pairs})
             case "COPY":
                 _copy(rest.split(), image.root, stages)
             case _ if name in OF_METADATA:
