@@ -40,8 +40,9 @@ PURE = (
 )
 OF_EXTRAS = {
     "textual": ("stallscope.screens.",),
-    "jinja2": ("stallscope.reporters.html.page",),
+    "jinja2": ("stallscope.reporters.html.page", "stallscope.notify.destinations.webhook"),
     "duckdb": ("stallscope.reporters.export.parquet",),
+    "apprise": ("stallscope.notify.destinations.apprise",),
 }
 
 
