@@ -55,7 +55,8 @@ KILLS_A_STALL = 10
 LONGEST_LIFE = 4.0
 """Seconds from the start: until it is ready, has fired, captured, notified, and written."""
 SMALL_SERVER = ("--innodb-buffer-pool-size=8M", "--performance-schema=OFF", "--max-connections=20")
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+CLOCK = CHECKOUT / "tests" / "targets" / "shifted_clock.c"
+DAY = 86400
 TRIGGERS = """\
 captures-an-hour = 100000
 disk-bytes-free = 0
@@ -261,8 +262,8 @@ def faults(sizes: Sizes) -> dict[str, Callable[[Scene], AbstractContextManager[F
         "server out of connections": _no_connections,
         "probe killed": lambda scene: _probe(scene, signal.SIGKILL),
         "probe stopped": lambda scene: _probe(scene, signal.SIGSTOP),
-        "clock 31 days ahead": lambda scene: _clock(scene, "+31d"),
-        "clock one day back": lambda scene: _clock(scene, "-1d"),
+        "clock 31 days ahead": lambda scene: _clock(scene, 31 * DAY),
+        "clock one day back": lambda scene: _clock(scene, -DAY),
     }
 
 
@@ -517,20 +518,15 @@ def _probe(scene: Scene, number: signal.Signals) -> Iterator[Fault]:
 
 
 @contextmanager
-def _clock(scene: Scene, by: str) -> Iterator[Fault]:
+def _clock(scene: Scene, by: int) -> Iterator[Fault]:
     """The clock of the agent jumps, and jumps back."""
-    if not Path(FAKETIME).exists():
-        raise LeftOut("no libfaketime here: apt-get install faketime")
-    file = scene.home / "clock"
-    file.write_text("+0\n")
-    scene.env = {
-        "LD_PRELOAD": FAKETIME,
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "NO_FAKE_STAT": "1",
-    }
-    yield Fault(lambda: file.write_text(f"{by}\n"), lambda: file.write_text("+0\n"))
+    library, file = scene.home / "clock.so", scene.home / "clock"
+    if shutil.which("cc") is None:
+        raise LeftOut("no cc here: run scripts/setup --tests")
+    _run("cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(CLOCK))
+    file.write_text("0")
+    scene.env = {"LD_PRELOAD": str(library), "SHIFTED_CLOCK": str(file)}
+    yield Fault(lambda: file.write_text(str(by)), lambda: file.write_text("0"))
 
 
 def fill_store(dest: Path, count: int) -> None:
