@@ -23,6 +23,7 @@ __all__ = [
     "MARK_TEXT",
     "RAW_SQL",
     "SAMPLES",
+    "SERVERS",
     "SPOOL",
     "SYSTEM_DEST",
     "TEXTS",
@@ -36,6 +37,7 @@ __all__ = [
     "is_id",
     "is_leftover",
     "is_own_temporary",
+    "is_server_key",
     "is_sessions_name",
     "is_temporary",
     "is_text_name",
@@ -52,6 +54,8 @@ HISTORY = "history"
 HISTORY_FILES = ("0.jsonl", "1.jsonl")
 SPOOL = "spool"
 """Captures that belong to no incident yet, a folder for each agent, named by its pid."""
+SERVERS = "servers"
+"""What belongs to one server, a folder for each, named by its key."""
 INDEX = "index.json"
 MARK = "lock"
 MARK_TEXT = b"stallscope.store/1\n"
@@ -78,6 +82,7 @@ _DEADLOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}\.json")
 # Of stallscope/base/atomicfile.py and of pmp/base/output.c.
 _TEMPORARY = re.compile(r"\..{1,200}\.[0-9a-f]{12}\.tmp|\.stallscope-[0-9a-f]{16}\.tmp")
 _PT_STALK = re.compile(r"\d{4}(?:_\d\d){5}-[a-z_-]+\d*")
+_SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._]{0,99}-[0-9a-f]{8}")
 _NAME = re.compile(r"[^A-Za-z0-9_+.]+")
 
 _LEFTOVER = re.compile(
@@ -159,6 +164,11 @@ def is_deadlock_name(name: str) -> bool:
 def is_history_name(name: str) -> bool:
     """Return whether a folder in ``history`` is one of an agent."""
     return _HISTORY.fullmatch(name) is not None
+
+
+def is_server_key(name: str) -> bool:
+    """Return whether a folder in ``servers`` is one of ours."""
+    return _SERVER.fullmatch(name) is not None
 
 
 def is_temporary(name: str) -> bool:

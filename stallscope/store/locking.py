@@ -37,7 +37,7 @@ class Held:
 
 def take(path: Path) -> Held:
     """Lock a file or folder now. Raises: Locked. OSError where it cannot be opened or locked."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = _open(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -46,6 +46,17 @@ def take(path: Path) -> Held:
             raise Locked(f"{path} is locked by another process") from None
         raise
     return Held(descriptor)
+
+
+def _open(path: Path) -> int:
+    """Open for writing where that is possible: NFS locks no file that is only read."""
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+    return os.open(path, os.O_RDONLY | flags)
 
 
 @contextlib.contextmanager
