@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that one run of ``stallscope cron`` saves for the next."""
+"""The state that one run of ``stallscope cron`` saves for the next run at the same server."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from pathlib import Path
 
 import msgspec
 
 from stallscope.agent.loop import Agent
-from stallscope.base import atomicfile
+from stallscope.base import atomicfile, host
 from stallscope.base.errors import StallscopeError
-from stallscope.store import locking
+from stallscope.store import files
+from stallscope.store.records import DAMAGE, encode
+from stallscope.store.serverstate import CRON_STATE, ServerState
 
-__all__ = ["load", "lock", "save"]
+__all__ = ["load", "save"]
 
-_LOCK = "cron.lock"
-_STATE = "state.json"
 _MAX_STATE = 4 << 20
 
 
@@ -30,34 +28,21 @@ class _State(msgspec.Struct):
     schema: str = "stallscope.cron/1"
 
 
-def lock(dest: Path) -> locking.Held:
-    """Make sure that this is the only run. Raises: Locked."""
-    path = dest / _LOCK
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        return locking.take(path)
-    except OSError as error:
-        raise StallscopeError(f"cannot lock {path}: {error.strerror}") from error
-
-
-def load(dest: Path, agent: Agent) -> None:
+def load(server: ServerState, agent: Agent) -> None:
     """Restore the state of the previous run, unless the machine was booted since."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
-        with (dest / _STATE).open("rb") as file:
-            state = msgspec.json.decode(file.read(_MAX_STATE), type=_State)
-        if state.boot == _boot():
+    with contextlib.suppress(OSError, StallscopeError, *DAMAGE):
+        with files.folder(server.path) as inside:
+            data = files.read(CRON_STATE, inside, _MAX_STATE)
+        state = msgspec.json.decode(data, type=_State)
+        # Times of CLOCK_MONOTONIC are comparable within one boot only.
+        if state.boot == host.boot_id():
             agent.engine.restore_baselines(state.baselines)
             agent.incidents.last_fired.update(state.fired)
 
 
-def save(dest: Path, agent: Agent) -> None:
+def save(server: ServerState, agent: Agent) -> None:
     """Save the state for the next run. Raises: StallscopeError."""
     state = _State(
-        boot=_boot(), fired=agent.incidents.last_fired, baselines=agent.engine.baselines()
+        boot=host.boot_id(), fired=agent.incidents.last_fired, baselines=agent.engine.baselines()
     )
-    atomicfile.write(dest / _STATE, [msgspec.json.encode(state), b"\n"], force=True)
-
-
-def _boot() -> str:
-    """Return the id of this boot: times of CLOCK_MONOTONIC are comparable within one boot only."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    atomicfile.write(server.path / CRON_STATE, [encode(state), b"\n"], force=True)

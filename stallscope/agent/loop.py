@@ -58,6 +58,7 @@ from stallscope.agent.threadwatch import ThreadWatch
 from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
+from stallscope.collectors.processes import Server
 from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
@@ -172,6 +173,11 @@ class Agent:
         self._disk_due = 0
         self._disk_checked = False
         """The disk's free space was checked once."""
+
+    @property
+    def server(self) -> Server:
+        """Return the server as it was seen last."""
+        return self._target.server
 
     def run(self) -> None:
         """Watch until the plan's end or a signal. No server can make it raise."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 import argparse
 import logging
 
-from stallscope.agent import cronstate
+from stallscope.agent import cronstate, onlyagent
 from stallscope.agent.environment import Plan
 from stallscope.base.errors import Exit
 from stallscope.commands import _agent
 from stallscope.commands._numbers import time_between
-from stallscope.store import locking
+from stallscope.store.serverstate import ServerBusy
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -22,7 +22,8 @@ examples:
   stallscope cron -p mysqld --dest /var/lib/stallscope
   stallscope cron -p mariadbd --seconds 20 --fail-on-stall
 
-If the previous pass is still running, cron does nothing and exits with 0.
+If the previous pass for this server is still running, or `stallscope watch` watches it, cron does
+nothing and exits with 0.
 """
 
 
@@ -46,15 +47,14 @@ def run(args: argparse.Namespace) -> Exit:
     plan = Plan(seconds=args.seconds, raw_sql=args.raw_sql)
     with _agent.agent(args, plan) as (agent, store), _agent.signals(agent.events.put, reload=False):
         try:
-            held = cronstate.lock(store.dest)
-        except locking.Locked:
-            _log.warning("the previous pass is still running; exiting")
+            with onlyagent.only_pass(store.dest, agent.server) as state:
+                if state is not None:
+                    cronstate.load(state, agent)
+                agent.run()
+                if state is not None:
+                    cronstate.save(state, agent)
+        except ServerBusy as busy:
+            _log.warning("%s; exiting", busy)
             return Exit.DONE
-        try:
-            cronstate.load(store.dest, agent)
-            agent.run()
-            cronstate.save(store.dest, agent)
-        finally:
-            held.release()
     stall = agent.incidents.stalls > 0
     return Exit.STALL if stall and args.fail_on_stall else Exit.DONE

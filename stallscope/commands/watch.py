@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 
 from stallscope.agent.environment import Plan
 from stallscope.agent.loop import Agent
+from stallscope.agent.onlyagent import only_agent
 from stallscope.base.errors import Exit, UsageError
 from stallscope.collectors.triggers.dryrun import TriggerRun, sentence
 from stallscope.commands import _agent, _listen
@@ -23,7 +25,8 @@ examples:
   stallscope watch -p mysqld --dry-run --duration 60
   stallscope watch -p mysqld --json --notify-command '/usr/local/bin/page-me --stall'
 
-SIGTERM and Ctrl-C end it; SIGHUP reloads its triggers.
+SIGTERM and Ctrl-C end it; SIGHUP reloads its triggers. A server has one agent in a store: a second
+one says who watches the server, and exits with 1.
 """
 
 _MAX_SECONDS = 366 * 86400.0
@@ -71,6 +74,8 @@ def run(args: argparse.Namespace) -> Exit:
     with (
         _agent.agent(args, plan, page) as (agent, store),
         _agent.signals(agent.events.put, reload=True),
+        # A dry run stores nothing, and can be made beside the agent.
+        nullcontext() if args.dry_run else only_agent(store.dest, agent.server),
         _listen.listening(args.listen, page, [agent], store.dest, args.signatures),
     ):
         agent.run()

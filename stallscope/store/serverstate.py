@@ -54,7 +54,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ServerBusy(locking.Locked):
-    """Another process watches the server."""
+    """Another process holds a lock of the server; the message names its file."""
 
     def __init__(self, message: str, holder: Holder | None) -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ class ServerState:
             held = locking.take(path)
         except locking.Locked:
             holder = self._holder(name)
-            raise ServerBusy(f"{path} is locked by {holder or 'another process'}", holder) from None
+            raise ServerBusy(str(path), holder) from None
         except OSError as error:
             raise StallscopeError(f"cannot lock {path}: {files.one_line_of(error)}") from error
         with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
