@@ -6,33 +6,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from stallscope.base import host
+from stallscope.base import host, mounts
 from stallscope.collectors.processes import PROC, Server
 
 __all__ = ["server_key"]
 
-_MAX_MOUNTS = 4 << 20
 _MAX_LABEL = 40
 _UNIT = re.compile(r"/([^/\n]+\.service)$", re.MULTILINE)
-_OCTAL = re.compile(r"\\([0-7]{3})")
 _PLAIN = re.compile(r"[^A-Za-z0-9.]+")
 _NAMING = ("--defaults-file=", "--defaults-group-suffix=", "--port=", "--server-id=", "--config=")
 """Options that stay the same when a server is started again, and differ between servers."""
-
-
-class _Mounted(msgspec.Struct, frozen=True):
-    """The place of a path: what is mounted there, and where in that file system it lies."""
-
-    point: str
-    source: str
-    path: str
-    layer: str = ""
-    """Of an overlay: the directory with the container's own files."""
 
 
 def server_key(server: Server, *, proc: Path = PROC, host_id: str | None = None) -> str:
@@ -66,55 +51,17 @@ def _identity(server: Server, proc: Path) -> tuple[str, str, list[str]]:
 
 
 def _elsewhere(path: str, pid: int, proc: Path) -> list[str]:
-    """Return what is mounted at a path of the server, where that is not what the agent sees."""
-    theirs = _mounted(path, proc / str(pid) / "mountinfo")
-    if theirs is None or _same(theirs, _mounted(path, proc / "self" / "mountinfo")):
+    """Return what is mounted at a path of the server, where that is not what the agent sees.
+
+    The mount point is not compared: a service's hardening binds directories onto themselves.
+    """
+    theirs = mounts.place(path, proc / str(pid) / "mountinfo")
+    if theirs is None:
         return []
-    return [theirs.source, theirs.path, theirs.layer]
-
-
-def _same(theirs: _Mounted, ours: _Mounted | None) -> bool:
-    """Compare without the mount point: a service's hardening binds directories onto themselves."""
-    return ours is not None and (theirs.source, theirs.path, theirs.layer) == (
-        ours.source,
-        ours.path,
-        ours.layer,
-    )
-
-
-def _mounted(path: str, mountinfo: Path) -> _Mounted | None:
-    """Return the place of a path by the last mount that covers it; None: unknown."""
-    best: _Mounted | None = None
-    for mount in _mounts(mountinfo):
-        point = mount.point.rstrip("/")
-        covers = path == point or path.startswith(f"{point}/")
-        if covers and (best is None or len(point) >= len(best.point.rstrip("/"))):
-            best = mount
-    if best is None:
-        return None
-    below = path[len(best.point.rstrip("/")) :]
-    return msgspec.structs.replace(best, path=best.path.rstrip("/") + below)
-
-
-def _mounts(mountinfo: Path) -> Iterator[_Mounted]:
-    text = ""
-    with contextlib.suppress(OSError), mountinfo.open("rb") as file:
-        text = file.read(_MAX_MOUNTS).decode("utf-8", "surrogateescape")
-    for line in text.splitlines():
-        # proc_pid_mountinfo(5): "36 35 98:0 /root /point options - type source super-options"
-        head, _, tail = line.partition(" - ")
-        fields, source = head.split(), tail.split()
-        if len(fields) < 5 or len(source) < 2:
-            continue
-        layer = ""
-        if source[0] == "overlay" and len(source) > 2:
-            found = re.search(r"(?:^|,)upperdir=([^,]*)", source[2])
-            layer = found.group(1) if found is not None else ""
-        yield _Mounted(_plain(fields[4]), _plain(source[1]), _plain(fields[3]), layer)
-
-
-def _plain(field: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), field)
+    found = [theirs.source, theirs.path, theirs.layer]
+    ours = mounts.place(path, proc / "self" / "mountinfo")
+    same = ours is not None and found == [ours.source, ours.path, ours.layer]
+    return [] if same else found
 
 
 def _unit(cgroup: Path) -> str:

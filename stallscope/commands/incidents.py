@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from stallscope.store import (
     read_incident,
     retention,
 )
+from stallscope.store.storeclock import StoreClock
 
 __all__ = ["EPILOG", "add_arguments", "run"]
 
@@ -175,7 +175,7 @@ def _named(prefix: str, found: Listing) -> incidents.Row:
 def _list(found: Listing, since_ns: int | None, args: argparse.Namespace) -> Exit:
     rows = [
         incidents.Row(summary, found.path(summary))
-        for summary in sorted(found.incidents, key=lambda summary: (summary.start_ns, summary.id))
+        for summary in found.incidents
         if (since_ns is None or summary.start_ns >= since_ns)
         and _has_verdict(summary.verdict, args.signature)
     ]
@@ -224,7 +224,7 @@ def _prune(dest: Path, args: argparse.Namespace) -> Exit:
     if args.dry_run:
         with progress.of_steps("reading incidents") as report:
             found = listing(dest, progress=report)
-        old = retention.expired(found.incidents, keep, time.time_ns())
+        old = retention.expired(found.incidents, keep, StoreClock(dest).now())
         names, total, notes = [s.id for s in old], sum(s.bytes for s in old), found.notes
     else:
         with progress.of_steps("removing incidents") as report:

@@ -14,7 +14,16 @@ import msgspec
 from stallscope.base.times import Count, Moment
 from stallscope.model.capture import Note, Trigger
 
-__all__ = ["SCHEMA", "CaptureEntry", "Fired", "Incident", "Outline", "TargetEntry", "Verdict"]
+__all__ = [
+    "SCHEMA",
+    "CaptureEntry",
+    "Fired",
+    "Incident",
+    "Origin",
+    "Outline",
+    "TargetEntry",
+    "Verdict",
+]
 
 SCHEMA = "stallscope.incident/1"
 
@@ -83,6 +92,15 @@ class CaptureEntry(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Who began an incident, and when by the time of the store (docs/store.md)."""
+
+    host: str
+    boot: str
+    at_ns: Moment
+    """Incidents are in this order: no wall clock that is set changes it."""
+
+
 class Outline(msgspec.Struct, frozen=True):
     """What an incident and its entry in the list of all have in common."""
 
@@ -101,6 +119,13 @@ class Outline(msgspec.Struct, frozen=True):
     """Of all its captures together."""
     suppressed: Count = 0
     """Captures that were not taken, since they came too often or the disk was too full."""
+    origin: Origin | None = None
+    """None: of an earlier version, or a copy without it."""
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Return by what incidents are sorted: the order in which they happened."""
+        return (self.start_ns if self.origin is None else self.origin.at_ns, self.id)
 
 
 class Incident(Outline, frozen=True):

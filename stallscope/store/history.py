@@ -3,7 +3,8 @@
 
 Each agent has a folder, which it locks, with two files of lines that are written in turn: a full
 one is followed by the other, which is emptied. Nothing is synced: after a power loss nobody needs
-it. A line is an object, of the server that the following ones are of, or a list, a sample.
+it. A line is an object, of the server that the following ones are of, or a list, a sample. Lines
+are in the order in which they were written, whatever time they have: clocks are set.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from stallscope.base import host
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import clean
 from stallscope.base.times import Count, Moment
 from stallscope.model.waitlines import ThreadRow, ThreadSample
-from stallscope.store import files, layout, locking
+from stallscope.store import files, layout, locking, owners
 from stallscope.store.records import DAMAGE, encode
 
 __all__ = [
@@ -40,10 +41,6 @@ MAX_BYTES = 4 << 20
 MAX_OF_DEAD = 4
 """How many agents that have ended keep their history."""
 MAX_SAMPLES = 4_000
-_LEFT_S = 3600.0
-"""How long it is kept after its agent has ended."""
-_FRESH_S = 30.0
-"""Where locks do not work: an agent that wrote so lately runs."""
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -54,6 +51,11 @@ class HistoryTarget(msgspec.Struct, frozen=True):
     name: str
     pids: tuple[Count, ...]
     """The main process first."""
+    boot: str = ""
+    pid_namespace: Count = 0
+    """Pids mean the same in one boot and one namespace."""
+    turn: Count = 0
+    """Which file this is, of all that were begun: the later one has the higher number."""
     schema: str = SCHEMA
 
 
@@ -89,11 +91,14 @@ class HistoryWriter:
     """The one writer of an agent's history. Its methods raise StallscopeError."""
 
     def __init__(self, dest: Path, max_bytes: int = MAX_BYTES) -> None:
-        self.path = dest / layout.HISTORY / str(os.getpid())
+        self._above = dest / layout.HISTORY
+        self.path = self._above
+        """Its own folder, from the first sample on."""
         self._max_bytes = max_bytes
         self._held: locking.Held | None = None
         self._descriptor = -1
-        self._place: int | None = None
+        self._turns = 0
+        self._boot = host.boot_id()
         self._size = 0
         self._target: HistoryTarget | None = None
         self._closed = False
@@ -102,19 +107,26 @@ class HistoryWriter:
         """Append samples of a server."""
         if self._closed or not samples:
             return
-        target = HistoryTarget(os.getpid(), clean(name), pids)
+        target = self._head(name, pids)
         lines = b"".join(map(_line, samples))
         head = encode(target) + b"\n"
         try:
             if self._descriptor < 0 or self._size + len(head) + len(lines) > self._max_bytes:
                 self._turn()
-                self._target = None
+                target, self._target = self._head(name, pids), None
+                head = encode(target) + b"\n"
             self._write(lines if target == self._target else head + lines)
         except OSError as error:
             raise StallscopeError(
                 f"cannot write {self.path}: {files.one_line_of(error)}"
             ) from error
         self._target = target
+
+    def _head(self, name: str, pids: tuple[int, ...]) -> HistoryTarget:
+        namespace = host.pid_namespace()
+        return HistoryTarget(
+            os.getpid(), clean(name), pids, self._boot, namespace, max(1, self._turns)
+        )
 
     def close(self) -> None:
         """Close it; the files stay for a while."""
@@ -127,20 +139,19 @@ class HistoryWriter:
 
     def _turn(self) -> None:
         """Continue with the other file, from its beginning."""
-        first = self._place is None
+        first = self._turns == 0
         if first:
-            files.make_folder(self.path.parent)
-            files.make_folder(self.path)
-            with contextlib.suppress(OSError):  # a file system without locks
-                self._held = locking.take(self.path)
+            files.make_folder(self._above)
+            self.path, self._held = owners.take_folder(self._above)
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        self._place = 0 if self._place is None else 1 - self._place
         with files.folder(self.path) as inside:
             if first:  # of an earlier process with this pid
                 _remove_files(inside)
-            descriptor = os.open(layout.HISTORY_FILES[self._place], _OPEN, 0o600, dir_fd=inside)
+            place = layout.HISTORY_FILES[self._turns % len(layout.HISTORY_FILES)]
+            descriptor = os.open(place, _OPEN, 0o600, dir_fd=inside)
+        self._turns += 1
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise StallscopeError(f"{self.path}: its files are not regular")
@@ -176,7 +187,7 @@ def find(dest: Path, pids: Iterable[int]) -> AgentHistory | None:
             for name in filter(layout.is_history_name, files.names(inside)):
                 if _runs(name, inside):
                     one = _read(name, inside)
-                    if one is not None and wanted & set(one.target.pids):
+                    if one is not None and wanted & _pids(one.target):
                         found.append(one)
     except FileNotFoundError:
         return None
@@ -187,7 +198,14 @@ def find(dest: Path, pids: Iterable[int]) -> AgentHistory | None:
 
 def _runs(name: str, inside: int) -> bool:
     held = locking.is_held(name, inside)
-    return time.time() - _touched(name, inside) < _FRESH_S if held is None else held
+    # Where locks do not work: pids of others mean nothing here, and are sorted out by their file.
+    return Path("/proc", name.partition("-")[0]).exists() if held is None else held
+
+
+def _pids(target: HistoryTarget) -> set[int]:
+    """Return the pids of a target, as they are known here."""
+    here = (host.boot_id(), host.pid_namespace())
+    return set(target.pids) if (target.boot, target.pid_namespace) == here else set()
 
 
 def _touched(name: str, inside: int) -> float:
@@ -203,25 +221,28 @@ def _touched(name: str, inside: int) -> float:
 
 def _read(name: str, inside: int) -> AgentHistory | None:
     """Read the files of one agent; None where none of them names its server."""
-    samples: list[ThreadSample] = []
-    targets: list[tuple[int, HistoryTarget]] = []
+    parts: list[tuple[HistoryTarget, list[ThreadSample]]] = []
     wrong = 0
     with contextlib.suppress(FileNotFoundError), files.folder(name, inside) as below:
         for file in layout.HISTORY_FILES:
             with contextlib.suppress(FileNotFoundError, StallscopeError):
-                wrong += _take(files.read(file, below, 2 * MAX_BYTES), samples, targets)
-    if not targets:
+                samples: list[ThreadSample] = []
+                target, not_read = _take(files.read(file, below, 2 * MAX_BYTES), samples)
+                wrong += not_read
+                if target is not None:
+                    parts.append((target, samples))
+    if not parts:
         return None
-    samples.sort(key=lambda sample: sample.time_ns)
-    _, target = max(targets, key=lambda item: item[0])
-    return AgentHistory(target, tuple(samples[-MAX_SAMPLES:]), wrong)
+    parts.sort(key=lambda part: part[0].turn)
+    together = [sample for _, samples in parts for sample in samples]
+    return AgentHistory(parts[-1][0], tuple(together[-MAX_SAMPLES:]), wrong)
 
 
-def _take(
-    data: bytes, samples: list[ThreadSample], targets: list[tuple[int, HistoryTarget]]
-) -> int:
-    """Decode one file; return how many lines could not be read. Its last line may be incomplete."""
+def _take(data: bytes, samples: list[ThreadSample]) -> tuple[HistoryTarget | None, int]:
+    """Decode one file, whose last line may be incomplete; return the last server that has samples
+    in it, and how many lines could not be read."""
     wrong = 0
+    last: HistoryTarget | None = None
     target: HistoryTarget | None = None
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
@@ -234,14 +255,12 @@ def _take(
             wrong += 1
             continue
         samples.append(ThreadSample(found.time_ns, found.threads, rows))
-        if target is not None:
-            targets.append((found.time_ns, target))
-            target = None
-    return wrong
+        last = target or last
+    return last, wrong
 
 
-def prune(dest: Path, now: float) -> None:
-    """Remove the history of agents that have ended: after an hour, or where there are many.
+def prune(dest: Path) -> None:
+    """Remove the history of agents that have ended, but for the last few.
 
     Nothing is removed that is not from stallscope. Raises: OSError.
     """
@@ -250,12 +269,17 @@ def prune(dest: Path, now: float) -> None:
         dead = [
             (_touched(name, inside), name)
             for name in filter(layout.is_history_name, files.names(inside))
-            if locking.is_held(name, inside) is False
+            if _has_ended(folder, name, inside)
         ]
         dead.sort(reverse=True)
-        for place, (touched, name) in enumerate(dead):
-            if place >= MAX_OF_DEAD or now - touched > _LEFT_S:
-                _remove(folder / name, name, inside)
+        for _, name in dead[MAX_OF_DEAD:]:
+            _remove(folder / name, name, inside)
+
+
+def _has_ended(folder: Path, name: str, inside: int) -> bool:
+    if name.isdecimal():  # of an earlier version, whose lock counts all the same
+        return locking.is_held(name, inside) is False
+    return owners.is_abandoned(folder, name, inside)
 
 
 def _remove(path: Path, name: str, inside: int) -> None:

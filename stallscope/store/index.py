@@ -21,7 +21,7 @@ from stallscope.base.text import one_line
 from stallscope.base.times import Count
 from stallscope.model.capture import Note
 from stallscope.model.incident import Incident, Outline
-from stallscope.store import files, layout, locking, reading
+from stallscope.store import files, layout, locking, owners
 from stallscope.store.records import DAMAGE, MAX_INCIDENT, decode_incident
 
 __all__ = ["SCHEMA", "Listing", "Summary", "listing", "write"]
@@ -91,6 +91,7 @@ def listing(dest: Path, *, rebuild: bool = False, progress: Progress | None = No
                 if progress is not None:
                     progress(number, len(names))
             found.dropped = len(known.keys() - set(names))
+        found.incidents.sort(key=lambda summary: summary.order)
     except OSError as error:
         raise StallscopeError(
             f"cannot read the store {dest}: {files.one_line_of(error)}"
@@ -107,8 +108,7 @@ def _look(name: str, inside: int, known: dict[str, Summary], found: Listing) -> 
             summary = _read(name, inside)
             found.read += 1
         if summary.end_ns is None and not summary.interrupted:
-            with files.folder(name, inside) as folder:
-                alive = reading.is_ongoing(inside, name, folder)
+            alive = owners.is_ongoing(found.dest, inside, summary)
             summary = msgspec.structs.replace(summary, going_on=alive)
         found.incidents.append(summary)
     except FileNotFoundError:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from stallscope.base.times import rfc3339
 __all__ = [
     "ASIDE",
     "CAPTURES",
+    "CLOCK",
     "DEADLOCKS",
     "GONE",
     "HISTORY",
@@ -30,6 +32,7 @@ __all__ = [
     "WAITS",
     "capture_name",
     "default_dest",
+    "id_time_ns",
     "incident_id",
     "is_capture_name",
     "is_deadlock_name",
@@ -50,13 +53,15 @@ SYSTEM_DEST = Path("/var/lib/stallscope")
 INCIDENTS = "incidents"
 DEADLOCKS = "deadlocks"
 HISTORY = "history"
-"""What threads did lately, a folder for each agent, named by its pid."""
+"""What threads did lately, a folder for each agent (owners.py)."""
 HISTORY_FILES = ("0.jsonl", "1.jsonl")
 SPOOL = "spool"
-"""Captures that belong to no incident yet, a folder for each agent, named by its pid."""
+"""Captures that belong to no incident yet, a folder for each agent (owners.py)."""
 SERVERS = "servers"
 """What belongs to one server, a folder for each, named by its key."""
 INDEX = "index.json"
+CLOCK = "clock.json"
+"""The time of the store, which no wall clock changes."""
 MARK = "lock"
 MARK_TEXT = b"stallscope.store/1\n"
 """The content of the lock file: in a folder without it nothing is written."""
@@ -76,7 +81,7 @@ GONE = ".gone-"
 _ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[A-Za-z0-9_+.-]{1,64}")
 _CAPTURE = re.compile(r"\d{4,6}\.jsonl\.zst")
 _SESSIONS = re.compile(r"\d{4,6}\.sessions\.json")
-_HISTORY = re.compile(r"[1-9][0-9]{0,9}")
+_HISTORY = re.compile(r"[1-9][0-9]{0,9}(?:(?:-[0-9a-f]{8}){2}(?:-[0-9]{1,2})?)?")
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.txt")
 _DEADLOCK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,119}\.json")
 # Of stallscope/base/atomicfile.py and of pmp/base/output.c.
@@ -131,6 +136,17 @@ def is_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
+def id_time_ns(name: str) -> int | None:
+    """Return the moment in an id, to the second; None where there is none."""
+    if not is_id(name):
+        return None
+    try:
+        moment = datetime.datetime.strptime(name[:15] + "+0000", "%Y%m%dT%H%M%S%z")
+    except ValueError:
+        return None
+    return max(0, int(moment.timestamp())) * 10**9
+
+
 def capture_name(number: int) -> str:
     """Return the name, relative to its incident, of a capture; the first is 1."""
     return f"{CAPTURES}/{number:04d}.jsonl.zst"
@@ -179,7 +195,7 @@ def is_temporary(name: str) -> bool:
 def is_own_temporary(name: str) -> bool:
     """Return whether this is such a file of the store's own, which may lie among those of
     others."""
-    return is_temporary(name) and name.startswith((f".{INDEX}.", f".{MARK}."))
+    return is_temporary(name) and name.startswith((f".{INDEX}.", f".{MARK}.", f".{CLOCK}."))
 
 
 def pt_stalk_files(folder: Path) -> bool:

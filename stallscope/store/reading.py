@@ -5,7 +5,6 @@ left out, with ``notes``, to which later reads add.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +19,7 @@ from stallscope.model.incident import CaptureEntry, Incident
 from stallscope.model.samples import Sample
 from stallscope.model.sessions import missing
 from stallscope.model.waitlines import ThreadSample
-from stallscope.store import files, layout, locking
+from stallscope.store import files, layout, owners
 from stallscope.store.appended import frames, whole_lines
 from stallscope.store.records import (
     DAMAGE,
@@ -30,7 +29,7 @@ from stallscope.store.records import (
     decode_samples,
 )
 
-__all__ = ["StoredCapture", "StoredIncident", "is_ongoing", "read_incident"]
+__all__ = ["StoredCapture", "StoredIncident", "read_incident"]
 
 MAX_PACKED = 128 << 20
 """Bytes of a compressed file of samples or waits."""
@@ -52,9 +51,6 @@ class _ThreadLine(msgspec.Struct, frozen=True):
 
 
 _thread_line = msgspec.json.Decoder(_ThreadLine)
-
-_LONGEST_SILENCE_S = 3600.0
-"""Where locks do not work: an incident that nobody wrote to for longer is over."""
 
 
 class StoredCapture(msgspec.Struct, frozen=True):
@@ -79,7 +75,10 @@ def read_incident(path: Path) -> StoredIncident:
             data = files.read(layout.INCIDENT, inside, MAX_INCIDENT)
             incident = decode_incident(data, None)  # a copy can have any name
             with files.folder(path.parent) as above:
-                alive = incident.end_ns is None and is_ongoing(above, path.name, inside)
+                known = msgspec.structs.replace(incident, id=path.name)
+                alive = incident.end_ns is None and owners.is_ongoing(
+                    path.parent.parent, above, known
+                )
     except FileNotFoundError:
         raise StallscopeError(f"{path}: not an incident: it has no incident.json") from None
     except OSError as error:
@@ -87,15 +86,6 @@ def read_incident(path: Path) -> StoredIncident:
     except StallscopeError as error:
         raise StallscopeError(f"{path}/{error}") from error
     return StoredIncident(path, incident, going_on=alive)
-
-
-def is_ongoing(above: int, name: str, inside: int) -> bool:
-    """Return whether an agent writes the incident ``name`` now."""
-    held = locking.is_held(name, above)
-    if held is not None:
-        return held
-    status = files.regular(layout.INCIDENT, inside)
-    return status is not None and time.time() - status.st_mtime < _LONGEST_SILENCE_S
 
 
 class StoredIncident:

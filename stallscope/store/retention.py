@@ -15,13 +15,16 @@ from stallscope.base import atomicfile
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.model.capture import Note
+from stallscope.model.incident import Outline
 from stallscope.store import files, layout, locking
 from stallscope.store.index import Summary
+from stallscope.store.storeclock import Now
 
 __all__ = [
     "DiskGuard",
     "Pruned",
     "Retention",
+    "age_ns",
     "clear_leftovers",
     "expired",
     "remove",
@@ -62,7 +65,7 @@ class Pruned(msgspec.Struct):
     notes: list[Note] = []
 
 
-def expired(incidents: Sequence[Summary], keep: Retention, now_ns: int) -> list[Summary]:
+def expired(incidents: Sequence[Summary], keep: Retention, now: Now) -> list[Summary]:
     """Return the incidents that are too many, too old or too large together, oldest first.
 
     The newest is not among them, nor any that goes on.
@@ -70,13 +73,11 @@ def expired(incidents: Sequence[Summary], keep: Retention, now_ns: int) -> list[
     count = len(incidents)
     size = sum(summary.bytes for summary in incidents)
     old: list[Summary] = []
-    by_age = sorted(incidents, key=lambda summary: (summary.start_ns, summary.id))
-    for summary in by_age[:-1]:
+    for summary in sorted(incidents, key=lambda summary: summary.order)[:-1]:
         if summary.going_on:
             continue
-        age_ns = now_ns - max(summary.start_ns, summary.end_ns or 0)
         if (
-            (keep.days is not None and age_ns > keep.days * _DAY_NS)
+            (keep.days is not None and age_ns(summary, now) > keep.days * _DAY_NS)
             or (keep.count is not None and count > keep.count)
             or (keep.bytes is not None and size > keep.bytes)
         ):
@@ -84,6 +85,18 @@ def expired(incidents: Sequence[Summary], keep: Retention, now_ns: int) -> list[
             count -= 1
             size -= summary.bytes
     return old
+
+
+def age_ns(incident: Outline, now: Now) -> int:
+    """Return how old an incident is at least: by the wall clock and by the time of the store.
+
+    Where one of them jumped, the other one counts. An incident of the future says that the wall
+    clock was wrong then, or is now.
+    """
+    lasted_ns = max(0, (incident.end_ns or 0) - incident.start_ns)
+    counted_ns = max(0, now.store_ns - incident.order[0] - lasted_ns)
+    by_wall_ns = now.wall_ns - incident.start_ns - lasted_ns
+    return counted_ns if by_wall_ns < 0 else min(counted_ns, by_wall_ns)
 
 
 def remove(incidents: Path, name: str) -> str | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,11 +22,14 @@ from stallscope.store import (
     index,
     layout,
     locking,
+    owners,
     reading,
     retention,
     writing,
 )
+from stallscope.store.index import Summary
 from stallscope.store.records import encode
+from stallscope.store.storeclock import Now, StoreClock, Times
 
 __all__ = ["Store"]
 
@@ -36,7 +38,9 @@ _OURS = (
     layout.INCIDENTS,
     layout.DEADLOCKS,
     layout.HISTORY,
+    layout.SERVERS,
     layout.SPOOL,
+    layout.CLOCK,
     layout.INDEX,
     layout.MARK,
 )
@@ -45,12 +49,13 @@ _OURS = (
 class Store:
     """The folder DEST; several processes may have it open."""
 
-    def __init__(self, dest: Path) -> None:
+    def __init__(self, dest: Path, times: Times | None = None) -> None:
         self.dest = dest
+        self.clock = StoreClock(dest, times)
         self.last_capture_bytes = 0
 
     @classmethod
-    def open(cls, dest: Path | None = None) -> Store:
+    def open(cls, dest: Path | None = None, times: Times | None = None) -> Store:
         """Open the store to write to it; make it where there is none. Raises: StallscopeError.
 
         A folder in which our names belong to somebody else is refused.
@@ -62,7 +67,9 @@ class Store:
         if any(made):
             with contextlib.suppress(OSError):
                 atomicfile.sync_folder(dest)
-        return cls(dest)
+        store = cls(dest, times)
+        store.clock.tick()
+        return store
 
     @property
     def incidents(self) -> Path:
@@ -71,6 +78,8 @@ class Store:
 
     def begin(self, incident: Incident) -> writing.IncidentFolder:
         """Announce an incident: when this returns, it is on disk. Raises: StallscopeError."""
+        origin = owners.origin(self.clock.now().store_ns)
+        incident = msgspec.structs.replace(incident, origin=origin)
         return writing.announce(self.incidents, incident, self._note_size)
 
     def _note_size(self, size: int) -> None:
@@ -90,13 +99,22 @@ class Store:
     def recover(self) -> list[str]:
         """Mark incidents of killed agents as interrupted; return their ids."""
         marked = []
-        for summary in self.listing().incidents:
+        found = self.listing().incidents
+        self._tick(found)
+        for summary in found:
             if summary.end_ns is None and not (summary.interrupted or summary.going_on):
                 with contextlib.suppress(StallscopeError, OSError):
                     if self._mark_interrupted(summary.id):
                         marked.append(summary.id)
         self.refresh_index()
         return marked
+
+    def _tick(self, known: Sequence[Summary], *, is_locked: bool = False) -> Now:
+        """Let the store's time go on, from its newest incident at least: a power loss can have
+        taken what was kept of it."""
+        times = (one.origin.at_ns + 1 for one in known if one.origin is not None)
+        self.clock.at_least(max(times, default=0))
+        return self.clock.tick(is_locked=is_locked)
 
     def _mark_interrupted(self, name: str) -> bool:
         path = self.incidents / name
@@ -130,21 +148,21 @@ class Store:
         self,
         keep: retention.Retention,
         *,
-        now_ns: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> retention.Pruned:
         """Remove what is beyond the limits, and what killed processes left.
 
         Raises: StallscopeError where another process prunes, or nothing can be removed.
         """
-        now_ns = time.time_ns() if now_ns is None else now_ns
         done = retention.Pruned()
         try:
             with locking.hold(self.dest / layout.MARK, _LOCK_SECONDS):
-                why_not = retention.clear_leftovers(self.dest, now_ns / 1e9)
-                history.prune(self.dest, now_ns / 1e9)
+                now = self.clock.now()
+                why_not = retention.clear_leftovers(self.dest, now.wall_ns / 1e9)
+                history.prune(self.dest)
                 found = self.listing()
-                old = retention.expired(found.incidents, keep, now_ns)
+                now = self._tick(found.incidents, is_locked=True)
+                old = retention.expired(found.incidents, keep, now)
                 for number, summary in enumerate(old, 1):
                     kept = retention.remove(self.incidents, summary.id)
                     if kept is None:

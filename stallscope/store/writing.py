@@ -250,6 +250,8 @@ class IncidentFolder:
             if kept:
                 captures = sorted((*kept, *incident.captures), key=lambda entry: entry.file)
                 incident = msgspec.structs.replace(incident, captures=tuple(captures))
+            if incident.origin is None:
+                incident = msgspec.structs.replace(incident, origin=self._incident.origin)
             # First: what a full disk refuses now is written with the next update.
             self._incident = incident
             atomicfile.write(self.path / layout.INCIDENT, [encode(incident)], force=True)

@@ -23,6 +23,7 @@ __all__ = [
     "CAPTURE",
     "START_NS",
     "Deadlock",
+    "FakeTimes",
     "Said",
     "check",
     "fill",
@@ -50,6 +51,38 @@ def memory_folder() -> Iterator[Path]:
     where = shared if os.access(shared, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="stallscope-", dir=where) as folder:
         yield Path(folder)
+
+
+class FakeTimes:
+    """The clocks of a host that the test moves; time passes in all of them."""
+
+    def __init__(self, wall_ns: int = START_NS, boot: str = "boot") -> None:
+        self.wall = wall_ns
+        self.since = 1000 * 10**9
+        self.boot = boot
+
+    def wall_ns(self) -> int:
+        return self.wall
+
+    def boottime_ns(self) -> int:
+        return self.since
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def pass_ns(self, length_ns: int) -> None:
+        """Let time pass, suspended or not."""
+        self.wall += length_ns
+        self.since += length_ns
+
+    def set_ns(self, by_ns: int) -> None:
+        """Set the wall clock."""
+        self.wall += by_ns
+
+    def off_ns(self, length_ns: int, boot: str) -> None:
+        """The host is off for so long, then starts again."""
+        self.wall += length_ns
+        self.since, self.boot = 10**9, boot
 
 
 class Deadlock(msgspec.Struct, frozen=True):
@@ -124,9 +157,9 @@ def life(dest: Path, first: int, say: Callable[[Said], None], *, keep: int = 2) 
     for number in range(first, first + 3):
         fill(store, number, say)
     limits = Retention(days=None, count=keep)
-    for summary in expired(store.listing().incidents, limits, START_NS):
+    for summary in expired(store.listing().incidents, limits, store.clock.now()):
         say(("going", summary.id, ""))
-    store.prune(limits, now_ns=START_NS)
+    store.prune(limits)
 
 
 def check(dest: Path, said: Iterable[Said]) -> None:

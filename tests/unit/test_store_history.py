@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stallscope.base import host
 from stallscope.base.errors import StallscopeError
 from stallscope.model.waitlines import ThreadRow, ThreadSample
 from stallscope.store import Retention, Store, history, layout
@@ -106,8 +107,11 @@ def test_names_that_are_no_text_come_back(store: Store) -> None:
 def test_a_link_in_its_place_is_not_followed(store: Store, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("precious\n")
-    folder = store.dest / layout.HISTORY / str(os.getpid())
-    folder.mkdir(parents=True)
+    first = HistoryWriter(store.dest)
+    first.append("x", (1,), [at(0)])
+    first.close()
+    folder = first.path
+    (folder / "0.jsonl").unlink()
     (folder / "0.jsonl").symlink_to(other)
     writer = HistoryWriter(store.dest)
     with pytest.raises(StallscopeError, match="cannot write"):
@@ -139,22 +143,52 @@ def leave(store: Store, name: str, age: float) -> Path:
     return folder
 
 
-def test_retention_removes_what_ended_agents_left(store: Store) -> None:
+def own(pid: int) -> str:
+    """The name of a folder of another process here."""
+    return f"{pid}-{host.host_id()}-{host.digest('boot', host.boot_id())}"
+
+
+def test_retention_keeps_what_the_last_ended_agents_left(store: Store) -> None:
     writer = HistoryWriter(store.dest)
     writer.append("x", (1,), [at(0)])
     os.utime(writer.path / "0.jsonl", (1, 1))
-    old = leave(store, "11", 4000)
-    foreign = leave(store, "12", 5000)
+    recent = [leave(store, own(20 + n), 10 + n) for n in range(history.MAX_OF_DEAD)]
+    old = [leave(store, own(11), 4000), leave(store, "11", 4000)]
+    foreign = leave(store, own(12), 5000)
     (foreign / "mine").write_text("x")
     os.utime(foreign, (time.time() - 5000,) * 2)
     other = leave(store, "mine", 9000)
-    recent = [leave(store, str(20 + n), 10 + n) for n in range(history.MAX_OF_DEAD + 2)]
     store.prune(Retention())
-    assert not old.exists()
+    assert not any(path.exists() for path in old)
     assert os.listdir(foreign) == ["mine"], "a file of others stays, and its folder"
     assert other.exists()
-    assert [path.exists() for path in recent] == [True] * history.MAX_OF_DEAD + [False] * 2
+    assert all(path.exists() for path in recent)
     assert (writer.path / "0.jsonl").exists(), "its agent runs"
+    writer.close()
+
+
+def test_a_clock_that_is_set_back_changes_no_order(store: Store) -> None:
+    writer = HistoryWriter(store.dest, max_bytes=1500)
+    order = [100, 101, 102, 40, 41, 42, 103, 104, 105, 50, 51, 52]
+    for second in order:
+        writer.append("x", (1,), [at(second)])
+    found = find(store.dest, [1])
+    assert found is not None
+    seconds = [(sample.time_ns - START) // NS for sample in found.samples]
+    assert len(seconds) > 4
+    assert seconds == order[-len(seconds) :]
+    writer.close()
+
+
+def test_pids_of_another_namespace_or_boot_are_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = HistoryWriter(store.dest)
+    writer.append("x", (1,), [at(0)])
+    assert find(store.dest, [1]) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "pid_namespace", lambda: 1)
+        assert find(store.dest, [1]) is None
     writer.close()
 
 

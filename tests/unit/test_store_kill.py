@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stallscope.store import Retention, Store
-from tests.unit.storelife import Said, check, life, memory_folder
+from tests.unit.storelife import FakeTimes, Said, check, life, memory_folder
 
 KILLS = 60
 """At random moments; test_store_power tries each moment between two writes."""
@@ -106,7 +106,7 @@ def _after(dest: Path) -> None:
     store.recover()
     assert all(s.interrupted or s.end_ns for s in store.listing().incidents)
     later = time.time_ns() + 2 * 3600 * 10**9
-    store.prune(Retention(days=None, count=1), now_ns=later)
+    Store(dest, FakeTimes(later)).prune(Retention(days=None, count=1))
     assert len(store.listing().incidents) == 1
     assert len(os.listdir(dest / "incidents")) == 1
 
