@@ -64,6 +64,7 @@ from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
 from stallscope.model.samples import Sample
 from stallscope.store import DiskGuard, Retention, Store, read_incident
+from stallscope.store.locking import Locked
 from stallscope.store.records import encode
 
 __all__ = ["Agent"]
@@ -507,7 +508,7 @@ class Agent:
         )
 
         def prune() -> None:
-            with contextlib.suppress(StallscopeError):  # another agent prunes
+            with contextlib.suppress(Locked):  # another agent prunes
                 self._store.prune(keep)
 
         self._writer.submit(prune, needed=False)
@@ -527,6 +528,8 @@ class Agent:
 
         def checked(why: str | None) -> None:
             self._disk_checked = True
+            if why is not None and not self.threads.disk_full:
+                self._prune_due = 0
             self.threads.disk_full = why is not None
             self.feed(DiskChecked(why))
 

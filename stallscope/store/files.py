@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from stallscope.base.errors import StallscopeError
 __all__ = [
     "MAX_NAMES",
     "folder",
+    "is_full",
     "make_folder",
     "make_folders",
     "names",
@@ -115,3 +117,12 @@ def make_folders(path: Path) -> None:
 def one_line_of(error: OSError) -> str:
     """Return what the system says about an error."""
     return error.strerror or str(error)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Return whether an error, or what it was raised from, is a disk or a quota that is full."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False

@@ -117,11 +117,25 @@ def remove(incidents: Path, name: str) -> str | None:
             foreign = _foreign(inside)
         if foreign is not None:
             return f"{name}: kept, because {one_line(foreign, 80)} in it is not from stallscope"
-        os.rename(folder, gone)
+        _rename(folder, gone)
         atomicfile.sync_folder(incidents)
         return _empty(incidents, gone.name)
     finally:
         held.release()
+
+
+def _rename(folder: Path, gone: Path) -> None:
+    """Rename an incident that goes. A full disk can lack room for the longer name: then captures
+    go first, and where this process ends in between, a reader says which are not there."""
+    try:
+        os.rename(folder, gone)
+    except OSError as error:
+        if not files.is_full(error):
+            raise
+        own = _FOLDERS[layout.CAPTURES]
+        with files.folder(folder) as inside, files.folder(layout.CAPTURES, inside) as below:
+            _unlink(below, own)
+        os.rename(folder, gone)
 
 
 def _foreign(inside: int) -> str | None:

@@ -53,6 +53,7 @@ class Store:
         self.dest = dest
         self.clock = StoreClock(dest, times)
         self.last_capture_bytes = 0
+        self._keep: retention.Retention | None = None
 
     @classmethod
     def open(cls, dest: Path | None = None, times: Times | None = None) -> Store:
@@ -77,10 +78,20 @@ class Store:
         return self.dest / layout.INCIDENTS
 
     def begin(self, incident: Incident) -> writing.IncidentFolder:
-        """Announce an incident: when this returns, it is on disk. Raises: StallscopeError."""
+        """Announce an incident: when this returns, it is on disk. Raises: StallscopeError.
+
+        Where the disk is full, what is beyond the limits of the last ``prune`` is removed first.
+        """
         origin = owners.origin(self.clock.now().store_ns)
         incident = msgspec.structs.replace(incident, origin=origin)
-        return writing.announce(self.incidents, incident, self._note_size)
+        try:
+            return writing.announce(self.incidents, incident, self._note_size)
+        except StallscopeError as error:
+            if self._keep is None or not files.is_full(error):
+                raise
+            with contextlib.suppress(StallscopeError):
+                self.prune(self._keep)
+            return writing.announce(self.incidents, incident, self._note_size)
 
     def _note_size(self, size: int) -> None:
         self.last_capture_bytes = size
@@ -154,6 +165,7 @@ class Store:
 
         Raises: StallscopeError where another process prunes, or nothing can be removed.
         """
+        self._keep = keep
         done = retention.Pruned()
         try:
             with locking.hold(self.dest / layout.MARK, _LOCK_SECONDS):

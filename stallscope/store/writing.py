@@ -26,19 +26,26 @@ from stallscope.store.appended import Appended, pack
 from stallscope.store.files import make_folder, one_line_of
 from stallscope.store.records import MAX_CAPTURES, encode, encode_lines
 
-__all__ = ["IncidentFolder", "announce"]
+__all__ = ["MAX_INCIDENT_BYTES", "IncidentFolder", "announce"]
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _MAX_SAME_ID = 1000
 _MAX_TEXTS = 10_000
+MAX_INCIDENT_BYTES = 256 << 20
+"""Of one incident: retention always keeps the newest, however large it is."""
 
 
-def announce(incidents: Path, incident: Incident, sized: Callable[[int], None]) -> IncidentFolder:
+def announce(
+    incidents: Path,
+    incident: Incident,
+    sized: Callable[[int], None],
+    most_bytes: int = MAX_INCIDENT_BYTES,
+) -> IncidentFolder:
     """Make the folder of an incident; when this returns, the incident is never lost.
 
     It is created under a temporary name and then renamed, so that no reader sees a part of it.
     Where the name is taken, by another agent for one, it gets a number. ``sized`` is called with
-    the bytes of each capture.
+    the bytes of each capture. Beyond ``most_bytes`` the incident takes nothing more.
     """
     aside = incidents / f"{layout.ASIDE}{secrets.token_hex(8)}"
     make_folder(aside)
@@ -56,7 +63,7 @@ def announce(incidents: Path, incident: Incident, sized: Callable[[int], None]) 
         if isinstance(error, OSError):
             raise StallscopeError(f"cannot write {incidents}: {one_line_of(error)}") from error
         raise
-    return IncidentFolder(incidents / named.id, named, held, sized)
+    return IncidentFolder(incidents / named.id, named, held, sized, most_bytes)
 
 
 def _lock(folder: Path) -> locking.Held | None:
@@ -101,11 +108,14 @@ class IncidentFolder:
         incident: Incident,
         held: locking.Held | None,
         sized: Callable[[int], None],
+        most_bytes: int = MAX_INCIDENT_BYTES,
     ) -> None:
         self.path = path
         self._incident = incident
         self._held = held
         self._sized = sized
+        self._left = most_bytes
+        """Bytes that the incident may still take."""
         self._next = 1
         self._open = True
         self._lock = threading.RLock()
@@ -143,8 +153,10 @@ class IncidentFolder:
         with self._lock:
             if isinstance(source, Path) and source.parent == self.path / layout.CAPTURES:
                 path = source
+                self._take_room(source)
                 self._adopt(path)
             else:
+                self._take_room(source)
                 path = self.next_capture()
                 self._take_in(source, path)
             self._note_size(path)
@@ -153,6 +165,22 @@ class IncidentFolder:
                 msgspec.structs.replace(self._incident, captures=(*self._incident.captures, entry))
             )
             return entry
+
+    def _take_room(self, of: Path | bytes) -> None:
+        """Count the bytes of something that is to be stored. Raises: StallscopeError where the
+        incident would be too large; then a file is removed."""
+        try:
+            size = of.lstat().st_size if isinstance(of, Path) else len(of)
+        except OSError as error:
+            raise StallscopeError(f"cannot take {of!r} in: {one_line_of(error)}") from error
+        if size > self._left:
+            if isinstance(of, Path):
+                with contextlib.suppress(OSError):
+                    of.unlink()
+            raise StallscopeError(
+                f"{self.path}: not stored: {size >> 20} MiB more are too much for one incident"
+            )
+        self._left -= size
 
     def _take_in(self, source: Path | bytes, path: Path) -> None:
         if isinstance(source, bytes):
@@ -210,7 +238,9 @@ class IncidentFolder:
         if data:
             with self._lock:
                 self._check_open()
-                file.append(pack(data) if compressed else data)
+                data = pack(data) if compressed else data
+                self._take_room(data)
+                file.append(data)
 
     def add_text(self, name: str, text: str) -> Path:
         """Keep a text of the server; return its path, numbered where the name is taken."""
@@ -222,7 +252,9 @@ class IncidentFolder:
                     raise StallscopeError(f"{one_line(name, 80)!r} is not the name of a text")
                 path = self.path / layout.TEXTS / file
                 if not os.path.lexists(path):
-                    atomicfile.write(path, [text.encode("utf-8", "backslashreplace")])
+                    data = text.encode("utf-8", "backslashreplace")
+                    self._take_room(data)
+                    atomicfile.write(path, [data])
                     return path
             raise StallscopeError(f"{self.path}: {_MAX_TEXTS} texts are enough")
 

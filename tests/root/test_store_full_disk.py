@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest
 
 from stallscope.base.errors import StallscopeError
 from stallscope.model.incident import CaptureEntry
-from stallscope.store import DiskGuard, IncidentFolder, Store, listing, read_incident
+from stallscope.store import DiskGuard, IncidentFolder, Retention, Store, listing, read_incident
 from tests.unit.storelife import CAPTURE, incident, sample
 
 pytestmark = pytest.mark.needs("root")
@@ -119,3 +122,113 @@ def test_the_guard_counts_the_capture_that_is_to_come(tmp_path: Path) -> None:
         assert "disk-bytes-free" in str(
             store.too_little_space(DiskGuard(bytes_free=2 * mib, pct_free=0))
         )
+
+
+def fill_store(store: Store, many: int) -> None:
+    for number in range(1, many + 1):
+        with store.begin(incident(number)) as folder:
+            folder.add_capture(CAPTURE, CaptureEntry("", 1, "trigger"))
+            folder.finish(msgspec.structs.replace(folder.incident, end_ns=incident(9).start_ns))
+
+
+def fill_completely(disk: Path) -> None:
+    fill_up(disk / "others", 0)
+    assert os.statvfs(disk).f_bavail == 0
+
+
+def test_limits_hold_on_a_disk_without_a_free_byte(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1024) as disk:
+        store = Store.open(disk / "store")
+        fill_store(store, 8)
+        store.refresh_index()
+        fill_completely(disk)
+        done = store.prune(Retention(days=None, count=3))
+        assert (len(done.removed), done.notes) == (5, [])
+        assert len(os.listdir(store.incidents)) == 3
+        found = listing(store.dest)
+        assert [one.id for one in found.incidents] == [incident(n).id for n in (6, 7, 8)]
+        assert found.notes == []
+        assert os.statvfs(disk).f_bavail > 0
+        fill_completely(disk)
+        assert len(Store.open(store.dest).prune(Retention(days=None, bytes=1)).removed) == 2
+
+
+def test_an_incident_finds_room_where_others_are_beyond_the_limits(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1024) as disk:
+        store = Store.open(disk / "store")
+        assert store.prune(Retention(days=None, count=2)).removed == []
+        fill_store(store, 4)
+        fill_completely(disk)
+        with store.begin(incident(5)) as folder:
+            folder.add_capture(CAPTURE, CaptureEntry("", 1, "trigger"))
+        assert [one.id for one in listing(store.dest).incidents] == [
+            incident(n).id for n in (3, 4, 5)
+        ]
+        fill_completely(disk)
+        store.prune(Retention(days=None, count=5))
+        with pytest.raises(StallscopeError, match=ONE_LINE):  # nothing may be removed
+            store.begin(incident(6))
+        assert len(listing(store.dest).incidents) == 3
+
+
+def test_a_disk_without_room_for_a_longer_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path)
+    fill_store(store, 2)
+    rename = os.rename
+    refused: list[Path] = []
+
+    def full(source: Path, target: Path) -> None:
+        if list(source.glob("captures/*")):
+            refused.append(source)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", full)
+    assert store.prune(Retention(days=None, count=1)).removed == [incident(1).id]
+    assert [path.name for path in refused] == [incident(1).id]
+    assert os.listdir(store.incidents) == [incident(2).id]
+
+
+def test_one_incident_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(tmp_path)
+    monkeypatch.setattr("stallscope.store.writing.announce.__defaults__", (100_000,))
+    with store.begin(incident(1)) as folder:
+        folder.append_raw_sql([b"x" * 60_000])
+        spooled = tmp_path / "spooled.jsonl.zst"
+        spooled.write_bytes(b"x" * 50_000)
+        too_large = r"too much for one incident$"
+        with pytest.raises(StallscopeError, match=too_large):
+            folder.add_capture(spooled, CaptureEntry("", 1, "burst"))
+        assert not spooled.exists()
+        with pytest.raises(StallscopeError, match=too_large):
+            folder.add_text("status", "x" * 50_000)
+        with pytest.raises(StallscopeError, match=too_large):
+            folder.append_raw_sql([b"x" * 50_000])
+        folder.append_samples([sample(0)])
+        folder.add_capture(CAPTURE, CaptureEntry("", 1, "burst"))
+    stored = read_incident(folder.path)
+    assert len(stored.raw_sql()) == 1
+    assert len(stored.entries()) == 1
+    assert sum(path.stat().st_size for path in folder.path.rglob("*")) < 150_000
+
+
+def test_a_store_that_is_read_only(tmp_path: Path) -> None:
+    """The agent runs, and says so; it takes no lock, since it cannot."""
+    with small_disk(tmp_path / "disk", 1024) as disk:
+        fill_store(Store.open(disk / "store"), 2)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        words = ("watch", "-p", os.getpid(), "--dest", disk / "store", "--no-sql", "--no-probe")
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "stallscope", *map(str, words), "--once"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "cannot be written, and incidents are not stored" in done.stderr
+        assert "Read-only file system" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert len(listing(disk / "store").incidents) == 2
