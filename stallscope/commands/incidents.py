@@ -20,6 +20,7 @@ from stallscope.server.deadlocks import Deadlock
 from stallscope.store import (
     Listing,
     Store,
+    bundle,
     index,
     layout,
     listing,
@@ -37,9 +38,11 @@ examples:
   stallscope incidents --since 2d --signature metadata-lock
   stallscope incidents 20261121T1450            one: what fired, captures, timeline
   stallscope incidents --json | jq '.incidents[-1].verdict'
+  stallscope incidents export 20261121T1450 --redact --out for-support.tar.gz
   stallscope incidents --prune --retention-time 7 --dry-run
 """
 
+_EXPORT = "export"
 _MOST_NAMED = 5
 _MINUTE_NS = 60 * 10**9
 
@@ -47,7 +50,10 @@ _MINUTE_NS = 60 * 10**9
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "id", nargs="?", metavar="ID", help="show this incident; a unique prefix is enough"
+        "words",
+        nargs="*",
+        metavar="ID",
+        help="show this incident; a unique prefix is enough; `export ID ...` writes some to a file",
     )
     _store.add_dest_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON (stallscope.incidents/1)")
@@ -66,6 +72,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--deadlocks", action="store_true", help="list the recorded deadlocks instead"
     )
+    to_file = parser.add_argument_group("export")
+    to_file.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names of hosts, users, schemas, tables and paths, addresses, and all words"
+        " that are not known to be harmless",
+    )
+    to_file.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the file to write (default: stallscope-incidents.tar.gz here)",
+    )
+    to_file.add_argument("--force", action="store_true", help="replace FILE if it exists")
     work = parser.add_argument_group("maintenance")
     work.add_argument(
         "--rebuild-index",
@@ -87,6 +107,7 @@ SINCE = "'2026-11-21 14:50', or 30min, 3h, 2d"
 
 def run(args: argparse.Namespace) -> Exit:
     """Print the list, or one incident, or what was removed."""
+    args.id = _one_id(args)
     _check(args)
     since_ns = None if args.since is None else _store.since(args.since, SINCE)
     dest = _store.reading_dest(args)
@@ -95,9 +116,28 @@ def run(args: argparse.Namespace) -> Exit:
     if args.deadlocks:
         return _deadlocks(dest, since_ns, args)
     found = _listing(dest, args)
+    if args.words[:1] == [_EXPORT]:
+        return _export([_named(word, found) for word in args.words[1:]], args)
     if args.id is not None:
         return _show(_named(args.id, found), args)
     return _list(found, since_ns, args)
+
+
+def _one_id(args: argparse.Namespace) -> str | None:
+    """Return the ID to show; None: there is none, or incidents are exported."""
+    if args.words[:1] != [_EXPORT]:
+        if args.redact or args.out is not None or args.force:
+            raise UsageError("--redact, --out and --force need `export ID`")
+        if len(args.words) > 1:
+            raise UsageError("one ID at a time; several are for `stallscope incidents export`")
+        return args.words[0] if args.words else None
+    if len(args.words) < 2:
+        raise UsageError(
+            "export which incidents? give their IDs: `stallscope incidents` lists them"
+        )
+    if args.json or args.since or args.signature or args.last or args.deadlocks or args.prune:
+        raise UsageError("export takes IDs, --redact, --out, --force and --dest")
+    return None
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -111,6 +151,22 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--deadlocks takes only --since, --last, --json and --dest")
     if args.id is not None and (args.since or args.signature or args.last is not None):
         raise UsageError("give an ID or a selection, not both")
+
+
+def _export(rows: Sequence[incidents.Row], args: argparse.Namespace) -> Exit:
+    path: Path = args.out or Path(f"{bundle.TOP}.tar.gz")
+    if not args.redact:
+        print(
+            "stallscope: the file will have names of hosts, users and tables, and statements:"
+            " --redact replaces them",
+            file=sys.stderr,
+        )
+    stored = [read_incident(Path(row.path)) for row in dict.fromkeys(rows)]
+    notes = bundle.write(path, stored, redact=args.redact, force=args.force)
+    many = f"{len(stored)} incident{'s' if len(stored) != 1 else ''}"
+    size = units.size(path.stat().st_size)
+    print(f"{clean(str(path))}: {many}, {size}{', redacted' if args.redact else ''}")
+    return _report_notes(notes)
 
 
 def _deadlocks(dest: Path, since_ns: int | None, args: argparse.Namespace) -> Exit:
