@@ -194,6 +194,16 @@ class CollectorThreads:
             for call in late:
                 thread.miss(call, call)
 
+    def excuse(self) -> None:
+        """The agent did not run for a time: calls in flight have their deadline from now on."""
+        now = _now()
+        for thread in self._threads.values():
+            with thread.lock:
+                for call in thread.calls:
+                    if not call.given_up:
+                        call.asked = now
+                        call.begun = None if call.begun is None else now
+
     def next_due(self) -> float:
         """Return when ``check`` may find something, by CLOCK_MONOTONIC in seconds."""
         due = math.inf

@@ -27,6 +27,7 @@ from stallscope.agent.events import (
     TargetEnded,
     WaitsReceived,
 )
+from stallscope.agent.gaps import Gaps
 from stallscope.agent.health import CollectorHealth
 from stallscope.agent.history import History
 from stallscope.agent.incidents import Incidents
@@ -152,6 +153,7 @@ class Agent:
         self._sources = Sources(())
         self._threads = CollectorThreads((), self.events.put)
         self._stopping = False
+        self._gaps = Gaps()
         self._deadlocks = 0
         """Deadlocks of which the probe saw the choice of a victim."""
         self._rest = ServerRest()
@@ -327,6 +329,7 @@ class Agent:
     def _take(self, events: Iterable[Event]) -> None:
         """Handle events; then do the steps that are due."""
         self.liveness.beat(self._clock.now_ns())
+        self._look_for_gap()
         for event in events:
             self._handle(event)
         if self.incidents.open is not None and not self._target.running:
@@ -346,6 +349,18 @@ class Agent:
         if self._hurries(now) and (self._has_news or self.engine.counting):
             confirm = self._polled_ns + round(CONFIRM * self._interval_ns)
             self._next_poll = min(self._next_poll, max(now, confirm))
+
+    def _look_for_gap(self) -> None:
+        """Where the agent did not run for a time, excuse what looks late, and ask again."""
+        now = self._clock.now_ns()
+        gap_ns = self._gaps.look(now, self._clock.wall_ns())
+        if gap_ns:
+            _log.warning(
+                "the agent did not run for %.1f s; what was asked before is asked again",
+                gap_ns / NS,
+            )
+            self._threads.excuse()
+            self._next_poll = min(self._next_poll, now)
 
     def _hurries(self, now: int) -> bool:
         """Return whether a wait is long: what it is may be over before the next poll."""
@@ -381,6 +396,9 @@ class Agent:
     def _sample(self, sample: Sample) -> None:
         if sample.clock_ns < self._lost_ns:
             return  # of the process that has ended
+        if self._gaps.is_stale(sample):
+            return  # the agent was stopped since
+        sample = self._gaps.checked(sample)
         self._rest.take(sample, incident=self.incidents.open is not None)
         for fired in self.engine.feed(sample, hurried=self._hurries(sample.clock_ns)):
             self._fire(fired, sample.clock_ns)
@@ -404,8 +422,9 @@ class Agent:
 
     def _wait_line(self, waits: WaitsReceived) -> None:
         wall = self._clock.wall_ns()
-        for fired in self.engine.feed_waits(waits.line, wall, waits.clock_ns):
-            self._fire(fired, waits.clock_ns)
+        if not self._gaps.is_catching_up(waits.clock_ns):
+            for fired in self.engine.feed_waits(waits.line, wall, waits.clock_ns):
+                self._fire(fired, waits.clock_ns)
         if any(key.longest_in_flight_ms >= LONG_WAIT_MS for key in waits.line.keys):
             self._rest.disturb(waits.clock_ns)
             self._has_news |= not self._hurries(waits.clock_ns)

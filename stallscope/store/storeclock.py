@@ -111,7 +111,7 @@ class StoreClock:
         return Now(self._times.wall_ns(), self._latest)
 
     def tick(self, *, is_locked: bool = False) -> Now:
-        """Return the moment, and keep it: to be called now and then, at least once a day.
+        """Return the moment, and keep it: to be called at least once a day.
 
         ``is_locked``: the caller holds the lock of the store.
         """

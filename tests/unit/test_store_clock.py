@@ -34,7 +34,7 @@ def begin(store: Store, number: int, times: FakeTimes) -> str:
 
 
 def agent(times: FakeTimes, store: Store, length_ns: int) -> list[str]:
-    """Let an agent run for so long, which prunes now and then; return what it removed."""
+    """Let an agent run for so long, which prunes at intervals; return what it removed."""
     removed = []
     step_ns = 4 * HOUR if length_ns > 2 * DAY else HOUR
     for _ in range(length_ns // step_ns):
