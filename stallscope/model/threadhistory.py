@@ -34,6 +34,8 @@ NS = 10**9
 KEPT_SECONDS = 900
 MAX_SAMPLES = KEPT_SECONDS + 100
 """Seconds are not exact: some more samples than seconds are kept."""
+MAX_STEP_NS = 300 * NS
+"""More between two samples is a clock that was set, or a time without a probe."""
 MAX_SAMPLE_ROWS = 64
 """Rows of one sample; the probe sends at most 49."""
 MAX_ROWS = 2048
@@ -146,6 +148,8 @@ class _Packed(msgspec.Struct, frozen=True, gc=False):
     """A sample: numbers of rows and their counts, in turn."""
 
     time_ns: int
+    passed_ns: int
+    """The time that had passed since the first sample, whatever the clock was set to."""
     threads: int
     rows: array[int]
 
@@ -174,19 +178,22 @@ class ThreadHistory:
         return len(self._numbers)
 
     def add(self, sample: ThreadSample) -> None:
-        """Add a sample. Where the clock was set back, later ones are removed."""
-        while self._samples and self._samples[-1].time_ns >= sample.time_ns:
-            self._release(self._samples.pop())
-        oldest = sample.time_ns - self._span_ns
+        """Add a sample, after those before, whatever its time is: clocks are set."""
+        passed_ns = 0
+        if self._samples:
+            last = self._samples[-1]
+            step_ns = sample.time_ns - last.time_ns
+            passed_ns = last.passed_ns + (step_ns if 0 <= step_ns <= MAX_STEP_NS else 0)
+        oldest = passed_ns - self._span_ns
         while self._samples and (
-            self._samples[0].time_ns <= oldest or len(self._samples) >= MAX_SAMPLES
+            self._samples[0].passed_ns <= oldest or len(self._samples) >= MAX_SAMPLES
         ):
             self._release(self._samples.popleft())
         rows = array("I")
         for number, count in self._numbered(sample).items():
             self._uses[number] += 1
             rows.extend((number, min(count, _MOST)))
-        self._samples.append(_Packed(sample.time_ns, sample.threads, rows))
+        self._samples.append(_Packed(sample.time_ns, passed_ns, sample.threads, rows))
 
     def since(self, time_ns: int, until_ns: int | None = None) -> Iterator[ThreadSample]:
         """Yield the samples from a moment on, oldest first, up to before ``until_ns``."""

@@ -41,7 +41,7 @@ _MAX_NOTES = 100
 _REDACTED = """\
 Incidents of stallscope without names and data; read them with
     stallscope incidents --dest {top}
-    stallscope report {top}/incidents/ID
+    stallscope report {top}/incidents/ID -o report.html
 
 Replaced, each by the same name in all files: {replaced}.
 Left out: statements with literals (raw-sql.jsonl), command lines, values of more than seven digits
