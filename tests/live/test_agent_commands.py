@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.request
@@ -18,6 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_met
 from prometheus_client.samples import Sample
 
 from stallscope.collectors.triggers import triggerfile
+from stallscope.store import bundle, read_incident
+from stallscope.store.appended import frames
 from tests.live.shots import run
 from tests.support.agents import CHECKOUT, agent, incidents
 from tests.support.servers import MEMORY, PATIENCE, MariaDB, SqlServer, program, wait_until
@@ -94,6 +98,39 @@ def test_a_pass_finds_a_stall_and_the_next_one_does_not_capture_it_again(
     assert incident.verdict is not None
     assert incident.verdict.signature == "metadata-lock"
     assert not incident.interrupted
+
+
+def test_an_incident_is_exported_without_names(server: SqlServer, tmp_path: Path) -> None:
+    store, out = tmp_path / "store", tmp_path / "out.tar.gz"
+    triggers = tmp_path / "triggers.toml"
+    triggers.write_text("defaults = true\n")
+    with metadata_lock_pileup(server):
+        for seconds in DURATIONS:
+            words = ("--seconds", seconds, "--triggers", triggers, "--raw-sql")
+            subprocess.run(cron(server, store, *words), cwd=CHECKOUT, check=True, timeout=PATIENCE)
+            if incidents(store):
+                break
+    incident = incidents(store)[0]
+    done = run("incidents", "export", incident.id, "--redact", "--out", out, "--dest", store)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(out) as archive:
+        archive.extractall(tmp_path, filter="data")
+    top = tmp_path / bundle.TOP
+    text = ""
+    for path in top.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            text += (frames(data, 1 << 28)[0] if path.suffix == ".zst" else data).decode()
+    # The schema and table of the stall, the host, and where the server has its files.
+    names = ("shop", "orders", os.uname().nodename, str(server.folder))
+    assert [name for name in names if name in text] == []
+    one = read_incident(top / "incidents" / incident.id)
+    assert one.incident.verdict is not None
+    assert incident.verdict is not None
+    assert one.incident.verdict.signature == incident.verdict.signature == "metadata-lock"
+    again = run("analyze", one.path / one.incident.captures[0].file, "--json")
+    assert json.loads(again.stdout)["findings"][0]["signature"] == "metadata-lock"
+    assert "raw-sql" not in " ".join(map(str, top.rglob("*")))
 
 
 def test_passes_never_overlap(server: SqlServer, tmp_path: Path) -> None:
