@@ -25,7 +25,6 @@ __all__ = [
     "AGENT_LOCK",
     "CRON_LOCK",
     "CRON_STATE",
-    "OUTBOX",
     "Holder",
     "ServerBusy",
     "ServerState",
@@ -34,7 +33,6 @@ __all__ = [
 AGENT_LOCK = "agent.lock"
 CRON_LOCK = "cron.lock"
 CRON_STATE = "state.json"
-OUTBOX = "outbox.sqlite"
 
 _MAX_HOLDER = 4096
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

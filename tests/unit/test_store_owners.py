@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stallscope.agent.spool import spool
 from stallscope.base import host, mounts
@@ -188,3 +191,12 @@ def test_a_store_without_a_place_for_captures(
         assert tmp_path / layout.SPOOL not in folder.parents
     assert not folder.exists()
     assert "incidents are not stored" in caplog.text
+
+
+@given(st.binary(max_size=300), st.text(max_size=60))
+def test_any_table_of_mounts_is_taken(table: bytes, path: str) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"21 1 254:1 / / rw - ext4 /dev/vda1 rw\n" + table)
+        file.flush()
+        found = mounts.place(f"/{path}", Path(file.name))
+    assert found is not None
