@@ -277,15 +277,23 @@ def _prune(dest: Path, args: argparse.Namespace) -> Exit:
     if not (dest / layout.INCIDENTS).is_dir():
         raise StallscopeError(_no_store(dest))
     keep = _store.retention(args)
+    with progress.of_steps("reading incidents") as report:
+        found = listing(dest, progress=report)
+    now = StoreClock(dest).now()
     if args.dry_run:
-        with progress.of_steps("reading incidents") as report:
-            found = listing(dest, progress=report)
-        old = retention.expired(found.incidents, keep, StoreClock(dest).now())
+        old = retention.expired(found.incidents, keep, now)
         names, total, notes = [s.id for s in old], sum(s.bytes for s in old), found.notes
     else:
         with progress.of_steps("removing incidents") as report:
             done = Store.open(dest).prune(keep, progress=report)
         names, total, notes = done.removed, done.bytes, done.notes
+    younger = retention.held_back(found.incidents, keep, now)
+    if younger:
+        print(
+            f"stallscope: {younger} more are too old by the wall clock alone: they go when it has"
+            " been steady for a day, unless it was set",
+            file=sys.stderr,
+        )
     verb = "would remove" if args.dry_run else "removed"
     if args.json:
         print(msgspec.json.encode({"removed": names, "bytes": total}).decode())

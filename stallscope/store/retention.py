@@ -27,6 +27,7 @@ __all__ = [
     "age_ns",
     "clear_leftovers",
     "expired",
+    "held_back",
     "remove",
     "too_little_space",
 ]
@@ -97,6 +98,17 @@ def age_ns(incident: Outline, now: Now) -> int:
     counted_ns = max(0, now.store_ns - incident.order[0] - lasted_ns)
     by_wall_ns = now.wall_ns - incident.start_ns - lasted_ns
     return counted_ns if by_wall_ns < 0 else min(counted_ns, by_wall_ns)
+
+
+def held_back(incidents: Sequence[Summary], keep: Retention, now: Now) -> int:
+    """Return how many incidents are too old by the wall clock, which is not believed yet."""
+    limit_ns = None if keep.days is None else keep.days * _DAY_NS
+    return sum(
+        limit_ns is not None
+        and now.wall_ns - max(one.start_ns, one.end_ns or 0) > limit_ns
+        and age_ns(one, now) <= limit_ns
+        for one in incidents
+    )
 
 
 def remove(incidents: Path, name: str) -> str | None:

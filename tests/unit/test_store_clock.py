@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stallscope.store import Retention, Store, layout, listing, read_incident
-from stallscope.store.retention import age_ns
+from stallscope.store.retention import age_ns, held_back
 from stallscope.store.storeclock import Now, StoreClock
 from tests.unit.storelife import START_NS, FakeTimes, incident
 
@@ -238,6 +238,18 @@ def test_ages() -> None:
     assert age_ns(one, Now(131 * DAY, 121 * DAY)) == 20 * DAY
     assert age_ns(one, Now(90 * DAY, 121 * DAY)) == 20 * DAY, "it is of the future"
     assert age_ns(one, Now(90 * DAY, 90 * DAY)) == 0
+
+
+def test_how_many_wait_for_the_clock_to_be_steady(tmp_path: Path, times: FakeTimes) -> None:
+    store = filled(tmp_path, times, 5)
+    keep = Retention(days=30)
+    times.off_ns(40 * DAY, "second")
+    store = Store.open(tmp_path, times)
+    found = listing(tmp_path).incidents
+    assert held_back(found, keep, store.clock.now()) == 5
+    assert held_back(found, Retention(days=None), store.clock.now()) == 0
+    agent(times, store, 26 * HOUR)
+    assert held_back(listing(tmp_path).incidents, keep, store.clock.now()) == 0
 
 
 def test_the_agents_update_keeps_where_the_store_put_it(tmp_path: Path, times: FakeTimes) -> None:
