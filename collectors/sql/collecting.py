@@ -35,25 +35,27 @@ class SqlCollector(ABC):
 
     name: str
     thread: str = "sql"
-    interval: float = 0.0
     default_deadline: ClassVar[float] = 1.0
-    expensive: ClassVar[bool] = False
-    """The statement can take long on a healthy server."""
 
     def __init__(self, connection: Connection, deadline: float | None = None) -> None:
         self._connection = connection
         self.deadline = self.default_deadline if deadline is None else deadline
 
     @property
+    def interval(self) -> float:
+        """Return the least seconds between two samples; at each poll if nothing else is said."""
+        return 0.0
+
+    @property
     def rest_interval(self) -> float:
-        """Return the interval at rest; at each poll if nothing else is said."""
+        """Return the same at rest."""
         return 0.0
 
     def collect(self) -> Sample:
         """Ask once. Raises: SqlError, a sentence."""
 
         def ask(clock_ns: int) -> dict[str, float]:
-            return self._connection.ask(self.read, self.deadline, expensive=self.expensive)
+            return self._connection.ask(self.read, self.deadline, name=self.name)
 
         return sample(self.name, ask)
 

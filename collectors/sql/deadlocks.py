@@ -2,10 +2,11 @@
 """Every deadlock that a server reports: in its error log, or the latest one in its status.
 
 With innodb_print_all_deadlocks on, each is in the error log, which is followed. Otherwise the
-status has the latest one alone: it is asked for whenever the server's counter moved, or somebody
-gives a cue (a probe saw a deadlock). The counter is a status variable, which another collector
-reads anyway; MySQL has it only in a table of information_schema. Deadlocks between two polls are
-lost then, and counted as ``missed``, where the server counts deadlocks at all.
+status has the latest one alone: it is asked for when the server's counter moved, or somebody gives
+a cue (a probe saw a deadlock), at most once in REPORT_SECONDS. The counter is a status variable,
+which another collector reads anyway; MySQL has it only in a table of information_schema. Deadlocks
+between two reports are lost then, and counted as ``missed``, where the server counts deadlocks at
+all.
 """
 
 from __future__ import annotations
@@ -38,10 +39,14 @@ COUNTER = "Innodb_deadlocks"
 """The status variable of MariaDB and Percona Server."""
 METRIC = "SELECT * FROM information_schema.INNODB_METRICS WHERE NAME = 'lock_deadlocks'"
 STATUS = "SHOW ENGINE INNODB STATUS"
+SETTINGS_QUESTION, METRIC_QUESTION, REPORT_QUESTION = "variables", "deadlock count", "deadlocks"
 
-BLIND_SECONDS = 10.0
-"""Between two reads of the status of a server that counts no deadlocks and gave no cue: the
-report is expensive, and holds the kernel mutex in old versions."""
+REPORT_SECONDS = 60.0
+"""The least time between two reports of InnoDB, which hold its lock system while they print all
+transactions: deadlocks often come in series. A server that counts no deadlocks, and gave no cue, is
+asked as rarely, or not at all where the kernel mutex would be held."""
+METRIC_SECONDS = 10.0
+"""Between two reads of the metric: the server fills the whole table for it."""
 SETTINGS_SECONDS = 60.0
 """Between two reads of the variables: somebody can switch the log on."""
 QUIET_SECONDS = 5.0
@@ -53,9 +58,7 @@ _MAX_KNOWN = 10_000
 class _Asks(Protocol):
     """The used part of collectors.sql.connection.Connection."""
 
-    def ask(
-        self, ask: Callable[[SqlSession], T], seconds: float, *, expensive: bool = False
-    ) -> T: ...
+    def ask(self, ask: Callable[[SqlSession], T], seconds: float, *, name: str = "") -> T: ...
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -103,13 +106,16 @@ class DeadlockWatch:
         self._log_said_at = 0.0
         self._why: str | None = None
         self._has_metric = False
-        self._metric_now: float | None = None
-        """The value with which the metric was found: it is not asked for twice."""
+        self._metric = 0.0
+        self._metric_at = 0.0
+        """The latest value of the metric, and when it was read."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._seen = 0
         self._first: float | None = None
         self._last: float | None = None
-        self._read_at = -BLIND_SECONDS
+        self._report_at = -REPORT_SECONDS
+        self._by_timer = False
+        """A report without a cue stops nobody else."""
         self._lost = 0.0
         self._owed = False
         """There is a deadlock to read: a read that failed is repeated."""
@@ -119,9 +125,9 @@ class DeadlockWatch:
 
         It is not counted: the number of earlier deadlocks is unknown.
         """
-        self._connection.ask(self._configure, self._deadline)
+        self._connection.ask(self._configure, self._deadline, name=SETTINGS_QUESTION)
         self._count(self._counted())
-        return self._new(self._latest(), counted=False)
+        return self._new(self._latest(), counted=False) if self._by_timer else []
 
     def poll(self, *, cue: bool = False) -> list[Deadlock]:
         """Return the deadlocks that are new; ``cue``: the wait programs saw one.
@@ -133,13 +139,13 @@ class DeadlockWatch:
         if self._settings is None:
             return self.begin()
         if time.monotonic() - self._settings_at >= SETTINGS_SECONDS:
-            self._connection.ask(self._configure, self._deadline)
+            self._connection.ask(self._configure, self._deadline, name=SETTINGS_QUESTION)
         moved = self._count(self._counted())
         if self._log is not None:
             return self._new(self._from_log(moved=moved))
-        blind = self._first is None and time.monotonic() - self._read_at >= BLIND_SECONDS
-        self._owed = self._owed or moved or blind
-        return self._new(self._latest()) if self._owed else []
+        self._owed = self._owed or moved or (self._first is None and self._by_timer)
+        due = time.monotonic() - self._report_at >= REPORT_SECONDS
+        return self._new(self._latest()) if self._owed and due else []
 
     @property
     def asks(self) -> bool:
@@ -180,18 +186,23 @@ class DeadlockWatch:
         )
         self._settings_at = time.monotonic()
         self._follow(self._settings)
+        self._by_timer = not session.version.has_kernel_mutex
         if not self._has_metric and self._status() is None:
-            self._metric_now = _metric(session)
-            self._has_metric = self._metric_now is not None
+            self._read_metric(session)
 
     def _counted(self) -> float | None:
         """Return the server's own count, None where it has none."""
         if not self._has_metric:
             return self._status()
-        if (now := self._metric_now) is not None:
-            self._metric_now = None
-            return now
-        return self._connection.ask(_metric, self._deadline)
+        if time.monotonic() - self._metric_at >= METRIC_SECONDS:
+            self._connection.ask(self._read_metric, self._deadline, name=METRIC_QUESTION)
+        return self._metric if self._has_metric else None
+
+    def _read_metric(self, session: SqlSession) -> None:
+        self._metric_at = time.monotonic()
+        value = _metric(session)
+        self._has_metric = value is not None
+        self._metric = value or 0.0
 
     def _follow(self, settings: _Settings) -> None:
         if not settings.prints_all or settings.log is None:
@@ -244,8 +255,8 @@ class DeadlockWatch:
             rows = session.select(STATUS)
             return str(rows[0][-1]) if rows else ""
 
-        self._read_at = time.monotonic()
-        text = self._connection.ask(ask, self._deadline, expensive=True)
+        self._report_at = time.monotonic()
+        text = self._connection.ask(ask, self._deadline, name=REPORT_QUESTION)
         self._owed = False
         now_ns = time.time_ns()
         found = of_status(text, now_ns, _stamp(now_ns), self._sql)

@@ -7,6 +7,7 @@ from stallscope.base.errors import StallscopeError
 
 __all__ = [
     "NO_SUCH_TABLE",
+    "AbortedLoginError",
     "ConnectError",
     "LateError",
     "RefusedError",
@@ -32,6 +33,11 @@ class ConnectError(SqlError):
 
 class RefusedError(ConnectError):
     """The server refused the account: trying again soon would only fill its log."""
+
+
+class AbortedLoginError(RefusedError):
+    """This side ended the login before the server could refuse it: the server counts that, and
+    after max_connect_errors of them it refuses all clients of this host."""
 
 
 class StatementError(SqlError):

@@ -18,9 +18,10 @@ REST_SECONDS = 5.0
 
 
 class Heartbeat(SqlCollector):
-    """The time from the statement to its answer, without waiting for the turn."""
+    """The time from the statement to its answer. The connection is its own: no other question can
+    make a server that answers look as if it did not."""
 
-    name = "heartbeat"
+    name = thread = "heartbeat"
 
     @property
     def rest_interval(self) -> float:

@@ -20,7 +20,6 @@ class InnodbStatus(SqlCollector):
     """``innodb.history_list_length``, ``.checkpoint_age``, ``.semaphore_waits`` and others."""
 
     name = "innodb_status"
-    expensive = True
     default_deadline = 2.0
 
     def read(self, session: SqlSession) -> dict[str, float]:

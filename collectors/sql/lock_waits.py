@@ -17,6 +17,7 @@ import msgspec
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector
+from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import NO_SUCH_TABLE, StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.model.capture import LockKind
@@ -68,9 +69,18 @@ class LockWaits(SqlCollector):
     """``lock_waits.waiting``, ``.blockers``, ``.longest_s``, and ``transactions.*``."""
 
     name = "lock_waits"
-    expensive = True
+
+    def __init__(
+        self, connection: Connection, deadline: float | None = None, *, needed: bool = True
+    ) -> None:
+        """``needed``: somebody decides by the values; else nothing is asked of a server that would
+        hold its kernel mutex meanwhile."""
+        super().__init__(connection, deadline)
+        self._needed = needed
 
     def read(self, session: SqlSession) -> dict[str, float]:
+        if not self._needed and session.version.has_kernel_mutex:
+            return {}
         transactions = _transactions(session)
         waits = _waits(session, transactions, named=False)
         owners = Counter(wait.owner for wait in waits)

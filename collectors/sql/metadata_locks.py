@@ -100,7 +100,6 @@ class MetadataLocks(SqlCollector):
     """``metadata_locks.granted``, ``.pending``, ``.pending_objects``."""
 
     name = "metadata_locks"
-    expensive = True
 
     def read(self, session: SqlSession) -> dict[str, float]:
         if session.version.mariadb:

@@ -43,7 +43,6 @@ class PerfThreads(SqlCollector):
     """``perf_threads.<name>``: threads of the server by the name it gives them."""
 
     name = "perf_threads"
-    expensive = True
 
     def read(self, session: SqlSession) -> dict[str, float]:
         if not session.has_threads_table:

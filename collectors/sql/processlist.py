@@ -24,6 +24,9 @@ GROUP BY 1, 2"""
 # (Created_tmp_disk_tables; MySQL 5.5 to 9.7, MariaDB 10.11): it hangs where the disk does.
 SHOW = "SHOW PROCESSLIST"
 
+BUSY_SHARE = 0.03
+"""The share of the time that SHOW PROCESSLIST may take otherwise: it holds a lock on the list of
+connections meanwhile, and in old versions none can begin or end."""
 REST_SHARE = 0.0005
 """The share of the time that the list may take at rest, where no sign of waiting needs it:
 thousands of connections are many rows."""
@@ -57,6 +60,13 @@ class Processlist(SqlCollector):
         self._rest_interval = rest_interval
         self._took = 0.0
         """The latest time in seconds."""
+        self._is_shown = False
+        """It comes from SHOW PROCESSLIST."""
+
+    @property
+    def interval(self) -> float:
+        """Return 0, each poll, where the list is no longer than thousands of connections."""
+        return self._took / BUSY_SHARE if self._is_shown else 0.0
 
     @property
     def rest_interval(self) -> float:
@@ -72,7 +82,8 @@ class Processlist(SqlCollector):
 
     def _count(self, session: SqlSession) -> dict[str, float]:
         counts = _Counts()
-        if session.has_threads_table:
+        self._is_shown = not session.has_threads_table
+        if not self._is_shown:
             session.each(THREADS, lambda row: counts.add(*row))
             return counts.values()
         if not session.has_process:

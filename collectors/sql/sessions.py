@@ -30,7 +30,7 @@ def fetch(connection: Connection, deadline: float) -> Sessions:
     """
     so_far: list[Sessions] = []
     try:
-        return connection.ask(lambda session: _fetch(session, so_far), deadline, expensive=True)
+        return connection.ask(lambda session: _fetch(session, so_far), deadline, name="sessions")
     except SqlError as error:
         if so_far:
             known = so_far[-1]

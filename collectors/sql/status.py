@@ -91,13 +91,16 @@ class Pulse(SqlCollector):
     """
 
     name = "pulse"
-    interval = math.inf
     names = ("Innodb_deadlocks", "Innodb_row_lock_current_waits", "Threads_running", "Uptime")
 
     def __init__(self, connection: Connection, status: Status) -> None:
         super().__init__(connection, status.deadline)
         self._status = status
         self._statement = _statement(self.names, OWN)
+
+    @property
+    def interval(self) -> float:
+        return math.inf
 
     @property
     def rest_interval(self) -> float:

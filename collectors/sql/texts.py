@@ -53,7 +53,7 @@ def fetch_texts(connection: Connection) -> Texts:
         "lock-waits": lambda seconds: _lock_waits(connection, normalize, seconds),
         # Last: where InnoDB's own mutexes are what everybody waits for, it waits with them.
         "innodb-status": lambda seconds: redact(
-            connection.ask(read_report, seconds, expensive=True), normalize
+            connection.ask(read_report, seconds, name="innodb-status"), normalize
         ),
     }
     found: dict[str, str] = {}
@@ -80,7 +80,7 @@ def _processlist(connection: Connection, normalize: Normalize, seconds: float) -
         own = session.facts.connection
         session.each(SHOW, lambda row: None if row[0] == own else take(row))
 
-    connection.ask(ask, seconds, expensive=True)
+    connection.ask(ask, seconds, name="processlist")
     return processlist_text(counts, longest, normalize)
 
 
@@ -126,7 +126,7 @@ def _lock_waits(connection: Connection, normalize: Normalize, seconds: float) ->
     known = fetch(connection, seconds)
     if known.reason is not None:
         # The server does not report which thread serves a connection, but who waits for whom.
-        waits = connection.ask(read_lock_waits, seconds, expensive=True)
+        waits = connection.ask(read_lock_waits, seconds, name="lock_waits")
         known = Sessions(sessions=(), waits=tuple(waits))
     return lock_waits_text(known, normalize)
 

@@ -33,6 +33,12 @@ class ServerVersion(msgspec.Struct, frozen=True):
     def mariadb(self) -> bool:
         return self.family == "mariadb"
 
+    @property
+    def has_kernel_mutex(self) -> bool:
+        """Return whether one mutex guards all of InnoDB's transactions and row locks, so that each
+        reader of them stops every statement: to MySQL 5.5, and where the version is unknown."""
+        return self.numbers < (5, 6, 0)
+
 
 def parse(text: str, comment: str = "") -> ServerVersion:
     """Parse ``VERSION()``; ``comment`` is ``@@version_comment``, which distinguishes Percona's from

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ DEADLOCK_SECONDS = 5.0
 """At rest, from one poll for deadlocks to the next where there is one, or a log is read."""
 BLIND_DEADLOCK_SECONDS = 30.0
 """The same where the server must be asked whether there is one."""
+CLOSE_SECONDS = 1.0
+"""The longest time that the end waits for the heartbeat's connection, after the other's."""
 SESSIONS_SECONDS = 1.0
 """The longest time that a capture waits for the server's sessions."""
 
@@ -184,17 +187,20 @@ def of_server(
     from stallscope.collectors.sql.deadlocks import COUNTER, DeadlockWatch
     from stallscope.collectors.sql.heartbeat import Heartbeat
     from stallscope.collectors.sql.processlist import Processlist
+    from stallscope.collectors.sql.retries import LoginRetries
     from stallscope.collectors.sql.sessions import fetch
     from stallscope.collectors.sql.status import Pulse, Status
     from stallscope.collectors.sql.texts import fetch_texts
 
-    connection = Connection(login(server))
+    found, retries = login(server), LoginRetries()
+    beat = Connection(found, retries=retries)
+    connection = Connection(found, retries=retries, lives=beat.answered_since)
     deadline = max(0.5, min(2.0, poll_interval))
     few = status_variables(settings) | {"Questions", "Threads_running", COUNTER}
     status = Status(connection, deadline, names=few | frozenset(ALWAYS), few=few)
     listed_seconds = 0.0 if needs_processlist(settings) else REST_SECONDS
     collectors += [
-        Heartbeat(connection, deadline),
+        Heartbeat(beat, deadline),
         status,
         Pulse(connection, status),
         Processlist(connection, deadline, listed_seconds),
@@ -207,13 +213,20 @@ def of_server(
         host_rests(at_rest)
         status.at_rest = at_rest
 
+    def close() -> None:
+        # At the same time: each can wait for an answer that is on its way.
+        other = threading.Thread(target=beat.close, daemon=True)
+        other.start()
+        connection.close()
+        other.join(CLOSE_SECONDS)
+
     return Sources(
         (*collectors, deadlocks),
         set_rest=set_rest,
         deadlock_seen=deadlocks.deadlock_seen,
         sessions=lambda: fetch(connection, SESSIONS_SECONDS),
         texts=lambda: fetch_texts(connection),
-        close=connection.close,
+        close=close,
     )
 
 
@@ -228,16 +241,16 @@ def _infrequent(connection: Connection, settings: AgentSettings) -> Iterator[Col
     from stallscope.collectors.sql.replication import Replication
 
     named = sources_named(settings)
+    locks = [named[word] for word in ("lock_waits", "transactions") if word in named]
     always = (
-        (LockWaits, ("lock_waits", "transactions")),
-        (MetadataLocks, ("metadata_locks",)),
-        (Replication, ("replication",)),
+        (LockWaits(connection, needed=bool(locks)), locks),
+        (MetadataLocks(connection), [named[w] for w in ("metadata_locks",) if w in named]),
+        (Replication(connection), [named[w] for w in ("replication",) if w in named]),
     )
-    for kind, words in always:
-        wanted = [named[word] for word in words if word in named]
+    for collector, wanted in always:
         # What a trigger reads is asked for at rest too: it may be the only sign of waiting.
         rest = min(wanted, default=REST_SECONDS)
-        yield Infrequent(kind(connection), min([INFREQUENT_SECONDS, *wanted]), rest)
+        yield Infrequent(collector, min([INFREQUENT_SECONDS, *wanted]), rest)
     if "perf_threads" in named:
         yield Infrequent(PerfThreads(connection), named["perf_threads"])
     if "innodb" in named:

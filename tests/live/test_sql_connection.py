@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one connection to real servers: what it gives, and what it does when they hang or end."""
+"""Connections to real servers: what it gives, and what it does when they hang or end."""
 
 from __future__ import annotations
 
@@ -226,14 +226,14 @@ def test_stopped_server(require: Callable[..., None]) -> None:
             with pytest.raises(LateError) as late:
                 collector.collect()
             took = time.monotonic() - begin
-            assert 0.3 <= seconds_in(late.value, "no answer since") <= took + 0.05
+            assert 0.3 <= seconds_in(late.value, "no answer to status since") <= took + 0.05
             # A thread that got no CPU in all the time did not send it.
             while not collector.asked:
                 with pytest.raises(LateError):
                     collector.collect()
             begin = time.monotonic()
             for _ in range(100):
-                with pytest.raises(LateError, match=r"no answer since"):
+                with pytest.raises(LateError, match=r"no answer to status since"):
                     collector.collect()
             waited = time.monotonic() - begin
             assert waited < 100 * collector.deadline / 2, "callers behind a late answer wait"
@@ -294,12 +294,12 @@ def test_close_while_the_server_hangs(require: Callable[..., None]) -> None:
 
             thread = threading.Thread(target=ask)
             thread.start()
-            wait_until(lambda: connection._question is not None, "the question is asked")
+            wait_until(lambda: connection._worker.question is not None, "the question is asked")
             connection.close()
             thread.join(PATIENCE)
             assert not thread.is_alive()
             assert [str(error) for error in seen] == ["the connection was closed"]
-            worker = connection._worker
+            worker = connection._worker._thread
             assert worker is not None
             worker.join(PATIENCE)
             assert not worker.is_alive()
@@ -338,7 +338,7 @@ def test_killed_connection_comes_back_with_pauses(
     server: SqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("FIRST_PAUSE", "LONGEST_PAUSE"):
-        monkeypatch.setattr(f"stallscope.collectors.sql.connection.{pause}", PATIENCE)
+        monkeypatch.setattr(f"stallscope.collectors.sql.retries.{pause}", PATIENCE)
     with closing(Connection(login(server))) as connection:
         number = connection.open(PATIENCE).connection
         server.execute(f"KILL {number}")
@@ -374,6 +374,39 @@ def test_long_statement_is_late_and_others_are_reported(server: SqlServer) -> No
         assert asked == [GATE]
         after = Heartbeat(connection, PATIENCE).collect()
         assert 0 < after.values["heartbeat.ms"] <= after.elapsed_ms
+
+
+@pytest.mark.usefixtures("patient_session")
+def test_a_question_that_hangs_alone_leaves_the_heartbeat_and_others(server: SqlServer) -> None:
+    server.wait_until_alone()
+    aborted = server.status("Aborted_clients")
+    beat = Connection(login(server))
+    with closing(beat), closing(Connection(login(server), lives=beat.answered_since)) as connection:
+        number = connection.open(PATIENCE).connection
+        asked: list[str] = []
+
+        def wait_at_the_gate(session: SqlSession) -> None:
+            asked.append(GATE)
+            session.select(GATE)
+
+        server.query(GATE)
+        while not asked:
+            with pytest.raises(LateError):
+                connection.ask(wait_at_the_gate, 0.1, name="replication")
+        for _ in range(5):
+            sample = Heartbeat(beat, PATIENCE).collect()
+            assert 0 < sample.values["heartbeat.ms"] < 1000 * PATIENCE
+            assert Status(connection, PATIENCE).collect().values["Threads_running"] >= 1
+            with pytest.raises(LateError, match="no answer to replication since"):
+                connection.ask(wait_at_the_gate, PATIENCE, name="replication")
+        assert connection.open(PATIENCE).connection != number
+        assert (connection.connects, connection.replaced, asked) == (2, 1, [GATE])
+        server.query("SELECT RELEASE_LOCK('gate')")
+        wait_until(lambda: connection.replaced == 0, "the late answer came")
+        wait_until(lambda: number not in server.connection_ids(), "its connection has left")
+        assert connection.dropped == 1
+    server.wait_until_alone()
+    assert server.status("Aborted_clients") == aborted
 
 
 def test_questions_in_time_take_turns(server: SqlServer) -> None:

@@ -13,6 +13,7 @@ import pytest
 from stallscope.collectors.sql import deadlocks
 from stallscope.collectors.sql.deadlocks import DeadlockWatch
 from stallscope.collectors.sql.failures import LateError, StatementError
+from stallscope.collectors.sql.versions import parse
 
 DATA = Path(__file__).parent.parent / "data" / "deadlocks"
 STATUS = (DATA / "mysql55.status").read_text()
@@ -29,8 +30,9 @@ class Server:
         self.number = 0
         self.reports = 0
         self.late = False
+        self.version = parse("8.4.3")
 
-    def ask(self, ask: Callable[[Any], Any], seconds: float, *, expensive: bool = False) -> Any:
+    def ask(self, ask: Callable[[Any], Any], seconds: float, *, name: str = "") -> Any:
         if self.late:
             raise LateError("no answer")
         return ask(self)
@@ -56,7 +58,10 @@ def server() -> Server:
 
 
 @pytest.fixture
-def watch(server: Server) -> DeadlockWatch:
+def watch(server: Server, monkeypatch: pytest.MonkeyPatch) -> DeadlockWatch:
+    """Return one that may ask at each poll."""
+    monkeypatch.setattr(deadlocks, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(deadlocks, "METRIC_SECONDS", 0.0)
     return DeadlockWatch(server, os.getpid(), lambda: server.counter)
 
 
@@ -90,15 +95,48 @@ def test_a_metric_that_is_set_back(server: Server, watch: DeadlockWatch) -> None
 def test_a_server_that_does_not_count(
     server: Server, watch: DeadlockWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(deadlocks, "REPORT_SECONDS", 3600.0)
     watch.begin()
     server.number = 1
     assert watch.poll() == []  # not before its time
-    assert len(watch.poll(cue=True)) == 1
+    assert watch.poll(cue=True) == []
+    monkeypatch.setattr(deadlocks, "REPORT_SECONDS", 0.0)
+    assert len(watch.poll()) == 1
     server.number = 2
-    monkeypatch.setattr(deadlocks, "BLIND_SECONDS", 0.0)
     assert len(watch.poll()) == 1
     counts = watch.counts()
     assert (counts.seen, counts.counted, counts.missed) == (2, None, None)
+
+
+@pytest.mark.parametrize("version", ["5.5.9", "5.1.73", "5.5.68-MariaDB", "unknown"])
+def test_a_server_with_a_kernel_mutex_is_asked_after_a_cue_alone(
+    server: Server, watch: DeadlockWatch, version: str
+) -> None:
+    server.version = parse(version)
+    server.number = 1
+    assert watch.begin() == []
+    assert watch.poll() == []
+    assert server.reports == 0
+    assert len(watch.poll(cue=True)) == 1
+    assert watch.poll() == []
+    assert server.reports == 1
+
+
+def test_deadlocks_in_a_row_are_one_report_in_its_time(
+    server: Server, watch: DeadlockWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.counter = 0
+    watch.begin()
+    monkeypatch.setattr(deadlocks, "REPORT_SECONDS", 3600.0)
+    for number in range(1, 30):
+        server.counter, server.number = number, number
+        assert watch.poll(cue=True) == []
+    assert server.reports == 1
+    monkeypatch.setattr(deadlocks, "REPORT_SECONDS", 0.0)
+    assert len(watch.poll()) == 1
+    assert watch.poll() == []
+    counts = watch.counts()
+    assert (counts.seen, counts.missed, server.reports) == (1, 28, 2)
 
 
 def test_a_late_answer_loses_nothing(server: Server, watch: DeadlockWatch) -> None:

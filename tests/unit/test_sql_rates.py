@@ -21,7 +21,7 @@ from stallscope.agent.schedule import Schedule
 from stallscope.collectors import collector as collector_module
 from stallscope.collectors import processes
 from stallscope.collectors.processes import Server
-from stallscope.collectors.sql import collecting, deadlocks, heartbeat, status
+from stallscope.collectors.sql import collecting, deadlocks, heartbeat, processlist, status
 from stallscope.collectors.sql import connection as connection_module
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.login import Login
@@ -117,7 +117,7 @@ class Recording:
     version_text = "8.4.3"
     sent: list[tuple[float, str]]
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, **shared: object) -> None:
         self.login = login
         self.number = 1
         self.version = parse(self.version_text)
@@ -126,8 +126,11 @@ class Recording:
         self.has_threads_table = not self.version_text.startswith("5.5")
         self.deadlocks = 0
 
-    def ask(self, ask: Callable[[Any], Any], seconds: float, *, expensive: bool = False) -> Any:
+    def ask(self, ask: Callable[[Any], Any], seconds: float, *, name: str = "") -> Any:
         return ask(self)
+
+    def answered_since(self, since: float) -> bool:
+        return True
 
     def waiting_since(self) -> None:
         return None
@@ -162,6 +165,8 @@ class Recording:
             return [("Threads_running", "1"), ("Uptime", "9")]
         if sql.startswith("SHOW GLOBAL STATUS"):
             self.clock.now += self.took
+        if sql == "SHOW PROCESSLIST":
+            self.clock.now += self.listed
         if sql.startswith("SHOW GLOBAL STATUS"):
             counts = [("Threads_running", "1"), ("Questions", "7"), ("Uptime", "9")]
             if self.version.mariadb:
@@ -174,6 +179,8 @@ class Recording:
     counted = 0
     took = 0.0
     """Seconds that the server needs for the status."""
+    listed = 0.0
+    """The same for the processlist."""
 
 
 VERSIONS = ("5.5.9", "5.7.44", "8.4.3", "9.7.4", "10.11.8-MariaDB", "11.8.2-MariaDB")
@@ -182,7 +189,7 @@ VERSIONS = ("5.5.9", "5.7.44", "8.4.3", "9.7.4", "10.11.8-MariaDB", "11.8.2-Mari
 @pytest.fixture
 def agent_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     clock = Clock()
-    for module in (collector_module, collecting, deadlocks, heartbeat, status):
+    for module in (collector_module, collecting, deadlocks, heartbeat, processlist, status):
         monkeypatch.setattr(module, "time", clock)
 
     def make(version: str, settings: AgentSettings | None = None) -> Any:
@@ -214,7 +221,7 @@ def polled(agent: Any, seconds: float, *, at_rest: bool) -> list[tuple[float, st
         agent.sources.set_rest(at_rest)
         for one in schedule.due(agent.sources.collectors, agent.clock.now, at_rest=at_rest):
             schedule.asked(one.name, agent.clock.now)
-            if one.thread in ("sql", "deadlocks"):
+            if one.thread in ("sql", "heartbeat", "deadlocks"):
                 one.collect()
     sent: list[tuple[float, str]] = agent.sent[begun:]
     return sent
@@ -300,7 +307,42 @@ def test_otherwise_the_processlist_is_read_at_each_poll(
     listed = [s for _, s in sent if "GROUP BY 1, 2" in s or s == "SHOW PROCESSLIST"]
     assert len(listed) == 60
     assert sum(s == "DO 1" for _, s in sent) == 60
-    assert sum("INNODB_TRX" in s for _, s in sent) == 12
+    # One mutex of MySQL 5.5 guards all transactions: nobody asked for them there.
+    assert sum("INNODB_TRX" in s for _, s in sent) == (0 if version == "5.5.9" else 12)
+
+
+@pytest.mark.parametrize("at_rest", [True, False])
+def test_mysql55_is_asked_for_nothing_under_its_kernel_mutex(
+    agent_of: Callable[..., Any], at_rest: bool
+) -> None:
+    agent = agent_of("5.5.9")
+    sent = polled(agent, SECONDS, at_rest=at_rest)
+    assert not [s for _, s in sent if re.search(r"INNODB_TRX|LOCK_WAITS|INNODB STATUS", s)]
+    agent.sources.deadlock_seen()
+    sent = polled(agent, 60, at_rest=at_rest)
+    assert [s for _, s in sent if "INNODB STATUS" in s] == [deadlocks.STATUS]
+
+
+def test_deadlocks_in_series_are_read_once_in_a_minute(agent_of: Callable[..., Any]) -> None:
+    agent = agent_of("10.11.8-MariaDB")
+    polled(agent, 100, at_rest=False)
+    asked = []
+    for number in range(300):
+        agent.kind.counted = 10 * number
+        agent.sources.deadlock_seen()
+        asked += [at for at, s in polled(agent, 1, at_rest=False) if s == deadlocks.STATUS]
+        agent.clock.now += POLL
+    assert 3 <= len(asked) <= 6, asked
+    assert min(b - a for a, b in itertools.pairwise(asked)) >= deadlocks.REPORT_SECONDS
+
+
+def test_a_processlist_of_thousands_of_connections_is_shown_less_often(
+    agent_of: Callable[..., Any],
+) -> None:
+    agent = agent_of("5.5.9")
+    agent.kind.listed = 0.1
+    sent = polled(agent, 60, at_rest=False)
+    assert 12 <= sum(s == "SHOW PROCESSLIST" for _, s in sent) <= 20
 
 
 def test_a_deadlock_that_the_status_shows_is_read_soon(agent_of: Callable[..., Any]) -> None:
