@@ -24,6 +24,7 @@ from tests.support.jail import jail_missing
 from tests.support.servers import (
     MariaDB,
     MariaDB114,
+    MariaDB118,
     MyRocks,
     MySQL55,
     MySQL97,
@@ -158,6 +159,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "mysql55": MySQL55.missing,
     "mysql97": MySQL97.missing,
     "mariadb114": MariaDB114.missing,
+    "mariadb118": MariaDB118.missing,
     "myrocks": MyRocks.missing,
     "postgres": Postgres.missing,
     "postgres17": Postgres17.missing,

@@ -19,14 +19,16 @@ from typing import Any
 
 import msgspec
 import pymysql
-from pymysql.constants import COMMAND, ER, FIELD_TYPE
+from pymysql.constants import COMMAND, CR, ER, FIELD_TYPE
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
 from stallscope.base import package
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.collectors.sql.authentication import Plugins
 from stallscope.collectors.sql.failures import (
+    AbortedLoginError,
     ConnectError,
     LateError,
     RefusedError,
@@ -127,20 +129,6 @@ class Rows(list[Row]):
     def __init__(self, rows: Sequence[Row] = (), left_out: int = 0) -> None:
         super().__init__(rows)
         self.left_out = left_out
-
-
-class _NoPlainPassword:
-    """Replaces the code with which PyMySQL sends the password to any server that asks for it."""
-
-    def __init__(self, connection: object) -> None:
-        pass
-
-    def authenticate(self, packet: object) -> object:
-        raise pymysql.err.OperationalError(
-            2061,
-            "the server wants the password unencrypted; it was not sent (enable-cleartext-plugin"
-            " and TLS allow it)",
-        )
 
 
 class SqlSession:
@@ -361,7 +349,7 @@ def _connect(login: Login, end: socket.socket, seconds: float | None) -> SqlSess
     except (pymysql.err.Error, OSError, EOFError) as error:
         raise _connect_failure(login, error) from error
     except Exception as error:  # another protocol can raise anything in PyMySQL's parser
-        raise ConnectError(
+        raise AbortedLoginError(
             f"the program at {login.where} is no MySQL server: {type(error).__name__}"
         ) from error
     try:
@@ -380,10 +368,6 @@ def _limit(raw: pymysql.Connection[Any], seconds: float | None) -> None:
 def _prepared(login: Login, local: bool) -> pymysql.Connection[Any]:
     tls = login.tls
     plain = tls.mode == "disabled" or (local and not tls.demanded)
-    handlers: dict[str, Callable[[Any], Any]] = {"mysql_old_password": _NoPlainPassword}
-    if not (login.cleartext and (local or tls.demanded)):
-        handlers["mysql_clear_password"] = _NoPlainPassword
-        handlers["dialog"] = _NoPlainPassword
     arguments: dict[str, Any] = {}
     if not plain and tls.demanded:
         arguments["ssl"] = _context(tls)
@@ -403,7 +387,7 @@ def _prepared(login: Login, local: bool) -> pymysql.Connection[Any]:
         max_allowed_packet=_MAX_PACKET,
         program_name="stallscope",
         ssl_disabled=plain,
-        auth_plugin_map=handlers,
+        auth_plugin_map=Plugins(plain=login.cleartext and (local or tls.demanded)),
         **arguments,
     )
 
@@ -466,9 +450,26 @@ def _listener(end: socket.socket) -> int | None:
 
 def _connect_failure(login: Login, error: Exception) -> ConnectError:
     number, text = _said(error)
-    if number in _REFUSED or isinstance(error, ssl.SSLCertVerificationError):
+    if number in _REFUSED:
         return RefusedError(f"the server refuses {login} ({number}): {text}")
+    if number == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
+        return RefusedError(f"the account {login} cannot be used: {text}")
+    cause = getattr(error, "original_exception", error)
+    if isinstance(cause, ssl.SSLError):
+        return AbortedLoginError(f"no TLS with {login.where}: {_about_tls(cause, login.tls)}")
+    if number == CR.CR_SSL_CONNECTION_ERROR or not (number or isinstance(cause, OSError)):
+        return AbortedLoginError(f"no connection as {login}: {text}")
     return ConnectError(f"no connection as {login}: {text}")
+
+
+def _about_tls(error: ssl.SSLError, tls: Tls) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        said = one_line(error.verify_message, 200)
+        mode = tls.mode.upper().replace("-", "_")
+        return f"certificate verify failed: {said} (ssl-mode={mode})"
+    said = one_line(error.reason or str(error), 200).replace("_", " ").lower()
+    more = "" if tls.demanded else "; ssl-mode=DISABLED connects without"
+    return f"{said}{more}"
 
 
 def _text(value: object) -> object:

@@ -9,7 +9,13 @@ from stallscope.base.errors import StallscopeError
 
 __all__ = ["EXTRAS", "how_to_install", "is_installed", "require"]
 
-EXTRAS = {"top": "textual", "report": "jinja2", "parquet": "duckdb", "apprise": "apprise"}
+EXTRAS = {
+    "top": "textual",
+    "report": "jinja2",
+    "parquet": "duckdb",
+    "apprise": "apprise",
+    "ed25519": "nacl",
+}
 """For each extra of pyproject.toml the module that it installs."""
 
 
@@ -39,6 +45,8 @@ def require(extra: str, what: str) -> None:
                 import duckdb  # noqa: F401
             case "apprise":
                 import apprise  # noqa: F401
+            case "ed25519":
+                import nacl.bindings  # noqa: F401
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module
         why = "is not installed" if missing else f"cannot be loaded ({error})"

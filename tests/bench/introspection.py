@@ -33,6 +33,7 @@ from tests.support.servers import (
     SqlServer,
 )
 from tests.support.servers.mariadb114 import base
+from tests.support.servers.ports import free_port
 from tests.support.targets import Target, trouble
 
 __all__ = ["QUICK", "Measured", "Sizes", "measure_mysql", "measure_postgres", "sections"]
@@ -118,7 +119,7 @@ def _measured(name: str, sizes: Sizes, seed: int) -> Measured:
     if name in POSTGRES:
         return measure_postgres(POSTGRES[name], sizes, seed)
     with ExitStack() as stack:
-        port = introspection_mysql.free_port()
+        port = free_port()
         options = introspection_mysql.options(port)
         server = MYSQLS[name.partition("-")[0]](*options, parent=MEMORY)
         if name.endswith("-stripped"):

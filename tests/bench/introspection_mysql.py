@@ -27,7 +27,7 @@ from tests.bench.introspection_compare import Said
 from tests.support.servers import SqlServer
 from tests.support.servers.clients import connection_id, socket_of
 
-__all__ = ["MySQLDialect", "free_port", "look", "options", "prepare", "strangers"]
+__all__ = ["MySQLDialect", "look", "options", "prepare", "strangers"]
 
 if TYPE_CHECKING:
     _Connection = Connection[Any]
@@ -64,13 +64,6 @@ def strangers(port: int, count: int) -> Iterator[None]:
             end = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             end.recv(1)  # the server has greeted: a thread waits for the answer
         yield
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def options(port: int) -> tuple[str, ...]:

@@ -10,11 +10,12 @@ from contextlib import ExitStack, contextmanager
 from tests.bench import progress
 from tests.bench.endurance_scale import limits_raised
 from tests.bench.introspection_clients import SCHEMAS, USERS, Facts, Place
-from tests.bench.introspection_mysql import MySQLDialect, free_port, options, prepare
+from tests.bench.introspection_mysql import MySQLDialect, options, prepare
 from tests.bench.introspection_probe import sessions_probe
 from tests.bench.introspection_times import calibrated
 from tests.bench.stats import BenchError
 from tests.support.servers import MEMORY, MySQL97
+from tests.support.servers.ports import free_port
 
 __all__ = ["read_many"]
 

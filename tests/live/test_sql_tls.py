@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,17 +17,12 @@ from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import ConnectError, RefusedError
 from stallscope.collectors.sql.login import Login, Tls
 from tests.support.servers import PATIENCE, MySQL97
+from tests.support.servers.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """Return a free port that the kernel gives to no connection meanwhile."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for number in range(first - 1, 1024, -1):
-        with socket.socket() as end, suppress(OSError):
-            end.bind(("127.0.0.1", number))
-            return number
-    pytest.fail("no port is free")
+    return free_port()
 
 
 @pytest.fixture(scope="module")

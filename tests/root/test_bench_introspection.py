@@ -12,6 +12,7 @@ from tests.bench import introspection_mysql
 from tests.bench.introspection import Measured, Sizes, measure_mysql, measure_postgres
 from tests.bench.introspection_compare import Outcome
 from tests.support.servers import MEMORY, MariaDB, Postgres
+from tests.support.servers.ports import free_port
 
 __all__: list[str] = []
 
@@ -37,7 +38,7 @@ def check(found: Measured) -> None:
 @pytest.mark.needs("mariadb")
 def test_mariadb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    port = introspection_mysql.free_port()
+    port = free_port()
     server = MariaDB(*introspection_mysql.options(port), parent=MEMORY)
     found = measure_mysql(server, port, SMALL, seed)
     check(found)

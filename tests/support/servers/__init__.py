@@ -10,6 +10,7 @@ from tests.support.servers.cache import MEMORY, Unavailable, cache_folder, why_m
 from tests.support.servers.child import Child, ChildEnded, program
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.mariadb114 import MariaDB114
+from tests.support.servers.mariadb118 import MariaDB118
 from tests.support.servers.myrocks import MyRocks
 from tests.support.servers.mysql55 import MySQL55
 from tests.support.servers.mysql97 import MySQL97
@@ -25,6 +26,7 @@ __all__ = [
     "Late",
     "MariaDB",
     "MariaDB114",
+    "MariaDB118",
     "MyRocks",
     "MySQL55",
     "MySQL97",

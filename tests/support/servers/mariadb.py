@@ -11,7 +11,13 @@ from tests.support.servers.child import Child, program
 from tests.support.servers.newdata import CREATE_SECONDS, new_data
 from tests.support.servers.sql import UNPRIVILEGED, SqlServer
 
-__all__ = ["MariaDB", "lock_plugin_missing", "lock_plugin_options"]
+__all__ = [
+    "MariaDB",
+    "lock_plugin_missing",
+    "lock_plugin_options",
+    "plugins_missing",
+    "plugins_options",
+]
 
 PLUGINS = Path("/usr/lib/mysql/plugin")
 """Where a whole installation has them."""
@@ -26,13 +32,23 @@ INSTALL_OPTIONS = (
 
 def lock_plugin_options() -> tuple[str, ...]:
     """Return options for a server that reports who holds metadata locks."""
-    return (f"--plugin-dir={_plugins()}", f"--plugin-load-add={LOCK_PLUGIN}")
+    return plugins_options(LOCK_PLUGIN)
+
+
+def plugins_options(*names: str) -> tuple[str, ...]:
+    """Return options for a server that loads these plugins of its packages."""
+    return (f"--plugin-dir={_plugins()}", *(f"--plugin-load-add={name}" for name in names))
+
+
+def plugins_missing(*names: str) -> str | None:
+    """Return why they cannot be loaded here, or None."""
+    found = all((_plugins() / f"{name}.so").is_file() for name in names)
+    return None if found else why_missing("mariadb-plugins")
 
 
 def lock_plugin_missing() -> str | None:
     """Return why that plugin cannot be loaded here, or None."""
-    found = (_plugins() / f"{LOCK_PLUGIN}.so").is_file()
-    return None if found else why_missing("mariadb-plugins")
+    return plugins_missing(LOCK_PLUGIN)
 
 
 def _plugins() -> Path:
