@@ -6,8 +6,8 @@ otherwise than it was read here, what is no SQL, and what it does not know becom
 ``<unreadable SQL sha256:…>``: a statement is lost then, and no data shown.
 
 Where there is a backslash, the statement is read in each mode, and accepted where the others
-cannot read it, or read the same. A statement may be cut off, as servers do it with long ones; its
-last literal then runs to the end.
+cannot read it, or read the same. What is in double quotes is data, unless it can only be a name. A
+statement may be cut off, as servers do it with long ones; its last literal then runs to the end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import partial
 
 import msgspec
+
+from stallscope.server.sqllexer import CUT, Reading, Token, UnreadableError, is_name, lex
 
 __all__ = [
     "MAX_INPUT",
@@ -33,9 +35,6 @@ MAX_INPUT = 16_384
 MAX_TEXT = 4096
 """The most characters of a normalized statement."""
 
-_MAX_NAME = 256
-_MAX_DEPTH = 64
-_CUT = "…"
 _COMMENT = "/**/"
 """A statement of comments only."""
 _LIST = "?+"
@@ -73,63 +72,7 @@ class Statement(msgspec.Struct, frozen=True):
     """16 hexadecimal digits: the same for all statements that differ in literals only."""
 
 
-class _UnreadableError(Exception):
-    """The text cannot be parsed with certainty."""
-
-
-class _Token(msgspec.Struct, frozen=True, gc=False):
-    kind: str
-    """``word``, ``name`` (quoted), ``variable``, ``string``, ``number``, ``op``, ``mark``."""
-    text: str
-    spaced: bool
-    """Blanks or a comment were before it."""
-    upper: str = ""
-    """Of a word."""
-
-
-class _Reading(msgspec.Struct, frozen=True):
-    """One interpretation of quotes."""
-
-    single_escapes: bool
-    """A backslash escapes in '…'."""
-    double_escapes: bool
-    double_names: bool
-    """"…" is a name."""
-
-
-class _Lexed(msgspec.Struct, frozen=True):
-    tokens: list[_Token]
-    cut: bool
-    """It ended within a literal, a quoted name or a comment."""
-
-
-_TOKEN = re.compile(
-    r"""
-      (?P<blank>[ \t\r\n\f\v]++)
-    | (?P<line>--(?=[\x00-\x20]|\Z)[^\n]*+|\#[^\n]*+)
-    | (?P<block>/\*)
-    | (?P<quote>(?:[nNxXbBeE]|[uU]&)?+['"])
-    | (?P<name>`(?:[^`]++|``)*+`?+)
-    | (?P<number>(?:0[xX][0-9A-Fa-f]++|0[bB][01]++
-        |[0-9]++(?:\.[0-9]*+)?+(?:[eE][-+]?+[0-9]++)?+
-        |\.[0-9]++(?:[eE][-+]?+[0-9]++)?+)[\w$]*+|\\N\b|\$[0-9]++)
-    | (?P<dollar>\$(?:[^\W\d]\w*+)?+\$)
-    | (?P<variable>@@?+[\w$.]++|:[^\W\d]\w*+)
-    | (?P<word>(?:[^\W\d]|\$)[\w$]*+)
-    | (?P<doubt>--|\*/)
-    | (?P<op><=>|->>|->|\#>>?|<=|>=|<>|!=|:=|::|&&|\|\||<<|>>|[-+*/%<>=!&|^~@?:])
-    | (?P<mark>[(),;.\[\]{}])
-    """,
-    re.X | re.S,
-)
-_BODIES = {
-    ("'", True): re.compile(r"'(?:[^'\\]++|\\(?:.|\Z)|'')*+('?+)", re.S),
-    ("'", False): re.compile(r"'(?:[^']++|'')*+('?+)"),
-    ('"', True): re.compile(r'"(?:[^"\\]++|\\(?:.|\Z)|"")*+("?+)', re.S),
-    ('"', False): re.compile(r'"(?:[^"]++|"")*+("?+)'),
-}
 _INTRODUCER = re.compile(r"_[a-z0-9_]{2,20}", re.I)
-_NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 
 _WORDS = """
     SELECT DISTINCT ALL LIKE ILIKE RLIKE REGEXP SIMILAR SOUNDS TO IN AS AND OR XOR NOT IS BETWEEN
@@ -154,23 +97,22 @@ def normalize(
 ) -> Statement:
     """Remove all data from a statement.
 
-    ``ansi_quotes`` and ``no_backslash_escapes`` are the server's SQL modes of these names; for
-    PostgreSQL both hold.
+    ``ansi_quotes`` and ``no_backslash_escapes`` are the server's SQL modes of these names. A
+    session can have others: no data is shown whatever its modes are.
     """
-    stated = _Reading(
+    stated = Reading(
         single_escapes=not no_backslash_escapes,
         double_escapes=not (no_backslash_escapes or ansi_quotes),
-        double_names=ansi_quotes,
     )
     try:
-        out = _read(text[:MAX_INPUT], stated, cut=len(text) > MAX_INPUT)
-    except _UnreadableError:
+        out = _read(text[:MAX_INPUT], stated, names=ansi_quotes, cut=len(text) > MAX_INPUT)
+    except UnreadableError:
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         out = f"<unreadable SQL sha256:{digest[:32]}>"
     if not out and text.strip():
         out = _COMMENT
     digest = hashlib.sha256(out.encode()).hexdigest()[:16]
-    return Statement(out if len(out) <= MAX_TEXT else out[: MAX_TEXT - 1] + _CUT, digest)
+    return Statement(out if len(out) <= MAX_TEXT else out[: MAX_TEXT - 1] + CUT, digest)
 
 
 def normalizer(sql_mode: str) -> Callable[[str], Statement]:
@@ -182,148 +124,77 @@ def normalizer(sql_mode: str) -> Callable[[str], Statement]:
     )
 
 
-def _read(text: str, stated: _Reading, *, cut: bool) -> str:
-    lexed = _lex(text, stated)
+_READINGS = (Reading(True, True), Reading(False, False), Reading(True, False))
+"""Of all SQL modes: the default, NO_BACKSLASH_ESCAPES, ANSI_QUOTES."""
+
+
+def _read(text: str, stated: Reading, *, names: bool, cut: bool) -> str:
+    lexed = lex(text, stated)
     doubtful = "\\" in text
-    out = _write(lexed.tokens)
-    if (lexed.cut or cut or doubtful) and not _has_neighbours(lexed.tokens):
-        raise _UnreadableError
+    tokens = _quoted(lexed.tokens, names)
+    out = _write(tokens)
+    if (lexed.cut or cut or doubtful) and not _has_neighbours(tokens):
+        raise UnreadableError
     if not doubtful:
         return out
-    for single, double in ((True, True), (False, False), (True, False)):
-        other = _Reading(single, double, stated.double_names)
+    for other in _READINGS:
         if other == stated:
             continue
         try:
-            second = _lex(text, other)
-        except _UnreadableError:
+            second = lex(text, other)
+        except UnreadableError:
             continue
-        if second.cut and not _has_neighbours(second.tokens):
+        tokens = _quoted(second.tokens, names)
+        if second.cut and not _has_neighbours(tokens):
             continue
-        if _write(second.tokens) != out:
-            raise _UnreadableError
+        if _write(tokens) != out:
+            raise UnreadableError
     return out
 
 
-class _Lexer:
-    """Splits a text into tokens, in one interpretation."""
+def _quoted(tokens: list[Token], names: bool) -> list[Token]:
+    """Make data of what is in double quotes.
 
-    def __init__(self, text: str, reading: _Reading) -> None:
-        self.text = text
-        self.reading = reading
-        self.at = 0
-        self.tokens: list[_Token] = []
-        self.spaced = False
-        self.cut = False
-        self.depth = 0
-
-    def run(self) -> _Lexed:
-        while self.at < len(self.text):
-            match = _TOKEN.match(self.text, self.at)
-            if match is None:
-                raise _UnreadableError
-            self.at = match.end()
-            self.token(match.lastgroup or "", match.group(), match.start())
-        return _Lexed(self.tokens, self.cut)
-
-    def token(self, kind: str, text: str, start: int) -> None:
-        if kind == "blank":
-            self.spaced = True
-        elif kind == "line":
-            self.line_comment(text)
-        elif kind == "block":
-            self.block_comment(start)
-        elif kind == "quote":
-            self.quoted(text[:-1], text[-1], self.at - 1)
-        elif kind == "name":
-            self.quoted_name(text)
-        elif kind == "dollar":
-            self.dollar_quoted(text)
-        elif kind == "doubt":  # a comment in PostgreSQL, two signs in MySQL; an end without begin
-            raise _UnreadableError
-        elif kind == "number":
-            self.add("number", "?")
-        elif len(text) > _MAX_NAME:
-            raise _UnreadableError
+    ``names``: the server's own mode is ANSI_QUOTES. That of a session can be another, so that a
+    name is shown only where every mode reads a name: a string would be an error of syntax there.
+    """
+    out: list[Token] = []
+    selects = [False]
+    for index, token in enumerate(tokens):
+        if token.text == "(":
+            selects.append(False)
+        elif token.text == ")" and len(selects) > 1:
+            selects.pop()
+        elif token.text == ";":
+            selects = [False]
+        elif token.upper in ("SELECT", "DELETE"):
+            selects[-1] = True
+        if token.kind != "quoted":
+            out.append(token)
+        elif names and is_name(token.text) and _is_name_place(tokens, index, selects[-1]):
+            out.append(Token("name", token.text, token.spaced))
         else:
-            self.nest(text)
-            self.add(kind, text)
-
-    def nest(self, text: str) -> None:
-        self.depth += (text == "(") - (text == ")")
-        if self.depth > _MAX_DEPTH:
-            raise _UnreadableError
-
-    def add(self, kind: str, text: str) -> None:
-        upper = text.upper() if kind == "word" else ""
-        self.tokens.append(_Token(kind, text, self.spaced, upper))
-        self.spaced = False
-
-    def line_comment(self, text: str) -> None:
-        # "#" is an operator in PostgreSQL, whose comments end with a carriage return too.
-        if (text[0] == "#" and self.reading.double_names) or "\r" in text.rstrip("\r"):
-            raise _UnreadableError
-        self.spaced = True
-
-    def block_comment(self, start: int) -> None:
-        end = self.text.find("*/", start + 2)
-        self.cut = self.cut or end < 0
-        body = self.text[start + 2 : end] if end >= 0 else self.text[start + 2 :]
-        # Comments nest in PostgreSQL. Executable ones are read by servers of some versions, for
-        # which quotes in them count.
-        if "/*" in body or (body.startswith(("!", "M!")) and end >= 0 and not _even(body)):
-            raise _UnreadableError
-        self.at = end + 2 if end >= 0 else len(self.text)
-        self.spaced = True
-
-    def quoted(self, prefix: str, quote: str, start: int) -> None:
-        reading = self.reading
-        escapes = reading.single_escapes if quote == "'" else reading.double_escapes
-        if prefix in ("e", "E"):
-            escapes = True
-        match = _BODIES[quote, escapes].match(self.text, start)
-        assert match is not None  # it begins with the quote
-        self.at = match.end()
-        if not match.group(1):
-            self.cut = True
-        if quote == '"' and reading.double_names and not prefix:
-            self.add_name(match.group(), closed=bool(match.group(1)))
-        else:
-            self.add("string", "?")
-
-    def quoted_name(self, text: str) -> None:
-        # The doubled quotes of a name are even in number, so that a whole name has an even number.
-        closed = len(text) > 1 and text.count("`") % 2 == 0
-        self.cut = self.cut or not closed
-        self.add_name(text, closed=closed)
-
-    def add_name(self, text: str, *, closed: bool) -> None:
-        if len(text) > _MAX_NAME or _NOT_IN_NAMES.search(text):
-            raise _UnreadableError
-        self.add("name", text if closed else _CUT)
-
-    def dollar_quoted(self, tag: str) -> None:
-        end = self.text.find(tag, self.at)
-        # To MySQL the tag is a name: what follows it must be read the same both ways.
-        if end >= 0 and not self.reading.double_names and not _even(self.text[self.at : end]):
-            raise _UnreadableError
-        self.cut = self.cut or end < 0
-        self.at = end + len(tag) if end >= 0 else len(self.text)
-        self.add("string", "?")
+            out.append(Token("string", "?", token.spaced))
+    return out
 
 
-def _lex(text: str, reading: _Reading) -> _Lexed:
-    return _Lexer(text, reading).run()
+def _is_name_place(tokens: list[Token], index: int, selects: bool) -> bool:
+    """Return whether no mode reads a string there; ``selects``: in the clauses of a SELECT, where
+    no function's FROM can be, as that of TRIM."""
+    before = tokens[index - 1] if index else None
+    after = tokens[index + 1] if index + 1 < len(tokens) else None
+    if after is not None and after.text == ".":
+        return True
+    if before is None:
+        return False
+    if before.text == ".":
+        return True
+    return before.upper in ("JOIN", "INTO", "TABLE", "UPDATE") or (
+        before.upper == "FROM" and selects and index > 1 and tokens[index - 2].upper != "DISTINCT"
+    )
 
 
-def _even(body: str) -> bool:
-    """Return whether a text ends outside of quotes in every reading."""
-    if any(mark in body for mark in ("\\", "--", "#", "/*")):
-        return not any(quote in body for quote in "'\"`")
-    return all(body.count(quote) % 2 == 0 for quote in "'\"`")
-
-
-def _has_neighbours(tokens: list[_Token]) -> bool:
+def _has_neighbours(tokens: list[Token]) -> bool:
     """Return whether the text next to strings is plausible: a bare word can be inside a string."""
     return not any(
         near.kind in ("number", "variable") or (near.kind == "word" and not _can_touch(near))
@@ -333,45 +204,38 @@ def _has_neighbours(tokens: list[_Token]) -> bool:
     )
 
 
-def _can_touch(word: _Token) -> bool:
+def _can_touch(word: Token) -> bool:
     return word.upper in _KEYWORDS or _INTRODUCER.fullmatch(word.text) is not None
 
 
-def _write(tokens: list[_Token]) -> str:
+def _write(tokens: list[Token]) -> str:
     return _join(_lists(_without_secrets(_literals(tokens))))
 
 
-def _literals(tokens: list[_Token]) -> list[_Token]:
+def _literals(tokens: list[Token]) -> list[Token]:
     """Make one ``?`` of each literal, with its sign, character set and adjacent strings."""
-    out: list[_Token] = []
+    out: list[Token] = []
     for token in tokens:
         before = out[-1] if out else None
-        if (token.kind == "word" and token.upper in _LITERAL_WORDS and _begins_operand(before)) or (
-            token.text[0] == '"' and _names_password(out)
-        ):
-            token = _Token("number", "?", token.spaced)
+        if token.kind == "word" and token.upper in _LITERAL_WORDS and _begins_operand(before):
+            token = Token("number", "?", token.spaced)
         literal = token.kind in ("string", "number")
         if literal and before is not None:
             if before.kind == "string" and token.kind == "string":
                 continue
             if before.kind == "word" and _INTRODUCER.fullmatch(before.text):
-                token = _Token(token.kind, "?", out.pop().spaced)
+                token = Token(token.kind, "?", out.pop().spaced)
             while out and out[-1].text in ("-", "+") and _begins_operand(_last(out, 2)):
-                token = _Token(token.kind, "?", out.pop().spaced)
+                token = Token(token.kind, "?", out.pop().spaced)
         out.append(token)
     return out
 
 
-def _names_password(before: list[_Token]) -> bool:
-    """Return whether ``PASSWORD (`` or ``PASSWORD =`` stand there: a quoted name is none then."""
-    return any(token.upper.endswith("PASSWORD") for token in before[-2:])
-
-
-def _last(tokens: list[_Token], back: int) -> _Token | None:
+def _last(tokens: list[Token], back: int) -> Token | None:
     return tokens[-back] if len(tokens) >= back else None
 
 
-def _begins_operand(before: _Token | None) -> bool:
+def _begins_operand(before: Token | None) -> bool:
     """Return whether a value follows this token, and no operator."""
     if before is None:
         return True
@@ -380,7 +244,7 @@ def _begins_operand(before: _Token | None) -> bool:
     return before.kind == "op" or before.text in ("(", ",", "[")
 
 
-def _without_secrets(tokens: list[_Token]) -> list[_Token]:
+def _without_secrets(tokens: list[Token]) -> list[Token]:
     """Cut statements about accounts off where their secrets begin, literals or not."""
     words: set[str] = set()
     first = ""
@@ -396,14 +260,14 @@ def _without_secrets(tokens: list[_Token]) -> list[_Token]:
             and "TABLE" not in words
             and (token.upper.endswith("PASSWORD") or token.upper in ("OPTIONS", "CONNECTION"))
         ):
-            return [*tokens[: index + 1], _Token("mark", _CUT, spaced=True)]
+            return [*tokens[: index + 1], Token("mark", CUT, spaced=True)]
         words.add(token.upper)
     return tokens
 
 
-def _lists(tokens: list[_Token]) -> list[_Token]:
+def _lists(tokens: list[Token]) -> list[Token]:
     """Make one ``(?+)`` of the literals of IN, and one row of those of VALUES."""
-    out: list[_Token] = []
+    out: list[Token] = []
     at = 0
     while at < len(tokens):
         token = tokens[at]
@@ -415,17 +279,17 @@ def _lists(tokens: list[_Token]) -> list[_Token]:
         end = _closing(tokens, at)
         inside = tokens[at + 1 : end]
         if all(t.kind in ("string", "number") or t.text in ("(", ")", ",") for t in inside):
-            inside = [_Token("number", _LIST, spaced=False)]
+            inside = [Token("number", _LIST, spaced=False)]
         else:
             inside = _lists(inside) if token.upper == "IN" else inside
-        out += [_Token("mark", "(", spaced=True), *inside, _Token("mark", ")", spaced=False)]
+        out += [Token("mark", "(", spaced=True), *inside, Token("mark", ")", spaced=False)]
         at = end + 1
         if token.upper != "IN":
             at = _rows_end(tokens, at)
     return out
 
 
-def _closing(tokens: list[_Token], start: int) -> int:
+def _closing(tokens: list[Token], start: int) -> int:
     """Return the index of the mark that closes the one at ``start``, or the end."""
     depth = 0
     for index in range(start, len(tokens)):
@@ -438,7 +302,7 @@ def _closing(tokens: list[_Token], start: int) -> int:
     return len(tokens)
 
 
-def _rows_end(tokens: list[_Token], at: int) -> int:
+def _rows_end(tokens: list[Token], at: int) -> int:
     """Pass over the further rows of VALUES; one may be cut off."""
     while at < len(tokens) and tokens[at].text == ",":
         if at + 1 < len(tokens) and tokens[at + 1].upper == "ROW":
@@ -449,10 +313,10 @@ def _rows_end(tokens: list[_Token], at: int) -> int:
     return at
 
 
-def _join(tokens: list[_Token]) -> str:
+def _join(tokens: list[Token]) -> str:
     parts: list[str] = []
     size = 0
-    before: _Token | None = None
+    before: Token | None = None
     for token in tokens:
         if before is not None and _blank_between(before, token):
             parts.append(" ")
@@ -462,7 +326,7 @@ def _join(tokens: list[_Token]) -> str:
     return "".join(parts)
 
 
-def _blank_between(left: _Token, right: _Token) -> bool:
+def _blank_between(left: Token, right: Token) -> bool:
     if right.text in (",", ")", ";", ".", "]") or left.text in ("(", ".", "[", "@"):
         return False
     if right.text == "@" or left.text == "::" or right.text == "::":
