@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stallscope.base import package
+from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError, UsageError
 from stallscope.base.text import one_line
 
@@ -124,6 +125,7 @@ def start(
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=child_environment(),
             start_new_session=own_session,
         )
     except OSError as error:

@@ -337,7 +337,11 @@ def read(pid: int, proc: Path = PROC) -> ProcessInfo | None:
     )
 
 
-_HIDDEN_WORD = r"(?:passw|pwd|passphrase|secret|sst[_-]auth)"
+# As in pmp/capture/cmdline.c. The size of a token is no secret: ngram_token_size.
+_HIDDEN_WORD = (
+    r"(?:passw|pwd|passphrase|secret|credential|api[_-]?key|access[_-]?key|sst[_-]auth"
+    r"|token(?![_-]size))"
+)
 _SECRET = re.compile(rf"({_HIDDEN_WORD}[^=]*=).*", re.IGNORECASE | re.DOTALL)
 _SECRET_NAME = re.compile(rf"-[^=]*{_HIDDEN_WORD}[^=]*", re.IGNORECASE | re.DOTALL)
 _URL_PASSWORD = re.compile(r"(://[^/?#@:]*:)[^/?#]*@")

@@ -18,6 +18,8 @@ from typing import IO
 
 import msgspec
 
+from stallscope.base.childenv import child_environment
+
 __all__ = ["MAX_OUTPUT", "Program", "Result", "kill_group"]
 
 MAX_OUTPUT = 4096
@@ -41,13 +43,15 @@ class Program:
     def __init__(
         self, command: Sequence[str], *, output: bool, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start it; ``output``: read its standard output, not only its errors. Raises: OSError."""
+        """Start it, without the secrets of the environment (this one where none is given);
+        ``output``: read its standard output, not only its errors. Raises: OSError.
+        """
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if output else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=child_environment(environment),
             start_new_session=True,
         )
         self.pid = self._process.pid

@@ -22,6 +22,7 @@ import msgspec
 
 from stallscope.analyzers import importers
 from stallscope.base import package
+from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import processes, procfile
@@ -104,6 +105,7 @@ def _run(command: list[str], pid: int, deadline: float, seconds: float) -> bytes
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
+            env=child_environment(),
             cwd="/",
             start_new_session=True,
         )

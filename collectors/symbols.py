@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallscope.base.childenv import child_environment
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
 from stallscope.collectors import packs, probe
@@ -77,6 +78,7 @@ class Debuginfod:
                 [self._program, "debuginfo", build_id],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
+                env=child_environment(),
                 timeout=_FETCH_SECONDS,
                 check=False,
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 
+from stallscope.base.childenv import child_environment
 from stallscope.model.capture import Module
 
 __all__ = ["how_to_get", "package_of"]
@@ -60,7 +61,13 @@ def package_of(path: str) -> str | None:
 def _first_line(argv: list[str]) -> str | None:
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=child_environment(),
+            timeout=_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -9,9 +9,22 @@
 
 #define HIDDEN "***"
 
-// wsrep_sst_auth holds "user:password".
-static const char *const secret_words[] = {"passw",  "pwd",	 "passphrase",
-					   "secret", "sst_auth", "sst-auth"};
+// wsrep_sst_auth holds "user:password". As in collectors/processes.py.
+static const char *const secret_words[] = {"passw",	 "pwd",	      "passphrase", "secret",
+					   "credential", "token",     "apikey",	    "api_key",
+					   "api-key",	 "accesskey", "access_key", "access-key",
+					   "sst_auth",	 "sst-auth"};
+
+// The size of a token is no secret: ngram_token_size.
+static const char *find_word(const char *argument, const char *word)
+{
+	const char *found = strcasestr(argument, word);
+
+	while (found && !strcmp(word, "token") &&
+	       (!strncasecmp(found, "token_size", 10) || !strncasecmp(found, "token-size", 10)))
+		found = strcasestr(found + 1, word);
+	return found;
+}
 
 // The first of them in the argument.
 static const char *find_secret_word(const char *argument)
@@ -19,7 +32,7 @@ static const char *find_secret_word(const char *argument)
 	const char *first = NULL;
 
 	for (size_t i = 0; i < sizeof(secret_words) / sizeof(secret_words[0]); i++) {
-		const char *found = strcasestr(argument, secret_words[i]);
+		const char *found = find_word(argument, secret_words[i]);
 		if (found && (!first || found < first))
 			first = found;
 	}

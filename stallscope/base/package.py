@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from stallscope.base.childenv import child_environment
+
 __all__ = ["FOLDER", "checkout", "module_command", "version"]
 
 FOLDER = Path(__file__).resolve().parents[1]
@@ -36,4 +38,4 @@ def version() -> str:
 def module_command(module: str) -> tuple[list[str], dict[str, str]]:
     """Return the command line and environment that run a module in a process of its own."""
     path = os.pathsep.join(filter(None, (str(FOLDER.parent), os.environ.get("PYTHONPATH", ""))))
-    return [sys.executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}
+    return [sys.executable, "-P", "-m", module], {**child_environment(), "PYTHONPATH": path}

@@ -11,7 +11,17 @@ import re
 
 import msgspec
 
-__all__ = ["CUT", "MAX_NAME", "Lexed", "Reading", "Token", "UnreadableError", "is_name", "lex"]
+__all__ = [
+    "CUT",
+    "MAX_NAME",
+    "ImpossibleError",
+    "Lexed",
+    "Reading",
+    "Token",
+    "UnreadableError",
+    "is_name",
+    "lex",
+]
 
 MAX_NAME = 256
 CUT = "…"
@@ -23,6 +33,10 @@ _DOUBTS = ("\\", "--", "#", "/*")
 
 class UnreadableError(Exception):
     """The text cannot be parsed with certainty."""
+
+
+class ImpossibleError(UnreadableError):
+    """No server in this mode reads the text: a backslash is outside of quotes."""
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
@@ -95,7 +109,8 @@ class _Lexer:
         while self.at < len(self.text):
             match = _TOKEN.match(self.text, self.at)
             if match is None:
-                raise UnreadableError
+                wrong = self.text[self.at] == "\\"
+                raise ImpossibleError if wrong else UnreadableError
             self.at = match.end()
             self.token(match.lastgroup or "", match.group(), match.start())
         return Lexed(self.tokens, self.cut)

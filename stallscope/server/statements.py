@@ -19,7 +19,15 @@ from functools import partial
 
 import msgspec
 
-from stallscope.server.sqllexer import CUT, Reading, Token, UnreadableError, is_name, lex
+from stallscope.server.sqllexer import (
+    CUT,
+    ImpossibleError,
+    Reading,
+    Token,
+    UnreadableError,
+    is_name,
+    lex,
+)
 
 __all__ = [
     "MAX_INPUT",
@@ -142,7 +150,7 @@ def _read(text: str, stated: Reading, *, names: bool, cut: bool) -> str:
             continue
         try:
             second = lex(text, other)
-        except UnreadableError:
+        except ImpossibleError:
             continue
         tokens = _quoted(second.tokens, names)
         if second.cut and not _has_neighbours(tokens):

@@ -56,7 +56,8 @@ def test_the_extras_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = project["optional-dependencies"]
     for extra, module in extras.EXTRAS.items():
-        assert [line.split()[0] for line in declared[extra]] == [module]
+        package = {"nacl": "pynacl"}.get(module, module)
+        assert [line.split()[0] for line in declared[extra]] == [package]
     everything = {line.split()[0] for line in project["dependencies"]}
     assert not everything & set(extras.EXTRAS.values())
 
@@ -141,9 +142,10 @@ def test_the_doctor_names_what_is_missing() -> None:
     assert check["status"] == "degraded"
     assert check["what"] == (
         "without textual no stallscope top; without jinja2 no stallscope report;"
-        " without duckdb no stallscope export --to parquet"
+        " without duckdb no stallscope export --to parquet;"
+        " without nacl no SQL by an account of MariaDB with the plugin ed25519"
     )
-    assert "pip install 'stallscope[top,report,parquet]'" in check.values()
+    assert "pip install 'stallscope[top,report,parquet,ed25519]'" in check.values()
 
 
 def test_a_package_that_cannot_be_loaded_says_why(
