@@ -5,6 +5,11 @@ MySQL 8 and later have ``performance_schema.data_lock_waits``, MySQL 5.5 to 5.7 
 ``information_schema.INNODB_LOCK_WAITS``. Both list each waiter once for every transaction before it
 in the queue, so that 1,000 waiters of one row make half a million rows. So only waiters behind a
 transaction that does not wait itself are queried, and the server counts them.
+
+``data_lock_waits`` has an index in name only: MySQL goes through all transactions for each id in
+``IN``, under the latches of the lock system. With 500 open transactions that takes seconds. So a
+few waiters are looked up first. Where they wait for a few transactions, as all waiters of one row
+do, these are looked up; otherwise the table is read once, and filtered.
 """
 
 from __future__ import annotations
@@ -29,12 +34,18 @@ TRANSACTIONS = """\
 SELECT trx_id, trx_state, trx_mysql_thread_id,
 TIMESTAMPDIFF(SECOND, trx_wait_started, NOW()), TIMESTAMPDIFF(SECOND, trx_started, NOW())
 FROM information_schema.INNODB_TRX"""
-# First the waiters behind a transaction that does not wait itself, then the others.
+# Whom a few waiters wait for, of the transactions that do not wait themselves. The sum keeps MySQL
+# from looking each id up.
+BLOCKERS = """\
+SELECT DISTINCT BLOCKING_ENGINE_TRANSACTION_ID FROM performance_schema.data_lock_waits
+WHERE REQUESTING_ENGINE_TRANSACTION_ID IN ({}) AND BLOCKING_ENGINE_TRANSACTION_ID + 0 IN ({})"""
 DATA_LOCK_WAITS = """\
 SELECT REQUESTING_ENGINE_TRANSACTION_ID, MIN(BLOCKING_ENGINE_TRANSACTION_ID),
 MIN(REQUESTING_ENGINE_LOCK_ID)
 FROM performance_schema.data_lock_waits
-WHERE {}_ENGINE_TRANSACTION_ID IN ({}) GROUP BY REQUESTING_ENGINE_TRANSACTION_ID"""
+WHERE {} IN ({}) GROUP BY REQUESTING_ENGINE_TRANSACTION_ID"""
+BLOCKING, REQUESTING = "BLOCKING_ENGINE_TRANSACTION_ID", "REQUESTING_ENGINE_TRANSACTION_ID"
+# First the waiters behind a transaction that does not wait itself, then the others.
 INNODB_LOCK_WAITS = """\
 SELECT requesting_trx_id, MIN(blocking_trx_id), MIN(requested_lock_id)
 FROM information_schema.INNODB_LOCK_WAITS
@@ -50,6 +61,14 @@ MAX_TRANSACTIONS = 20_000
 MAX_ROOTS = 1000
 MAX_CHAINED = 200
 """The most waiters behind other waiters that are queried."""
+MAX_LOOKED_UP = 20
+"""The same of MySQL 8 and later: there each one is a lookup."""
+SAMPLE = 10
+"""Waiters that are looked up first."""
+FEW = 3
+"""So many transactions for which they wait are looked up; else the table is read once."""
+ROUNDS = 3
+"""The most samples: each finds other transactions."""
 MAX_NAMED = 10
 """The most locks whose table is queried: those with most waiters."""
 
@@ -163,26 +182,69 @@ def _ask(
     """Return a row for each waiter, and the statement that names their locks."""
     if not session.version.mariadb:
         try:
-            return _lines(session, DATA_LOCK_WAITS, roots, waiting), DATA_LOCKS
+            return _data_lock_waits(session, roots, waiting), DATA_LOCKS
         except StatementError as error:
             if error.number not in NO_SUCH_TABLE:
                 raise
-    return _lines(session, INNODB_LOCK_WAITS, roots, waiting), INNODB_LOCKS
+    return _innodb_lock_waits(session, roots, waiting), INNODB_LOCKS
 
 
-def _lines(
-    session: SqlSession, statement: str, roots: Sequence[str], waiting: Sequence[str]
+def _data_lock_waits(
+    session: SqlSession, roots: Sequence[str], waiting: Sequence[str]
+) -> list[tuple[object, ...]]:
+    """Query the waiters behind ``roots``, then those of ``waiting`` that are behind others, with as
+    few lookups as possible."""
+    wanted = list(map(_id, roots))
+    found: dict[str, tuple[object, ...]] = {}
+
+    def left() -> list[str]:
+        return [key for key in waiting if key not in found]
+
+    def select(column: str, ids: Sequence[object]) -> None:
+        text = DATA_LOCK_WAITS.format(column, _places(ids))
+        for row in session.select(text, ids, max_rows=MAX_TRANSACTIONS):
+            found.setdefault(str(row[0]), row)
+
+    for _ in range(ROUNDS):
+        if not wanted or not left():
+            break
+        some = left()
+        sample = list(map(_id, some[:: max(1, len(some) // SAMPLE)][:SAMPLE]))
+        asked = BLOCKERS.format(_places(sample), _places(wanted))
+        blockers = [row[0] for row in session.select(asked, [*sample, *wanted])]
+        if len(blockers) > FEW:
+            select(f"{BLOCKING} + 0", wanted)
+            break
+        if not blockers:
+            break
+        select(BLOCKING, blockers)
+    if some := left()[:MAX_LOOKED_UP]:
+        select(REQUESTING, some)
+    return list(found.values())
+
+
+def _innodb_lock_waits(
+    session: SqlSession, roots: Sequence[str], waiting: Sequence[str]
 ) -> list[tuple[object, ...]]:
     """Query the waiters behind ``roots``, then those of ``waiting`` that are behind others."""
     found: list[tuple[object, ...]] = []
     left = list(waiting)
-    for side, ids in (("BLOCKING", list(roots)), ("REQUESTING", left)):
+    for side, ids in (("blocking", roots), ("requesting", left)):
         if ids:
-            text = statement.format(side, ", ".join(["%s"] * len(ids)))
-            found += session.select(text, ids, max_rows=MAX_TRANSACTIONS)
+            text = INNODB_LOCK_WAITS.format(side, _places(ids))
+            found += session.select(text, list(ids), max_rows=MAX_TRANSACTIONS)
             seen = {str(line[0]) for line in found}
             left[:] = [key for key in left if key not in seen][:MAX_CHAINED]
     return found
+
+
+def _id(key: str) -> int | str:
+    """Return an id as MySQL 8 compares it without a conversion of each row; older ones are text."""
+    return int(key) if key.isdecimal() else key
+
+
+def _places(values: Sequence[object]) -> str:
+    return ", ".join(["%s"] * len(values))
 
 
 def _names(
@@ -191,7 +253,7 @@ def _names(
     """Return lock id → table, index and mode."""
     if not ids:
         return {}
-    rows = session.select(statement.format(", ".join(["%s"] * len(ids))), ids, max_rows=100)
+    rows = session.select(statement.format(_places(ids)), ids, max_rows=100)
     found: dict[str, tuple[str | None, str | None]] = {}
     for lock, schema, table, index, mode in rows:
         whole = ".".join(str(part).replace("`", "") for part in (schema, table) if part)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import agent_delays, agent_faults, agent_peer, progress
+from tests.bench import agent_delays, agent_faults, agent_locks, agent_peer, progress
 from tests.bench.agent_cost import cpu_ns, pss_mb
 from tests.bench.agent_scrape import scrape_section
 from tests.bench.stats import BenchError, Figure, Row, Section, figure
@@ -49,7 +49,7 @@ def sections(
     server: str, quick: bool, only: list[str], *, faults: bool = False
 ) -> Iterator[Section]:
     """Yield the tables that are wanted: cost, throughput, delay-sql, delay-probe, pt-stalk,
-    scrape; or that of faults."""
+    scrape, lock-waits (on MySQL 9.7); or that of faults."""
     if server != "mariadb":
         raise BenchError(f"the agent is measured on mariadb, not on {server}")
     if faults:
@@ -62,6 +62,7 @@ def sections(
         "delay-sql": lambda: agent_delays.sql_section(sizes.delays),
         "delay-probe": lambda: agent_delays.probe_section(sizes.delays),
         "pt-stalk": agent_peer.section,
+        "lock-waits": lambda: agent_locks.section(quick),
         "scrape": lambda: scrape_section(sizes.seconds),
     }
     unknown = set(only) - makers.keys()
