@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import pymysql
@@ -51,7 +52,7 @@ _LEAST_ROUNDS, _MOST_ROUNDS = 10, 20
 """As powers of 2. The server names them: a hostile one must not keep a CPU busy."""
 
 
-class Plugins(dict[str, type]):
+class Plugins(dict[str, Callable[[Any], Any]]):
     """The ``auth_plugin_map`` of PyMySQL: plugin → class that answers the server.
 
     A class gets the connection; its ``authenticate`` the packet, and returns the server's last one.
@@ -138,7 +139,7 @@ class _Native(_Answer):
     def answer(self, challenge: bytes) -> bytes:
         from pymysql import _auth
 
-        return bytes(_auth.scramble_native_password(self.connection.password, challenge))  # type: ignore[attr-defined]
+        return bytes(_auth.scramble_native_password(self.connection.password, challenge))
 
 
 class _Sha256(_Answer):
@@ -149,7 +150,8 @@ class _Sha256(_Answer):
         from pymysql import _auth
 
         self.connection._secure = isinstance(self.connection._sock, ssl.SSLSocket)
-        return self.next(_auth.sha256_password_auth(self.connection, packet))  # type: ignore[attr-defined]
+        packet = _auth.sha256_password_auth(self.connection, packet)  # type: ignore[no-untyped-call]
+        return self.next(packet)
 
 
 class _Ed25519(_Answer):
@@ -165,7 +167,7 @@ class _Ed25519(_Answer):
     def answer(self, challenge: bytes) -> bytes:
         from pymysql import _auth
 
-        return bytes(_auth.ed25519_password(self.connection.password, challenge[:_SCRAMBLE]))  # type: ignore[attr-defined]
+        return bytes(_auth.ed25519_password(self.connection.password, challenge[:_SCRAMBLE]))
 
 
 class _Parsec(_Answer):

@@ -10,7 +10,7 @@ import pytest
 
 from stallscope.collectors import processes
 from stallscope.collectors.processes import Selector
-from stallscope.collectors.sql import credentials
+from stallscope.collectors.sql import credentials, deadlocks
 from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.deadlocks import DeadlockWatch
 from stallscope.collectors.sql.optionfiles import Sources
@@ -22,6 +22,13 @@ from tests.support.stalls.deadlocks import Deadlocks
 
 MANY = 20
 PRINT_ALL = "--innodb-print-all-deadlocks=1"
+
+
+@pytest.fixture(autouse=True)
+def _at_each_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a report follow the other at once."""
+    monkeypatch.setattr(deadlocks, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(deadlocks, "METRIC_SECONDS", 0.0)
 
 
 def counted(server: SqlServer) -> float | None:
