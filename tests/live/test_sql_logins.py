@@ -5,6 +5,7 @@ what is missing."""
 from __future__ import annotations
 
 import importlib.util
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stallscope.collectors.sql.connection import Connection
-from stallscope.collectors.sql.failures import AbortedLoginError, RefusedError
+from stallscope.collectors.sql.failures import AbortedLoginError, ConnectError, RefusedError
 from stallscope.collectors.sql.login import Login, Tls, default_user
 from tests.support.certificates import Certificates, certificates
 from tests.support.servers import (
@@ -236,3 +237,48 @@ def test_another_name_is_refused(mysql97_tcp: Reached, made: Certificates) -> No
     assert mysql97_tcp.remote("named", "", tls=Tls(mode="verify-ca", ca=ca))
     with pytest.raises(AbortedLoginError, match=r"ssl-mode=VERIFY_IDENTITY"):
         mysql97_tcp.remote("named", "", tls=Tls(mode="verify-identity", ca=ca))
+
+
+def own_address() -> str:
+    """Return an address of this host that servers count failures of: not the loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        try:
+            end.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError as error:
+            pytest.skip(f"this host has only its loopback address: {error}")
+        return str(end.getsockname()[0])
+
+
+def test_no_refused_login_blocks_the_host(require: Callable[..., None]) -> None:
+    """A wrong password and an unusable plugin do not count for max_connect_errors; what does is
+    known to the pauses."""
+    require("mariadb")
+    if why := plugins_missing("auth_pam"):
+        pytest.skip(why)
+    address, port = own_address(), free_port()
+    options = ("--skip-networking=OFF", "--bind-address=0.0.0.0", f"--port={port}")
+    options += ("--performance-schema=ON", "--max-connect-errors=4", *plugins_options("auth_pam"))
+    with MariaDB(*options) as server:
+        server.execute(
+            "CREATE USER a@'%' IDENTIFIED BY 'pw'", "CREATE USER p@'%' IDENTIFIED VIA pam"
+        )
+
+        def attempt(user: str, password: str, tls: Tls) -> ConnectError:
+            login = Login(user, password, host=address, port=port, tls=tls)
+            with (
+                closing(Connection(login)) as connection,
+                pytest.raises(ConnectError) as failed,
+            ):
+                connection.open(PATIENCE)
+            return failed.value
+
+        def errors() -> int:
+            asked = "SELECT SUM(SUM_CONNECT_ERRORS) FROM performance_schema.host_cache"
+            return server.number(asked)
+
+        for _ in range(6):
+            assert type(attempt("a", "no", Tls())) is RefusedError
+            assert type(attempt("p", "pw", Tls())) is RefusedError
+        assert errors() == 0
+        assert isinstance(attempt("a", "pw", Tls(mode="required")), AbortedLoginError)
+        assert errors() == 1
