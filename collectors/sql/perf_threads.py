@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
@@ -11,7 +11,7 @@ from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import Row, SqlSession
 from stallscope.model.sessions import MAX_STATEMENT, Session
 
-__all__ = ["MAX_SESSIONS", "PerfThreads", "last_statements", "read_sessions"]
+__all__ = ["MAX_SESSIONS", "PerfThreads", "digests", "last_statements", "read_sessions"]
 
 MAX_SESSIONS = 20_000
 MAX_LAST = 100
@@ -31,6 +31,12 @@ FROM performance_schema.threads t
 JOIN performance_schema.events_statements_current e ON e.THREAD_ID = t.THREAD_ID
 WHERE t.PROCESSLIST_ID IN ({}) AND e.SQL_TEXT IS NOT NULL
 AND (e.NESTING_EVENT_TYPE IS NULL OR e.NESTING_EVENT_TYPE = 'TRANSACTION')"""
+# Only the server knows the SQL mode of the session.
+DIGESTS = """\
+SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, 1024), e.DIGEST_TEXT
+FROM performance_schema.threads t
+JOIN performance_schema.events_statements_current e ON e.THREAD_ID = t.THREAD_ID
+WHERE t.PROCESSLIST_ID IN ({}) AND e.DIGEST_TEXT IS NOT NULL"""
 KINDS = """\
 SELECT NAME, COUNT(*) FROM performance_schema.threads WHERE THREAD_OS_ID IS NOT NULL
 GROUP BY NAME"""
@@ -119,3 +125,21 @@ def last_statements(session: SqlSession, connections: Collection[int]) -> dict[i
     except StatementError:
         return {}
     return {int(row[0]): str(row[1])[:MAX_STATEMENT] for row in rows}
+
+
+def digests(session: SqlSession, statements: Mapping[int, str]) -> dict[int, str]:
+    """Return the server's own texts without data of statements, by connection; those that it has
+    not parsed yet, or that another one has followed, are left out."""
+    wanted = sorted(statements)[:MAX_LAST]
+    if not wanted or not session.has_threads_table:
+        return {}
+    marks = ", ".join(["%s"] * len(wanted))
+    try:
+        rows = session.select(DIGESTS.format(marks), wanted, max_rows=MAX_LAST)
+    except StatementError:
+        return {}
+    return {
+        int(number): str(digest)
+        for number, text, digest in rows
+        if str(text)[:MAX_STATEMENT] == statements[int(number)]
+    }

@@ -11,11 +11,17 @@ from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import SqlError, StatementError
 from stallscope.collectors.sql.lock_waits import read_row_locks
 from stallscope.collectors.sql.metadata_locks import read_metadata_waits
-from stallscope.collectors.sql.perf_threads import MAX_SESSIONS, last_statements, read_sessions
+from stallscope.collectors.sql.perf_threads import (
+    MAX_SESSIONS,
+    digests,
+    last_statements,
+    read_sessions,
+)
 from stallscope.collectors.sql.protocol import SqlSession
 from stallscope.collectors.sql.rocksdb_locks import read_rocksdb_waits
 from stallscope.collectors.sql.user_locks import read_user_lock_waits
 from stallscope.model.sessions import UNKNOWN, LockWait, Session, Sessions
+from stallscope.server.statements import is_certain
 
 __all__ = ["MODE", "fetch"]
 
@@ -85,7 +91,11 @@ def _fetch(session: SqlSession, so_far: list[Sessions]) -> Sessions:
         known, sessions=tuple(sessions), waits=tuple(waits), notes=tuple(notes)
     )
     so_far.append(known)
-    return msgspec.structs.replace(known, sessions=tuple(_with_last(session, sessions, waits)))
+    whole = _with_last(session, sessions, waits)
+    doubtful = {
+        s.connection: s.statement for s in whole if s.statement and not is_certain(s.statement)
+    }
+    return msgspec.structs.replace(known, sessions=tuple(whole), digests=digests(session, doubtful))
 
 
 def _with_last(

@@ -132,6 +132,9 @@ class Sessions(msgspec.Struct, frozen=True):
     ansi_quotes: bool = False
     no_backslash_escapes: bool = False
     """SQL modes of the server."""
+    digests: dict[Index, str] = {}
+    """The server's own texts without data (DIGEST_TEXT), by connection: of statements in which the
+    SQL mode of the session, which only the server knows, says what is data."""
     memory: tuple[Moment, ...] = ()
     """What the server's memory says: of threads that SQL does not show, and in moments of a
     burst when a thread ran another statement."""
@@ -153,23 +156,22 @@ def redact(sessions: Sessions, normalize: Callable[..., Statement]) -> Sessions:
     ``normalize`` is stallscope.server.statements.normalize.
     """
 
-    def redacted(session: Session) -> Session:
+    def redacted(session: Session, digests: dict[Index, str]) -> Session:
         if not session.statement or session.digest is not None:
             return session
         found = normalize(
-            session.statement,
+            digests.get(session.connection, session.statement),
             ansi_quotes=sessions.ansi_quotes,
             no_backslash_escapes=sessions.no_backslash_escapes,
         )
         return msgspec.structs.replace(session, statement=found.text, digest=found.digest)
 
     memory = tuple(
-        msgspec.structs.replace(moment, sessions=tuple(map(redacted, moment.sessions)))
+        msgspec.structs.replace(moment, sessions=tuple(redacted(s, {}) for s in moment.sessions))
         for moment in sessions.memory
     )
-    return msgspec.structs.replace(
-        sessions, sessions=tuple(map(redacted, sessions.sessions)), memory=memory
-    )
+    found = tuple(redacted(session, sessions.digests) for session in sessions.sessions)
+    return msgspec.structs.replace(sessions, sessions=found, memory=memory, digests={})
 
 
 def annotate(capture: Capture, sessions: Sessions) -> Capture:

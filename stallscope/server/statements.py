@@ -34,6 +34,7 @@ __all__ = [
     "MAX_TEXT",
     "Statement",
     "begins_as_statement",
+    "is_certain",
     "normalize",
     "normalizer",
 ]
@@ -43,6 +44,7 @@ MAX_INPUT = 16_384
 MAX_TEXT = 4096
 """The most characters of a normalized statement."""
 
+_UNREADABLE = "<unreadable SQL sha256:"
 _COMMENT = "/**/"
 """A statement of comments only."""
 _LIST = "?+"
@@ -64,6 +66,11 @@ _FIRST_WORD = re.compile(
 )
 """A short one has to stand alone: one in some thousands of random texts begins with one of two
 letters, and a sign behind it."""
+
+
+def is_certain(text: str) -> bool:
+    """Return whether the SQL mode of its session does not matter to what is data in it."""
+    return '"' not in text and not normalize(text).text.startswith(_UNREADABLE)
 
 
 def begins_as_statement(text: str) -> bool:
@@ -116,7 +123,7 @@ def normalize(
         out = _read(text[:MAX_INPUT], stated, names=ansi_quotes, cut=len(text) > MAX_INPUT)
     except UnreadableError:
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        out = f"<unreadable SQL sha256:{digest[:32]}>"
+        out = f"{_UNREADABLE}{digest[:32]}>"
     if not out and text.strip():
         out = _COMMENT
     digest = hashlib.sha256(out.encode()).hexdigest()[:16]

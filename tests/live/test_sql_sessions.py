@@ -18,7 +18,8 @@ from stallscope.collectors.sql.sessions import fetch
 from stallscope.model.capture import MEMORY, Capture, LockKind
 from stallscope.model.sessions import Sessions, annotate, raw_statements, redact
 from stallscope.server.statements import normalize
-from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer
+from tests.support.servers import PATIENCE, MariaDB, MySQL55, MySQL97, SqlServer, wait_until
+from tests.support.servers.clients import running_statements
 from tests.support.servers.mariadb import lock_plugin_options
 from tests.support.stalls import global_read_lock, metadata_lock_pileup, row_lock_convoy
 from tests.support.stalls.table_locks import user_level_lock
@@ -192,3 +193,30 @@ def test_mariadb_with_performance_schema(require: Callable[..., None]) -> None:
     assert sessions.notes == ()
     assert raw_statements(sessions)[holder] == "UPDATE t1 SET b = b + 1 WHERE a = 1"
     check_blocker(analysis_of(capture), "innodb-row-lock", holder, 5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("ANSI_QUOTES", "SELECT `SLEEP` (?) AS `it's`, `a'b` FROM ( SELECT ? AS `a'b` ) `t`"),
+        ("", "SELECT `SLEEP` (?) AS ?, ... FROM ( SELECT ? AS ? ) `t`"),
+    ],
+)
+def test_a_statement_in_a_mode_of_its_session(mysql97: MySQL97, mode: str, text: str) -> None:
+    """The server's own text is taken where its global mode does not say what is data."""
+    sql = """SELECT SLEEP(3600) AS "it's", "a'b" FROM (SELECT 1 AS "a'b") t"""
+    before = mysql97.query("SELECT @@global.sql_mode")[0][0]
+
+    def restore() -> None:
+        mysql97.execute(f"SET GLOBAL sql_mode = '{before}'")
+
+    mysql97.execute(f"SET GLOBAL sql_mode = '{mode}'")  # for sessions that begin now
+    with (
+        running_statements(mysql97, "information_schema", [sql], restore),
+        closing(Connection(Login(user="root", socket=str(mysql97.socket)))) as connection,
+    ):
+        wait_until(lambda: mysql97.in_state("User sleep") == 1, "it runs")
+        sessions = redact(fetch(connection, PATIENCE), normalize)
+    (found,) = [s.statement for s in sessions.sessions if s.state == "User sleep"]
+    assert found is not None
+    assert found.replace(" ", "") == text.replace(" ", "")

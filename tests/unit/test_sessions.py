@@ -264,3 +264,20 @@ def test_semaphore_waits() -> None:
         "innodb.semaphore_waits": 2,
         "innodb.semaphore_longest_s": 12.5,
     }
+
+
+def test_the_server_knows_what_is_data() -> None:
+    """Its own text counts, and is gone then; a connection without one is read by ourselves."""
+    asked = 'SELECT "a" FROM t WHERE b = "secret"'
+    listed = Sessions(
+        (Session(7, statement=asked), Session(8, statement=asked)),
+        digests={7: "SELECT `a` FROM `t` WHERE `b` = ?"},
+    )
+    found = redact(listed, normalize)
+    assert [s.statement for s in found.sessions] == [
+        "SELECT `a` FROM `t` WHERE `b` = ?",
+        "SELECT ? FROM t WHERE b = ?",
+    ]
+    assert all(s.digest for s in found.sessions)
+    assert found.digests == {}
+    assert raw_statements(listed) == {7: asked, 8: asked}
