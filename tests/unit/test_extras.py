@@ -143,9 +143,10 @@ def test_the_doctor_names_what_is_missing() -> None:
     assert check["what"] == (
         "without textual no stallscope top; without jinja2 no stallscope report;"
         " without duckdb no stallscope export --to parquet;"
+        " without apprise no destinations of the kind apprise;"
         " without nacl no SQL by an account of MariaDB with the plugin ed25519"
     )
-    assert "pip install 'stallscope[top,report,parquet,ed25519]'" in check.values()
+    assert "pip install 'stallscope[top,report,parquet,apprise,ed25519]'" in check.values()
 
 
 def test_a_package_that_cannot_be_loaded_says_why(
