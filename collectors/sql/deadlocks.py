@@ -106,6 +106,8 @@ class DeadlockWatch:
         self._log_said_at = 0.0
         self._why: str | None = None
         self._has_metric = False
+        self._has_table = True
+        """The server may have the table of metrics."""
         self._metric = 0.0
         self._metric_at = 0.0
         """The latest value of the metric, and when it was read."""
@@ -187,7 +189,7 @@ class DeadlockWatch:
         self._settings_at = time.monotonic()
         self._follow(self._settings)
         self._by_timer = not session.version.has_kernel_mutex
-        if not self._has_metric and self._status() is None:
+        if self._has_table and not self._has_metric and self._status() is None:
             self._read_metric(session)
 
     def _counted(self) -> float | None:
@@ -200,7 +202,10 @@ class DeadlockWatch:
 
     def _read_metric(self, session: SqlSession) -> None:
         self._metric_at = time.monotonic()
-        value = _metric(session)
+        try:
+            value = _metric(session)
+        except StatementError:
+            value, self._has_table = None, False
         self._has_metric = value is not None
         self._metric = value or 0.0
 
@@ -280,11 +285,7 @@ class DeadlockWatch:
 
 
 def _metric(session: SqlSession) -> float | None:
-    try:
-        records = session.records(METRIC)
-    except StatementError:
-        return None
-    for record in records:
+    for record in session.records(METRIC):
         if str(record.get("status", record.get("enabled"))) in ("enabled", "1"):
             return number(record.get("count"))
     return None

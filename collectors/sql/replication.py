@@ -7,6 +7,7 @@ from typing import Any
 
 from stallscope.base.text import one_line
 from stallscope.collectors.sql.collecting import SqlCollector, number
+from stallscope.collectors.sql.connection import Connection
 from stallscope.collectors.sql.failures import StatementError
 from stallscope.collectors.sql.protocol import SqlSession
 
@@ -29,11 +30,18 @@ class Replication(SqlCollector):
 
     name = "replication"
 
+    def __init__(self, connection: Connection, deadline: float | None = None) -> None:
+        super().__init__(connection, deadline)
+        self._known: str | None = None
+        """The statement that the server has."""
+
     def read(self, session: SqlSession) -> dict[str, float]:
         order = (ALL_SLAVES, SLAVE) if session.version.mariadb else (REPLICA, SLAVE)
-        for statement in order:
+        for statement in (self._known,) if self._known else order:
             try:
-                return numbers(session.records(statement, max_rows=MAX_CHANNELS))
+                rows = session.records(statement, max_rows=MAX_CHANNELS)
+                self._known = statement
+                return numbers(rows)
             except StatementError as error:
                 if error.number != _SYNTAX or statement is order[-1]:
                     raise

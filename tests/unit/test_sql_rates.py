@@ -153,6 +153,8 @@ class Recording:
         self, sql: str, arguments: Sequence[object] = (), *, max_rows: int = 0
     ) -> list[dict[str, Any]]:
         self._answer(sql)
+        if sql.startswith("SHOW REPLICA") and self.version_text.startswith("5."):
+            raise StatementError("syntax", 1064)
         if "INNODB_METRICS" not in sql:
             return []
         if self.version_text.startswith("5.5"):
@@ -321,6 +323,13 @@ def test_mysql55_is_asked_for_nothing_under_its_kernel_mutex(
     agent.sources.deadlock_seen()
     sent = polled(agent, 60, at_rest=at_rest)
     assert [s for _, s in sent if "INNODB STATUS" in s] == [deadlocks.STATUS]
+
+
+def test_what_the_server_does_not_have_is_asked_once(agent_of: Callable[..., Any]) -> None:
+    sent = [s for _, s in polled(agent_of("5.5.9"), SECONDS, at_rest=False)]
+    assert sum(s == "SHOW REPLICA STATUS" for s in sent) == 1
+    assert sum(s == "SHOW SLAVE STATUS" for s in sent) == SECONDS / 5
+    assert sum("INNODB_METRICS" in s for s in sent) == 1
 
 
 def test_deadlocks_in_series_are_read_once_in_a_minute(agent_of: Callable[..., Any]) -> None:
