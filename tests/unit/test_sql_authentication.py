@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logins at a server that follows a script, and is hostile: what it is answered, and told."""
+"""Logins at a server that follows a script, and is hostile: the answers, and the messages."""
 
 from __future__ import annotations
 
