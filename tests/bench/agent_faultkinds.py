@@ -164,7 +164,7 @@ class Scene:
             return any(
                 line.startswith("stallscope_agent_up{")
                 and 'what="probe"' in line
-                and line.endswith(" 1")
+                and float(line.rpartition(" ")[2]) == 1
                 for line in self.metrics.read_text().splitlines()
             )
         return False

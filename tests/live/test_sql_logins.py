@@ -256,7 +256,7 @@ def test_no_refused_login_blocks_the_host(require: Callable[..., None]) -> None:
     if why := plugins_missing("auth_pam"):
         pytest.skip(why)
     address, port = own_address(), free_port()
-    options = ("--skip-networking=OFF", "--bind-address=0.0.0.0", f"--port={port}")
+    options: tuple[str, ...] = ("--skip-networking=OFF", "--bind-address=0.0.0.0", f"--port={port}")
     options += ("--performance-schema=ON", "--max-connect-errors=4", *plugins_options("auth_pam"))
     with MariaDB(*options) as server:
         server.execute(
