@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from stallscope.agent.clock import NS, Clock
@@ -81,7 +81,7 @@ METRICS_NS = 5 * NS
 DISK_NS = 10 * NS
 """From one check of the disk's free space to the next."""
 FIRST_DISK_NS = NS
-"""How long the start waits for the first check: a trigger may fire at the first poll."""
+"""How long the start waits for what the disk holds: a trigger may fire at the first poll."""
 PRUNE_NS = 3600 * NS
 LONGEST_PAUSE = 1.0
 GATHER_SECONDS = 0.01
@@ -174,6 +174,8 @@ class Agent:
         self._metrics_due = 0
         self._prune_due = 0
         self._disk_due = 0
+        self._has_recovered = False
+        """What killed agents left was looked at."""
         self._disk_checked = False
         """The disk's free space was checked once."""
 
@@ -242,21 +244,37 @@ class Agent:
             self._prune_due = 0
 
     def _begin(self) -> None:
-        for name in self._store.recover():
-            _log.warning("incident %s was left open by an agent that ended: interrupted", name)
-            self._notify_recovered(name)
+        if self._plan.captures:  # a dry run may be beside the agent
+            self._alerts.delivery.start()
         self._adopt()
         self._backend.start(self._target.server.pids)
         self._environment.notify("start", None, None)
         # Before the writer gets other work, which can take long on a slow disk.
         now = self._clock.now_ns()
         self._check_disk(now)
-        self._take_while(lambda: not self._disk_checked, now + FIRST_DISK_NS)
+        self._writer.submit(self._store.recover, self._recovered)
+        # A stall that goes on has an alert already, where an agent was killed in it.
+        known = self._alerts.delivery.loaded
+        self._take_while(
+            lambda: (
+                not (self._disk_checked and self._has_recovered)
+                or (self._plan.captures and not known.is_set())
+            ),
+            now + FIRST_DISK_NS,
+        )
 
-    def _notify_recovered(self, name: str) -> None:
-        folder = self._store.incidents / name
-        with contextlib.suppress(StallscopeError):
-            self._alerts.recovered(read_incident(folder).incident, folder)
+    def _recovered(self, names: Sequence[str]) -> None:
+        """Notify of incidents that nobody may have been notified of, unless the server that they
+        were of runs, and has an agent of its own.
+        """
+        self._has_recovered = True
+        for name in names:
+            _log.warning("incident %s was left open by an agent that ended: interrupted", name)
+            folder = self._store.incidents / name
+            with contextlib.suppress(StallscopeError):
+                incident = read_incident(folder).incident
+                if not self._target.is_another(incident.target):
+                    self._alerts.recovered(incident, folder)
 
     def _adopt(self) -> None:
         """Start the collectors of the current server process."""

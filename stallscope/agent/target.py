@@ -64,6 +64,15 @@ class Target:
             host=os.uname().nodename,
         )
 
+    def is_another(self, entry: TargetEntry) -> bool:
+        """Return whether an incident is of another server: of another host, or one that runs."""
+        if entry.host not in (None, os.uname().nodename):
+            return True
+        if entry.pid in self.server.pids:
+            return False
+        found = processes.read(entry.pid)
+        return found is not None and found.start_time == entry.start_time
+
     def poll(self, now_ns: int) -> str | None:
         """Return ``ended`` or ``restarted`` where that has just happened.
 

@@ -97,10 +97,13 @@ class Delivery:
         self._saver: threading.Thread | None = None
         if outbox is None:
             self.loaded.set()
-        else:
+        self.configure(receivers)
+
+    def start(self) -> None:
+        """Read the outbox, and go on with what it holds: this must be its only agent."""
+        if self._outbox is not None and self._saver is None:
             self._saver = threading.Thread(target=self._save, name="outbox", daemon=True)
             self._saver.start()
-        self.configure(receivers)
 
     # What the agent says.
 

@@ -30,6 +30,7 @@ class Scene:
         self.fake = FakeReceiver()
         self.now_ns = 10**12
         delivery = Delivery(None if outbox is None else Outbox(outbox), [self.fake])
+        delivery.start()
         assert delivery.loaded.wait(20)
         self.alerts = Alerts(delivery, msgspec.convert(rules, Rules), lambda: self.now_ns)
 

@@ -31,6 +31,7 @@ def delivering(
     *receivers: Receiver, outbox: Path | None = None, seconds: float = 5.0
 ) -> Iterator[Delivery]:
     made = Delivery(None if outbox is None else Outbox(outbox), receivers)
+    made.start()
     try:
         yield made
     finally:
@@ -217,6 +218,7 @@ def test_a_disk_that_hangs_holds_a_notification_back_for_a_second(
 
     fake = FakeReceiver()
     made = Delivery(Stuck(tmp_path / "outbox.sqlite"), [fake])
+    made.start()
     made.open(alert())
     wait_until(lambda: fake.events == ["stall"], "it is sent")
     made.update(alert(over=True))
@@ -285,6 +287,7 @@ class Prints(FakeReceiver):
         with open(sys.argv[3], "a") as file:
             file.write(f"{alert.key}#{event}\\n")
 made = Delivery(Outbox(Path(sys.argv[2])), [Prints("fake")])
+made.start()
 made.loaded.wait()
 for number in range(int(sys.argv[4]), int(sys.argv[4]) + 20):
     made.open(alert(f"db1/{number}", name=f"i{number}"))
