@@ -28,23 +28,25 @@ QUICK = Sizes(down_seconds=30.0, kills=20, stored=500, servers=4)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was notified of one stall, and when."""
+    """What was notified, and when."""
 
-    stalls: tuple[Posted, ...]
-    ends: tuple[Posted, ...]
-    keys: int
-    """How many different stalls they name."""
+    stalls: int
+    """How many were made."""
+    notified: int
+    """How many different stalls were notified."""
+    ended: int
+    deliveries: int
     after_stall: float
     after_cure: float | None
-    """None: it was notified before the cure."""
+    """Of the latest notification; None: each was sent before the cure."""
     damage: str
     """What is wrong with the store; empty: every incident is whole."""
     more: str = ""
 
     @property
     def once(self) -> bool:
-        """Return whether stall and end were notified, of one stall, each with one key."""
-        return bool(self.stalls and self.ends) and self.keys == 1
+        """Return whether each stall was notified, and its end, and nothing else."""
+        return self.notified == self.ended == self.stalls
 
     @property
     def in_time(self) -> bool:
@@ -52,12 +54,12 @@ class Outcome:
 
     def row(self, name: str) -> Row:
         cure = "before it" if self.after_cure is None else f"{self.after_cure:.1f} s"
-        repeated = len(self.stalls) + len(self.ends) - 2
         return Row(
             name,
             {
-                "stalls notified": str(self.keys),
-                "deliveries repeated": str(max(0, repeated)),
+                "stalls": str(self.stalls),
+                "notified": f"{self.notified}, ends {self.ended}",
+                "repeated": str(self.deliveries - self.notified - self.ended),
                 "after the stall": f"{self.after_stall:.1f} s",
                 "after the cure": cure,
                 "incidents": self.damage or "whole",
@@ -142,54 +144,67 @@ def of(hook: kinds.Hook, event: str) -> tuple[Posted, ...]:
     return tuple(posted for posted in list(hook.posted) if posted.json["event"] == event)
 
 
-def outcome(hook: kinds.Hook, begun: float, cured: float, damage: str, more: str = "") -> Outcome:
-    stalls, ends = of(hook, "stall"), of(hook, "end")
-    first = stalls[0].at
+def outcome(
+    hook: kinds.Hook, begun: float, cured: float, damage: str, *, stalls: int = 1, more: str = ""
+) -> Outcome:
+    """Return what the webhook got of stalls that began, and were cured, at once."""
+    firsts = first_times(hook)
+    last = max(firsts.values())
     return Outcome(
         stalls,
-        ends,
-        len({posted.json["key"] for posted in (*stalls, *ends)}),
-        first - begun,
-        None if first < cured else first - cured,
+        len(firsts),
+        len(keys(hook, "end")),
+        len(hook.posted),
+        last - begun,
+        None if last < cured else last - cured,
         damage,
         more,
     )
 
 
-def kills(server: MariaDB, home: Path, count: int) -> Outcome:
-    """Kill the agent again and again; each stall outlives several agents."""
-    chance = kinds.chances()
-    with receiver() as hook, ExitStack() as stack:
-        scene = Scene(server, home, hook)
-        made, left, begun, late = 0, count, time.monotonic(), 0.0
-        while left > 0:
-            made += 1
-            with metadata_lock_pileup(server, kinds.WAITERS):
-                begun = time.monotonic()
-                for _ in range(min(left, kinds.KILLS_A_STALL)):
-                    left -= 1
-                    scene.start(stack, ready=False)
-                    scene.kill_after(chance.uniform(0.0, kinds.LONGEST_LIFE))
-                scene.start(stack)
-                cured = time.monotonic()
-                wait_keys(hook, "stall", made)
-                late = max(late, of(hook, "stall")[-1].at - cured)
-            wait_keys(hook, "end", made)
-            scene.stop()
-        found = outcome(hook, begun, cured, scene.damage())
-        return Outcome(
-            found.stalls[: 2 * made],
-            found.ends,
-            found.keys - made + 1,  # 1: as many as there were stalls
-            found.after_stall,
-            late if late > 0 else None,
-            found.damage,
-            f"{made} stalls, seed {chance.seed_used}",
-        )
+def first_times(hook: kinds.Hook) -> dict[str, float]:
+    """Return when each stall was notified first."""
+    found: dict[str, float] = {}
+    for posted in of(hook, "stall"):
+        found.setdefault(posted.json["key"], posted.at)
+    return found
 
 
 def keys(hook: kinds.Hook, event: str) -> set[str]:
     return {posted.json["key"] for posted in of(hook, event)}
+
+
+def kills(server: MariaDB, home: Path, count: int) -> Outcome:
+    """Kill the agent again and again; each stall outlives several agents."""
+    chance = kinds.chances()
+    after_stall, after_cure = [], []
+    with receiver() as hook, ExitStack() as stack:
+        scene = Scene(server, home, hook)
+        for begin in range(0, count, kinds.KILLS_A_STALL):
+            known = set(first_times(hook))
+            with metadata_lock_pileup(server, kinds.WAITERS):
+                begun = time.monotonic()
+                for _ in range(min(kinds.KILLS_A_STALL, count - begin)):
+                    scene.start(stack, ready=False)
+                    scene.kill_after(chance.uniform(0.0, kinds.LONGEST_LIFE))
+                scene.start(stack)
+                cured = time.monotonic()
+                wait_keys(hook, "stall", len(after_stall) + 1)
+                first = min(at for key, at in first_times(hook).items() if key not in known)
+                after_stall.append(first - begun)
+                after_cure.append(first - cured)
+            wait_keys(hook, "end", len(after_stall))
+            scene.stop()
+        return Outcome(
+            len(after_stall),
+            len(first_times(hook)),
+            len(keys(hook, "end")),
+            len(hook.posted),
+            max(after_stall),
+            max(after_cure) if max(after_cure) >= 0 else None,
+            scene.damage(),
+            f"seed {chance.seed_used}",
+        )
 
 
 def wait_keys(hook: kinds.Hook, event: str, count: int) -> None:
@@ -207,9 +222,8 @@ def stored(server: MariaDB, home: Path, count: int) -> Outcome:
             wait_until(lambda: of(hook, "stall"), "the stall is notified")
         wait_until(lambda: of(hook, "end"), "its end is notified")
         scene.stop()
-        return outcome(
-            hook, begun, begun, scene.damage(), f"listed in {scene.listing_seconds():.1f} s"
-        )
+        listed = f"listed in {scene.listing_seconds():.1f} s"
+        return outcome(hook, begun, begun, scene.damage(), more=listed)
 
 
 def servers(home: Path, count: int) -> Outcome:
@@ -229,14 +243,4 @@ def servers(home: Path, count: int) -> Outcome:
         for scene in scenes:
             scene.stop()
         damage = "; ".join(filter(None, (scene.damage() for scene in scenes)))
-        found = outcome(hook, begun, cured, damage)
-        last = max(posted.at for posted in found.stalls)
-        return Outcome(
-            found.stalls[: 1 + len(found.stalls) - count],
-            found.ends[: 1 + len(found.ends) - count],
-            found.keys - count + 1,
-            found.after_stall,
-            max(0.0, last - cured),
-            damage,
-            "the last one counts",
-        )
+        return outcome(hook, begun, cured, damage, stalls=count)
