@@ -35,7 +35,7 @@ UNFINISHED = ("pass-ended", "goes-on")
 class Rules(msgspec.Struct, frozen=True):
     """How alerts are made."""
 
-    hold: float = 5.0
+    hold: float = 3.0
     """Seconds that a notification waits for the verdict."""
     critical_threads: int = 20
     link: str = ""

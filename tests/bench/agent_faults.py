@@ -177,7 +177,8 @@ def keys(hook: kinds.Hook, event: str) -> set[str]:
 def kills(server: MariaDB, home: Path, count: int) -> Outcome:
     """Kill the agent again and again; each stall outlives several agents."""
     chance = kinds.chances()
-    after_stall, after_cure = [], []
+    after_stall: list[float] = []
+    after_cure: list[float] = []
     with receiver() as hook, ExitStack() as stack:
         scene = Scene(server, home, hook)
         for begin in range(0, count, kinds.KILLS_A_STALL):
