@@ -19,6 +19,7 @@ from stallscope.collectors.processes import Selector
 from stallscope.collectors.serverkey import server_key
 from stallscope.store import layout
 from stallscope.store.serverstate import AGENT_LOCK, ServerBusy, ServerState
+from tests.support.agents import CHECKOUT
 from tests.support.servers.waiting import wait_until
 
 FEATURES = ("--no-sql", "--no-probe")
@@ -37,7 +38,7 @@ def target(folder: Path) -> Iterator[int]:
 
 
 def words(command: str, pid: int, dest: Path, *more: str) -> list[str]:
-    argv = [sys.executable, "-P", "-m", "stallscope", command, "-p", str(pid), "--dest", str(dest)]
+    argv = [sys.executable, "-m", "stallscope", command, "-p", str(pid), "--dest", str(dest)]
     return [*argv, *FEATURES, *more]
 
 
@@ -48,7 +49,10 @@ def running(command: str, pid: int, dest: Path) -> Iterator[subprocess.Popen[byt
     lock = dest / layout.SERVERS / server_key(server) / AGENT_LOCK
     length = "--duration" if command == "watch" else "--seconds"
     with subprocess.Popen(
-        words(command, pid, dest, length, "600"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        words(command, pid, dest, length, "600"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=CHECKOUT,
     ) as agent:
         try:
             wait_until(lambda: lock.exists() and lock.read_bytes() != b"", "the agent's lock")
@@ -59,7 +63,12 @@ def running(command: str, pid: int, dest: Path) -> Iterator[subprocess.Popen[byt
 
 def run(command: str, pid: int, dest: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        words(command, pid, dest, *more), capture_output=True, text=True, timeout=60, check=False
+        words(command, pid, dest, *more),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=CHECKOUT,
     )
 
 
