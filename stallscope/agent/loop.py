@@ -175,7 +175,7 @@ class Agent:
         self._prune_due = 0
         self._disk_due = 0
         self._has_recovered = False
-        """What killed agents left was looked at."""
+        """What killed agents left was read."""
         self._disk_checked = False
         """The disk's free space was checked once."""
 
