@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast, get_args
 
 import msgspec
 
 from stallscope.base.errors import UsageError
-from stallscope.base.tomlfile import Reader
+from stallscope.base.tomlfile import Reader, nearest
 from stallscope.collectors.triggers import expression
 from stallscope.collectors.triggers.expression import ExpressionError, Name, Number
 from stallscope.collectors.triggers.settings import (
@@ -29,7 +29,7 @@ from stallscope.notify import settings as destinations
 from stallscope.notify.settings import Destination
 from stallscope.server import innodbnumbers
 
-__all__ = ["DEFAULTS", "TriggerFileError", "defaults", "load"]
+__all__ = ["DEFAULTS", "KEYS", "TriggerFileError", "defaults", "load", "of_tables", "problems"]
 
 DEFAULTS = Path(__file__).with_name("defaults.toml")
 
@@ -96,6 +96,20 @@ _File = cast(
 )
 """Also the settings of CommonSettings, each of them optional."""
 
+KEYS = _File.__struct_encode_fields__
+"""The keys and tables at the top of the file."""
+_TABLES: Mapping[str, Sequence[str]] = {
+    "": KEYS,
+    "burst": BurstSettings.__struct_encode_fields__,
+    "plugin": HookSettings.__struct_encode_fields__,
+    "notify": NotifySettings.__struct_encode_fields__,
+    "command": CommandSettings.__struct_encode_fields__,
+    "trigger": TriggerSettings.__struct_encode_fields__,
+    "destination": sorted(
+        {key for kind in get_args(Destination) for key in kind.__struct_encode_fields__}
+    ),
+}
+
 _reader = Reader(
     "triggers file", TriggerFileError, {"trigger": "name", "command": "name", "destination": "name"}
 )
@@ -114,12 +128,39 @@ def load(path: Path) -> AgentSettings:
     return _resolved(path, defaults())
 
 
-def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
+def of_tables(path: Path, tables: dict[str, Any], base: AgentSettings) -> AgentSettings:
+    """Return the settings of a file's tables, on top of ``base``. Raises: TriggerFileError."""
     try:
-        written = _reader.read(path, _File)
+        written = _reader.convert(path, tables, _File)
     except TriggerFileError as error:
         raise _with_hint(error) from error
-    _Checker(path, written, base).check()
+    for mistake in _Checker(path, written, base).check():
+        raise mistake
+    return _merged(path, written, base)
+
+
+def problems(path: Path, tables: dict[str, Any], base: AgentSettings) -> list[TriggerFileError]:
+    """Return everything that is wrong with a file's tables."""
+    survey = _reader.survey(path, tables, _File)
+    found = [_with_hint(TriggerFileError(str(error))) for error in survey.mistakes]
+    if survey.value is not None:
+        checker = _Checker(path, survey.value, base, survey.numbers)
+        found += checker.check(skip=lambda table, number: (table, number) in survey.wrong)
+        for key in ("retention-size", "disk-bytes-free"):
+            value = getattr(survey.value, key.replace("-", "_"))
+            try:
+                if not isinstance(value, msgspec.UnsetType):
+                    _bytes(path, key, value)
+            except TriggerFileError as error:
+                found.append(error)
+    return found
+
+
+def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
+    return of_tables(path, _reader.load(path), base)
+
+
+def _merged(path: Path, written: _Written, base: AgentSettings) -> AgentSettings:
     changes: dict[str, object] = {
         name: value
         for name in (*CommonSettings.__struct_fields__, "burst", "plugin", "notify")
@@ -132,8 +173,9 @@ def _resolved(path: Path, base: AgentSettings) -> AgentSettings:
     triggers = {t.name: t for t in base.triggers} if written.defaults else {}
     triggers |= {trigger.name: trigger for trigger in written.trigger}
     changes["triggers"] = tuple(t for t in triggers.values() if t.enabled)
-    changes["commands"] = tuple(written.command)
-    changes["destinations"] = tuple(written.destination)
+    commands = {command.name: command for command in (*base.commands, *written.command)}
+    changes["commands"] = tuple(commands.values())
+    changes["destinations"] = (*base.destinations, *written.destination)
     return msgspec.structs.replace(base, **changes)
 
 
@@ -143,8 +185,11 @@ def _with_hint(error: TriggerFileError) -> TriggerFileError:
     match = re.search(r"unknown field `([^`]*)`", text)
     if match is None:
         return error
-    hint = _INSTEAD.get(match.group(1), "docs/triggers.md lists the keys")
-    return TriggerFileError(f"{text}: {hint}")
+    word = match.group(1)
+    table = re.search(r": (\w+)(?: '[^']*'|\[\d+\])?: Object contains", text)
+    meant = nearest(word, _TABLES.get(table.group(1) if table else "", ()))
+    otherwise = f"did you mean {meant!r}?" if meant else "docs/triggers.md lists the keys"
+    return TriggerFileError(f"{text}: {_INSTEAD.get(word, otherwise)}")
 
 
 def _bytes(path: Path, key: str, value: Size) -> int:
@@ -164,68 +209,104 @@ def _bytes(path: Path, key: str, value: Size) -> int:
 class _Checker:
     """Check what types cannot express: names, expressions, and contradicting values."""
 
-    def __init__(self, path: Path, written: _Written, base: AgentSettings) -> None:
+    def __init__(
+        self,
+        path: Path,
+        written: _Written,
+        base: AgentSettings,
+        numbers: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """``numbers``: the places in the file of the entries of each list."""
         self._path = path
         self._written = written
         self._built_in = frozenset(trigger.name for trigger in base.triggers)
-        self._commands = frozenset(command.name for command in written.command)
+        of_base = [command.name for command in base.commands]
+        self._commands = frozenset([*of_base, *(command.name for command in written.command)])
+        self._numbers = numbers or {}
+        self._found: list[TriggerFileError] = []
 
-    def check(self) -> None:
-        if len(self._written.trigger) > MAX_TRIGGERS:
-            self._fail(["trigger", MAX_TRIGGERS], f"more than {MAX_TRIGGERS} triggers")
-        self._names("trigger", [trigger.name for trigger in self._written.trigger])
-        self._names("command", [command.name for command in self._written.command])
-        for number, command in enumerate(self._written.command):
-            self._program(["command", number, "run"], f"command {command.name!r}", command.run)
+    def check(
+        self, skip: Callable[[str, int], bool] = lambda table, number: False
+    ) -> list[TriggerFileError]:
+        """Return what is wrong. ``skip``: entries of which something else is wrong."""
+        triggers = self._numbered("trigger", self._written.trigger)
+        commands = self._numbered("command", self._written.command)
+        if len(triggers) > MAX_TRIGGERS:
+            self._try(self._fail, ["trigger", MAX_TRIGGERS], f"more than {MAX_TRIGGERS} triggers")
+            return self._found
+        self._names("trigger", [(number, trigger.name) for number, trigger in triggers])
+        self._names("command", [(number, command.name) for number, command in commands])
+        for number, command in commands:
+            what = f"command {command.name!r}"
+            self._try(self._program, ["command", number, "run"], what, command.run)
         self._hooks()
-        self._destinations()
-        for number, trigger in enumerate(self._written.trigger):
+        self._destinations(skip)
+        for number, trigger in triggers:
+            if skip("trigger", number):
+                continue
             if trigger.enabled or trigger.variable or trigger.wait:
-                _Trigger(self, number, trigger).check()
+                for check in _Trigger(self, number, trigger).checks():
+                    self._try(check)
             elif self._written.defaults and trigger.name not in self._built_in:
-                self._fail(
+                self._try(
+                    self._fail,
                     ["trigger", number, "name"],
                     f"trigger {trigger.name!r}: there is no such trigger to disable;"
                     " `stallscope triggers` lists them",
                 )
+        return self._found
 
-    def _names(self, what: str, found: Sequence[str]) -> None:
-        for number, name in enumerate(found):
+    def _numbered(self, table: str, entries: Sequence[Any]) -> list[tuple[int, Any]]:
+        return list(zip(self._numbers.get(table, range(len(entries))), entries, strict=True))
+
+    def _try(self, check: Callable[..., object], *args: object) -> None:
+        try:
+            check(*args)
+        except TriggerFileError as error:
+            self._found.append(error)
+
+    def _names(self, what: str, found: Sequence[tuple[int, str]]) -> None:
+        seen: set[str] = set()
+        for number, name in found:
             place: list[str | int] = [what, number, "name"]
             if _NAME.fullmatch(name) is None:
-                self._fail(
-                    place, f"{what} {name!r}: a name has letters, digits, - and _, at most 64"
-                )
-            if name in found[:number]:
-                self._fail(place, f"{what} {name!r} is defined twice: rename one of them")
+                why = f"{what} {name!r}: a name has letters, digits, - and _, at most 64"
+                self._try(self._fail, place, why)
+            if name in seen:
+                why = f"{what} {name!r} is defined twice: rename one of them"
+                self._try(self._fail, place, why)
+            seen.add(name)
 
     def _hooks(self) -> None:
         hooks = self._written.plugin
         if isinstance(hooks, HookSettings):
             for key in ("before_stalk", "before_collect", "after_collect", "after_stalk"):
-                written = key.replace("_", "-")
-                self._program(["plugin", written], f"plugin.{written}", getattr(hooks, key))
+                key_written = key.replace("_", "-")
+                place = ["plugin", key_written]
+                self._try(self._program, place, f"plugin.{key_written}", getattr(hooks, key))
         notify = self._written.notify
         if isinstance(notify, NotifySettings):
-            self._program(["notify", "command"], "notify.command", notify.command)
+            self._try(self._program, ["notify", "command"], "notify.command", notify.command)
             why = None if notify.webhook is None else destinations.check_url(notify.webhook)
             if why is not None:
-                self._fail(["notify", "webhook"], f"notify.webhook: {why}")
+                self._try(self._fail, ["notify", "webhook"], f"notify.webhook: {why}")
 
-    def _destinations(self) -> None:
-        names: list[str] = []
-        for number, destination in enumerate(self._written.destination):
+    def _destinations(self, skip: Callable[[str, int], bool]) -> None:
+        names: set[str] = set()
+        for number, destination in self._numbered("destination", self._written.destination):
             name = destinations.named(destination)
-            found = destinations.check(destination)
+            found = None if skip("destination", number) else destinations.check(destination)
             if found is not None:
                 key, why = found
-                self._fail(["destination", number, key], f"destination {name!r}: {key}: {why}")
+                place = ["destination", number, key]
+                self._try(self._fail, place, f"destination {name!r}: {key}: {why}")
             if name in names:
-                self._fail(
+                self._try(
+                    self._fail,
                     ["destination", number, "name"],
                     f"destination {name!r} is defined twice: give each a 'name'",
                 )
-            names.append(name)
+            names.add(name)
 
     def _program(self, place: Sequence[str | int], what: str, run: Sequence[str]) -> None:
         if run and not run[0].startswith("/"):
@@ -247,7 +328,11 @@ class _Trigger:
         self._number = number
         self._trigger = trigger
 
-    def check(self) -> None:
+    def checks(self) -> tuple[Callable[[], None], ...]:
+        """Return its checks; each raises what is wrong."""
+        return (self._check_condition, self._check_run_time)
+
+    def _check_condition(self) -> None:
         trigger = self._trigger
         if (trigger.variable is None) == (trigger.wait is None):
             self._fail(
@@ -260,6 +345,9 @@ class _Trigger:
             self._check_wait(trigger.wait)
         elif trigger.variable is not None:
             self._check_variable(trigger.variable)
+
+    def _check_run_time(self) -> None:
+        trigger = self._trigger
         if trigger.run_time > trigger.sleep > 0:
             self._fail(
                 "run-time",

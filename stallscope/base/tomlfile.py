@@ -5,24 +5,49 @@ returns values without their lines: this module finds the lines.
 
 from __future__ import annotations
 
+import copy
+import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from stallscope.base.errors import StallscopeError
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "Survey", "nearest"]
 
 T = TypeVar("T")
 
 MAX_FILE = 4 << 20
+MAX_MISTAKES = 100
+"""The most mistakes of one file that are reported."""
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\-\"']+)\s*\]\]?")
 _QUOTED = re.compile(r"'([^']+)'|`([^`]+)`|(@[\w-]+)")
 _LEAST_WORD = 2
+_TYPES = frozenset({"int", "float", "str", "bool", "array", "object", "null"})
+"""Words that msgspec quotes, and that are no text of the file."""
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+class Survey(Generic[T]):
+    """All that is wrong with a file, and what remains without it."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.value: T | None = None
+        """None: nothing usable remains."""
+        self.mistakes: list[StallscopeError] = []
+        self.numbers = {key: list(range(len(v))) for key, v in data.items() if isinstance(v, list)}
+        """For each list of the file: the place in the file of each entry that remains."""
+        self.wrong: set[tuple[str, int]] = set()
+        """Entries, by list and place in the file, of which a part is wrong."""
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """Return the known word that was probably meant; None: there is none."""
+    return next(iter(difflib.get_close_matches(word, known, 1)), None)
 
 
 class Reader:
@@ -39,22 +64,53 @@ class Reader:
 
     def read(self, path: Path, kind: type[T]) -> T:
         """Read one file. Raises: the error, with file, line and what is wrong."""
+        return self.convert(path, self.load(path), kind)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Return the file's tables. Raises: the error, where it cannot be read or is no TOML."""
         try:
             if path.stat().st_size > MAX_FILE:
                 raise self._error(f"{path}: larger than {MAX_FILE} bytes, which no {self._what} is")
-            data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+            return tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise self._error(f"{path}: cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._error(
                 f"{path}{_line(path, str(error))}: not valid TOML: {error}"
             ) from error
+
+    def convert(self, path: Path, data: dict[str, Any], kind: type[T]) -> T:
+        """Return the tables of a file as a struct. Raises: the error, with file and line."""
         try:
             return msgspec.convert(data, kind)
         except msgspec.ValidationError as error:
-            text, _, place = str(error).partition(" - at `$")
-            parts = _parts(place.rstrip("`"))
+            text, parts = _text_and_parts(error)
             raise self.mistake(path, parts, f"{self._where(data, parts)}{text}") from error
+
+    def survey(self, path: Path, data: dict[str, Any], kind: type[T]) -> Survey[T]:
+        """Return all mistakes: each wrong part is left out, and the rest is checked again."""
+        data = copy.deepcopy(data)
+        found: Survey[T] = Survey(data)
+        while len(found.mistakes) < MAX_MISTAKES:
+            try:
+                found.value = msgspec.convert(data, kind)
+                break
+            except msgspec.ValidationError as error:
+                text, parts = _text_and_parts(error)
+            place = list(parts)
+            if len(place) > 1 and place[0] in found.numbers and isinstance(place[1], int):
+                place[1] = found.numbers[str(place[0])][place[1]]
+                found.wrong.add((str(place[0]), place[1]))
+            found.mistakes.append(self.mistake(path, place, f"{self._where(data, parts)}{text}"))
+            unknown = _UNKNOWN.search(text)
+            if unknown is not None:
+                parts = [*parts, unknown.group(1)]
+            if not parts:
+                break
+            _leave_out(data, parts)
+            if len(parts) == 2 and parts[0] in found.numbers:
+                del found.numbers[str(parts[0])][int(parts[1])]
+        return found
 
     def mistake(self, path: Path, place: Sequence[str | int], message: str) -> StallscopeError:
         """Return the error with its line, where that can be found."""
@@ -79,6 +135,18 @@ class Reader:
         return f"{head}: " if head else ""
 
 
+def _text_and_parts(error: msgspec.ValidationError) -> tuple[str, list[str | int]]:
+    text, _, place = str(error).partition(" - at `$")
+    return text, _parts(place.rstrip("`"))
+
+
+def _leave_out(data: Any, parts: Sequence[str | int]) -> None:
+    """Delete what is at a place."""
+    for part in parts[:-1]:
+        data = data[part]
+    del data[parts[-1]]
+
+
 def _line(path: Path, message: str) -> str:
     """Return ``:LINE`` of an error that tomllib reports."""
     line = re.search(r"at line (\d+)", message)
@@ -97,7 +165,7 @@ def _parts(place: str) -> list[str | int]:
 def _words(message: str) -> list[str]:
     """Return the words that a message quotes: the wrong text is among them."""
     found = ["".join(match) for match in _QUOTED.findall(message)]
-    return [word for word in found if len(word) >= _LEAST_WORD]
+    return [word for word in found if len(word) >= _LEAST_WORD and word not in _TYPES]
 
 
 def _line_of(text: str, place: Sequence[str | int], wanted: Sequence[str] = ()) -> int | None:
