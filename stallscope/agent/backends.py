@@ -16,6 +16,7 @@ from stallscope.agent.events import CaptureResult, ProbeStatus, Put
 from stallscope.agent.probe_session import ProbeSession, ProbeSettings
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.base.threads import name_of_thread
 from stallscope.collectors.triggers.engine import reader_of_counts
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.collectors.triggers.waiting import probe_options
@@ -133,7 +134,8 @@ class SerialBackend:
         if not self._busy.acquire(blocking=False):
             self._report(key, None, False, "the previous capture is still being taken")
             return
-        threading.Thread(target=self._work, args=(key, path), name="capture", daemon=True).start()
+        name = name_of_thread("capture")
+        threading.Thread(target=self._work, args=(key, path), name=name, daemon=True).start()
 
     def close(self) -> None:
         """Stop; a running capture continues until its deadline."""

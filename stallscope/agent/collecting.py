@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from stallscope.agent.events import Event, Put, QueryResult
+from stallscope.agent.events import Event, Put, QueryResult, ThreadFailed
 from stallscope.agent.schedule import Schedule
 from stallscope.base.errors import StallscopeError
 from stallscope.base.text import one_line
+from stallscope.base.threads import keep_running
 from stallscope.collectors.collector import Collector
 from stallscope.model.samples import Sample
 
@@ -58,8 +59,7 @@ class _Thread:
         self.late: Counter[str] = Counter()
         self._put = put
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        # A daemon: a call that never returns must not keep the agent from ending.
-        threading.Thread(target=self._work, name=f"collect-{name}", daemon=True).start()
+        keep_running(f"collect-{name}", self._work, lambda what, why: put(ThreadFailed(what, why)))
 
     def add(self, call: _Call) -> None:
         with self.lock:
@@ -70,6 +70,9 @@ class _Thread:
         self._turns.put(False)
 
     def _work(self) -> None:
+        with self.lock:  # after an error in this thread, its call is over
+            if self.calls and self.calls[0].begun is not None:
+                del self.calls[0]
         while self._turns.get():
             with self.lock:
                 call = self.calls[0]

@@ -25,6 +25,7 @@ __all__ = [
     "QueryResult",
     "Signal",
     "TargetEnded",
+    "ThreadFailed",
     "WaitsReceived",
 ]
 
@@ -79,6 +80,13 @@ class TargetEnded(msgspec.Struct, frozen=True):
     """The probe saw the end of the server."""
 
 
+class ThreadFailed(msgspec.Struct, frozen=True):
+    """A thread of the agent raised an exception; its work has begun again."""
+
+    what: str
+    why: str
+
+
 class Callback(msgspec.Struct, frozen=True):
     """Work in another thread is done: ``then`` is called in the loop's thread."""
 
@@ -98,6 +106,7 @@ Event = (
     | WaitsReceived
     | ProbeStatus
     | TargetEnded
+    | ThreadFailed
     | Callback
     | Signal
 )

@@ -25,6 +25,7 @@ from stallscope.agent.events import (
     QueryResult,
     Signal,
     TargetEnded,
+    ThreadFailed,
     WaitsReceived,
 )
 from stallscope.agent.gaps import Gaps
@@ -60,6 +61,7 @@ from stallscope.agent.verdict_process.client import VerdictProcess
 from stallscope.agent.writer import Writer
 from stallscope.base.errors import StallscopeError
 from stallscope.collectors.processes import Server
+from stallscope.base.threads import Pulse
 from stallscope.collectors.triggers.engine import CONFIRM, Engine
 from stallscope.collectors.triggers.settings import AgentSettings
 from stallscope.model.incident import Fired, Incident
@@ -103,6 +105,8 @@ DELIVERY_SECONDS = 0.4
 """How long a stop waits for notifications; they are in the outbox."""
 PASS_DELIVERY_SECONDS = 5.0
 """The same at the end of a pass, which nobody waits for."""
+STUCK_SECONDS = 30.0
+"""A disk that has not answered for so long is a problem of the agent."""
 
 
 class Agent:
@@ -178,6 +182,11 @@ class Agent:
         """What killed agents left was read."""
         self._disk_checked = False
         """The disk's free space was checked once."""
+        self.pulse = Pulse()
+        self.begun = False
+        """Whether it has come to its first poll."""
+        self.on_begun: Callable[[], None] = lambda: None
+        """Called once, before the first poll."""
 
     @property
     def server(self) -> Server:
@@ -187,10 +196,13 @@ class Agent:
     def run(self) -> None:
         """Watch until the plan's end or a signal. No server can make it raise."""
         self._begin()
+        self.begun = True
+        self.on_begun()
         begun = self._next_poll = self._clock.now_ns()
         end = None if self._plan.seconds is None else begun + round(self._plan.seconds * NS)
         try:
             while not self._stopping:
+                self.pulse.beat()
                 now = self._clock.now_ns()
                 if self._over(now, end):
                     self._finish()
@@ -242,6 +254,13 @@ class Agent:
             _log.error("cannot notify of %s: %s: %s", event, type(error).__name__, error)
         if event == "end":
             self._prune_due = 0
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the agent's own threads; from any thread."""
+        busy = self._writer.busy_seconds
+        if busy < STUCK_SECONDS:
+            return []
+        return [f"the store's disk has not answered for {busy:.0f} s"]
 
     def _begin(self) -> None:
         if self._plan.captures:  # a dry run may be beside the agent
@@ -406,6 +425,8 @@ class Agent:
             case TargetEnded():
                 # It may have been seen already, and the server may be back by now.
                 self._poll_server(self._clock.now_ns())
+            case ThreadFailed():
+                self.metrics.failures["thread"] += 1
             case Signal("stop"):
                 self._stopping = True
             case Signal():
@@ -515,6 +536,7 @@ class Agent:
         counts.undelivered = self._alerts.delivery.waiting()
         counts.failures.update(self._environment.failures())
         counts.failures["store"] = self._writer.failed
+        counts.writer_busy = self._writer.busy_seconds
         counts.failures["probe"] = self._backend.restarts
         late, counts.late = counts.late, counts.late + self._threads.late
         write = self._environment.publish(counts)
@@ -583,6 +605,7 @@ class Agent:
 
     def _take_while(self, condition: Callable[[], bool], end: int) -> None:
         while condition() and not self._stopping and self._clock.now_ns() < end:
+            self.pulse.beat()
             self._take(self.events.take(WIND_DOWN_PAUSE))
 
     def _end(self) -> None:

@@ -43,11 +43,13 @@ class AgentMetrics:
         self.up: dict[str, bool] = {}
         """``server``, ``probe``, ``sql``."""
         self.failures: Counter[str] = Counter()
-        """By what failed: ``hook``, ``store``, ``probe``, ``analysis``."""
+        """By what failed: ``hook``, ``store``, ``probe``, ``analysis``, ``thread``, ``loop``."""
         self.incident_open = False
         self.undelivered: dict[str, int] = {}
         """Notifications that wait, by destination."""
         self.ring_bytes = 0
+        self.writer_busy = 0.0
+        """Seconds since the disk was asked to write what it has not written yet."""
         self._buckets = [0] * (len(_BOUNDS) + 1)
         self._seconds = 0.0
 
@@ -107,6 +109,11 @@ class AgentMetrics:
             "agent_history_bytes",
             "Memory of the samples and waits of the last minute, in bytes.",
             {(): self.ring_bytes},
+        )
+        yield from make.gauge(
+            "agent_writer_busy_seconds",
+            "For how long the store's disk has not answered; 0: it has.",
+            {(): self.writer_busy},
         )
         yield from self._threads.families(make)
         yield from make.histogram(

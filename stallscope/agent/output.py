@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 
 from stallscope.base.text import one_line
+from stallscope.base.threads import keep_running
 
 __all__ = ["LOG_FORMATS", "LOG_LEVELS", "LineWriter", "lines_to", "logging_to"]
 
@@ -46,9 +47,7 @@ class LineWriter:
         self.on_closed: Callable[[], None] = lambda: None
         """Called in that thread when the reader of the lines is gone."""
         self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
-        # A daemon: where it hangs in a write, the process can still end.
-        self._thread = threading.Thread(target=self._work, name="output", daemon=True)
-        self._thread.start()
+        self._thread = keep_running("output", self._work)
 
     def put(self, line: str) -> None:
         """Queue a line. It never waits, and never fails."""

@@ -13,8 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from stallscope.agent.events import CaptureResult, ProbeStatus, Put, TargetEnded, WaitsReceived
+from stallscope.agent.events import (
+    CaptureResult,
+    ProbeStatus,
+    Put,
+    TargetEnded,
+    ThreadFailed,
+    WaitsReceived,
+)
 from stallscope.base.errors import StallscopeError
+from stallscope.base.threads import keep_running, traced
 from stallscope.collectors import processes, rings, versionlayouts
 from stallscope.collectors.probecommands import command
 from stallscope.collectors.probestream import Stream
@@ -201,8 +209,9 @@ class ProbeSession:
     def start(self, pids: tuple[int, ...]) -> None:
         """Begin with these processes."""
         self._pids = pids
-        self._thread = threading.Thread(target=self._run, name="probe", daemon=True)
-        self._thread.start()
+        self._thread = keep_running(
+            "probe", self._run, lambda what, why: self._put(ThreadFailed(what, why))
+        )
 
     def follow(self, pids: tuple[int, ...]) -> None:
         """Continue with the processes that replace those that have ended."""
@@ -333,13 +342,20 @@ class ProbeSession:
             why = str(error)
             if not was_ready and settings.backend != "inproc":
                 why = rings.advice(error, pids)
+        except Exception as error:
+            self._has_ended(traced(error))
+            raise
+        self._has_ended(why)
+        return was_ready, why
+
+    def _has_ended(self, why: str) -> None:
+        """Answer the requests that are still open."""
         with self._lock:
             lost, self._asked = self._asked, deque()
         for asked in lost:
             if isinstance(asked, _CaptureRequest):
                 self._put(_failed(asked.key, f"the probe ended during the capture: {why}"))
         self._put(ProbeStatus(ready=False, why=why))
-        return was_ready, why
 
     def _tick(self) -> float:
         with self._lock:

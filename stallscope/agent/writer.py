@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from stallscope.agent.events import Callback, Put
+from stallscope.agent.events import Callback, Put, ThreadFailed
 from stallscope.base.errors import StallscopeError
+from stallscope.base.threads import keep_running
 
 __all__ = ["MAX_JOBS", "Writer"]
 
@@ -28,11 +29,20 @@ class Writer:
     def __init__(self, put: Put) -> None:
         self._put = put
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
-        self._thread.start()
         self._logged = ""
+        self._begun: float | None = None
+        """When the job that is being done was begun."""
         self.failed = 0
         self.dropped = 0
+        self._thread = keep_running(
+            "writer", self._work, lambda what, why: put(ThreadFailed(what, why))
+        )
+
+    @property
+    def busy_seconds(self) -> float:
+        """Return for how long the job that is being done has taken; 0: there is none."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
 
     @property
     def alive(self) -> bool:
@@ -90,4 +100,8 @@ class Writer:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            self._begun = time.monotonic()
+            try:
+                job()
+            finally:
+                self._begun = None

@@ -13,9 +13,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
+from stallscope.base.threads import keep_running
 from stallscope.notify.alert import Alert, Event
 from stallscope.notify.outbox import MAX_ENTRIES, Entry, Outbox, Progress
 from stallscope.notify.receiver import Receiver, SendError
@@ -102,8 +104,7 @@ class Delivery:
     def start(self) -> None:
         """Read the outbox, and go on with what it holds: this must be its only agent."""
         if self._outbox is not None and self._saver is None:
-            self._saver = threading.Thread(target=self._save, name="outbox", daemon=True)
-            self._saver.start()
+            self._saver = keep_running("outbox", self._save)
 
     # What the agent says.
 
@@ -212,13 +213,8 @@ class Delivery:
         if self._items:
             for channel in self._channels.values():
                 if channel.thread is None:
-                    channel.thread = threading.Thread(
-                        target=self._work,
-                        args=(channel,),
-                        name=f"notify {channel.name}",
-                        daemon=True,
-                    )
-                    channel.thread.start()
+                    work = partial(self._work, channel)
+                    channel.thread = keep_running(f"notify {channel.name}", work)
         self._changed.notify_all()
 
     def _limit(self) -> None:

@@ -31,10 +31,16 @@ class VerdictProcess:
     each that is not ``known``.
     """
 
-    def __init__(self, signatures: Sequence[Path] = (), seconds: float = SECONDS) -> None:
+    def __init__(
+        self,
+        signatures: Sequence[Path] = (),
+        seconds: float = SECONDS,
+        turn: threading.Lock | None = None,
+    ) -> None:
+        """``turn``: held while a child runs; agents of several servers have one child in all."""
         self._signatures = tuple(signatures)
         self._seconds = seconds
-        self._turn = threading.Lock()
+        self._turn = turn or threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
 
@@ -42,8 +48,14 @@ class VerdictProcess:
         """Begin to name these captures."""
 
         def work() -> None:
-            with self._turn:
-                found = self._run(requests)
+            try:
+                with self._turn:
+                    found = self._run(requests)
+            except Exception as error:
+                why = one_line(f"internal error: {type(error).__name__}: {error}")
+                found = Answers(
+                    tuple(VerdictAnswer(r.path, error=why) for r in requests if not r.known)
+                )
             done(found)
 
         threading.Thread(target=work, name="verdicts", daemon=True).start()
